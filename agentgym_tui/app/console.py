@@ -91,10 +91,7 @@ class Console(RefreshingApp, inherit_bindings=False):
             self.ui_state.screen = self.current_mode
 
     async def _check_bindings(self, key: str, priority: bool = False) -> bool:
-        """Run a key's binding as soon as the key arrives, not after every ancestor of the focus has seen it.
-
-        A forwarded key would otherwise overtake earlier ones. Text inputs handle their keys in order themselves.
-        """
+        # at once: a key forwarded through every ancestor of the focus would overtake earlier ones
         if await super()._check_bindings(key, priority):
             return True
         typing = self.focused is not None and self.focused.check_consume_key("a", "a")
@@ -197,7 +194,6 @@ class Console(RefreshingApp, inherit_bindings=False):
         return available_commands(self, without=hidden_commands(self.session))
 
     def _show_mode(self, mode: str) -> None:
-        """Switch to ``mode`` at its first screen."""
         if self.current_mode == mode:
             while len(self.screen_stack) > 1:
                 self.pop_screen()

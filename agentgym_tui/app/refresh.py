@@ -84,7 +84,6 @@ class RefreshingApp(App[None], ReliableTimers, inherit_bindings=False):
             self.call_later(_fail, failure)
 
     def _schedule_draw(self) -> None:
-        """Redraw soon; changes until then share one redraw."""
         if self._draw_timer is None:
             self._draw_timer = self.set_timer(max(self._throttle.wait_s, 0.001), self._draw)
 

@@ -59,6 +59,7 @@ class NodeControl:
         read_only: why commands are not allowed; "" where they are.
         on_command: called after a command has succeeded.
         start_key: the key that starts the node, for hints.
+        timeout_s: seconds to wait for a reply.
     """
 
     def __init__(
@@ -69,12 +70,14 @@ class NodeControl:
         read_only: str = "",
         on_command: Callable[[], object] = lambda: None,
         start_key: str = "N",
+        timeout_s: float = TIMEOUT_S,
     ) -> None:
         self._connection = connection
         self._node = node
         self._read_only = read_only
         self._on_command = on_command
         self._start_key = start_key
+        self._timeout_s = timeout_s
 
     async def start(self, args: StartArgs) -> list[BatchState]:
         """Start batches."""
@@ -141,7 +144,7 @@ class NodeControl:
                 "wait for the connection" + f", or press {self._start_key} to start the node" * (not self._read_only),
             )
         node = self._node(args.episode_id or "" if isinstance(args, EpisodeArgs | TargetArgs) else "")
-        if _NODE_NAME.fullmatch(node) is None:  # the name may come from the bus and becomes chunk of a subject
+        if _NODE_NAME.fullmatch(node) is None:  # the name may come from the bus and becomes part of a subject
             raise ControlRequestError(f"{op}: {node!r} is not a valid node name")
         request = ControlRequest(id=secrets.token_hex(8), op=op, args=msgspec.Raw(msgspec.json.encode(args)))
         reply = await self._send(connection, node, request)
@@ -156,12 +159,12 @@ class NodeControl:
 
         subject, message = control_subject(node), msgspec.json.encode(request)
         try:
-            payload = await send_request(connection, subject, message, timeout_s=TIMEOUT_S)
+            payload = await send_request(connection, subject, message, timeout_s=self._timeout_s)
             for _ in range(MAX_RETRIES):  # after a restart of its broker a node takes a moment to subscribe again
                 if payload is not None:
                     break
                 await asyncio.sleep(RETRY_INTERVAL_S)
-                payload = await send_request(connection, subject, message, timeout_s=TIMEOUT_S)
+                payload = await send_request(connection, subject, message, timeout_s=self._timeout_s)
         except RunnerError as exc:
             raise ControlRequestError(f"{request.op}: {exc}") from exc
         if payload is None:

@@ -32,6 +32,8 @@ class EventReader:
         log: the log to append to.
         on_change: called after each change of the log.
         now: returns the current time, with a zone.
+        gather_s: seconds for which single messages are gathered.
+        backlog_interval_s: seconds between measurements of the unread messages.
 
     Attributes:
         query: the messages to read.
@@ -48,6 +50,8 @@ class EventReader:
         on_change: Callable[[], object],
         *,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        gather_s: float = GATHER_S,
+        backlog_interval_s: float = BACKLOG_INTERVAL_S,
     ) -> None:
         self.query = EventQuery()
         self.paused = self.suspended = False
@@ -57,6 +61,8 @@ class EventReader:
         self._log = log
         self._on_change = on_change
         self._now = now
+        self._gather_s = gather_s
+        self._backlog_interval_s = backlog_interval_s
         self._until = READ_AHEAD
         self._n_held = 0
         self._may_read = asyncio.Event()
@@ -103,12 +109,12 @@ class EventReader:
                 self._log.append(messages, self._now())
                 self.update()
                 self._on_change()
-                await asyncio.sleep(0 if len(messages) == MAX_MESSAGES else GATHER_S)
+                await asyncio.sleep(0 if len(messages) == MAX_MESSAGES else self._gather_s)
 
     async def _measure(self, feed: EventFeed) -> None:
         """Measure the unread messages while reading has stopped."""
         while True:
-            await asyncio.sleep(BACKLOG_INTERVAL_S)
+            await asyncio.sleep(self._backlog_interval_s)
             if not self.is_reading and not self.suspended:
                 unread = await feed.n_pending()
                 n_waiting = None if unread is None else unread + self._n_held

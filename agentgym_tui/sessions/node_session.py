@@ -17,7 +17,7 @@ from agentgym_tui.sessions.live_feed import LiveFeed, batch_age, feed_subjects, 
 from agentgym_tui.sessions.node_launcher import LaunchOptions, StateLocation, StateLocator, ensure_node, read_node_file
 from agentgym_tui.sessions.protocols import Control, ControlRequestError, Library
 from agentgym_tui.state.models import BusLink
-from agentgym_tui.state.run_store import RunStore
+from agentgym_tui.state.run_store import LOST_AFTER_S, RunStore
 from runner.errors import RunnerError
 
 if TYPE_CHECKING:
@@ -55,12 +55,13 @@ class NodeSession:
     Args:
         options: which state directory, node and profile.
         start_key: the key that starts the node again, for hints.
+        lost_after_s: seconds of silence after which the node counts as lost.
     """
 
-    def __init__(self, options: LaunchOptions, start_key: str = "N") -> None:
+    def __init__(self, options: LaunchOptions, start_key: str = "N", *, lost_after_s: float = LOST_AFTER_S) -> None:
         self.title = "node"
         self.read_only = ""
-        self.store, self.input_priority = RunStore(), InputPriority()
+        self.store, self.input_priority = RunStore(lost_after_s=lost_after_s), InputPriority()
         self._feed = LiveFeed(self.store, self.input_priority)
         self.data_dir: Path | None = None
         self._start_key = start_key

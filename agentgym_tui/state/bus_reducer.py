@@ -153,7 +153,7 @@ class BusReducer:
                 self._nodes.on_status_event(event)
 
     def _apply_foreign(self, event: ForeignEpisode, message: BusMessage) -> None:
-        """Add an episode without an id; its id is made of its time and position, so that it sorts by time."""
+        # the episode has no id: one made of its time and position sorts by time
         at = message.time or datetime.now(UTC)
         self._n_foreign += 1
         position = f"{clip_name(message.stream)}:{message.sequence}" if message.stream else f":{self._n_foreign}"

@@ -23,7 +23,7 @@ _COLONS_PER_SPAN: Final = 10
 """Colons in a span with few attributes; each further one may belong to one that takes far more memory when decoded."""
 
 
-class DecodedMessages(msgspec.Struct, frozen=True, tag="told"):
+class DecodedMessages(msgspec.Struct, frozen=True, tag="decoded"):
     """Messages of a step: the chats of the agent and the observation of the environment."""
 
     chats: list[Messages]

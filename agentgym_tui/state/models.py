@@ -263,7 +263,7 @@ BusLinkStatus: TypeAlias = Literal["none", "starting", "connecting", "connected"
 
 
 class BusLink(msgspec.Struct):
-    """Connection to the bus; ``cause`` says why it is down and what to do."""
+    """Connection to the bus; ``cause`` names why it is down and what to do."""
 
     status: BusLinkStatus = "none"
     cause: str = ""

@@ -53,6 +53,7 @@ class RunStore:
         now: the console's monotonic clock, in seconds.
         max_episodes: largest number of episodes; the newest are kept.
         max_bytes: approximate memory limit of their texts.
+        lost_after_s: seconds of silence after which a node counts as lost.
 
     Attributes:
         agents: agents that the node can run.
@@ -74,6 +75,7 @@ class RunStore:
         now: Callable[[], float] = time.monotonic,
         max_episodes: int = MAX_EPISODES,
         max_bytes: int = MAX_EPISODE_BYTES,
+        lost_after_s: float = LOST_AFTER_S,
     ) -> None:
         self.link = BusLink()
         self.agents: list[str] = []
@@ -85,7 +87,7 @@ class RunStore:
         self.on_change: Callable[[], None] | None = None
         self._now = now
         self._notices = NoticeList(now)
-        self._nodes = NodeRegistry(now, LOST_AFTER_S)
+        self._nodes = NodeRegistry(now, lost_after_s)
         self._envs = EnvironmentRegistry()
         self._endpoints = EndpointRegistry()
         self._batches = BatchRegistry()
@@ -239,7 +241,7 @@ class RunStore:
 
     @property
     def _bus_is_up(self) -> bool:
-        """Whether silence of a node means that the node is lost, and not the bus."""
+        # while the bus is down, a silent node is not a lost node
         return self.link.status in ("connected", "none")
 
     def _commit(self) -> None:

@@ -189,7 +189,7 @@ class LineList(LineRenderer, can_focus=True, inherit_bindings=False):
             self._scroll(index if index < top else index - page + 1)
 
     def _keep_cursor_visible(self) -> None:
-        """Keep the cursor visible; when the list grows, scroll back lines that lack of room had pushed out above it."""
+        # when the list grows, lines that lack of room had pushed out above it scroll back
         before, self._n_visible = self._n_visible, self._page()
         if self._n_visible > before and self._cursor == self.scroll_offset.y + before - 1:
             self._scroll(max(self._cursor - self._n_visible + 1, 0))

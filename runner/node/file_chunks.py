@@ -29,9 +29,7 @@ class _CachedHash(msgspec.Struct, frozen=True):
 class EpisodeFiles:
     """Reads episode files chunk by chunk; an unchanged file is read as a whole only for its first chunk."""
 
-    def __init__(
-        self, store: EpisodeStore, index: EpisodeIndex, *, max_cached_hashes: int = MAX_CACHED_HASHES
-    ) -> None:
+    def __init__(self, store: EpisodeStore, index: EpisodeIndex, *, max_cached_hashes: int = MAX_CACHED_HASHES) -> None:
         """Start with an empty hash cache."""
         self._store = store
         self._index = index

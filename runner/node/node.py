@@ -223,11 +223,6 @@ class Node:
         return BatchRunner(workspace, queue, callbacks, choose_placement=self._choose_placement, models=self._models)
 
     def _choose_placement(self, spec: BatchSpec) -> Placement:
-        """Return the placement of a batch that is about to start; wait for a server that is starting.
-
-        Raises:
-            RunnerError: if the batch cannot run, because its server or every model is unavailable.
-        """
         self._models.require(spec.model)
         self._servers.wait_for(spec.env, self._stopping.is_set)
         return choose_placement(environment_entry(self._profile, spec.env), spec.env, spec.mode)

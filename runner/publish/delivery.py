@@ -1,10 +1,14 @@
-"""Delivery of one durable event to one bus: ``deliver`` publishes it and classifies the answer."""
+"""Delivery of one durable event to one bus: ``deliver`` publishes it and classifies the answer.
+
+``DeliveryOptions`` are the time limits and sizes of a publisher.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import Literal, TypeAlias
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias
 
 import msgspec
 import nats.errors
@@ -15,10 +19,6 @@ from runner.events.codec import headers_for
 from runner.publish.outbox import Ack, OutboxEvent
 from runner.util.text import mask, one_line
 
-ACK_TIMEOUT_S = 5
-
-UNKNOWN_ROUTE_TIMEOUT_S = 2
-
 Route: TypeAlias = Literal["stream", "core", "unknown"]
 """``stream``: a stream keeps the subject and acknowledges events. ``core``: no stream keeps it. ``unknown``: this
 account may not look up streams, so an event is sent as to a stream first, and as ``core`` without an answer."""
@@ -27,6 +27,33 @@ _TOO_LARGE = 10054
 _MEANINGS = {10077: "the stream is full", 10023: "the broker's store is full"}
 _PERMANENT = (nats.errors.MaxPayloadError, nats.errors.BadSubjectError, nats.errors.BadHeaderError)
 _HEADER_LINE = len("NATS/1.0\r\n") + len("\r\n")
+
+
+@dataclass(frozen=True)
+class DeliveryOptions:
+    """Time limits and sizes of the delivery to each sink.
+
+    Args:
+        ack_timeout_s: seconds to wait for the acknowledgement of an event.
+        unknown_route_timeout_s: the same on the route ``unknown``.
+        lookup_timeout_s: seconds to wait for each answer about streams.
+        missing_jetstream_timeout_s: seconds to wait for the JetStream of a broker that had streams before; then events
+            are sent without a stream.
+        poll_s: seconds between two reads of the outbox, as other processes add to it as well.
+        batch_size: events read, sent and marked together.
+        max_in_flight: maximum number of sent events without an acknowledgement.
+    """
+
+    ack_timeout_s: int = 5
+    unknown_route_timeout_s: float = 2.0
+    lookup_timeout_s: float = 2.0
+    missing_jetstream_timeout_s: float = 300.0
+    poll_s: float = 0.5
+    batch_size: int = 1000
+    max_in_flight: int = 256
+
+
+DEFAULT_DELIVERY: Final = DeliveryOptions()
 
 
 class PermanentFailure(msgspec.Struct, frozen=True):
@@ -58,7 +85,9 @@ class _PublishAnswer(msgspec.Struct):
 _PUBLISH_ANSWER = msgspec.json.Decoder(_PublishAnswer)
 
 
-async def deliver(client: Client, event: OutboxEvent, route: Route) -> DeliveryResult:
+async def deliver(
+    client: Client, event: OutboxEvent, route: Route, options: DeliveryOptions = DEFAULT_DELIVERY
+) -> DeliveryResult:
     """Publish an event and wait for its acknowledgement; raises only when cancelled.
 
     Without a stream, an event counts as delivered when the server has processed it, so only current subscribers get
@@ -73,7 +102,7 @@ async def deliver(client: Client, event: OutboxEvent, route: Route) -> DeliveryR
         if route == "core":
             await client.publish(event.subject, event.payload, headers=headers)
         else:
-            timeout = ACK_TIMEOUT_S if route == "stream" else UNKNOWN_ROUTE_TIMEOUT_S
+            timeout = options.ack_timeout_s if route == "stream" else options.unknown_route_timeout_s
             try:
                 answer = await client.request(event.subject, event.payload, timeout=timeout, headers=headers)
                 return _delivery_result(event, answer.data)
@@ -82,7 +111,7 @@ async def deliver(client: Client, event: OutboxEvent, route: Route) -> DeliveryR
                     return TransientFailure(
                         "no stream keeps it" if isinstance(exc, nats.errors.NoRespondersError) else error_text(exc)
                     )
-        await client.flush(ACK_TIMEOUT_S)
+        await client.flush(options.ack_timeout_s)
     except _PERMANENT as exc:
         return PermanentFailure(error_text(exc))
     except BUS_ERRORS as exc:

@@ -17,6 +17,8 @@ from runner.bus.backoff import Backoff, SubjectBackoff
 from runner.bus.streams import BUS_ERRORS
 from runner.errors import StoreError
 from runner.publish.delivery import (
+    DEFAULT_DELIVERY,
+    DeliveryOptions,
     DeliveryResult,
     PermanentFailure,
     TransientFailure,
@@ -28,17 +30,8 @@ from runner.publish.outbox import Ack, Outbox, OutboxEvent
 from runner.publish.sink import SinkConnection, sink_key, sink_lock_path
 from runner.publish.stream_routes import StreamRoutes
 
-BATCH_SIZE = 1000
-"""Events read, sent and marked together."""
-
-MAX_IN_FLIGHT = 256
-"""Maximum number of sent events without an acknowledgement."""
-
 MAX_TRIED_AFTER_FAILURE = 16
 """Events of a subject that are tried after a failure; the others wait until one of these succeeds."""
-
-POLL_S = 0.5
-"""Seconds between two reads of the outbox, as other processes add to it as well."""
 
 REFRESH_S = 60.0
 """Seconds after which the streams are looked up again even without failures."""
@@ -59,12 +52,19 @@ class OutboxDrain:
         added: to be set when the outbox may have new events.
     """
 
-    def __init__(self, sink_connection: SinkConnection, outbox: Outbox, subjects: Sequence[str]) -> None:
+    def __init__(
+        self,
+        sink_connection: SinkConnection,
+        outbox: Outbox,
+        subjects: Sequence[str],
+        options: DeliveryOptions = DEFAULT_DELIVERY,
+    ) -> None:
         """Create the drain; the streams of ``subjects`` are looked up even without pending events."""
         self.added = asyncio.Event()
         self._sink_connection = sink_connection
         self._outbox = outbox
         self._subjects = subjects
+        self._options = options
 
     async def run(self) -> None:
         """Drain until cancelled; holds the lock only while connected."""
@@ -74,10 +74,13 @@ class OutboxDrain:
             if key is not None and client is not None:
                 with _locked(sink_lock_path(self._outbox.path, key)) as has_lock:
                     if has_lock:
-                        routes = StreamRoutes(self._sink_connection, self._outbox, self._subjects, key)
-                        await self._drain(_OutboxSender(self._sink_connection, client, self._outbox, routes, key))
+                        await self._drain(self._new_sender(client, key))
                         continue
             await asyncio.sleep(LOCK_POLL_S)  # another process drains this sink
+
+    def _new_sender(self, client: Client, key: str) -> _OutboxSender:
+        routes = StreamRoutes(self._sink_connection, self._outbox, self._subjects, key, self._options)
+        return _OutboxSender(self._sink_connection, client, self._outbox, routes, key, self._options)
 
     async def _drain(self, sender: _OutboxSender) -> None:
         """Drain until the connection is lost; then the sink may have moved, or another process may take over."""
@@ -100,7 +103,7 @@ class OutboxDrain:
             if cause is None:
                 backoff.reset()
                 drained_at = loop.time()
-                await _wait(self.added, POLL_S)
+                await _wait(self.added, self._options.poll_s)
                 await asyncio.sleep(drained_at + MIN_INTERVAL_S - loop.time())
                 self.added.clear()
             else:
@@ -115,7 +118,13 @@ class _OutboxSender:
     """Sends the pending events of one sink through one client, whose address never changes."""
 
     def __init__(
-        self, sink_connection: SinkConnection, client: Client, outbox: Outbox, routes: StreamRoutes, sink: str
+        self,
+        sink_connection: SinkConnection,
+        client: Client,
+        outbox: Outbox,
+        routes: StreamRoutes,
+        sink: str,
+        options: DeliveryOptions,
     ) -> None:
         self.routes = routes
         self.backoff = SubjectBackoff(MAX_BACKOFF_S)
@@ -123,6 +132,7 @@ class _OutboxSender:
         self._client = client
         self._outbox = outbox
         self._sink = sink
+        self._options = options
         self._registered = False
 
     @property
@@ -139,13 +149,15 @@ class _OutboxSender:
                 if self.backoff.resume_due():
                     self.routes.forget()
                 without = self.backoff.subjects
-                events = await asyncio.to_thread(self._outbox.pending, self._sink, BATCH_SIZE, without=without)
+                events = await asyncio.to_thread(
+                    self._outbox.pending, self._sink, self._options.batch_size, without=without
+                )
                 if not self.connected:
                     return CONNECTION_LOST
                 await self.routes.learn(self._client, {event.subject for event in events})
                 if events and not await self._send(events):
                     return CONNECTION_LOST
-                if len(events) < MAX_IN_FLIGHT:
+                if len(events) < self._options.max_in_flight:
                     return None
         except BUS_ERRORS as exc:
             return error_text(exc)
@@ -171,7 +183,9 @@ class _OutboxSender:
                 elif subject not in causes:
                     self.backoff.record_success(subject)
 
-        deliveries = asyncio.gather(*(deliver_remaining() for _ in range(min(MAX_IN_FLIGHT, len(events)))))
+        deliveries = asyncio.gather(
+            *(deliver_remaining() for _ in range(min(self._options.max_in_flight, len(events))))
+        )
         lost = asyncio.create_task(self._sink_connection.down.wait())
         lost.add_done_callback(lambda task: None if task.cancelled() else deliveries.cancel())
         connected = True
@@ -193,7 +207,7 @@ class _OutboxSender:
     async def _deliver(self, event: OutboxEvent) -> DeliveryResult:
         if (denial := self._sink_connection.publish_denial(event.subject)) is not None:
             return PermanentFailure(denial)
-        result = await deliver(self._client, event, self.routes.route_of(event.subject))
+        result = await deliver(self._client, event, self.routes.route_of(event.subject), self._options)
         # The server reports a denied subject separately: the delivery itself looks like a time-out, or like a success
         # when no stream acknowledges it.
         if (denial := self._sink_connection.publish_denial(event.subject)) is not None and getattr(

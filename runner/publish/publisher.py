@@ -11,6 +11,7 @@ from functools import partial
 
 from runner.errors import StoreError
 from runner.events.subjects import DURABLE
+from runner.publish.delivery import DEFAULT_DELIVERY, DeliveryOptions
 from runner.publish.outbox import LOCAL, Outbox
 from runner.publish.outbox_drain import OutboxDrain
 from runner.publish.sink import OnState, Sink, SinkConnection, SinkState, sink_key
@@ -36,6 +37,7 @@ class Publisher:
         on_state: called in the event loop at each change of a sink's state.
         subjects: subjects of the durable events.
         name: client name shown by the servers.
+        options: time limits and sizes of the delivery.
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class Publisher:
         *,
         subjects: Iterable[str] = DURABLE,
         name: str = "agentgym-runner",
+        options: DeliveryOptions = DEFAULT_DELIVERY,
     ) -> None:
         """Register the sinks that have an address; ``run`` starts sending.
 
@@ -57,7 +60,7 @@ class Publisher:
         self.sink_connections = [SinkConnection(sink, client_name=name, on_state=self._on_sink_state) for sink in sinks]
         outbox.register_sinks(*self._sink_keys())
         durable = tuple(subjects)
-        self._drains = [OutboxDrain(sink_connection, outbox, durable) for sink_connection in self.sink_connections]
+        self._drains = [OutboxDrain(each, outbox, durable, options) for each in self.sink_connections]
 
     @property
     def states(self) -> list[SinkState]:

@@ -14,16 +14,11 @@ from nats.js import JetStreamContext
 from runner.bus.client import UNADVERTISED_TIMEOUT_S, advertises_jetstream
 from runner.bus.streams import BUS_ERRORS, STREAM_NAMES_SUBJECT, NoJetStream, ensure_streams, find_stream, stream_info
 from runner.events.subjects import EVENTS_STREAM
-from runner.publish.delivery import Route, error_text
+from runner.publish.delivery import DEFAULT_DELIVERY, DeliveryOptions, Route, error_text
 from runner.publish.outbox import Outbox
 from runner.publish.sink import SinkConnection
 
 logger = logging.getLogger(__name__)
-
-LOOKUP_TIMEOUT_S = 2.0
-
-MISSING_JETSTREAM_TIMEOUT_S = 300.0
-"""Seconds to wait for the JetStream of a broker that had streams before; then events are sent without a stream."""
 
 
 class StreamRoutes:
@@ -34,15 +29,24 @@ class StreamRoutes:
         outbox: outbox whose events become pending again when a stream has lost them.
         subjects: durable subjects, which are looked up even without pending events.
         sink: key of the sink in the outbox, see ``sink_key``.
+        options: time limits of the lookups.
     """
 
-    def __init__(self, sink_connection: SinkConnection, outbox: Outbox, subjects: Iterable[str], sink: str) -> None:
+    def __init__(
+        self,
+        sink_connection: SinkConnection,
+        outbox: Outbox,
+        subjects: Iterable[str],
+        sink: str,
+        options: DeliveryOptions = DEFAULT_DELIVERY,
+    ) -> None:
         """Create the routes; ``learn`` looks them up."""
         self._sink_connection = sink_connection
         self._sink = sink
         self._owned = sink_connection.sink.owned
         self._outbox = outbox
         self._subjects = set(subjects)
+        self._options = options
         self._routes: dict[str, Route] = {}
         self._missing_since: float | None = None
 
@@ -64,7 +68,7 @@ class StreamRoutes:
         self._subjects.update(subjects)
         if self._routes.keys() >= self._subjects:
             return
-        js = client.jetstream(timeout=LOOKUP_TIMEOUT_S)
+        js = client.jetstream(timeout=self._options.lookup_timeout_s)
         if self._owned:
             await ensure_streams(js, sorted(self._subjects), self._sink_connection.sink.streams)
             streams: dict[str, str | None] = dict.fromkeys(self._subjects, EVENTS_STREAM)
@@ -82,7 +86,7 @@ class StreamRoutes:
 
     async def _find_streams(self, client: Client) -> dict[str, str | None]:
         advertised = advertises_jetstream(client)
-        js = client.jetstream(timeout=LOOKUP_TIMEOUT_S if advertised else UNADVERTISED_TIMEOUT_S)
+        js = client.jetstream(timeout=self._options.lookup_timeout_s if advertised else UNADVERTISED_TIMEOUT_S)
         try:
             streams = {subject: await find_stream(js, subject) for subject in sorted(self._subjects)}
         except NoJetStream:
@@ -100,7 +104,7 @@ class StreamRoutes:
         """Wait for streams that existed before: a restarted server, or one behind it, may not have loaded them yet."""
         now = time.monotonic()
         self._missing_since = now if self._missing_since is None else self._missing_since
-        is_recent = now - self._missing_since < MISSING_JETSTREAM_TIMEOUT_S
+        is_recent = now - self._missing_since < self._options.missing_jetstream_timeout_s
         if is_recent and await asyncio.to_thread(self._outbox.has_known_stream, self._sink):
             raise nats.errors.Error("its JetStream is missing")
         return dict.fromkeys(self._subjects)

@@ -14,7 +14,7 @@ from runner.errors import StoreError
 from runner.store.episode_file import EpisodeRecord
 from runner.store.episode_store import EpisodeFile, EpisodeStore
 from runner.store.index_schema import COLUMNS, SCHEMA, EpisodeRow, episode_row, from_columns, to_columns
-from runner.store.sqlite import DATABASE_ERRORS, open_database
+from runner.store.sqlite import BUSY_TIMEOUT_S, DATABASE_ERRORS, open_database
 from runner.util.files import DamagedFile, file_lock
 from runner.util.safe_values import escape_surrogates
 
@@ -155,7 +155,7 @@ class EpisodeIndex:
         )
 
 
-def open_index(store: EpisodeStore) -> EpisodeIndex:
+def open_index(store: EpisodeStore, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> EpisodeIndex:
     """Open the index of a store and synchronize it with the files.
 
     An index that is missing, corrupt or of another version is rebuilt.
@@ -165,7 +165,7 @@ def open_index(store: EpisodeStore) -> EpisodeIndex:
     """
     # Without the lock, two processes could find a corrupt database and one delete the other's new one.
     with file_lock(store.runs, wait=True):
-        connection = open_database(store.data_dir / "index.sqlite", SCHEMA)
+        connection = open_database(store.data_dir / "index.sqlite", SCHEMA, busy_timeout_s=busy_timeout_s)
     index = EpisodeIndex(store, connection)
     try:
         index.reconcile()

@@ -30,7 +30,7 @@ from runner.util.clock import Clock
 logger = logging.getLogger(__name__)
 
 LOCK_TIMEOUT_S = 2.0
-"""Seconds to wait for a file write in progress before an episode is abandoned without it."""
+"""Default time to wait for a file write in progress before an episode is abandoned without it."""
 
 
 class SpanSource(Protocol):
@@ -61,10 +61,17 @@ class EpisodeRecorder:
         index: index of the episode; errors are only logged, because the next start adds the missing row.
         source: source of the spans; None if the episode is not traced.
         clock: clock for the end and the duration of an abandoned episode.
+        lock_timeout_s: seconds that ``abandon`` waits for a file write in progress.
     """
 
     def __init__(
-        self, store: EpisodeStore, index: EpisodeIndex, source: SpanSource | None = None, clock: Clock | None = None
+        self,
+        store: EpisodeStore,
+        index: EpisodeIndex,
+        source: SpanSource | None = None,
+        clock: Clock | None = None,
+        *,
+        lock_timeout_s: float = LOCK_TIMEOUT_S,
     ) -> None:
         """Initialize; the first event creates the journal."""
         self.record: EpisodeRecord | None = None
@@ -74,6 +81,7 @@ class EpisodeRecorder:
         self._source = source
         self._clock = clock or Clock()
         self._lock = threading.Lock()
+        self._lock_timeout_s = lock_timeout_s
         self._finished = False
         self._header: EpisodeHeader | None = None
         self._journal: JournalWriter | None = None
@@ -121,7 +129,7 @@ class EpisodeRecorder:
         if self._header is None:
             self._finished = True
             raise StoreError("the episode was abandoned before it started; there is nothing to store")
-        if not self._lock.acquire(timeout=LOCK_TIMEOUT_S):
+        if not self._lock.acquire(timeout=self._lock_timeout_s):
             self._finished = True
             self.record = self.record or self._build_record(self._header, outcome, error)
             raise StoreError(

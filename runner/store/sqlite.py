@@ -42,7 +42,7 @@ class _IncompatibleDatabase(sqlite3.DatabaseError):
     published_error_type = "_Unusable"
 
 
-def open_database(path: Path, schema: SqliteSchema) -> sqlite3.Connection:
+def open_database(path: Path, schema: SqliteSchema, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> sqlite3.Connection:
     """Open a database with mode 0600; a missing, damaged or incompatible one is created anew.
 
     The caller must hold a lock if several processes may open the file: one could delete the new file of another.
@@ -52,21 +52,21 @@ def open_database(path: Path, schema: SqliteSchema) -> sqlite3.Connection:
     """
     try:
         try:
-            return _open(path, schema)
+            return _open(path, schema, busy_timeout_s)
         except DATABASE_ERRORS as exc:
             if not _is_damage(exc):
                 raise
             logger.warning("%s cannot be used (%s); it is rebuilt from the episode files", path, exc)
         for suffix in _SIDE_FILES:
             path.with_name(path.name + suffix).unlink(missing_ok=True)
-        return _open(path, schema)
+        return _open(path, schema, busy_timeout_s)
     except (*DATABASE_ERRORS, OSError) as exc:
         raise StoreError(f"{path} cannot be opened: {exc}; check its permissions and the free disk space") from exc
 
 
-def _open(path: Path, schema: SqliteSchema) -> sqlite3.Connection:
+def _open(path: Path, schema: SqliteSchema, busy_timeout_s: float) -> sqlite3.Connection:
     os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))  # SQLite gives its side files the same mode
-    connection = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
+    connection = sqlite3.connect(path, timeout=busy_timeout_s, isolation_level=None, check_same_thread=False)
     try:
         _prepare(connection, schema)
     except DATABASE_ERRORS:

@@ -58,6 +58,8 @@ class Subscription:
         capacity: maximum number of buffered messages.
         max_bytes: maximum size of the buffered messages in bytes.
         in_time_order: merge several streams by time instead of by arrival.
+        lookup_interval_s: seconds between two lookups of streams while a subject has none.
+        first_lookup_interval_s: the same before the second lookup.
     """
 
     def __init__(
@@ -70,11 +72,15 @@ class Subscription:
         capacity: int = 10_000,
         max_bytes: int = 64 << 20,
         in_time_order: bool = False,
+        lookup_interval_s: float = LOOKUP_INTERVAL_S,
+        first_lookup_interval_s: float = FIRST_LOOKUP_INTERVAL_S,
     ) -> None:
         """Create the subscription; ``__aenter__`` starts it."""
         self._connection = connection
         self._patterns = [p for p in dict.fromkeys(patterns) if not covered_by_any(set(patterns) - {p}, p)]
         self._since = since
+        self._lookup_interval_s = lookup_interval_s
+        self._first_lookup_interval_s = first_lookup_interval_s
         self._subscribed_at = datetime.now(UTC)
         buffer = TimeOrderedBuffer if in_time_order else DedupBuffer
         self._buffer = buffer(names or DurableNames(), capacity=capacity, max_bytes=max_bytes)
@@ -228,7 +234,7 @@ class Subscription:
     async def _until_changed(self, generation: int) -> None:
         """Wait until a reader has ended or the next lookup of streams is due."""
         clock = asyncio.get_running_loop().time
-        next_lookup = clock() + (FIRST_LOOKUP_INTERVAL_S if self._has_new_uncovered else LOOKUP_INTERVAL_S)
+        next_lookup = clock() + (self._first_lookup_interval_s if self._has_new_uncovered else self._lookup_interval_s)
         while self._connection.generation == generation:
             interval_s = CHECK_INTERVAL_S if self._listener.patterns else SLOW_CHECK_INTERVAL_S
             await _first_of([task for _, task in self._readers.values()], interval_s)

@@ -41,7 +41,7 @@ def _unwrap_hydra(exc: BaseException) -> BaseException:
 def error_type(kind: type[BaseException]) -> str:
     """Return the ``error.type`` of an exception class.
 
-    A renamed class keeps its published value in the class attribute ``published_error_type``, which subclasses do not inherit.
+    A renamed class keeps its value in the class attribute ``published_error_type``, which subclasses do not inherit.
     Other classes use their name, subclasses of ``RunnerError`` in snake case, e.g. ``oracle_diverged``.
     """
     if explicit := _explicit_type(kind):

@@ -1,7 +1,6 @@
-"""Our engine against ALFWorld's own, which the extra ``alfworld`` installs: same rooms, same commands, same answers.
+"""The local engine and ALFWorld's own engine (extra ``alfworld``) give equal results in equal rooms.
 
-The one difference is left out of the comparison: the text of ``help`` is ours. Most rooms are parts of the shipped
-ones, as ALFWorld takes its time in large ones.
+The only difference is the text of ``help``. Most rooms are reduced, because ALFWorld is slow in large ones.
 """
 
 from __future__ import annotations
@@ -40,27 +39,27 @@ TASKS = local_tasks()
 
 @pytest.fixture(scope="module", autouse=True)
 def rules(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
-    """The domain and the grammar that come with ALFWorld, which makes a folder for its data as it is imported."""
+    """Return the PDDL domain and the grammar of ALFWorld, whose import creates a folder for its data."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ALFWORLD_DATA", str(tmp_path_factory.mktemp("alfworld")))
         info = importlib.import_module("alfworld.info")
     yield Path(info.ALFRED_PDDL_PATH).read_text("utf-8"), Path(info.ALFRED_TWL2_PATH).read_text("utf-8")
 
 
-def part(task_index: int, n_places: int = 7) -> tuple[Scene, Goal]:
-    """A shipped task in a room with a few of its receptacles: what the task needs, then one of each kind."""
+def reduced_task(task_index: int, n_places: int = 7) -> tuple[Scene, Goal]:
+    """Return a shipped task in a smaller room: the receptacles it needs, then one of each kind."""
     scene, goal = TASKS.task(task_index)
     needed = {goal.thing, goal.target, "sinkbasin", "microwave", "fridge"}
-    wanted = [place for place, names in scene.placed.items() if needed & {kind_of(place), *map(kind_of, names)}]
+    needed_places = [place for place, names in scene.placed.items() if needed & {kind_of(place), *map(kind_of, names)}]
     firsts = [place for place in scene.placed if place.endswith(" 1")]
-    kept = list(dict.fromkeys([*wanted, *firsts]))[: max(n_places, len(wanted))]
+    kept = list(dict.fromkeys([*needed_places, *firsts]))[: max(n_places, len(needed_places))]
     numbers = Counter[str]()
 
-    def renamed(name: str) -> str:
+    def renumber(name: str) -> str:
         numbers[kind_of(name)] += 1
         return f"{kind_of(name)} {numbers[kind_of(name)]}"
 
-    placed = {renamed(place): [renamed(name) for name in scene.placed[place]] for place in kept}
+    placed = {renumber(place): [renumber(name) for name in scene.placed[place]] for place in kept}
     return msgspec.structs.replace(scene, placed=placed), goal
 
 
@@ -69,7 +68,7 @@ def game_file(rules: tuple[str, str], scene: Scene, goal: Goal) -> GameFile:
     return GameFile(domain, grammar.replace("UNKNOWN GOAL", str(goal)), pddl_problem(scene, goal))
 
 
-def pair(rules: tuple[str, str], scene: Scene, goal: Goal) -> tuple[LocalGame, RealGame]:
+def start_both(rules: tuple[str, str], scene: Scene, goal: Goal) -> tuple[LocalGame, RealGame]:
     ours, theirs = LocalGame(scene, goal), RealGame(game_file(rules, scene, goal), "it")
     assert ours.opening == theirs.opening
     assert (ours.admissible, ours.won) == (theirs.admissible, theirs.won)
@@ -77,17 +76,17 @@ def pair(rules: tuple[str, str], scene: Scene, goal: Goal) -> tuple[LocalGame, R
 
 
 def compare(ours: LocalGame, theirs: RealGame, command: str) -> None:
-    told, expected = ours.act(command), theirs.act(command)
-    assert told == (HELP if expected.lstrip().startswith("Available commands:") else expected), command
+    actual, expected = ours.act(command), theirs.act(command)
+    assert actual == (HELP if expected.lstrip().startswith("Available commands:") else expected), command
     assert (ours.admissible, ours.won) == (theirs.admissible, theirs.won), command
 
 
-def drawn(game: LocalGame, draw: random.Random) -> str:
-    """A command: seldom nonsense, more often one that changes things than one that does not."""
-    if draw.random() < 0.05:
-        return draw.choice(NONSENSE)
+def random_command(game: LocalGame, rng: random.Random) -> str:
+    """Return a random command: rarely nonsense, mostly one that changes the state."""
+    if rng.random() < 0.05:
+        return rng.choice(NONSENSE)
     changing = [command for command in game.admissible if command.startswith(MANIPULATIONS)]
-    return draw.choice(changing if changing and draw.random() < 0.6 else game.admissible)
+    return rng.choice(changing if changing and rng.random() < 0.6 else game.admissible)
 
 
 def finish(ours: LocalGame, theirs: RealGame) -> None:
@@ -100,16 +99,16 @@ def finish(ours: LocalGame, theirs: RealGame) -> None:
 
 
 @pytest.mark.parametrize("task_index", range(6))
-def test_random_walks_and_then_the_way_to_the_goal(task_index: int, rules: tuple[str, str]) -> None:
-    ours, theirs = pair(rules, *part(task_index))
-    draw = random.Random(task_index)
+def test_random_walks_and_the_solution_are_equal(task_index: int, rules: tuple[str, str]) -> None:
+    ours, theirs = start_both(rules, *reduced_task(task_index))
+    rng = random.Random(task_index)
     for _ in range(60):
-        compare(ours, theirs, drawn(ours, draw))
+        compare(ours, theirs, random_command(ours, rng))
     finish(ours, theirs)
 
 
-def test_hot_things_are_cooled_and_cold_ones_heated(rules: tuple[str, str]) -> None:
-    ours, theirs = pair(rules, *part(3))
+def test_repeated_heating_cooling_and_cleaning_are_equal(rules: tuple[str, str]) -> None:
+    ours, theirs = start_both(rules, *reduced_task(3))
     compare(ours, theirs, "go to microwave 1")
     compare(ours, theirs, "open microwave 1")
     compare(ours, theirs, "take apple 1 from microwave 1")
@@ -121,34 +120,34 @@ def test_hot_things_are_cooled_and_cold_ones_heated(rules: tuple[str, str]) -> N
     assert ours.states["apple 1"] == {"cool", "clean"}
 
 
-def test_a_whole_room(rules: tuple[str, str]) -> None:
-    ours, theirs = pair(rules, *TASKS.task(3))
+def test_a_complete_room_is_equal(rules: tuple[str, str]) -> None:
+    ours, theirs = start_both(rules, *TASKS.task(3))
     finish(ours, theirs)
 
 
-def test_games_side_by_side_do_not_meddle(rules: tuple[str, str]) -> None:
-    draw = random.Random(0)
-    pairs = [pair(rules, *part(task_index, 3)) for task_index in (1, 7)]
+def test_concurrent_games_do_not_interfere(rules: tuple[str, str]) -> None:
+    rng = random.Random(0)
+    pairs = [start_both(rules, *reduced_task(task_index, 3)) for task_index in (1, 7)]
     for _ in range(8):
         for ours, theirs in pairs:
-            compare(ours, theirs, drawn(ours, draw))
+            compare(ours, theirs, random_command(ours, rng))
 
 
-def test_the_process_is_left_as_it_was(rules: tuple[str, str]) -> None:
+def test_the_process_state_is_unchanged(rules: tuple[str, str]) -> None:
     before = (list(sys.argv), dict(os.environ), sys.stdout)
-    RealGame(game_file(rules, *part(1, 3)), "it")
+    RealGame(game_file(rules, *reduced_task(1, 3)), "it")
     assert (sys.argv, dict(os.environ), sys.stdout) == before
 
 
-def test_what_is_no_game_is_named(rules: tuple[str, str]) -> None:
-    broken = msgspec.structs.replace(game_file(rules, *part(1, 3)), pddl_problem="(define")
+def test_an_invalid_game_is_named(rules: tuple[str, str]) -> None:
+    broken = msgspec.structs.replace(game_file(rules, *reduced_task(1, 3)), pddl_problem="(define")
     with pytest.raises(EnvironmentFault, match=r"cannot play some/file: ParseError"):
         RealGame(broken, "some/file")
-    pair(rules, *part(1, 3))
+    start_both(rules, *reduced_task(1, 3))
 
 
 def write_data(root: Path, game: GameFile) -> None:
-    """ALFWorld's data with one game, worded as ALFWorld 0.3 did."""
+    """Write a data folder with one game, in the wording of ALFWorld 0.3."""
     trial = root / "json_2.1.1" / "train" / "pick_cool_then_place_in_recep-Pan-None-DiningTable-1" / "trial_T1"
     trial.mkdir(parents=True)
     grammar = game.grammar.replace("move {o} to {r}", "put {o} in/on {r}").replace(
@@ -160,10 +159,10 @@ def write_data(root: Path, game: GameFile) -> None:
 
 
 @pytest.mark.parametrize("mode", ["strict", "compat"])
-def test_the_environment_plays_the_data_and_its_oracle_wins(
+def test_the_oracle_solves_a_game_of_the_data(
     mode: Mode, rules: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scene, goal = part(4)
+    scene, goal = reduced_task(4)
     write_data(tmp_path, game_file(rules, scene, goal))
     monkeypatch.setenv("ALFWORLD_DATA", str(tmp_path))
     env = ALFWorld(mode=mode)

@@ -1,4 +1,4 @@
-"""Conversations that AgentGym's own evaluator wrote down: what its clients sent is what is read here."""
+"""Replies recorded by AgentGym's own evaluator are parsed into the actions that its clients sent."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NAMES = {
     "sciworld": "SciWorld",
     "sqlgym": "SQLGym",
 }
-SENT = {
+SENT_ACTIONS = {
     "babyai_0": ["go to red ball 1"],
     "textcraft_1": ["get 9 emerald", "craft 1 emerald block using 9 emerald"],
     "maze_4": ["move right"] * 6,
@@ -30,7 +30,7 @@ SENT = {
     "sciworld_0": ["look around"] * 6,
     "sqlgym_0": ["SELECT COUNT(*) FROM customers WHERE city='Rome'"],
 }
-"""What the servers were sent, as far as their answers tell: ``Got 9 emerald``, the marks of a word, a repeated room."""
+"""Actions sent to the servers, inferred from the observations, for example ``Got 9 emerald``."""
 
 
 def conversations() -> dict[str, list[Message]]:
@@ -41,7 +41,7 @@ def conversations() -> dict[str, list[Message]]:
     return {row["item_id"]: row["conversations"][2:] for row in rows}  # without the instructions and the "OK."
 
 
-def read(item: str, reply: Message) -> str | None:
+def parse_action(item: str, reply: Message) -> str | None:
     env = NAMES[item.partition("_")[0]]
     schemas = [] if env == "SciWorld" else plugins.load(plugins.ENVS, env)().get_tool_schemas()
     answer = parse_reply(strip_thinking(reply), action_style(env), schemas, as_calls=False)
@@ -50,19 +50,20 @@ def read(item: str, reply: Message) -> str | None:
     return answer.text
 
 
-def test_the_actions_are_those_that_were_sent() -> None:
-    recorded = conversations()
-    assert recorded.keys() == SENT.keys()
-    for item, chat in recorded.items():
-        assert [read(item, message) for message in chat if message["role"] == "assistant"] == SENT[item], item
+def test_parsed_actions_equal_the_actions_sent_to_the_servers() -> None:
+    chats = conversations()
+    assert chats.keys() == SENT_ACTIONS.keys()
+    for item, chat in chats.items():
+        replies = [message for message in chat if message["role"] == "assistant"]
+        assert [parse_action(item, reply) for reply in replies] == SENT_ACTIONS[item], item
 
 
 @pytest.mark.parametrize("item", ["babyai_0", "maze_4", "wordle_0"])
-def test_the_actions_lead_to_what_was_observed(item: str) -> None:
+def test_parsed_actions_reproduce_the_observations(item: str) -> None:
     chat = conversations()[item]
     name, _, task = item.partition("_")
     env = plugins.load(plugins.ENVS, NAMES[name])(mode="compat")
     env.reset(task_index=int(task))
     for reply, observed in zip(chat[1::2], chat[2::2], strict=True):
-        (observation,), _, _ = env.step(Action(text=read(item, reply)))
+        (observation,), _, _ = env.step(Action(text=parse_action(item, reply)))
         assert observation["content"] == observed["content"]

@@ -23,9 +23,9 @@ def profile_with_missing_env(tmp_path: Path) -> str:
 
 
 def test_a_run_is_stored_and_summarized(tmp_path: Path) -> None:
-    done = run_agentgym(tmp_path, "--run", "mAzE", "--agent", "oracle", "--repeat", "3", "--json")
-    assert done.returncode == 0, done.stderr
-    (batch,) = json.loads(done.stdout)["batches"]
+    completed = run_agentgym(tmp_path, "--run", "mAzE", "--agent", "oracle", "--repeat", "3", "--json")
+    assert completed.returncode == 0, completed.stderr
+    (batch,) = json.loads(completed.stdout)["batches"]
     assert (batch["env"], batch["agent"], batch["baseline"], batch["outcomes"]) == (
         "Maze",
         "oracle",
@@ -34,27 +34,29 @@ def test_a_run_is_stored_and_summarized(tmp_path: Path) -> None:
     )
     files = list((tmp_path / "data" / "runs" / batch["batch_id"]).iterdir())
     assert sorted(file.stem for file in files) == sorted(episode["episode_id"] for episode in batch["episodes"])
-    assert "Maze · oracle: 3/3 episodes, success 100%" in done.stderr
+    assert "Maze · oracle: 3/3 episodes, success 100%" in completed.stderr
     assert oct((tmp_path / "data").stat().st_mode & 0o777) == "0o700"
 
 
 def test_the_oracle_is_always_named_as_a_baseline(tmp_path: Path) -> None:
-    shown = run_agentgym(tmp_path, "--run", "Maze", "--agent", "oracle").stdout + run_agentgym(tmp_path, "--results").stdout
-    assert "oracle (baseline, no model)" in shown
-    assert "Baselines (no model)" in shown
-    assert "Models" not in shown
+    output = (
+        run_agentgym(tmp_path, "--run", "Maze", "--agent", "oracle").stdout + run_agentgym(tmp_path, "--results").stdout
+    )
+    assert "oracle (baseline, no model)" in output
+    assert "Baselines (no model)" in output
+    assert "Models" not in output
 
 
 def test_attempts_seed_and_the_random_agent_are_reproducible(tmp_path: Path) -> None:
     options = ("--run", "Maze", "--agent", "random", "--attempts", "2", "--seed", "7", "--task-index", "3", "--json")
     results = [json.loads(run_agentgym(tmp_path, *options).stdout)["batches"][0] for _ in range(2)]
-    played = [[actions(tmp_path, batch, episode) for episode in batch["episodes"]] for batch in results]
-    assert played[0] == played[1]
-    assert played[0][0] != played[0][1]
+    action_lists = [[actions_of(tmp_path, batch, episode) for episode in batch["episodes"]] for batch in results]
+    assert action_lists[0] == action_lists[1]
+    assert action_lists[0][0] != action_lists[0][1]
     assert [episode["task_index"] for episode in results[0]["episodes"]] == [3, 3]
 
 
-def actions(cwd: Path, batch: dict[str, Any], episode: dict[str, Any]) -> list[str]:
+def actions_of(cwd: Path, batch: dict[str, Any], episode: dict[str, Any]) -> list[str]:
     path = cwd / "data" / "runs" / batch["batch_id"] / f"{episode['episode_id']}.json"
     return [step["action"]["text"] for step in json.loads(path.read_bytes())["timesteps"]]
 
@@ -62,17 +64,17 @@ def actions(cwd: Path, batch: dict[str, Any], episode: dict[str, Any]) -> list[s
 def test_a_script_runs_line_by_line(tmp_path: Path) -> None:
     (tmp_path / "script").write_text("move up\n\nmove down\n${oc.env:HOME}\n")
     options = ("--run", "Maze", "--agent", "scripted", "--script", "script", "--max-rounds", "3", "--json")
-    done = run_agentgym(tmp_path, *options)
-    (batch,) = json.loads(done.stdout)["batches"]
-    assert done.returncode == 0
-    assert actions(tmp_path, batch, batch["episodes"][0]) == ["move up", "move down", "${oc.env:HOME}"]
+    completed = run_agentgym(tmp_path, *options)
+    (batch,) = json.loads(completed.stdout)["batches"]
+    assert completed.returncode == 0
+    assert actions_of(tmp_path, batch, batch["episodes"][0]) == ["move up", "move down", "${oc.env:HOME}"]
 
 
 def test_an_episode_that_ends_in_an_error_exits_1_and_names_it(tmp_path: Path) -> None:
     (tmp_path / "script").write_text("move up\n")
-    done = run_agentgym(tmp_path, "--run", "Maze", "--agent", "scripted", "--script", "script")
-    assert done.returncode == 1
-    assert "agent_fault: The script has only 1 actions, but the episode is not over" in done.stderr
+    completed = run_agentgym(tmp_path, "--run", "Maze", "--agent", "scripted", "--script", "script")
+    assert completed.returncode == 1
+    assert "agent_fault: The script has only 1 actions, but the episode is not over" in completed.stderr
 
 
 @pytest.mark.parametrize(
@@ -97,18 +99,18 @@ def test_an_episode_that_ends_in_an_error_exits_1_and_names_it(tmp_path: Path) -
     ],
 )
 def test_invalid_usage_exits_2_with_a_hint(tmp_path: Path, options: tuple[str, ...], expected: str) -> None:
-    done = run_agentgym(tmp_path, *options)
-    assert done.returncode == 2
-    assert expected in done.stderr
-    assert "Traceback" not in done.stderr
-    assert done.stdout == ""
+    completed = run_agentgym(tmp_path, *options)
+    assert completed.returncode == 2
+    assert expected in completed.stderr
+    assert "Traceback" not in completed.stderr
+    assert completed.stdout == ""
     assert not (tmp_path / "data").exists()
 
 
 def test_a_dry_run_runs_one_step_and_stores_nothing(tmp_path: Path) -> None:
-    done = run_agentgym(tmp_path, "--battery", "lightweight", "--agent", "oracle", "--dry-run", "--json")
-    checked = json.loads(done.stdout)
-    assert done.returncode == 0
+    completed = run_agentgym(tmp_path, "--battery", "lightweight", "--agent", "oracle", "--dry-run", "--json")
+    checked = json.loads(completed.stdout)
+    assert completed.returncode == 0
     assert checked["ok"]
     assert [check["what"] for check in checked["checks"][1:]] == [
         f"{env} with oracle" for env in ("BabyAI", "TextCraft", "Maze", "Wordle")
@@ -127,13 +129,15 @@ def test_a_dry_run_runs_one_step_and_stores_nothing(tmp_path: Path) -> None:
 def test_dry_run_exits_1_with_the_reason(
     tmp_path: Path, profile_with_missing_env: str, options: tuple[str, ...], expected: str
 ) -> None:
-    done = run_agentgym(tmp_path, "--config", profile_with_missing_env, *options, "--agent", "oracle", "--dry-run")
-    assert done.returncode == 1
-    assert expected in done.stdout + done.stderr
+    completed = run_agentgym(tmp_path, "--config", profile_with_missing_env, *options, "--agent", "oracle", "--dry-run")
+    assert completed.returncode == 1
+    assert expected in completed.stdout + completed.stderr
 
 
 def test_list_envs_shows_health_or_the_reason(tmp_path: Path) -> None:
-    rows = {row["name"]: row for row in json.loads(run_agentgym(tmp_path, "--list-envs", "--json").stdout)["environments"]}
+    rows = {
+        row["name"]: row for row in json.loads(run_agentgym(tmp_path, "--list-envs", "--json").stdout)["environments"]
+    }
     assert (rows["Maze"]["port"], rows["Maze"]["tier"], rows["Maze"]["playable"]) == (36003, "lightweight", True)
     assert rows["BabyAI"]["deps"] == ["minigrid"]
     assert rows["Maze"]["health"] == "installed (embedded)"
@@ -158,11 +162,11 @@ def test_results_can_be_filtered_and_name_damaged_files(tmp_path: Path) -> None:
     (batch,) = json.loads(run_agentgym(tmp_path, "--run", "Maze", "--agent", "oracle", "--json").stdout)["batches"]
     damaged = tmp_path / "data" / "runs" / batch["batch_id"] / f"{batch['episodes'][0]['episode_id']}.json"
     damaged.write_bytes(b"{")
-    done = run_agentgym(tmp_path, "--results", "--env", "maze", "--json")
-    shown = json.loads(done.stdout)
-    assert [(row["env"], row["n"]) for row in shown["results"]] == [("Maze", 1)]
-    assert [file["path"] for file in shown["damaged"]] == [str(damaged)]
-    assert str(damaged) in done.stderr
+    completed = run_agentgym(tmp_path, "--results", "--env", "maze", "--json")
+    output = json.loads(completed.stdout)
+    assert [(row["env"], row["n"]) for row in output["results"]] == [("Maze", 1)]
+    assert [file["path"] for file in output["damaged"]] == [str(damaged)]
+    assert str(damaged) in completed.stderr
 
 
 def test_results_of_an_environment_without_episodes_are_empty(tmp_path: Path) -> None:
@@ -175,14 +179,14 @@ def test_results_of_an_environment_without_episodes_are_empty(tmp_path: Path) ->
 
 
 def test_a_battery_without_installed_environments_exits_2(tmp_path: Path, profile_with_missing_env: str) -> None:
-    done = run_agentgym(tmp_path, "--config", profile_with_missing_env, "--battery", "moderate")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "Nowhere is in profile odd, but no environment of that name" in done.stderr
+    completed = run_agentgym(tmp_path, "--config", profile_with_missing_env, "--battery", "moderate")
+    assert (completed.returncode, completed.stdout) == (2, "")
+    assert "Nowhere is in profile odd, but no environment of that name" in completed.stderr
     assert not (tmp_path / "data").exists()
 
 
 def test_a_battery_skips_and_names_missing_environments(tmp_path: Path, profile_with_missing_env: str) -> None:
-    done = run_agentgym(
+    completed = run_agentgym(
         tmp_path,
         "--config",
         profile_with_missing_env,
@@ -194,16 +198,16 @@ def test_a_battery_skips_and_names_missing_environments(tmp_path: Path, profile_
         "1",
         "--json",
     )
-    assert done.returncode == 0
-    assert [batch["env"] for batch in json.loads(done.stdout)["batches"]] == ["Maze"]
-    assert "Skipped: Nowhere is in profile odd" in done.stderr
+    assert completed.returncode == 0
+    assert [batch["env"] for batch in json.loads(completed.stdout)["batches"]] == ["Maze"]
+    assert "Skipped: Nowhere is in profile odd" in completed.stderr
 
 
 def test_empty_results_suggest_a_command(tmp_path: Path) -> None:
-    done = run_agentgym(tmp_path, "--results")
-    assert done.returncode == 0
-    assert "No episodes in " in done.stderr
-    assert "agentgym-runner --battery lightweight" in done.stderr
+    completed = run_agentgym(tmp_path, "--results")
+    assert completed.returncode == 0
+    assert "No episodes in " in completed.stderr
+    assert "agentgym-runner --battery lightweight" in completed.stderr
 
 
 def test_nothing_hostile_reaches_the_terminal(tmp_path: Path) -> None:
@@ -212,15 +216,15 @@ def test_nothing_hostile_reaches_the_terminal(tmp_path: Path) -> None:
         json.dumps({"id": hostile, "environments": {"skip": [{"name": hostile, "reason": hostile}]}})
     )
     for options in (("--list-envs",), ("--run", hostile), ("--results",), ("--run", "Maze", "--env", hostile)):
-        done = run_agentgym(tmp_path, "--config", "profile.yaml", *options)
-        assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", done.stdout + done.stderr), options
+        completed = run_agentgym(tmp_path, "--config", "profile.yaml", *options)
+        assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", completed.stdout + completed.stderr), options
 
 
 def test_secrets_are_masked_in_messages(tmp_path: Path) -> None:
     environ = {"MY_API_KEY": "sesame-street-1"}
-    done = run_agentgym(tmp_path, "--run", "sesame-street-1", environ=environ)
-    assert "sesame-street-1" not in done.stdout + done.stderr
-    assert "***" in done.stderr
+    completed = run_agentgym(tmp_path, "--run", "sesame-street-1", environ=environ)
+    assert "sesame-street-1" not in completed.stdout + completed.stderr
+    assert "***" in completed.stderr
 
 
 def test_an_interrupted_run_is_stored_and_summarized(tmp_path: Path) -> None:
@@ -230,7 +234,7 @@ def test_an_interrupted_run_is_stored_and_summarized(tmp_path: Path) -> None:
     ) as process:
         assert process.stderr is not None
         assert process.stdout is not None
-        assert sum(b" task " in process.stderr.readline() for _ in range(1 + 3)) == 3  # first it says where it plays
+        assert sum(b" task " in process.stderr.readline() for _ in range(1 + 3)) == 3  # the first line is the placement
         process.send_signal(signal.SIGINT)
         stdout, stderr = process.communicate(timeout=60)
     assert process.returncode == 130
@@ -250,7 +254,7 @@ def test_a_killed_run_is_recovered_by_the_next_start(tmp_path: Path) -> None:
         assert next(line for line in process.stderr if b"task 0" in line)
         process.kill()
     journals = list((tmp_path / "data" / "runs").glob("*/*.journal.jsonl"))
-    shown = json.loads(run_agentgym(tmp_path, "--results", "--json").stdout)
+    output = json.loads(run_agentgym(tmp_path, "--results", "--json").stdout)
     assert list((tmp_path / "data" / "runs").glob("*/*.journal.jsonl")) == []
-    assert shown["results"][0]["outcomes"].get("interrupted", 0) == len(journals) <= 1
-    assert shown["results"][0]["n_rated"] >= 1
+    assert output["results"][0]["outcomes"].get("interrupted", 0) == len(journals) <= 1
+    assert output["results"][0]["n_rated"] >= 1

@@ -1,4 +1,4 @@
-"""The end of the command: interrupted at any time, and with an environment that never returns."""
+"""The command ends when interrupted at any time, and when an environment never returns."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def workspace(tmp_path: Path) -> Iterator[Workspace]:
     workspace.close()
 
 
-def batch(workspace: Workspace) -> Batch:
+def make_batch(workspace: Workspace) -> Batch:
     return Batch(BatchSpec(env="Maze", agent="oracle", repeat=50).validated(), workspace)
 
 
@@ -34,13 +34,13 @@ def batch(workspace: Workspace) -> Batch:
 @pytest.mark.parametrize(("env", "outcome"), [("Lingering", "timeout"), ("Blocking", "timeout")])
 def test_the_process_exits_although_an_environment_hangs(tmp_path: Path, env: str, outcome: str) -> None:
     environ = environ_with_environments(tmp_path, env)
-    before = time.monotonic()
-    done = run_agentgym(
+    started = time.monotonic()
+    completed = run_agentgym(
         tmp_path, "--run", env, "--agent", "random", "--max-duration", "0.2", "--json", environ=environ
     )  # fmt: skip
-    assert time.monotonic() - before < 20
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["batches"][0]["outcomes"] == {outcome: 1}
+    assert time.monotonic() - started < 20
+    assert completed.returncode == 0, completed.stderr
+    assert json.loads(completed.stdout)["batches"][0]["outcomes"] == {outcome: 1}
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -51,10 +51,10 @@ def test_an_interrupt_before_the_first_batch_ends_the_run(number: signal.Signals
 
 
 def test_during_a_batch_an_interrupt_cancels_it(workspace: Workspace, capsys: pytest.CaptureFixture[str]) -> None:
-    handler, running = SignalHandler(), batch(workspace)
-    with handler.installed(), handler.forwarding_to(running):
+    handler, batch = SignalHandler(), make_batch(workspace)
+    with handler.installed(), handler.forwarding_to(batch):
         signal.raise_signal(signal.SIGINT)
-        result = running.run()
+        result = batch.run()
     assert (result.status, result.n_episodes, handler.received) == ("cancelled", 0, True)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     assert "press Ctrl-C again to stop immediately" in capsys.readouterr().err
@@ -63,12 +63,12 @@ def test_during_a_batch_an_interrupt_cancels_it(workspace: Workspace, capsys: py
 def test_an_interrupt_between_batches_cancels_the_next_one(workspace: Workspace) -> None:
     handler = SignalHandler()
     with handler.installed():
-        with handler.forwarding_to(batch(workspace)):
+        with handler.forwarding_to(make_batch(workspace)):
             pass
         signal.raise_signal(signal.SIGINT)
-        following = batch(workspace)
-        with handler.forwarding_to(following):
-            assert following.run().status == "cancelled"
+        next_batch = make_batch(workspace)
+        with handler.forwarding_to(next_batch):
+            assert next_batch.run().status == "cancelled"
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
 
@@ -78,11 +78,11 @@ def test_the_message_of_an_interrupt_is_printed_before_the_run_ends(
 ) -> None:
     handler, ended, messages = SignalHandler(), threading.Event(), []
 
-    def slowly(text: str) -> None:
+    def print_slowly(text: str) -> None:
         messages.append((text, ended.wait(0.3)))
 
-    monkeypatch.setattr(signals, "print_stderr", slowly)
-    with handler.installed(), handler.forwarding_to(batch(workspace)):
+    monkeypatch.setattr(signals, "print_stderr", print_slowly)
+    with handler.installed(), handler.forwarding_to(make_batch(workspace)):
         signal.raise_signal(signal.SIGINT)
     ended.set()
     assert messages == [("Stopping after the current steps; press Ctrl-C again to stop immediately.", False)]
@@ -91,13 +91,12 @@ def test_the_message_of_an_interrupt_is_printed_before_the_run_ends(
 def test_a_blocked_terminal_does_not_prevent_the_end_of_a_run(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    handler, read, messages = SignalHandler(), threading.Event(), []
-    monkeypatch.setattr(signals, "print_stderr", lambda text: messages.append(read.wait(10)))
-    monkeypatch.setattr(signals, "MESSAGE_TIMEOUT_S", 0.05)
-    with handler.installed(), handler.forwarding_to(batch(workspace)):
+    handler, unblocked, messages = SignalHandler(message_timeout_s=0.05), threading.Event(), []
+    monkeypatch.setattr(signals, "print_stderr", lambda text: messages.append(unblocked.wait(10)))
+    with handler.installed(), handler.forwarding_to(make_batch(workspace)):
         signal.raise_signal(signal.SIGINT)
     assert handler.received and not messages
-    read.set()
+    unblocked.set()
 
 
 def test_an_interrupt_outside_a_run_exits_130(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,26 +12,26 @@ import pytest
 
 from runner.serve.mock_llm import ModelServer
 from tests.support.command import run_agentgym
-from tests.support.nats_server import NatsServer
+from tests.support.nats_server import NatsAccount
 
-NOBODY = {"TENSORZERO_URL": "http://127.0.0.1:1", "OLLAMA_HOST": "127.0.0.1:1"}
-KEY = "sk-4f1d9c-never-to-be-seen"
+UNREACHABLE_ENDPOINTS = {"TENSORZERO_URL": "http://127.0.0.1:1", "OLLAMA_HOST": "127.0.0.1:1"}
+KEY = "sk-4f1d9c-a-secret-key"
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[ModelServer]:
+def model_server() -> Iterator[ModelServer]:
     with ModelServer(models=("small", "other"), token=KEY) as running:
         yield running
 
 
 @pytest.fixture
-def profile(server: ModelServer, tmp_path: Path) -> str:
+def profile(model_server: ModelServer, tmp_path: Path) -> str:
     """Path of a profile whose only endpoint requires a key and whose model has a price."""
     agent = {
         "mode": "local",
         "local_fallback": None,
         "model": "small",
-        "endpoints": [{"url": server.url, "name": "lab", "kind": "openai", "api_key_env": "LAB_KEY"}],
+        "endpoints": [{"url": model_server.url, "name": "lab", "kind": "openai", "api_key_env": "LAB_KEY"}],
         "price": {"small": {"prompt_per_mtok": 1.0, "completion_per_mtok": 2.0}},
     }
     environments = {"lightweight": [{"name": "Maze"}], "moderate": [{"name": "Nowhere"}]}
@@ -39,8 +39,8 @@ def profile(server: ModelServer, tmp_path: Path) -> str:
     return str(tmp_path / "lab.yaml")
 
 
-def played(folder: Path, done: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    (batch,) = json.loads(done)["batches"]
+def stored_batch(folder: Path, completed: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    (batch,) = json.loads(completed)["batches"]
     files = sorted((folder / "data" / "runs" / batch["batch_id"]).glob("*.json"))
     return batch, [json.loads(path.read_bytes()) for path in files]
 
@@ -48,43 +48,43 @@ def played(folder: Path, done: str) -> tuple[dict[str, Any], list[dict[str, Any]
 @pytest.mark.long
 def test_without_a_model_no_episode_runs_and_the_suggested_command_works(tmp_path: Path) -> None:
     options = ("--run", "Maze", "--agent=tools", "--repeat", "2", "--model", "any", "--data-dir", "my data")
-    done = run_agentgym(tmp_path, *options, environ=NOBODY)
-    assert (done.returncode, done.stdout) == (2, "")
+    completed = run_agentgym(tmp_path, *options, environ=UNREACHABLE_ENDPOINTS)
+    assert (completed.returncode, completed.stdout) == (2, "")
     assert list(tmp_path.iterdir()) == []
-    assert "gateway (http://127.0.0.1:1/v1/chat/completions, model any): no connection" in done.stderr
-    assert "start TensorZero's gateway, or set TENSORZERO_URL" in done.stderr
-    assert "start it with: ollama serve" in done.stderr
-    last = done.stderr.splitlines()[-1]
+    assert "gateway (http://127.0.0.1:1/v1/chat/completions, model any): no connection" in completed.stderr
+    assert "start TensorZero's gateway, or set TENSORZERO_URL" in completed.stderr
+    assert "start it with: ollama serve" in completed.stderr
+    last = completed.stderr.splitlines()[-1]
     assert last == "Without a model: agentgym-runner --run Maze --repeat 2 --data-dir 'my data' --agent oracle"
-    again = run_agentgym(tmp_path, *shlex.split(last)[4:], environ=NOBODY)
+    again = run_agentgym(tmp_path, *shlex.split(last)[4:], environ=UNREACHABLE_ENDPOINTS)
     assert again.returncode == 0, again.stderr
     assert "Results of oracle (baseline, no model)" in again.stdout
 
 
 def test_without_an_oracle_another_agent_is_suggested(tmp_path: Path) -> None:
-    done = run_agentgym(tmp_path, "--run", "gymnasium:FrozenLake-v1", environ=NOBODY)
-    assert done.returncode == 2
-    assert "agentgym-runner --run gymnasium:FrozenLake-v1 --agent random" in done.stderr
+    completed = run_agentgym(tmp_path, "--run", "gymnasium:FrozenLake-v1", environ=UNREACHABLE_ENDPOINTS)
+    assert completed.returncode == 2
+    assert "agentgym-runner --run gymnasium:FrozenLake-v1 --agent random" in completed.stderr
 
 
 @pytest.mark.long
 def test_a_profile_without_endpoints_is_reported(tmp_path: Path) -> None:
     agent = {"mode": "local", "local_fallback": None}
     (tmp_path / "none.yaml").write_text(json.dumps({"id": "none", "agent": agent}))
-    done = run_agentgym(tmp_path, "--config", "none.yaml", "--run", "Maze")
-    assert done.returncode == 2
-    assert "the profile has no model endpoint; set agent.api_endpoint" in done.stderr
-    looked = run_agentgym(tmp_path, "preflight", "--config", "none.yaml", "--env", "Maze")
-    assert looked.returncode == 1
-    assert "the profile has no model endpoint" in looked.stdout
+    completed = run_agentgym(tmp_path, "--config", "none.yaml", "--run", "Maze")
+    assert completed.returncode == 2
+    assert "the profile has no model endpoint; set agent.api_endpoint" in completed.stderr
+    checked = run_agentgym(tmp_path, "preflight", "--config", "none.yaml", "--env", "Maze")
+    assert checked.returncode == 1
+    assert "the profile has no model endpoint" in checked.stdout
 
 
 @pytest.mark.long
 def test_model_usage_is_summarized_and_the_key_is_never_stored(profile: str, tmp_path: Path) -> None:
     options = ("--config", profile, "--run", "Maze", "--repeat", "3")
-    done = run_agentgym(tmp_path, *options, "--json", environ={"LAB_KEY": KEY})
-    assert done.returncode == 0, done.stderr
-    batch, episodes = played(tmp_path, done.stdout)
+    completed = run_agentgym(tmp_path, *options, "--json", environ={"LAB_KEY": KEY})
+    assert completed.returncode == 0, completed.stderr
+    batch, episodes = stored_batch(tmp_path, completed.stdout)
     steps = [step for episode in episodes for step in episode["timesteps"]]
     assert {(step["endpoint"], step["model"]) for step in steps} == {("lab", "small")}
     assert batch["tokens"]["completion"] == sum(step["tokens"]["completion"] for step in steps) > 0
@@ -94,13 +94,15 @@ def test_model_usage_is_summarized_and_the_key_is_never_stored(profile: str, tmp
     other = run_agentgym(tmp_path, *options, "--model", "other", environ={"LAB_KEY": KEY})
     assert "Results of react other" in other.stdout
     assert all(text in other.stdout for text in (" in, ", " out", "latency"))
-    shown = run_agentgym(tmp_path, "--results").stdout
-    assert f"{batch['cost']:.4g}" in shown
+    output = run_agentgym(tmp_path, "--results").stdout
+    assert f"{batch['cost']:.4g}" in output
     rows = {row["model"]: row for row in json.loads(run_agentgym(tmp_path, "--results", "--json").stdout)["results"]}
     assert rows["small"]["tokens"] == batch["tokens"]
     assert (rows["small"]["cost"], rows["other"]["cost"]) == (pytest.approx(priced), None)
     stored = b"".join(path.read_bytes() for path in (tmp_path / "data").rglob("*") if path.is_file())
-    assert KEY not in done.stdout + done.stderr + other.stdout + other.stderr + stored.decode("utf-8", "replace")
+    assert KEY not in completed.stdout + completed.stderr + other.stdout + other.stderr + stored.decode(
+        "utf-8", "replace"
+    )
 
 
 @pytest.mark.parametrize(
@@ -112,32 +114,31 @@ def test_model_usage_is_summarized_and_the_key_is_never_stored(profile: str, tmp
     ],
 )
 def test_unusable_models_are_rejected(profile: str, tmp_path: Path, options: tuple[str, ...], expected: str) -> None:
-    done = run_agentgym(tmp_path, "--config", profile, "--run", "Maze", *options)
-    assert done.returncode == 2
-    assert expected in done.stderr
-    assert "\x1b" not in done.stderr
+    completed = run_agentgym(tmp_path, "--config", profile, "--run", "Maze", *options)
+    assert completed.returncode == 2
+    assert expected in completed.stderr
+    assert "\x1b" not in completed.stderr
 
 
 def test_a_dry_run_uses_the_model_or_gives_the_reason(profile: str, tmp_path: Path) -> None:
     options = ("--config", profile, "--run", "Maze", "--dry-run", "--json")
-    well = run_agentgym(tmp_path, *options, environ={"LAB_KEY": KEY})
-    assert well.returncode == 0, well.stdout
-    checks = json.loads(well.stdout)["checks"]
+    passed = run_agentgym(tmp_path, *options, environ={"LAB_KEY": KEY})
+    assert passed.returncode == 0, passed.stdout
+    checks = json.loads(passed.stdout)["checks"]
     assert [check["what"] for check in checks] == ["state directory", "model lab", "Maze with react"]
-    unwell = run_agentgym(tmp_path, *options, environ={"LAB_KEY": "another-key-than-it"})
-    assert unwell.returncode == 1
-    *_, model = json.loads(unwell.stdout)["checks"]
+    failed = run_agentgym(tmp_path, *options, environ={"LAB_KEY": "some-other-lab-key"})
+    assert failed.returncode == 1
+    *_, model = json.loads(failed.stdout)["checks"]
     assert (model["what"], model["ok"]) == ("model lab", False)
     assert "set the variable LAB_KEY to a valid key" in model["detail"]
     assert not (tmp_path / "data").exists()
 
 
-def test_a_preflight_names_problems_and_hints(profile: str, tmp_path: Path) -> None:
-    with NatsServer(tmp_path / "bus") as bus:
-        environ = {"LAB_KEY": KEY, "NATS_URL": bus.url}
-        well = run_agentgym(tmp_path, "preflight", "--config", profile, "--json", environ=environ)
-    assert well.returncode == 0, well.stdout
-    rows = {row["name"]: row for row in json.loads(well.stdout)["rows"]}
+def test_a_preflight_names_problems_and_hints(profile: str, bus: NatsAccount, tmp_path: Path) -> None:
+    environ = {"LAB_KEY": KEY, "NATS_URL": bus.url}
+    passed = run_agentgym(tmp_path, "preflight", "--config", profile, "--json", environ=environ)
+    assert passed.returncode == 0, passed.stdout
+    rows = {row["name"]: row for row in json.loads(passed.stdout)["rows"]}
     assert {name: row["state"] for name, row in rows.items()} == {
         "lab": "ok",
         "Maze": "ok",
@@ -148,9 +149,9 @@ def test_a_preflight_names_problems_and_hints(profile: str, tmp_path: Path) -> N
     }
     assert (rows["Nowhere"]["cause"], "install a package" in rows["Nowhere"]["hint"]) == ("not installed", True)
     options = ("preflight", "--config", profile, "--data-dir", "/proc/nothing", "--agent", "oracle")
-    unwell = run_agentgym(tmp_path, *options, environ={"NATS_URL": "nats://127.0.0.1:1"})
-    assert unwell.returncode == 1
-    output = unwell.stdout
+    failed = run_agentgym(tmp_path, *options, environ={"NATS_URL": "nats://127.0.0.1:1"})
+    assert failed.returncode == 1
+    output = failed.stdout
     assert all(text in output for text in ("cannot be written", "--data-dir", "the events wait in the outbox"))
     assert "model lab" not in output
     assert "A run would fail" in output
@@ -161,7 +162,9 @@ def test_a_preflight_names_problems_and_hints(profile: str, tmp_path: Path) -> N
 def test_a_preflight_can_be_limited_to_one_environment(profile: str, tmp_path: Path) -> None:
     one = run_agentgym(tmp_path, "preflight", "--config", profile, "--agent", "oracle", "--env", "mAZE")
     assert (one.returncode, "Nowhere" in one.stdout) == (0, False)
-    none = run_agentgym(tmp_path, "preflight", "--config", profile, "--agent", "oracle", "--env", "gymnasium:FrozenLake-v1")
+    none = run_agentgym(
+        tmp_path, "preflight", "--config", profile, "--agent", "oracle", "--env", "gymnasium:FrozenLake-v1"
+    )
     assert none.returncode == 1
     assert "has no oracle" in none.stdout
     for option in ("--env", "--agent"):

@@ -18,8 +18,8 @@ PASSWORD = "hunter22"
 @pytest.fixture(scope="module")
 def profile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A profile with a server for Maze, a missing one for Wordle, and one of another environment for BabyAI."""
-    with serve_environments(["Maze"]) as urls, socket.create_server(("127.0.0.1", 0)) as free:
-        free.close()
+    with serve_environments(["Maze"]) as urls, socket.create_server(("127.0.0.1", 0)) as unused:
+        unused.close()
         path = tmp_path_factory.mktemp("profile") / "p.yaml"
         path.write_text(
             f"""
@@ -38,47 +38,47 @@ environments:
 
 
 def test_list_envs_shows_servers_and_data(profile: str, tmp_path: Path) -> None:
-    done = run_agentgym(tmp_path, "--config", profile, "--list-envs", "--json")
-    rows = {row["name"]: row for row in json.loads(done.stdout)["environments"]}
+    completed = run_agentgym(tmp_path, "--config", profile, "--list-envs", "--json")
+    rows = {row["name"]: row for row in json.loads(completed.stdout)["environments"]}
     maze = rows["Maze"]
     assert (maze["server"], maze["kind"], maze["mode"], maze["open"]) == ("up", "console", "strict", 0)
     assert maze["latency_s"] > 0
     assert maze["health"] == "AgentGym Console, strict rules, 0 open"
-    played = {name: (row["transport"], row["data_label"], row["server"]) for name, row in rows.items()}
-    assert played["Maze"] == ("http", "", "up")
-    assert played["Wordle"] == (None, None, "down")
-    assert played["BabyAI"] == ("embedded", "", "wrong")
-    assert played["SQLGym"] == ("embedded", "local databases", None)
-    assert played["WebShop"] == ("embedded", "local catalogue", None)
-    assert played["gymnasium:FrozenLake-v1"] == ("embedded", "Gymnasium", None)
+    columns = {name: (row["transport"], row["data_label"], row["server"]) for name, row in rows.items()}
+    assert columns["Maze"] == ("http", "", "up")
+    assert columns["Wordle"] == (None, None, "down")
+    assert columns["BabyAI"] == ("embedded", "", "wrong")
+    assert columns["SQLGym"] == ("embedded", "local databases", None)
+    assert columns["WebShop"] == ("embedded", "local catalogue", None)
+    assert columns["gymnasium:FrozenLake-v1"] == ("embedded", "Gymnasium", None)
     assert (rows["Wordle"]["playable"], rows["Wordle"]["health"]) == (False, "nothing listens there")
     plain = run_agentgym(tmp_path, "--config", profile, "--list-envs").stdout
     assert "local databases" in plain
-    assert PASSWORD not in done.stdout + plain
+    assert PASSWORD not in completed.stdout + plain
 
 
 def test_a_run_prints_and_stores_the_placement(profile: str, tmp_path: Path) -> None:
-    done = run_agentgym(tmp_path, "--config", profile, "--battery", "lightweight", "--agent", "oracle", "--json")
-    assert done.returncode == 0, done.stderr
-    assert "Maze: over HTTP at http://127.0.0.1:" in done.stderr
-    assert "Skipped: Wordle cannot be played at http://127.0.0.1:1: nothing listens there." in done.stderr
-    (batch,) = json.loads(done.stdout)["batches"]
+    completed = run_agentgym(tmp_path, "--config", profile, "--battery", "lightweight", "--agent", "oracle", "--json")
+    assert completed.returncode == 0, completed.stderr
+    assert "Maze: over HTTP at http://127.0.0.1:" in completed.stderr
+    assert "Skipped: Wordle cannot be played at http://127.0.0.1:1: nothing listens there." in completed.stderr
+    (batch,) = json.loads(completed.stdout)["batches"]
     (path,) = (tmp_path / "data" / "runs" / batch["batch_id"]).glob("*.json")
     episode = json.loads(path.read_bytes())
     assert (episode["transport"], episode["mode"], episode["outcome"]) == ("http", "strict", "success")
-    assert PASSWORD not in done.stdout + done.stderr + path.read_text()
+    assert PASSWORD not in completed.stdout + completed.stderr + path.read_text()
 
 
 def test_a_missing_server_is_a_configuration_error(profile: str, tmp_path: Path) -> None:
-    done = run_agentgym(tmp_path, "--config", profile, "--run", "Wordle", "--agent", "oracle")
-    assert done.returncode == 2
-    assert "Start its server, e.g. with: agentgym-runner serve Wordle" in done.stderr
-    tried = run_agentgym(tmp_path, "--config", profile, "--run", "Wordle", "--agent", "oracle", "--dry-run")
-    assert tried.returncode == 1
-    assert "FAIL Wordle with oracle: Wordle cannot be played at http://127.0.0.1:1" in tried.stdout
+    completed = run_agentgym(tmp_path, "--config", profile, "--run", "Wordle", "--agent", "oracle")
+    assert completed.returncode == 2
+    assert "Start its server, e.g. with: agentgym-runner serve Wordle" in completed.stderr
+    dry_run = run_agentgym(tmp_path, "--config", profile, "--run", "Wordle", "--agent", "oracle", "--dry-run")
+    assert dry_run.returncode == 1
+    assert "FAIL Wordle with oracle: Wordle cannot be played at http://127.0.0.1:1" in dry_run.stdout
 
 
 def test_a_gymnasium_id_is_an_environment(profile: str, tmp_path: Path) -> None:
-    done = run_agentgym(tmp_path, "--run", "gymnasium:CliffWalking-v1", "--agent", "random", "--repeat", "2")
-    assert done.returncode == 0, done.stderr
-    assert "gymnasium:CliffWalking-v1 · Gymnasium" in done.stdout
+    completed = run_agentgym(tmp_path, "--run", "gymnasium:CliffWalking-v1", "--agent", "random", "--repeat", "2")
+    assert completed.returncode == 0, completed.stderr
+    assert "gymnasium:CliffWalking-v1 · Gymnasium" in completed.stdout

@@ -107,13 +107,13 @@ async def test_actions_are_read_from_observations_without_a_list(name: str, urls
         for _ in range(2):
             local.reset(task_index=7)
             await remote.reset(task_index=7)
-            found, known = await maybe_await(remote.admissible_actions()), local.admissible_actions()
-            assert found
-            assert known
-            assert {*known} <= {*found}
-            assert (name == "TextCraft") == (found != known)
-            assert not any(isinstance(remote.parse(text), InvalidAction) for text in found)
-            await remote.step(Action(text=found[-1]))
+            parsed, expected = await maybe_await(remote.admissible_actions()), local.admissible_actions()
+            assert parsed
+            assert expected
+            assert {*expected} <= {*parsed}
+            assert (name == "TextCraft") == (parsed != expected)
+            assert not any(isinstance(remote.parse(text), InvalidAction) for text in parsed)
+            await remote.step(Action(text=parsed[-1]))
     finally:
         await remote.cleanup()
 

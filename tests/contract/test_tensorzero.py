@@ -1,4 +1,4 @@
-"""The command plays through TensorZero's own gateway, whose provider is the test endpoint, and without it goes on."""
+"""The command with TensorZero's own gateway in front of the test model: runs through it, and survives its end."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from tests.support.tensorzero_gateway import Gateway
 pytestmark = pytest.mark.long
 
 MODEL, FALLBACK = "qwen35_9b", "qwen3:8b"
-"""Of the default profile, which is used as it is."""
+"""Models of the default profile."""
 OPTIONS = ("--run", "Wordle", "--json", "--repeat")
 
 
 @pytest.fixture(scope="module")
 def provider() -> Iterator[ModelServer]:
-    """Behind the gateway, and also in Ollama's place."""
+    """The test model behind the gateway, which also replaces Ollama."""
     with ModelServer(models=(MODEL, FALLBACK)) as server:
         yield server
 
@@ -34,12 +34,12 @@ def gateway(provider: ModelServer, tmp_path_factory: pytest.TempPathFactory) -> 
         yield running
 
 
-def variables(gateway: Gateway, fallback: str) -> dict[str, str]:
+def gateway_environ(gateway: Gateway, fallback: str) -> dict[str, str]:
     return {"TENSORZERO_URL": gateway.origin, "OLLAMA_HOST": fallback}
 
 
 def steps_of(folder: Path, batch: dict[str, Any]) -> list[list[dict[str, Any]]]:
-    """The timesteps of each episode, in the order they were played."""
+    """Return the timesteps of each episode, in the order they were played."""
     files = sorted((folder / "data" / "runs" / batch["batch_id"]).glob("*.json"))
     episodes = [json.loads(path.read_bytes()) for path in files]
     assert {episode["model"] for episode in episodes} == {MODEL}
@@ -47,11 +47,11 @@ def steps_of(folder: Path, batch: dict[str, Any]) -> list[list[dict[str, Any]]]:
 
 
 def test_the_default_profile_plays_through_the_gateway(gateway: Gateway, tmp_path: Path) -> None:
-    environ = variables(gateway, "127.0.0.1:1")
-    done = run_agentgym(tmp_path, *OPTIONS, "20", environ=environ)
-    assert done.returncode == 0, done.stderr
-    assert "ollama (ollama, http://127.0.0.1:1" in done.stderr
-    (batch,) = json.loads(done.stdout)["batches"]
+    environ = gateway_environ(gateway, "127.0.0.1:1")
+    completed = run_agentgym(tmp_path, *OPTIONS, "20", environ=environ)
+    assert completed.returncode == 0, completed.stderr
+    assert "ollama (ollama, http://127.0.0.1:1" in completed.stderr
+    (batch,) = json.loads(completed.stdout)["batches"]
     assert (batch["agent"], batch["model"], batch["baseline"]) == ("react", MODEL, False)
     assert batch["outcomes"] == {"success": 20}
     steps = [step for episode in steps_of(tmp_path, batch) for step in episode]
@@ -65,9 +65,9 @@ def test_the_default_profile_plays_through_the_gateway(gateway: Gateway, tmp_pat
     assert row["latency_s"] == pytest.approx(batch["latency_s"])
 
 
-def test_a_gateway_that_is_killed_costs_no_episode(gateway: Gateway, provider: ModelServer, tmp_path: Path) -> None:
+def test_a_killed_gateway_fails_no_episode(gateway: Gateway, provider: ModelServer, tmp_path: Path) -> None:
     command = [COMMAND, *OPTIONS, "12"]
-    environ = ENVIRON | variables(gateway, provider.url)
+    environ = ENVIRON | gateway_environ(gateway, provider.url)
     with subprocess.Popen(
         command, cwd=tmp_path, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as run:
@@ -89,14 +89,14 @@ def test_a_gateway_that_is_killed_costs_no_episode(gateway: Gateway, provider: M
     assert all(step["tokens"]["prompt"] for step in after)
 
 
-def test_preflight_says_what_is_asked_for_and_where(gateway: Gateway, tmp_path: Path) -> None:
-    environ = variables(gateway, "127.0.0.1:1")
-    done = run_agentgym(tmp_path, "preflight", "--env", "Wordle", "--json", environ=environ)
-    assert done.returncode == 0, done.stderr
-    rows = {row["name"]: row for row in json.loads(done.stdout)["rows"]}
-    asked = f"tensorzero, tensorzero::model_name::{MODEL} at {gateway.origin}/openai/v1/chat/completions"
-    assert (rows["gateway"]["state"], rows["gateway"]["detail"]) == ("ok", asked)
+def test_preflight_names_the_requested_model_and_its_url(gateway: Gateway, tmp_path: Path) -> None:
+    environ = gateway_environ(gateway, "127.0.0.1:1")
+    completed = run_agentgym(tmp_path, "preflight", "--env", "Wordle", "--json", environ=environ)
+    assert completed.returncode == 0, completed.stderr
+    rows = {row["name"]: row for row in json.loads(completed.stdout)["rows"]}
+    request = f"tensorzero, tensorzero::model_name::{MODEL} at {gateway.origin}/openai/v1/chat/completions"
+    assert (rows["gateway"]["state"], rows["gateway"]["detail"]) == ("ok", request)
     assert (rows["ollama"]["state"], rows["ollama"]["hint"]) == ("warn", "start it with: ollama serve")
-    unknown = run_agentgym(tmp_path, "preflight", "--model", "unheard-of", environ=environ)
+    unknown = run_agentgym(tmp_path, "preflight", "--model", "unknown-model", environ=environ)
     assert unknown.returncode == 1
-    assert "add [models.unheard-of] to the gateway's configuration" in unknown.stdout
+    assert "add [models.unknown-model] to the gateway's configuration" in unknown.stdout

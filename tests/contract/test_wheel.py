@@ -1,4 +1,4 @@
-"""The wheel carries everything it needs: installed away from the checkout, it plays every embedded environment."""
+"""The wheel is complete: installed away from the checkout, it runs every embedded environment."""
 
 import json
 import os
@@ -17,20 +17,20 @@ EMBEDDED = ["ALFWorld", "BabyAI", "Maze", "SQLGym", "TextCraft", "WebShop", "Wor
 
 def run(command: list[str], cwd: Path) -> str:
     environ = {"PATH": os.environ["PATH"], "HOME": str(cwd)}
-    done = subprocess.run(command, cwd=cwd, env=environ, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, f"{command} failed:\n{done.stdout}\n{done.stderr}"
-    return done.stdout
+    completed = subprocess.run(command, cwd=cwd, env=environ, capture_output=True, text=True, timeout=300, check=False)
+    assert completed.returncode == 0, f"{command} failed:\n{completed.stdout}\n{completed.stderr}"
+    return completed.stdout
 
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The bin folder of a new virtual environment that has the wheel, and this one's libraries but not the checkout."""
+    """Return the bin folder of a virtual environment with the wheel and this one's libraries, but not the checkout."""
     folder = tmp_path_factory.mktemp("wheel")
     run([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)], ROOT)
     (wheel,) = folder.glob("*.whl")
     run([sys.executable, "-m", "venv", "--without-pip", str(folder / "venv")], folder)
     (site_packages,) = (folder / "venv").glob("lib/python*/site-packages")
-    # A path line adds the libraries only: .pth files found there, such as the checkout's, are not followed.
+    # A path line adds only the libraries; .pth files in that folder, such as the checkout's, are ignored.
     (site_packages / "libraries.pth").write_text(sysconfig.get_path("purelib") + "\n")
     python = str(folder / "venv" / "bin" / "python")
     run([sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-index", str(wheel)], folder)

@@ -8,15 +8,46 @@ from nats.aio.client import Client
 
 from runner.bus.broker.broker import Broker
 from runner.bus.connection import BusAddress, NatsConnection
-from tests.support.nats_server import NatsServer
+from runner.publish.outbox import Outbox
+from tests.support.nats_server import Bus, NatsAccount, NatsServer
+from tests.support.publishing import open_outbox
 
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[Broker]:
-    made = Broker(tmp_path, "node-1")
-    made.start()
-    yield made
-    made.stop()
+    broker = Broker(tmp_path, "node-1")
+    broker.start()
+    yield broker
+    broker.stop()
+
+
+@pytest.fixture
+def outbox(tmp_path: Path) -> Iterator[Outbox]:
+    with open_outbox(tmp_path) as outbox:
+        yield outbox
+
+
+@pytest.fixture(scope="session")
+def core_nats_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
+    """A server without JetStream that all tests of a worker share."""
+    with NatsServer(tmp_path_factory.mktemp("core_nats"), jetstream=False) as server:
+        yield server
+
+
+@pytest.fixture
+async def bus_client(bus: NatsAccount) -> AsyncIterator[Client]:
+    async with await _connect(bus) as connection:
+        yield connection.client
+
+
+@pytest.fixture
+async def nats_server_client(nats_server: NatsServer) -> AsyncIterator[Client]:
+    async with await _connect(nats_server) as connection:
+        yield connection.client
+
+
+async def _connect(bus: Bus) -> NatsConnection:
+    return await NatsConnection.open(BusAddress(bus.url), name="publisher")
 
 
 @pytest.fixture
@@ -27,5 +58,5 @@ def server(tmp_path: Path) -> Iterator[NatsServer]:
 
 @pytest.fixture
 async def client(server: NatsServer) -> AsyncIterator[Client]:
-    async with await NatsConnection.open(BusAddress(server.url), name="publisher") as connection:
+    async with await _connect(server) as connection:
         yield connection.client

@@ -13,7 +13,7 @@ from nats.js.api import DiscardPolicy, StorageType, StreamConfig
 from ulid import ULID
 
 from runner.events import subjects
-from runner.publish import delivery
+from runner.publish.delivery import DeliveryOptions
 from runner.publish.outbox import LOCAL, Outbox, SinkCounts
 from tests.support.full_disk import mount_small_disk
 from tests.support.nats_server import NatsServer
@@ -121,10 +121,7 @@ async def _stream(server: NatsServer, storage: StorageType = StorageType.FILE, *
         await client.jetstream().add_stream(config)
 
 
-async def test_a_disk_that_is_full_under_a_server_is_waited_out(
-    tmp_path: Path, outbox: Outbox, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(delivery, "ACK_TIMEOUT_S", 1)
+async def test_a_disk_that_is_full_under_a_server_is_waited_out(tmp_path: Path, outbox: Outbox) -> None:
     with mount_small_disk(tmp_path / "disk", 4) as disk:
         server = NatsServer(tmp_path / "server", config={"jetstream": {"max_file_store": 1 << 30}})
         server.store = disk.folder / "store"
@@ -132,7 +129,7 @@ async def test_a_disk_that_is_full_under_a_server_is_waited_out(
             await _stream(server)
             disk.fill()
             outbox.add(*(outbox_event(number, payload=PAYLOAD) for number in range(N_EVENTS)))
-            async with run_publisher(outbox, sink_to(server)) as running:
+            async with run_publisher(outbox, sink_to(server), options=DeliveryOptions(ack_timeout_s=1)) as running:
                 await running.wait_for_state("stalled")
                 assert _elsewhere(outbox).dead == 0
                 disk.free_space()

@@ -18,7 +18,7 @@ from runner.bus.broker import broker as node_broker
 from runner.bus.broker.broker import Broker
 from runner.bus.connection import BusError, NatsConnection
 from runner.events.subjects import DurableNames
-from runner.publish import delivery
+from runner.publish.delivery import DeliveryOptions
 from runner.publish.event_recorder import EventRecorder
 from runner.publish.publisher import Sink
 from tests.faults.test_node_faults import viewing
@@ -122,15 +122,16 @@ def _ids(viewer: SubscriptionRecorder) -> dict[str, int]:
 
 
 @pytest.mark.long
-async def test_the_own_broker_takes_events_again_once_its_disk_has_room(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(delivery, "ACK_TIMEOUT_S", 1)
+async def test_the_own_broker_takes_events_again_once_its_disk_has_room(tmp_path: Path) -> None:
     with mount_small_disk(tmp_path / "disk", 24) as disk, open_outbox(tmp_path) as outbox:
         broker = Broker(disk.folder, "node")
         broker.start()
         try:
-            async with run_publisher(outbox, Sink("local", lambda: broker.address, owned=True)) as running:
+            async with run_publisher(
+                outbox,
+                Sink("local", lambda: broker.address, owned=True),
+                options=DeliveryOptions(ack_timeout_s=1),
+            ) as running:
                 outbox.add(outbox_event(0))
                 await running.wait_until_drained()
                 disk.fill()

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from ulid import ULID
 
 from runner.store import EpisodeIndex, EpisodeRecord, EpisodeRecorder, EpisodeStore
+from runner.store.recorder import LOCK_TIMEOUT_S
 from runner.tracing import SpanList, Tracer
 from runner.types import (
     Action,
@@ -81,10 +82,12 @@ class TracedSpans(SpanList):
 class RecordedEpisode:
     """An episode whose events are sent to a recorder, as the runner sends them."""
 
-    def __init__(self, store: EpisodeStore, index: EpisodeIndex, **fields: Any) -> None:  # noqa: ANN401
+    def __init__(
+        self, store: EpisodeStore, index: EpisodeIndex, *, lock_timeout_s: float = LOCK_TIMEOUT_S, **fields: Any
+    ) -> None:
         self.header = episode_header(**fields)
         self.spans = TracedSpans()
-        self.recorder = EpisodeRecorder(store, index, self.spans)
+        self.recorder = EpisodeRecorder(store, index, self.spans, lock_timeout_s=lock_timeout_s)
         self.steps: list[TimeStep] = []
         self.store = store
         self._seq = 0

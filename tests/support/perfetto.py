@@ -1,4 +1,4 @@
-"""Decoding of Perfetto traces with Perfetto's own protobuf classes."""
+"""Written and decoded Perfetto traces."""
 
 from __future__ import annotations
 
@@ -60,11 +60,11 @@ def read_slices(path: Path) -> dict[int, list[Slice]]:
             continue
         assert event.type == TrackEvent.TYPE_SLICE_BEGIN
         (category,) = event.categories
-        found = Slice(event.name, category, names[event.track_uuid], packet.timestamp)
-        found.attributes = {a.name: getattr(a, a.WhichOneof("value")) for a in event.debug_annotations}
-        found.flows_out, found.flows_in = list(event.flow_ids), list(event.terminating_flow_ids)
-        (stack[-1].children if stack else roots[event.track_uuid]).append(found)
-        stack.append(found)
+        new_slice = Slice(event.name, category, names[event.track_uuid], packet.timestamp)
+        new_slice.attributes = {a.name: getattr(a, a.WhichOneof("value")) for a in event.debug_annotations}
+        new_slice.flows_out, new_slice.flows_in = list(event.flow_ids), list(event.terminating_flow_ids)
+        (stack[-1].children if stack else roots[event.track_uuid]).append(new_slice)
+        stack.append(new_slice)
     assert not any(open_slices.values())
     return roots
 

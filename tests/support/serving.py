@@ -20,7 +20,7 @@ START_TIMEOUT_S = 30.0
 
 
 @contextmanager
-def serve_in_thread(apps: Mapping[str, ASGIApp]) -> Iterator[dict[str, str]]:
+def serve_in_thread(apps: Mapping[str, ASGIApp], limits: ServerLimits = DEFAULT_LIMITS) -> Iterator[dict[str, str]]:
     """Serve the applications on free loopback ports; yields their URLs by name."""
     announcements: queue.Queue[str] = queue.Queue()
     stop, loop = asyncio.Event(), asyncio.new_event_loop()
@@ -28,7 +28,7 @@ def serve_in_thread(apps: Mapping[str, ASGIApp]) -> Iterator[dict[str, str]]:
 
     def run() -> None:
         with asyncio.Runner(loop_factory=lambda: loop) as runner:
-            runner.run(serve_apps(sites, on_ready=announcements.put, stop=stop))
+            runner.run(serve_apps(sites, on_ready=announcements.put, stop=stop, limits=limits))
 
     thread = threading.Thread(target=run, name="servers", daemon=True)
     thread.start()

@@ -1,4 +1,4 @@
-"""The layout of the code and its words: what ruff, mypy and import-linter cannot check."""
+"""Checks of layout and wording that ruff, mypy and import-linter cannot do."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MAX_LINES, SMALL, MAX_SMALL_FILES = 380, 65, 25
 REPEATED_BY_DESIGN = {"__init__.py", "environment.py", "oracle.py", "screen.py"}
 BANNED = re.compile(r"\b(?:asked|told|says|said|tells?|nobody|whoever)\b", re.IGNORECASE)
 ENVIRONMENT_TEXTS = ("runner/envs/", "runner/agents/model/prompts.py")
-"""Literals there are the environments' own texts, or AgentGym's prompts, and stay as they are."""
+"""Modules whose literals are AgentGym's own texts."""
 
 
 def modules() -> list[Path]:
@@ -28,7 +28,7 @@ def modules() -> list[Path]:
 
 
 def texts(path: Path) -> Iterator[tuple[int, str]]:
-    """Line number and text of every docstring, and of every other literal that a person may read."""
+    """Yield the line number and text of every docstring, and of every literal that a person may read."""
     name = path.relative_to(ROOT).as_posix()
     tree = ast.parse(path.read_text(encoding="utf-8"))
     literals = {
@@ -44,18 +44,18 @@ def texts(path: Path) -> Iterator[tuple[int, str]]:
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_no_module_is_loose_at_the_top_of_a_package(package: str) -> None:
+def test_modules_are_in_subpackages(package: str) -> None:
     assert {path.name for path in (ROOT / package).glob("*.py")} == LOOSE_MODULES[package]
 
 
-def test_files_are_neither_crumbs_nor_heaps() -> None:
+def test_files_are_neither_too_small_nor_too_large() -> None:
     lines = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in modules()}
     assert [path.name for path, n in lines.items() if n > MAX_LINES] == []
     small = [path for path, n in lines.items() if n < SMALL and path.name != "__init__.py"]
     assert len(small) <= MAX_SMALL_FILES, [str(path.relative_to(ROOT)) for path in small]
 
 
-def test_a_file_name_means_one_thing() -> None:
+def test_file_names_are_not_repeated() -> None:
     counts = Counter(path.name for path in modules() if path.name not in REPEATED_BY_DESIGN)
     assert {name: n for name, n in counts.items() if n > 3} == {}
 
@@ -70,7 +70,7 @@ def test_docstrings_and_messages_are_plain_english() -> None:
     assert found == []
 
 
-def test_the_search_for_words_finds_docstrings_and_messages(tmp_path: Path) -> None:
+def test_the_search_covers_docstrings_and_messages(tmp_path: Path) -> None:
     module = tmp_path / "runner" / "module.py"
     module.parent.mkdir()
     module.write_text('"""What was told."""\nMESSAGE = f"nobody {1 + 1} said"\n')

@@ -8,23 +8,23 @@ from runner.errors import ConfigError
 from tests.conftest import Install
 
 
-def test_built_in_names_are_entry_points_like_any_other() -> None:
+def test_built_in_environments_and_agents_are_entry_points() -> None:
     assert {"BabyAI", "Maze", "TextCraft", "WebShop", "Wordle"} <= set(plugins.registered_names(plugins.ENVS))
     assert {"oracle", "random", "scripted"} <= set(plugins.registered_names(plugins.AGENTS))
 
 
-def test_a_name_is_found_in_any_case() -> None:
+def test_names_are_case_insensitive() -> None:
     assert plugins.canonical_name(plugins.ENVS, "bAbYaI") == "BabyAI"
 
 
-def test_an_unknown_name_suggests_the_nearest() -> None:
+def test_an_unknown_name_suggests_the_most_similar_one() -> None:
     with pytest.raises(ConfigError, match=r"no environment named 'wordel'\. Did you mean Wordle\?"):
         plugins.canonical_name(plugins.ENVS, "wordel")
     with pytest.raises(ConfigError, match=r"no agent named 'zzzz'\. Available: .*oracle"):
         plugins.canonical_name(plugins.AGENTS, "zzzz")
 
 
-def test_an_installed_distribution_adds_its_own(install: Install) -> None:
+def test_an_installed_distribution_adds_plugins(install: Install) -> None:
     install(envs={"Counter": "tests.support.fakes:Counter"})
     assert plugins.build_target(plugins.ENVS, "counter", goal=2) == {
         "_target_": "tests.support.fakes.Counter",
@@ -38,7 +38,7 @@ def test_reserved_arguments_are_rejected() -> None:
         plugins.build_target(plugins.ENVS, "Maze", _partial_=True)
 
 
-def test_a_plugin_that_does_not_import_fails_by_its_name(install: Install) -> None:
+def test_a_plugin_that_cannot_be_imported_is_named(install: Install) -> None:
     install(envs={"Broken": "no_such_module_at_all:Thing"})
     assert "Broken" in plugins.registered_names(plugins.ENVS)
     with pytest.raises(ConfigError, match=r"Broken is registered as no_such_module_at_all:Thing .*ModuleNotFoundError"):
@@ -73,15 +73,15 @@ def test_the_names_of_built_in_objects_are_reserved(install: Install, caplog: py
     assert "Wordle of fakes" in caplog.text
 
 
-def test_a_name_of_two_packages_is_rejected_with_both(install: Install) -> None:
+def test_a_name_in_two_packages_is_rejected(install: Install) -> None:
     install(envs={"Counter": "tests.support.fakes:Counter"})
-    install(envs={"Counter": "tests.support.fakes:Gated", "Other": "tests.support.fakes:Gated"}, name="rivals")
+    install(envs={"Counter": "tests.support.fakes:Gated", "Other": "tests.support.fakes:Gated"}, name="other")
     with pytest.raises(ConfigError, match=r"named 'Counter': Counter of \w+ \(.*\) and Counter of \w+ .*Uninstall"):
         plugins.load(plugins.ENVS, "Counter")
     assert plugins.load(plugins.ENVS, "Other").__name__ == "Gated"
 
 
-def test_the_exact_spelling_comes_first(install: Install) -> None:
+def test_the_exact_spelling_takes_precedence(install: Install) -> None:
     install(envs={"Counter": "tests.support.fakes:Counter", "COUNTER": "tests.support.fakes:Gated"})
     assert plugins.load(plugins.ENVS, "COUNTER").__name__ == "Gated"
     assert plugins.load(plugins.ENVS, "Counter").__name__ == "Counter"

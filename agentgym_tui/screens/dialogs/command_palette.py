@@ -74,7 +74,7 @@ class CommandPalette(DialogScreen[AvailableCommand]):
     @on(Input.Submitted)
     @on(LineList.Selected)
     def _chosen(self) -> None:
-        """Return the command under the cursor; the cursor may lag behind a shorter list."""
+        # the cursor may lag behind a shorter list
         if self._matches:
             self.leave(self._matches[min(self._list.cursor, len(self._matches) - 1)])
 

@@ -56,7 +56,6 @@ async def stop_all(session: Session) -> None:
 
 
 def _unfinished(store: RunStore) -> list[BatchRun]:
-    """Return running and waiting batches; a lost node has none that could be stopped."""
     return [] if store.all_nodes_lost else unfinished_batches(store)
 
 

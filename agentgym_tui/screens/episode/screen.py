@@ -195,7 +195,6 @@ class EpisodeScreen(ResultScreen[str]):
 
     @property
     def _entry(self) -> ListEntry | None:
-        """The current episode as far as it is known, also while it is loading."""
         known = self._loaded.episode if self._loaded else None
         return known if known and known.episode_id == self._key else self._episodes.get(self._key)
 
@@ -227,7 +226,7 @@ class EpisodeScreen(ResultScreen[str]):
         return (store.link.status, *((node.boot, node.lost) if node else ()))
 
     def _open(self, key: str) -> None:
-        """Start loading an episode; the previous one stays for a moment to avoid flicker."""
+        # the previous episode stays until the new one is loaded, which avoids flicker
         self._key, self._load_context = key, None
         self._show_heading(trusted("loading …"))
         self._clear_timer = self._clear_timer or self.set_timer(CLEAR_AFTER_S, self._clear)

@@ -112,7 +112,6 @@ class EpisodeTabs(Vertical):
 
     @on(LineList.Selected, "#transcript")
     def _toggle_earlier(self) -> None:
-        """Show the earlier messages, or hide them again."""
         self._show_all_messages = not self._show_all_messages
         self._show_blocks()
 
@@ -127,7 +126,6 @@ class EpisodeTabs(Vertical):
 
     @property
     def _has_steps(self) -> bool:
-        """Whether the episode has steps, or will have."""
         loaded = self._loaded
         return loaded is not None and bool(loaded.episode.steps or not loaded.missing_reason)
 
@@ -144,7 +142,6 @@ class EpisodeTabs(Vertical):
         )
 
     def _fill_tab(self) -> None:
-        """Fill the current tab."""
         loaded = self._loaded
         if self.tab == "trace":
             self.query_one(Waterfall).show_spans(loaded.episode.spans.all if loaded else ())

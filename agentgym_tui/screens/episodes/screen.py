@@ -154,7 +154,7 @@ class EpisodesScreen(ConsoleScreen[None]):
 
     @on(Input.Changed, "#filter")
     def _filter_changed(self, event: Input.Changed) -> None:
-        """Filter the list; only the last of several queued keystrokes counts."""
+        # only the last of several queued keystrokes counts
         if self.is_ready and event.value == event.input.value:
             self._ui_state.set_filter(LIST_KEY, event.value)
             self._episodes.search(event.value)
@@ -230,7 +230,6 @@ class EpisodesScreen(ConsoleScreen[None]):
 
     @property
     def _is_filling(self) -> bool:
-        """Whether more stored episodes may still appear."""
         is_library, link = self._session.library is not None, self._session.store.link
         return is_library and (not self._has_read or link in (BusLink(), READING_FILES))
 

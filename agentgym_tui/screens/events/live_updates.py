@@ -129,7 +129,6 @@ class LiveEventsScreen(ConsoleScreen[None]):
         self.show_texts()
 
     def _schedule_draw(self) -> None:
-        """Redraw soon; messages until then share one redraw."""
         if self._draw_timer is None:
             self._draw_timer = self.set_timer(max(self._throttle.wait_s, MIN_INTERVAL_S), self.show_all)
 

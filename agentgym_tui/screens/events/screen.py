@@ -188,7 +188,6 @@ class EventsScreen(LiveEventsScreen):
         self.query_one(EntryInput).prompt(placeholder)
 
     def _reject(self, text: str, reason: str) -> None:
-        """Report why the entered, untrusted text was rejected; ``reason`` is trusted text."""
         self._toast(join([trusted('"'), sanitize_line(text, 60), trusted(f'" {reason}')]), failed=True)
 
     def _toast(self, text: SafeText, *, failed: bool = False) -> None:

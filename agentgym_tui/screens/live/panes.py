@@ -180,7 +180,7 @@ class LivePanes(SplitView):
 
     @on(LineList.CursorMoved, "#environments")
     def _environment_moved(self, moved: LineList.CursorMoved) -> None:
-        """Plot the environment the user moves to, but not the initial one."""
+        # the initial selection is not a choice of the user
         previous, self._selected_env = self._selected_env, moved.key
         if previous or not self._plotted_env:
             self._plotted_env = moved.key
@@ -194,7 +194,7 @@ class LivePanes(SplitView):
 
     @on(LineList.FollowChanged)
     def _follow_changed(self, followed: LineList.FollowChanged) -> None:
-        """Let transcript, trace and steps follow together: reading an old reply must not jump to the next step."""
+        # all together: reading an old reply must not jump to the next step
         if followed.view is self._transcript:
             self.steps.follow = followed.following
         elif followed.view is self.steps:
@@ -245,11 +245,9 @@ class LivePanes(SplitView):
             self._transcript.show_blocks(step_blocks(episode, index), subject=subject, follow=follow)
 
     def _follow_key(self, view: LineList) -> str:
-        """Return the key that makes a list follow its end, "" if it does."""
         return "" if view.follow else keymap_of(self.app).key("list.bottom")
 
     def _selected_step(self, episode: Episode, rows: StepRows) -> int:
-        """Return the index of the selected step, for a gap that of the first missing step."""
         if (step := rows.step(self.steps.cursor)) is not None:
             return step.index
         key = self.steps.key.removeprefix("gap")

@@ -149,7 +149,6 @@ class RunActionsScreen(ConsoleScreen[None]):
         return episode
 
     def _batch(self) -> BatchRun | None:
-        """Return the watched episode's batch while it runs, else the active batch, else the next waiting one."""
         store, episode = self.session.store, self.watched_episode()
         batch = store.batches.get(episode.batch_id) if episode is not None and episode.running else None
         return batch or store.active_batch() or next(iter(unfinished_batches(store)), None)

@@ -14,7 +14,9 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
@@ -29,10 +31,7 @@ from runner.util.files import write_secret
 logger = logging.getLogger(__name__)
 
 USER = "agentgym"
-LOCK_TIMEOUT_S = 3.0
 MAX_BACKOFF_S = 5.0
-PORT_TIMEOUT_S = 2.0
-STOP_TIMEOUT_S = 5.0
 STABLE_AFTER_S = 10.0
 """A server that ran this long is restarted without a growing pause."""
 
@@ -44,6 +43,24 @@ DISK_FULL_BYTES = 1 << 20
 
 DISK_RECOVERED_BYTES = 4 << 20
 """A full disk with more free space counts as recovered."""
+
+
+@dataclass(frozen=True)
+class BrokerTimeouts:
+    """Time limits of a broker.
+
+    Args:
+        lock_s: seconds to wait for the store of another process.
+        port_s: seconds to wait for the previous port to become free.
+        stop_s: seconds after which a server that does not stop is killed.
+    """
+
+    lock_s: float = 3.0
+    port_s: float = 2.0
+    stop_s: float = 5.0
+
+
+DEFAULT_TIMEOUTS: Final = BrokerTimeouts()
 
 
 class DiskWatch(threading.Thread):
@@ -84,6 +101,7 @@ class Broker:
         node: name of the server.
         max_payload: maximum message size in bytes.
         on_restart: called in the broker's thread when a restarted server listens again.
+        timeouts: time limits.
     """
 
     def __init__(
@@ -93,6 +111,7 @@ class Broker:
         *,
         max_payload: int = 1 << 20,
         on_restart: Callable[[], None] | None = None,
+        timeouts: BrokerTimeouts = DEFAULT_TIMEOUTS,
     ) -> None:
         """Create a stopped broker."""
         self.folder = state_dir / "nats"
@@ -101,6 +120,7 @@ class Broker:
         self._node = node
         self._max_payload = max_payload
         self._on_restart = on_restart
+        self._timeouts = timeouts
         self._credential = Credential(USER, "")
         self._port: int | None = None
         self._lock: StoreLock | None = None
@@ -160,7 +180,7 @@ class Broker:
         with self._guard:
             process = self._process
         if process is not None:
-            server_process.terminate(process, STOP_TIMEOUT_S)
+            server_process.terminate(process, self._timeouts.stop_s)
         if self._thread is not None:
             self._thread.join()
             self._thread = None
@@ -171,7 +191,7 @@ class Broker:
     def _prepare(self) -> StoreLock:
         for folder in (self.folder.parent, self.folder, self.log.parent):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._lock = StoreLock(self.folder / "lock", timeout_s=LOCK_TIMEOUT_S)
+        self._lock = StoreLock(self.folder / "lock", timeout_s=self._timeouts.lock_s)
         self._credential = self._load_credential()
         return self._lock
 
@@ -222,7 +242,7 @@ class Broker:
         lock.record(process.pid)
         port = server_process.wait_for_port(process, ports, self._stopping.is_set)
         if port is None:
-            server_process.terminate(process, STOP_TIMEOUT_S)
+            server_process.terminate(process, self._timeouts.stop_s)
             reason = server_process.exit_reason(process)
             raise BusError("other", f"nats-server did not start ({reason}): {server_process.last_log_error(self.log)}")
         if port != self._port:
@@ -243,7 +263,7 @@ class Broker:
             port = self._port or int((self.folder / "port").read_text())
         except (OSError, ValueError):
             return -1
-        if 0 < port < 65536 and server_process.wait_for_free(port, PORT_TIMEOUT_S):
+        if 0 < port < 65536 and server_process.wait_for_free(port, self._timeouts.port_s):
             return port
         logger.warning("port %d is taken by another program; nats-server uses another port", port)
         return -1

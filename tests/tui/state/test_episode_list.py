@@ -25,32 +25,32 @@ from agentgym_tui.state.episode_list import EpisodeList, UnreadableFile, entry_k
 from runner.types import Outcome
 from tests.support.console.samples import HOSTILE, HUGE, START, episode, episode_id, hostile_episode, row, step
 
-BAD = UnreadableFile(Path("/srv/\x1b[2J.json"), "it is\nnot JSON \u202e")
+UNREADABLE = UnreadableFile(Path("/srv/\x1b[2J.json"), "it is\nnot JSON \u202e")
 
 
-def listed(n: int = 3) -> EpisodeList:
+def episode_list(n: int = 3) -> EpisodeList:
     episodes = EpisodeList()
-    episodes.set_stored([row(number) for number in range(n)], [BAD])
+    episodes.set_stored([row(number) for number in range(n)], [UNREADABLE])
     return episodes
 
 
-def ids(episodes: EpisodeList) -> list[str]:
+def shown_keys(episodes: EpisodeList) -> list[str]:
     return [entry_key(entry) for entry in episodes.shown]
 
 
-def text(line: Line) -> str:
+def line_text(line: Line) -> str:
     return "".join(cell.text for cell in line)
 
 
-def test_stored_and_running_are_one_list_with_the_newest_first_and_unreadable_files_last() -> None:
-    episodes = listed(2)
+def test_stored_and_running_episodes_share_a_list_newest_first_unreadable_files_last() -> None:
+    episodes = episode_list(2)
     assert episodes.update_live([episode(1, outcome=None), episode(3, outcome=None), episode(2)])
-    assert ids(episodes) == [*(episode_id(n) for n in (3, 2, 1, 0)), str(BAD.path)]
+    assert shown_keys(episodes) == [*(episode_id(n) for n in (3, 2, 1, 0)), str(UNREADABLE.path)]
     assert (episodes.n_episodes, episodes.n_running, episodes.n_unreadable) == (4, 1, 1)
 
 
-def test_what_is_stored_counts_more_than_what_was_sent_live() -> None:
-    episodes = listed(1)
+def test_a_stored_row_takes_precedence_over_the_live_episode() -> None:
+    episodes = episode_list(1)
     episodes.update_live([episode(0, outcome=None)])
     assert episodes.get(episode_id(0)) == row(0)
     assert episodes.n_running == 0
@@ -58,8 +58,8 @@ def test_what_is_stored_counts_more_than_what_was_sent_live() -> None:
     assert episodes.n_running == 1
 
 
-def test_live_episodes_change_the_list_only_when_one_begins_or_ends() -> None:
-    episodes, running = listed(), episode(5, outcome=None)
+def test_the_list_changes_only_when_a_live_episode_starts_or_ends() -> None:
+    episodes, running = episode_list(), episode(5, outcome=None)
     assert episodes.update_live([running])
     running.reward = 3.0
     assert not episodes.update_live([running])
@@ -67,10 +67,10 @@ def test_live_episodes_change_the_list_only_when_one_begins_or_ends() -> None:
     assert episodes.update_live([running])
 
 
-def test_times_without_a_zone_sort_among_the_others() -> None:
+def test_times_without_a_time_zone_are_sorted_with_the_others() -> None:
     episodes = EpisodeList()
     episodes.set_stored([row(0), row(1, started_at=datetime(2030, 1, 1)), row(2)])  # noqa: DTZ001
-    assert ids(episodes) == [episode_id(n) for n in (1, 2, 0)]
+    assert shown_keys(episodes) == [episode_id(n) for n in (1, 2, 0)]
 
 
 @pytest.mark.parametrize(
@@ -87,36 +87,38 @@ def test_times_without_a_zone_sort_among_the_others() -> None:
         ("wordle babyai", ()),
     ],
 )
-def test_a_filter_keeps_what_holds_all_words(words: str, numbers: tuple[int, ...]) -> None:
+def test_a_filter_keeps_entries_that_contain_all_words(words: str, numbers: tuple[int, ...]) -> None:
     episodes = EpisodeList()
     failed = row(2, outcome=Outcome.ERROR, error_type="StepFailed")
     episodes.set_stored([row(0), row(1, env="BabyAI", model="qwen35"), failed])
     episodes.update_live([episode(3, outcome=None)])
     episodes.search(words)
-    assert ids(episodes) == [episode_id(n) for n in numbers]
+    assert shown_keys(episodes) == [episode_id(n) for n in numbers]
     assert episodes.n_episodes == 4
 
 
-def test_a_filter_stays_when_the_list_is_read_again_and_finds_unreadable_files() -> None:
-    episodes = listed()
+def test_a_filter_survives_a_reload_and_matches_unreadable_files() -> None:
+    episodes = episode_list()
     episodes.search("unreadable json")
-    episodes.set_stored([row(n) for n in range(5)], [BAD])
-    assert ids(episodes) == [str(BAD.path)]
+    episodes.set_stored([row(n) for n in range(5)], [UNREADABLE])
+    assert shown_keys(episodes) == [str(UNREADABLE.path)]
 
 
-def test_neighbours_end_with_the_list_and_a_vanished_episode_leads_to_its_top() -> None:
-    episodes = listed()
+def test_neighbors_stop_at_the_ends_and_a_filtered_out_episode_leads_to_the_top() -> None:
+    episodes = episode_list()
     assert episodes.neighbor(episode_id(2), 1) == episode_id(1)
     assert episodes.neighbor(episode_id(2), -1) is None
-    assert episodes.neighbor(str(BAD.path), 1) is None
+    assert episodes.neighbor(str(UNREADABLE.path), 1) is None
     episodes.search("#1")
     assert episodes.neighbor(episode_id(2), 1) == episode_id(1)
     assert episodes.get(episode_id(2)) == row(2)
 
 
-def test_a_row_has_a_cell_per_column_that_nothing_hostile_gets_into() -> None:
+def test_a_row_has_one_safe_cell_per_column() -> None:
     episodes = EpisodeList()
-    episodes.set_stored([row(0, env=HOSTILE, agent=HOSTILE, model=HUGE, node=HOSTILE, error_type=HOSTILE)], [BAD])
+    episodes.set_stored(
+        [row(0, env=HOSTILE, agent=HOSTILE, model=HUGE, node=HOSTILE, error_type=HOSTILE)], [UNREADABLE]
+    )
     episodes.update_live([hostile_episode(outcome=None), hostile_episode(91, HUGE, outcome=HOSTILE)])
     rows = EpisodeRows(episodes)
     assert len(rows) == 4
@@ -125,32 +127,32 @@ def test_a_row_has_a_cell_per_column_that_nothing_hostile_gets_into() -> None:
         assert len(line) == (2 if index == 3 else len(EPISODE_COLUMNS))
         assert any("⚠ " in cell.text for cell in line)
         assert not any(has_unsafe_chars(cell.text) or "\n" in cell.text or len(cell.text) > 400 for cell in line)
-    assert rows.key(3) == str(BAD.path)
+    assert rows.key(3) == str(UNREADABLE.path)
 
 
-def test_the_reason_of_a_file_that_is_no_episode_comes_before_its_folder() -> None:
+def test_an_unreadable_file_shows_its_reason_without_its_folder() -> None:
     episodes = EpisodeList()
     path = Path("/srv/a/folder/with/a/long/name/x.json")
     episodes.set_stored([], [UnreadableFile(path, f"{path} is damaged: JSON ends too early")])
-    assert text(EpisodeRows(episodes).line(0, 80)) == "✗ unreadablex.json is damaged: JSON ends too early"
+    assert line_text(EpisodeRows(episodes).line(0, 80)) == "✗ unreadablex.json is damaged: JSON ends too early"
 
 
-def test_the_heading_holds_nothing_hostile_and_fits() -> None:
-    for entry in (hostile_episode(), row(0, env=HOSTILE, batch_id=HOSTILE), BAD, None):
+def test_the_heading_is_safe_for_every_kind_of_entry() -> None:
+    for entry in (hostile_episode(), row(0, env=HOSTILE, batch_id=HOSTILE), UNREADABLE, None):
         for line in episode_heading(entry, trusted("loading …"), trusted("1 of 2"), 80):
-            assert not has_unsafe_chars(text(line))
-            assert "\n" not in text(line)
+            assert not has_unsafe_chars(line_text(line))
+            assert "\n" not in line_text(line)
 
 
-def test_an_entry_tells_its_hostile_bytes() -> None:
+def test_unsafe_fields_of_an_entry_are_listed() -> None:
     assert unsafe_fields(row(0)) is None
     assert unsafe_fields(None) is None
     assert unsafe_fields(row(0, env="\x1b[2J")) == "\x1b[2J"
-    assert unsafe_fields(BAD) == "\x1b[2J.json\nit is\nnot JSON \u202e"
+    assert unsafe_fields(UNREADABLE) == "\x1b[2J.json\nit is\nnot JSON \u202e"
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "expected"),
     [
         ({"outcome": "success"}, "✓ success"),
         ({"outcome": "error", "error_type": "AgentFault"}, "! error: AgentFault"),
@@ -160,13 +162,13 @@ def test_an_entry_tells_its_hostile_bytes() -> None:
         ({"outcome": None, "node_lost": True}, "✗ node lost"),
     ],
 )
-def test_how_an_episode_stands_is_said_in_words(fields: dict[str, Any], said: str) -> None:
-    assert outcome_cell(episode(0, **fields)).text == said
+def test_the_outcome_cell_names_the_state(fields: dict[str, Any], expected: str) -> None:
+    assert outcome_cell(episode(0, **fields)).text == expected
 
 
-def test_the_heading_says_what_it_is_and_the_first_line_of_its_error() -> None:
+def test_the_heading_shows_the_episode_and_the_first_line_of_its_error() -> None:
     failed = episode(7, outcome="error", error_type="AgentFault", error_message="no answer\nTraceback …", seed=123456)
-    lines = [text(line) for line in episode_heading(failed, trusted(""), trusted("2 of 9"), 120)]
+    lines = [line_text(line) for line in episode_heading(failed, trusted(""), trusted("2 of 9"), 120)]
     assert lines[0] == "Wordle task 7 · ! error: AgentFault · 2 of 9 · reward 0.75 · 3 rounds · 3.8 s"
     assert lines[1].startswith(f"agent oracle · model {UNKNOWN} · tokens 450 · data upstream")
     assert lines[2].startswith(episode_id(7))
@@ -175,50 +177,50 @@ def test_the_heading_says_what_it_is_and_the_first_line_of_its_error() -> None:
     assert error_text(episode()) == ""
 
 
-def test_numbers_of_thousands_of_digits_are_shown_in_short() -> None:
+def test_huge_numbers_are_abbreviated() -> None:
     lines = episode_heading(
         episode(0, seed=10**5000, task_index=-(10**5000), attempt=10**5000), trusted(""), trusted(""), 120
     )
-    assert "seed > 1T" in text(lines[2])
+    assert "seed > 1T" in line_text(lines[2])
     episodes = EpisodeList()
     episodes.set_stored([row(0, task_index=10**5000)])
     episodes.search("#>")
     assert len(episodes.shown) == 1
 
 
-def test_times_that_no_clock_shows_are_unknown() -> None:
+def test_times_out_of_range_are_shown_as_unknown() -> None:
     assert len(format_timestamp(START)) == 11
     assert format_timestamp(datetime.max.replace(tzinfo=UTC)) in (UNKNOWN, "12-31 23:59")
     assert format_timestamp(datetime.min.replace(tzinfo=UTC)) in (UNKNOWN, "01-01 00:00")
 
 
-def test_the_summary_counts_and_says_what_is_wrong() -> None:
-    episodes = listed()
+def test_the_summary_counts_episodes_and_unreadable_files() -> None:
+    episodes = episode_list()
     episodes.update_live([episode(9, outcome=None)])
-    assert text(list_summary(episodes, trusted(""), 120)) == "4 episodes · ▶ 1 running · ✗ 1 file cannot be read"
+    assert line_text(list_summary(episodes, trusted(""), 120)) == "4 episodes · ▶ 1 running · ✗ 1 file cannot be read"
     episodes.search("#1")
-    assert "1 match #1" in text(list_summary(episodes, trusted("reading …"), 120))
-    assert "reading …" in text(list_summary(episodes, trusted("reading …"), 120))
+    assert "1 match #1" in line_text(list_summary(episodes, trusted("reading …"), 120))
+    assert "reading …" in line_text(list_summary(episodes, trusted("reading …"), 120))
 
 
-def test_an_episode_that_another_endpoint_has_answered_says_so() -> None:
+def test_a_fallback_endpoint_is_shown_in_the_row_and_the_heading() -> None:
     episodes = EpisodeList()
     episodes.set_stored([row(1, agent="react", model="m", fallback="ollama", cost=0.0125), row(0)])
     rows = EpisodeRows(episodes)
     agents = [rows.line(index, 120)[7].text for index in range(2)]
     assert agents == ["↷ ollama, react m", "oracle"]
-    heading = text(episode_heading(episodes.get(episode_id(1)), trusted(""), trusted(""), 120)[1])
+    heading = line_text(episode_heading(episodes.get(episode_id(1)), trusted(""), trusted(""), 120)[1])
     assert heading.startswith("agent react · model m · ↷ answered by ollama · tokens 450 · cost 0.0125")
     steps = [step(0, endpoint="ollama", warnings=["gateway: away"]), step(1, endpoint="gateway")]
     assert episode(steps=steps).fallback == "ollama"
     assert episode(steps=steps[1:]).fallback is None
 
 
-def test_an_empty_list_says_what_to_do() -> None:
+def test_an_empty_list_shows_the_next_action() -> None:
     episodes = EpisodeList()
-    assert "press" in "".join(map(text, empty_episodes_lines(episodes, Keymap().key, "", 80)))
-    assert "watching only" in "".join(map(text, empty_episodes_lines(episodes, Keymap().key, "watching only", 80)))
+    assert "press" in "".join(map(line_text, empty_episodes_lines(episodes, Keymap().key, "", 80)))
+    assert "watching only" in "".join(map(line_text, empty_episodes_lines(episodes, Keymap().key, "watching only", 80)))
     episodes.search("x\x1b")
-    said = "".join(map(text, empty_episodes_lines(episodes, Keymap().key, "", 80)))
-    assert "esc" in said
-    assert not has_unsafe_chars(said)
+    shown = "".join(map(line_text, empty_episodes_lines(episodes, Keymap().key, "", 80)))
+    assert "esc" in shown
+    assert not has_unsafe_chars(shown)

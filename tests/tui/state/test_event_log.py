@@ -35,7 +35,7 @@ pytestmark = pytest.mark.usefixtures("utc")
 NOW = datetime(2026, 3, 4, 12, 0, 0, tzinfo=UTC)
 
 
-def kept(n: int, subject: str = "a.b", payload: bytes = b"x", **headers: str) -> RawMessage:
+def stored_message(n: int, subject: str = "a.b", payload: bytes = b"x", **headers: str) -> RawMessage:
     return RawMessage(subject, headers, payload, "S", n, START, 100 - n)
 
 
@@ -43,31 +43,31 @@ def messages(log: EventLog) -> list[EventMessage]:
     return [entry for entry in log.shown if isinstance(entry, EventMessage)]
 
 
-def numbers(log: EventLog) -> list[int | None]:
+def sequences(log: EventLog) -> list[int | None]:
     return [message.sequence for message in messages(log)]
 
 
 # The log.
 
 
-def test_what_came_is_kept_in_its_order_and_not_decoded() -> None:
+def test_entries_keep_their_order_and_are_not_decoded() -> None:
     log = EventLog()
     gap = Notice(kind="gap", text="3 left", count=3)
-    log.append([kept(1), gap, RawMessage("c", {"h": "v"}, b"\xff")], NOW)
-    first, remark, last = log.shown
+    log.append([stored_message(1), gap, RawMessage("c", {"h": "v"}, b"\xff")], NOW)
+    first, notice, last = log.shown
     assert isinstance(first, EventMessage) and (first.at, first.sequence, first.stream) == (START, 1, "S")
-    assert isinstance(remark, LogNotice) and (remark.kind, remark.text) == ("gap", "3 left")
+    assert isinstance(notice, LogNotice) and (notice.kind, notice.text) == ("gap", "3 left")
     assert isinstance(last, EventMessage) and (last.at, last.payload, last.headers) == (NOW, b"\xff", {"h": "v"})
     assert (log.n_received, log.n_gap, log.n_skipped, log.lag) == (2, 3, 0, 99)
 
 
-def test_gaps_and_what_was_skipped_are_counted_apart() -> None:
+def test_gaps_and_skipped_messages_are_counted_separately() -> None:
     log = EventLog()
     log.append([Notice(kind="skipped", text="s", count=5), Notice(kind="gap", text="lost its newest")], NOW)
     assert (log.n_gap, log.n_skipped, log.n_received) == (1, 5, 0)
 
 
-def test_lag_is_what_each_stream_has_behind() -> None:
+def test_lag_is_the_sum_of_the_unread_messages_of_each_stream() -> None:
     log = EventLog()
     log.append([RawMessage("a", {}, b"", "A", 1, START, 7), RawMessage("b", {}, b"", "B", 1, START, 5)], NOW)
     assert log.lag == 12
@@ -75,38 +75,48 @@ def test_lag_is_what_each_stream_has_behind() -> None:
     assert log.lag == 5
 
 
-def test_the_oldest_go_and_are_counted() -> None:
+def test_the_oldest_entries_are_evicted_and_counted() -> None:
     log = EventLog(max_entries=3)
-    log.append([kept(n) for n in range(5)], NOW)
-    assert numbers(log) == [2, 3, 4] and (log.n_evicted, log.n_received, len(log)) == (2, 5, 3) and log.is_full
+    log.append([stored_message(n) for n in range(5)], NOW)
+    assert sequences(log) == [2, 3, 4] and (log.n_evicted, log.n_received, len(log)) == (2, 5, 3) and log.is_full
 
 
-def test_words_are_found_in_subject_headers_and_payload_also_later() -> None:
+def test_a_search_matches_subject_headers_and_payload_of_old_and_new_messages() -> None:
     log = EventLog()
     log.append(
-        [kept(1, "Orders.new"), kept(2, "b", b'{"a": "ORDERS new"}'), kept(3, "b", b"", x="orders", y="New")], NOW
+        [
+            stored_message(1, "Orders.new"),
+            stored_message(2, "b", b'{"a": "ORDERS new"}'),
+            stored_message(3, "b", b"", x="orders", y="New"),
+        ],
+        NOW,
     )
-    log.append([kept(4, "b", b"other"), Notice(kind="no_history", text="orders, new ones")], NOW)
+    log.append([stored_message(4, "b", b"other"), Notice(kind="no_history", text="orders, new ones")], NOW)
     log.search(" ORDERS new ")
-    assert numbers(log) == [1, 2, 3] and isinstance(log.shown[-1], LogNotice)
-    log.append([kept(5, "orders", b"new"), kept(6)], NOW)
-    assert numbers(log) == [1, 2, 3, 5]
+    assert sequences(log) == [1, 2, 3] and isinstance(log.shown[-1], LogNotice)
+    log.append([stored_message(5, "orders", b"new"), stored_message(6)], NOW)
+    assert sequences(log) == [1, 2, 3, 5]
     log.search("")
-    assert numbers(log) == [1, 2, 3, 4, 5, 6]
+    assert sequences(log) == [1, 2, 3, 4, 5, 6]
 
 
-def test_only_what_names_the_episode_is_taken() -> None:
+def test_a_log_of_an_episode_keeps_only_messages_that_name_it() -> None:
     log = EventLog()
     log.reset("01J")
     log.append(
-        [kept(1, payload=b'{"episode_id":"01J"}'), kept(2), RawMessage("a", {"ce-id": "episode:01J"}, b"", "S", 3)], NOW
+        [
+            stored_message(1, payload=b'{"episode_id":"01J"}'),
+            stored_message(2),
+            RawMessage("a", {"ce-id": "episode:01J"}, b"", "S", 3),
+        ],
+        NOW,
     )
-    assert numbers(log) == [1, 3] and log.n_received == 3
+    assert sequences(log) == [1, 3] and log.n_received == 3
     log.reset()
     assert (len(log), log.n_received, log.lag) == (0, 0, 0)
 
 
-def test_large_messages_are_cut_and_say_so() -> None:
+def test_large_messages_are_clipped_and_keep_their_size() -> None:
     log = EventLog()
     log.append([RawMessage("s", {f"h{n}": "v" * 1_000 for n in range(500)}, b"x" * (2 * MAX_PAYLOAD_BYTES))], NOW)
     (message,) = messages(log)
@@ -127,7 +137,7 @@ ITEMS = st.one_of(
 
 @given(st.lists(st.lists(ITEMS, max_size=12), max_size=12), st.sampled_from(["", "needle", "a.b y", "\ud800"]))
 @settings(max_examples=100, deadline=None)
-def test_the_log_stays_within_bounds_and_shows_what_holds_the_words(
+def test_the_log_stays_within_bounds_and_shows_matching_entries(
     chunks: list[list[RawMessage | Notice]], words: str
 ) -> None:
     log, all_entries = EventLog(max_entries=20, max_bytes=20_000), EventLog(max_entries=20, max_bytes=20_000)
@@ -138,39 +148,43 @@ def test_the_log_stays_within_bounds_and_shows_what_holds_the_words(
         assert len(log) <= 20 and (log.n_bytes <= 20_000 or len(log) == 1)
     all_entries.search(words)
     assert [content(entry) for entry in log.shown] == [content(entry) for entry in all_entries.shown]
-    seen = sum(isinstance(each, RawMessage) for chunk in chunks for each in chunk)
-    assert log.n_received == seen == sum(row.n for row in log.subjects.rows() if row.depth == 0) + log.subjects.n_others
+    n_messages = sum(isinstance(each, RawMessage) for chunk in chunks for each in chunk)
+    assert (
+        log.n_received
+        == n_messages
+        == sum(row.n for row in log.subjects.rows() if row.depth == 0) + log.subjects.n_others
+    )
 
 
 def content(entry: LogEntry) -> tuple[object, ...]:
     return (entry.number, entry.text) if isinstance(entry, LogNotice) else (entry.number, entry.subject, entry.payload)
 
 
-# The order of several streams.
+# Merging of several streams.
 
 
-def of_stream(stream: str, *numbers: int) -> list[RawMessage]:
+def stream_messages(stream: str, *numbers: int) -> list[RawMessage]:
     return [RawMessage(f"{stream}.{n}", {}, b"", stream, n, START + timedelta(seconds=n)) for n in numbers]
 
 
-def test_streams_are_merged_by_time_each_in_its_own_order() -> None:
-    notice, unkept = Notice(kind="gap", text=""), RawMessage("core", {}, b"")
-    came: list[RawMessage | Notice] = [
-        unkept,
-        *of_stream("a", 1, 4, 2),
-        *of_stream("b", 3, 5),
+def test_streams_are_merged_by_time_without_reordering_a_stream() -> None:
+    notice, live_message = Notice(kind="gap", text=""), RawMessage("core", {}, b"")
+    items: list[RawMessage | Notice] = [
+        live_message,
+        *stream_messages("a", 1, 4, 2),
+        *stream_messages("b", 3, 5),
         notice,
-        *of_stream("b", 6),
-        *of_stream("a", 3),
+        *stream_messages("b", 6),
+        *stream_messages("a", 3),
     ]
-    said = [each.subject if isinstance(each, RawMessage) else each.kind for each in merge_by_time(came)]
-    assert said == ["a.1", "b.3", "a.4", "a.2", "b.5", "core", "gap", "a.3", "b.6"]
+    merged = [each.subject if isinstance(each, RawMessage) else each.kind for each in merge_by_time(items)]
+    assert merged == ["a.1", "b.3", "a.4", "a.2", "b.5", "core", "gap", "a.3", "b.6"]
 
 
 # The tree of subjects.
 
 
-def test_a_tree_sums_what_is_said_below() -> None:
+def test_a_branch_counts_the_messages_below_it() -> None:
     tree = SubjectTree()
     for subject in ("b", "a.x.1", "a.x.2", "a.x.2", "a.x", "a.y"):
         tree.add(subject)
@@ -195,7 +209,7 @@ def test_a_tree_sums_what_is_said_below() -> None:
         ("rate", True, ["c", "a", "a.x", "a.y", "b"]),
     ],
 )
-def test_a_tree_is_ordered_branch_by_branch(by: SubjectOrder, descending: bool, paths: list[str]) -> None:
+def test_a_tree_is_sorted_within_each_branch(by: SubjectOrder, descending: bool, paths: list[str]) -> None:
     tree = SubjectTree()
     for subject in ("a.x", "a.y", "a.y", "b"):
         tree.add(subject)
@@ -216,7 +230,7 @@ def test_large_branches_are_closed_until_they_are_opened() -> None:
     assert len(tree.rows()) == 1
 
 
-def test_rates_are_per_second_and_fall_to_nothing() -> None:
+def test_rates_are_per_second_and_fall_to_zero() -> None:
     tree = SubjectTree()
     tree.tick(10.0)
     for _ in range(6):
@@ -232,7 +246,7 @@ def test_rates_are_per_second_and_fall_to_nothing() -> None:
     assert [(row.word, row.n) for row in tree.rows()] == [("a", 0), ("b", 0), ("c", 0)]
 
 
-def test_subjects_without_end_are_counted_together() -> None:
+def test_subjects_beyond_the_limit_are_counted_together() -> None:
     tree = SubjectTree()
     for n in range(MAX_SUBJECTS + 10):
         tree.add(f"inbox.{n}")
@@ -254,31 +268,31 @@ def test_subjects_without_end_are_counted_together() -> None:
     assert tree.n_others == 0 and {row.n for row in tree.rows()} == {0}
 
 
-# Clocks.
+# Clock skew.
 
 
-def sent(offset_s: float, source: str = "n", **fields: str) -> RawMessage:
+def timed_message(offset_s: float, source: str = "n", **fields: str) -> RawMessage:
     at = (START + timedelta(seconds=offset_s)).isoformat()
     return RawMessage("s", {"ce-time": at, "ce-source": source, **fields}, b"", "S", 1, START)
 
 
-def test_of_a_sender_the_fastest_message_counts_and_the_largest_skew_comes_first() -> None:
+def test_the_fastest_message_sets_the_skew_of_a_sender_and_the_largest_skew_comes_first() -> None:
     clocks = ClockSkewEstimator()
     for offset in (-30.0, -0.5, -4.0):
-        clocks.sample([sent(offset)])
-    clocks.sample([sent(3.5, "ahead"), RawMessage("no.time", {}, b"")])
+        clocks.sample([timed_message(offset)])
+    clocks.sample([timed_message(3.5, "ahead"), RawMessage("no.time", {}, b"")])
     assert [tuple(skew) for skew in clocks.skews] == [("ahead", 3.5), ("n", -0.5)]
 
 
 @pytest.mark.parametrize("n", [2, 3, 7])
-def test_a_sender_that_is_always_followed_by_others_is_looked_at_too(n: int) -> None:
+def test_every_sender_of_a_batch_is_sampled_in_turn(n: int) -> None:
     clocks = ClockSkewEstimator()
     for _ in range(3 * n):
-        clocks.sample([sent(float(offset), f"n{offset}") for offset in range(n)])
+        clocks.sample([timed_message(float(offset), f"n{offset}") for offset in range(n)])
     assert {skew.sender for skew in clocks.skews} == {f"n{offset}" for offset in range(n)}
 
 
-def test_live_items_tell_the_time_too() -> None:
+def test_live_batches_are_sampled() -> None:
     clocks, batch = ClockSkewEstimator(), LiveBatch(node="pmoves-4090", boot="b", dropped=0, items=[heartbeat()])
     payload = encode(batch)
     clocks.sample([RawMessage("agentgym.live.health.v1.n", {}, payload, "L", 1, START - timedelta(seconds=2))])
@@ -286,21 +300,21 @@ def test_live_items_tell_the_time_too() -> None:
 
 
 @pytest.mark.parametrize("time_text", ["", "yesterday", "2026-03-04T05:06:07", "9999-12-31T23:59:59-23:00", HOSTILE])
-def test_times_that_are_none_say_nothing(time_text: str) -> None:
+def test_invalid_times_are_ignored(time_text: str) -> None:
     clocks = ClockSkewEstimator()
     clocks.sample([RawMessage("s", {"ce-time": time_text, "ce-source": "n"}, b"", "S", 1, START)])
     clocks.sample([RawMessage("agentgym.live.x", {}, b"[" * 100_000, "S", 1, START)])
     assert clocks.skews == [] or time_text.startswith("9999")
 
 
-def test_senders_without_end_make_room_for_each_other() -> None:
+def test_the_number_of_senders_is_bounded() -> None:
     clocks = ClockSkewEstimator()
     for n in range(MAX_SENDERS + 5):
-        clocks.sample([sent(1.0, f"n{n}")])
+        clocks.sample([timed_message(1.0, f"n{n}")])
     assert len(clocks.skews) == MAX_SENDERS
 
 
-# What a person types.
+# User input.
 
 
 @pytest.mark.parametrize(
@@ -325,20 +339,20 @@ def test_senders_without_end_make_room_for_each_other() -> None:
         ("0001-01-01T00:00:00+23:00", None),
     ],
 )
-def test_a_place_in_the_history(text: str, start: object) -> None:
+def test_a_start_of_the_history_is_parsed(text: str, start: object) -> None:
     assert parse_start(text, NOW) == start
 
 
 @given(st.text(max_size=30) | st.from_regex(r"[0-9:smhd#. -]{0,20}", fullmatch=True))
 @settings(max_examples=200, deadline=None)
-def test_whatever_is_typed_is_a_place_or_none(text: str) -> None:
+def test_any_text_parses_to_a_usable_start_or_none(text: str) -> None:
     start = parse_start(text, NOW)
     if start is not None:
         since = resolve_start(start, NOW)
         assert isinstance(since, str | int) or since >= timedelta()
 
 
-def test_history_that_has_not_begun_begins_now() -> None:
+def test_a_start_in_the_future_begins_now() -> None:
     assert resolve_start(NOW + timedelta(days=1), NOW) == timedelta()
     assert resolve_start(NOW - timedelta(days=1), NOW) == timedelta(days=1)
 
@@ -356,5 +370,5 @@ def test_history_that_has_not_begun_begins_now() -> None:
         (" ".join(f"s{n}" for n in range(50)), None),
     ],
 )
-def test_subjects_as_they_are_typed(text: str, patterns: tuple[str, ...] | None) -> None:
+def test_subject_patterns_are_parsed(text: str, patterns: tuple[str, ...] | None) -> None:
     assert parse_patterns(text) == patterns

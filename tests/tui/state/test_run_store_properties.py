@@ -34,8 +34,8 @@ MAX_EPISODES = 3
 MAX_BYTES = 200_000
 WIDTHS = (0, 1, 20, 80, 200)
 
-StatusText = Sequence[SubscriptionItem] | NodeList | NodeHealth | Episode | float | str
-NEWS: st.SearchStrategy[StatusText] = st.one_of(
+StoreInput = Sequence[SubscriptionItem] | NodeList | NodeHealth | Episode | float | str
+INPUTS: st.SearchStrategy[StoreInput] = st.one_of(
     st.lists(SUBSCRIPTION_ITEMS, max_size=4),
     NODE_LISTS,
     NODE_HEALTHS,
@@ -48,35 +48,35 @@ NEWS: st.SearchStrategy[StatusText] = st.one_of(
 
 @pytest.mark.long
 @settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
-@given(st.lists(NEWS, max_size=8))
-def test_nothing_that_is_said_on_a_bus_breaks_the_store_its_bounds_or_a_view(news: list[StatusText]) -> None:
+@given(st.lists(INPUTS, max_size=8))
+def test_no_bus_message_breaks_the_store_its_bounds_or_a_view(inputs: list[StoreInput]) -> None:
     clock = FakeClock()
     store = RunStore(now=clock, max_episodes=MAX_EPISODES, max_bytes=MAX_BYTES)
-    for each in news:
-        take(store, clock, each)
+    for each in inputs:
+        apply_input(store, clock, each)
         check_bounds(store)
-    for shown in everything_shown(store):
-        for cell in shown:
+    for line in all_lines(store):
+        for cell in line:
             assert not has_unsafe_chars(cell.text)
             assert not {"\n", "\t", "\r"} & set(cell.text)
 
 
-def take(store: RunStore, clock: FakeClock, news: StatusText) -> None:
-    match news:
+def apply_input(store: RunStore, clock: FakeClock, store_input: StoreInput) -> None:
+    match store_input:
         case NodeList():
-            store.apply_list(news)
+            store.apply_list(store_input)
         case NodeHealth():
-            store.apply_health(news)
+            store.apply_health(store_input)
         case Episode():
-            store.merge_episode(news)
+            store.merge_episode(store_input)
         case float():
-            clock.at += news
+            clock.at += store_input
             store.tick()
         case str():
-            store.apply_profile([(news, news, news)])
-            store.apply_stored([row(1, env=news, agent=news, model=news, error_type=news)])
+            store.apply_profile([(store_input, store_input, store_input)])
+            store.apply_stored([row(1, env=store_input, agent=store_input, model=store_input, error_type=store_input)])
         case _:
-            store.apply_events(news)
+            store.apply_events(store_input)
 
 
 def check_bounds(store: RunStore) -> None:
@@ -86,7 +86,7 @@ def check_bounds(store: RunStore) -> None:
     assert len(store.endpoints) <= MAX_ENDPOINTS
     assert len(store.notices) <= MAX_NOTICES
     assert all(len(points) <= N_POINTS for points in store.rewards.values())
-    assert all(known == each.episode_id for known, each in store.episodes.items())
+    assert all(key == each.episode_id for key, each in store.episodes.items())
     started = [each.started_at for each in store.episodes.values()]
     assert started == sorted(started)
     assert [each for each in store.episodes.values() if each.running] == store.running_episodes()
@@ -94,7 +94,7 @@ def check_bounds(store: RunStore) -> None:
         assert [step.index for step in each.steps] == sorted({step.index for step in each.steps})
 
 
-def everything_shown(store: RunStore) -> Iterable[Line]:
+def all_lines(store: RunStore) -> Iterable[Line]:
     for width in WIDTHS:
         bounded = [
             status_line(store, "title \x1b[2J\n", width),
@@ -115,6 +115,6 @@ def everything_shown(store: RunStore) -> Iterable[Line]:
         steps = StepRows(each)
         assert len({steps.key(index) for index in range(len(steps))}) == len(steps)
         yield from (steps.line(index, 80) for index in range(len(steps)))
-        coming = each.streaming.step if each.streaming is not None else 0
-        yield from ([Cell(text) for text in (block.title, *block.lines)] for block in step_blocks(each, coming))
-    yield [Cell(failover_text(fall)) for fall in store.failovers]
+        streaming_step = each.streaming.step if each.streaming is not None else 0
+        yield from ([Cell(text) for text in (block.title, *block.lines)] for block in step_blocks(each, streaming_step))
+    yield [Cell(failover_text(failover)) for failover in store.failovers]

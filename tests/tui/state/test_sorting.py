@@ -1,4 +1,4 @@
-"""The order of lists: by a click on a title and by key."""
+"""Sorting of lists by clicks on column titles and by keys."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from tests.support.console.pilot import (
 from tests.support.console.samples import episode_id
 
 
-async def test_a_click_on_a_title_sorts_reverses_and_gives_the_usual_order_back() -> None:
+async def test_clicks_on_a_title_sort_reverse_and_restore_the_default_order() -> None:
     ui_state = UiState()
     app = console_app(sortable_session(), ui_state=ui_state)
     async with app.run_test(size=SIZE) as pilot:
         await pilot.press("2")
         await wait_for_text(pilot, "4 episodes", "started ▼")
         assert row_keys(app, "#episodes") == list(map(episode_id, [4, 3, 2, 1]))
-        at = screen_text(app).splitlines()[1].index("reward")
+        column = screen_text(app).splitlines()[1].index("reward")
         for title, order in (("rewar▼", [3, 1, 2, 4]), ("rewar▲", [2, 3, 1, 4]), ("started ▼", [4, 3, 2, 1])):
-            await pilot.click("#episodes", offset=(at, 0))
+            await pilot.click("#episodes", offset=(column, 0))
             await wait_for_text(pilot, title)
             assert row_keys(app, "#episodes") == list(map(episode_id, order))
         await pilot.click("#episodes", offset=(15, 0))
@@ -36,7 +36,7 @@ async def test_a_click_on_a_title_sorts_reverses_and_gives_the_usual_order_back(
         assert ui_state.sorting == {"episodes": Sorting("environment")}
 
 
-async def test_keys_sort_too_and_the_cursor_stays_on_its_row() -> None:
+async def test_keys_sort_and_the_cursor_stays_on_its_row() -> None:
     app = console_app(sortable_session())
     async with app.run_test(size=SIZE) as pilot:
         await pilot.press("2")
@@ -62,10 +62,10 @@ async def test_environments_are_sorted() -> None:
     async with app.run_test(size=SIZE) as pilot:
         await wait_for_text(pilot, "task 3")
         table = app.screen.query_one("#environments", SortableTable)
-        usual = [table.source.key(n) for n in range(len(table.source))]
+        default_order = [table.source.key(n) for n in range(len(table.source))]
         await pilot.click("#environments", offset=(3, 0))
         await wait_for_text(pilot, "environment▲")
-        assert [table.source.key(n) for n in range(len(table.source))] == sorted(usual, key=str.casefold)
+        assert [table.source.key(n) for n in range(len(table.source))] == sorted(default_order, key=str.casefold)
         await pilot.press("O")
         await wait_for_text(pilot, "environment▼")
         assert ui_state.sorting == {"environments": Sorting("environment", True)}
@@ -73,16 +73,16 @@ async def test_environments_are_sorted() -> None:
             await pilot.press("o")
             if table.sorting is None:
                 break
-        assert [table.source.key(n) for n in range(len(table.source))] == usual
+        assert [table.source.key(n) for n in range(len(table.source))] == default_order
 
 
 SUBJECTS = ["orders.eu", "orders.us", "orders.us", "bills", "bills", "bills", "bills", "zoo"]
 BY_SUBJECT = ["bills", "orders", "orders.eu", "orders.us", "zoo"]
 BY_COUNT = ["bills", "orders", "orders.us", "orders.eu", "zoo"]
-UP_BY_COUNT = ["zoo", "orders", "orders.eu", "orders.us", "bills"]
+BY_COUNT_ASCENDING = ["zoo", "orders", "orders.eu", "orders.us", "bills"]
 
 
-async def test_the_subjects_of_a_bus_are_sorted_within_their_branches() -> None:
+async def test_subjects_are_sorted_within_their_branches() -> None:
     ui_state = UiState()
     app = console_app(session_with_messages(*SUBJECTS), ui_state=ui_state)
     async with app.run_test(size=SIZE) as pilot:
@@ -90,24 +90,26 @@ async def test_the_subjects_of_a_bus_are_sorted_within_their_branches() -> None:
         await wait_for_text(pilot, "subject ▲", "zoo")
         assert row_keys(app, "#subjects") == BY_SUBJECT
         tree = app.screen.query_one("#subjects", SortableTable)
-        at = screen_text(app).splitlines()[2].index("count")
-        for title, keys in (("coun▼", BY_COUNT), ("coun▲", UP_BY_COUNT), ("subject ▲", BY_SUBJECT)):
-            await pilot.click("#subjects", offset=(at, 0))
+        column = screen_text(app).splitlines()[2].index("count")
+        for title, keys in (("coun▼", BY_COUNT), ("coun▲", BY_COUNT_ASCENDING), ("subject ▲", BY_SUBJECT)):
+            await pilot.click("#subjects", offset=(column, 0))
             await wait_for_text(pilot, title)
             await wait_until(pilot, lambda: row_keys(app, "#subjects") == keys, title)  # noqa: B023
         assert ui_state.sorting == {}
         await pilot.press("g", "O")
         await wait_for_text(pilot, "subject ▼")
-        await wait_until(pilot, lambda: row_keys(app, "#subjects")[0] == "zoo" and tree.key == "bills", "Z to A")
+        await wait_until(
+            pilot, lambda: row_keys(app, "#subjects")[0] == "zoo" and tree.key == "bills", "the descending order"
+        )
         await pilot.press("o")
         await wait_for_text(pilot, "coun▼")
         await pilot.press("o")
         await wait_for_text(pilot, "rate ▼")
-        await wait_until(pilot, lambda: ui_state.sorting == {"subjects": Sorting("rate", True)}, "what is kept")
+        await wait_until(pilot, lambda: ui_state.sorting == {"subjects": Sorting("rate", True)}, "the saved order")
 
 
-async def test_the_tree_comes_in_the_order_it_was_left_in_and_in_its_usual_one_of_nonsense() -> None:
-    for sorting, keys in ((Sorting("count"), UP_BY_COUNT), (Sorting("\x1b[2J", True), BY_SUBJECT)):
+async def test_the_tree_restores_its_saved_order_and_ignores_an_unknown_one() -> None:
+    for sorting, keys in ((Sorting("count"), BY_COUNT_ASCENDING), (Sorting("\x1b[2J", True), BY_SUBJECT)):
         app = console_app(session_with_messages(*SUBJECTS), ui_state=UiState("events", sorting={"subjects": sorting}))
         async with app.run_test(size=SIZE) as pilot:
             await wait_for_text(pilot, "zoo")

@@ -12,7 +12,7 @@ HOSTILE = "\x1b[2J\u202e"
 
 
 @pytest.fixture(autouse=True)
-def restored() -> Iterator[None]:
+def restore_loggers() -> Iterator[None]:
     loggers = [logging.getLogger(name) for name in ("runner", *LIBRARIES)]
     before = [(logger.handlers, logger.propagate) for logger in loggers]
     yield
@@ -22,7 +22,7 @@ def restored() -> Iterator[None]:
         logger.handlers, logger.propagate = handlers, propagate
 
 
-def _rude(name: str) -> None:
+def _log_hostile_error(name: str) -> None:
     try:
         raise ValueError(f"{HOSTILE}\nWARNING: forged")
     except ValueError as exc:
@@ -34,7 +34,7 @@ def test_library_records_go_to_the_file_only_and_are_sanitized(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
     log_to_file(tmp_path)
-    _rude(name)
+    _log_hostile_error(name)
     assert capsys.readouterr().err == ""
     lines = (tmp_path / "logs" / "runner.log").read_text().splitlines()
     assert f"ERROR {name} ␛[2J" in lines[0]
@@ -43,7 +43,7 @@ def test_library_records_go_to_the_file_only_and_are_sanitized(
 
 def test_library_records_are_discarded_without_a_file(capsys: pytest.CaptureFixture[str]) -> None:
     log_to_stderr()
-    _rude("nats.aio.client")
+    _log_hostile_error("nats.aio.client")
     assert capsys.readouterr().err == ""
     logging.getLogger("runner.bus.client_lifecycle").warning("a callback failed: %s", HOSTILE)
     assert capsys.readouterr().err == "WARNING: a callback failed: ␛[2J\\u{202e}\n"

@@ -20,7 +20,7 @@ def egress(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NATS_URL", "nats://user:secret@there")
 
 
-def _filled(folder: Path) -> None:
+def _fill_outbox(folder: Path) -> None:
     with open_outbox(folder) as outbox:
         outbox.register_sinks(EGRESS, FORMER)
         outbox.add(*map(outbox_event, range(4)))
@@ -30,19 +30,19 @@ def _filled(folder: Path) -> None:
 
 
 def test_counts_and_dead_letters_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    _filled(tmp_path)
+    _fill_outbox(tmp_path)
     assert main_outbox(["--data-dir", str(tmp_path), "--json"]) == 0
-    shown = json.loads(capsys.readouterr().out)
-    assert shown["sinks"] == {
+    output = json.loads(capsys.readouterr().out)
+    assert output["sinks"] == {
         EGRESS: {"configured": True, "pending": 2, "acked": 0, "dead": 2},
         FORMER: {"configured": False, "pending": 4, "acked": 0, "dead": 0},
         "local": {"configured": True, "pending": 3, "acked": 1, "dead": 0},
     }
-    assert [letter["id"] for letter in shown["dead_letters"]] == ["event:1", "event:2"]
+    assert [letter["id"] for letter in output["dead_letters"]] == ["event:1", "event:2"]
 
 
 def test_tables_are_safe_for_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    _filled(tmp_path)
+    _fill_outbox(tmp_path)
     assert main_outbox(["--data-dir", str(tmp_path)]) == 0
     out = capsys.readouterr().out
     assert "not allowed" in out
@@ -54,7 +54,7 @@ def test_an_unconfigured_sink_is_marked(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")  # each sink in a line of its own
-    _filled(tmp_path)
+    _fill_outbox(tmp_path)
     assert main_outbox(["--data-dir", str(tmp_path)]) == 0
     lines = [line for line in capsys.readouterr().out.splitlines() if "not configured" in line]
     assert [FORMER in line for line in lines] == [True]
@@ -66,15 +66,15 @@ def test_an_unconfigured_sink_is_marked(
 
 
 def test_retry_queues_dead_letters_for_delivery(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    _filled(tmp_path)
-    place = ["--data-dir", str(tmp_path), "--json"]
-    assert main_outbox([*place, "--retry", "event:1"]) == 0
+    _fill_outbox(tmp_path)
+    options = ["--data-dir", str(tmp_path), "--json"]
+    assert main_outbox([*options, "--retry", "event:1"]) == 0
     sink = json.loads(capsys.readouterr().out)["sinks"][EGRESS]
     assert (sink["pending"], sink["dead"]) == (3, 1)
-    assert main_outbox([*place, "--retry", "event:1"]) == 1
-    assert main_outbox([*place, "--retry", "all"]) == 0
+    assert main_outbox([*options, "--retry", "event:1"]) == 1
+    assert main_outbox([*options, "--retry", "all"]) == 0
     capsys.readouterr()
-    assert main_outbox([*place, "--retry", "all"]) == 1
+    assert main_outbox([*options, "--retry", "all"]) == 1
     assert json.loads(capsys.readouterr().out)["dead_letters"] == []
 
 

@@ -46,7 +46,7 @@ def load(tmp_path: Path, text: str | bytes, environ: dict[str, str] | None = Non
     return load_profile(str(path), environ=environ or {}, cwd=tmp_path)
 
 
-def refusal(tmp_path: Path, text: str | bytes, environ: dict[str, str] | None = None) -> str:
+def load_error(tmp_path: Path, text: str | bytes, environ: dict[str, str] | None = None) -> str:
     with pytest.raises(ConfigError) as caught:
         load(tmp_path, text, environ)
     message = str(caught.value)
@@ -81,13 +81,13 @@ def test_the_default_profile_has_the_values_of_field_runners(tmp_path: Path) -> 
     assert profile.tracing == "full"
 
 
-def test_the_shipped_profiles_all_load(tmp_path: Path) -> None:
+def test_all_shipped_profiles_load(tmp_path: Path) -> None:
     names = [Path(file.name).stem for file in package_resource("configs").iterdir() if file.name.endswith(".yaml")]
     assert "field-runner-4090" in names
     assert [load_profile(name, environ={}, cwd=tmp_path).id for name in names] == names
 
 
-def test_a_file_with_only_the_keys_of_field_runners_loads_unchanged(tmp_path: Path) -> None:
+def test_a_file_with_only_the_keys_of_field_runners_loads(tmp_path: Path) -> None:
     profile = load(tmp_path, FIELD_RUNNER, {"TENSORZERO_URL": "http://other:1"})
     assert (profile.hardware.vram_gb, profile.episode.max_duration_sec, profile.hardware.node) == (11.5, 90.5, "lab_9")
     assert (profile.agent.mode, profile.agent.api_endpoint) == ("local", "http://other:1/v1/chat/completions")
@@ -96,7 +96,7 @@ def test_a_file_with_only_the_keys_of_field_runners_loads_unchanged(tmp_path: Pa
     assert profile.metrics == ("score", "token_count")
 
 
-def test_only_the_id_is_needed(tmp_path: Path) -> None:
+def test_only_the_id_is_required(tmp_path: Path) -> None:
     assert load(tmp_path, "id: small") == Profile(id="small")
 
 
@@ -119,7 +119,7 @@ def test_all_keys_of_this_project_load(tmp_path: Path) -> None:
           url: "nats://a:4222, tls://b"
           control: true
           monitor_url: "http://a:8222"
-          streams: {events: {max_age_sec: 700, max_bytes: "${ROOM:-2000000}"}, live: {max_age_sec: 1.5}}
+          streams: {events: {max_age_sec: 700, max_bytes: "${MAX_BYTES:-2000000}"}, live: {max_age_sec: 1.5}}
         """,
     )
     assert profile.tracing == "off"
@@ -131,14 +131,14 @@ def test_all_keys_of_this_project_load(tmp_path: Path) -> None:
     assert profile.nats.streams.live == LiveStream(max_age_sec=1.5, max_bytes=256 << 20)
 
 
-def test_environments_are_found_in_any_case(tmp_path: Path) -> None:
+def test_environment_names_are_case_insensitive(tmp_path: Path) -> None:
     profile = load(tmp_path, FIELD_RUNNER)
     assert profile.find_entry("mAZE") == profile.tier("lightweight")[0]
     assert profile.find_entry("webarena") == SkipEntry(name="WebArena", reason="no browser")
     assert profile.find_entry("Chess") is None
 
 
-def test_an_expansion_gets_the_type_of_its_key(tmp_path: Path) -> None:
+def test_an_expanded_value_gets_the_type_of_its_key(tmp_path: Path) -> None:
     profile = load(
         tmp_path,
         'id: "${ID}"\nhardware: {node: "${NODE}", gpu: "${UNSET:-}"}\nepisode: {max_rounds: "${ROUNDS:-9}"}\n'
@@ -214,17 +214,17 @@ BAD_VALUES = [
 ]
 
 
-@pytest.mark.parametrize(("text", "where", "why"), BAD_VALUES)
+@pytest.mark.parametrize(("text", "key_path", "reason"), BAD_VALUES)
 def test_an_invalid_value_is_rejected_with_its_key_path_and_the_expected_value(
-    tmp_path: Path, text: str, where: str, why: str
+    tmp_path: Path, text: str, key_path: str, reason: str
 ) -> None:
-    message = refusal(tmp_path, f"id: x\n{text}")
-    assert f": {where}: " in message
-    assert why in message
+    message = load_error(tmp_path, f"id: x\n{text}")
+    assert f": {key_path}: " in message
+    assert reason in message
 
 
-def test_names_and_ports_are_unique_across_all_lists(tmp_path: Path) -> None:
-    message = refusal(
+def test_names_and_ports_must_be_unique_across_all_lists(tmp_path: Path) -> None:
+    message = load_error(
         tmp_path,
         "id: x\nenvironments: {lightweight: [{name: Maze, port: 5}], moderate: [{name: b, port: 5}],"
         " skip: [{name: MAZE}]}",
@@ -233,8 +233,8 @@ def test_names_and_ports_are_unique_across_all_lists(tmp_path: Path) -> None:
     assert "environments.moderate[0].port: duplicate port 5; environments.lightweight[0] has the same" in message
 
 
-def test_all_problems_of_a_file_are_shown_together(tmp_path: Path) -> None:
-    message = refusal(tmp_path, "hardware: {gpu: 1, vram: 2}\nepisode: {max_rounds: 0}\ntracing: x\nnats: 4")
+def test_all_problems_of_a_file_are_reported_together(tmp_path: Path) -> None:
+    message = load_error(tmp_path, "hardware: {gpu: 1, vram: 2}\nepisode: {max_rounds: 0}\ntracing: x\nnats: 4")
     assert re.findall(r"^  ([\w.]+):", message, re.MULTILINE) == [
         "hardware.gpu",
         "hardware.vram",
@@ -243,11 +243,11 @@ def test_all_problems_of_a_file_are_shown_together(tmp_path: Path) -> None:
         "nats",
         "id",
     ]
-    assert len(refusal(tmp_path, "\n".join(f"k{i}: 1" for i in range(5000))).splitlines()) == 21
+    assert len(load_error(tmp_path, "\n".join(f"k{i}: 1" for i in range(5000))).splitlines()) == 21
 
 
 @pytest.mark.parametrize(
-    ("text", "why"),
+    ("text", "reason"),
     [
         ("id: x\nepisode: [1\nmetrics: ]", "line 3: not valid YAML"),
         ("id: x\n\tid: y", "line 2: not valid YAML"),
@@ -270,31 +270,33 @@ def test_all_problems_of_a_file_are_shown_together(tmp_path: Path) -> None:
         (b"id: \x00", "not valid YAML"),
     ],
 )
-def test_a_file_without_a_plain_mapping_is_rejected_by_line(tmp_path: Path, text: str | bytes, why: str) -> None:
-    assert why in refusal(tmp_path, text)
+def test_a_file_without_a_plain_mapping_is_rejected_with_the_line(
+    tmp_path: Path, text: str | bytes, reason: str
+) -> None:
+    assert reason in load_error(tmp_path, text)
 
 
-def test_aliases_work_but_cannot_multiply_beyond_the_bound(tmp_path: Path) -> None:
+def test_aliases_are_supported_within_the_value_limit(tmp_path: Path) -> None:
     profile = load(tmp_path, "id: &name x\nmetrics: [*name, *name]")
     assert profile.metrics == ("x", "x")
     bomb = "\n".join(f"- &l{i} [{', '.join([f'*l{i - 1}'] * 9)}]" for i in range(1, 12))
-    assert "more than 20000 values" in refusal(tmp_path, f"- &l0 lol\n{bomb}")
+    assert "more than 20000 values" in load_error(tmp_path, f"- &l0 lol\n{bomb}")
 
 
-def test_errors_show_no_secret_and_no_control_character(tmp_path: Path) -> None:
+def test_errors_contain_no_secrets_and_no_control_characters(tmp_path: Path) -> None:
     environ = {"GATEWAY_TOKEN": "hush-hush-1", "URL": "ftp://me:pa55word@host"}
     text = (
         'id: x\nhardware: {node: "a ${GATEWAY_TOKEN}"}\nagent: {mode: "${URL}", endpoints: '
         '[{url: "http://a", api_key_env: sk-literal-1}]}\ntracing: "\u202eevil"'
     )
-    message = refusal(tmp_path, text, environ)
+    message = load_error(tmp_path, text, environ)
     for secret in ("hush-hush-1", "pa55word", "sk-literal-1", "\u202e"):
         assert secret not in message
     assert "ftp://***@host" in message
     assert "\\u{202e}evil" in message
 
 
-YAMLISH = st.text(st.sampled_from("id: x\n\t-?&*!|>'\"%@`{}[],#~<=$_0.1eE\\\x85\u2028\ufeffé😀"), max_size=60)
+YAML_LIKE = st.text(st.sampled_from("id: x\n\t-?&*!|>'\"%@`{}[],#~<=$_0.1eE\\\x85\u2028\ufeffé😀"), max_size=60)
 SCALARS = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=8))
 KNOWN_KEYS = sorted(
     {field for cls in (Profile, EnvironmentEntry, runner.config.Hardware) for field in cls.__struct_fields__}
@@ -310,7 +312,7 @@ TREES = st.recursive(
 )
 
 
-def loads_or_is_refused(folder: Path, text: str | bytes) -> None:
+def load_or_reject(folder: Path, text: str | bytes) -> None:
     try:
         assert isinstance(load(folder, text, {"A": "1"}), Profile)
     except ConfigError as exc:
@@ -322,12 +324,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("profiles")
 
 
-@given(text=st.one_of(YAMLISH, st.binary(max_size=40)))
+@given(text=st.one_of(YAML_LIKE, st.binary(max_size=40)))
 @example(text='"\\UFFFFFFFF"')
 @example(text="%YAML 1." + "9" * 5000)
 @example(text="!<%ff> a")
 def test_no_text_crashes_the_loader(folder: Path, text: str | bytes) -> None:
-    loads_or_is_refused(folder, text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text)
+    load_or_reject(folder, text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text)
 
 
 @pytest.mark.long
@@ -335,15 +337,15 @@ def test_no_text_crashes_the_loader(folder: Path, text: str | bytes) -> None:
 @example(tree={"x` - at `$.environments.skip[99]": 1})
 @example(tree={"x` - at `$.agent.price[...].a": 1})
 def test_no_tree_crashes_the_loader(folder: Path, tree: dict[str, Any]) -> None:
-    loads_or_is_refused(folder, json.dumps({"id": "x", **tree}))
-    loads_or_is_refused(folder, yaml.safe_dump({"id": "x", **tree}, allow_unicode=True).encode("utf-8", "replace"))
+    load_or_reject(folder, json.dumps({"id": "x", **tree}))
+    load_or_reject(folder, yaml.safe_dump({"id": "x", **tree}, allow_unicode=True).encode("utf-8", "replace"))
 
 
 def test_every_exported_name_exists() -> None:
     assert all(hasattr(runner.config, name) for name in runner.config.__all__)
 
 
-def test_the_documentation_names_every_key() -> None:
+def test_every_key_is_documented() -> None:
     document = Path(__file__).parents[3] / "docs" / "profiles.md"
     text = document.read_text("utf-8")
     sections = [getattr(runner.config, name) for name in runner.config.__all__]
@@ -352,6 +354,6 @@ def test_the_documentation_names_every_key() -> None:
     assert not [key for key in sorted(keys) if f"`{key}`" not in text and f".{key}`" not in text]
 
 
-def test_the_length_of_an_id_is_bounded(tmp_path: Path) -> None:
+def test_the_length_of_an_id_is_limited(tmp_path: Path) -> None:
     assert load(tmp_path, f"id: {'x' * 200}").id == "x" * 200
-    assert "id: expected a text of 1 to 200 characters" in refusal(tmp_path, f"id: {'x' * 201}")
+    assert "id: expected a text of 1 to 200 characters" in load_error(tmp_path, f"id: {'x' * 201}")

@@ -23,7 +23,7 @@ from runner.errors import ConfigError
         ("$SET {SET} $$ $", "$SET {SET} $$ $"),
     ],
 )
-def test_references_expand(text: str, expanded: str) -> None:
+def test_references_are_expanded(text: str, expanded: str) -> None:
     assert expand(text, {"SET": "value", "EMPTY": ""}) == expanded
 
 
@@ -32,9 +32,9 @@ def test_a_value_is_never_expanded_again(value: str) -> None:
     assert expand("${OUTER:-x}", {"OUTER": f"{value}${{INNER}}", "INNER": "bad"}) == f"{value}${{INNER}}"
 
 
-def test_an_unset_variable_without_a_default_is_named() -> None:
-    with pytest.raises(ConfigError, match="NOT_THERE is not set"):
-        expand("a ${NOT_THERE}", {})
+def test_the_error_names_an_unset_variable_without_a_default() -> None:
+    with pytest.raises(ConfigError, match="MISSING is not set"):
+        expand("a ${MISSING}", {})
 
 
 @pytest.mark.parametrize("text", ["${", "${}", "${1A}", "${A:?no}", "${A:-${B}}", "${A-b}", "${A"])
@@ -44,7 +44,7 @@ def test_invalid_references_are_rejected(text: str) -> None:
 
 
 @given(st.text(), st.dictionaries(st.sampled_from(["A", "B"]), st.text()))
-def test_no_text_breaks_the_expansion(text: str, environ: dict[str, str]) -> None:
+def test_no_text_crashes_the_expansion(text: str, environ: dict[str, str]) -> None:
     for candidate in (text, f"${{A:-{text}}}", f"${{{text}}}"):
         try:
             expand(candidate, environ)
@@ -77,7 +77,7 @@ def test_no_text_breaks_the_expansion(text: str, environ: dict[str, str]) -> Non
         ("2024-01-01", "2024-01-01"),
     ],
 )
-def test_scalars_are_read_by_one_rule(text: str, value: object) -> None:
+def test_scalars_of_files_and_variables_are_parsed_alike(text: str, value: object) -> None:
     assert resolve_scalar(text) == value
     assert type(resolve_scalar(text)) is type(value)
     assert parse_yaml(f"key: {text}") == {"key": value}
@@ -87,7 +87,7 @@ def test_scalars_are_read_by_one_rule(text: str, value: object) -> None:
     assert expanded.texts == {("key",): text}
 
 
-def test_a_reference_within_a_text_leaves_a_text() -> None:
+def test_a_reference_within_a_text_expands_to_text() -> None:
     expanded = expand_all({"key": "${A}${B}", "other": " ${A}"}, {"A": "1", "B": "2"})
     assert expanded.data == {"key": "12", "other": " 1"}
     assert not expanded.texts
@@ -99,12 +99,12 @@ def test_keys_are_not_expanded_and_leading_underscores_are_rejected() -> None:
     assert expanded.problems == [(("${A}", 0, "_target_"), "keys must not start with _")]
 
 
-def test_every_problem_is_collected_with_its_place() -> None:
+def test_every_problem_is_collected_with_its_path() -> None:
     problems = expand_all({"a": "${NO}", "b": ["x\x1b", "y\ud800", "\n\t"]}, {}).problems
-    assert [where for where, _ in problems] == [("a",), ("b", 0), ("b", 1)]
+    assert [path for path, _ in problems] == [("a",), ("b", 0), ("b", 1)]
 
 
-def test_nothing_is_shared_after_expansion() -> None:
+def test_expanded_aliases_are_separate_copies() -> None:
     data = expand_all(parse_yaml("a: &x {k: [1]}\nb: *x"), {}).data
     assert isinstance(data, dict)
     assert data["a"] == data["b"]

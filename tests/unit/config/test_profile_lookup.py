@@ -17,25 +17,25 @@ from runner.config import (
 from runner.errors import ConfigError
 
 
-def test_a_name_is_searched_in_three_folders_in_order(tmp_path: Path) -> None:
+def test_a_profile_is_searched_in_three_folders_in_order(tmp_path: Path) -> None:
     user = tmp_path / "home" / "agentgym-console" / "configs"
     local = tmp_path / "configs"
     for folder in (user, local):
         folder.mkdir(parents=True)
     environ = {"XDG_CONFIG_HOME": str(tmp_path / "home")}
 
-    def found() -> str:
+    def loaded_id() -> str:
         return load_profile(None, environ=environ, cwd=tmp_path).id
 
-    assert found() == "field-runner-4090"
+    assert loaded_id() == "field-runner-4090"
     (user / "field-runner-4090.yml").write_text("id: from-user")
-    assert found() == "from-user"
+    assert loaded_id() == "from-user"
     (local / "field-runner-4090.yaml").write_text("id: from-here")
-    assert found() == "from-here"
+    assert loaded_id() == "from-here"
     assert load_profile("field-runner-4090", environ={}, cwd=user, user_config=user).id == "from-user"
 
 
-def test_the_home_folder_is_the_default_place_of_the_user(tmp_path: Path) -> None:
+def test_the_default_user_folder_is_in_the_home_folder(tmp_path: Path) -> None:
     folder = tmp_path / ".config" / "agentgym-console" / "configs"
     folder.mkdir(parents=True)
     (folder / "mine.yaml").write_text("id: mine")
@@ -43,7 +43,7 @@ def test_the_home_folder_is_the_default_place_of_the_user(tmp_path: Path) -> Non
     assert load_profile("mine", environ=environ, cwd=tmp_path).id == "mine"
 
 
-def test_a_path_is_a_path(tmp_path: Path) -> None:
+def test_a_name_with_a_suffix_or_separator_is_a_path(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("id: a")
     (tmp_path / "b").write_text("id: b")
     assert load_profile("a.yaml", environ={}, cwd=tmp_path).id == "a"
@@ -72,7 +72,7 @@ def test_an_unreadable_path_is_an_error(tmp_path: Path) -> None:
         load_profile("/" + "x" * 5000, environ={}, cwd=tmp_path)
 
 
-def test_the_first_given_state_directory_applies(tmp_path: Path) -> None:
+def test_the_state_directory_is_option_then_variable_then_profile_then_default(tmp_path: Path) -> None:
     profile = Profile(id="x", data_dir="from/profile")
     environ = {"AGENTGYM_DATA_DIR": "/from/env", "HOME": "/home/me"}
     assert resolve_data_dir("opt", environ, profile, tmp_path) == tmp_path / "opt"
@@ -83,7 +83,7 @@ def test_the_first_given_state_directory_applies(tmp_path: Path) -> None:
     assert resolve_data_dir("x", {}, profile, Path("sub")).is_absolute()
 
 
-def test_the_first_given_node_name_applies() -> None:
+def test_the_node_name_is_option_then_variable_then_profile_then_host() -> None:
     profile = Profile(id="x", hardware=runner.config.Hardware(node="from-profile"))
     environ = {"AGENTGYM_NODE": "from-env"}
     assert resolve_node("from-option", environ, profile, "host") == "from-option"
@@ -95,7 +95,7 @@ def test_the_first_given_node_name_applies() -> None:
 
 
 @pytest.mark.parametrize("name", ["a b", "a.b", "x" * 65, "a\n", "../x", "\x1b"])
-def test_an_invalid_node_name_is_rejected_not_changed(name: str) -> None:
+def test_an_invalid_node_name_is_rejected(name: str) -> None:
     with pytest.raises(ConfigError, match="--node: expected a name of 1 to 64"):
         resolve_node(name, {}, Profile(id="x"), "host")
     with pytest.raises(ConfigError, match="AGENTGYM_NODE: expected"):
@@ -104,8 +104,8 @@ def test_an_invalid_node_name_is_rejected_not_changed(name: str) -> None:
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read every folder")
 def test_an_unreadable_folder_is_skipped(tmp_path: Path) -> None:
-    closed = tmp_path / "configs"
-    closed.mkdir(mode=0)
+    unreadable = tmp_path / "configs"
+    unreadable.mkdir(mode=0)
     assert load_profile(None, environ={}, cwd=tmp_path).id == "field-runner-4090"
 
 

@@ -76,7 +76,9 @@ def decode_payload(
     return decode(subject, headers, payload, NAMES)
 
 
-def rejection_reason(payload: bytes, subject: str = subjects.EPISODE_COMPLETED, headers: dict[str, str] | None = None) -> str:
+def rejection_reason(
+    payload: bytes, subject: str = subjects.EPISODE_COMPLETED, headers: dict[str, str] | None = None
+) -> str:
     row = decode_payload(payload, subject, headers)
     assert isinstance(row, RawRow), row
     assert row.size == len(payload)
@@ -214,7 +216,10 @@ def test_the_maximum_depth_is_decoded() -> None:
 def test_the_payload_size_is_limited() -> None:
     padding = MAX_BYTES - len(json.dumps({**FIELDS, "more": ""}))
     assert isinstance(decode_payload(json.dumps({**FIELDS, "more": "x" * padding}).encode()), DurableRow)
-    assert rejection_reason(json.dumps({**FIELDS, "more": "x" * (padding + 1)}).encode()) == f"larger than {MAX_BYTES} bytes"
+    assert (
+        rejection_reason(json.dumps({**FIELDS, "more": "x" * (padding + 1)}).encode())
+        == f"larger than {MAX_BYTES} bytes"
+    )
 
 
 @pytest.mark.parametrize(
@@ -287,7 +292,9 @@ def test_arbitrary_bytes_do_not_crash_the_decoder(subject: str, headers: dict[st
 @given(
     subject=SUBJECT, headers=HEADERS, changes=st.dictionaries(st.sampled_from(list(FIELDS)), JSON), cut=st.integers()
 )
-def test_arbitrary_json_does_not_crash_the_decoder(subject: str, headers: dict[str, str] | None, changes: dict[str, Any], cut: int) -> None:
+def test_arbitrary_json_does_not_crash_the_decoder(
+    subject: str, headers: dict[str, str] | None, changes: dict[str, Any], cut: int
+) -> None:
     payload = json.dumps({**FIELDS, **changes}).encode()
     for part in (payload, payload[: cut % len(payload)]):
         decode_payload(part, subject, headers)

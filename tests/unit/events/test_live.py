@@ -28,8 +28,8 @@ from runner.types import (
     TokensStreamed,
     ToolCall,
     Trajectory,
+    events,
 )
-from runner.types import events
 from tests.support.schemas import validate
 
 AT = datetime(2026, 1, 2, tzinfo=UTC)
@@ -150,7 +150,9 @@ def test_long_texts_of_a_stream_delta_are_truncated() -> None:
 
 def test_the_first_timestep_contains_the_reset_observation() -> None:
     reset: Any = [{"role": "system", "content": "play"}]
-    item = round_trip(TimestepPlayed(at=AT, episode_id="e", seq=1, step=make_step(), reset_observation=reset), "timestep")
+    item = round_trip(
+        TimestepPlayed(at=AT, episode_id="e", seq=1, step=make_step(), reset_observation=reset), "timestep"
+    )
     assert isinstance(item, Timestep)
     assert item.reset_observation == reset
 

@@ -1,3 +1,5 @@
+"""Request bodies, parsed replies and error responses of chat completions."""
+
 from __future__ import annotations
 
 import json
@@ -12,8 +14,8 @@ from runner.inference.errors import EndpointFailure, Reason, response_failure
 from runner.inference.providers import Target
 from runner.inference.sse import StreamAccumulator
 from runner.types import Chat, Tokens, ToolSchema
+from tests.support.json_values import JSON_VALUES
 from tests.support.rude_model import USAGE, chat_completion
-from tests.unit.inference.test_sse import JSON
 
 TARGET = Target(kind="openai", url="http://x/v1/chat/completions", model="m")
 TOOLS: list[ToolSchema] = [{"type": "function", "function": {"name": "up", "parameters": {"type": "object"}}}]
@@ -25,14 +27,14 @@ CHAT: Chat = [
 ]
 
 
-def body(question: InferenceQuestion, *, use_tools: bool = False, episode_id: str | None = None) -> dict[str, Any]:
+def sent_body(question: InferenceQuestion, *, use_tools: bool = False, episode_id: str | None = None) -> dict[str, Any]:
     sent: dict[str, Any] = json.loads(request_body(question, TARGET, use_tools=use_tools, episode_id=episode_id))
     return sent
 
 
-def test_what_is_sent() -> None:
+def test_a_request_body_contains_all_settings() -> None:
     question = InferenceQuestion(messages=CHAT, tools=TOOLS, temperature=0.5, max_tokens=9, stream=True)
-    assert body(question, use_tools=True, episode_id="e") == {
+    assert sent_body(question, use_tools=True, episode_id="e") == {
         "model": "m",
         "messages": [CHAT[0], {"role": "assistant", "content": None, "tool_calls": [CALL]}, CHAT[2]],
         "tools": TOOLS,
@@ -44,12 +46,12 @@ def test_what_is_sent() -> None:
     }
 
 
-def test_what_is_not_set_is_not_sent() -> None:
-    assert set(body(InferenceQuestion(messages=CHAT[:1]))) == {"model", "messages"}
+def test_unset_settings_are_not_sent() -> None:
+    assert set(sent_body(InferenceQuestion(messages=CHAT[:1]))) == {"model", "messages"}
 
 
-def test_without_tools_the_chat_is_plain_text() -> None:
-    sent = body(InferenceQuestion(messages=CHAT, tools=TOOLS))
+def test_without_tools_tool_calls_are_sent_as_text() -> None:
+    sent = sent_body(InferenceQuestion(messages=CHAT, tools=TOOLS))
     assert "tools" not in sent
     assert sent["messages"][1:] == [
         {"role": "assistant", "content": "up({})"},
@@ -59,20 +61,20 @@ def test_without_tools_the_chat_is_plain_text() -> None:
 
 def test_lone_surrogates_can_be_sent() -> None:
     assert (
-        body(InferenceQuestion(messages=[{"role": "user", "content": "a\ud800b"}]))["messages"][0]["content"] == "a?b"
+        sent_body(InferenceQuestion(messages=[{"role": "user", "content": "a\ud800b"}]))["messages"][0]["content"] == "a?b"
     )
 
 
-def parsed(message: dict[str, Any], **fields: Any) -> Any:  # noqa: ANN401
+def parse(message: dict[str, Any], **fields: Any) -> Any:  # noqa: ANN401
     return parse_reply(json.dumps(chat_completion(message, **fields)).encode())
 
 
-def test_a_reply() -> None:
+def test_a_reply_has_text_reasoning_tokens_and_episode_id() -> None:
     usage = USAGE | {
         "completion_tokens_details": {"reasoning_tokens": 50},
         "prompt_tokens_details": {"cached_tokens": 7},
     }
-    reply = parsed({"content": "up", "reasoning": "why"}, usage=usage, episode_id="e")
+    reply = parse({"content": "up", "reasoning": "why"}, usage=usage, episode_id="e")
     assert reply.message() == {"role": "assistant", "content": "up", "reasoning_content": "why"}
     assert (reply.tokens, reply.episode_id) == (Tokens(1000, 200, 50, 7), "e")
 
@@ -86,12 +88,12 @@ def test_a_reply() -> None:
         ({"content": "a\ud800"}, "a\\ud800", ""),
     ],
 )
-def test_where_texts_are_found(message: dict[str, Any], content: str, reasoning: str) -> None:
-    reply = parsed(message)
+def test_text_and_reasoning_are_read_from_all_known_fields(message: dict[str, Any], content: str, reasoning: str) -> None:
+    reply = parse(message)
     assert (reply.content, reply.reasoning) == (content, reasoning)
 
 
-def test_tool_calls_of_odd_shapes() -> None:
+def test_malformed_tool_calls_are_repaired_or_dropped() -> None:
     calls = [
         {"function": {"name": "up", "arguments": {"n": 1}}},
         {"id": 5, "function": {"name": "up", "arguments": "not json"}},
@@ -99,7 +101,7 @@ def test_tool_calls_of_odd_shapes() -> None:
         {"function": {"arguments": "{}"}},
         "nonsense",
     ]
-    assert [(c["id"], c["function"]["arguments"]) for c in parsed({"tool_calls": calls}).tool_calls] == [
+    assert [(c["id"], c["function"]["arguments"]) for c in parse({"tool_calls": calls}).tool_calls] == [
         ("call_0", '{"n":1}'),
         ("call_1", "not json"),
         ("c", "{}"),
@@ -107,26 +109,26 @@ def test_tool_calls_of_odd_shapes() -> None:
 
 
 @pytest.mark.parametrize("usage", [None, [], "many", {}, {"prompt_tokens": -1, "completion_tokens": True}])
-def test_usage_that_is_none(usage: object) -> None:
-    tokens = parsed({"content": "up"}, usage=usage).tokens
+def test_an_invalid_usage_is_ignored(usage: object) -> None:
+    tokens = parse({"content": "up"}, usage=usage).tokens
     assert tokens is None or tokens == Tokens()
 
 
-NO_ANSWERS = [b"", b"null", b"[]", b"{}", b"<html>", b'{"choices": []}', b'{"choices": 5}', b"[" * 100_000, b"\xff\xfe"]
+INVALID_BODIES = [b"", b"null", b"[]", b"{}", b"<html>", b'{"choices": []}', b'{"choices": 5}', b"[" * 100_000, b"\xff\xfe"]
 
 
 @pytest.mark.parametrize(
     "data",
-    [*NO_ANSWERS, b'{"choices": [{"message": {"content": null}}]}', b'{"error": "busy"}', b"1" * 5000],
+    [*INVALID_BODIES, b'{"choices": [{"message": {"content": null}}]}', b'{"error": "busy"}', b"1" * 5000],
 )
-def test_bodies_that_are_no_answer(data: bytes) -> None:
+def test_bodies_without_an_answer_are_failures(data: bytes) -> None:
     with pytest.raises(EndpointFailure):
         parse_reply(data)
 
 
 @settings(max_examples=80, deadline=None)
-@given(JSON.map(lambda value: json.dumps({"choices": [value]}).encode()) | st.binary(max_size=50))
-def test_no_body_is_worse_than_a_failure(data: bytes) -> None:
+@given(JSON_VALUES.map(lambda value: json.dumps({"choices": [value]}).encode()) | st.binary(max_size=50))
+def test_any_body_gives_a_message_or_a_failure(data: bytes) -> None:
     try:
         message = parse_reply(data).message()
     except EndpointFailure:
@@ -135,7 +137,7 @@ def test_no_body_is_worse_than_a_failure(data: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "said", "reason"),
+    ("status", "body_text", "reason"),
     [
         (429, b"", "busy"),
         (500, b"oops", "server"),
@@ -156,23 +158,23 @@ def test_no_body_is_worse_than_a_failure(data: bytes) -> None:
         (204, b"", "reply"),
     ],
 )
-def test_what_a_status_means(status: int, said: bytes, reason: Reason) -> None:
-    assert response_failure(status, said, str).reason == reason
+def test_each_status_has_a_failure_reason(status: int, body_text: bytes, reason: Reason) -> None:
+    assert response_failure(status, body_text, str).reason == reason
 
 
 @pytest.mark.parametrize(
-    "said",
+    "body_text",
     [
         '{"error": {"message": "registry.ollama.ai/library/x does not support tools"}}',
         '{"message": "\\"auto\\" tool choice requires --enable-auto-tool-choice"}',
     ],
 )
-def test_refused_tools_are_told_apart(said: str) -> None:
-    assert response_failure(400, said.encode(), str).no_tools
+def test_a_rejection_of_tools_is_detected(body_text: str) -> None:
+    assert response_failure(400, body_text.encode(), str).no_tools
     assert not response_failure(400, b"too long", str).no_tools
 
 
-def test_what_an_error_quotes_is_masked_and_on_one_line() -> None:
+def test_quoted_text_in_errors_is_masked_and_on_one_line() -> None:
     failure = response_failure(500, b'{"detail": "bad\\nkey sk-1\\u001b[2J"}', lambda text: text.replace("sk-1", "***"))
     assert str(failure) == "HTTP 500: bad␊key ***␛[2J"
 
@@ -185,10 +187,10 @@ def test_what_an_error_quotes_is_masked_and_on_one_line() -> None:
         (["call_1", "", "call_1"], ["call_1", "call_0", "call_2"]),
     ],
 )
-def test_calls_get_ids_of_their_own(given: list[str], ids: list[str]) -> None:
+def test_tool_calls_get_unique_ids(given: list[str], ids: list[str]) -> None:
     calls = [{"index": n, "id": id, "function": {"name": "up"}} for n, id in enumerate(given)]
     message = {"role": "assistant", "content": None, "tool_calls": calls}
-    assembly = StreamAccumulator(lambda: 0.0)
-    assembly.add(json.dumps({"choices": [{"delta": message, "finish_reason": "tool_calls"}]}).encode())
-    for reply in (parse_reply(json.dumps(chat_completion(message)).encode()), assembly.result()):
+    accumulator = StreamAccumulator(lambda: 0.0)
+    accumulator.add(json.dumps({"choices": [{"delta": message, "finish_reason": "tool_calls"}]}).encode())
+    for reply in (parse_reply(json.dumps(chat_completion(message)).encode()), accumulator.result()):
         assert [call["id"] for call in reply.tool_calls] == ids

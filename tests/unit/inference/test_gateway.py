@@ -1,3 +1,5 @@
+"""Inference through a real TensorZero gateway."""
+
 from __future__ import annotations
 
 import json
@@ -22,28 +24,28 @@ from tests.support.tensorzero_gateway import Gateway
 
 @pytest.fixture(scope="module")
 def provider() -> Iterator[RudeModel]:
-    with RudeModel(completion_response("up")) as running:
-        yield running
+    with RudeModel(completion_response("up")) as server:
+        yield server
 
 
 @pytest.fixture(scope="module")
 def gateway(provider: RudeModel, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     folder = tmp_path_factory.mktemp("gateway")
-    with Gateway(folder, provider.url.removesuffix("/chat/completions"), ("qwen35_9b", "other")) as running:
-        yield running
+    with Gateway(folder, provider.url.removesuffix("/chat/completions"), ("qwen35_9b", "other")) as server:
+        yield server
 
 
 @pytest.fixture(autouse=True)
-def fresh(provider: RudeModel) -> None:
+def _clear_requests(provider: RudeModel) -> None:
     provider.requests.clear()
 
 
 def manager_of(gateway: Gateway, **agent: object) -> InferenceManager:
-    """As the default profile: another path than the gateway's, and the model's bare name."""
+    """Return a manager with the default profile's URL path, which is not the gateway's, and plain model name."""
     return InferenceManager(agent_settings(mode="api", api_endpoint=gateway.url, **agent), {})
 
 
-async def test_the_default_profile_is_understood_and_the_episode_kept(gateway: Gateway, provider: RudeModel) -> None:
+async def test_the_default_profile_works_and_keeps_the_gateways_episode_id(gateway: Gateway, provider: RudeModel) -> None:
     provider.script = [completion_response("up")]
     manager = manager_of(gateway, temperature=0.5, max_tokens=100)
     session = manager.session(episode_header())
@@ -51,20 +53,20 @@ async def test_the_default_profile_is_understood_and_the_episode_kept(gateway: G
     assert (first.message, first.usage.endpoint) == ({"role": "assistant", "content": "up"}, "gateway")
     assert second.usage.tokens == Tokens(1000, 200)
     assert manager.endpoints[0].kind == "tensorzero"
-    assert len(session._gateway_ids) == 1  # and the gateway accepted it in the second request, which it checks
+    assert len(session._gateway_ids) == 1  # the gateway validates the id in the second request
     assert [request.json()["model"] for request in provider.chat_requests] == ["qwen35_9b"] * 2
 
 
-async def test_streams_tools_and_thoughts_come_through(gateway: Gateway, provider: RudeModel) -> None:
+async def test_streams_tools_and_reasoning_pass_through(gateway: Gateway, provider: RudeModel) -> None:
     call = {"id": "c1", "type": "function", "function": {"name": "up", "arguments": "{}"}}
-    thinking = {"role": "assistant", "content": None, "reasoning_content": "hm", "tool_calls": [call]}
+    reply = {"role": "assistant", "content": None, "reasoning_content": "hm", "tool_calls": [call]}
     provider.script = [
         stream_response(streamed_answer(["go ", "up"])),
-        http_response(200, json.dumps(chat_completion(thinking, "tool_calls")).encode()),
+        http_response(200, json.dumps(chat_completion(reply, "tool_calls")).encode()),
     ]
-    told: list[StreamDelta] = []
-    streamed = await infer(manager_of(gateway, stream=True), on_delta=told.append)
-    assert (streamed.message["content"], streamed.usage.tokens, "".join(piece.text for piece in told)) == (
+    deltas: list[StreamDelta] = []
+    streamed = await infer(manager_of(gateway, stream=True), on_delta=deltas.append)
+    assert (streamed.message["content"], streamed.usage.tokens, "".join(delta.text for delta in deltas)) == (
         "go up",
         Tokens(1000, 200),
         "go up",
@@ -79,7 +81,7 @@ async def test_streams_tools_and_thoughts_come_through(gateway: Gateway, provide
     assert [message["role"] for message in provider.chat_requests[-1].json()["messages"]] == ["user", "assistant", "tool"]
 
 
-async def test_the_check_costs_no_inference(gateway: Gateway, provider: RudeModel) -> None:
+async def test_a_health_check_runs_no_model(gateway: Gateway, provider: RudeModel) -> None:
     (known,) = await manager_of(gateway).check()
     (unknown,) = await manager_of(gateway, model="unheard_of").check()
     assert (known.status, unknown.status) == ("up", "misconfigured")
@@ -88,13 +90,13 @@ async def test_the_check_costs_no_inference(gateway: Gateway, provider: RudeMode
     assert provider.chat_requests == []
 
 
-async def test_a_model_without_tools_is_recognised_through_the_gateway(gateway: Gateway, provider: RudeModel) -> None:
+async def test_a_model_without_tools_is_detected_through_the_gateway(gateway: Gateway, provider: RudeModel) -> None:
     provider.script = [http_response(400, b'{"error": {"message": "m does not support tools"}}'), completion_response("up")]
     inference = await infer(manager_of(gateway), tools=TOOLS)
     assert (inference.message["content"], inference.used_tools) == ("up", False)
 
 
-async def test_the_gateway_dies_and_the_fallback_says_so(provider: RudeModel, tmp_path: Path) -> None:
+async def test_the_fallback_answers_after_the_gateway_dies(provider: RudeModel, tmp_path: Path) -> None:
     provider.script = [completion_response("up")]
     base = provider.url.removesuffix("/chat/completions")
     with Gateway(tmp_path, base) as gateway:

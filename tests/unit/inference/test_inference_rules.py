@@ -1,3 +1,5 @@
+"""Rules of inference: endpoint chains, circuit breakers, costs, and keys that are masked."""
+
 from __future__ import annotations
 
 import json
@@ -23,8 +25,8 @@ MODEL, FUNCTION = "tensorzero::model_name::", "tensorzero::function_name::f"
 NOW = datetime(2025, 1, 1, 12, 0, 0, tzinfo=UTC)
 
 
-class Ticker:
-    """A monotonic clock that stands still."""
+class ManualClock:
+    """A monotonic clock that the test advances through ``now``."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -33,12 +35,12 @@ class Ticker:
         return self.now
 
 
-def test_the_chain_of_a_profile() -> None:
-    further = (
+def test_a_profile_resolves_to_a_chain_of_named_endpoints() -> None:
+    endpoints = (
         EndpointConfig(url="https://h.example/v1", model="m"),
         EndpointConfig(url="https://h.example/v2", name="gateway"),
     )
-    settings = AgentSettings(endpoints=further)
+    settings = AgentSettings(endpoints=endpoints)
     assert [(spec.name, spec.kind, spec.model) for spec in resolve_endpoints(settings, {})] == [
         ("gateway", "auto", None),
         ("h.example", "auto", "m"),
@@ -47,13 +49,13 @@ def test_the_chain_of_a_profile() -> None:
     ]
 
 
-def test_local_leaves_the_gateway_out_and_no_fallback_leaves_ollama_out() -> None:
+def test_local_mode_omits_the_gateway_and_no_fallback_omits_ollama() -> None:
     settings = AgentSettings(mode="local", endpoints=(EndpointConfig(url="http://h/v1"),), local_fallback=None)
     assert [spec.name for spec in resolve_endpoints(settings, {})] == ["h"]
 
 
 @pytest.mark.parametrize(
-    ("told", "url"),
+    ("variable", "url"),
     [
         ("", "http://127.0.0.1:11434"),
         ("0.0.0.0", "http://127.0.0.1:11434"),
@@ -67,16 +69,16 @@ def test_local_leaves_the_gateway_out_and_no_fallback_leaves_ollama_out() -> Non
         ("x:99999", "http://127.0.0.1:11434"),
     ],
 )
-def test_ollama_host(told: str, url: str) -> None:
-    assert ollama_url({"OLLAMA_HOST": told}) == url
+def test_ollama_host_is_normalized_to_a_url(variable: str, url: str) -> None:
+    assert ollama_url({"OLLAMA_HOST": variable}) == url
 
 
-def test_a_shown_url_holds_no_secret() -> None:
+def test_a_displayed_url_contains_no_secret() -> None:
     assert safe_url("https://user:pass@h.example:8443/v1?api_key=1") == "https://***@h.example:8443/v1"
 
 
 @pytest.mark.parametrize(
-    ("kind", "url", "model", "asked", "sent"),
+    ("kind", "url", "model", "target_url", "target_model"),
     [
         ("tensorzero", "http://g:3030/v1/chat/completions", "m", f"http://g:3030{GATEWAY_PATH}", f"{MODEL}m"),
         ("tensorzero", "http://g", FUNCTION, f"http://g{GATEWAY_PATH}", FUNCTION),
@@ -86,23 +88,23 @@ def test_a_shown_url_holds_no_secret() -> None:
         ("ollama", "http://127.0.0.1:11434", "m", "http://127.0.0.1:11434/v1/chat/completions", "m"),
     ],
 )
-def test_what_is_asked_of_each_kind(kind: Kind, url: str, model: str, asked: str, sent: str) -> None:
+def test_each_kind_has_its_url_and_model_name(kind: Kind, url: str, model: str, target_url: str, target_model: str) -> None:
     target = resolve_target(EndpointSpec(name="x", url=url), kind, model)
-    assert (target.url, target.model) == (asked, sent)
+    assert (target.url, target.model) == (target_url, target_model)
 
 
-def failure(reason: Reason, retry_after_s: float | None = None) -> EndpointFailure:
+def make_failure(reason: Reason, retry_after_s: float | None = None) -> EndpointFailure:
     return EndpointFailure(reason, "broken", retry_after_s=retry_after_s)
 
 
-def test_a_dead_endpoint_rests_longer_each_time_and_is_then_tried_by_one_alone() -> None:
-    clock = Ticker()
+def test_a_failed_endpoint_waits_longer_each_time_and_then_admits_one_request() -> None:
+    clock = ManualClock()
     breaker = CircuitBreaker(clock)
-    for rest_s in (1, 2, 4):
+    for wait_s in (1, 2, 4):
         assert breaker.try_enter()
-        breaker.record_failure(failure("connection"), "refused")
-        assert (breaker.wait_s(), breaker.try_enter(), breaker.cause) == (rest_s, False, "refused")
-        clock.now += rest_s
+        breaker.record_failure(make_failure("connection"), "refused")
+        assert (breaker.wait_s(), breaker.try_enter(), breaker.cause) == (wait_s, False, "refused")
+        clock.now += wait_s
     assert breaker.try_enter()
     assert not breaker.try_enter()
     breaker.record_success()
@@ -110,10 +112,10 @@ def test_a_dead_endpoint_rests_longer_each_time_and_is_then_tried_by_one_alone()
     assert breaker.try_enter()
 
 
-def test_the_one_who_tries_may_give_up_or_vanish() -> None:
-    clock = Ticker()
+def test_a_trial_request_that_leaves_or_expires_admits_the_next() -> None:
+    clock = ManualClock()
     breaker = CircuitBreaker(clock)
-    breaker.record_failure(failure("connection"), "")
+    breaker.record_failure(make_failure("connection"), "")
     clock.now += 1
     assert breaker.try_enter()
     breaker.leave()
@@ -122,27 +124,27 @@ def test_the_one_who_tries_may_give_up_or_vanish() -> None:
     assert breaker.try_enter()
 
 
-def test_what_hung_rests_long_and_an_error_not_before_the_third() -> None:
-    hung, erring = CircuitBreaker(Ticker()), CircuitBreaker(Ticker())
-    hung.record_failure(failure("timeout"), "")
+def test_a_timeout_waits_long_and_server_errors_wait_from_the_third() -> None:
+    hung, erring = CircuitBreaker(ManualClock()), CircuitBreaker(ManualClock())
+    hung.record_failure(make_failure("timeout"), "")
     assert hung.wait_s() == 30
-    for rest_s in (0, 0, 1):
-        erring.record_failure(failure("server"), "")
-        assert erring.wait_s() == rest_s
+    for wait_s in (0, 0, 1):
+        erring.record_failure(make_failure("server"), "")
+        assert erring.wait_s() == wait_s
 
 
-def test_many_failures_at_the_same_time_are_one() -> None:
-    breaker = CircuitBreaker(Ticker())
+def test_simultaneous_failures_count_once() -> None:
+    breaker = CircuitBreaker(ManualClock())
     for _ in range(8):
-        breaker.record_failure(failure("connection"), "")
+        breaker.record_failure(make_failure("connection"), "")
     assert breaker.wait_s() == 1
 
 
-def test_what_the_endpoint_asks_for_counts() -> None:
-    breaker = CircuitBreaker(Ticker())
-    breaker.record_failure(failure("busy", retry_after_s=7), "busy")
+def test_the_longest_requested_wait_applies() -> None:
+    breaker = CircuitBreaker(ManualClock())
+    breaker.record_failure(make_failure("busy", retry_after_s=7), "busy")
     assert breaker.wait_s() == 7
-    breaker.record_failure(failure("busy", retry_after_s=3), "busy")
+    breaker.record_failure(make_failure("busy", retry_after_s=3), "busy")
     assert breaker.wait_s() == 7
 
 
@@ -167,11 +169,11 @@ def test_what_the_endpoint_asks_for_counts() -> None:
         ("Xxx, 99 Foo 2025 GMT", None),
     ],
 )
-def test_retry_after(header: str | None, seconds: float | None) -> None:
+def test_retry_after_is_parsed_as_seconds_or_date(header: str | None, seconds: float | None) -> None:
     assert retry_after_s(header, NOW) == seconds
 
 
-def test_pauses_grow_and_are_half_chance() -> None:
+def test_pauses_grow_and_are_half_random() -> None:
     assert [pause_s(round, min) for round in (1, 2)] == [0.25, 0.5]
     assert [pause_s(round, max) for round in (1, 2)] == [0.5, 1.0]
 
@@ -185,11 +187,11 @@ def test_pauses_grow_and_are_half_chance() -> None:
         (Price(prompt_per_mtok=1, completion_per_mtok=10, reasoning_per_mtok=1), 1000 + 1500 + 50),
     ],
 )
-def test_cost(price: Price | None, cost: float | None) -> None:
+def test_the_cost_depends_on_the_price_of_each_token_type(price: Price | None, cost: float | None) -> None:
     assert token_cost(Tokens(1000, 200, 50, 400), price) == (None if cost is None else cost / 1e6)
 
 
-def test_more_cached_tokens_than_there_were_cost_no_less_than_nothing() -> None:
+def test_a_cost_is_never_negative() -> None:
     assert token_cost(Tokens(10, 0, 5, 99), Price(prompt_per_mtok=1, cached_per_mtok=0)) == 0
 
 
@@ -204,11 +206,11 @@ def test_more_cached_tokens_than_there_were_cost_no_less_than_nothing() -> None:
         ("up </think> down", "up", "down"),
     ],
 )
-def test_thinking_is_split_off(text: str, thought: str, answer: str) -> None:
+def test_thinking_is_separated_from_the_answer(text: str, thought: str, answer: str) -> None:
     assert split_thinking(text) == (thought, answer)
 
 
-def test_keys() -> None:
+def test_an_api_key_is_read_from_its_variable() -> None:
     spec = EndpointSpec(name="x", url="http://x", api_key_env="MINE")
     assert read_api_key(spec, "openai", {"MINE": " abc "}) == "abc"
     for environ in ({}, {"MINE": ""}, {"MINE": "a\nb"}, {"MINE": "ä"}):
@@ -216,24 +218,24 @@ def test_keys() -> None:
             read_api_key(spec, "openai", environ)
 
 
-@pytest.mark.parametrize("written", [str, lambda text: text.replace("/", "\\/")])
-def test_a_key_in_arguments_is_masked_however_it_is_escaped(written: Callable[[str], str]) -> None:
+@pytest.mark.parametrize("escape", [str, lambda text: text.replace("/", "\\/")])
+def test_a_key_in_tool_arguments_is_masked_in_any_escaping(escape: Callable[[str], str]) -> None:
     key = 'sk-"0123/456\\789"abc'
-    call = tool_call(0, "c", "up", written(json.dumps({"key": key, "to": "1"})))
-    kept = redact_key(ModelReply(content=f"it is {key}", tool_calls=[call]), key)
-    assert json.loads(kept.tool_calls[0]["function"]["arguments"]) == {"key": "***", "to": "1"}
-    assert kept.content == "it is ***"
+    call = tool_call(0, "c", "up", escape(json.dumps({"key": key, "to": "1"})))
+    redacted = redact_key(ModelReply(content=f"it is {key}", tool_calls=[call]), key)
+    assert json.loads(redacted.tool_calls[0]["function"]["arguments"]) == {"key": "***", "to": "1"}
+    assert redacted.content == "it is ***"
 
 
-def test_a_connection_that_is_not_made_in_time_rests_as_what_hangs() -> None:
-    breaker = CircuitBreaker(Ticker())
+def test_a_connect_timeout_waits_as_long_as_a_timeout() -> None:
+    breaker = CircuitBreaker(ManualClock())
     with pytest.raises(EndpointFailure, match="no connection within 5 s") as raised, translate_errors(str):
         raise httpx.ConnectTimeout("")
     breaker.record_failure(raised.value, "")
     assert breaker.wait_s() == 30
 
 
-def test_the_gateways_key_goes_to_gateways_alone() -> None:
+def test_the_gateways_key_is_sent_only_to_gateways() -> None:
     spec = EndpointSpec(name="gateway", url="http://x", optional_key_env="TENSORZERO_API_KEY")
     environ = {"TENSORZERO_API_KEY": "sk-t0"}
     assert read_api_key(spec, "tensorzero", environ) == "sk-t0"
@@ -242,28 +244,28 @@ def test_the_gateways_key_goes_to_gateways_alone() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 3, 7, 100])
-def test_a_key_in_pieces_is_not_told(size: int) -> None:
+def test_a_key_split_over_deltas_is_masked(size: int) -> None:
     keyless = KeyFilter("sk-abcdabc")
     text = "a sk-abcd sk-abcdabc b sk-abcdsk-abcdabc sk-a"
-    told = [keyless.add(text[start : start + size]) for start in range(0, len(text), size)]
-    assert "".join([*told, keyless.flush()]) == "a sk-abcd *** b sk-abcd*** sk-a"
+    emitted = [keyless.add(text[start : start + size]) for start in range(0, len(text), size)]
+    assert "".join([*emitted, keyless.flush()]) == "a sk-abcd *** b sk-abcd*** sk-a"
 
 
 @pytest.mark.parametrize("size", [1, 2, 5, 100])
-def test_a_key_in_the_pieces_of_a_tool_call_is_not_told(size: int) -> None:
-    key, told = 'sk-a/b"c\\d', list[StreamDelta]()
-    keyless = DeltaFilter(key, told.append)
+def test_a_key_split_over_tool_call_deltas_is_masked(size: int) -> None:
+    key, emitted = 'sk-a/b"c\\d', list[StreamDelta]()
+    keyless = DeltaFilter(key, emitted.append)
     quoted = json.dumps({"key": key})
     for number, text in enumerate([quoted, quoted.replace("/", "\\/")]):
         for start in range(0, len(text), size):
-            between = StreamDelta(text=key[start : start + 1], part="reasoning", n=1)
-            for piece in (
+            reasoning = StreamDelta(text=key[start : start + 1], part="reasoning", n=1)
+            for delta in (
                 StreamDelta(text=text[start : start + size], part="call", call=number, tool=key, n=1),
-                between,
+                reasoning,
             ):
-                keyless.add(piece)
+                keyless.add(delta)
     keyless.flush()
-    calls = ["".join(piece.text for piece in told if (piece.part, piece.call) == ("call", n)) for n in (0, 1)]
+    calls = ["".join(delta.text for delta in emitted if (delta.part, delta.call) == ("call", n)) for n in (0, 1)]
     assert calls == ['{"key": "***"}'] * 2
-    assert {piece.tool for piece in told} == {"***", ""}
-    assert key not in "".join(piece.text for piece in told if piece.part == "reasoning")
+    assert {delta.tool for delta in emitted} == {"***", ""}
+    assert key not in "".join(delta.text for delta in emitted if delta.part == "reasoning")

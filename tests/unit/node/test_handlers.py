@@ -235,7 +235,7 @@ def test_a_known_batch_id_is_accepted_only_with_the_same_request(
     assert send_request("start", **{**request, "envs": ["maze"], "agent": "Oracle"})["result"] == started
     error = send_request("start", **{**request, **other, "resume": resume})["error"]
     (name,) = other
-    assert (error["code"], error["hint"]) == ("error", "use a new batch_id for a different request")
+    assert (error["code"], error["hint"]) == ("refused", "use a new batch_id for a different request")
     assert f"differs in {name}" in error["message"]
 
 

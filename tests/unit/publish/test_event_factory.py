@@ -30,18 +30,11 @@ def index(tmp_path: Path) -> Iterator[EpisodeIndex]:
     index.close()
 
 
-@pytest.fixture
-def outbox(tmp_path: Path) -> Iterator[Outbox]:
-    outbox = Outbox(tmp_path / "outbox.sqlite")
-    yield outbox
-    outbox.close()
-
-
-def _recording(index: EpisodeIndex) -> RecordedEpisode:
+def _new_episode(index: EpisodeIndex) -> RecordedEpisode:
     return RecordedEpisode(index._store, index, node="node1", profile="lab", model="small", task_index=7)
 
 
-def _result(**fields: object) -> BatchResult:
+def _batch_result(**fields: object) -> BatchResult:
     known: dict[str, object] = {
         "batch_id": new_id(),
         "battery_id": None,
@@ -67,8 +60,8 @@ def _result(**fields: object) -> BatchResult:
     return msgspec.convert({**known, **fields}, BatchResult)
 
 
-def test_an_episode_as_an_event(index: EpisodeIndex) -> None:
-    record = _recording(index).record_episode()
+def test_an_episode_event_contains_the_record(index: EpisodeIndex) -> None:
+    record = _new_episode(index).record_episode()
     event = episode_event(record, NAMES)
     assert (event.id, event.source, event.time) == (f"episode:{record.episode_id}", "node1", END)
     assert event.subject == event.type == "agentgym.episode.completed.v1"
@@ -93,14 +86,14 @@ def test_an_episode_as_an_event(index: EpisodeIndex) -> None:
     }
 
 
-def test_file_and_index_give_the_same_event(index: EpisodeIndex) -> None:
-    record = _recording(index).record_episode(duration_s=0.1 + 0.2, outcome=Outcome.TRUNCATED, success=False)
+def test_a_file_and_its_index_row_produce_the_same_event(index: EpisodeIndex) -> None:
+    record = _new_episode(index).record_episode(duration_s=0.1 + 0.2, outcome=Outcome.TRUNCATED, success=False)
     (row,) = index.recent()
     assert episode_event(row, NAMES) == episode_event(record, NAMES)
 
 
-def test_a_batch_as_an_event() -> None:
-    result = _result(tokens=Tokens(30, 6, 2, 1), cost=0.5, latency_s=1.25)
+def test_a_batch_event_contains_the_result() -> None:
+    result = _batch_result(tokens=Tokens(30, 6, 2, 1), cost=0.5, latency_s=1.25)
     now = datetime(2026, 1, 2, tzinfo=timezone(timedelta(hours=2)))
     event = batch_event(result, NAMES, node="node1", time=now)
     assert (event.id, event.source, event.time) == (f"batch:{result.batch_id}", "node1", now)
@@ -123,15 +116,15 @@ def test_a_batch_as_an_event() -> None:
     )
 
 
-def test_a_batch_is_announced_once(outbox: Outbox) -> None:
-    result = _result()
+def test_a_batch_event_is_added_once(outbox: Outbox) -> None:
+    result = _batch_result()
     assert outbox.add(batch_event(result, NAMES, node="node1", time=END)) == 1
     outbox.ack(LOCAL, [Ack(f"batch:{result.batch_id}", "S", 1)])
-    again = msgspec.structs.replace(result, n_episodes=3)
-    assert outbox.add(batch_event(again, NAMES, node="node1", time=END)) == 0
+    changed = msgspec.structs.replace(result, n_episodes=3)
+    assert outbox.add(batch_event(changed, NAMES, node="node1", time=END)) == 0
 
 
-def test_a_status_as_an_event() -> None:
+def test_a_status_event_contains_the_status() -> None:
     boot = new_id()
     event = status_event("idle", NAMES, n=3, role="node", node="node1", profile="lab", boot=boot, pid=42, time=END)
     assert (event.id, event.type) == (f"status:{boot}:3", "agentgym.field.status.v1")
@@ -140,8 +133,8 @@ def test_a_status_as_an_event() -> None:
     assert msgspec.json.decode(event.payload, type=FieldStatus) == status
 
 
-def test_subjects_are_the_profiles_and_types_stay(index: EpisodeIndex) -> None:
-    record = _recording(index).record_episode()
+def test_subjects_come_from_the_profile_and_types_are_fixed(index: EpisodeIndex) -> None:
+    record = _new_episode(index).record_episode()
     event = episode_event(record, OTHER_NAMES)
     assert (event.subject, event.type) == ("lab.episodes", "agentgym.episode.completed.v1")
     headers = headers_for(event.type, event.id, event.source, event.time)
@@ -151,8 +144,8 @@ def test_subjects_are_the_profiles_and_types_stay(index: EpisodeIndex) -> None:
     assert decoded.id == event.id
 
 
-def test_what_is_missing_is_enqueued_the_oldest_first(index: EpisodeIndex, outbox: Outbox) -> None:
-    ids = sorted(_recording(index).record_episode().episode_id for _ in range(4))
+def test_missing_events_are_enqueued_oldest_first(index: EpisodeIndex, outbox: Outbox) -> None:
+    ids = sorted(_new_episode(index).record_episode().episode_id for _ in range(4))
     index.reconcile()
     outbox.add(episode_event(index._store.load(ids[1]), NAMES))
     assert enqueue_missing(index, outbox, NAMES) == 3
@@ -160,24 +153,26 @@ def test_what_is_missing_is_enqueued_the_oldest_first(index: EpisodeIndex, outbo
     assert enqueue_missing(index, outbox, NAMES) == 0
 
 
-def test_an_outbox_that_was_lost_is_filled_from_the_files(index: EpisodeIndex, outbox: Outbox) -> None:
-    events = [episode_event(_recording(index).record_episode(), NAMES) for _ in range(3)]
+def test_a_lost_outbox_is_refilled_from_the_episode_files(index: EpisodeIndex, outbox: Outbox) -> None:
+    events = [episode_event(_new_episode(index).record_episode(), NAMES) for _ in range(3)]
     outbox.add(*events)
     outbox.close()
-    outbox.path.write_bytes(b"nothing that SQLite knows" * 100)
-    again = Outbox(outbox.path)
-    assert enqueue_missing(index, again, NAMES) == 3
-    assert again.pending(LOCAL, 9) == sorted(events, key=lambda event: event.id)
-    again.close()
+    outbox.path.write_bytes(b"not a SQLite database" * 100)
+    reopened = Outbox(outbox.path)
+    assert enqueue_missing(index, reopened, NAMES) == 3
+    assert reopened.pending(LOCAL, 9) == sorted(events, key=lambda event: event.id)
+    reopened.close()
 
 
-def test_many_episodes_cost_little(index: EpisodeIndex, outbox: Outbox) -> None:
-    record = _recording(index).record_episode()
+def test_enqueueing_many_episodes_is_fast(index: EpisodeIndex, outbox: Outbox) -> None:
+    record = _new_episode(index).record_episode()
     (row,) = index.select("SELECT * FROM episodes")
     ids = [new_id() for _ in range(10_000)]
     with index._transaction() as connection:
-        holes = ", ".join("?" for _ in row)
-        connection.executemany(f"INSERT INTO episodes VALUES ({holes})", [(episode_id, *row[1:]) for episode_id in ids])
+        placeholders = ", ".join("?" for _ in row)
+        connection.executemany(
+            f"INSERT INTO episodes VALUES ({placeholders})", [(episode_id, *row[1:]) for episode_id in ids]
+        )
     started = time.process_time()
     assert enqueue_missing(index, outbox, NAMES) == 10_001
     first = time.process_time() - started

@@ -21,7 +21,7 @@ FIELDS = (RequestField("id"), RequestField("action", "string"), RequestField("da
 
 
 class ManualClock:
-    """A manually advanced clock."""
+    """Clock that tests advance by setting ``now_s``."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -45,15 +45,15 @@ def errors(body: bytes) -> list[tuple[str, tuple[str | int, ...]]]:
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"), [(3, 3), ("3", 3), (" +1_0.0 ", 10), (3.0, 3), (True, 1), (-1, -1), (10**30, 10**30)]
+    ("value", "expected"), [(3, 3), ("3", 3), (" +1_0.0 ", 10), (3.0, 3), (True, 1), (-1, -1), (10**30, 10**30)]
 )
-def test_integers_are_parsed_like_fastapi(given: object, expected: int) -> None:
-    body = json.dumps({"id": given, "action": "x", "more": 1}).encode()
+def test_integers_are_parsed_like_fastapi(value: object, expected: int) -> None:
+    body = json.dumps({"id": value, "action": "x", "more": 1}).encode()
     assert parse_body(FIELDS, body) == {"id": expected, "action": "x", "data_idx": 7}
 
 
 @pytest.mark.parametrize(
-    ("given", "problem"),
+    ("value", "problem"),
     [
         (None, "int_type"),
         ([], "int_type"),
@@ -64,8 +64,8 @@ def test_integers_are_parsed_like_fastapi(given: object, expected: int) -> None:
         ("9" * 4301, "int_parsing_size"),
     ],
 )
-def test_invalid_integers_have_fastapis_errors(given: object, problem: str) -> None:
-    assert errors(json.dumps({"id": given, "action": "x"}).encode()) == [(problem, ("body", "id"))]
+def test_invalid_integers_have_fastapis_errors(value: object, problem: str) -> None:
+    assert errors(json.dumps({"id": value, "action": "x"}).encode()) == [(problem, ("body", "id"))]
 
 
 @pytest.mark.parametrize(
@@ -104,13 +104,13 @@ def test_a_full_pool_rejects_and_never_reuses_ids() -> None:
 
 
 async def test_idle_instances_are_removed_unless_in_use() -> None:
-    time = ManualClock()
-    pool = InstancePool(Maze, limit=9, idle_s=60, clock=time.clock)
+    clock = ManualClock()
+    pool = InstancePool(Maze, limit=9, idle_s=60, clock=clock.clock)
     idle, used, working = pool.open(), pool.open(), pool.open()
-    time.now_s = 59
+    clock.now_s = 59
     assert pool.remove_idle() == []
     pool.touch(used.instance_id)
-    time.now_s = 61
+    clock.now_s = 61
     async with working.lock:
         assert pool.remove_idle() == [idle]
     assert pool.remove_idle() == [working]
@@ -118,13 +118,13 @@ async def test_idle_instances_are_removed_unless_in_use() -> None:
 
 
 async def test_an_idle_instance_is_closed(executor: ThreadPoolExecutor) -> None:
-    time = ManualClock()
-    app = environment_app("maze", mode="strict", max_open=1, idle_s=60, executor=executor, clock=time.clock)
+    clock = ManualClock()
+    app = environment_app("maze", mode="strict", max_open=1, idle_s=60, executor=executor, clock=clock.clock)
     async with client_of(app) as http:
         created = (await http.post("/maze/create")).json()
         full = (await http.post("/maze/create")).json()
         assert "which is its limit" in full["error"]
-        time.now_s = 61
+        clock.now_s = 61
         assert (await http.get("/health")).json()["open"] == 0
         reply = await http.post("/maze/reset", json={**created, "game": 0})
         assert reply.json() == {"error": f"The id {created['id']} is not valid."}
@@ -150,10 +150,10 @@ async def test_a_server_describes_its_environment(mode: Mode, label: str, execut
 async def test_strict_mode_accepts_any_task_number_and_names_a_missing_reset(executor: ThreadPoolExecutor) -> None:
     app = environment_app("Maze", mode="strict", max_open=3, idle_s=60, executor=executor)
     async with client_of(app) as http:
-        here = (await http.post("/maze/create")).json()
-        early = (await http.post("/maze/step", json={**here, "action": "move up"})).json()
+        instance = (await http.post("/maze/create")).json()
+        early = (await http.post("/maze/step", json={**instance, "action": "move up"})).json()
         assert early == {"error": "The environment 0 has no task yet; reset it first."}
-        replies = [(await http.post("/maze/reset", json={**here, "game": game})).json() for game in (3, 28, -22)]
+        replies = [(await http.post("/maze/reset", json={**instance, "game": game})).json() for game in (3, 28, -22)]
         assert replies[0] == replies[1] == replies[2] == {"observation": Maze().reset(task_index=3)[0]["content"]}
 
 

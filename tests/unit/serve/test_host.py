@@ -14,9 +14,8 @@ from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
 from runner.errors import ConfigError
-from runner.serve import guard
-from runner.serve import host as host_module
-from runner.serve.host import Site, check_exposure, guard_app, read_token, serve_apps
+from runner.serve.guard import BODY_TIMEOUT_S
+from runner.serve.host import ServerLimits, Site, check_exposure, guard_app, read_token, serve_apps
 
 TOKEN = "0123456789abcdef"
 JSON = {"content-type": "application/json"}
@@ -28,8 +27,8 @@ async def size(scope: Scope, receive: Receive, send: Send) -> None:
     await PlainTextResponse(str(len(body)))(scope, receive, send)
 
 
-def client(token: str | None = None, **headers: str) -> httpx.AsyncClient:
-    app = guard_app(size, token=token, max_body=1000, allowed_hosts=["node-7.local", ""])
+def client(token: str | None = None, body_timeout_s: float = BODY_TIMEOUT_S, **headers: str) -> httpx.AsyncClient:
+    app = guard_app(size, token=token, max_body=1000, allowed_hosts=["node-7.local", ""], body_timeout_s=body_timeout_s)
     return httpx.AsyncClient(
         transport=httpx.ASGITransport(app, client=("127.0.0.1", 1)), base_url="http://127.0.0.1:36001", headers=headers
     )
@@ -49,7 +48,7 @@ async def test_host_names_of_this_machine_are_accepted(host: str) -> None:
     ["evil.example", "evil.example:36001", "127.0.0.1.evil.example", "localhost.evil", "", "[::1", "a@127.0.0.1", "0"],
 )
 async def test_other_host_names_are_rejected(host: str) -> None:
-    """As after DNS rebinding, which lets the host name of a web page resolve to this machine."""
+    """With DNS rebinding, the host name of a web page resolves to this machine."""
     async with client(host=host) as http:
         reply = await http.get("/")
         assert (reply.status_code, reply.headers["connection"]) == (403, "close")
@@ -112,14 +111,13 @@ async def test_a_configured_token_is_required() -> None:
             assert (await http.get("/", headers={"authorization": sent})).is_success
 
 
-async def test_a_missing_body_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def never() -> AsyncIterator[bytes]:
+async def test_a_missing_body_times_out() -> None:
+    async def wait_forever() -> AsyncIterator[bytes]:
         yield b"x"
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(guard, "BODY_TIMEOUT_S", 0.05)
-    async with client() as http:
-        assert (await http.post("/", content=never(), headers=JSON)).status_code == 408
+    async with client(body_timeout_s=0.05) as http:
+        assert (await http.post("/", content=wait_forever(), headers=JSON)).status_code == 408
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.2", "node-7.local", ""])
@@ -188,21 +186,21 @@ async def test_an_unusable_address_is_named(host: str) -> None:
         await serve_apps([Site(size, host, 0, "")], on_ready=str, stop=asyncio.Event())
 
 
-async def test_an_endless_request_does_not_prevent_shutdown(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_endless_request_does_not_prevent_shutdown() -> None:
     entered, stop, ready = asyncio.Event(), asyncio.Event(), asyncio.Queue[str]()
 
-    async def never(scope: Scope, receive: Receive, send: Send) -> None:
+    async def wait_forever(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             entered.set()
             await asyncio.Event().wait()
 
-    monkeypatch.setattr(host_module, "SHUTDOWN_TIMEOUT_S", 0)
+    sites, limits = [Site(wait_forever, "127.0.0.1", 0, "x")], ServerLimits(shutdown_timeout_s=0)
     async with asyncio.timeout(20), asyncio.TaskGroup() as group:
-        group.create_task(serve_apps([Site(never, "127.0.0.1", 0, "x")], on_ready=ready.put_nowait, stop=stop))
+        group.create_task(serve_apps(sites, on_ready=ready.put_nowait, stop=stop, limits=limits))
         url = (await ready.get()).split()[0]
         with pytest.raises(httpx.HTTPStatusError, match="500"):
-            async with httpx.AsyncClient() as http, asyncio.TaskGroup() as asking:
-                asked = asking.create_task(http.get(url))
+            async with httpx.AsyncClient() as http, asyncio.TaskGroup() as requests:
+                request_task = requests.create_task(http.get(url))
                 await entered.wait()
                 stop.set()
-            asked.result().raise_for_status()
+            request_task.result().raise_for_status()

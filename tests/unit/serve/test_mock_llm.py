@@ -75,7 +75,7 @@ def test_a_reply_has_openais_format(scripted: httpx.Client) -> None:
 
 
 def test_a_streamed_reply_equals_the_complete_one(scripted: httpx.Client) -> None:
-    whole = scripted.post(CHAT, json=chat_request()).json()["choices"][0]
+    complete = scripted.post(CHAT, json=chat_request()).json()["choices"][0]
     chunks = streamed(scripted, chat_request())
     assert {chunk["object"] for chunk in chunks} == {"chat.completion.chunk"}
     assert len({chunk["id"] for chunk in chunks}) == 1
@@ -83,12 +83,12 @@ def test_a_streamed_reply_equals_the_complete_one(scripted: httpx.Client) -> Non
     deltas = [chunk["choices"][0]["delta"] for chunk in chunks]
     assert deltas[0]["role"] == "assistant"
     for field in ("content", "reasoning_content"):
-        assert "".join(delta.get(field, "") for delta in deltas) == whole["message"][field]
+        assert "".join(delta.get(field, "") for delta in deltas) == complete["message"][field]
     calls: dict[int, dict[str, Any]] = {}
-    for piece in (call for delta in deltas for call in delta.get("tool_calls", [])):
-        call = calls.setdefault(piece["index"], {"arguments": "", **piece["function"]})
-        call["arguments"] += piece["function"]["arguments"]
-    assert list(calls.values()) == [call["function"] for call in whole["message"]["tool_calls"]]
+    for part in (call for delta in deltas for call in delta.get("tool_calls", [])):
+        call = calls.setdefault(part["index"], {"arguments": "", **part["function"]})
+        call["arguments"] += part["function"]["arguments"]
+    assert list(calls.values()) == [call["function"] for call in complete["message"]["tool_calls"]]
     assert [chunk["choices"][0]["finish_reason"] for chunk in chunks][-2:] == [None, "tool_calls"]
 
 
@@ -247,8 +247,8 @@ def test_a_script_repeats_and_sends_bodies_and_statuses_verbatim() -> None:
         "last",
     ]
     with ModelServer(ScriptResponder(replies)) as server, httpx.Client(base_url=server.url) as client:
-        refused, raw, last, again = (client.post(CHAT, json=chat_request()) for _ in range(4))
-    assert (refused.status_code, refused.headers["retry-after"], refused.json()["error"]["message"]) == (
+        rejected, raw, last, again = (client.post(CHAT, json=chat_request()) for _ in range(4))
+    assert (rejected.status_code, rejected.headers["retry-after"], rejected.json()["error"]["message"]) == (
         503,
         "7",
         "busy",

@@ -21,13 +21,13 @@ def environment(name: str, mode: Mode = "strict") -> Any:  # noqa: ANN401
     return plugins.load(plugins.ENVS, name)(mode=mode)
 
 
-def answer(client: httpx.Client, messages: Chat, **more: Any) -> Message:  # noqa: ANN401
+def reply_to(client: httpx.Client, messages: Chat, **more: Any) -> Message:  # noqa: ANN401
     reply = client.post("/v1/chat/completions", json={"model": "test-oracle", "messages": messages, **more})
     message: Message = reply.json()["choices"][0]["message"]
     return message
 
 
-def opening_of(env: Any, task_index: int) -> Chat:  # noqa: ANN401
+def first_messages(env: Any, task_index: int) -> Chat:  # noqa: ANN401
     (observation,) = env.reset(task_index=task_index)
     return [
         {"role": "system", "content": "You play a game. Answer with a Thought and an Action."},
@@ -44,16 +44,16 @@ def action_of(message: Message) -> Action:
     return Action(text=action.strip())
 
 
-def play(client: httpx.Client, env: Any, chat: Chat, *, tools: bool = False, keep: int = 1000) -> float:  # noqa: ANN401
-    """Run an episode whose requests contain the opening and the last ``keep`` messages; return the reward."""
-    rest: Chat = []
+def play(client: httpx.Client, env: Any, chat: Chat, *, tools: bool = False, n_recent: int = 1000) -> float:  # noqa: ANN401
+    """Run an episode whose requests contain the first and the last ``n_recent`` messages; return the reward."""
+    recent: Chat = []
     total, done = 0.0, False
     more = {"tools": env.get_tool_schemas()} if tools else {}
     for _ in range(40):
-        message = answer(client, [*chat, *rest[-keep:]], **more)
+        message = reply_to(client, [*chat, *recent[-n_recent:]], **more)
         assert bool(message.get("tool_calls")) == tools, message
         observation, reward, done = env.step(action_of(message))
-        rest += [message, *observation]
+        recent += [message, *observation]
         total += reward
         if done:
             break
@@ -65,29 +65,29 @@ def play(client: httpx.Client, env: Any, chat: Chat, *, tools: bool = False, kee
 @pytest.mark.parametrize("name", ["Maze", "Wordle", "BabyAI", "SQLGym", "TextCraft", "WebShop"])
 def test_the_oracle_plays(client: httpx.Client, name: str, tools: bool) -> None:
     env = environment(name)
-    assert play(client, env, opening_of(env, 7), tools=tools) > 0
+    assert play(client, env, first_messages(env, 7), tools=tools) > 0
 
 
 @pytest.mark.parametrize("name", ["Maze", "Wordle"])
 def test_the_oracle_plays_in_the_other_mode(client: httpx.Client, name: str) -> None:
     env = environment(name, "compat")
-    assert play(client, env, opening_of(env, 11)) > 0
+    assert play(client, env, first_messages(env, 11)) > 0
 
 
 @pytest.mark.parametrize("tools", [False, True])
 def test_a_conversation_may_omit_earlier_turns(client: httpx.Client, tools: bool) -> None:
     env = environment("Maze")
-    assert play(client, env, opening_of(env, 0), tools=tools, keep=4) == 1
+    assert play(client, env, first_messages(env, 0), tools=tools, n_recent=4) == 1
 
 
 def test_episodes_of_the_same_task_do_not_disturb_each_other(client: httpx.Client) -> None:
     envs = [environment("Wordle") for _ in range(3)]
-    chats = [opening_of(env, task_index) for env, task_index in zip(envs, (3, 4, 3), strict=True)]
+    chats = [first_messages(env, task_index) for env, task_index in zip(envs, (3, 4, 3), strict=True)]
     running, rewards = [0, 1, 2], [0.0] * 3
     while running:
         for index in running.copy():
-            message = answer(client, chats[index])
-            assert answer(client, chats[index]) == message  # a repeated request, as after a lost reply
+            message = reply_to(client, chats[index])
+            assert reply_to(client, chats[index]) == message  # a repeated request, as after a lost reply
             observation, reward, done = envs[index].step(action_of(message))
             chats[index] += [message, *observation]
             rewards[index] += reward
@@ -98,7 +98,7 @@ def test_episodes_of_the_same_task_do_not_disturb_each_other(client: httpx.Clien
 
 def test_foreign_and_invalid_actions_are_replayed(client: httpx.Client) -> None:
     env = environment("Maze")
-    chat = opening_of(env, 7)
+    chat = first_messages(env, 7)
     for text, call in (("Action: move right", Action(text="move right")), ("nonsense", Action(text="nonsense"))):
         chat += [{"role": "assistant", "content": text}, *env.step(call)[0]]
     chat += [
@@ -110,18 +110,22 @@ def test_foreign_and_invalid_actions_are_replayed(client: httpx.Client) -> None:
 
 def test_the_first_observation_may_follow_other_messages(client: httpx.Client) -> None:
     env = environment("Maze")
-    chat: Chat = [{"role": "user", "content": "Rules."}, {"role": "assistant", "content": "OK."}, *opening_of(env, 3)]
+    chat: Chat = [
+        {"role": "user", "content": "Rules."},
+        {"role": "assistant", "content": "OK."},
+        *first_messages(env, 3),
+    ]
     assert play(client, env, chat) == 1
 
 
 def test_the_model_name_may_select_the_task(client: httpx.Client) -> None:
-    message = answer(client, [{"role": "user", "content": "Play!"}], model="oracle:maze:3")
+    message = reply_to(client, [{"role": "user", "content": "Play!"}], model="oracle:maze:3")
     assert message["content"] is not None
     assert message["content"].endswith("Action: move left")
 
 
 def test_an_unknown_conversation_is_answered_with_the_reason(client: httpx.Client) -> None:
-    message = answer(client, [{"role": "user", "content": "What is the meaning of life?"}])
+    message = reply_to(client, [{"role": "user", "content": "What is the meaning of life?"}])
     assert message["content"] is not None
     assert "not a language model" in message["content"]
     assert "does not recognize the environment and task" in message["content"]
@@ -130,25 +134,25 @@ def test_an_unknown_conversation_is_answered_with_the_reason(client: httpx.Clien
 def test_a_diverging_conversation_is_answered_with_the_reason(client: httpx.Client) -> None:
     env = environment("Maze")
     chat: Chat = [
-        *opening_of(env, 3),
+        *first_messages(env, 3),
         {"role": "assistant", "content": "Action: move left"},
         {"role": "user", "content": "You are on the moon."},
     ]
-    assert "does not recognize" in (answer(client, chat)["content"] or "")
+    assert "does not recognize" in (reply_to(client, chat)["content"] or "")
 
 
 def test_a_finished_episode_is_answered_with_the_reason(client: httpx.Client) -> None:
     env = environment("Maze")
-    chat = opening_of(env, 18)
-    message = answer(client, chat)
+    chat = first_messages(env, 18)
+    message = reply_to(client, chat)
     observation, _, done = env.step(action_of(message))
     assert done
-    assert "is over" in (answer(client, [*chat, message, *observation])["content"] or "")
+    assert "is over" in (reply_to(client, [*chat, message, *observation])["content"] or "")
 
 
 def test_a_tool_that_is_not_offered_is_not_called(client: httpx.Client) -> None:
     env = environment("Maze")
     other = {"type": "function", "function": {"name": "fly"}}
-    chat = opening_of(env, 3)
-    assert "tool_calls" not in answer(client, chat, tools=[other])
-    assert "tool_calls" not in answer(client, chat, tools=env.get_tool_schemas(), tool_choice="none")
+    chat = first_messages(env, 3)
+    assert "tool_calls" not in reply_to(client, chat, tools=[other])
+    assert "tool_calls" not in reply_to(client, chat, tools=env.get_tool_schemas(), tool_choice="none")

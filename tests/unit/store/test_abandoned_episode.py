@@ -10,8 +10,8 @@ from runner.types import ErrorInfo, Outcome
 from tests.support.episodes import RecordedEpisode, make_step
 
 
-def test_an_abandoned_episode_is_stored_from_its_journal(store: EpisodeStore, index: EpisodeIndex) -> None:
-    recording = RecordedEpisode(store, index)
+def test_an_abandoned_episode_is_stored_from_its_journal(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
+    recording = RecordedEpisode(episode_store, index)
     tracer = recording.spans.tracer
     recording.start()
     with tracer.span("episode", "episode"):
@@ -21,7 +21,7 @@ def test_an_abandoned_episode_is_stored_from_its_journal(store: EpisodeStore, in
             recording.play(make_step(1))
     recording.end()
     assert recording.recorder.record is record
-    assert store.load(recording.file) == record
+    assert episode_store.load(recording.file) == record
     assert not recording.journal.exists()
     assert (record.outcome, record.success, record.rounds) == (Outcome.TIMEOUT, False, 1)
     assert record.error == ErrorInfo("late", "too late", "")
@@ -29,44 +29,46 @@ def test_an_abandoned_episode_is_stored_from_its_journal(store: EpisodeStore, in
     assert [row.outcome for row in index.recent()] == [Outcome.TIMEOUT]
 
 
-def test_an_ended_episode_cannot_be_abandoned(store: EpisodeStore, index: EpisodeIndex) -> None:
-    recording = RecordedEpisode(store, index)
+def test_an_ended_episode_cannot_be_abandoned(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
+    recording = RecordedEpisode(episode_store, index)
     record = recording.record_episode()
     assert recording.recorder.abandon(Outcome.TIMEOUT) is record
-    assert store.load(recording.file).outcome is Outcome.SUCCESS
+    assert episode_store.load(recording.file).outcome is Outcome.SUCCESS
 
 
-def test_an_episode_that_settled_before_it_hung_keeps_its_success(store: EpisodeStore, index: EpisodeIndex) -> None:
-    recording = RecordedEpisode(store, index)
+def test_an_episode_that_was_done_before_it_hung_keeps_its_success(
+    episode_store: EpisodeStore, index: EpisodeIndex
+) -> None:
+    recording = RecordedEpisode(episode_store, index)
     recording.start()
     recording.play(make_step(0, done=True))
     assert recording.recorder.abandon(Outcome.SUCCESS).success
 
 
 def test_an_abandoned_episode_without_a_journal_is_stored_without_steps(
-    store: EpisodeStore, index: EpisodeIndex
+    episode_store: EpisodeStore, index: EpisodeIndex
 ) -> None:
-    recording = RecordedEpisode(store, index)
-    obstacle = store.runs / recording.header.batch_id
+    recording = RecordedEpisode(episode_store, index)
+    obstacle = episode_store.runs / recording.header.batch_id
     obstacle.touch()
     recording.start()
     recording.play(make_step(0))
     obstacle.unlink()
     record = recording.recorder.abandon(Outcome.TIMEOUT)
-    assert (record.rounds, store.load(recording.file)) == (0, record)
+    assert (record.rounds, episode_store.load(recording.file)) == (0, record)
 
 
-def test_an_episode_that_never_started_cannot_be_stored(store: EpisodeStore, index: EpisodeIndex) -> None:
-    recording = RecordedEpisode(store, index)
+def test_an_episode_that_never_started_cannot_be_stored(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
+    recording = RecordedEpisode(episode_store, index)
     with pytest.raises(StoreError, match="before it started"):
         recording.recorder.abandon(Outcome.TIMEOUT)
     recording.start()
     assert not recording.journal.exists()
 
 
-def test_abandoning_at_any_moment_stores_one_complete_episode(store: EpisodeStore, index: EpisodeIndex) -> None:
+def test_abandoning_at_any_moment_stores_one_complete_episode(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
     for n_before in range(8):
-        recording = RecordedEpisode(store, index)
+        recording = RecordedEpisode(episode_store, index)
         recording.start()
         reached = threading.Event()
 
@@ -77,14 +79,14 @@ def test_abandoning_at_any_moment_stores_one_complete_episode(store: EpisodeStor
                     reached.set()
             recording.end()
 
-        slot = threading.Thread(target=play)
-        slot.start()
+        worker = threading.Thread(target=play)
+        worker.start()
         assert reached.wait(10)
         record = recording.recorder.abandon(Outcome.TIMEOUT)
-        slot.join(10)
-        stored = store.load(recording.file)
+        worker.join(10)
+        stored = episode_store.load(recording.file)
         assert stored == record == recording.recorder.record
-        assert [played.index for played in stored.timesteps] == list(range(stored.rounds))
+        assert [step.index for step in stored.timesteps] == list(range(stored.rounds))
         assert n_before < stored.rounds <= 12
         assert not recording.journal.exists()
     assert len(index.recent()) == 8
@@ -102,8 +104,8 @@ class Blocking:
         return "late"
 
 
-def test_a_blocking_object_does_not_prevent_abandoning(store: EpisodeStore, index: EpisodeIndex) -> None:
-    recording = RecordedEpisode(store, index)
+def test_a_blocking_object_does_not_prevent_abandoning(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
+    recording = RecordedEpisode(episode_store, index)
     recording.start()
     recording.reset()
     recording.play(make_step(0))
@@ -117,14 +119,14 @@ def test_a_blocking_object_does_not_prevent_abandoning(store: EpisodeStore, inde
     content.released.set()
     stuck.join(10)
     assert (record.outcome, record.rounds) == (Outcome.TIMEOUT, 1)
-    assert store.load(recording.file) == record
+    assert episode_store.load(recording.file) == record
     assert not recording.journal.exists()
 
 
-def test_a_disk_that_does_not_answer_costs_the_file_but_not_the_result(
-    store: EpisodeStore, index: EpisodeIndex, monkeypatch: pytest.MonkeyPatch
+def test_a_hanging_disk_loses_the_file_but_not_the_result(
+    episode_store: EpisodeStore, index: EpisodeIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recording = RecordedEpisode(store, index)
+    recording = RecordedEpisode(episode_store, index)
     recording.start()
     recording.reset()
     recording.play(make_step(0))
@@ -135,7 +137,6 @@ def test_a_disk_that_does_not_answer_costs_the_file_but_not_the_result(
         released.wait(20)
 
     monkeypatch.setattr("runner.store.journal.write_all", hang)
-    monkeypatch.setattr("runner.store.recorder.LOCK_TIMEOUT_S", 0.05)
     stuck = threading.Thread(target=recording.play, args=[make_step(1)])
     stuck.start()
     assert entered.wait(10)

@@ -3,7 +3,6 @@ from __future__ import annotations
 import os
 import stat
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -51,20 +50,8 @@ TIMESTEP = (
 )
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> EpisodeStore:
-    return EpisodeStore(tmp_path / "data")
-
-
-@pytest.fixture
-def index(store: EpisodeStore) -> Iterator[EpisodeIndex]:
-    index = open_index(store)
-    yield index
-    index.close()
-
-
-def test_an_episode_file_has_the_fields_of_the_contract(store: EpisodeStore, index: EpisodeIndex) -> None:
-    recording = RecordedEpisode(store, index)
+def test_an_episode_file_has_the_fields_of_the_contract(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
+    recording = RecordedEpisode(episode_store, index)
     recording.record_episode()
     content = msgspec.json.decode(recording.file.read_bytes())
     assert content.keys() == set(EPISODE.split())
@@ -74,55 +61,57 @@ def test_an_episode_file_has_the_fields_of_the_contract(store: EpisodeStore, ind
     assert content["schema"] == 1
 
 
-def test_a_saved_episode_loads_unchanged(store: EpisodeStore, index: EpisodeIndex) -> None:
-    recording = RecordedEpisode(store, index, seed=4, attempt=1, model="small", parent={"episode_id": "x", "step": 3})
+def test_a_saved_episode_loads_unchanged(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
+    recording = RecordedEpisode(
+        episode_store, index, seed=4, attempt=1, model="small", parent={"episode_id": "x", "step": 3}
+    )
     record = recording.record_episode(
         error_info=ErrorInfo("Boom", "it broke", "trace"), env_episode_id="../../etc/passwd"
     )
-    assert store.load(recording.file) == record
-    assert store.load(record.episode_id) == record
+    assert episode_store.load(recording.file) == record
+    assert episode_store.load(record.episode_id) == record
     assert (record.reward, record.rounds, record.cost) == (0.75, 3, 1.5)
     assert record.tokens == Tokens(30, 6)
     assert [span.name for span in record.spans] == ["timestep", "timestep", "timestep", "episode"]
     assert (record.started_at, record.ended_at) == (START, END)
 
 
-def test_evaluation_details_are_kept(store: EpisodeStore, index: EpisodeIndex) -> None:
-    recording = RecordedEpisode(store, index)
+def test_evaluation_details_are_stored(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
+    recording = RecordedEpisode(episode_store, index)
     recording.start()
     plain = msgspec.structs.asdict(make_trajectory(recording.header, [make_step(0)]))
     recording.send(EpisodeEnded, trajectory=EvaluatedTrajectory(**plain, evaluation={"stars": 5}))
-    assert store.load(recording.file).evaluation == {"stars": 5}
+    assert episode_store.load(recording.file).evaluation == {"stars": 5}
 
 
-def test_tools_are_kept_once_and_referred_to(store: EpisodeStore, index: EpisodeIndex) -> None:
-    recording = RecordedEpisode(store, index)
+def test_equal_tool_schemas_are_stored_once(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
+    recording = RecordedEpisode(episode_store, index)
     recording.start()
     for number, names in enumerate(["ab", "ab", "c", "ab"]):
         recording.play(make_step(number, available_tool_schemas=tool_schemas(*names)))
     recording.end()
-    record = store.load(recording.file)
+    record = episode_store.load(recording.file)
     assert record.tool_schemas == [tool_schemas("a", "b"), tool_schemas("c")]
-    assert [played.tool_schemas_ref for played in record.timesteps] == [0, 0, 1, 0]
+    assert [step.tool_schemas_ref for step in record.timesteps] == [0, 0, 1, 0]
 
 
-def test_files_and_folders_are_private(store: EpisodeStore, index: EpisodeIndex) -> None:
-    recording = RecordedEpisode(store, index)
+def test_files_and_folders_are_private(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
+    recording = RecordedEpisode(episode_store, index)
     recording.start()
     assert stat.S_IMODE(recording.journal.stat().st_mode) == 0o600
     recording.end()
     assert stat.S_IMODE(recording.file.stat().st_mode) == 0o600
-    for folder in (store.data_dir, store.runs, recording.file.parent):
+    for folder in (episode_store.data_dir, episode_store.runs, recording.file.parent):
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert [path.name for path in recording.file.parent.iterdir()] == [recording.file.name]
 
 
-class Odd:
+class Unprintable:
     def __str__(self) -> str:
         raise RuntimeError("no text")
 
 
-def _endless() -> list[Any]:
+def endless_list() -> list[Any]:
     endless: list[Any] = []
     endless.append(endless)
     return endless
@@ -135,73 +124,75 @@ def _endless() -> list[Any]:
         ({"\udfff": "key"}, {"\\udfff": "key"}),
         (float("nan"), None),
         (float("-inf"), None),
-        (Odd(), "<Odd>"),
-        ([Odd(), "\ud800"], ["<Odd>", "\\ud800"]),
+        (Unprintable(), "<Unprintable>"),
+        ([Unprintable(), "\ud800"], ["<Unprintable>", "\\ud800"]),
         ({(1, 2): 3}, {"(1, 2)": 3}),
         (b"bytes", "Ynl0ZXM="),
         ([2**80, "\ud800"], [hex(2**80), "\\ud800"]),
         ([True, 1.5, None, "\ud800"], [True, 1.5, None, "\\ud800"]),
     ],
 )
-def test_values_outside_json_do_not_prevent_saving(
-    content: object, stored: object, store: EpisodeStore, index: EpisodeIndex
+def test_values_that_json_cannot_represent_are_converted(
+    content: object, stored: object, episode_store: EpisodeStore, index: EpisodeIndex
 ) -> None:
-    recording = RecordedEpisode(store, index)
+    recording = RecordedEpisode(episode_store, index)
     recording.start()
     recording.play(make_step(0, observation=[{"role": "user", "content": content}], tokens=Tokens(1)))
     journal = recording.journal.read_text(encoding="utf-8")
     recording.end()
-    assert store.load(recording.file).timesteps[0].observation == [{"role": "user", "content": stored}]
+    assert episode_store.load(recording.file).timesteps[0].observation == [{"role": "user", "content": stored}]
     assert msgspec.json.decode(journal.splitlines()[1])["observation"][0]["content"] == stored
 
 
-def test_endless_nesting_is_cut(store: EpisodeStore, index: EpisodeIndex) -> None:
-    recording = RecordedEpisode(store, index)
+def test_endless_nesting_is_truncated(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
+    recording = RecordedEpisode(episode_store, index)
     recording.start()
-    recording.play(make_step(0, observation=[{"role": "user", "content": _endless()}]))
+    recording.play(make_step(0, observation=[{"role": "user", "content": endless_list()}]))
     recording.end()
-    assert "…" in str(store.load(recording.file).timesteps[0].observation)
+    assert "…" in str(episode_store.load(recording.file).timesteps[0].observation)
 
 
-def test_lone_surrogates_are_allowed_in_any_text(store: EpisodeStore, index: EpisodeIndex) -> None:
+def test_lone_surrogates_are_allowed_in_any_text(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
     bad = "\ud83d"
-    recording = RecordedEpisode(store, index, node=bad, model=bad, env=bad)
+    recording = RecordedEpisode(episode_store, index, node=bad, model=bad, env=bad)
     recording.start()
     recording.play(make_step(0, action=Action(bad, [ToolCall(bad, bad, bad)]), endpoint=bad))
     recording.end(env_episode_id=bad, error_info=ErrorInfo(bad, bad, bad))
     shown = "\\ud83d"
-    record = store.load(recording.file)
+    record = episode_store.load(recording.file)
     assert record.timesteps[0].action.tool_calls == [ToolCall(shown, shown, shown)]
     assert (record.env_episode_id, record.model) == (shown, shown)
     assert index.recent()[0].error_type == shown
 
 
-def test_the_reward_is_finite_whatever_the_steps_give(store: EpisodeStore, index: EpisodeIndex) -> None:
+def test_the_reward_is_finite_for_any_step_rewards(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
     for rewards, total in (([1.7e308, 1.7e308], 1.7976931348623157e308), ([float("nan"), 1.0], 1.0)):
-        recording = RecordedEpisode(store, index)
+        recording = RecordedEpisode(episode_store, index)
         recording.start()
         for number, reward in enumerate(rewards):
             recording.play(make_step(number, reward=reward))
         recording.end()
-        assert store.load(recording.file).reward == total
+        assert episode_store.load(recording.file).reward == total
 
 
-def test_a_journal_that_cannot_be_made_does_not_stop_the_episode(store: EpisodeStore, index: EpisodeIndex) -> None:
-    recording = RecordedEpisode(store, index)
-    obstacle = store.runs / recording.header.batch_id
+def test_a_journal_that_cannot_be_created_does_not_stop_the_episode(
+    episode_store: EpisodeStore, index: EpisodeIndex
+) -> None:
+    recording = RecordedEpisode(episode_store, index)
+    obstacle = episode_store.runs / recording.header.batch_id
     obstacle.touch()
     recording.start()
     recording.play(make_step(0))
     assert recording.recorder.journal_error is not None
     obstacle.unlink()
     recording.end()
-    assert store.load(recording.file).rounds == 1
+    assert episode_store.load(recording.file).rounds == 1
 
 
 def test_a_file_that_cannot_be_saved_is_an_error_and_keeps_the_journal(
-    store: EpisodeStore, index: EpisodeIndex
+    episode_store: EpisodeStore, index: EpisodeIndex
 ) -> None:
-    recording = RecordedEpisode(store, index)
+    recording = RecordedEpisode(episode_store, index)
     recording.start()
     recording.play(make_step(0))
     recording.file.mkdir()
@@ -209,10 +200,10 @@ def test_a_file_that_cannot_be_saved_is_an_error_and_keeps_the_journal(
         recording.end()
     assert recording.recorder.record is not None
     recording.file.rmdir()
-    assert [record.rounds for record in EpisodeStore(store.data_dir).recover()] == [1]
+    assert [record.rounds for record in EpisodeStore(episode_store.data_dir).recover()] == [1]
 
 
-def test_a_state_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+def test_the_error_names_a_state_directory_that_cannot_be_created(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(StoreError, match="--data-dir"):
         EpisodeStore(tmp_path / "file" / "data")
@@ -221,25 +212,25 @@ def test_a_state_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["..", "x", "", "../../../etc/passwd", "01ARZ3NDEKTSV4RRFFQ69G5FA", "8" * 26, "i" * 26]
 )
-def test_only_ulids_become_paths(name: str, store: EpisodeStore) -> None:
+def test_only_ulids_become_paths(name: str, episode_store: EpisodeStore) -> None:
     with pytest.raises(StoreError):
-        store.path(name, new_id())
+        episode_store.path(name, new_id())
     with pytest.raises(StoreError):
-        store.path(new_id(), name)
+        episode_store.path(new_id(), name)
     with pytest.raises(StoreError):
-        store.load(name)
+        episode_store.load(name)
 
 
-def _saved(store: EpisodeStore) -> tuple[Path, dict[str, Any]]:
-    index = open_index(store)
-    recording = RecordedEpisode(store, index)
+def save_episode(episode_store: EpisodeStore) -> tuple[Path, dict[str, Any]]:
+    index = open_index(episode_store)
+    recording = RecordedEpisode(episode_store, index)
     recording.record_episode()
     index.close()
     return recording.file, msgspec.json.decode(recording.file.read_bytes())
 
 
 @pytest.mark.parametrize(
-    ("change", "complaint"),
+    ("change", "message"),
     [
         ({"schema": 2}, "schema 2, this version reads 1"),
         ({"schema": 2, "timesteps": "elsewhere"}, "schema 2, this version reads 1"),
@@ -251,72 +242,72 @@ def _saved(store: EpisodeStore) -> tuple[Path, dict[str, Any]]:
         ({"ended_at": "2026-03-04T05:06:07"}, "time zone"),
     ],
 )
-def test_a_file_with_other_content_is_rejected_with_its_name(
-    change: dict[str, Any], complaint: str, store: EpisodeStore
+def test_a_file_with_invalid_content_is_rejected_with_its_name(
+    change: dict[str, Any], message: str, episode_store: EpisodeStore
 ) -> None:
-    path, content = _saved(store)
+    path, content = save_episode(episode_store)
     path.write_bytes(msgspec.json.encode({**content, **change}))
-    with pytest.raises(StoreError, match=complaint) as caught:
-        store.load(path)
+    with pytest.raises(StoreError, match=message) as caught:
+        episode_store.load(path)
     assert str(path) in str(caught.value)
 
 
-def test_unknown_fields_are_ignored(store: EpisodeStore) -> None:
-    path, content = _saved(store)
+def test_unknown_fields_are_ignored(episode_store: EpisodeStore) -> None:
+    path, content = save_episode(episode_store)
     path.write_bytes(msgspec.json.encode({**content, "later": [1]}))
-    assert store.load(path).rounds == 3
+    assert episode_store.load(path).rounds == 3
 
 
-def test_special_and_oversized_files_are_not_read(store: EpisodeStore) -> None:
-    path, _ = _saved(store)
+def test_special_and_oversized_files_are_not_read(episode_store: EpisodeStore) -> None:
+    path, _ = save_episode(episode_store)
     os.truncate(path, 257 * 1024 * 1024)
     with pytest.raises(StoreError, match="bytes"):
-        store.load(path)
+        episode_store.load(path)
     path.unlink()
     os.mkfifo(path)
     with pytest.raises(StoreError, match="regular"):
-        store.load(path)
+        episode_store.load(path)
     path.unlink()
     path.symlink_to("/dev/zero")
     with pytest.raises(StoreError, match="cannot be read"):
-        store.load(path)
+        episode_store.load(path)
 
 
 @settings(deadline=None, max_examples=80)
 @given(st.data())
-def test_no_bytes_in_an_episode_file_crash_its_reader(data: st.DataObject) -> None:
+def test_no_bytes_in_an_episode_file_crash_the_reader(data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        store = EpisodeStore(Path(folder))
-        path, _ = _shared_file(store)
-        whole = path.read_bytes()
-        path.write_bytes(data.draw(st.binary(max_size=200) | damaged_bytes(whole)))
+        episode_store = EpisodeStore(Path(folder))
+        path, _ = save_minimal_episode(episode_store)
+        content = path.read_bytes()
+        path.write_bytes(data.draw(st.binary(max_size=200) | damaged_bytes(content)))
         try:
-            record = store.load(path)
+            record = episode_store.load(path)
         except StoreError as exc:
             assert str(path) in str(exc)
         else:
             assert record.episode_id == path.stem
 
 
-def _shared_file(store: EpisodeStore) -> tuple[Path, EpisodeHeader]:
-    about = episode_header()
+def save_minimal_episode(episode_store: EpisodeStore) -> tuple[Path, EpisodeHeader]:
+    header = episode_header()
     record = finished_record(
-        about,
-        make_trajectory(about, [make_step(0)]),
+        header,
+        make_trajectory(header, [make_step(0)]),
         ended_at=END,
         spans=[],
         flows=[Flow(id=2**64 - 1, span=1, phase="start")],
     )
-    return store.save(record), about
+    return episode_store.save(record), header
 
 
-def test_flow_ids_use_all_64_bits(store: EpisodeStore) -> None:
-    path, _ = _shared_file(store)
-    assert store.load(path).flows == [Flow(id=2**64 - 1, span=1, phase="start")]
+def test_flow_ids_use_all_64_bits(episode_store: EpisodeStore) -> None:
+    path, _ = save_minimal_episode(episode_store)
+    assert episode_store.load(path).flows == [Flow(id=2**64 - 1, span=1, phase="start")]
 
 
-def test_saving_twice_keeps_the_later_one(store: EpisodeStore, index: EpisodeIndex) -> None:
-    recording = RecordedEpisode(store, index)
+def test_saving_twice_keeps_the_later_episode(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
+    recording = RecordedEpisode(episode_store, index)
     record = recording.record_episode()
-    store.save(msgspec.structs.replace(record, outcome=Outcome.ERROR))
-    assert as_json(store.load(recording.file))["outcome"] == "error"
+    episode_store.save(msgspec.structs.replace(record, outcome=Outcome.ERROR))
+    assert as_json(episode_store.load(recording.file))["outcome"] == "error"

@@ -6,7 +6,6 @@ import stat
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -29,39 +28,27 @@ from tests.support.episodes import (
 )
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> EpisodeStore:
-    return EpisodeStore(tmp_path / "data")
-
-
-@pytest.fixture
-def index(store: EpisodeStore) -> Iterator[EpisodeIndex]:
-    index = open_index(store)
-    yield index
-    index.close()
-
-
-def _rows(store: EpisodeStore) -> list[EpisodeRow]:
-    index = open_index(store)
+def read_rows(episode_store: EpisodeStore) -> list[EpisodeRow]:
+    index = open_index(episode_store)
     try:
         return index.recent()
     finally:
         index.close()
 
 
-def _play(store: EpisodeStore, index: EpisodeIndex, n: int = 3) -> list[RecordedEpisode]:
-    recordings = [RecordedEpisode(store, index, task_index=number, model="small") for number in range(n)]
+def record_episodes(episode_store: EpisodeStore, index: EpisodeIndex, n: int = 3) -> list[RecordedEpisode]:
+    recordings = [RecordedEpisode(episode_store, index, task_index=number, model="small") for number in range(n)]
     for recording in recordings:
         recording.record_episode()
     return recordings
 
 
-def _database(store: EpisodeStore) -> Path:
-    return store.data_dir / "index.sqlite"
+def database_path(episode_store: EpisodeStore) -> Path:
+    return episode_store.data_dir / "index.sqlite"
 
 
-def test_an_episode_is_listed_once_it_is_saved(store: EpisodeStore, index: EpisodeIndex) -> None:
-    recording = RecordedEpisode(store, index, battery_id=None, seed=5, attempt=2, model="small", task_index=7)
+def test_a_saved_episode_is_listed(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
+    recording = RecordedEpisode(episode_store, index, battery_id=None, seed=5, attempt=2, model="small", task_index=7)
     recording.record_episode(outcome=Outcome.ERROR, success=False, error_info=ErrorInfo("Boom", "", ""))
     (row,) = index.recent()
     assert (row.episode_id, row.batch_id) == (recording.header.episode_id, recording.header.batch_id)
@@ -78,14 +65,14 @@ def test_an_episode_is_listed_once_it_is_saved(store: EpisodeStore, index: Episo
     assert (row.tokens_prompt, row.tokens_completion, row.cost, row.error_type) == (30, 6, 1.5, "Boom")
 
 
-def test_fallback_endpoints_are_listed(store: EpisodeStore, index: EpisodeIndex) -> None:
+def test_fallback_endpoints_are_listed(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
     fallback_by_warnings: dict[tuple[str, ...], str | None] = {
         (): None,
         ("ollama: late",): None,
         ("gateway: away", "ollama: late"): "ollama",
     }
     for task, warnings in enumerate(fallback_by_warnings):
-        recording = RecordedEpisode(store, index, task_index=task)
+        recording = RecordedEpisode(episode_store, index, task_index=task)
         recording.start()
         for number in range(2):
             recording.play(make_step(number, endpoint="ollama", model="m", warnings=warnings))
@@ -94,25 +81,25 @@ def test_fallback_endpoints_are_listed(store: EpisodeStore, index: EpisodeIndex)
     assert [row.fallback for row in rows] == list(fallback_by_warnings.values())
 
 
-def test_the_newest_come_first(store: EpisodeStore, index: EpisodeIndex) -> None:
-    ids = sorted((recording.header.episode_id for recording in _play(store, index, 4)), reverse=True)
+def test_the_newest_episodes_come_first(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
+    ids = sorted((recording.header.episode_id for recording in record_episodes(episode_store, index, 4)), reverse=True)
     assert [row.episode_id for row in index.recent()] == ids
     assert [row.episode_id for row in index.recent(2, 1)] == ids[1:3]
 
 
-def test_the_database_is_private(store: EpisodeStore, index: EpisodeIndex) -> None:
-    _play(store, index, 1)
-    for path in store.data_dir.glob("index.sqlite*"):
+def test_the_database_is_private(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
+    record_episodes(episode_store, index, 1)
+    for path in episode_store.data_dir.glob("index.sqlite*"):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-@pytest.mark.parametrize("harm", ["missing", "garbage", "truncated", "empty", "old", "newer", "foreign"])
-def test_an_unusable_index_is_rebuilt(harm: str, store: EpisodeStore, index: EpisodeIndex) -> None:
-    _play(store, index)
+@pytest.mark.parametrize("damage", ["missing", "garbage", "truncated", "empty", "old", "newer", "foreign"])
+def test_an_unusable_index_is_rebuilt(damage: str, episode_store: EpisodeStore, index: EpisodeIndex) -> None:
+    record_episodes(episode_store, index)
     before = index.recent()
     index.close()
-    path = _database(store)
-    match harm:
+    path = database_path(episode_store)
+    match damage:
         case "missing":
             path.unlink()
         case "garbage":
@@ -122,61 +109,58 @@ def test_an_unusable_index_is_rebuilt(harm: str, store: EpisodeStore, index: Epi
         case "empty":
             os.truncate(path, 0)
         case "old" | "newer":
-            _run(path, f"PRAGMA user_version = {2 if harm == 'newer' else 0}")
+            execute(path, f"PRAGMA user_version = {2 if damage == 'newer' else 0}")
         case "foreign":
-            _run(path, "ALTER TABLE episodes RENAME COLUMN reward TO prize")
-    assert _rows(store) == before
+            execute(path, "ALTER TABLE episodes RENAME COLUMN reward TO prize")
+    assert read_rows(episode_store) == before
     assert len(before) == 3
 
 
-def _run(path: Path, statement: str) -> None:
+def execute(path: Path, statement: str) -> None:
     connection = sqlite3.connect(path)
     connection.execute(statement)
     connection.commit()
     connection.close()
 
 
-def test_an_irreplaceable_index_is_an_error_with_its_name(store: EpisodeStore) -> None:
-    _database(store).mkdir()
+def test_an_index_that_cannot_be_replaced_is_an_error_with_its_name(episode_store: EpisodeStore) -> None:
+    database_path(episode_store).mkdir()
     with pytest.raises(StoreError, match=r"index\.sqlite"):
-        open_index(store)
+        open_index(episode_store)
 
 
-def test_a_busy_database_is_not_deleted(
-    store: EpisodeStore, index: EpisodeIndex, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("runner.store.sqlite.BUSY_TIMEOUT_S", 0.05)
-    (recording,) = _play(store, index, 1)
-    other = sqlite3.connect(_database(store), isolation_level=None)
+def test_a_busy_database_is_not_deleted(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
+    (recording,) = record_episodes(episode_store, index, 1)
+    other = sqlite3.connect(database_path(episode_store), isolation_level=None)
     other.execute("BEGIN EXCLUSIVE")
     recording.file.unlink()
     with pytest.raises(StoreError, match="locked"):
-        open_index(store)
+        open_index(episode_store, busy_timeout_s=0.05)
     other.execute("ROLLBACK")
     other.close()
     assert len(index.recent()) == 1
 
 
-def test_reconciling_follows_the_files(store: EpisodeStore, index: EpisodeIndex) -> None:
-    first, second, third = _play(store, index)
-    about = episode_header()
-    record = finished_record(about, make_trajectory(about, [make_step(0)]), ended_at=END, spans=[], flows=[])
-    store.save(record)
+def test_reconciling_matches_the_files(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
+    first, second, third = record_episodes(episode_store, index)
+    header = episode_header()
+    record = finished_record(header, make_trajectory(header, [make_step(0)]), ended_at=END, spans=[], flows=[])
+    episode_store.save(record)
     first.file.unlink()
-    changed = msgspec.structs.replace(store.load(second.file), outcome=Outcome.FAILURE, reward=12345.0)
-    store.save(changed)
+    changed = msgspec.structs.replace(episode_store.load(second.file), outcome=Outcome.FAILURE, reward=12345.0)
+    episode_store.save(changed)
     index.reconcile()
     assert {row.episode_id: row.reward for row in index.recent()} == {
         second.header.episode_id: 12345.0,
         third.header.episode_id: 0.75,
-        about.episode_id: 0.25,
+        header.episode_id: 0.25,
     }
 
 
-def test_a_damaged_file_is_reported_each_time_but_read_once(store: EpisodeStore, index: EpisodeIndex) -> None:
-    good, bad = _play(store, index, 2)
-    whole, status = bad.file.read_bytes(), bad.file.stat()
-    bad.file.write_bytes(whole[:-1] + b"?")
+def test_a_damaged_file_is_reported_each_time_but_read_once(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
+    good, bad = record_episodes(episode_store, index, 2)
+    content, status = bad.file.read_bytes(), bad.file.stat()
+    bad.file.write_bytes(content[:-1] + b"?")
     os.utime(bad.file, ns=(1, 1))
     index.reconcile()
     assert [row.episode_id for row in index.recent()] == [good.header.episode_id]
@@ -184,7 +168,7 @@ def test_a_damaged_file_is_reported_each_time_but_read_once(store: EpisodeStore,
     assert report.path == bad.file
     assert "damaged" in report.reason
 
-    bad.file.write_bytes(whole)
+    bad.file.write_bytes(content)
     os.utime(bad.file, ns=(1, 1))
     index.reconcile()
     assert index.damaged == [report]
@@ -195,8 +179,8 @@ def test_a_damaged_file_is_reported_each_time_but_read_once(store: EpisodeStore,
     assert len(index.recent()) == 2
 
 
-def test_a_deleted_damaged_file_is_removed_from_the_index(store: EpisodeStore, index: EpisodeIndex) -> None:
-    (bad,) = _play(store, index, 1)
+def test_a_deleted_damaged_file_is_removed_from_the_index(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
+    (bad,) = record_episodes(episode_store, index, 1)
     bad.file.write_bytes(b"{")
     index.reconcile()
     bad.file.unlink()
@@ -204,13 +188,13 @@ def test_a_deleted_damaged_file_is_removed_from_the_index(store: EpisodeStore, i
     assert (index.damaged, index.recent()) == ([], [])
 
 
-def test_files_that_are_no_episodes_are_reported(store: EpisodeStore, index: EpisodeIndex) -> None:
-    (recording,) = _play(store, index, 1)
+def test_files_that_are_not_episodes_are_reported(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
+    (recording,) = record_episodes(episode_store, index, 1)
     folder = recording.file.parent
     (folder / "notes.json").touch()
     (folder / os.fsdecode(b"\xff.json")).touch()
     (folder / "01ARZ3NDEKTSV4RRFFQ69G5FAV.json").mkdir()
-    (store.runs / "lost+found").mkdir()
+    (episode_store.runs / "lost+found").mkdir()
     index.reconcile()
     assert {report.path.name for report in index.damaged} == {
         "notes.json",
@@ -220,19 +204,19 @@ def test_files_that_are_no_episodes_are_reported(store: EpisodeStore, index: Epi
     assert len(index.recent()) == 1
 
 
-def test_numbers_beyond_64_bits_are_listed_at_the_limit(store: EpisodeStore, index: EpisodeIndex) -> None:
-    recording = RecordedEpisode(store, index, seed=2**70)
+def test_numbers_beyond_64_bits_are_listed_as_the_limit(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
+    recording = RecordedEpisode(episode_store, index, seed=2**70)
     recording.record_episode()
     assert index.recent()[0].seed == 2**63 - 1
 
 
-def test_a_closed_index_is_an_error_of_the_store_and_loses_nothing(store: EpisodeStore) -> None:
-    index = open_index(store)
+def test_a_closed_index_raises_a_store_error_and_loses_nothing(episode_store: EpisodeStore) -> None:
+    index = open_index(episode_store)
     index.close()
-    (recording,) = _play(store, index, 1)
+    (recording,) = record_episodes(episode_store, index, 1)
     with pytest.raises(StoreError, match="rebuilt"):
         index.recent()
-    assert [row.episode_id for row in _rows(store)] == [recording.header.episode_id]
+    assert [row.episode_id for row in read_rows(episode_store)] == [recording.header.episode_id]
 
 
 WRITER = """
@@ -249,11 +233,11 @@ index.close()
 """
 
 
-def test_two_processes_insert_at_once(store: EpisodeStore, index: EpisodeIndex) -> None:
-    command = [sys.executable, "-c", WRITER, str(store.data_dir)]
+def test_two_processes_insert_at_the_same_time(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
+    command = [sys.executable, "-c", WRITER, str(episode_store.data_dir)]
     writers = [subprocess.Popen(command, cwd=Path(__file__).parents[3], stderr=subprocess.PIPE) for _ in range(2)]
     try:
-        _play(store, index, 40)
+        record_episodes(episode_store, index, 40)
         errors = [writer.communicate(timeout=60)[1] for writer in writers]
     finally:
         for writer in writers:
@@ -261,10 +245,10 @@ def test_two_processes_insert_at_once(store: EpisodeStore, index: EpisodeIndex) 
     assert errors == [b"", b""]
     live = index.recent(1000)
     assert len(live) == 160
-    _database(store).unlink()
+    database_path(episode_store).unlink()
     for suffix in ("-wal", "-shm"):
-        _database(store).with_name(f"index.sqlite{suffix}").unlink(missing_ok=True)
-    rebuilt = open_index(store)
+        database_path(episode_store).with_name(f"index.sqlite{suffix}").unlink(missing_ok=True)
+    rebuilt = open_index(episode_store)
     assert rebuilt.recent(1000) == live
     rebuilt.close()
 
@@ -273,14 +257,14 @@ def test_two_processes_insert_at_once(store: EpisodeStore, index: EpisodeIndex) 
 @given(st.data())
 def test_no_bytes_in_the_database_crash_the_index(data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        store = EpisodeStore(Path(folder))
-        index = open_index(store)
-        recordings = _play(store, index, 2)
+        episode_store = EpisodeStore(Path(folder))
+        index = open_index(episode_store)
+        recordings = record_episodes(episode_store, index, 2)
         index.close()
-        path = _database(store)
+        path = database_path(episode_store)
         path.write_bytes(data.draw(st.binary(max_size=200) | damaged_bytes(path.read_bytes())))
         try:
-            index = open_index(store)
+            index = open_index(episode_store)
         except StoreError as exc:
             assert str(path) in str(exc)
             return

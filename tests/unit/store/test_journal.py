@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runner.store import EpisodeIndex, EpisodeStore, open_index
+from runner.store import EpisodeIndex, EpisodeStore
 from runner.store.episode_file import timestep_record
 from runner.store.journal import JournalExtras, JournalWriter, read_journal
 from runner.store.safe_json import encode
@@ -21,35 +21,23 @@ from runner.util.clock import Clock
 from tests.support.episodes import RecordedEpisode, damaged_bytes, episode_header, make_step, new_id, tool_schemas
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> EpisodeStore:
-    return EpisodeStore(tmp_path / "data")
-
-
-@pytest.fixture
-def index(store: EpisodeStore) -> Iterator[EpisodeIndex]:
-    index = open_index(store)
-    yield index
-    index.close()
-
-
-def _append(writer: JournalWriter, number: int) -> None:
+def append_step(writer: JournalWriter, number: int) -> None:
     extras = JournalExtras() if number else JournalExtras(tool_schemas=[tool_schemas("move")])
     writer.append(encode(timestep_record(make_step(number), 0)), encode(extras))
 
 
-def _orphan(store: EpisodeStore, n_steps: int) -> Path:
-    """Return a journal whose writer has died."""
-    about = episode_header()
-    writer = JournalWriter(store.journal_path(about.batch_id, about.episode_id), about)
+def write_orphan_journal(episode_store: EpisodeStore, n_steps: int) -> Path:
+    """Return the journal of a process that died."""
+    header = episode_header()
+    writer = JournalWriter(episode_store.journal_path(header.batch_id, header.episode_id), header)
     for number in range(n_steps):
-        _append(writer, number)
+        append_step(writer, number)
     writer.close()
     return writer.path
 
 
-def test_each_step_is_in_the_journal_once_it_is_over(store: EpisodeStore, index: EpisodeIndex) -> None:
-    recording = RecordedEpisode(store, index)
+def test_each_completed_step_is_in_the_journal(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
+    recording = RecordedEpisode(episode_store, index)
     recording.start()
     for number in range(3):
         recording.play(make_step(number))
@@ -58,8 +46,10 @@ def test_each_step_is_in_the_journal_once_it_is_over(store: EpisodeStore, index:
         assert [msgspec.json.decode(line)["index"] for line in lines] == list(range(number + 1))
 
 
-def test_a_line_holds_tools_and_reset_only_where_they_are_new(store: EpisodeStore, index: EpisodeIndex) -> None:
-    recording = RecordedEpisode(store, index)
+def test_a_line_contains_tools_and_reset_only_when_they_change(
+    episode_store: EpisodeStore, index: EpisodeIndex
+) -> None:
+    recording = RecordedEpisode(episode_store, index)
     recording.start()
     recording.reset()
     for number, name in enumerate(["a", "a", "b"]):
@@ -70,8 +60,8 @@ def test_a_line_holds_tools_and_reset_only_where_they_are_new(store: EpisodeStor
     assert ["index" in line for line in lines] == [False, True, True, True]
 
 
-def test_an_orphan_becomes_an_interrupted_episode(store: EpisodeStore, index: EpisodeIndex) -> None:
-    recording = RecordedEpisode(store, index)
+def test_an_orphan_becomes_an_interrupted_episode(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
+    recording = RecordedEpisode(episode_store, index)
     tracer = recording.spans.tracer
     recording.start()
     with tracer.span("episode", "episode", task_id="Maze:0") as outer:
@@ -81,9 +71,9 @@ def test_an_orphan_becomes_an_interrupted_episode(store: EpisodeStore, index: Ep
             with tracer.span("timestep", "timestep", index=number) as inner:
                 inner.end_flow(9)
             recording.play(make_step(number, tokens=Tokens(5, 1), cost=0.5))
-        recording.recorder._journal.close()  # type: ignore[union-attr]  # as at the death of the process
-        (record,) = store.recover()
-    assert record == store.load(recording.file)
+        recording.recorder._journal.close()  # type: ignore[union-attr]  # simulates the death of the process
+        (record,) = episode_store.recover()
+    assert record == episode_store.load(recording.file)
     assert not recording.journal.exists()
     assert (record.outcome, record.success, record.rounds, record.reward) == (Outcome.INTERRUPTED, False, 2, 0.5)
     assert (record.tokens, record.cost) == (Tokens(10, 2), 1.0)
@@ -99,101 +89,103 @@ def test_an_orphan_becomes_an_interrupted_episode(store: EpisodeStore, index: Ep
     assert [flow.id for flow in record.flows] == [9, 9]
 
 
-def test_a_torn_end_keeps_all_complete_lines(store: EpisodeStore) -> None:
-    path = _orphan(store, 3)
-    whole = path.read_bytes()
-    ends = [place for place, byte in enumerate(whole) if byte == ord("\n")]
-    for size in range(ends[0] + 1, len(whole) + 1, 7):
-        path.write_bytes(whole[:size])
+def test_a_torn_end_keeps_all_complete_lines(episode_store: EpisodeStore) -> None:
+    path = write_orphan_journal(episode_store, 3)
+    content = path.read_bytes()
+    ends = [offset for offset, byte in enumerate(content) if byte == ord("\n")]
+    for size in range(ends[0] + 1, len(content) + 1, 7):
+        path.write_bytes(content[:size])
         journal = read_journal(path)
         assert len(journal.steps) == sum(end < size for end in ends) - 1
         assert journal.damage is None
 
 
 @pytest.mark.parametrize("size", [0, 10])
-def test_a_journal_without_a_complete_header_is_reported(size: int, store: EpisodeStore) -> None:
-    path = _orphan(store, 1)
+def test_a_journal_without_a_complete_header_is_reported(size: int, episode_store: EpisodeStore) -> None:
+    path = write_orphan_journal(episode_store, 1)
     os.truncate(path, size)
-    assert store.recover() == []
-    assert [report.path for report in store.damaged] == [path]
-    assert "no complete line" in store.damaged[0].reason
+    assert episode_store.recover() == []
+    assert [report.path for report in episode_store.damaged] == [path]
+    assert "no complete line" in episode_store.damaged[0].reason
     assert path.exists()
 
 
-def test_damage_in_the_middle_keeps_the_steps_before_it_and_is_reported(store: EpisodeStore) -> None:
-    path = _orphan(store, 4)
+def test_damage_in_the_middle_keeps_the_steps_before_it_and_is_reported(episode_store: EpisodeStore) -> None:
+    path = write_orphan_journal(episode_store, 4)
     lines = path.read_bytes().split(b"\n")
     lines[3] = lines[3][:20] + b"\xff" + lines[3][20:]
     path.write_bytes(b"\n".join(lines))
-    (record,) = store.recover()
+    (record,) = episode_store.recover()
     assert record.rounds == 2
-    (report,) = store.damaged
+    (report,) = episode_store.damaged
     assert report.path == path.with_name(path.name + ".damaged")
     assert report.path.exists()
     assert not path.exists()
     assert "line 4" in report.reason
-    assert store.recover() == []
-    assert store.damaged == []
+    assert episode_store.recover() == []
+    assert episode_store.damaged == []
 
 
 @pytest.mark.parametrize("other", ["episode_id", "batch_id"])
-def test_a_journal_of_another_name_is_not_used(other: str, store: EpisodeStore) -> None:
-    path = _orphan(store, 1)
+def test_a_journal_that_does_not_match_its_name_is_not_used(other: str, episode_store: EpisodeStore) -> None:
+    path = write_orphan_journal(episode_store, 1)
     content = path.read_bytes().replace(getattr(read_journal(path).header, other).encode(), new_id().encode())
     path.write_bytes(content)
-    assert store.recover() == []
-    assert "does not match its name" in store.damaged[0].reason
+    assert episode_store.recover() == []
+    assert "does not match its name" in episode_store.damaged[0].reason
 
 
-def test_a_journal_in_use_is_left_alone(store: EpisodeStore) -> None:
-    about = episode_header()
-    writer = JournalWriter(store.journal_path(about.batch_id, about.episode_id), about)
-    _append(writer, 0)
-    assert EpisodeStore(store.data_dir).recover() == []
-    _append(writer, 1)
+def test_a_journal_in_use_is_not_recovered(episode_store: EpisodeStore) -> None:
+    header = episode_header()
+    writer = JournalWriter(episode_store.journal_path(header.batch_id, header.episode_id), header)
+    append_step(writer, 0)
+    assert EpisodeStore(episode_store.data_dir).recover() == []
+    append_step(writer, 1)
     writer.close()
-    assert [record.rounds for record in store.recover()] == [2]
+    assert [record.rounds for record in episode_store.recover()] == [2]
 
 
-def test_a_journal_beside_its_episode_file_is_only_removed(store: EpisodeStore, index: EpisodeIndex) -> None:
-    recording = RecordedEpisode(store, index)
+def test_a_journal_beside_its_episode_file_is_removed_without_recovery(
+    episode_store: EpisodeStore, index: EpisodeIndex
+) -> None:
+    recording = RecordedEpisode(episode_store, index)
     recording.start()
     recording.play(make_step(0))
     lines = recording.journal.read_bytes()
     recording.end()
     recording.journal.write_bytes(lines)
-    assert store.recover() == []
+    assert episode_store.recover() == []
     assert not recording.journal.exists()
-    assert store.load(recording.file).outcome is Outcome.SUCCESS
+    assert episode_store.load(recording.file).outcome is Outcome.SUCCESS
 
 
-def test_abandoned_temporary_files_are_removed(store: EpisodeStore, index: EpisodeIndex) -> None:
-    recording = RecordedEpisode(store, index)
+def test_abandoned_temporary_files_are_removed(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
+    recording = RecordedEpisode(episode_store, index)
     recording.record_episode()
-    half = recording.file.with_name(recording.file.name + ".tmp")
-    half.write_bytes(b"{")
-    store.recover()
-    assert half.exists()
+    temporary = recording.file.with_name(recording.file.name + ".tmp")
+    temporary.write_bytes(b"{")
+    episode_store.recover()
+    assert temporary.exists()
     later = Clock(now=lambda: Clock().now().replace(year=2999))
-    store.recover(later)
-    assert not half.exists()
+    episode_store.recover(later)
+    assert not temporary.exists()
     assert recording.file.exists()
 
 
-def test_nothing_is_written_after_the_fence(store: EpisodeStore) -> None:
-    about = episode_header()
-    writer = JournalWriter(store.journal_path(about.batch_id, about.episode_id), about)
-    _append(writer, 0)
+def test_nothing_is_written_after_the_fence(episode_store: EpisodeStore) -> None:
+    header = episode_header()
+    writer = JournalWriter(episode_store.journal_path(header.batch_id, header.episode_id), header)
+    append_step(writer, 0)
     writer.fence()
-    _append(writer, 1)
+    append_step(writer, 1)
     assert len(read_journal(writer.path).steps) == 1
     writer.close()
-    _append(writer, 1)
+    append_step(writer, 1)
     assert len(read_journal(writer.path).steps) == 1
 
 
 @contextmanager
-def _files_limited_to(size: int) -> Iterator[None]:
+def limit_file_size(size: int) -> Iterator[None]:
     """Simulate a full disk: a write beyond ``size`` is partial, the next one fails."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
@@ -203,35 +195,35 @@ def _files_limited_to(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_a_full_disk_costs_the_journal_but_not_the_episode(store: EpisodeStore, index: EpisodeIndex) -> None:
-    recording = RecordedEpisode(store, index)
+def test_a_full_disk_loses_the_journal_but_not_the_episode(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
+    recording = RecordedEpisode(episode_store, index)
     recording.start()
     recording.play(make_step(0))
-    with _files_limited_to(recording.journal.stat().st_size + 100):
+    with limit_file_size(recording.journal.stat().st_size + 100):
         recording.play(make_step(1))
     assert recording.recorder.journal_error is not None
     recording.play(make_step(2))
     assert len(read_journal(recording.journal).steps) == 1
     recording.end()
-    assert store.load(recording.file).rounds == 3
+    assert episode_store.load(recording.file).rounds == 3
 
 
 @settings(deadline=None, max_examples=80)
 @given(st.data())
 def test_no_bytes_in_a_journal_crash_the_recovery(data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        store = EpisodeStore(Path(folder))
-        path = _orphan(store, 2)
+        episode_store = EpisodeStore(Path(folder))
+        path = write_orphan_journal(episode_store, 2)
         path.write_bytes(data.draw(st.binary(max_size=200) | damaged_bytes(path.read_bytes())))
-        recovered = store.recover()
-        assert recovered or store.damaged
+        recovered = episode_store.recover()
+        assert recovered or episode_store.damaged
         for record in recovered:
-            assert store.load(record.episode_id) == record
+            assert episode_store.load(record.episode_id) == record
             assert record.rounds <= 2
 
 
-def test_a_kill_in_the_first_step_keeps_the_reset_observation(store: EpisodeStore, index: EpisodeIndex) -> None:
-    recording = RecordedEpisode(store, index)
+def test_a_kill_in_the_first_step_keeps_the_reset_observation(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
+    recording = RecordedEpisode(episode_store, index)
     tracer = recording.spans.tracer
     recording.start()
     with tracer.span("episode", "episode"):
@@ -239,10 +231,10 @@ def test_a_kill_in_the_first_step_keeps_the_reset_observation(store: EpisodeStor
             pass
         recording.reset()
         with tracer.span("timestep", "timestep"):
-            recording.recorder._journal.close()  # type: ignore[union-attr]  # as at the death of the process
-            (record,) = store.recover()
+            recording.recorder._journal.close()  # type: ignore[union-attr]  # simulates the death of the process
+            (record,) = episode_store.recover()
     assert (record.outcome, record.rounds) == (Outcome.INTERRUPTED, 0)
     assert record.reset_observation == [{"role": "user", "content": "observation 0"}]
     assert record.env_episode_id == "episode 7 of its own"
     assert [span.name for span in record.spans] == ["env.reset", "episode"]
-    assert store.damaged == []
+    assert episode_store.damaged == []

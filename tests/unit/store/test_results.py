@@ -1,26 +1,19 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.store import EpisodeIndex, EpisodeStore, open_index, summarize_results, wilson_interval
+from runner.store import EpisodeIndex, summarize_results, wilson_interval
 from runner.types import Outcome, Tokens
 from tests.support.episodes import RecordedEpisode, make_step
 
 
-@pytest.fixture
-def index(tmp_path: Path) -> Iterator[EpisodeIndex]:
-    index = open_index(EpisodeStore(tmp_path / "data"))
-    yield index
-    index.close()
-
-
-def _played(index: EpisodeIndex, outcome: Outcome, rounds: int = 2, duration_s: float = 1.0, **fields: Any) -> None:  # noqa: ANN401
+def record_episode(
+    index: EpisodeIndex, outcome: Outcome, rounds: int = 2, duration_s: float = 1.0, **fields: Any
+) -> None:
     recording = RecordedEpisode(index._store, index, **fields)
     recording.record_episode(rounds, outcome=outcome, success=outcome is Outcome.SUCCESS, duration_s=duration_s)
 
@@ -29,12 +22,12 @@ def _played(index: EpisodeIndex, outcome: Outcome, rounds: int = 2, duration_s: 
     ("successes", "n", "low", "high"),
     [(0, 10, 0.0, 0.2775), (8, 10, 0.4902, 0.9433), (10, 10, 0.7225, 1.0), (50, 100, 0.4038, 0.5962), (0, 0, 0.0, 1.0)],
 )
-def test_the_interval_is_wilsons(successes: int, n: int, low: float, high: float) -> None:
+def test_the_interval_is_the_wilson_score_interval(successes: int, n: int, low: float, high: float) -> None:
     assert wilson_interval(successes, n) == pytest.approx((low, high), abs=5e-5)
 
 
 @given(st.integers(1, 10**9), st.data())
-def test_the_interval_holds_the_rate_and_stays_a_probability(n: int, data: st.DataObject) -> None:
+def test_the_interval_contains_the_rate_and_is_within_0_and_1(n: int, data: st.DataObject) -> None:
     successes = data.draw(st.integers(0, n))
     low, high = wilson_interval(successes, n)
     assert 0.0 <= low <= successes / n + 1e-12
@@ -47,7 +40,7 @@ def test_model_usage_is_summed_and_zero_for_baselines(index: EpisodeIndex) -> No
         recording.start()
         recording.play(make_step(0, endpoint="gateway", model_s=model_s, tokens=Tokens(10, 5, 2, 1)))
         recording.end()
-    _played(index, Outcome.SUCCESS)
+    record_episode(index, Outcome.SUCCESS)
     by_model = {row.model: row for row in summarize_results(index)}
     assert (by_model["small"].tokens, by_model["small"].latency_s) == (Tokens(20, 10, 4, 2), 1.0)
     assert by_model[None].latency_s is None
@@ -57,9 +50,9 @@ def test_no_episodes_give_no_rows(index: EpisodeIndex) -> None:
     assert summarize_results(index) == []
 
 
-def test_the_metrics_of_a_profile(index: EpisodeIndex) -> None:
-    _played(index, Outcome.SUCCESS, rounds=2, duration_s=1.0, model="small", agent="react")
-    _played(index, Outcome.FAILURE, rounds=4, duration_s=4.0, model="small", agent="react")
+def test_the_metrics_of_a_profile_are_computed(index: EpisodeIndex) -> None:
+    record_episode(index, Outcome.SUCCESS, rounds=2, duration_s=1.0, model="small", agent="react")
+    record_episode(index, Outcome.FAILURE, rounds=4, duration_s=4.0, model="small", agent="react")
     (row,) = summarize_results(index)
     assert (row.env, row.agent, row.model, row.baseline) == ("Maze", "react", "small", False)
     assert (row.n, row.n_rated, row.n_success, row.success_rate) == (2, 2, 1, 0.5)
@@ -72,7 +65,7 @@ def test_the_metrics_of_a_profile(index: EpisodeIndex) -> None:
 
 def test_cancelled_and_interrupted_episodes_are_counted_but_not_rated(index: EpisodeIndex) -> None:
     for outcome in Outcome:
-        _played(index, outcome, rounds=9 if outcome in ("cancelled", "interrupted") else 3)
+        record_episode(index, outcome, rounds=9 if outcome in ("cancelled", "interrupted") else 3)
     (row,) = summarize_results(index)
     assert (row.n, row.n_rated, row.n_success) == (7, 5, 1)
     assert row.success_rate == 0.2
@@ -80,30 +73,30 @@ def test_cancelled_and_interrupted_episodes_are_counted_but_not_rated(index: Epi
     assert row.outcomes == dict.fromkeys(Outcome, 1)
 
 
-def test_where_nothing_is_rated_there_is_no_rate(index: EpisodeIndex) -> None:
-    _played(index, Outcome.CANCELLED)
+def test_without_rated_episodes_there_is_no_rate(index: EpisodeIndex) -> None:
+    record_episode(index, Outcome.CANCELLED)
     (row,) = summarize_results(index)
     assert (row.n, row.n_rated) == (1, 0)
     assert (row.success_rate, row.success_interval, row.score, row.token_count) == (None, None, None, None)
 
 
-def test_baselines_come_after_models_of_their_environment(index: EpisodeIndex) -> None:
+def test_baselines_follow_the_models_of_their_environment(index: EpisodeIndex) -> None:
     for env, agent, model in [("Maze", "oracle", None), ("Wordle", "random", None), ("Maze", "react", "small")]:
-        _played(index, Outcome.SUCCESS, env=env, agent=agent, model=model)
+        record_episode(index, Outcome.SUCCESS, env=env, agent=agent, model=model)
     rows = [(row.env, row.agent, row.baseline) for row in summarize_results(index)]
     assert rows == [("Maze", "react", False), ("Maze", "oracle", True), ("Wordle", "random", True)]
 
 
-def test_other_data_and_modes_are_not_mixed(index: EpisodeIndex) -> None:
+def test_data_labels_and_modes_have_separate_rows(index: EpisodeIndex) -> None:
     variants: list[dict[str, Any]] = [{}, {"mode": "compat"}, {"data_label": "local scenes"}, {}]
     for fields in variants:
-        _played(index, Outcome.SUCCESS, **fields)
+        record_episode(index, Outcome.SUCCESS, **fields)
     rows = [(row.data_label, row.mode, row.n) for row in summarize_results(index)]
     assert rows == [("", "compat", 1), ("", "strict", 2), ("local scenes", "strict", 1)]
 
 
-def test_an_environment_is_found_in_any_case(index: EpisodeIndex) -> None:
-    _played(index, Outcome.SUCCESS, env="Maze")
-    _played(index, Outcome.SUCCESS, env="Wordle")
+def test_environment_names_are_case_insensitive(index: EpisodeIndex) -> None:
+    record_episode(index, Outcome.SUCCESS, env="Maze")
+    record_episode(index, Outcome.SUCCESS, env="Wordle")
     assert [row.env for row in summarize_results(index, env="wORDLE")] == ["Wordle"]
     assert summarize_results(index, env="'; DROP TABLE episodes --") == []

@@ -31,41 +31,40 @@ def buffer_with(*streams: str, hold_s: float = 60.0, capacity: int = 10_000) -> 
     return buffer
 
 
-def there(buffer: TimeOrderedBuffer) -> list[int | str]:
-    """What may go now."""
+def ready_items(buffer: TimeOrderedBuffer) -> list[int | str]:
     result: list[int | str] = []
     while (item := buffer.pop()) is not None:
         result.append(int(item.payload) if isinstance(item, RawMessage) else item.text)
     return result
 
 
-def test_a_message_waits_for_those_streams_that_have_more() -> None:
+def test_a_message_waits_for_streams_with_pending_messages() -> None:
     buffer = buffer_with("A", "B")
     buffer.put(message(1, "A", pending=1))
     buffer.put(message(5, "A"))
-    assert there(buffer) == []
+    assert ready_items(buffer) == []
     buffer.put(message(2, "B", pending=7))
-    assert there(buffer) == [1, 2]
+    assert ready_items(buffer) == [1, 2]
     buffer.put(message(9, "B", pending=6))
-    assert there(buffer) == [5, 9]
+    assert ready_items(buffer) == [5, 9]
     buffer.put(message(8, "A", pending=0))
-    assert there(buffer) == []
+    assert ready_items(buffer) == []
     buffer.update_pending("B", 0)
-    assert there(buffer) == [8]
+    assert ready_items(buffer) == [8]
 
 
-async def test_a_stream_that_brings_nothing_holds_the_others_up_for_a_moment() -> None:
+async def test_a_silent_stream_delays_the_others_only_briefly() -> None:
     buffer = buffer_with("A", "B", hold_s=0.1)
     buffer.put(message(5, "A"))
-    assert there(buffer) == []
+    assert ready_items(buffer) == []
     async with asyncio.timeout(10):
         assert await buffer.wait_filled()
-    assert there(buffer) == [5]
-    buffer.put(message(3, "B"))  # late, but not lost
-    assert there(buffer) == [3]
+    assert ready_items(buffer) == [5]
+    buffer.put(message(3, "B"))  # delayed, but not lost
+    assert ready_items(buffer) == [3]
 
 
-async def test_who_waits_is_told_when_a_stream_ends() -> None:
+async def test_removing_a_stream_wakes_the_waiting_reader() -> None:
     buffer = buffer_with("A", "B")
     buffer.put(message(5, "A"))
     waiting = asyncio.create_task(buffer.wait_filled())
@@ -74,57 +73,57 @@ async def test_who_waits_is_told_when_a_stream_ends() -> None:
     buffer.remove_stream("B")
     async with asyncio.timeout(10):
         assert await waiting
-    assert there(buffer) == [5]
+    assert ready_items(buffer) == [5]
 
 
-async def test_nothing_waits_once_all_is_over() -> None:
+async def test_an_ended_buffer_releases_all_messages() -> None:
     buffer = buffer_with("A", "B")
     buffer.put(message(5, "A", pending=3))
     buffer.end()
-    assert await buffer.wait_filled() and there(buffer) == [5]
+    assert await buffer.wait_filled() and ready_items(buffer) == [5]
     assert not await buffer.wait_filled()
 
 
 @given(st.lists(st.sampled_from("ABC"), max_size=40), st.randoms(use_true_random=False))
-def test_however_it_arrives_it_goes_out_by_time_and_nothing_is_missing(said: list[str], random: Random) -> None:
+def test_any_arrival_order_is_merged_by_time_without_loss(order: list[str], random: Random) -> None:
     buffer = buffer_with("A", "B", "C")
-    coming = {name: [n for n, stream in enumerate(said) if stream == name] for name in "ABC"}
-    for name in (name for name, numbers in coming.items() if not numbers):
+    unsent = {name: [n for n, stream in enumerate(order) if stream == name] for name in "ABC"}
+    for name in (name for name, numbers in unsent.items() if not numbers):
         buffer.update_pending(name, 0)
-    went: list[int | str] = []
-    while left := sorted(name for name, numbers in coming.items() if numbers):
-        name = random.choice(left)
-        buffer.put(message(coming[name].pop(0), name, pending=len(coming[name])))
+    output: list[int | str] = []
+    while names := sorted(name for name, numbers in unsent.items() if numbers):
+        name = random.choice(names)
+        buffer.put(message(unsent[name].pop(0), name, pending=len(unsent[name])))
         if random.random() < 0.5:
-            went += there(buffer)
-    assert went + there(buffer) == list(range(len(said)))
+            output += ready_items(buffer)
+    assert output + ready_items(buffer) == list(range(len(order)))
 
 
-def test_a_streams_own_order_and_its_notices_stay() -> None:
+def test_a_stream_keeps_its_order_and_the_position_of_its_notices() -> None:
     buffer = buffer_with("A", "B")
     buffer.put(message(7, "A"))
-    buffer.notify(notice("of A"), "A")
+    buffer.notify(notice("about A"), "A")
     buffer.put(message(3, "A"))
     buffer.put(message(5, "B"))
-    buffer.notify(notice("of all"))
-    assert there(buffer) == ["of all", 5, 7, "of A", 3]
+    buffer.notify(notice("about all"))
+    assert ready_items(buffer) == ["about all", 5, 7, "about A", 3]
 
 
-def test_what_no_stream_keeps_is_the_newest_of_the_history_and_then_comes_as_it_passes() -> None:
+def test_core_messages_follow_the_history_and_then_keep_their_arrival_order() -> None:
     buffer = buffer_with("A")
     buffer.offer(message(100, None))
     buffer.put(message(1, "A", pending=2))
     buffer.put(message(2, "A", pending=1))
     buffer.offer(message(101, None))
-    assert there(buffer) == [1, 2]
+    assert ready_items(buffer) == [1, 2]
     buffer.put(message(3, "A"))
     buffer.put(message(4, "A"))
     buffer.offer(message(102, None))
     buffer.put(message(5, "A"))
-    assert there(buffer) == [3, 100, 101, 4, 102, 5]
+    assert ready_items(buffer) == [3, 100, 101, 4, 102, 5]
 
 
-async def test_each_stream_has_its_share_of_the_room() -> None:
+async def test_each_stream_has_an_equal_share_of_the_capacity() -> None:
     buffer = buffer_with("A", "B", capacity=400)
     assert buffer.fetch_limit("A").count == 50
     for number in range(60):
@@ -133,7 +132,7 @@ async def test_each_stream_has_its_share_of_the_room() -> None:
     waiting = asyncio.create_task(buffer.wait_for_space("A"))
     await asyncio.sleep(0)
     assert not waiting.done()
-    buffer.remove_stream("B")  # which leaves its share
+    buffer.remove_stream("B")  # frees its share
     assert buffer.fetch_limit("A").count == 100
     buffer.pop()
     async with asyncio.timeout(10):

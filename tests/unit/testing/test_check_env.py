@@ -28,11 +28,11 @@ def countdown(monkeypatch: pytest.MonkeyPatch) -> Callable[[], Environment]:
 
 @pytest.mark.parametrize("mode", ["strict", "compat"])
 @pytest.mark.parametrize("environment", [Maze, Wordle])
-def test_the_embedded_environments_pass(environment: type[Maze] | type[Wordle], mode: Mode) -> None:
+def test_embedded_environments_pass(environment: type[Maze] | type[Wordle], mode: Mode) -> None:
     check_env(lambda: environment(mode=mode), tasks=(0, 1, 7))
 
 
-def test_the_sample_environment_passes_although_it_derives_from_nothing_and_is_async(
+def test_the_async_sample_environment_without_base_classes_passes(
     countdown: Callable[[], Environment],
 ) -> None:
     assert [base.__module__ for base in type(countdown()).__mro__] == ["agentgym_countdown", "builtins"]
@@ -60,7 +60,7 @@ def test_an_environment_may_be_async_throughout() -> None:
     check_env(AllAsync)
 
 
-def problems_of(factory: Callable[[], Environment], max_steps: int = 60) -> str:
+def reported_problems(factory: Callable[[], Environment], max_steps: int = 60) -> str:
     with pytest.raises(CheckFailed) as caught:
         check_env(factory, max_steps=max_steps)
     assert len(set(caught.value.problems)) == len(caught.value.problems) > 0
@@ -68,8 +68,8 @@ def problems_of(factory: Callable[[], Environment], max_steps: int = 60) -> str:
     return str(caught.value)
 
 
-class ForgetfulReset(Maze):
-    """Shows the number of resets of all instances."""
+class CountingReset(Maze):
+    """Observes the number of resets of all instances."""
 
     counter = itertools.count()
 
@@ -115,7 +115,7 @@ class EmptyMessage(Maze):
 
 
 class Changed(Maze):
-    """A maze that passes its step results through a function."""
+    """Passes its step results through ``change``."""
 
     def change(self, action: Action, result: StepResult) -> object:
         raise NotImplementedError
@@ -211,17 +211,17 @@ class NumberedEpisode(Maze):
         return 7  # type: ignore[return-value]
 
 
-class AsyncNoVerdict(Maze):
+class AsyncNoneSuccess(Maze):
     async def success(self, trajectory: Trajectory) -> bool:  # type: ignore[override]
         return None  # type: ignore[return-value]
 
 
-class NoVerdict(Maze):
+class NoneSuccess(Maze):
     def success(self, trajectory: Trajectory) -> bool:
         return None  # type: ignore[return-value]
 
 
-class LastStepVerdict(Maze):
+class LastStepSuccess(Maze):
     def success(self, trajectory: Trajectory) -> bool:
         return trajectory.timesteps[-1].reward > 0
 
@@ -240,7 +240,7 @@ class UnencodableEvaluation(Maze):
         return {"maze": self}
 
 
-class _Stuck(MazeOracle):
+class _RepeatingOracle(MazeOracle):
     def __init__(self, maze: Maze, text: str) -> None:
         super().__init__(maze)
         self._text = text
@@ -251,15 +251,15 @@ class _Stuck(MazeOracle):
 
 class StuckOracle(Maze):
     def oracle(self, seed: int | None) -> MazeOracle:
-        return _Stuck(self, "move up")
+        return _RepeatingOracle(self, "move up")
 
 
 class BabblingOracle(Maze):
     def oracle(self, seed: int | None) -> MazeOracle:
-        return _Stuck(self, "go home")
+        return _RepeatingOracle(self, "go home")
 
 
-class NeverMade(Maze):
+class FailingConstructor(Maze):
     def __init__(self) -> None:
         raise ImportError("no module named physics")
 
@@ -267,7 +267,7 @@ class NeverMade(Maze):
 @pytest.mark.parametrize(
     ("broken", "expected"),
     [
-        (ForgetfulReset, "task 0: reset on another instance returns a different observation"),
+        (CountingReset, "task 0: reset on another instance returns a different observation"),
         (LeakyReset, "task 0: reset on a used instance returns a different observation"),
         (SeededReset, "task 0: reset with another seed returns a different observation"),
         (NoWrap, "task 1: reset with the index plus n_tasks failed: IndexError: 26"),
@@ -289,51 +289,51 @@ class NeverMade(Maze):
         (BareSchema, "a tool schema is not an OpenAI function: {'type': 'function'"),
         (NoTasks, "n_tasks should be a positive int; it is 0"),
         (NumberedEpisode, "get_episode_id should return a str; got 7"),
-        (AsyncNoVerdict, "success should return a bool; got None"),
-        (NoVerdict, "success should return a bool; got None"),
-        (LastStepVerdict, "verdicts failed: IndexError"),
+        (AsyncNoneSuccess, "success should return a bool; got None"),
+        (NoneSuccess, "success should return a bool; got None"),
+        (LastStepSuccess, "verdicts failed: IndexError"),
         (OneCleanup, "cleanup, which may be called twice or before a reset, failed: OSError: already closed"),
         (UnencodableEvaluation, "evaluation details should be a mapping that JSON can hold: Encoding objects of type"),
         (StuckOracle, "task 0: the oracle changed nothing in 40 steps"),
         (BabblingOracle, "task 0: the oracle's action 'go home' is no valid action"),
-        (NeverMade, "failed: ImportError: no module named physics"),
+        (FailingConstructor, "failed: ImportError: no module named physics"),
     ],
 )
 def test_broken_environments_report_their_problem(broken: Callable[[], Environment], expected: str) -> None:
-    assert expected in problems_of(broken, max_steps=40)
+    assert expected in reported_problems(broken, max_steps=40)
 
 
 def test_a_single_fault_is_reported_alone() -> None:
-    assert problems_of(NumberedEpisode).count("\n- ") == 1
-    assert problems_of(OneCleanup).count("\n- ") == 1
+    assert reported_problems(NumberedEpisode).count("\n- ") == 1
+    assert reported_problems(OneCleanup).count("\n- ") == 1
 
 
 def test_several_faults_are_reported_together() -> None:
-    class Broken(NumberedEpisode, NoVerdict, UnknownAdmissible):
+    class Broken(NumberedEpisode, NoneSuccess, UnknownAdmissible):
         pass
 
-    problems = problems_of(Broken)
+    problems = reported_problems(Broken)
     for expected in ("get_episode_id", "success should", "'jump'"):
         assert expected in problems
 
 
 def test_instances_are_cleaned_up_even_when_checks_fail() -> None:
-    made: list[Maze] = []
+    created: list[Maze] = []
 
     class Counted(NanReward):
         def __init__(self) -> None:
             super().__init__()
             self.cleaned = 0
-            made.append(self)
+            created.append(self)
 
         def cleanup(self) -> None:
             self.cleaned += 1
 
-    problems_of(Counted)
-    assert made
-    assert all(isinstance(environment, Counted) and environment.cleaned == 2 for environment in made)
+    reported_problems(Counted)
+    assert created
+    assert all(isinstance(environment, Counted) and environment.cleaned == 2 for environment in created)
 
 
-def test_importing_the_check_loads_no_environment() -> None:
+def test_importing_the_check_imports_no_environment() -> None:
     code = "import sys, runner.testing; sys.exit(any(m in sys.modules for m in ('minigrid', 'hydra', 'runner.envs')))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,4 +1,4 @@
-"""The values of ``error.type`` and of the span attribute ``error`` survive a renamed exception class."""
+"""Error info of exceptions, and the published names of exception classes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from hydra.utils import instantiate
 import agentgym_tui
 import runner
 from runner.errors import OracleDiverged, RunnerError
-from runner.tracing import create_error_info
 from runner.tracing.error_info import create_error_info, error_attribute, error_type
 
 PUBLISHED = """
@@ -53,18 +52,20 @@ PUBLISHED = """
 
 def exception_classes() -> Iterator[type[BaseException]]:
     for package in (runner, agentgym_tui):
-        for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-            if not found.name.endswith("__main__"):
-                module = importlib.import_module(found.name)
-                yield from defined_in(vars(module), module.__name__)
+        for module_info in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            if not module_info.name.endswith("__main__"):
+                module = importlib.import_module(module_info.name)
+                yield from exceptions_defined_in(vars(module), module.__name__)
 
 
-def defined_in(namespace: Mapping[str, object], module: str, outer: str = "") -> Iterator[type[BaseException]]:
+def exceptions_defined_in(
+    namespace: Mapping[str, object], module: str, outer: str = ""
+) -> Iterator[type[BaseException]]:
     for name, value in list(namespace.items()):
         if inspect.isclass(value) and (value.__module__, value.__qualname__) == (module, outer + name):
             if issubclass(value, BaseException):
                 yield value
-            yield from defined_in(vars(value), module, f"{value.__qualname__}.")
+            yield from exceptions_defined_in(vars(value), module, f"{value.__qualname__}.")
 
 
 def test_every_exception_class_keeps_its_published_values() -> None:
@@ -90,16 +91,16 @@ class _Derived(_Renamed):
     [
         (_Renamed, "old_name", "OldName"),
         (_RenamedForeign, "OldName", "OldName"),
-        (_Derived, "_derived", "_Derived"),  # an explicit value is not inherited
+        (_Derived, "_derived", "_Derived"),  # subclasses do not inherit the published name
         (KeyError, "KeyError", "KeyError"),
     ],
 )
-def test_an_explicit_value_wins(kind: type[BaseException], published: str, attribute: str) -> None:
+def test_an_explicit_published_name_takes_precedence(kind: type[BaseException], published: str, attribute: str) -> None:
     assert (error_type(kind), error_attribute(kind)) == (published, attribute)
     assert create_error_info(kind("x")).type == published
 
 
-def raised(exc: BaseException) -> BaseException:
+def raise_and_catch(exc: BaseException) -> BaseException:
     try:
         raise exc
     except type(exc) as caught:
@@ -115,7 +116,7 @@ class HTTPFault(RunnerError):
     [(OracleDiverged("x"), "oracle_diverged"), (HTTPFault("x"), "http_fault"), (KeyError("x"), "KeyError")],
 )
 def test_an_error_has_a_kind_a_message_and_a_traceback(exc: BaseException, kind: str) -> None:
-    info = create_error_info(raised(exc))
+    info = create_error_info(raise_and_catch(exc))
     assert info.type == kind
     assert info.message == str(exc)
     assert "raise exc" in info.traceback
@@ -136,15 +137,15 @@ class Blocking(Exception):
 
 
 def test_exceptions_without_a_readable_message_are_described() -> None:
-    info = create_error_info(raised(Silent()))
+    info = create_error_info(raise_and_catch(Silent()))
     assert (info.type, info.message) == ("Silent", "<Silent without a readable message>")
     assert "raise exc" in info.traceback
-    assert create_error_info(raised(Blocking("hm"))).message == "hm"
+    assert create_error_info(raise_and_catch(Blocking("hm"))).message == "hm"
     assert create_error_info(ValueError("never \udc80 raised")).message == "never \\udc80 raised"
 
 
-def test_long_errors_are_cut_and_keep_their_ends() -> None:
-    info = create_error_info(raised(ValueError("start " + "é" * 20_000 + " end")))
+def test_long_errors_are_truncated() -> None:
+    info = create_error_info(raise_and_catch(ValueError("start " + "é" * 20_000 + " end")))
     assert info.message.startswith("start é")
     assert info.message.endswith("é…")
     assert info.traceback.startswith("…")
@@ -154,7 +155,9 @@ def test_long_errors_are_cut_and_keep_their_ends() -> None:
 
 def test_secrets_are_masked_before_truncation(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOME_API_KEY", "hunter2-hunter2")
-    info = create_error_info(raised(ValueError("x" * (16 * 1024 - 10) + " hunter2-hunter2 https://me:pw@host/")))
+    info = create_error_info(
+        raise_and_catch(ValueError("x" * (16 * 1024 - 10) + " hunter2-hunter2 https://me:pw@host/"))
+    )
     assert "hunter2" not in info.message + info.traceback
     assert "me:pw" not in info.message + info.traceback
 

@@ -17,7 +17,7 @@ from runner.tracing import PerfettoFile, Tracer, create_flow_id
 from tests.support.perfetto import MONOTONIC, Slice, all_slices, read_packets, read_slices, write_episode
 
 
-def test_an_episode_is_nested_slices_on_its_slots_track(trace_file: PerfettoFile) -> None:
+def test_an_episode_becomes_nested_slices_on_its_track(trace_file: PerfettoFile) -> None:
     before = time.monotonic_ns()
     write_episode(trace_file)
     after = time.monotonic_ns()
@@ -32,17 +32,17 @@ def test_an_episode_is_nested_slices_on_its_slots_track(trace_file: PerfettoFile
     assert [*times, after] == sorted([*times, after])
 
 
-def test_times_keep_every_nanosecond(trace_file: PerfettoFile) -> None:
+def test_times_are_exact_to_the_nanosecond(trace_file: PerfettoFile) -> None:
     ticks = iter([2**60 + 1, 2**60 + 2])
     collector = trace_file.for_track("slot 0")
     with Tracer("full", [collector], clock_ns=lambda: next(ticks)).span("a", "agent"):
         pass
     collector.flush()
-    (found,) = all_slices(trace_file.path)
-    assert (found.start_ns, found.end_ns) == (2**60 + 1, 2**60 + 2)
+    (only_slice,) = all_slices(trace_file.path)
+    assert (only_slice.start_ns, only_slice.end_ns) == (2**60 + 1, 2**60 + 2)
 
 
-def test_the_file_names_its_clock(trace_file: PerfettoFile) -> None:
+def test_the_file_identifies_its_clock(trace_file: PerfettoFile) -> None:
     write_episode(trace_file)
     write_episode(trace_file)
     snapshots = [packet.clock_snapshot for packet in read_packets(trace_file.path) if packet.HasField("clock_snapshot")]
@@ -60,10 +60,10 @@ def test_flows_connect_slices_of_two_tracks(trace_file: PerfettoFile) -> None:
         with tracer.span("without", "agent"):
             pass
         collector.flush()
-    found = {item.name: item for item in all_slices(trace_file.path)}
-    assert (found["start_flow"].flows_out, found["start_flow"].flows_in) == ([flow_id], [])
-    assert (found["end_flow"].flows_out, found["end_flow"].flows_in) == ([], [flow_id])
-    assert (found["without"].flows_out, found["without"].flows_in) == ([], [])
+    slices = {item.name: item for item in all_slices(trace_file.path)}
+    assert (slices["start_flow"].flows_out, slices["start_flow"].flows_in) == ([flow_id], [])
+    assert (slices["end_flow"].flows_out, slices["end_flow"].flows_in) == ([], [flow_id])
+    assert (slices["without"].flows_out, slices["without"].flows_in) == ([], [])
 
 
 def test_attributes_keep_their_types(trace_file: PerfettoFile) -> None:
@@ -86,7 +86,7 @@ def test_attributes_keep_their_types(trace_file: PerfettoFile) -> None:
     assert all_slices(trace_file.path)[0].attributes == expected
 
 
-async def test_siblings_that_overlap_get_lanes_of_their_own(trace_file: PerfettoFile) -> None:
+async def test_overlapping_siblings_get_separate_lanes(trace_file: PerfettoFile) -> None:
     collector = trace_file.for_track("slot 0")
     tracer = Tracer("full", [collector])
 
@@ -113,7 +113,7 @@ def _overlap(tracer: Tracer, barrier: threading.Barrier) -> None:
         barrier.wait()
 
 
-def test_lanes_are_children_of_the_slots_track(trace_file: PerfettoFile) -> None:
+def test_lanes_are_children_of_the_main_track(trace_file: PerfettoFile) -> None:
     collector = trace_file.for_track("slot 5")
     tracer = Tracer("full", [collector])
     barrier = threading.Barrier(2)
@@ -127,7 +127,7 @@ def test_lanes_are_children_of_the_slots_track(trace_file: PerfettoFile) -> None
     assert (main.name, main.parent_uuid, lane.name, lane.parent_uuid) == ("slot 5", 0, "slot 5 (2)", main.uuid)
 
 
-def test_a_span_that_outlives_its_episode_goes_to_a_lane(trace_file: PerfettoFile) -> None:
+def test_a_span_that_outlives_its_episode_is_on_a_lane(trace_file: PerfettoFile) -> None:
     collector = trace_file.for_track("slot 0")
     tracer = Tracer("full", [collector])
     late = tracer.span("late", "agent")
@@ -141,7 +141,7 @@ def test_a_span_that_outlives_its_episode_goes_to_a_lane(trace_file: PerfettoFil
     assert [[item.name for item in roots] for roots in tracks.values()] == [["episode", "episode"], ["late"]]
 
 
-def test_several_slots_write_at_once(trace_file: PerfettoFile) -> None:
+def test_several_tracks_are_written_at_the_same_time(trace_file: PerfettoFile) -> None:
     def play(slot: int) -> None:
         for _ in range(5):
             write_episode(trace_file, f"slot {slot}")
@@ -158,7 +158,7 @@ def test_several_slots_write_at_once(trace_file: PerfettoFile) -> None:
     assert len({roots[0].track for roots in tracks.values()}) == 4
 
 
-def test_the_file_is_private_and_only_made_when_needed(trace_file: PerfettoFile) -> None:
+def test_the_file_is_private_and_created_only_when_needed(trace_file: PerfettoFile) -> None:
     trace_file.for_track("slot 0").flush()
     assert not trace_file.path.parent.exists()
     write_episode(trace_file)
@@ -185,18 +185,18 @@ trees = st.recursive(
 )
 
 
-def grow(tracer: Tracer, node: Node) -> None:
+def record_tree(tracer: Tracer, node: Node) -> None:
     with tracer.span(node.name, "agent", **node.attributes):
         for child in node.children:
-            grow(tracer, child)
+            record_tree(tracer, child)
 
 
-def count(node: Node) -> int:
+def count_nodes(node: Node) -> int:
     return 1 + sum(map(count, node.children))
 
 
-def shape(node: Node) -> list[Any]:
-    return [node.name.encode("utf-8", "backslashreplace").decode(), [shape(child) for child in node.children]]
+def node_shape(node: Node) -> list[Any]:
+    return [node.name.encode("utf-8", "backslashreplace").decode(), [node_shape(child) for child in node.children]]
 
 
 def slice_shape(item: Slice) -> list[Any]:
@@ -212,10 +212,10 @@ def test_any_tree_of_spans_becomes_the_same_tree_of_slices(
     ticks = itertools.accumulate(itertools.chain([1], itertools.cycle([step + 1 for step in steps])))
     for episode in episodes:
         collector = trace.for_track("slot 0")
-        grow(Tracer("full", [collector], clock_ns=lambda: next(ticks)), episode)
+        record_tree(Tracer("full", [collector], clock_ns=lambda: next(ticks)), episode)
         collector.flush()
     roots = list(itertools.chain(*read_slices(trace.path).values())) if episodes else []
-    assert [slice_shape(item) for item in roots] == [shape(episode) for episode in episodes]
+    assert [slice_shape(item) for item in roots] == [node_shape(episode) for episode in episodes]
 
 
 @given(
@@ -231,13 +231,13 @@ def test_spans_in_any_order_are_well_nested_slices(
     tracer = Tracer("full", [collector], clock_ns=lambda: next(ticks))
     opened: list[Any] = []
     n_closed = 0
-    for index, what in actions:
-        if what == "enter":
+    for index, operation in actions:
+        if operation == "enter":
             opened.append(tracer.span(f"span {index}", "agent").__enter__())
-        elif what == "exit" and opened:
+        elif operation == "exit" and opened:
             opened.pop(index % len(opened)).__exit__(None, None, None)
             n_closed += 1
-        elif what == "flush":
+        elif operation == "flush":
             collector.flush()
     while opened:
         opened.pop().__exit__(None, None, None)

@@ -16,7 +16,7 @@ from runner.tracing.perfetto_append import append_packets, complete_length
 from tests.support.perfetto import Slice, all_slices, read_packets, read_slices, track_names, write_episode
 
 
-def test_a_file_that_cannot_be_written_is_a_store_error(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_written_raises_a_store_error(tmp_path: Path) -> None:
     (tmp_path / "traces").write_text("in the way")
     with pytest.raises(StoreError, match=r"traces/batch\.pftrace"):
         write_episode(PerfettoFile(tmp_path / "traces" / "batch.pftrace"))
@@ -56,11 +56,11 @@ def write_in_another_process(path: Path, episodes: int) -> subprocess.Popen[str]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[3])
 
 
-def episodes_in(path: Path) -> list[Slice]:
+def episode_slices(path: Path) -> list[Slice]:
     return [item for item in all_slices(path) if item.name == "episode"]
 
 
-def test_another_process_adds_tracks_of_its_own(trace_file: PerfettoFile) -> None:
+def test_another_process_adds_separate_tracks(trace_file: PerfettoFile) -> None:
     write_episode(trace_file)
     with write_in_another_process(trace_file.path, 2) as process:
         process.communicate()
@@ -80,27 +80,29 @@ def test_flushed_spans_survive_a_kill(trace_file: PerfettoFile) -> None:
     n_complete = complete_length(trace_file.path.read_bytes())
     assert len(Trace.FromString(trace_file.path.read_bytes()[:n_complete]).packet) >= 10 * 62
     write_episode(trace_file)  # removes an incomplete packet, then appends
-    episodes = episodes_in(trace_file.path)
+    episodes = episode_slices(trace_file.path)
     assert [item.attributes.get("number") for item in episodes[:-1]] == list(range(len(episodes) - 1))
     assert len(episodes) >= 11
 
 
 @given(st.floats(0, 1))
-def test_a_torn_end_is_dropped(tmp_path_factory: pytest.TempPathFactory, kept: float) -> None:
+def test_an_incomplete_end_is_removed(tmp_path_factory: pytest.TempPathFactory, fraction: float) -> None:
     path = tmp_path_factory.mktemp("torn") / "batch.pftrace"
     write_episode(PerfettoFile(path))
     first = path.stat().st_size
     write_episode(PerfettoFile(path))
     content = path.read_bytes()
-    torn = content[: first + int(kept * (len(content) - first))]
+    torn = content[: first + int(fraction * (len(content) - first))]
     path.write_bytes(torn)
     write_episode(PerfettoFile(path), steps=1)
-    n_whole = len(Trace.FromString(torn[: complete_length(torn)]).packet)
-    assert len(read_packets(path)) == n_whole + 2 + 6  # the clocks, a track, and three slices
-    assert n_whole >= 2 + 10
+    n_packets = len(Trace.FromString(torn[: complete_length(torn)]).packet)
+    assert len(read_packets(path)) == n_packets + 2 + 6  # the clocks, a track, and three slices
+    assert n_packets >= 2 + 10
 
 
-def test_the_warning_names_the_file(trace_file: PerfettoFile, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_warning_about_an_incomplete_packet_names_the_file(
+    trace_file: PerfettoFile, caplog: pytest.LogCaptureFixture
+) -> None:
     write_episode(trace_file)
     with trace_file.path.open("ab") as file:
         file.write(b"\x0a\xff\x01half")
@@ -108,7 +110,7 @@ def test_the_warning_names_the_file(trace_file: PerfettoFile, caplog: pytest.Log
         write_episode(PerfettoFile(trace_file.path))
     assert "removed 7 bytes of an incomplete packet" in caplog.text
     assert str(trace_file.path) in caplog.text
-    assert len(episodes_in(trace_file.path)) == 2
+    assert len(episode_slices(trace_file.path)) == 2
 
 
 def test_an_incomplete_packet_of_another_process_is_removed_at_any_time(trace_file: PerfettoFile) -> None:
@@ -117,7 +119,7 @@ def test_an_incomplete_packet_of_another_process_is_removed_at_any_time(trace_fi
     with trace_file.path.open("ab") as file:
         file.write(b"\x0a\x05torn")
     write_episode(trace_file)
-    assert len(episodes_in(trace_file.path)) == 3
+    assert len(episode_slices(trace_file.path)) == 3
 
 
 def test_a_replaced_file_is_scanned_again(trace_file: PerfettoFile) -> None:
@@ -137,7 +139,7 @@ def test_complete_packets_are_found_in_any_bytes(data: bytes) -> None:
     assert complete_length(b"\x0a\x02ok" + data) == 4 + length
 
 
-def test_packets_that_do_not_fit_leave_the_file_as_it_was(tmp_path: Path) -> None:
+def test_packets_that_do_not_fit_leave_the_file_unchanged(tmp_path: Path) -> None:
     code = f"""
 import resource, signal
 from pathlib import Path

@@ -17,7 +17,7 @@ from runner.types import Flow, Span, SpanLevel
 from runner.util.safe_values import MAX_VALUE_BYTES
 
 
-def traced(level: SpanLevel = "full") -> tuple[Tracer, SpanList]:
+def make_tracer(level: SpanLevel = "full") -> tuple[Tracer, SpanList]:
     spans = SpanList()
     ticks = iter(range(1_000, 1_000_000))
     return Tracer(level, [spans], track="slot 7", clock_ns=lambda: next(ticks)), spans
@@ -28,7 +28,7 @@ def by_name(spans: SpanList) -> dict[str, Span]:
 
 
 def test_a_span_has_its_times_its_parent_and_its_attributes() -> None:
-    tracer, spans = traced()
+    tracer, spans = make_tracer()
     with tracer.span("episode", "episode", task_id="Maze:3", attempt=1) as outer:
         with tracer.span("env.reset", "environment") as inner:
             inner.set_attribute("rows", 7)
@@ -44,7 +44,7 @@ def test_a_span_has_its_times_its_parent_and_its_attributes() -> None:
 
 @pytest.mark.parametrize(("level", "recorded"), [("off", []), ("episode", ["episode"]), ("full", ["step", "episode"])])
 def test_the_level_decides_what_is_recorded(level: SpanLevel, recorded: list[str]) -> None:
-    tracer, spans = traced(level)
+    tracer, spans = make_tracer(level)
     with tracer.span("episode", "episode") as span, tracer.span("step", "timestep") as step:
         step.set_attribute("index", 0)
         step.start_flow(1)
@@ -54,20 +54,20 @@ def test_the_level_decides_what_is_recorded(level: SpanLevel, recorded: list[str
 
 
 def test_spans_that_are_not_recorded_are_one_shared_object_with_id_0() -> None:
-    tracer, _ = traced("episode")
+    tracer, _ = make_tracer("episode")
     assert tracer.span("a", "agent") is Tracer("off").span("b", "episode")
     assert tracer.span("a", "agent").id == 0
 
 
 def test_the_parent_is_the_nearest_recorded_span() -> None:
-    tracer, spans = traced("episode")
+    tracer, spans = make_tracer("episode")
     with tracer.span("outer", "episode"), tracer.span("skipped", "agent"), tracer.span("inner", "episode"):
         pass
     assert by_name(spans)["inner"].parent == by_name(spans)["outer"].id
 
 
-def test_an_exception_is_named_and_goes_on() -> None:
-    tracer, spans = traced()
+def test_an_exception_is_recorded_and_propagates() -> None:
+    tracer, spans = make_tracer()
     with pytest.raises(KeyError, match="gone"), tracer.span("outer", "agent"):
         with pytest.raises(ValueError, match="inside"), tracer.span("inner", "agent"):
             raise ValueError("inside")
@@ -75,8 +75,8 @@ def test_an_exception_is_named_and_goes_on() -> None:
     assert [span.attributes for span in spans.spans] == [{"error": "ValueError"}, {"error": "KeyError"}]
 
 
-async def test_tasks_inside_a_span_have_it_as_their_parent_and_not_each_other() -> None:
-    tracer, spans = traced()
+async def test_the_parent_of_concurrent_tasks_is_the_span_around_them() -> None:
+    tracer, spans = make_tracer()
     barrier = asyncio.Barrier(3)
 
     async def work(name: str) -> None:
@@ -89,13 +89,13 @@ async def test_tasks_inside_a_span_have_it_as_their_parent_and_not_each_other() 
         await asyncio.gather(*(work(name) for name in "abc"))
         with tracer.span("after", "agent"):
             pass
-    found = by_name(spans)
-    assert [found[name].parent for name in ("a", "b", "c", "after")] == [gather.id] * 4
-    assert all(found[f"{name}.inner"].parent == found[name].id for name in "abc")
+    named = by_name(spans)
+    assert [named[name].parent for name in ("a", "b", "c", "after")] == [gather.id] * 4
+    assert all(named[f"{name}.inner"].parent == named[name].id for name in "abc")
 
 
-async def test_cancellation_is_named_and_not_swallowed() -> None:
-    tracer, spans = traced()
+async def test_cancellation_is_recorded_and_propagates() -> None:
+    tracer, spans = make_tracer()
     started = asyncio.Event()
 
     async def work() -> None:
@@ -111,8 +111,8 @@ async def test_cancellation_is_named_and_not_swallowed() -> None:
     assert spans.spans[0].attributes == {"error": "CancelledError"}
 
 
-async def test_threads_nest_for_themselves_and_to_thread_goes_on_from_its_caller() -> None:
-    tracer, spans = traced()
+async def test_a_thread_starts_its_own_tree_and_to_thread_continues_that_of_its_caller() -> None:
+    tracer, spans = make_tracer()
     inside = threading.Barrier(2)
 
     def bare() -> None:
@@ -133,16 +133,16 @@ async def test_threads_nest_for_themselves_and_to_thread_goes_on_from_its_caller
             inside.wait()
         thread.join()
         await asyncio.to_thread(helper)
-    found = by_name(spans)
-    assert found["bare"].parent is None
-    assert found["bare.inner"].parent == found["bare"].id
-    assert (found["main.inner"].parent, found["helper"].parent) == (main.id, main.id)
+    named = by_name(spans)
+    assert named["bare"].parent is None
+    assert named["bare.inner"].parent == named["bare"].id
+    assert (named["main.inner"].parent, named["helper"].parent) == (main.id, main.id)
     assert len({span.id for span in spans.spans}) == 5
 
 
-def test_two_tracers_do_not_see_each_others_spans() -> None:
-    first, ours = traced()
-    second, theirs = traced()
+def test_two_tracers_do_not_share_parents() -> None:
+    first, ours = make_tracer()
+    second, theirs = make_tracer()
     with first.span("a", "agent"), second.span("b", "agent"), first.span("a2", "agent"), second.span("b2", "agent"):
         pass
     assert by_name(ours)["a2"].parent == by_name(ours)["a"].id
@@ -150,8 +150,8 @@ def test_two_tracers_do_not_see_each_others_spans() -> None:
     assert (by_name(ours)["a"].parent, by_name(theirs)["b"].parent) == (None, None)
 
 
-async def test_a_generator_closed_by_another_task_leaves_that_tasks_span_alone() -> None:
-    tracer, spans = traced()
+async def test_a_generator_closed_by_another_task_does_not_change_the_parent_there() -> None:
+    tracer, spans = make_tracer()
 
     def generate() -> Iterator[int]:
         with tracer.span("generator", "agent"):
@@ -187,8 +187,8 @@ def test_flows_are_reported_after_their_span() -> None:
     assert received[2:] == [start, start, end, end]
 
 
-def test_open_spans_are_copies_that_end_now() -> None:
-    tracer, spans = traced()
+def test_open_spans_are_copies_with_the_current_time_as_end() -> None:
+    tracer, spans = make_tracer()
     with tracer.span("episode", "episode", task_id="x") as outer:
         with tracer.span("closed", "agent"):
             pass
@@ -202,7 +202,7 @@ def test_open_spans_are_copies_that_end_now() -> None:
     assert tracer.open_spans() == []
 
 
-class Colour(enum.StrEnum):
+class Color(enum.StrEnum):
     RED = "red"
 
 
@@ -217,7 +217,7 @@ class Celsius(float):
 
 
 @pytest.mark.parametrize(
-    ("given_value", "kept"),
+    ("given_value", "expected"),
     [
         (True, True),
         (None, None),
@@ -225,7 +225,7 @@ class Celsius(float):
         (2**63, str(2**63)),
         (-(2**63) - 1, str(-(2**63) - 1)),
         pytest.param(10**5000, "<int>", id="an int too long to print"),
-        (Colour.RED, "red"),
+        (Color.RED, "red"),
         (Celsius(21.5), 21.5),
         ([1, "a"], "[1, 'a']"),
         (Unprintable(), "<Unprintable>"),
@@ -236,12 +236,12 @@ class Celsius(float):
         ("é" * 600, "é" * 510 + "…"),
     ],
 )
-def test_attribute_values_are_plain(given_value: object, kept: object) -> None:
-    tracer, spans = traced()
+def test_attribute_values_are_converted_to_plain_types(given_value: object, expected: object) -> None:
+    tracer, spans = make_tracer()
     with tracer.span("a", "agent", at_start=given_value) as span:
         span.set_attribute("later", given_value)
-    assert spans.spans[0].attributes == {"at_start": kept, "later": kept}
-    assert [type(value) for value in spans.spans[0].attributes.values()] == [type(kept)] * 2
+    assert spans.spans[0].attributes == {"at_start": expected, "later": expected}
+    assert [type(value) for value in spans.spans[0].attributes.values()] == [type(expected)] * 2
 
 
 hostile = st.text(st.characters()) | st.builds(
@@ -251,8 +251,8 @@ anything = st.none() | st.booleans() | st.integers() | st.floats() | st.binary()
 
 
 @given(hostile, hostile, st.dictionaries(hostile, anything, max_size=3), hostile)
-def test_no_span_is_too_hostile_to_encode(name: str, category: str, attributes: dict[str, Any], key: str) -> None:
-    tracer, spans = traced()
+def test_spans_with_any_text_can_be_encoded(name: str, category: str, attributes: dict[str, Any], key: str) -> None:
+    tracer, spans = make_tracer()
     with tracer.span(name, category) as span:
         for attribute, value in attributes.items():
             span.set_attribute(attribute, value)
@@ -266,7 +266,7 @@ def test_no_span_is_too_hostile_to_encode(name: str, category: str, attributes: 
 
 
 @given(hostile, hostile, hostile, hostile)
-def test_flow_ids_are_stable_and_different(kind: str, name: str, other_kind: str, other: str) -> None:
+def test_flow_ids_are_stable_and_unique(kind: str, name: str, other_kind: str, other: str) -> None:
     flow_id = create_flow_id(kind, name)
     assert 0 < flow_id < 2**64
     assert flow_id == create_flow_id(kind, name)
@@ -294,7 +294,7 @@ class Worker:
 
 
 async def test_traced_methods_run_in_spans() -> None:
-    tracer, spans = traced()
+    tracer, spans = make_tracer()
     worker = Worker(tracer)
     assert worker.plan(3, wide=True) == "3 True"
     assert await worker.infer("hi") == "HI"
@@ -305,7 +305,7 @@ async def test_traced_methods_run_in_spans() -> None:
     assert (Worker.plan.__name__, Worker.plan.__doc__) == ("plan", "Plan.")
 
 
-async def test_traced_methods_need_no_tracer() -> None:
+async def test_traced_methods_work_without_a_tracer() -> None:
     worker = Worker(None)
     assert worker.plan(1) == "1 False"
     del worker.tracer
@@ -314,9 +314,9 @@ async def test_traced_methods_need_no_tracer() -> None:
 
 @given(st.floats(allow_nan=True))
 def test_floats_stay_floats(value: float) -> None:
-    tracer, spans = traced()
+    tracer, spans = make_tracer()
     with tracer.span("a", "agent", value=value):
         pass
-    kept = spans.spans[0].attributes["value"]
-    assert isinstance(kept, float)
-    assert kept == value or (math.isnan(kept) and math.isnan(value))
+    recorded = spans.spans[0].attributes["value"]
+    assert isinstance(recorded, float)
+    assert recorded == value or (math.isnan(recorded) and math.isnan(value))

@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 from runner.util.text import MASK, is_secret_name, is_unsafe, mask, one_line, sanitize
 
 FORBIDDEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}
-NAMED = "\x1b\x00\x7f\x85\x9b\u061c\u200b\u200d\u200e\u200f\u2028\u2029\u202a\u202e\u2060\u2066\u2069\ufeff\ud800\udfff"
-NASTY = st.text(st.one_of(st.characters(), st.sampled_from(NAMED + "\u3164\U000e0041 a\n\t")))
+UNSAFE = (
+    "\x1b\x00\x7f\x85\x9b\u061c\u200b\u200d\u200e\u200f\u2028\u2029\u202a\u202e\u2060\u2066\u2069\ufeff\ud800\udfff"
+)
+HOSTILE_TEXT = st.text(st.one_of(st.characters(), st.sampled_from(UNSAFE + "\u3164\U000e0041 a\n\t")))
 SECRETS = st.lists(st.text("abcdefgh+/= é\n", min_size=4).map(str.strip).filter(lambda value: len(value) >= 4))
 
 
@@ -21,31 +23,31 @@ def forbidden(text: str, allowed: str = "\n\t") -> Iterator[str]:
     return (char for char in text if unicodedata.category(char) in FORBIDDEN and char not in allowed)
 
 
-@given(NASTY)
-def test_sanitized_text_holds_no_forbidden_code_point_and_can_be_encoded(text: str) -> None:
+@given(HOSTILE_TEXT)
+def test_sanitized_text_has_no_forbidden_code_point_and_can_be_encoded(text: str) -> None:
     shown = sanitize(text)
     assert not list(forbidden(shown))
     assert shown.encode("utf-8").decode("utf-8") == shown
     assert is_unsafe(text) == (shown != text)
 
 
-@given(NASTY, st.integers(0, 40))
-def test_sanitized_text_is_clean_so_that_sanitizing_it_again_changes_nothing(text: str, limit: int) -> None:
+@given(HOSTILE_TEXT, st.integers(0, 40))
+def test_sanitizing_is_idempotent(text: str, limit: int) -> None:
     shown = sanitize(text, limit=limit)
     assert len(shown) <= limit
     assert sanitize(shown, limit=limit) == shown
 
 
-@given(NASTY)
-def test_one_line_is_one_line(text: str) -> None:
+@given(HOSTILE_TEXT)
+def test_one_line_returns_one_line(text: str) -> None:
     line = one_line(text)
     assert not list(forbidden(line, allowed=""))
     assert len(line) <= 200
 
 
 def test_every_forbidden_code_point_of_unicode_becomes_visible() -> None:
-    everything = "".join(map(chr, range(0x110000)))
-    assert not list(forbidden(sanitize(everything, limit=20 * len(everything))))
+    all_characters = "".join(map(chr, range(0x110000)))
+    assert not list(forbidden(sanitize(all_characters, limit=20 * len(all_characters))))
 
 
 @pytest.mark.parametrize(
@@ -66,16 +68,16 @@ def test_default_ignorable_letters_and_marks_become_visible_too(invisible: str) 
         ("", ""),
     ],
 )
-def test_examples_of_sanitized_text(text: str, shown: str) -> None:
+def test_unsafe_characters_are_replaced_by_visible_ones(text: str, shown: str) -> None:
     assert sanitize(text) == shown
 
 
 def test_a_truncated_text_ends_with_the_number_of_omitted_characters() -> None:
     assert sanitize("x" * 30, limit=30) == "x" * 30
     shown = sanitize("x" * 1000, limit=30)
-    kept, mark = shown[:-8], shown[-8:]
-    assert mark == f"… (+{1000 - len(kept)})"
-    assert set(kept) == {"x"}
+    prefix, mark = shown[:-8], shown[-8:]
+    assert mark == f"… (+{1000 - len(prefix)})"
+    assert set(prefix) == {"x"}
     assert len(shown) <= 30
 
 
@@ -83,7 +85,7 @@ def test_newline_and_tab_are_visible_in_one_line() -> None:
     assert one_line("a\n\tb") == "a␊␉b"
 
 
-def test_sanitizing_costs_depend_on_the_limit_only() -> None:
+def test_the_time_to_sanitize_depends_only_on_the_limit() -> None:
     huge = "\x1b" * 10_000_000
     start = perf_counter()
     sanitize(huge)
@@ -91,14 +93,14 @@ def test_sanitizing_costs_depend_on_the_limit_only() -> None:
 
 
 @given(SECRETS, st.text("xyz. "), st.sampled_from(["API_KEY", "MyToken", "client_secret", "DB_PASSWORD", "passwd"]))
-def test_no_secret_is_left_in_a_masked_text(secrets: list[str], around: str, name: str) -> None:
+def test_masked_text_contains_no_secret(secrets: list[str], separator: str, name: str) -> None:
     environ = {f"{name}_{index}": secret for index, secret in enumerate(secrets)}
-    masked = mask(around.join(["", *secrets, *secrets, ""]), environ)
+    masked = mask(separator.join(["", *secrets, *secrets, ""]), environ)
     assert not [secret for secret in secrets if secret in masked]
 
 
 @given(st.text("ab%+=.é", min_size=1), st.text("ab:%/?#+=.é"))
-def test_no_userinfo_is_left_in_a_url(user: str, password: str) -> None:
+def test_masked_urls_contain_no_user_information(user: str, password: str) -> None:
     shown = mask(f"see nats://{user}:{password}@host:4222/path", {})
     assert shown == f"see nats://{MASK}@host:4222/path"
 
@@ -127,7 +129,7 @@ def test_only_variables_named_like_secrets_are_masked() -> None:
     assert not is_secret_name("PATH")
 
 
-def test_short_numbers_are_no_secrets() -> None:
+def test_short_numbers_are_not_secrets() -> None:
     environ = {"MAX_TOKENS": "4096", "KEY_SIZE": "1234567", "PIN_TOKEN": "12345678"}
     assert mask("4096 1234567 12345678", environ) == f"4096 1234567 {MASK}"
 
@@ -145,8 +147,8 @@ def test_masking_hostile_text_takes_linear_time() -> None:
 
 
 @pytest.mark.parametrize("secret", ["back\\slash-7", "quo\"te'd-7", "tab\tbed-7", "schlüssel-7", "nul\x00-77"])
-@pytest.mark.parametrize("written", [str, repr, lambda text: repr([text, "'\""]), json.dumps])
-def test_a_secret_is_masked_in_every_escaped_form(secret: str, written: Callable[[str], str]) -> None:
-    shown = mask(f"denied: {written(secret)}!", {"API_KEY": secret})
+@pytest.mark.parametrize("write", [str, repr, lambda text: repr([text, "'\""]), json.dumps])
+def test_a_secret_is_masked_in_every_escaped_form(secret: str, write: Callable[[str], str]) -> None:
+    shown = mask(f"denied: {write(secret)}!", {"API_KEY": secret})
     assert secret[:4] not in shown
     assert MASK in shown

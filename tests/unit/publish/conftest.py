@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from runner.publish.outbox import Outbox
+from runner.util.clock import Clock
+
+
+class ManualClock:
+    """Time of the outbox, advanced by tests."""
+
+    def __init__(self) -> None:
+        self.now = datetime(2026, 3, 4, 5, 6, 7, 890123, UTC)
+
+    def advance(self, seconds: float) -> None:
+        self.now += timedelta(seconds=seconds)
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def outbox(tmp_path: Path, clock: ManualClock) -> Iterator[Outbox]:
+    outbox = Outbox(tmp_path / "outbox.sqlite", Clock(now=lambda: clock.now))
+    yield outbox
+    outbox.close()
