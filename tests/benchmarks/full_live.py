@@ -11,10 +11,10 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 from typing import Final, NamedTuple
 
-from tests.benchmarks.load import Sent
-from tests.benchmarks.loaded import Load, Watching, watching
+from tests.benchmarks.bus_load import Sent
+from tests.benchmarks.console_under_load import Load, Watching, watching
 from tests.benchmarks.measure import Row, quartiles
-from tests.benchmarks.played import ENVS
+from tests.benchmarks.synthetic_episodes import ENVS
 
 LIVE, FOREIGN = 50_000, 5_000
 """Live items, and messages of others, in a second."""

@@ -160,7 +160,8 @@ def test_a_preflight_names_problems_and_hints(profile: str, bus: NatsAccount, tm
 
 @pytest.mark.long
 def test_a_preflight_can_be_limited_to_one_environment(profile: str, tmp_path: Path) -> None:
-    one = run_agentgym(tmp_path, "preflight", "--config", profile, "--agent", "oracle", "--env", "mAZE")
+    options = ("preflight", "--config", profile)
+    one = run_agentgym(tmp_path, *options, "--agent", "oracle", "--env", "mAZE")
     assert (one.returncode, "Nowhere" in one.stdout) == (0, False)
     none = run_agentgym(
         tmp_path, "preflight", "--config", profile, "--agent", "oracle", "--env", "gymnasium:FrozenLake-v1"
@@ -168,5 +169,5 @@ def test_a_preflight_can_be_limited_to_one_environment(profile: str, tmp_path: P
     assert none.returncode == 1
     assert "has no oracle" in none.stdout
     for option in ("--env", "--agent"):
-        unknown = run_agentgym(tmp_path, "preflight", "--config", profile, option, "Mase")
+        unknown = run_agentgym(tmp_path, *options, option, "Mase")
         assert (unknown.returncode, unknown.stdout) == (2, "")

@@ -26,12 +26,12 @@ from runner.publish.publisher import Sink
 from runner.store import EpisodeStore, open_index
 from tests.support.nats_server import NatsServer
 from tests.support.publishing import (
+    egress_key,
     event_ids,
     nats_client,
     open_outbox,
     outbox_event,
     run_publisher,
-    egress_key,
     sink_to,
     stored_messages,
 )

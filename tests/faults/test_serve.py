@@ -11,7 +11,7 @@ import subprocess
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -21,10 +21,9 @@ import pytest
 from runner.cli.serve import THREADS, main_serve
 from runner.envs.maze import Maze
 from runner.errors import ConfigError
-from runner.serve import host
 from runner.serve.env_api import DIALECTS, EnvironmentApp
 from runner.serve.env_api.pool import InstancePool
-from runner.serve.host import guard_app
+from runner.serve.host import DEFAULT_LIMITS, ServerLimits, guard_app
 from tests.support.command import COMMAND, ENVIRON, run_agentgym
 from tests.support.serving import serve_environments, serve_in_thread
 
@@ -50,28 +49,34 @@ class Gated(Maze):
 
 
 @pytest.fixture
-def gated() -> Iterator[str]:
-    """A Maze server whose steps run one by one."""
+def gated_url() -> Iterator[str]:
+    with serve_gated_maze() as url:
+        yield url
+
+
+@contextmanager
+def serve_gated_maze(limits: ServerLimits = DEFAULT_LIMITS) -> Iterator[str]:
+    """Serve a Maze whose steps wait for permits; yield its URL."""
     Gated.entered, Gated.permit, Gated.max_running = threading.Semaphore(0), threading.Semaphore(0), 0
     with ThreadPoolExecutor(8) as executor:
         app = EnvironmentApp(DIALECTS["Maze"], Gated(), InstancePool(Gated, limit=4, idle_s=60), executor)
-        with serve_in_thread({"Maze": guard_app(app.application())}) as urls:
+        with serve_in_thread({"Maze": guard_app(app.application())}, limits) as urls:
             yield urls["Maze"]
 
 
 @pytest.fixture(scope="module")
-def maze() -> Iterator[str]:
+def maze_url() -> Iterator[str]:
     with serve_environments(["Maze"], token=TOKEN) as urls:
         yield urls["Maze"]
 
 
-def started(http: httpx.Client) -> dict[str, int]:
-    here: dict[str, int] = http.post("/maze/create").json()
-    assert http.post("/maze/reset", json={**here, "game": 0}).is_success
-    return here
+def start_instance(http: httpx.Client) -> dict[str, int]:
+    instance: dict[str, int] = http.post("/maze/create").json()
+    assert http.post("/maze/reset", json={**instance, "game": 0}).is_success
+    return instance
 
 
-def raw(url: str, request: bytes) -> bytes:
+def raw_response(url: str, request: bytes) -> bytes:
     """Return the response to these bytes, up to the end of the connection."""
     parts = urlsplit(url)
     assert parts.hostname
@@ -84,10 +89,10 @@ def raw(url: str, request: bytes) -> bytes:
         return response
 
 
-def test_steps_of_one_instance_never_overlap(gated: str) -> None:
-    with httpx.Client(base_url=gated, timeout=60) as http, ThreadPoolExecutor(4) as threads:
-        here = started(http)
-        body = {**here, "action": "move right"}
+def test_steps_of_one_instance_never_overlap(gated_url: str) -> None:
+    with httpx.Client(base_url=gated_url, timeout=60) as http, ThreadPoolExecutor(4) as threads:
+        instance = start_instance(http)
+        body = {**instance, "action": "move right"}
         steps = [threads.submit(http.post, "/maze/step", json=body) for _ in range(4)]
         for _ in steps:
             assert Gated.entered.acquire(timeout=20)
@@ -97,10 +102,12 @@ def test_steps_of_one_instance_never_overlap(gated: str) -> None:
         assert Gated.max_running == 1
 
 
-def test_steps_of_two_instances_overlap(gated: str) -> None:
-    with httpx.Client(base_url=gated, timeout=60) as http, ThreadPoolExecutor(4) as threads:
-        both = [started(http), started(http)]
-        steps = [threads.submit(http.post, "/maze/step", json={**here, "action": "move right"}) for here in both]
+def test_steps_of_two_instances_overlap(gated_url: str) -> None:
+    with httpx.Client(base_url=gated_url, timeout=60) as http, ThreadPoolExecutor(4) as threads:
+        both = [start_instance(http), start_instance(http)]
+        steps = [
+            threads.submit(http.post, "/maze/step", json={**instance, "action": "move right"}) for instance in both
+        ]
         assert Gated.entered.acquire(timeout=20)
         assert Gated.entered.acquire(timeout=20)
         assert http.get("/health").json()["open"] == 2  # the server still responds
@@ -109,35 +116,35 @@ def test_steps_of_two_instances_overlap(gated: str) -> None:
         assert Gated.max_running == 2
 
 
-def test_a_disconnect_during_a_step_leaves_the_instance_usable(gated: str) -> None:
-    with httpx.Client(base_url=gated, timeout=60) as http:
-        here = started(http)
-        parts = urlsplit(gated)
-        body = json.dumps({**here, "action": "move right"}).encode()
+def test_a_disconnect_during_a_step_leaves_the_instance_usable(gated_url: str) -> None:
+    with httpx.Client(base_url=gated_url, timeout=60) as http:
+        instance = start_instance(http)
+        parts = urlsplit(gated_url)
+        body = json.dumps({**instance, "action": "move right"}).encode()
         head = f"POST /maze/step HTTP/1.1\r\nHost: {parts.netloc}\r\nContent-Type: application/json\r\n"
         with closing(socket.create_connection((parts.hostname, parts.port))) as connection:
             connection.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
             assert Gated.entered.acquire(timeout=20)
         Gated.permit.release()
-        assert "position 1, 2" in http.get("/maze/observation", params=here).json()
-        assert http.post("/maze/close", json=here).json() is True
+        assert "position 1, 2" in http.get("/maze/observation", params=instance).json()
+        assert http.post("/maze/close", json=instance).json() is True
 
 
-def test_a_step_after_close_is_an_error(gated: str) -> None:
-    with httpx.Client(base_url=gated, timeout=60) as http, ThreadPoolExecutor(4) as threads:
-        here = started(http)
-        first = threads.submit(http.post, "/maze/step", json={**here, "action": "move right"})
+def test_a_step_after_close_is_an_error(gated_url: str) -> None:
+    with httpx.Client(base_url=gated_url, timeout=60) as http, ThreadPoolExecutor(4) as threads:
+        instance = start_instance(http)
+        first = threads.submit(http.post, "/maze/step", json={**instance, "action": "move right"})
         assert Gated.entered.acquire(timeout=20)
-        close = threads.submit(http.post, "/maze/close", json=here)
+        close = threads.submit(http.post, "/maze/close", json=instance)
         Gated.permit.release()
         assert first.result().is_success
         assert close.result().json() is True
-        assert http.post("/maze/step", json={**here, "action": "move right"}).json() == {
-            "error": f"The id {here['id']} is not valid."
+        assert http.post("/maze/step", json={**instance, "action": "move right"}).json() == {
+            "error": f"The id {instance['id']} is not valid."
         }
 
 
-def test_unauthorized_requests_and_web_pages_are_rejected(maze: str) -> None:
+def test_unauthorized_requests_and_web_pages_are_rejected(maze_url: str) -> None:
     login = {"authorization": f"Bearer {TOKEN}"}
     refused = [
         ({}, 401),
@@ -147,18 +154,18 @@ def test_unauthorized_requests_and_web_pages_are_rejected(maze: str) -> None:
         ({**login, "sec-fetch-site": "cross-site"}, 403),
         ({**login, "content-type": "text/plain"}, 415),
     ]
-    with httpx.Client(base_url=maze, timeout=60) as http:
+    with httpx.Client(base_url=maze_url, timeout=60) as http:
         for headers, status in refused:
             assert http.post("/maze/create", content=b"{}", headers=headers).status_code == status
         assert http.get("/health", headers=login).json()["open"] == 0
 
 
-def test_a_huge_body_is_rejected_early(maze: str) -> None:
+def test_a_huge_body_is_rejected_early(maze_url: str) -> None:
     head = f"POST /maze/step HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n"
     typed = head + "Content-Type: application/json\r\n"
-    declared = raw(maze, f"{typed}Content-Length: 99999999999\r\n\r\n".encode())
+    declared = raw_response(maze_url, f"{typed}Content-Length: 99999999999\r\n\r\n".encode())
     chunks = b"".join(b"10000\r\n" + b"x" * 0x10000 + b"\r\n" for _ in range(17))
-    chunked = raw(maze, f"{typed}Transfer-Encoding: chunked\r\n\r\n".encode() + chunks)
+    chunked = raw_response(maze_url, f"{typed}Transfer-Encoding: chunked\r\n\r\n".encode() + chunks)
     for response in (declared, chunked):
         assert response.startswith(b"HTTP/1.1 413 ")
         assert b"larger than 1048576 bytes" in response
@@ -168,25 +175,25 @@ def test_a_huge_body_is_rejected_early(maze: str) -> None:
     "request_",
     [b"\x16\x03\x01\x02\x00\x01\x00", b"GET\r\n\r\n", b"GET / HTTP/1.1\r\n\r\n", b"x" * 100_000 + b"\r\n\r\n"],
 )
-def test_malformed_http_is_a_bad_request(request_: bytes, maze: str) -> None:
-    assert raw(maze, request_).startswith(b"HTTP/1.1 400 ")
+def test_malformed_http_is_a_bad_request(request_: bytes, maze_url: str) -> None:
+    assert raw_response(maze_url, request_).startswith(b"HTTP/1.1 400 ")
 
 
-def test_a_silent_client_does_not_block_others(maze: str) -> None:
-    parts = urlsplit(maze)
+def test_a_silent_client_does_not_block_others(maze_url: str) -> None:
+    parts = urlsplit(maze_url)
     address = (parts.hostname, parts.port)
-    with closing(socket.create_connection(address)) as silent, closing(socket.create_connection(address)) as slow:
+    with closing(socket.create_connection(address)) as idle, closing(socket.create_connection(address)) as slow:
         head = f"POST /maze/step HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n"
         slow.sendall(f"{head}Content-Type: application/json\r\nContent-Length: 20\r\n\r\n{{".encode())
-        with httpx.Client(base_url=maze, headers={"authorization": f"Bearer {TOKEN}"}, timeout=60) as http:
+        with httpx.Client(base_url=maze_url, headers={"authorization": f"Bearer {TOKEN}"}, timeout=60) as http:
             assert http.get("/").is_success
-        assert silent.fileno() >= 0
+        assert idle.fileno() >= 0
 
 
 HEAD = b"GET / HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer " + TOKEN.encode()
 
 
-def connected(url: str) -> socket.socket:
+def open_connection(url: str) -> socket.socket:
     parts = urlsplit(url)
     return socket.create_connection((parts.hostname, parts.port), timeout=20)
 
@@ -200,7 +207,7 @@ def responds(connection: socket.socket) -> bool:
     return reply.startswith(b"HTTP/1.1 200 ")
 
 
-def closed(connection: socket.socket) -> bool:
+def is_closed(connection: socket.socket) -> bool:
     """Wait until the server closes the connection; discards responses."""
     with contextlib.suppress(ConnectionResetError):
         while connection.recv(65536):
@@ -208,43 +215,51 @@ def closed(connection: socket.socket) -> bool:
     return True
 
 
-def test_missing_headers_close_the_connection(maze: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host, "HEADER_TIMEOUT_S", 0.3)
-    with closing(connected(maze)) as silent, closing(connected(maze)) as half, closing(connected(maze)) as second:
+def test_missing_headers_close_the_connection() -> None:
+    with (
+        serve_environments(["Maze"], token=TOKEN, limits=ServerLimits(header_timeout_s=0.3)) as urls,
+        ExitStack() as stack,
+    ):
+        idle, half, reused = (stack.enter_context(closing(open_connection(urls["Maze"]))) for _ in range(3))
         half.sendall(HEAD)
-        assert responds(second)
-        second.sendall(HEAD)
-        assert closed(silent)
-        assert closed(half)
-        assert closed(second)
+        assert responds(reused)
+        reused.sendall(HEAD)
+        assert is_closed(idle)
+        assert is_closed(half)
+        assert is_closed(reused)
 
 
-def test_idle_and_waiting_connections_stay_open(gated: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    with httpx.Client(base_url=gated, timeout=60) as http, ThreadPoolExecutor(1) as thread:
-        here = started(http)
-        monkeypatch.setattr(host, "HEADER_TIMEOUT_S", 0.1)
-        with closing(connected(gated)) as silent, closing(connected(gated)) as kept:
-            assert responds(kept)
-            step = thread.submit(http.post, "/maze/step", json={**here, "action": "move right"})
+def test_idle_and_waiting_connections_stay_open() -> None:
+    with (
+        serve_gated_maze(ServerLimits(header_timeout_s=0.3)) as url,
+        httpx.Client(base_url=url, timeout=60) as http,
+        ThreadPoolExecutor(1) as thread,
+    ):
+        instance = start_instance(http)
+        with closing(open_connection(url)) as idle, closing(open_connection(url)) as active:
+            assert responds(active)
+            step = thread.submit(http.post, "/maze/step", json={**instance, "action": "move right"})
             assert Gated.entered.acquire(timeout=20)
-            assert closed(silent)
+            assert is_closed(idle)
             Gated.permit.release()
             assert step.result().is_success
-            assert responds(kept)
+            assert responds(active)
 
 
-def test_connections_beyond_the_limit_are_closed(maze: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host, "MAX_CONNECTIONS", 2)
-    with closing(connected(maze)) as first, closing(connected(maze)) as other:
+def test_connections_beyond_the_limit_are_closed() -> None:
+    with (
+        serve_environments(["Maze"], token=TOKEN, limits=ServerLimits(max_connections=2)) as urls,
+        ExitStack() as stack,
+    ):
+        first, second, third = (stack.enter_context(closing(open_connection(urls["Maze"]))) for _ in range(3))
         assert responds(first)
-        assert responds(other)
-        with closing(connected(maze)) as third:
-            assert closed(third)
+        assert responds(second)
+        assert is_closed(third)
         assert responds(first)
 
 
 @contextmanager
-def command(folder: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
+def serve_command(folder: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
         [COMMAND, "serve", *options],
         cwd=folder,
@@ -262,7 +277,7 @@ def command(folder: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
 
 @pytest.mark.long
 async def test_a_signal_during_a_step_stops_the_server_in_time(tmp_path: Path) -> None:
-    with command(tmp_path, "sqlgym", "--port", "0", "--token", "SERVE_TOKEN", "--host", "0.0.0.0") as process:
+    with serve_command(tmp_path, "sqlgym", "--port", "0", "--token", "SERVE_TOKEN", "--host", "0.0.0.0") as process:
         assert process.stdout
         ready = await asyncio.to_thread(process.stdout.readline)
         url, about = ready.rstrip().split(" ", 1)
@@ -270,16 +285,16 @@ async def test_a_signal_during_a_step_stops_the_server_in_time(tmp_path: Path) -
         port = urlsplit(url).port
         login = {"authorization": f"Bearer {TOKEN}"}
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers=login, timeout=60) as http:
-            here = {"env_idx": (await http.post("/create")).json()}
-            await http.post("/reset", json={**here, "item_id": 0})
-            step = asyncio.create_task(http.post("/step", json={**here, "action": BOMB}))
-            while not has_child(process.pid):  # noqa: ASYNC110 - it is in another process
+            instance = {"env_idx": (await http.post("/create")).json()}
+            await http.post("/reset", json={**instance, "item_id": 0})
+            step = asyncio.create_task(http.post("/step", json={**instance, "action": BOMB}))
+            while not has_child(process.pid):  # noqa: ASYNC110 - another process has no event
                 await asyncio.sleep(0.01)
             process.send_signal(signal.SIGTERM)
             async with asyncio.timeout(8):
-                printed, warned = await asyncio.to_thread(process.communicate)
+                stdout, stderr = await asyncio.to_thread(process.communicate)
                 (outcome,) = await asyncio.gather(step, return_exceptions=True)
-        assert (process.returncode, printed, warned) == (0, "", "")
+        assert (process.returncode, stdout, stderr) == (0, "", "")
         assert isinstance(outcome, httpx.Response | httpx.HTTPError)
 
 
@@ -288,22 +303,22 @@ async def test_slow_steps_of_one_environment_do_not_block_another(tmp_path: Path
         ports = {"SQLGym": one.getsockname()[1], "Wordle": two.getsockname()[1]}
     listed = ", ".join(f"{{name: {name}, port: {port}}}" for name, port in ports.items())
     (tmp_path / "p.yaml").write_text(f"id: p\nenvironments:\n  lightweight: [{listed}]\n")
-    with command(tmp_path, "--all", "--config", str(tmp_path / "p.yaml")) as process:
+    with serve_command(tmp_path, "--all", "--config", str(tmp_path / "p.yaml")) as process:
         assert process.stdout
         for _ in ports:
             await asyncio.to_thread(process.stdout.readline)
         sqlgym, wordle = (f"http://127.0.0.1:{port}" for port in ports.values())
         async with httpx.AsyncClient(timeout=60) as http, asyncio.TaskGroup() as tasks:
             instances = [(await http.post(f"{sqlgym}/create")).json() for _ in range(THREADS + 8)]
-            for each in instances:
-                await http.post(f"{sqlgym}/reset", json={"env_idx": each, "item_id": 0})
-            bombs = [{"env_idx": each, "action": BOMB} for each in instances]
+            for instance_id in instances:
+                await http.post(f"{sqlgym}/reset", json={"env_idx": instance_id, "item_id": 0})
+            bombs = [{"env_idx": instance_id, "action": BOMB} for instance_id in instances]
             steps = [tasks.create_task(http.post(f"{sqlgym}/step", json=bomb)) for bomb in bombs]
-            while not has_child(process.pid):  # noqa: ASYNC110 - it is in another process
+            while not has_child(process.pid):  # noqa: ASYNC110 - another process has no event
                 await asyncio.sleep(0.01)
             await http.get(f"{sqlgym}/health")
-            here = (await http.post(f"{wordle}/wordle/create")).json()
-            assert (await http.post(f"{wordle}/wordle/reset", json={**here, "seed": 0})).is_success
+            instance = (await http.post(f"{wordle}/wordle/create")).json()
+            assert (await http.post(f"{wordle}/wordle/reset", json={**instance, "seed": 0})).is_success
             n_done = sum(step.done() for step in steps)
             for step in steps:
                 step.cancel()
@@ -317,9 +332,9 @@ def has_child(pid: int) -> bool:
 def test_the_command_names_the_reason_of_a_failed_start(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        ended = run_agentgym(tmp_path, "serve", "maze", "--port", str(port))
-    assert (ended.returncode, ended.stdout) == (2, "")
-    assert ended.stderr.startswith(f"agentgym-runner: The address 127.0.0.1, port {port} is in use")
+        completed = run_agentgym(tmp_path, "serve", "maze", "--port", str(port))
+    assert (completed.returncode, completed.stdout) == (2, "")
+    assert completed.stderr.startswith(f"agentgym-runner: The address 127.0.0.1, port {port} is in use")
 
 
 @pytest.mark.parametrize(

@@ -36,65 +36,69 @@ NO_WAIT = httpx.Timeout(20, read=0.2)
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[ModelServer]:
-    with ModelServer(EchoResponder(), behavior=Behavior(drip_s=0.05, retry_after_s=3)) as server:
-        yield server
+def model_server() -> Iterator[ModelServer]:
+    with ModelServer(EchoResponder(), behavior=Behavior(drip_s=0.05, retry_after_s=3)) as model_server:
+        yield model_server
 
 
-@pytest.fixture(params=[False, True], ids=["whole", "streamed"])
-def chat_request(request: pytest.FixtureRequest, server: ModelServer) -> dict[str, Any]:
-    server.inject()
+@pytest.fixture(params=[False, True], ids=["complete", "streamed"])
+def chat_request(request: pytest.FixtureRequest, model_server: ModelServer) -> dict[str, Any]:
+    model_server.inject()
     return {**CHAT_REQUEST, "stream": request.param}
 
 
-def post(server: ModelServer, chat_request: dict[str, Any], kind: str, timeout: httpx.Timeout = WAIT) -> httpx.Response:
-    return httpx.post(server.url + CHAT, json=chat_request, headers={"x-agentgym-test-fault": kind}, timeout=timeout)
+def post(
+    model_server: ModelServer, chat_request: dict[str, Any], kind: str, timeout: httpx.Timeout = WAIT
+) -> httpx.Response:
+    return httpx.post(
+        model_server.url + CHAT, json=chat_request, headers={"x-agentgym-test-fault": kind}, timeout=timeout
+    )
 
 
 @pytest.mark.parametrize("status", [401, 429, 500, 503])
-def test_an_error_has_openais_format(server: ModelServer, chat_request: dict[str, Any], status: int) -> None:
-    reply = post(server, chat_request, str(status))
+def test_an_error_has_openais_format(model_server: ModelServer, chat_request: dict[str, Any], status: int) -> None:
+    reply = post(model_server, chat_request, str(status))
     assert reply.status_code == status
     assert TEST_MODEL_NAME in reply.json()["error"]["message"]
     assert reply.headers.get("retry-after") == ("3" if status in (429, 503) else None)
 
 
-def test_json_can_be_invalid(server: ModelServer, chat_request: dict[str, Any]) -> None:
-    reply = post(server, chat_request, "invalid-json")
+def test_json_can_be_invalid(model_server: ModelServer, chat_request: dict[str, Any]) -> None:
+    reply = post(model_server, chat_request, "invalid-json")
     documents = reply.text.replace("data: ", "").split("\n\n")
     with pytest.raises(json.JSONDecodeError):
         [json.loads(document) for document in documents if document not in ("", "[DONE]")]
 
 
-def test_choices_can_be_missing(server: ModelServer, chat_request: dict[str, Any]) -> None:
-    reply = post(server, chat_request, "empty-choices")
+def test_choices_can_be_missing(model_server: ModelServer, chat_request: dict[str, Any]) -> None:
+    reply = post(model_server, chat_request, "empty-choices")
     documents = [line.removeprefix("data: ") for line in reply.text.split("\n\n")]
     assert all(json.loads(document)["choices"] == [] for document in documents if document not in ("", "[DONE]"))
 
 
-def test_a_reply_can_be_a_web_page(server: ModelServer, chat_request: dict[str, Any]) -> None:
-    reply = post(server, chat_request, "wrong-type")
+def test_a_reply_can_be_a_web_page(model_server: ModelServer, chat_request: dict[str, Any]) -> None:
+    reply = post(model_server, chat_request, "wrong-type")
     assert (reply.status_code, reply.headers["content-type"]) == (200, "text/html; charset=utf-8")
     assert "<h1>" in reply.text
 
 
-def test_a_reply_can_be_huge(server: ModelServer) -> None:
-    reply = post(server, CHAT_REQUEST, "huge")
+def test_a_reply_can_be_huge(model_server: ModelServer) -> None:
+    reply = post(model_server, CHAT_REQUEST, "huge")
     assert len(reply.json()["choices"][0]["message"]["content"]) >= 10 << 20
 
 
 @pytest.mark.parametrize("kind", ["drop", "truncated"])
-def test_a_reply_can_end_early(server: ModelServer, chat_request: dict[str, Any], kind: str) -> None:
+def test_a_reply_can_end_early(model_server: ModelServer, chat_request: dict[str, Any], kind: str) -> None:
     with pytest.raises(httpx.RemoteProtocolError, match="closed"):
-        post(server, chat_request, kind)
+        post(model_server, chat_request, kind)
 
 
-def test_a_truncated_stream_starts_with_valid_chunks(server: ModelServer) -> None:
+def test_a_truncated_stream_starts_with_valid_chunks(model_server: ModelServer) -> None:
     received = ""
     with (
         pytest.raises(httpx.RemoteProtocolError),
         httpx.stream(
-            "POST", server.url + CHAT, json={**CHAT_REQUEST, "stream": True, "agentgym_test_fault": "truncated"}
+            "POST", model_server.url + CHAT, json={**CHAT_REQUEST, "stream": True, "agentgym_test_fault": "truncated"}
         ) as reply,
     ):
         for text in reply.iter_text():
@@ -103,31 +107,33 @@ def test_a_truncated_stream_starts_with_valid_chunks(server: ModelServer) -> Non
     assert "[DONE]" not in received
 
 
-def test_a_reply_can_never_come(server: ModelServer, chat_request: dict[str, Any]) -> None:
+def test_a_reply_can_never_come(model_server: ModelServer, chat_request: dict[str, Any]) -> None:
     with pytest.raises(httpx.ReadTimeout):
-        post(server, chat_request, "hang", NO_WAIT)
+        post(model_server, chat_request, "hang", NO_WAIT)
 
 
-def test_a_reply_can_drip(server: ModelServer, chat_request: dict[str, Any]) -> None:
+def test_a_reply_can_drip(model_server: ModelServer, chat_request: dict[str, Any]) -> None:
     headers = {"x-agentgym-test-fault": "drip"}
-    with httpx.stream("POST", server.url + CHAT, json=chat_request, headers=headers, timeout=WAIT) as reply:
+    with httpx.stream("POST", model_server.url + CHAT, json=chat_request, headers=headers, timeout=WAIT) as reply:
         parts = reply.iter_raw()
         assert [next(parts) for _ in range(3)] == ([b"d", b"a", b"t"] if chat_request["stream"] else [b"{", b'"', b"i"])
 
 
-def test_faults_can_be_limited_to_the_first_requests(server: ModelServer, chat_request: dict[str, Any]) -> None:
-    server.inject(Fault("500", times=2), Fault("429", times=1))
-    with httpx.Client(base_url=server.url, timeout=WAIT) as client:
+def test_faults_can_be_limited_to_the_first_requests(model_server: ModelServer, chat_request: dict[str, Any]) -> None:
+    model_server.inject(Fault("500", times=2), Fault("429", times=1))
+    with httpx.Client(base_url=model_server.url, timeout=WAIT) as client:
         assert [client.post(CHAT, json=chat_request).status_code for _ in range(4)] == [500, 500, 429, 200]
 
 
 def test_replies_can_be_delayed_in_total_and_per_token() -> None:
     behavior = Behavior(latency_s=0.2, token_latency_s=60)
-    with ModelServer(EchoResponder(), behavior=behavior) as server:
+    with ModelServer(EchoResponder(), behavior=behavior) as model_server:
         with pytest.raises(httpx.ReadTimeout):
-            httpx.post(server.url + CHAT, json=CHAT_REQUEST, timeout=httpx.Timeout(20, read=0.05))
-        assert httpx.post(server.url + CHAT, json=CHAT_REQUEST, timeout=WAIT).status_code == 200
-        with httpx.stream("POST", server.url + CHAT, json={**CHAT_REQUEST, "stream": True}, timeout=WAIT) as reply:
+            httpx.post(model_server.url + CHAT, json=CHAT_REQUEST, timeout=httpx.Timeout(20, read=0.05))
+        assert httpx.post(model_server.url + CHAT, json=CHAT_REQUEST, timeout=WAIT).status_code == 200
+        with httpx.stream(
+            "POST", model_server.url + CHAT, json={**CHAT_REQUEST, "stream": True}, timeout=WAIT
+        ) as reply:
             assert next(reply.iter_lines()).startswith("data: ")
 
 
@@ -135,14 +141,14 @@ def test_a_scripted_reply_can_have_a_fault() -> None:
     responder = ScriptResponder(
         [ScriptedReply(content="cut", fault="truncated"), ScriptedReply(content="late", delay_s=0.01), "fine"]
     )
-    with ModelServer(responder) as server:
+    with ModelServer(responder) as model_server:
         with pytest.raises(httpx.RemoteProtocolError):
-            httpx.post(server.url + CHAT, json=CHAT_REQUEST, timeout=WAIT)
-        assert httpx.post(server.url + CHAT, json=CHAT_REQUEST, timeout=WAIT).status_code == 200
+            httpx.post(model_server.url + CHAT, json=CHAT_REQUEST, timeout=WAIT)
+        assert httpx.post(model_server.url + CHAT, json=CHAT_REQUEST, timeout=WAIT).status_code == 200
 
 
-class Counted(Sequence[bytes]):
-    """Many chunks, with a count of those that were read."""
+class CountedChunks(Sequence[bytes]):
+    """Many chunks; counts the reads."""
 
     def __init__(self) -> None:
         self.n_read = 0
@@ -158,41 +164,41 @@ class Counted(Sequence[bytes]):
 
 
 def test_a_disconnect_ends_a_long_stream() -> None:
-    chunks, ended = Counted(), threading.Event()
+    chunks, response_ended = CountedChunks(), threading.Event()
     response = PacedResponse(closing=asyncio.Event(), chunks=chunks)
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             await response(scope, receive, send)
-            ended.set()
+            response_ended.set()
 
     with serve_in_thread({"stream": app}) as urls:
         with httpx.stream("GET", urls["stream"], timeout=WAIT) as reply:
             next(reply.iter_raw())
-        assert ended.wait(20)
+        assert response_ended.wait(20)
     assert chunks.n_read < len(chunks)
 
 
 def test_a_server_stops_with_pending_requests_and_restarts_on_its_port() -> None:
-    server = ModelServer(EchoResponder(), behavior=Behavior(faults=(Fault("hang", times=1),))).start()
-    with socket.create_connection(("127.0.0.1", server.port), timeout=20) as waiting:
+    model_server = ModelServer(EchoResponder(), behavior=Behavior(faults=(Fault("hang", times=1),))).start()
+    with socket.create_connection(("127.0.0.1", model_server.port), timeout=20) as waiting:
         body = json.dumps(CHAT_REQUEST)
         head = (
             f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
         )
         waiting.sendall(f"{head}\r\n\r\n{body}".encode())
-        while not server.received:
-            time.sleep(0.01)  # it is on another thread
-        server.stop()
+        while not model_server.received:
+            time.sleep(0.01)  # the request arrives on another thread
+        model_server.stop()
         assert b" 200 " not in waiting.recv(1000)
     with pytest.raises(httpx.ConnectError):
-        httpx.post(server.url + CHAT, json=CHAT_REQUEST)
-    with server:
-        assert httpx.post(server.url + CHAT, json=CHAT_REQUEST, timeout=WAIT).status_code == 200
+        httpx.post(model_server.url + CHAT, json=CHAT_REQUEST)
+    with model_server:
+        assert httpx.post(model_server.url + CHAT, json=CHAT_REQUEST, timeout=WAIT).status_code == 200
 
 
 @contextmanager
-def served(*options: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+def serve_command(*options: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
     """Yield the line that the command prints once it is ready, and its process."""
     command = [COMMAND, "serve-model", *options]
     with subprocess.Popen(command, env=ENVIRON, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
@@ -206,7 +212,7 @@ def served(*options: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
 def test_the_command_prints_one_line_and_ends_on_sigterm(tmp_path: Path) -> None:
     script = tmp_path / "script"
     script.write_text('first\n{"content": "second"}\n')
-    with served("--script", str(script), "--model", "qwen3:8b", "--fault", "500x1") as (line, process):
+    with serve_command("--script", str(script), "--model", "qwen3:8b", "--fault", "500x1") as (line, process):
         url, _, about = line.partition(" ")
         assert url.startswith("http://127.0.0.1:")
         assert about == f"is {TEST_MODEL_NAME}, not a language model: POST /v1/chat/completions\n"
@@ -229,6 +235,6 @@ def test_the_command_prints_one_line_and_ends_on_sigterm(tmp_path: Path) -> None
     ],
 )
 def test_the_command_rejects_invalid_options(tmp_path: Path, options: list[str], message: str) -> None:
-    ended = run_agentgym(tmp_path, "serve-model", *options)
-    assert (ended.returncode, ended.stdout) == (2, "")
-    assert message in ended.stderr
+    completed = run_agentgym(tmp_path, "serve-model", *options)
+    assert (completed.returncode, completed.stdout) == (2, "")
+    assert message in completed.stderr

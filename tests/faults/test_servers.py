@@ -1,4 +1,4 @@
-"""Environment servers started by a node: real processes that respond, hang, exit, ignore signals or print secrets."""
+"""Environment servers of a node as real processes: they respond, hang, exit, ignore signals or print secrets."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ import pytest
 
 from runner.config import EnvironmentEntry, Environments, Profile
 from runner.errors import ConfigError
-from runner.node.env_servers import log, process
 from runner.node.env_servers.log import ServerLog, log_name
 from runner.node.env_servers.manager import EnvServerManager
-from runner.node.env_servers.process import child_environ
+from runner.node.env_servers.process import DEFAULT_TIMINGS, StartTimings, child_environ
 from tests.support.rude_env_server import run_rude_server
 
-WELL = """
+WORKING_SERVER = """
 import http.server, os, subprocess, sys
 
 class Greeting(http.server.BaseHTTPRequestHandler):
@@ -35,13 +34,13 @@ child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
 print("child", child.pid, sorted(os.environ), sys.stdin.read() == "", flush=True)
 http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Greeting).serve_forever()
 """
-STUBBORN = """
+UNSTOPPABLE_SERVER = """
 import signal, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
-print("deaf", flush=True)
+print("ignoring", flush=True)
 time.sleep(60)
 """
-ENDING = r"""
+FAILING_SERVER = r"""
 import sys
 print("one\n" * 30 + "\x1b[2Jthe reason\u202e of hunter2-secret", file=sys.stderr)
 sys.exit(3)
@@ -55,48 +54,47 @@ def port() -> int:
 
 
 @pytest.fixture
-def servers(tmp_path: Path, port: int) -> Iterator[Callable[..., EnvServerManager]]:
+def create_manager(tmp_path: Path, port: int) -> Iterator[Callable[..., EnvServerManager]]:
     """Return a factory of managers whose environment Maze is served by the given program."""
     managers: list[EnvServerManager] = []
 
-    def create(program: str, **more: object) -> EnvServerManager:
+    def create(program: str, timings: StartTimings = DEFAULT_TIMINGS, **options: object) -> EnvServerManager:
         script = tmp_path / "a server.py"
         script.write_text(program)
         entry = EnvironmentEntry(
             name="Maze",
             server_cmd=f"'{sys.executable}' '{script}' {port}",
             port=port,
-            **more,  # type: ignore[arg-type]
+            **options,  # type: ignore[arg-type]
         )
-        managers.append(
-            EnvServerManager(Profile(id="p", environments=Environments(lightweight=(entry,))), tmp_path / "logs")
-        )
+        profile = Profile(id="p", environments=Environments(lightweight=(entry,)))
+        managers.append(EnvServerManager(profile, tmp_path / "logs", timings))
         return managers[-1]
 
     yield create
-    for each in managers:
-        each.close()
+    for manager in managers:
+        manager.close()
 
 
 def wait_until(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
-        assert time.monotonic() < deadline, "this never became true"
+        assert time.monotonic() < deadline, "the condition was never true"
         time.sleep(0.01)
 
 
-def wait_for_cause(servers: EnvServerManager) -> str:
-    servers.wait_for("maze", lambda: False)
-    return servers.cause("maze") or ""
+def wait_for_cause(manager: EnvServerManager) -> str:
+    manager.wait_for("maze", lambda: False)
+    return manager.cause("maze") or ""
 
 
 def test_a_server_is_started_once_and_stops_with_its_child_processes(
-    servers: Callable[..., EnvServerManager], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    create_manager: Callable[..., EnvServerManager], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SOME_API_KEY", "hunter2-secret")
     monkeypatch.setenv("NATS_URL", "nats://user:hunter2@bus")
     monkeypatch.setenv("PLAIN", "1")
-    manager = servers(WELL)
+    manager = create_manager(WORKING_SERVER)
     assert manager.start("maze").status == "starting"
     assert wait_for_cause(manager) == ""
     assert manager.start("Maze").status == "running"
@@ -114,11 +112,11 @@ def test_a_server_is_started_once_and_stops_with_its_child_processes(
     assert wait_for_cause(manager) == ""
 
 
-def test_a_server_that_ends_is_reported_with_its_last_words(
-    servers: Callable[..., EnvServerManager], monkeypatch: pytest.MonkeyPatch
+def test_a_server_that_ends_is_reported_with_its_last_output(
+    create_manager: Callable[..., EnvServerManager], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MY_SECRET", "hunter2-secret")
-    manager = servers(ENDING)
+    manager = create_manager(FAILING_SERVER)
     manager.start("Maze")
     cause = wait_for_cause(manager)
     assert "it ended with exit code 3; last output: one | one | one | one | ␛[2Jthe reason\\u{202e} of ***" in cause
@@ -126,22 +124,16 @@ def test_a_server_that_ends_is_reported_with_its_last_words(
 
 
 @pytest.mark.long
-def test_a_server_that_never_responds_is_killed(
-    servers: Callable[..., EnvServerManager], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(process, "READY_TIMEOUT_S", 0.5)
-    manager = servers(STUBBORN)
+def test_a_server_that_never_responds_is_killed(create_manager: Callable[..., EnvServerManager]) -> None:
+    manager = create_manager(UNSTOPPABLE_SERVER, StartTimings(ready_timeout_s=0.5))
     manager.start("Maze")
     assert "it is starting" in (manager.cause("Maze") or "")
-    assert "it was not ready within 0.5 s: nothing listens there; last output: deaf" in wait_for_cause(manager)
+    assert "it was not ready within 0.5 s: nothing listens there; last output: ignoring" in wait_for_cause(manager)
     assert not [child for child in psutil.Process().children(recursive=True) if "a server.py" in str(child.cmdline())]
 
 
-def test_a_wrong_server_is_rejected_soon_with_its_response(
-    servers: Callable[..., EnvServerManager], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(process, "WRONG_SERVER_TIMEOUT_S", 0.2)
-    manager = servers(WELL.replace("lmrl-gym", "BabyAI"))
+def test_a_wrong_server_is_rejected_soon_with_its_response(create_manager: Callable[..., EnvServerManager]) -> None:
+    manager = create_manager(WORKING_SERVER.replace("lmrl-gym", "BabyAI"), StartTimings(wrong_server_timeout_s=0.2))
     manager.start("Maze")
     cause = wait_for_cause(manager)
     assert 'it is not a server of this environment: GET / returned HTTP 200: "This is environment BabyAI."' in cause
@@ -149,11 +141,11 @@ def test_a_wrong_server_is_rejected_soon_with_its_response(
 
 
 def test_a_server_that_returns_errors_while_it_loads_is_awaited(
-    servers: Callable[..., EnvServerManager], monkeypatch: pytest.MonkeyPatch
+    create_manager: Callable[..., EnvServerManager],
 ) -> None:
-    monkeypatch.setattr(process, "POLL_INTERVAL_S", 0.01)
     n_errors = "self.send_response(500 if len(request) < 5 else 200)"
-    manager = servers("request = []\n" + WELL.replace("self.send_response(200)", f"request.append(1); {n_errors}"))
+    program = "request = []\n" + WORKING_SERVER.replace("self.send_response(200)", f"request.append(1); {n_errors}")
+    manager = create_manager(program, StartTimings(poll_interval_s=0.01))
     manager.start("Maze")
     assert wait_for_cause(manager) == ""
     assert manager.start("Maze").status == "running"
@@ -173,19 +165,19 @@ def test_a_failed_autostart_is_reported_as_the_cause(tmp_path: Path) -> None:
 
 
 def test_no_server_is_started_where_one_responds(tmp_path: Path) -> None:
-    with run_rude_server() as other:
-        entry = EnvironmentEntry(name="Maze", server_cmd="true", base_url=other.url, autostart=True)
+    with run_rude_server() as other_server:
+        entry = EnvironmentEntry(name="Maze", server_cmd="true", base_url=other_server.url, autostart=True)
         broken = EnvironmentEntry(name="Wordle", autostart=True)
         manager = EnvServerManager(
             Profile(id="p", environments=Environments(lightweight=(broken, entry))), tmp_path / "logs"
         )
         manager.autostart()
-        assert f"not started at {other.url}: " in wait_for_cause(manager)
+        assert f"not started at {other_server.url}: " in wait_for_cause(manager)
     assert not (tmp_path / "logs").exists()
 
 
-def test_a_closed_manager_starts_no_server(servers: Callable[..., EnvServerManager]) -> None:
-    manager = servers(WELL)
+def test_a_closed_manager_starts_no_server(create_manager: Callable[..., EnvServerManager]) -> None:
+    manager = create_manager(WORKING_SERVER)
     manager.start("Maze")
     manager.close()
     assert manager.cause("Maze") is None
@@ -215,9 +207,8 @@ def test_invalid_entries_are_rejected_at_once(tmp_path: Path, entry: Environment
         manager.stop("Maze")
 
 
-def test_a_log_is_rotated_and_its_name_is_a_file_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log, "MAX_BYTES", 1000)
-    server_log = ServerLog(tmp_path / "logs" / log_name("../Maze"))
+def test_a_log_is_rotated_and_its_name_is_a_file_name(tmp_path: Path) -> None:
+    server_log = ServerLog(tmp_path / "logs" / log_name("../Maze"), max_bytes=1000)
     source, sink = os.pipe()
     with os.fdopen(source, "rb") as output:
         os.write(sink, b"".join(b"line %d\n" % number for number in range(500)) + b"\xff\n\n" + b"x" * 10_000)

@@ -83,7 +83,12 @@ class RecordedEpisode:
     """An episode whose events are sent to a recorder, as the runner sends them."""
 
     def __init__(
-        self, store: EpisodeStore, index: EpisodeIndex, *, lock_timeout_s: float = LOCK_TIMEOUT_S, **fields: Any
+        self,
+        store: EpisodeStore,
+        index: EpisodeIndex,
+        *,
+        lock_timeout_s: float = LOCK_TIMEOUT_S,
+        **fields: Any,  # noqa: ANN401
     ) -> None:
         self.header = episode_header(**fields)
         self.spans = TracedSpans()

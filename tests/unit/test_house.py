@@ -64,6 +64,7 @@ def test_docstrings_and_messages_are_plain_english() -> None:
     found = [
         f"{path.relative_to(ROOT)}:{line}: {match[0]}"
         for path in modules()
+        if BANNED.search(path.read_text(encoding="utf-8"))  # parsing every module takes seconds
         for line, text in texts(path)
         for match in BANNED.finditer(text)
     ]

@@ -1,8 +1,8 @@
-"""A line list in an app of its own, its messages and the rows that it draws."""
+"""The texts of lines, and a line list in an app of its own with its messages and drawn rows."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -73,6 +73,14 @@ async def list_pilot(view: LineList, size: tuple[int, int] = SIZE) -> AsyncItera
         view.focus()
         await pilot.pause()
         yield app, pilot
+
+
+def line_text(line: Line) -> str:
+    return "".join(cell.text for cell in line)
+
+
+def line_texts(lines: Iterable[Line]) -> list[str]:
+    return [line_text(line) for line in lines]
 
 
 def visible_rows(view: LineList) -> list[str]:

@@ -10,59 +10,59 @@ from hypothesis import strategies as st
 from agentgym_tui.logs.log_file import LogFile
 from agentgym_tui.logs.log_record import LogRecord, parse_record
 from agentgym_tui.logs.log_search import LogSearch, find_last_time, find_line_at
-from tests.tui.logs.test_log_file import expected, opened, read
+from tests.tui.logs.test_log_file import expected_lines, open_log, read_to_end
 
 START = datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
 TEXT = st.lists(st.sampled_from([b"\n", b"a", b"A", b"b", b"ab ", b"\xc3\xa4", b"\0"])).map(b"".join)
 
 
-def found(search: LogSearch) -> list[int]:
+def find_matches(search: LogSearch) -> list[int]:
     while search.advance():
         pass
     return [*search.matches, *([] if search.partial_match is None else [search.partial_match])]
 
 
-def holding(data: bytes, *words: bytes) -> list[int]:
-    return [n for n, line in enumerate(expected(data)) if all(word in line.lower() for word in words)]
+def matching_lines(data: bytes, *words: bytes) -> list[int]:
+    return [n for n, line in enumerate(expected_lines(data)) if all(word in line.lower() for word in words)]
 
 
 @settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(TEXT, st.sampled_from(["a", "AB", "a b", "ä b a"]), st.integers(40, 60))
-def test_the_lines_are_those_that_hold_all_words(tmp_path: Path, data: bytes, text: str, piece: int) -> None:
+def test_a_search_finds_the_lines_that_contain_all_words(tmp_path: Path, data: bytes, text: str, piece: int) -> None:
     search = LogSearch(
-        opened(tmp_path / "log", data, block=7), text, piece=max(piece, max(map(len, data.split(b"\n"))))
+        open_log(tmp_path / "log", data, block=7), text, piece=max(piece, max(map(len, data.split(b"\n"))))
     )
-    assert found(search) == holding(data, *text.lower().encode().split())
+    assert find_matches(search) == matching_lines(data, *text.lower().encode().split())
     assert search.is_complete and not search.is_full
 
 
 @settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(TEXT, max_size=4))
-def test_a_search_goes_on_as_the_file_grows(tmp_path: Path, pieces: list[bytes]) -> None:
-    log = opened(tmp_path / "log", block=5)
+def test_a_search_continues_as_the_file_grows(tmp_path: Path, pieces: list[bytes]) -> None:
+    log = open_log(tmp_path / "log", block=5)
     search = LogSearch(log, "a b")
     for number in range(len(pieces)):
         with log.path.open("ab") as file:
             file.write(pieces[number])
-        read(log)
-        assert found(search) == holding(b"".join(pieces[: number + 1]), b"a", b"b")
+        read_to_end(log)
+        assert find_matches(search) == matching_lines(b"".join(pieces[: number + 1]), b"a", b"b")
 
 
-def test_of_a_huge_line_the_beginning_is_searched(tmp_path: Path) -> None:
-    log = opened(tmp_path / "log", b"x" * 100 + b" needle\nneedle\n" + b"needle" + b"y" * 100 + b"\nneedle")
-    assert found(LogSearch(log, "NEEDLE", piece=50)) == [1, 2, 3]
+def test_only_the_beginning_of_a_huge_line_is_searched(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "log", b"x" * 100 + b" needle\nneedle\n" + b"needle" + b"y" * 100 + b"\nneedle")
+    assert find_matches(LogSearch(log, "NEEDLE", piece=50)) == [1, 2, 3]
 
 
-def test_a_search_ends_where_the_file_was_read_anew(tmp_path: Path) -> None:
-    log = opened(tmp_path / "log", b"a\na\n")
+def test_a_search_ends_when_the_file_is_reloaded(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "log", b"a\na\n")
     search = LogSearch(log, "a")
     log.path.write_bytes(b"a")
-    read(log)
+    read_to_end(log)
     assert search.is_stale and not search.advance()
 
 
 @pytest.mark.parametrize(
-    ("line", "facts"),
+    ("line", "record"),
     [
         (b'{"at": "2026-03-04T05:06:07Z", "kind": "token"}', LogRecord(START, "token")),
         (b'{"ts": 1772600767, "level": "ERROR"}', LogRecord(START, "ERROR")),
@@ -83,31 +83,31 @@ def test_a_search_ends_where_the_file_was_read_anew(tmp_path: Path) -> None:
         (b"", LogRecord()),
     ],
 )
-def test_what_a_line_says_of_itself(line: bytes, facts: LogRecord) -> None:
-    assert parse_record(line) == facts
+def test_time_and_kind_of_a_line_are_parsed(line: bytes, record: LogRecord) -> None:
+    assert parse_record(line) == record
 
 
 @given(st.binary(max_size=200) | st.builds(lambda data: b'{"at":' + data + b"}", st.binary(max_size=60)))
-def test_no_line_makes_reading_it_fail(line: bytes) -> None:
+def test_any_line_parses_without_an_error(line: bytes) -> None:
     at = parse_record(line).at
     assert at is None or at.tzinfo is not None
 
 
-def timed(path: Path, *seconds: float | None) -> LogFile:
+def timed_log(path: Path, *seconds: float | None) -> LogFile:
     lines = (
         f'{{"at": "{(START + timedelta(seconds=s)).isoformat()}"}}' if s is not None else "no time" for s in seconds
     )
-    return opened(path, "\n".join(lines).encode())
+    return open_log(path, "\n".join(lines).encode())
 
 
 @given(st.lists(st.none() | st.integers(0, 50), max_size=30), st.integers(-1, 51))
 @settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_a_time_is_found_among_lines_without_one(tmp_path: Path, seconds: list[int | None], wanted: int) -> None:
-    known = iter(sorted(second for second in seconds if second is not None))
-    ordered = [None if second is None else next(known) for second in seconds]
-    log = timed(tmp_path / "log", *ordered)
-    later = [n for n, second in enumerate(ordered) if second is not None and second >= wanted]
-    nothing = None if all(second is None for second in ordered) else len(ordered) - 1
-    assert find_line_at(log, START + timedelta(seconds=wanted)) == (later[0] if later else nothing)
-    newest = [second for second in ordered if second is not None]
-    assert find_last_time(log) == (START + timedelta(seconds=newest[-1]) if newest else None)
+def test_a_time_is_found_among_lines_without_times(tmp_path: Path, seconds: list[int | None], target: int) -> None:
+    ordered_seconds = iter(sorted(second for second in seconds if second is not None))
+    ordered = [None if second is None else next(ordered_seconds) for second in seconds]
+    log = timed_log(tmp_path / "log", *ordered)
+    at_or_after = [n for n, second in enumerate(ordered) if second is not None and second >= target]
+    fallback = None if all(second is None for second in ordered) else len(ordered) - 1
+    assert find_line_at(log, START + timedelta(seconds=target)) == (at_or_after[0] if at_or_after else fallback)
+    all_seconds = [second for second in ordered if second is not None]
+    assert find_last_time(log) == (START + timedelta(seconds=all_seconds[-1]) if all_seconds else None)

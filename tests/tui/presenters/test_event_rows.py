@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from agentgym_tui.commands.keymap import Keymap
-from agentgym_tui.presenters.cells import Line, line_width
+from agentgym_tui.presenters.cells import line_width
 from agentgym_tui.presenters.event_rows import EventRows, SubjectRows, empty_events_lines, entry_info, events_heading
 from agentgym_tui.presenters.event_summary import decode_error, summarize
 from agentgym_tui.presenters.payload import FOLD_WIDTH, format_json, payload_rows, payload_text, unsafe_text
@@ -22,6 +22,7 @@ from runner.subscribe.buffer import RawMessage
 from runner.subscribe.messages import Notice
 from tests.support.console.fake_session import FakeEvents
 from tests.support.console.hostile_console import hostile_messages
+from tests.support.console.line_views import line_text
 from tests.support.console.samples import (
     BOOT,
     HOSTILE,
@@ -49,39 +50,35 @@ def live_message(*items: LiveItem, dropped: int = 0) -> EventMessage:
     return message(LIVE, encode(LiveBatch(node=NODE, boot=BOOT, dropped=dropped, items=list(items))))
 
 
-def text(line: Line) -> str:
-    return "".join(cell.text for cell in line)
-
-
-def reader_of(log: EventLog, view: EventQuery | None = None) -> EventReader:
+def make_reader(log: EventLog, query: EventQuery | None = None) -> EventReader:
     reader = EventReader(FakeEvents(), log, lambda: None)
-    reader.set_query(view or EventQuery())
+    reader.set_query(query or EventQuery())
     return reader
 
 
 @pytest.mark.parametrize(
-    ("subject", "event", "said", "named"),
+    ("subject", "event", "summary", "episode"),
     [
         (EPISODE_COMPLETED, completed(1), "Wordle success · reward 0.75 · 3 rounds · oracle", episode_id(1)),
         (BATCH_COMPLETED, batch_completed(), "Wordle completed · 10 episodes · success 70% · mean reward 0.5", ""),
         (FIELD_STATUS, field_status(), "node idle · field-runner-4090", ""),
     ],
 )
-def test_durable_events_in_a_line(subject: str, event: DurableEvent, said: str, named: str) -> None:
-    facts = summarize(message(subject, encode(event)))
-    assert (facts.node, facts.cell.text, facts.episode_id) == (NODE, said, named)
-    assert summarize(message("renamed", encode(event), **{"Ce-Type": subject})).cell.text == said
+def test_a_durable_event_is_summarized_in_a_line(subject: str, event: DurableEvent, summary: str, episode: str) -> None:
+    result = summarize(message(subject, encode(event)))
+    assert (result.node, result.cell.text, result.episode_id) == (NODE, summary, episode)
+    assert summarize(message("renamed", encode(event), **{"Ce-Type": subject})).cell.text == summary
 
 
-def test_live_items_in_a_line() -> None:
-    facts = summarize(live_message(token(2), token(2), started(2), ended(2), heartbeat(), dropped=4))
-    assert facts.cell.text.startswith("2 token, episode.started, ") and facts.episode_id == episode_id(2)
-    assert "Wordle" in facts.cell.text and facts.cell.text.endswith("4 dropped earlier")
+def test_live_items_are_summarized_in_a_line() -> None:
+    result = summarize(live_message(token(2), token(2), started(2), ended(2), heartbeat(), dropped=4))
+    assert result.cell.text.startswith("2 token, episode.started, ") and result.episode_id == episode_id(2)
+    assert "Wordle" in result.cell.text and result.cell.text.endswith("4 dropped earlier")
     assert summarize(live_message()).cell.text == "nothing"
 
 
 @pytest.mark.parametrize(
-    ("payload", "said"),
+    ("payload", "beginning"),
     [
         (b'{"id": 1}', '{"id": 1}'),
         (b"", "empty"),
@@ -90,25 +87,25 @@ def test_live_items_in_a_line() -> None:
         (b"\x1b[2J\nx", "␛[2J␊x"),
     ],
 )
-def test_foreign_payloads_by_their_beginning(payload: bytes, said: str) -> None:
-    facts = summarize(message("orders.new", payload))
-    assert facts.cell.text.startswith(said) and decode_error(message("orders.new", payload)) == ""
+def test_a_foreign_payload_is_shown_by_its_beginning(payload: bytes, beginning: str) -> None:
+    result = summarize(message("orders.new", payload))
+    assert result.cell.text.startswith(beginning) and decode_error(message("orders.new", payload)) == ""
 
 
-def test_a_foreign_payload_may_name_an_episode() -> None:
+def test_the_episode_id_of_a_foreign_payload_is_found() -> None:
     assert summarize(message("x", b'{"episode_id": "e7", "more": 1}')).episode_id == "e7"
     assert summarize(message("x", b'{"episode_id": 7}')).episode_id == ""
 
 
 @pytest.mark.parametrize("payload", [b"", b"{", b"[]", b"\xff", b"[" * 100_000, b'{"node": 1}', b'{"items": [1]}'])
 @pytest.mark.parametrize("subject", [LIVE, EPISODE_COMPLETED, FIELD_STATUS])
-def test_what_should_decode_and_does_not_is_malformed(subject: str, payload: bytes) -> None:
-    facts = summarize(message(subject, payload))
-    assert facts.cell.text.startswith("✗ malformed: ") and facts.cell.tone == "bad"
-    assert "malformed" in text(entry_info(message(subject, payload), "raw"))
+def test_an_undecodable_payload_is_shown_as_malformed(subject: str, payload: bytes) -> None:
+    result = summarize(message(subject, payload))
+    assert result.cell.text.startswith("✗ malformed: ") and result.cell.tone == "bad"
+    assert "malformed" in line_text(entry_info(message(subject, payload), "raw"))
 
 
-def test_an_item_that_does_not_decode_is_told_of_where_all_is_shown() -> None:
+def test_the_decode_error_counts_undecodable_items() -> None:
     batch = b'{"node": "n", "boot": "b", "dropped": 0, "items": [{"kind": "token"}]}'
     assert decode_error(message(LIVE, batch)).startswith("1 of its items: ")
     span = b'{"kind":"span","at":"2026-01-02T03:04:05Z","episode_id":"e","seq":0,"span":null}'
@@ -116,12 +113,12 @@ def test_an_item_that_does_not_decode_is_told_of_where_all_is_shown() -> None:
     assert decode_error(message(LIVE, batch)).startswith("1 of its items: ")
 
 
-def test_a_payload_in_each_view() -> None:
+def test_a_payload_is_shown_in_each_view() -> None:
     event = message("s", b'{"a":[1]}', **{"ce-id": "7"})
     assert payload_text(event, "formatted") == '{\n  "a": [\n    1\n  ]\n}'
     assert payload_text(event, "raw") == '{"a":[1]}'
     assert payload_text(event, "hex").startswith("0000  7b 22 61 22 3a 5b 31 5d 7d ")
-    assert text(payload_rows(event, "hex").line(0, 80)).endswith('{"a":[1]}')
+    assert line_text(payload_rows(event, "hex").line(0, 80)).endswith('{"a":[1]}')
     assert payload_text(event, "headers").split("\n") == [
         "subject:  s",
         "stream:   S #12",
@@ -133,26 +130,26 @@ def test_a_payload_in_each_view() -> None:
     assert payload_text(LogNotice(1, START, "gap", "3 left"), "hex") == "3 left" and payload_text(None, "raw") == ""
 
 
-def test_what_would_take_too_much_room_is_not_formatted() -> None:
+def test_json_that_is_too_deep_or_too_large_is_not_formatted() -> None:
     assert format_json(b"[" * 65 + b"]" * 65) is None
     assert format_json(b"[" + b"0," * 300_000 + b"0]") is None
     assert format_json(b"no") is None and format_json(b"\xff") is None
 
 
-def test_long_lines_go_on_in_the_next() -> None:
+def test_long_lines_are_folded() -> None:
     rows = payload_rows(message("s", b"x" * (2 * FOLD_WIDTH + 5) + b"\n\ny"), "raw")
-    assert [len(text(rows.line(n, 80))) - 2 for n in range(len(rows))] == [FOLD_WIDTH, FOLD_WIDTH, 5, 0, 1]
+    assert [len(line_text(rows.line(n, 80))) - 2 for n in range(len(rows))] == [FOLD_WIDTH, FOLD_WIDTH, 5, 0, 1]
 
 
-def test_a_row_and_a_remark() -> None:
+def test_a_message_and_a_notice_have_rows() -> None:
     log = EventLog()
     log.append([RawMessage(EPISODE_COMPLETED, {}, encode(completed(1)), "S", 12, START)], START)
     log.append([Notice(kind="gap", text="3 messages left stream S", count=3)], START)
     rows = EventRows(log)
-    time, sequence, subject, node, said = rows.line(0, 120)
+    time, sequence, subject, node, summary_cell = rows.line(0, 120)
     assert time.text.endswith(":07.000") and sequence.text == "12" and node.text == NODE
-    assert subject.text == EPISODE_COMPLETED and said.text.startswith("Wordle success")
-    assert "3 messages left" in text(rows.line(1, 120)) and len(rows.line(1, 120)) == 3
+    assert subject.text == EPISODE_COMPLETED and summary_cell.text.startswith("Wordle success")
+    assert "3 messages left" in line_text(rows.line(1, 120)) and len(rows.line(1, 120)) == 3
     assert rows.episode_id(0) == episode_id(1) and rows.episode_id(1) == rows.episode_id(2) == ""
 
 
@@ -163,29 +160,29 @@ def test_a_row_and_a_remark() -> None:
         ("factory.hall.line.7.robot.arm.temperature", "factory.hall.l…arm.temperature"),
     ],
 )
-def test_a_long_subject_keeps_what_tells_it_from_others(subject: str, shown: str) -> None:
+def test_a_long_subject_keeps_its_distinctive_end(subject: str, shown: str) -> None:
     log = EventLog()
     log.append([RawMessage(subject, {}, b"")], START)
     assert EventRows(log).line(0, 120)[2].text == shown
 
 
-def test_the_heading_has_all_that_goes_wrong() -> None:
+def test_the_heading_lists_all_problems() -> None:
     log, store = EventLog(), RunStore()
     store._reducer.n_malformed = 4
     store.set_link(BusLink("connected", address="nats://x:1"))
-    late: dict[str, str] = {"ce-source": "n7", "ce-time": "2026-03-04T05:06:03+00:00"}
-    log.append([RawMessage("a", late, b"", "S", 1, START, 2_000), Notice(kind="gap", text="g", count=3)], START)
+    skewed: dict[str, str] = {"ce-source": "n7", "ce-time": "2026-03-04T05:06:03+00:00"}
+    log.append([RawMessage("a", skewed, b"", "S", 1, START, 2_000), Notice(kind="gap", text="g", count=3)], START)
     log.append([Notice(kind="skipped", text="s", count=5)], START)
-    reader = reader_of(log)
-    log.append([RawMessage("a", late, b"", "S", 1, START, 2_000), Notice(kind="gap", text="g", count=3)], START)
+    reader = make_reader(log)
+    log.append([RawMessage("a", skewed, b"", "S", 1, START, 2_000), Notice(kind="gap", text="g", count=3)], START)
     log.append([Notice(kind="skipped", text="s", count=5)], START)
-    first, second = (text(line) for line in events_heading(reader, log, store, Keymap().key, 200))
+    first, second = (line_text(line) for line in events_heading(reader, log, store, Keymap().key, 200))
     assert first == "Events · ● live · ● connected · nats://x:1"
     assert "1 message · lag 2.0k · 3 in gaps · 5 skipped · 4 malformed · clock n7 -4.0 s or late" in second
 
 
 @pytest.mark.parametrize(
-    ("state", "said"),
+    ("state", "expected"),
     [
         ({"paused": True}, "‖ paused"),
         ({"paused": True, "n_waiting": 12}, "‖ paused, 12 waiting"),
@@ -194,53 +191,55 @@ def test_the_heading_has_all_that_goes_wrong() -> None:
         ({"query": EventQuery(("a.>",), episode="e1")}, "● live · a.> · episode e1"),
     ],
 )
-def test_what_is_read_is_told(state: dict[str, Any], said: str) -> None:
+def test_the_heading_shows_the_query_and_the_reading_state(state: dict[str, Any], expected: str) -> None:
     log = EventLog()
-    reader = reader_of(log)
+    reader = make_reader(log)
     for name, value in state.items():
         setattr(reader, name, value)
-    assert said in text(events_heading(reader, log, RunStore(), Keymap().key, 200)[0])
+    assert expected in line_text(events_heading(reader, log, RunStore(), Keymap().key, 200)[0])
 
 
-def test_a_full_log_that_is_not_followed_says_how_to_go_on() -> None:
+def test_a_full_log_that_is_not_followed_names_the_key_to_continue() -> None:
     log = EventLog(max_entries=1)
-    reader = reader_of(log)
+    reader = make_reader(log)
     log.append([RawMessage("a", {}, b"")], START)
     reader.following = False
-    assert "‖ full; G continues" in text(events_heading(reader, log, RunStore(), Keymap().key, 200)[0])
+    assert "‖ full; G continues" in line_text(events_heading(reader, log, RunStore(), Keymap().key, 200)[0])
 
 
-def test_under_another_screen_messages_wait_and_nothing_is_called_full() -> None:
-    reader = reader_of(log := EventLog())
+def test_a_suspended_reader_is_shown_as_waiting_and_not_as_full() -> None:
+    reader = make_reader(log := EventLog())
     reader.suspended = True
-    said = text(events_heading(reader, log, RunStore(), Keymap().key, 200)[0])
-    assert "‖ waiting for this screen" in said
-    assert "full" not in said and "live" not in said
+    heading = line_text(events_heading(reader, log, RunStore(), Keymap().key, 200)[0])
+    assert "‖ waiting for this screen" in heading
+    assert "full" not in heading and "live" not in heading
 
 
-def test_an_empty_list_says_why() -> None:
+def test_an_empty_list_shows_the_reason() -> None:
     log, store = EventLog(), RunStore()
-    reader = reader_of(log)
-    assert "Not connected to the bus" in text(empty_events_lines(reader, log, store, Keymap().key, 80)[0])
+    reader = make_reader(log)
+    assert "Not connected to the bus" in line_text(empty_events_lines(reader, log, store, Keymap().key, 80)[0])
     store.set_link(BusLink("connected"))
-    assert "No messages yet on >" in text(empty_events_lines(reader, log, store, Keymap().key, 80)[0])
+    assert "No messages yet on >" in line_text(empty_events_lines(reader, log, store, Keymap().key, 80)[0])
     log.search("orders")
-    assert "None of 0 messages contains orders" in text(empty_events_lines(reader, log, store, Keymap().key, 80)[0])
+    assert "None of 0 messages contains orders" in line_text(
+        empty_events_lines(reader, log, store, Keymap().key, 80)[0]
+    )
 
 
-def test_the_tree_as_rows() -> None:
+def test_a_subject_tree_has_rows() -> None:
     tree = SubjectTree()
     for subject in ("a.x", "a.y", "b"):
         tree.add(subject)
     rows = SubjectRows.from_tree(tree)
-    assert [text(rows.line(n, 40)) for n in range(len(rows))] == ["▾ a2", "  x1", "  y1", "b1"]
+    assert [line_text(rows.line(n, 40)) for n in range(len(rows))] == ["▾ a2", "  x1", "  y1", "b1"]
     tree.toggle("a")
     rows = SubjectRows.from_tree(tree)
-    assert text(rows.line(0, 40)).startswith("▹ a (2)") and rows.key(1) == "b" and rows.branch(2) is None
-    assert "beyond" in text(SubjectRows((), 3).line(0, 40)) and len(SubjectRows((), 3)) == 1
+    assert line_text(rows.line(0, 40)).startswith("▹ a (2)") and rows.key(1) == "b" and rows.branch(2) is None
+    assert "beyond" in line_text(SubjectRows((), 3).line(0, 40)) and len(SubjectRows((), 3)) == 1
 
 
-def test_a_word_can_be_read_however_deep_it_is() -> None:
+def test_subject_words_are_readable_at_any_depth() -> None:
     tree = SubjectTree()
     tree.add(".".join(f"level{n}" for n in range(40)))
     rows = SubjectRows.from_tree(tree)
@@ -249,19 +248,19 @@ def test_a_word_can_be_read_however_deep_it_is() -> None:
         assert f"level{n}" in name and len(name) <= 7 + len("▾ ") + len(rows.branches[n].word)
 
 
-def test_what_is_too_large_to_be_formatted_says_so() -> None:
+def test_a_payload_too_large_to_format_is_reported() -> None:
     large = message("x", b"[" + b"1," * 30_000 + b"1]")
-    assert "too large to format" in text(entry_info(large, "formatted"))
-    assert text(entry_info(large, "raw")) == text(entry_info(large, "hex")) == "60,003 B"
-    assert text(entry_info(message("x", b"[1]"), "formatted")) == "3 B"
+    assert "too large to format" in line_text(entry_info(large, "formatted"))
+    assert line_text(entry_info(large, "raw")) == line_text(entry_info(large, "hex")) == "60,003 B"
+    assert line_text(entry_info(message("x", b"[1]"), "formatted")) == "3 B"
 
 
 @pytest.mark.parametrize("width", [20, 80, 200])
-def test_nothing_hostile_leaves_the_views(width: int) -> None:
+def test_no_view_emits_hostile_text(width: int) -> None:
     log, store = EventLog(), RunStore()
     store.set_link(BusLink("connected", HOSTILE, HOSTILE))
     log.append(hostile_messages(HOSTILE), START)
-    rows, reader = EventRows(log), reader_of(EventLog(), EventQuery((HOSTILE,), episode=HOSTILE))
+    rows, reader = EventRows(log), make_reader(EventLog(), EventQuery((HOSTILE,), episode=HOSTILE))
     log.search("")
     lines = [rows.line(n, width) for n in range(len(rows))]
     entries = [rows.entry(n) for n in range(len(rows))]
@@ -275,6 +274,6 @@ def test_nothing_hostile_leaves_the_views(width: int) -> None:
     tree = SubjectRows.from_tree(log.subjects)
     lines += [tree.line(n, width) for n in range(len(tree))]
     for line in lines:
-        assert foreign_escapes(text(line).encode()) == [], line
+        assert foreign_escapes(line_text(line).encode()) == [], line
     assert all(line_width(line) <= width for line in events_heading(reader, log, store, Keymap().key, width))
     assert unsafe_text(entries[0]) and all(map(unsafe_text, entries[1:2])) and unsafe_text(None) is None

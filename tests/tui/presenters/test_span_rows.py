@@ -17,7 +17,7 @@ def names(rows: SpanRows) -> list[str]:
     return [rows.name(index).text for index in range(len(rows))]
 
 
-def test_the_tree_is_derived_from_the_flat_list_whatever_its_order() -> None:
+def test_the_tree_is_derived_from_spans_in_any_order() -> None:
     spans = [
         span(1, end=10 * MS, name="episode"),
         span(2, parent=1, start=0, end=4 * MS, name="one"),
@@ -30,19 +30,19 @@ def test_the_tree_is_derived_from_the_flat_list_whatever_its_order() -> None:
         assert names(SpanRows(spans)) == ["episode", "  one", "    act", "  two", "lost"]
 
 
-def test_no_span_is_lost_or_twice_when_ids_repeat_or_parents_go_in_circles() -> None:
+def test_every_span_appears_once_despite_repeated_ids_and_cyclic_parents() -> None:
     spans = [span(1, parent=1), span(2, parent=3), span(3, parent=2), span(4), span(4), span(5, parent=4)]
     rows = SpanRows(spans)
     assert len(rows) == len(spans)
     assert len({rows.key(index) for index in range(len(rows))}) == len(spans)
 
 
-def test_very_deep_trees_are_indented_only_so_far() -> None:
+def test_the_indentation_of_deep_trees_is_limited() -> None:
     rows = SpanRows([span(number, parent=number - 1, start=number) for number in range(5_000)])
     assert names(rows)[-1] == " " * 24 + "step"
 
 
-def test_bars_lie_on_one_axis() -> None:
+def test_bars_share_one_axis() -> None:
     spans = [
         span(1, end=8 * MS),
         span(2, parent=1, start=2 * MS, end=4 * MS),
@@ -56,7 +56,7 @@ def test_bars_lie_on_one_axis() -> None:
     assert [len(rows.axis(width)) for width in (1, 6, 7, 30, 99)] == [0, 0, 7, 30, 99]
 
 
-def test_an_error_is_a_mark_and_a_word() -> None:
+def test_a_failed_span_shows_a_mark_and_its_error() -> None:
     failed = msgspec.structs.replace(span(1, name="env.step"), attributes={"error": "Time\x1bout"})
     rows = SpanRows([failed])
     assert rows.name(0) == ("✗ ⚠ env.step Time␛out", "bad")
@@ -66,10 +66,12 @@ def test_an_error_is_a_mark_and_a_word() -> None:
     assert SpanRows([span(1)]).unsafe_text(0) is None
 
 
-@pytest.mark.parametrize("far", [2**63, -(2**63), 10**400, -(10**400), 0])
-def test_hostile_names_and_times_become_safe_lines(far: int) -> None:
-    odd = Span(id=far, parent=far, name=HOSTILE, category=HOSTILE, track="", start_ns=far, end_ns=-far)
-    rows = SpanRows([odd, span(1), odd])
+@pytest.mark.parametrize("extreme", [2**63, -(2**63), 10**400, -(10**400), 0])
+def test_hostile_names_and_times_become_safe_lines(extreme: int) -> None:
+    hostile_span = Span(
+        id=extreme, parent=extreme, name=HOSTILE, category=HOSTILE, track="", start_ns=extreme, end_ns=-extreme
+    )
+    rows = SpanRows([hostile_span, span(1), hostile_span])
     for index in range(3):
         texts = [*(cell.text for cell in rows.line(index, 80)), rows.bar(index, 20).text, rows.axis(60)]
         assert not any(has_unsafe_chars(text) for text in texts)
@@ -87,10 +89,10 @@ def test_hostile_names_and_times_become_safe_lines(far: int) -> None:
         (90_000 * MS, "1:30"),
     ],
 )
-def test_times_are_for_people(ns: int, text: str) -> None:
+def test_elapsed_times_are_formatted(ns: int, text: str) -> None:
     assert format_elapsed(ns) == text
 
 
-def test_there_may_be_nothing() -> None:
+def test_an_empty_trace_has_no_rows() -> None:
     rows = SpanRows([])
     assert (len(rows), rows.axis(40)) == (0, "")

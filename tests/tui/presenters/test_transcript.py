@@ -22,15 +22,15 @@ TEXTS = [WORDS, "a" * 50, "漢字" * 20, f"go 漢字 {WORDS} 🎲", f"  {WORDS}"
 
 @pytest.mark.parametrize("text", TEXTS)
 @pytest.mark.parametrize("width", [2, 3, 7, 20])
-def test_wrapped_rows_fit_and_lose_blanks_alone(text: str, width: int) -> None:
-    places = wrap_offsets(text, width)
-    assert all(display_width(text[start:stop]) <= width for start, stop in places)
-    between = [text[stop:start] for (_, stop), (start, _) in pairwise(places)]
-    assert set(between) <= {"", " "}
-    assert (places[0][0], places[-1][1]) == (0, len(text))
+def test_wrapped_rows_fit_and_drop_only_spaces(text: str, width: int) -> None:
+    offsets = wrap_offsets(text, width)
+    assert all(display_width(text[start:stop]) <= width for start, stop in offsets)
+    dropped = [text[stop:start] for (_, stop), (start, _) in pairwise(offsets)]
+    assert set(dropped) <= {"", " "}
+    assert (offsets[0][0], offsets[-1][1]) == (0, len(text))
 
 
-def test_lines_break_at_blanks_and_words_only_when_they_must() -> None:
+def test_lines_break_at_spaces_and_inside_words_only_when_necessary() -> None:
     narrow = [WORDS[start:stop] for start, stop in wrap_offsets(WORDS, 15)]
     assert narrow == ["the quick brown", "fox jumps over", "the lazy dog"]
     wide = "漢字漢字 漢字"
@@ -58,7 +58,7 @@ def test_texts_fit_their_columns(text: str, width: int, right: bool, fitted: str
     assert display_width(fitted) == width
 
 
-def kind(view: Transcript) -> str | None:
+def block_kind(view: Transcript) -> str | None:
     return view.block.kind if view.block else None
 
 
@@ -78,37 +78,37 @@ async def test_blocks_have_headings_and_wrapped_text() -> None:
             "  bad␛[2J",
             "",
         ]
-        assert kind(view) == "observation"
+        assert block_kind(view) == "observation"
         assert view.unsafe_text() == "bad\x1b[2J"
         await pilot.press(*["j"] * 5)
-        assert kind(view) == "action"
+        assert block_kind(view) == "action"
         await pilot.resize_terminal(60, 20)
         await pilot.pause()
         assert visible_rows(view)[1] == f"  {WORDS}"
 
 
-async def test_the_bytes_to_look_at_begin_near_the_first_hostile_one() -> None:
+async def test_the_unsafe_excerpt_starts_near_the_first_unsafe_character() -> None:
     view = Transcript()
     async with list_pilot(view) as (_, pilot):
         view.show_blocks(step_blocks(episode(steps=[step(0, action=LiveAction("x\n" * 3_000 + "\x1b[2J"))]), 0))
         await pilot.press("G")
-        found = view.unsafe_text()
-        assert found is not None
-        assert (len(found) < 100, found[-4:]) == (True, "\x1b[2J")
+        excerpt = view.unsafe_text()
+        assert excerpt is not None
+        assert (len(excerpt) < 100, excerpt[-4:]) == (True, "\x1b[2J")
 
 
-async def test_another_step_starts_at_its_top_and_more_of_the_same_stays_where_it_is() -> None:
+async def test_another_step_opens_at_its_top_and_an_update_keeps_the_scroll_position() -> None:
     view = Transcript()
-    many = [step(index, chats=[[user("\n".join(f"{index}.{n}" for n in range(40)))]]) for index in range(2)]
-    played = episode(steps=many, outcome=None)
+    long_steps = [step(index, chats=[[user("\n".join(f"{index}.{n}" for n in range(40)))]]) for index in range(2)]
+    played = episode(steps=long_steps, outcome=None)
     async with list_pilot(view) as (_, pilot):
         view.show_blocks(step_blocks(played, 1), subject="1")
         await pilot.press("ctrl+d")
-        place = scroll_top(view)
+        position = scroll_top(view)
         played.streaming = StreamingAnswer(text="more")
         view.show_blocks(step_blocks(played, 1), subject="1")
         await pilot.pause()
-        assert scroll_top(view) == place > 0
+        assert scroll_top(view) == position > 0
         view.show_blocks(step_blocks(played, 0), subject="0")
         await pilot.pause()
         assert (scroll_top(view), view.cursor) == (0, 0)
@@ -131,7 +131,7 @@ async def test_streamed_text_is_followed() -> None:
         assert visible_rows(view)[-1] == "  last words"
 
 
-async def test_a_long_line_is_seen_to_grow_and_read_to_its_end_when_it_is_over() -> None:
+async def test_a_long_streaming_line_shows_its_end_and_is_complete_when_finished() -> None:
     view = Transcript()
     text = " ".join(f"number {index}," for index in range(1_000))
     played = episode(n_steps=1, outcome=None)
@@ -141,13 +141,13 @@ async def test_a_long_line_is_seen_to_grow_and_read_to_its_end_when_it_is_over()
             view.show_blocks(step_blocks(played, 1), subject="1", follow=True)
             await pilot.pause()
             assert visible_rows(view)[-2].split() == text[:stop].split()[-len(visible_rows(view)[-2].split()) :]
-        over = episode(steps=[step(0, chats=[], action=LiveAction(text))])
-        view.show_blocks(step_blocks(over, 0), subject="0", follow=False)
+        finished = episode(steps=[step(0, chats=[], action=LiveAction(text))])
+        view.show_blocks(step_blocks(finished, 0), subject="0", follow=False)
         await pilot.press("G")
         assert any(row.endswith("number 999,") for row in visible_rows(view))
 
 
-def test_blocks_that_did_not_change_are_not_wrapped_again() -> None:
+def test_unchanged_blocks_are_not_wrapped_again() -> None:
     played = episode(n_steps=1, outcome=None, streaming=StreamingAnswer(text="a"))
     before = BlockRows(step_blocks(played, 0), 40)
     played.streaming = StreamingAnswer(text="ab")

@@ -19,7 +19,7 @@ from tests.support.console.samples import ESCAPES, HOSTILE, HUGE, episode, hosti
 SYSTEM: dict[str, Any] = {"role": "system", "content": "play well"}
 
 
-def said(text: str, **fields: object) -> dict[str, Any]:
+def assistant_message(text: str, **fields: object) -> dict[str, Any]:
     return {"role": "assistant", "content": text, **fields}
 
 
@@ -27,8 +27,8 @@ def summary(found: list[Block]) -> list[tuple[str, str, str]]:
     return [(block.kind, block.title, "|".join(block.lines)) for block in found]
 
 
-def test_a_step_reads_from_what_was_given_to_what_came_back() -> None:
-    chat = [SYSTEM, user("a room"), said("go", reasoning_content="north is free")]
+def test_a_step_shows_prompt_thought_action_and_reply_in_order() -> None:
+    chat = [SYSTEM, user("a room"), assistant_message("go", reasoning_content="north is free")]
     action = LiveAction("go", [ToolCall("c", "move", '{"to": "north"}')])
     played = episode(steps=[step(0, chats=[chat], action=action, observation=[user("a wall")], reward=-0.5, done=True)])
     assert summary(step_blocks(played, 0)) == [
@@ -41,8 +41,15 @@ def test_a_step_reads_from_what_was_given_to_what_came_back() -> None:
     ]
 
 
-def test_only_what_is_new_in_the_step_is_shown_unless_all_is_wanted() -> None:
-    chat = [SYSTEM, user("one"), said("first"), user("two"), {"role": "tool", "content": "3"}, said("second")]
+def test_only_new_messages_of_a_step_are_shown_unless_full() -> None:
+    chat = [
+        SYSTEM,
+        user("one"),
+        assistant_message("first"),
+        user("two"),
+        {"role": "tool", "content": "3"},
+        assistant_message("second"),
+    ]
     played = episode(steps=[step(0), step(1, chats=[chat], action=LiveAction("second"))])
     assert summary(step_blocks(played, 1))[:4] == [
         ("earlier", "… 3 earlier messages", ""),
@@ -55,14 +62,18 @@ def test_only_what_is_new_in_the_step_is_shown_unless_all_is_wanted() -> None:
     assert everything[2].lines == ["first"]
 
 
-def test_an_agent_without_chats_was_given_what_the_environment_said_before() -> None:
+def test_without_chats_the_previous_observation_is_shown() -> None:
     played = episode(steps=[step(0, chats=[], observation=[user("then")]), step(1, chats=[])])
     assert summary(step_blocks(played, 0))[0] == ("observation", "observation", "observation 0")
     assert summary(step_blocks(played, 1))[0] == ("observation", "observation", "then")
 
 
-def test_several_chats_and_messages_that_were_left_out_say_so() -> None:
-    played = episode(steps=[step(0, chats=[[user("a"), said("b")], [user("c"), said("guess 0")]], left_out=4)])
+def test_several_chats_and_omitted_messages_have_headings() -> None:
+    played = episode(
+        steps=[
+            step(0, chats=[[user("a"), assistant_message("b")], [user("c"), assistant_message("guess 0")]], left_out=4)
+        ]
+    )
     titles = [block.title for block in step_blocks(played, 0)]
     assert titles[0] == "… 4 messages not sent live; see the episode file"
     assert titles[1:6] == ["chat 1 of 2", "observation", "assistant", "chat 2 of 2", "observation"]
@@ -80,37 +91,40 @@ def test_several_chats_and_messages_that_were_left_out_say_so() -> None:
         ("", "", ""),
     ],
 )
-def test_thoughts_are_told_from_actions(text: str, thought: str, rest: str) -> None:
+def test_thoughts_are_split_from_actions(text: str, thought: str, rest: str) -> None:
     assert split_thought(text) == (thought, rest)
 
 
-def test_what_an_action_is_stands_in_its_title() -> None:
+def test_the_title_of_an_action_names_its_actor_and_validity() -> None:
     played = episode(steps=[step(0, actor="human", valid=False, action=LiveAction("nonsense"))])
     assert ("action", "action · by a human · ✗ not valid", "nonsense") in summary(step_blocks(played, 0))
 
 
-def test_texts_that_were_cut_on_their_way_say_how_long_they_were() -> None:
+def test_texts_clipped_in_transit_show_their_full_length() -> None:
     action = LiveAction("go", [ToolCall("c", "move", "{}")], {"text": 70_000, "tool_calls/0/arguments": 80_000})
-    chat = [{**user("seen"), "full_length": {"content": 90_000}}, {**said("go on"), "full_length": {"content": 70_000}}]
-    found = step_blocks(episode(steps=[step(0, chats=[chat], action=action)]), 0)
+    chat = [
+        {**user("seen"), "full_length": {"content": 90_000}},
+        {**assistant_message("go on"), "full_length": {"content": 70_000}},
+    ]
+    blocks = step_blocks(episode(steps=[step(0, chats=[chat], action=action)]), 0)
     lengths = [
-        line.split(", ")[1] for block in found for line in block.lines if line.startswith("… clipped in transit")
+        line.split(", ")[1] for block in blocks for line in block.lines if line.startswith("… clipped in transit")
     ]
     assert lengths == ["90000 characters in all", "70000 characters in all", "80000 characters in all"]
-    assert [block.lines[0] for block in found if block.kind == "action"] == ["go"]
+    assert [block.lines[0] for block in blocks if block.kind == "action"] == ["go"]
 
 
-def test_long_arguments_are_indented_and_what_is_no_json_stays() -> None:
+def test_long_json_arguments_are_indented_and_other_text_is_unchanged() -> None:
     long = json.dumps({"word": "x" * MAX_INLINE_ARGUMENTS})
     calls = [ToolCall("1", "a", long), ToolCall("2", "b", "not json " * 20), ToolCall("3", "c", "[" * 50_000)]
-    found = step_blocks(episode(steps=[step(0, action=LiveAction(None, calls))]), 0)
-    first, second, third = (block.lines for block in found if block.kind == "tool")
+    blocks = step_blocks(episode(steps=[step(0, action=LiveAction(None, calls))]), 0)
+    first, second, third = (block.lines for block in blocks if block.kind == "tool")
     assert first == ["{", f'  "word": "{"x" * MAX_INLINE_ARGUMENTS}"', "}"]
     assert second == ["not json " * 20]
     assert third[0].startswith("[[[[")
 
 
-def test_before_the_first_step_there_is_the_reset_and_what_streams_in() -> None:
+def test_before_the_first_step_the_reset_and_the_streaming_text_are_shown() -> None:
     starting = episode(n_steps=0, outcome=None, streaming=StreamingAnswer(text="I thi"))
     assert summary(step_blocks(starting, 0)) == [
         ("observation", "observation", "observation 0"),
@@ -118,16 +132,16 @@ def test_before_the_first_step_there_is_the_reset_and_what_streams_in() -> None:
     ]
 
 
-def test_the_step_that_is_being_answered_shows_what_the_agent_was_given_and_what_streams_in() -> None:
+def test_the_streaming_step_shows_the_last_observation_and_the_streaming_text() -> None:
     playing = episode(n_steps=2, outcome=None, streaming=StreamingAnswer(text="I thi"))
-    given = playing.steps[1].observation[0]
+    observation = playing.steps[1].observation[0]
     assert summary(step_blocks(playing, 2)) == [
-        ("observation", "observation", given["content"]),
+        ("observation", "observation", observation["content"]),
         ("streaming", "streaming …", "I thi"),
     ]
 
 
-def test_thoughts_and_calls_stream_apart_from_what_is_said() -> None:
+def test_thoughts_text_and_tool_calls_stream_as_separate_blocks() -> None:
     answer = StreamingAnswer(
         reasoning="north is free",
         text="<think>or south</think>I go",
@@ -138,8 +152,8 @@ def test_thoughts_and_calls_stream_apart_from_what_is_said() -> None:
         n_tokens=12,
         ttft_s=0.5,
     )
-    found = summary(step_blocks(episode(n_steps=0, outcome=None, streaming=answer), 0))
-    assert found == [
+    blocks = summary(step_blocks(episode(n_steps=0, outcome=None, streaming=answer), 0))
+    assert blocks == [
         ("observation", "observation", "observation 0"),
         ("warning", "↷ no answer from", "gateway: no connection to http://***@host/"),
         ("thought", "thought · streaming …", "north is free"),
@@ -148,13 +162,18 @@ def test_thoughts_and_calls_stream_apart_from_what_is_said() -> None:
         ("tool", "tool call move · streaming …", '{"to": "no'),
         ("note", "≈ 12 tokens · first token 500 ms · m", ""),
     ]
-    asked = episode(n_steps=0, outcome=None, streaming=StreamingAnswer(endpoint="ollama"))
-    assert summary(step_blocks(asked, 0))[-1] == ("note", "waiting for ollama", "")
+    waiting = episode(n_steps=0, outcome=None, streaming=StreamingAnswer(endpoint="ollama"))
+    assert summary(step_blocks(waiting, 0))[-1] == ("note", "waiting for ollama", "")
 
 
-def test_an_answer_says_what_it_took_and_in_whose_place_it_came() -> None:
-    took: dict[str, Any] = {"tokens": Tokens(1_200, 60, 20, 1_000), "ttft_s": 0.25, "tokens_per_s": 7.25, "cost": 0.002}
-    played = episode(steps=[step(0, endpoint="ollama", model="m", warnings=["gateway: away", "ollama: late"], **took)])
+def test_an_answer_shows_its_usage_and_the_endpoint_it_replaced() -> None:
+    usage: dict[str, Any] = {
+        "tokens": Tokens(1_200, 60, 20, 1_000),
+        "ttft_s": 0.25,
+        "tokens_per_s": 7.25,
+        "cost": 0.002,
+    }
+    played = episode(steps=[step(0, endpoint="ollama", model="m", warnings=["gateway: away", "ollama: late"], **usage)])
     answered = next(each for each in summary(step_blocks(played, 0)) if "answered" in each[1])
     assert answered == (
         "note",
@@ -164,30 +183,30 @@ def test_an_answer_says_what_it_took_and_in_whose_place_it_came() -> None:
     )
 
 
-def numbered(n: int) -> str:
+def numbered_text(n: int) -> str:
     return " ".join(f"number {index}," for index in range(n))
 
 
-@pytest.mark.parametrize("n_gone", [0, 5, 81_070])
-def test_of_a_long_line_that_comes_the_end_is_shown_and_what_is_left_out_is_said(n_gone: int) -> None:
-    text = numbered(4_000)
-    call = StreamingToolCall(0, "note", text, n_gone)
+@pytest.mark.parametrize("n_dropped", [0, 5, 81_070])
+def test_a_long_streaming_line_shows_its_end_and_the_number_of_hidden_characters(n_dropped: int) -> None:
+    text = numbered_text(4_000)
+    call = StreamingToolCall(0, "note", text, n_dropped)
     answer = StreamingAnswer(
-        text=text, reasoning=text, calls=(call,), n_text_dropped=n_gone, n_reasoning_dropped=n_gone
+        text=text, reasoning=text, calls=(call,), n_text_dropped=n_dropped, n_reasoning_dropped=n_dropped
     )
-    coming = episode(n_steps=0, outcome=None, streaming=answer)
-    found = [block for block in step_blocks(coming, 0) if "streaming" in block.title]
-    assert [block.kind for block in found] == ["thought", "streaming", "tool"]
-    for block in found:
-        said, end = block.lines
-        assert said == f"… ({n_gone + len(text) - len(end)} earlier characters hidden while streaming)"
+    streaming = episode(n_steps=0, outcome=None, streaming=answer)
+    blocks = [block for block in step_blocks(streaming, 0) if "streaming" in block.title]
+    assert [block.kind for block in blocks] == ["thought", "streaming", "tool"]
+    for block in blocks:
+        notice, end = block.lines
+        assert notice == f"… ({n_dropped + len(text) - len(end)} earlier characters hidden while streaming)"
         assert text.endswith(f" {end}") and end.startswith(("number ", *"0123456789"))
         assert MAX_STREAMING_CHARS // 2 < len(end) <= MAX_STREAMING_CHARS
         assert block.raw == text
 
 
-def test_the_rows_of_a_long_line_stay_where_they_are_while_it_grows() -> None:
-    text, shown = numbered(9_000), list[str]()
+def test_the_rows_of_a_growing_line_rarely_shift() -> None:
+    text, shown = numbered_text(9_000), list[str]()
     for stop in range(70_000, 74_000, 100):
         kept = text[stop - MAX_STREAMED_CHARS : stop]
         shown.append(streaming_tail(kept, stop - MAX_STREAMED_CHARS).split("\n")[1])
@@ -195,23 +214,23 @@ def test_the_rows_of_a_long_line_stay_where_they_are_while_it_grows() -> None:
     assert sum(not later.startswith(earlier) for earlier, later in pairwise(shown)) == 2
 
 
-def test_what_comes_in_lines_keeps_those_there_is_room_for_and_the_newest_are_among_them() -> None:
-    usual = "\n".join(["a line of an answer"] * 1_000)
-    assert streaming_tail(usual) == usual
-    assert streaming_tail(usual, 7) == f"… (7 earlier characters hidden while streaming)\n{usual}"
-    long = f"first\n{numbered(2_000)}\nlast"
-    first, said, end, last = streaming_tail(long).split("\n")
+def test_a_streaming_text_of_many_lines_keeps_its_newest_lines() -> None:
+    short_lines = "\n".join(["a line of an answer"] * 1_000)
+    assert streaming_tail(short_lines) == short_lines
+    assert streaming_tail(short_lines, 7) == f"… (7 earlier characters hidden while streaming)\n{short_lines}"
+    long = f"first\n{numbered_text(2_000)}\nlast"
+    first, notice, end, last = streaming_tail(long).split("\n")
     assert (first, last, len(end) <= MAX_STREAMING_CHARS) == ("first", "last", True) and end.endswith("number 1999,")
-    assert said.startswith(f"… ({len(numbered(2_000)) - len(end)} earlier characters")
-    many = step_blocks(episode(n_steps=0, outcome=None, streaming=StreamingAnswer(text="x\n" * 30_000 + "last")), 0)[
+    assert notice.startswith(f"… ({len(numbered_text(2_000)) - len(end)} earlier characters")
+    lines = step_blocks(episode(n_steps=0, outcome=None, streaming=StreamingAnswer(text="x\n" * 30_000 + "last")), 0)[
         -1
     ].lines
-    assert many[0] == f"… ({60_000 - 2 * 3_999} earlier characters hidden while streaming)"
-    assert (many[1], many[-1]) == ("x", "last")
+    assert lines[0] == f"… ({60_000 - 2 * 3_999} earlier characters hidden while streaming)"
+    assert (lines[1], lines[-1]) == ("x", "last")
 
 
-def test_a_long_line_that_comes_is_cleaned_and_its_text_is_there_as_it_came() -> None:
-    text = numbered(4_000) + "\x1b[2J\u202e[red]"
+def test_a_long_streaming_line_is_sanitized_and_its_raw_text_is_kept() -> None:
+    text = numbered_text(4_000) + "\x1b[2J\u202e[red]"
     (block,) = step_blocks(
         episode(steps=[], outcome=None, streaming=StreamingAnswer(text=text), reset_observation=[]), 0
     )
@@ -219,16 +238,16 @@ def test_a_long_line_that_comes_is_cleaned_and_its_text_is_there_as_it_came() ->
     assert (block.has_unsafe, block.raw) == (True, text)
 
 
-def test_a_long_line_of_what_is_over_is_there_to_its_end() -> None:
-    text = numbered(4_000)
+def test_a_long_line_of_a_finished_step_is_complete() -> None:
+    text = numbered_text(4_000)
     calls = [ToolCall("1", "note", json.dumps({"text": text}))]
     action = LiveAction(f"<think>{text}</think>{text}", calls)
-    found = step_blocks(episode(steps=[step(0, chats=[[user(text)]], action=action, observation=[user(text)])]), 0)
-    assert [block.kind for block in found] == ["observation", "thought", "action", "tool", "reply"]
-    assert all(any(text in line for line in block.lines) for block in found)
+    blocks = step_blocks(episode(steps=[step(0, chats=[[user(text)]], action=action, observation=[user(text)])]), 0)
+    assert [block.kind for block in blocks] == ["observation", "thought", "action", "tool", "reply"]
+    assert all(any(text in line for line in block.lines) for block in blocks)
 
 
-def test_streamed_text_and_errors_come_after_the_last_step_alone() -> None:
+def test_streaming_text_and_errors_follow_only_the_last_step() -> None:
     ended = episode(
         streaming=StreamingAnswer(text="on"),
         error_type="timeout",
@@ -240,7 +259,7 @@ def test_streamed_text_and_errors_come_after_the_last_step_alone() -> None:
     assert "secret" not in repr(step_blocks(ended, 2)[-1])
 
 
-def test_a_step_that_never_came_is_said_to_be_missing() -> None:
+def test_a_step_that_was_not_received_is_shown_as_missing() -> None:
     assert summary(step_blocks(episode(steps=[step(0), step(5)]), 3))[0] == ("note", "step 3 not received", "")
 
 
@@ -255,29 +274,29 @@ def test_hostile_texts_of_any_shape_become_safe_lines(text: str) -> None:
             assert block.has_unsafe or not has_unsafe_chars(block.raw[:MAX_TEXT])
 
 
-def test_a_block_knows_when_its_title_is_what_was_changed() -> None:
-    found = step_blocks(episode(steps=[step(0, action=LiveAction(None, [ToolCall("c", "run\x1b[2J", "{}")]))]), 0)
-    (call,) = (block for block in found if block.kind == "tool")
+def test_a_block_with_an_unsafe_title_is_unsafe() -> None:
+    blocks = step_blocks(episode(steps=[step(0, action=LiveAction(None, [ToolCall("c", "run\x1b[2J", "{}")]))]), 0)
+    (call,) = (block for block in blocks if block.kind == "tool")
     assert (call.title, call.has_unsafe, call.raw) == ("tool call run␛[2J", True, "run\x1b[2J\n{}")
 
 
-def test_chats_are_laid_out_within_bounds_the_last_messages_first() -> None:
+def test_long_chats_keep_their_last_messages_within_the_limit() -> None:
     long = [user(f"{number}" + "x" * MAX_TEXT * 2) for number in range(100)]
-    found = step_blocks(episode(steps=[step(0, chats=[long])]), 0)
-    given = [block for block in found if block.kind == "observation"]
-    assert sum(len(line) for block in given for line in block.lines) < MAX_CHAT + MAX_TEXT
-    assert found[0].title == "… 95 earlier messages"
-    assert given[-1].lines[0].startswith("99x")
+    blocks = step_blocks(episode(steps=[step(0, chats=[long])]), 0)
+    observations = [block for block in blocks if block.kind == "observation"]
+    assert sum(len(line) for block in observations for line in block.lines) < MAX_CHAT + MAX_TEXT
+    assert blocks[0].title == "… 95 earlier messages"
+    assert observations[-1].lines[0].startswith("99x")
 
 
-def test_json_is_indented_and_anything_else_stays_as_it_is() -> None:
+def test_json_is_indented_and_other_text_is_unchanged() -> None:
     assert pretty_json(b'{"a":[1]}') == '{\n  "a": [\n    1\n  ]\n}'
     assert pretty_json(b'{"a":') == '{"a":'
     assert pretty_json(b"[" * 100_000) == "[" * 100_000
     assert pretty_json(b"\xff") == "\ufffd"
 
 
-def test_long_lines_of_a_text_are_cut_and_say_so() -> None:
+def test_long_lines_of_a_text_are_cut_with_a_mark() -> None:
     rows = TextRows(HUGE + "\nplain")
     number, text, rest = rows.line(0, 80)
     assert (number.text, text.text[:4], len(text.text)) == ("⚠ ", "␛[2J", 2_000)

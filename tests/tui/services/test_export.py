@@ -14,23 +14,23 @@ from tests.support.full_disk import FileSizeLimit
 ID = episode_id(7)
 
 
-def test_an_export_is_private_and_holds_the_file_as_it_is(tmp_path: Path) -> None:
+def test_an_export_is_private_and_a_byte_for_byte_copy(tmp_path: Path) -> None:
     path = export_episode(ID, b'{"a": 1}\x1b', tmp_path)
     assert path == tmp_path / f"{ID}.json"
     assert path.read_bytes() == b'{"a": 1}\x1b'
     assert path.stat().st_mode & 0o777 == 0o600
 
 
-def test_nothing_is_overwritten_not_even_what_a_link_leads_to(tmp_path: Path) -> None:
-    mine, elsewhere = tmp_path / f"{ID}.json", tmp_path / "elsewhere"
-    mine.write_text("mine")
-    (tmp_path / f"{ID}-2.json").symlink_to(elsewhere)
+def test_neither_a_file_nor_the_target_of_a_link_is_overwritten(tmp_path: Path) -> None:
+    existing, link_target = tmp_path / f"{ID}.json", tmp_path / "elsewhere"
+    existing.write_text("mine")
+    (tmp_path / f"{ID}-2.json").symlink_to(link_target)
     assert export_episode(ID, b"x", tmp_path) == tmp_path / f"{ID}-3.json"
-    assert mine.read_text() == "mine"
-    assert not elsewhere.exists()
+    assert existing.read_text() == "mine"
+    assert not link_target.exists()
 
 
-def test_a_folder_full_of_copies_is_refused(tmp_path: Path) -> None:
+def test_the_number_of_copies_is_limited(tmp_path: Path) -> None:
     for _ in range(MAX_COPIES):
         export_episode(ID, b"", tmp_path)
     with pytest.raises(ExportError, match="move them away"):
@@ -38,18 +38,18 @@ def test_a_folder_full_of_copies_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("hostile", ["../x", "", HOSTILE, "a/b", ID + "\n", ID.lower()])
-def test_only_an_id_names_a_file(hostile: str, tmp_path: Path) -> None:
+def test_only_an_episode_id_is_a_valid_file_name(hostile: str, tmp_path: Path) -> None:
     with pytest.raises(ExportError, match="is not a valid file name"):
         export_episode(hostile, b"x", tmp_path)
     assert not list(tmp_path.iterdir())
 
 
-def test_a_folder_that_is_gone_is_named_with_its_cause(tmp_path: Path) -> None:
+def test_a_missing_folder_is_reported_with_its_cause(tmp_path: Path) -> None:
     with pytest.raises(ExportError, match=r"gone is not writable: No such file.*start the console in another"):
         export_episode(ID, b"x", tmp_path / "gone")
 
 
-def test_a_text_is_copied_as_it_is_but_for_its_controls() -> None:
+def test_control_characters_of_a_copied_text_are_made_visible_unless_raw() -> None:
     assert clipboard_text("ab\n\tc", raw=False) == ("ab\n\tc", 5, 5)
     safe = clipboard_text(HOSTILE, raw=False).text
     assert not has_unsafe_chars(safe.replace("\t", ""))
@@ -59,9 +59,9 @@ def test_a_text_is_copied_as_it_is_but_for_its_controls() -> None:
     assert raw == HOSTILE.replace("\ud800", "?")
 
 
-@pytest.mark.parametrize("letter", ["a", "é", "漢", "👩"])
-def test_at_most_so_many_bytes_are_copied_and_no_half_character(letter: str) -> None:
-    for text in (letter * MAX_CLIPBOARD_BYTES * 2, "x" + letter * (MAX_CLIPBOARD_BYTES // 4)):
+@pytest.mark.parametrize("character", ["a", "é", "漢", "👩"])
+def test_a_copy_is_limited_and_ends_at_a_character_boundary(character: str) -> None:
+    for text in (character * MAX_CLIPBOARD_BYTES * 2, "x" + character * (MAX_CLIPBOARD_BYTES // 4)):
         copy = clipboard_text(text, raw=True)
         assert MAX_CLIPBOARD_BYTES - 4 < copy.n_bytes <= MAX_CLIPBOARD_BYTES or copy.text == text
         assert copy.n_bytes == len(copy.text.encode()) <= MAX_CLIPBOARD_BYTES
@@ -69,14 +69,14 @@ def test_at_most_so_many_bytes_are_copied_and_no_half_character(letter: str) -> 
         assert copy.n_total == len(text.encode())
 
 
-def test_controls_made_visible_do_not_lead_over_the_limit() -> None:
+def test_visible_control_characters_count_toward_the_limit() -> None:
     copy = clipboard_text("\U000e0041" * MAX_CLIPBOARD_BYTES, raw=False)
     assert copy.n_bytes <= MAX_CLIPBOARD_BYTES
     assert copy.n_total > copy.n_bytes
 
 
-def test_a_person_is_told_how_much_was_sent() -> None:
-    where = "to the terminal's clipboard (OSC 52)"  # whether it got there nobody tells
+def test_the_copy_summary_states_how_much_was_sent() -> None:
+    where = "to the terminal's clipboard (OSC 52)"  # terminals do not acknowledge a copy
     assert copy_summary(clipboard_text("abc", raw=True), {}) == f"sent 3 bytes {where}"
     assert copy_summary(clipboard_text("a" * 2048, raw=True), {}, raw=True) == f"sent 2.0 KiB unchanged {where}"
     large = clipboard_text("a" * (3 << 20), raw=True)
@@ -87,7 +87,7 @@ def test_a_person_is_told_how_much_was_sent() -> None:
     )
 
 
-def test_a_file_that_finds_no_room_is_taken_away_again(tmp_path: Path) -> None:
+def test_a_file_that_does_not_fit_on_the_disk_is_removed(tmp_path: Path) -> None:
     disk = FileSizeLimit(os.getpid())
     disk.fill()
     try:

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from agentgym_tui.commands.keymap import Keymap
-from agentgym_tui.presenters.cells import Line
 from agentgym_tui.presenters.episode_rows import (
     EPISODE_COLUMNS,
     EpisodeRows,
@@ -23,6 +22,7 @@ from agentgym_tui.presenters.status_line import outcome_cell
 from agentgym_tui.safe_text import has_unsafe_chars, trusted
 from agentgym_tui.state.episode_list import EpisodeList, UnreadableFile, entry_key
 from runner.types import Outcome
+from tests.support.console.line_views import line_text
 from tests.support.console.samples import HOSTILE, HUGE, START, episode, episode_id, hostile_episode, row, step
 
 UNREADABLE = UnreadableFile(Path("/srv/\x1b[2J.json"), "it is\nnot JSON \u202e")
@@ -36,10 +36,6 @@ def episode_list(n: int = 3) -> EpisodeList:
 
 def shown_keys(episodes: EpisodeList) -> list[str]:
     return [entry_key(entry) for entry in episodes.shown]
-
-
-def line_text(line: Line) -> str:
-    return "".join(cell.text for cell in line)
 
 
 def test_stored_and_running_episodes_share_a_list_newest_first_unreadable_files_last() -> None:

@@ -38,7 +38,7 @@ SCHEMAS: list[ToolSchema] = [
 ]
 
 
-def turn(number: int, length: int = 1000) -> Chat:
+def make_turn(number: int, length: int = 1000) -> Chat:
     call = {"id": f"c{number}", "type": "function", "function": {"name": "up", "arguments": "{}"}}
     return [
         {"role": "assistant", "content": f"up {number}", "tool_calls": [call]},
@@ -51,23 +51,23 @@ def length_of(chat: Chat) -> int:
 
 
 def test_a_chat_that_fits_is_sent_unchanged() -> None:
-    turns = [turn(1), turn(2)]
+    turns = [make_turn(1), make_turn(2)]
     chat = fit_chat("play", OPENING, turns, 10_000)
     assert chat == [{"role": "system", "content": "play"}, *OPENING, *turns[0], *turns[1]]
 
 
-def test_the_oldest_turns_are_omitted_completely() -> None:
-    turns = [turn(number) for number in range(6)]
+def test_the_oldest_turns_are_omitted() -> None:
+    turns = [make_turn(number) for number in range(6)]
     system, opening, *rest = fit_chat("play", OPENING, turns, 3600)
     assert (system["content"], opening["content"]) == ("play", "the task\n\n[3 earlier turns left out]")
-    assert rest == [message for kept in turns[3:] for message in kept]
+    assert rest == [message for kept_turn in turns[3:] for message in kept_turn]
     assert [user("the task")] == OPENING
     assert fit_chat("play", OPENING, turns[:4], 3600)[1]["content"] == "the task\n\n[1 earlier turn left out]"
 
 
 def test_a_huge_observation_is_cut_in_its_middle() -> None:
     huge = "begin" + "x" * 1_000_000 + "end"
-    chat = fit_chat("play", OPENING, [turn(1), [{"role": "assistant", "content": "look"}, user(huge)]], 4000)
+    chat = fit_chat("play", OPENING, [make_turn(1), [{"role": "assistant", "content": "look"}, user(huge)]], 4000)
     text = chat[-1]["content"] or ""
     assert [message["role"] for message in chat] == ["system", "user", "assistant", "user"]
     assert text.startswith("begin")
@@ -89,17 +89,17 @@ def test_the_instructions_are_never_cut() -> None:
     st.integers(0, 5000),
     st.integers(1000, 12_000),
 )
-def test_calls_stay_paired_and_the_rest_fits(lengths: list[int], opening: int, room: int) -> None:
-    turns = [turn(number, length) for number, length in enumerate(lengths)]
-    chat = fit_chat("play", [user("o" * opening)], turns, room)
+def test_calls_stay_paired_and_the_chat_fits_its_budget(lengths: list[int], opening: int, budget: int) -> None:
+    turns = [make_turn(number, length) for number, length in enumerate(lengths)]
+    chat = fit_chat("play", [user("o" * opening)], turns, budget)
     calls = [call["id"] for message in chat for call in message.get("tool_calls", [])]
     answers = [message["tool_call_id"] for message in chat if message["role"] == "tool"]
     assert calls == answers == [f"c{number}" for number in range(len(turns) - len(calls), len(turns))]
     assert len(calls) >= min(len(turns), 1)
-    assert sum(len(message["content"] or "") for message in chat) <= room
+    assert sum(len(message["content"] or "") for message in chat) <= budget
 
 
-def test_the_answer_and_the_tools_take_their_part_of_the_room() -> None:
+def test_the_budget_excludes_the_answer_and_the_tools() -> None:
     assert chat_budget(AgentSettings(context_tokens=4000), []) == CHARS_PER_TOKEN * 3000
     assert chat_budget(AgentSettings(context_tokens=16_384), []) == CHARS_PER_TOKEN * (16_384 - 2048)
     assert chat_budget(AgentSettings(context_tokens=4000, max_tokens=500), []) == CHARS_PER_TOKEN * 3500
@@ -108,7 +108,7 @@ def test_the_answer_and_the_tools_take_their_part_of_the_room() -> None:
 
 
 @pytest.mark.parametrize("env", ["ALFWorld", "BabyAI", "Maze", "SQLGym", "TextCraft", "WebShop", "Wordle"])
-def test_each_environment_has_instructions_of_its_own(env: str) -> None:
+def test_each_environment_has_its_own_instructions(env: str) -> None:
     schemas = plugins.load(plugins.ENVS, env)().get_tool_schemas()
     text = system_prompt(env, schemas, as_calls=False)
     assert text == system_prompt(env.lower(), schemas, as_calls=False)
@@ -135,21 +135,21 @@ def test_answers_in_the_instructed_form_are_parsed(env: str, example: str) -> No
     environment = plugins.load(plugins.ENVS, env)()
     form = system_prompt(env, [], as_calls=False).partition("Thought:")[2].partition("\n\n")[0]
     text = f"Thought:{form}".replace("<action>", example).replace("<query>", example)
-    answer = parse_reply(
+    action = parse_reply(
         {"role": "assistant", "content": text}, action_style(env), environment.get_tool_schemas(), as_calls=False
     )
-    assert answer == Action(text=example)
+    assert action == Action(text=example)
     if env != "SQLGym":
         assert example in system_prompt(env, [], as_calls=False)
     assert isinstance(environment.parse(example), Action)
 
 
-def test_wordle_tells_which_words_there_are() -> None:
+def test_the_wordle_instructions_list_the_words() -> None:
     schemas = plugins.load(plugins.ENVS, "Wordle")(mode="compat").get_tool_schemas()
     assert "panic" in system_prompt("Wordle", schemas, as_calls=False)
 
 
-def test_an_unknown_environment_is_explained_by_its_tools() -> None:
+def test_the_instructions_of_an_unknown_environment_describe_its_tools() -> None:
     text = system_prompt("My\nEnv", SCHEMAS, as_calls=False)
     assert "the environment My␊Env." in text
     assert "- move(to: left or right, count: integer (How far)): Move one cell." in text
@@ -173,5 +173,5 @@ def test_a_free_text_environment_gets_a_text_prompt(env: str, form: str) -> None
 @pytest.mark.parametrize(
     "schemas", [[{}], [{"function": None}], [{"function": {"name": "x", "parameters": {"properties": {"a": 1}}}}]]
 )
-def test_malformed_tool_schemas_are_described_as_far_as_possible(schemas: list[ToolSchema]) -> None:
+def test_malformed_tool_schemas_do_not_break_the_instructions(schemas: list[ToolSchema]) -> None:
     assert system_prompt("x", schemas, as_calls=True)

@@ -23,13 +23,15 @@ ENVIRONMENTS = ["ALFWorld", "BabyAI", "Maze", "SQLGym", "TextCraft", "WebShop", 
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[ModelServer]:
-    with ModelServer() as server:
-        yield server
+def model_server() -> Iterator[ModelServer]:
+    with ModelServer() as model_server:
+        yield model_server
 
 
-def runner_of(env: str, agent: str, format: Format, server: ModelServer, context_tokens: int = 16_384) -> Runner:
-    endpoint = EndpointConfig(url=server.url, name="test")
+def make_runner(
+    env: str, agent: str, format: Format, model_server: ModelServer, context_tokens: int = 16_384
+) -> Runner:
+    endpoint = EndpointConfig(url=model_server.url, name="test")
     settings = agent_settings(endpoint, model="test-oracle", format=format, context_tokens=context_tokens)
     runner = Runner(
         env_cfg=plugins.build_target(plugins.ENVS, env),
@@ -37,38 +39,42 @@ def runner_of(env: str, agent: str, format: Format, server: ModelServer, context
         inference_mngr=InferenceManager.from_profile(settings, {}),
         limits=Limits(max_rounds=60, max_duration_s=60),
     )
-    travelled: Runner = pickle.loads(pickle.dumps(runner))
-    return travelled
+    unpickled: Runner = pickle.loads(pickle.dumps(runner))
+    return unpickled
 
 
 @pytest.mark.parametrize(("agent", "format"), [("react", "react"), ("react", "auto"), ("tools", "react")])
 @pytest.mark.parametrize("env", ENVIRONMENTS)
-async def test_tasks_are_solved(env: str, agent: str, format: Format, server: ModelServer) -> None:
-    runner = runner_of(env, agent, format, server)
-    before = len(server.received)
-    played = await asyncio.gather(*(runner.play_episode({"task_index": task}) for task in range(3)))
-    requests = [json.loads(received.body) for received in server.received[before:]]
-    for episode in played:
+async def test_each_agent_solves_tasks_of_each_environment(
+    env: str, agent: str, format: Format, model_server: ModelServer
+) -> None:
+    runner = make_runner(env, agent, format, model_server)
+    before = len(model_server.received)
+    trajectories = await asyncio.gather(*(runner.play_episode({"task_index": task}) for task in range(3)))
+    requests = [json.loads(received.body) for received in model_server.received[before:]]
+    for episode in trajectories:
         assert episode.error_info is None
         assert (episode.outcome, episode.success) == (Outcome.SUCCESS, True)
         assert all(step.valid and step.endpoint == "test" and step.tokens for step in episode.timesteps)
-    assert len(requests) == sum(len(episode.timesteps) for episode in played)
+    assert len(requests) == sum(len(episode.timesteps) for episode in trajectories)
     assert {"tools" in request for request in requests} == {(agent, format) != ("react", "react")}
 
 
 @pytest.mark.parametrize("agent", ["react", "tools"])
-async def test_turns_are_omitted_to_fit_a_small_context(agent: str, server: ModelServer) -> None:
-    before = len(server.received)
-    played = await runner_of("Maze", agent, "react", server, context_tokens=1000).play_episode({"task_index": 0})
-    assert played.outcome is Outcome.SUCCESS
-    openings = [json.loads(received.body)["messages"][1]["content"] for received in server.received[before:]]
-    assert openings[0] == played.reset_observation[0]["content"]
+async def test_turns_are_omitted_to_fit_a_small_context(agent: str, model_server: ModelServer) -> None:
+    before = len(model_server.received)
+    trajectory = await make_runner("Maze", agent, "react", model_server, context_tokens=1000).play_episode(
+        {"task_index": 0}
+    )
+    assert trajectory.outcome is Outcome.SUCCESS
+    openings = [json.loads(received.body)["messages"][1]["content"] for received in model_server.received[before:]]
+    assert openings[0] == trajectory.reset_observation[0]["content"]
     assert openings[-1].endswith(" left out]")
 
 
 @pytest.mark.parametrize("agent", ["react", "tools"])
-async def test_turns_that_were_left_out_are_known_to_the_test_oracle(agent: str, server: ModelServer) -> None:
+async def test_the_test_oracle_solves_tasks_with_omitted_turns(agent: str, model_server: ModelServer) -> None:
     for task in (0, 2):  # returns to an earlier position, so that the remaining turns could also start the episode
-        runner = runner_of("ALFWorld", agent, "react", server, context_tokens=3000)
-        played = await runner.play_episode({"task_index": task})
-        assert played.outcome is Outcome.SUCCESS and len(played.timesteps) < 15
+        runner = make_runner("ALFWorld", agent, "react", model_server, context_tokens=3000)
+        trajectory = await runner.play_episode({"task_index": task})
+        assert trajectory.outcome is Outcome.SUCCESS and len(trajectory.timesteps) < 15

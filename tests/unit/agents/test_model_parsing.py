@@ -33,7 +33,7 @@ def make_message(text: str | None, *calls: tuple[str, str]) -> Message:
     return message
 
 
-def read(text: str | None, *calls: tuple[str, str], style: ActionStyle = "last") -> Action | InvalidAction:
+def parse(text: str | None, *calls: tuple[str, str], style: ActionStyle = "last") -> Action | InvalidAction:
     return parse_reply(make_message(text, *calls), style, TOOLS, as_calls=False)
 
 
@@ -54,7 +54,7 @@ def read(text: str | None, *calls: tuple[str, str], style: ActionStyle = "last")
         ("gymnasium:Taxi-v3", "last"),
     ],
 )
-def test_each_environment_has_its_rule(env: str, style: ActionStyle) -> None:
+def test_each_environment_has_its_action_style(env: str, style: ActionStyle) -> None:
     assert action_style(env) == style
 
 
@@ -87,7 +87,7 @@ def test_each_environment_has_its_rule(env: str, style: ActionStyle) -> None:
         ("raw", "\n", None),
     ],
 )
-def test_an_action_is_parsed_by_its_environments_rule(style: ActionStyle, text: str, action: str | None) -> None:
+def test_an_action_is_parsed_by_its_style(style: ActionStyle, text: str, action: str | None) -> None:
     assert parse_action(text, style) == action
 
 
@@ -108,21 +108,21 @@ def test_an_action_is_parsed_by_its_environments_rule(style: ActionStyle, text: 
     ],
 )
 @pytest.mark.parametrize("style", ["once", "first", "last", "sql", "fence"])
-def test_a_call_may_be_written_down(text: str, style: ActionStyle) -> None:
-    assert read(text, style=style) == Action(tool_calls=[ToolCall("call_0", "move", LEFT)])
+def test_a_call_written_as_text_is_parsed(text: str, style: ActionStyle) -> None:
+    assert parse(text, style=style) == Action(tool_calls=[ToolCall("call_0", "move", LEFT)])
 
 
 @pytest.mark.parametrize(
     "text",
     ['{"to": "left"}', '{"name": "x"}', "{", '{"name": 1, "arguments": {}}', "[]", '{"function": "move"}', "{}"],
 )
-def test_other_json_is_no_call(text: str) -> None:
-    assert isinstance(read(text), InvalidAction)
+def test_other_json_is_not_a_call(text: str) -> None:
+    assert isinstance(parse(text), InvalidAction)
 
 
-def test_a_text_where_all_of_it_is_the_action_is_not_searched_for_calls() -> None:
+def test_a_raw_action_is_not_searched_for_calls() -> None:
     text = '{"name": "move", "arguments": {"to": "left"}}'
-    assert read(text, style="raw") == Action(text=text)
+    assert parse(text, style="raw") == Action(text=text)
 
 
 def test_without_tools_there_are_no_calls() -> None:
@@ -132,33 +132,33 @@ def test_without_tools_there_are_no_calls() -> None:
     )
 
 
-def test_native_calls_go_before_the_text() -> None:
-    answer = read("Action: look", ("move", LEFT), ("look", "{}"))
+def test_native_calls_take_precedence_over_text() -> None:
+    answer = parse("Action: look", ("move", LEFT), ("look", "{}"))
     assert answer == Action(tool_calls=[ToolCall("c0", "move", LEFT), ToolCall("c1", "look", "{}")])
 
 
-def test_a_tool_that_does_not_exist_is_the_environments_business() -> None:
-    assert read(None, ("fly", "{}")) == Action(tool_calls=[ToolCall("c0", "fly", "{}")])
-    assert read('{"name": "fly", "arguments": {}}') == Action(tool_calls=[ToolCall("call_0", "fly", "{}")])
+def test_an_unknown_tool_is_left_to_the_environment() -> None:
+    assert parse(None, ("fly", "{}")) == Action(tool_calls=[ToolCall("c0", "fly", "{}")])
+    assert parse('{"name": "fly", "arguments": {}}') == Action(tool_calls=[ToolCall("call_0", "fly", "{}")])
 
 
 @pytest.mark.parametrize("arguments", ["{to: left", "[1]", "null", '"left"', "{" * 5000])
-def test_arguments_that_cannot_be_read_are_no_action(arguments: str) -> None:
-    answer = read(None, ("move", arguments))
+def test_unparsable_arguments_are_an_invalid_action(arguments: str) -> None:
+    answer = parse(None, ("move", arguments))
     assert isinstance(answer, InvalidAction)
     assert answer == InvalidAction(f"move({arguments})", "the arguments of move as a JSON object")
-    assert isinstance(read(json.dumps({"name": "move", "arguments": arguments})), InvalidAction)
+    assert isinstance(parse(json.dumps({"name": "move", "arguments": arguments})), InvalidAction)
 
 
 def test_later_calls_count_only_with_readable_arguments() -> None:
-    answer = read(None, ("move", LEFT), ("look", "{"), ("look", "{}"))
+    answer = parse(None, ("move", LEFT), ("look", "{"), ("look", "{}"))
     assert answer == Action(tool_calls=[ToolCall("c0", "move", LEFT), ToolCall("c2", "look", "{}")])
 
 
 def test_invalid_actions_name_the_expected_form() -> None:
-    assert read("hm") == InvalidAction("hm", 'a line "Action: <action>"')
-    asked_for_calls = parse_reply(make_message(None), "once", TOOLS, as_calls=True)
-    assert asked_for_calls == InvalidAction("", 'one tool call, or exactly one line "Action: <action>"')
+    assert parse("hm") == InvalidAction("hm", 'a line "Action: <action>"')
+    without_call = parse_reply(make_message(None), "once", TOOLS, as_calls=True)
+    assert without_call == InvalidAction("", 'one tool call, or exactly one line "Action: <action>"')
 
 
 @pytest.mark.parametrize(
@@ -187,19 +187,36 @@ FUNCTIONS = st.dictionaries(
     st.sampled_from(["thought", "name", "function_name", "arguments", "parameters"]), VALUES, max_size=4
 )
 CALLS: st.SearchStrategy[object] = FUNCTIONS | st.builds(dict, function=FUNCTIONS | VALUES)
-MARKS = ["Action:", "```sql", "```", "<think>", "</think>", "{", "}", "move(", ")", "\n", " ", "</s>", "\ud800", "\x00"]
-PIECES = st.lists(st.sampled_from(MARKS) | st.text(max_size=3) | CALLS.map(json.dumps), max_size=8).map("".join)
+MARKERS = [
+    "Action:",
+    "```sql",
+    "```",
+    "<think>",
+    "</think>",
+    "{",
+    "}",
+    "move(",
+    ")",
+    "\n",
+    " ",
+    "</s>",
+    "\ud800",
+    "\x00",
+]
+REPLY_TEXTS = st.lists(st.sampled_from(MARKERS) | st.text(max_size=3) | CALLS.map(json.dumps), max_size=8).map("".join)
 
 
 @pytest.mark.long
 @settings(max_examples=200, deadline=None)
 @given(
-    PIECES,
+    REPLY_TEXTS,
     st.sampled_from(STYLES),
-    st.lists(st.tuples(st.sampled_from(["", "move", "fly"]), PIECES), max_size=2),
+    st.lists(st.tuples(st.sampled_from(["", "move", "fly"]), REPLY_TEXTS), max_size=2),
     st.booleans(),
 )
-def test_no_text_breaks_a_parser(text: str, style: ActionStyle, calls: list[tuple[str, str]], as_calls: bool) -> None:
+def test_any_reply_gives_an_action_or_an_invalid_action(
+    text: str, style: ActionStyle, calls: list[tuple[str, str]], as_calls: bool
+) -> None:
     reply = strip_thinking(make_message(text, *calls))
     answer = parse_reply(reply, style, TOOLS, as_calls=as_calls)
     if isinstance(answer, InvalidAction):
@@ -233,7 +250,7 @@ LONG = {
 
 @pytest.mark.timeout(30)  # far above linear time, far below quadratic time
 @pytest.mark.parametrize("text", LONG.values(), ids=LONG)
-def test_long_texts_take_no_quadratic_time(text: str) -> None:
+def test_long_texts_are_parsed_in_linear_time(text: str) -> None:
     for style in STYLES:
         parse_reply(strip_thinking(make_message(text)), style, TOOLS, as_calls=True)
     parse_reply(make_message(None, ("move", text)), "last", TOOLS, as_calls=True)

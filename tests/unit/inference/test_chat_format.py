@@ -61,7 +61,8 @@ def test_without_tools_tool_calls_are_sent_as_text() -> None:
 
 def test_lone_surrogates_can_be_sent() -> None:
     assert (
-        sent_body(InferenceQuestion(messages=[{"role": "user", "content": "a\ud800b"}]))["messages"][0]["content"] == "a?b"
+        sent_body(InferenceQuestion(messages=[{"role": "user", "content": "a\ud800b"}]))["messages"][0]["content"]
+        == "a?b"
     )
 
 
@@ -88,7 +89,9 @@ def test_a_reply_has_text_reasoning_tokens_and_episode_id() -> None:
         ({"content": "a\ud800"}, "a\\ud800", ""),
     ],
 )
-def test_text_and_reasoning_are_read_from_all_known_fields(message: dict[str, Any], content: str, reasoning: str) -> None:
+def test_text_and_reasoning_are_read_from_all_known_fields(
+    message: dict[str, Any], content: str, reasoning: str
+) -> None:
     reply = parse(message)
     assert (reply.content, reply.reasoning) == (content, reasoning)
 
@@ -114,7 +117,17 @@ def test_an_invalid_usage_is_ignored(usage: object) -> None:
     assert tokens is None or tokens == Tokens()
 
 
-INVALID_BODIES = [b"", b"null", b"[]", b"{}", b"<html>", b'{"choices": []}', b'{"choices": 5}', b"[" * 100_000, b"\xff\xfe"]
+INVALID_BODIES = [
+    b"",
+    b"null",
+    b"[]",
+    b"{}",
+    b"<html>",
+    b'{"choices": []}',
+    b'{"choices": 5}',
+    b"[" * 100_000,
+    b"\xff\xfe",
+]
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,9 @@ def manager_of(gateway: Gateway, **agent: object) -> InferenceManager:
     return InferenceManager(agent_settings(mode="api", api_endpoint=gateway.url, **agent), {})
 
 
-async def test_the_default_profile_works_and_keeps_the_gateways_episode_id(gateway: Gateway, provider: RudeModel) -> None:
+async def test_the_default_profile_works_and_keeps_the_gateways_episode_id(
+    gateway: Gateway, provider: RudeModel
+) -> None:
     provider.script = [completion_response("up")]
     manager = manager_of(gateway, temperature=0.5, max_tokens=100)
     session = manager.session(episode_header())
@@ -78,7 +80,11 @@ async def test_streams_tools_and_reasoning_pass_through(gateway: Gateway, provid
     result: Message = {"role": "tool", "tool_call_id": "c1", "content": "at 1"}
     session = manager_of(gateway).session(episode_header())
     await session.infer([*CHAT, called.message, result], tools=TOOLS, time_left_s=20)
-    assert [message["role"] for message in provider.chat_requests[-1].json()["messages"]] == ["user", "assistant", "tool"]
+    assert [message["role"] for message in provider.chat_requests[-1].json()["messages"]] == [
+        "user",
+        "assistant",
+        "tool",
+    ]
 
 
 async def test_a_health_check_runs_no_model(gateway: Gateway, provider: RudeModel) -> None:
@@ -91,7 +97,10 @@ async def test_a_health_check_runs_no_model(gateway: Gateway, provider: RudeMode
 
 
 async def test_a_model_without_tools_is_detected_through_the_gateway(gateway: Gateway, provider: RudeModel) -> None:
-    provider.script = [http_response(400, b'{"error": {"message": "m does not support tools"}}'), completion_response("up")]
+    provider.script = [
+        http_response(400, b'{"error": {"message": "m does not support tools"}}'),
+        completion_response("up"),
+    ]
     inference = await infer(manager_of(gateway), tools=TOOLS)
     assert (inference.message["content"], inference.used_tools) == ("up", False)
 

@@ -80,7 +80,9 @@ async def test_an_unreachable_gateway_is_down() -> None:
         (http_response(500, b""), "down", "start it with: ollama serve"),
     ],
 )
-async def test_the_status_of_ollama_depends_on_its_pulled_models(tags_response: bytes, status: str, hint: str | None) -> None:
+async def test_the_status_of_ollama_depends_on_its_pulled_models(
+    tags_response: bytes, status: str, hint: str | None
+) -> None:
     with RudeModel(completion_response("up"), routes={"/api/tags": tags_response}) as ollama:
         health = await check_health(AgentSettings(mode="local"), {"OLLAMA_HOST": ollama.origin})
     assert (health.name, health.status, health.hint) == ("ollama", status, hint)
@@ -103,7 +105,9 @@ async def test_an_ollama_model_without_a_tag_is_the_latest() -> None:
         (http_response(503, b""), "down"),
     ],
 )
-async def test_the_status_of_an_openai_compatible_server_depends_on_its_model_list(models_response: bytes, status: str) -> None:
+async def test_the_status_of_an_openai_compatible_server_depends_on_its_model_list(
+    models_response: bytes, status: str
+) -> None:
     with RudeModel(completion_response("up"), routes={"/v1/models": models_response}) as server:
         settings = agent_settings(EndpointConfig(url=server.url, kind="openai", api_key_env="MINE"))
         assert (await check_health(settings, {"MINE": KEY})).status == status
@@ -121,7 +125,9 @@ async def test_hanging_endpoints_are_checked_concurrently() -> None:
 
 
 @pytest.mark.parametrize("kind", ["openai", "ollama", "auto"])
-@pytest.mark.parametrize("missing", [http_response(404, b'{"error": "not found"}'), http_response(405, b""), http_response(200, b"<html>")])
+@pytest.mark.parametrize(
+    "missing", [http_response(404, b'{"error": "not found"}'), http_response(405, b""), http_response(200, b"<html>")]
+)
 async def test_the_hint_for_a_wrong_url_names_its_path(
     missing: bytes, kind: Literal["openai", "ollama", "auto"]
 ) -> None:

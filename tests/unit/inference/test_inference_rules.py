@@ -88,7 +88,9 @@ def test_a_displayed_url_contains_no_secret() -> None:
         ("ollama", "http://127.0.0.1:11434", "m", "http://127.0.0.1:11434/v1/chat/completions", "m"),
     ],
 )
-def test_each_kind_has_its_url_and_model_name(kind: Kind, url: str, model: str, target_url: str, target_model: str) -> None:
+def test_each_kind_has_its_url_and_model_name(
+    kind: Kind, url: str, model: str, target_url: str, target_model: str
+) -> None:
     target = resolve_target(EndpointSpec(name="x", url=url), kind, model)
     assert (target.url, target.model) == (target_url, target_model)
 

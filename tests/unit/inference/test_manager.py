@@ -1,17 +1,17 @@
+"""Inferences through a manager: usage, streams, keys, connections and spans."""
+
 from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import pickle
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 
 import pytest
 
-from runner.config.profile import EndpointConfig, FeedbackMetrics, Price
+from runner.config.profile import EndpointConfig, Price
 from runner.errors import InferenceFault
 from runner.inference import InferenceManager
 from runner.tracing import SpanList, Tracer
@@ -26,7 +26,6 @@ from tests.support.inference import (
     inference_manager,
 )
 from tests.support.rude_model import (
-    Behavior,
     PendingRequest,
     RudeModel,
     completion_response,
@@ -38,13 +37,11 @@ from tests.support.rude_model import (
 )
 
 KEY = "sk-0123456789abcdef"
-GATEWAY_ID = "01a1febd-adab-7631-81fc-0d45a7fed731"
-TENSORZERO = http_response(200, b'{"gateway": "ok", "clickhouse": "ok"}')
 
 
-async def test_an_answer_and_what_it_took(model: RudeModel) -> None:
+async def test_an_inference_has_a_message_and_its_usage(model_server: RudeModel) -> None:
     price = {"qwen35_9b": Price(prompt_per_mtok=1, completion_per_mtok=5)}
-    inference = await infer(inference_manager(model.url, price=price))
+    inference = await infer(inference_manager(model_server.url, price=price))
     assert inference.message == {"role": "assistant", "content": "up"}
     usage = inference.usage
     assert (usage.endpoint, usage.model, usage.ttft_s, usage.warnings) == ("a", "qwen35_9b", None, ())
@@ -54,36 +51,36 @@ async def test_an_answer_and_what_it_took(model: RudeModel) -> None:
     assert usage.tokens_per_s is not None
 
 
-async def test_a_stream_is_told_as_it_comes() -> None:
-    told: list[StreamDelta] = []
-    with RudeModel(stream_response(streamed_answer(["go ", "up"]))) as model:
-        inference = await infer(inference_manager(model.url, stream=True), on_delta=told.append)
-        assert model.chat_requests[0].json()["stream_options"] == {"include_usage": True}
-    assert (inference.message["content"], list(map(describe_delta, told))) == ("go up", ["? a", "go ", "up"])
+async def test_a_stream_is_emitted_delta_by_delta() -> None:
+    deltas: list[StreamDelta] = []
+    with RudeModel(stream_response(streamed_answer(["go ", "up"]))) as model_server:
+        inference = await infer(inference_manager(model_server.url, stream=True), on_delta=deltas.append)
+        assert model_server.chat_requests[0].json()["stream_options"] == {"include_usage": True}
+    assert (inference.message["content"], list(map(describe_delta, deltas))) == ("go up", ["? a", "go ", "up"])
     assert inference.usage.ttft_s is not None
-    assert [piece.ttft_s for piece in told] == [None, *[inference.usage.ttft_s] * 2]
-    assert told[0].model == inference.usage.model
+    assert [delta.ttft_s for delta in deltas] == [None, *[inference.usage.ttft_s] * 2]
+    assert deltas[0].model == inference.usage.model
     assert inference.usage.tokens == Tokens(1000, 200)
 
 
-async def test_plain_json_in_answer_to_a_request_for_a_stream_is_accepted(model: RudeModel) -> None:
-    inference = await infer(inference_manager(model.url, stream=True))
+async def test_plain_json_is_accepted_in_place_of_a_stream(model_server: RudeModel) -> None:
+    inference = await infer(inference_manager(model_server.url, stream=True))
     assert (inference.message["content"], inference.usage.ttft_s) == ("up", None)
 
 
-async def test_the_model_of_a_session_takes_the_place_of_the_profiles_alone(model: RudeModel) -> None:
+async def test_a_sessions_model_replaces_only_the_profiles_default_model(model_server: RudeModel) -> None:
     endpoints = (
-        EndpointConfig(url=model.url, kind="openai"),
-        EndpointConfig(url=model.url, kind="openai", model="own"),
+        EndpointConfig(url=model_server.url, kind="openai"),
+        EndpointConfig(url=model_server.url, kind="openai", model="own"),
     )
     for endpoint, sent in zip(endpoints, ("other", "own"), strict=True):
         manager = InferenceManager(agent_settings(endpoint), {})
         inference = await infer(manager.session(episode_header(), model="other"))
-        assert (model.chat_requests[-1].json()["model"], inference.usage.model) == (sent, sent)
+        assert (model_server.chat_requests[-1].json()["model"], inference.usage.model) == (sent, sent)
 
 
-async def test_connections_are_kept_and_closed_with_their_loop(model: RudeModel) -> None:
-    manager = inference_manager(model.url)
+async def test_connections_are_reused_and_closed_with_their_loop(model_server: RudeModel) -> None:
+    manager = inference_manager(model_server.url)
 
     def play() -> None:
         async def both() -> None:
@@ -97,65 +94,69 @@ async def test_connections_are_kept_and_closed_with_their_loop(model: RudeModel)
         thread.start()
     for thread in threads:
         await asyncio.to_thread(thread.join, 20)
-    assert len(model.chat_requests) == 8  # and a connection left open would be a warning, which fails the test
+    assert len(model_server.chat_requests) == 8  # a connection left open would emit a warning, which fails the test
 
 
-async def test_cookies_are_not_kept() -> None:
-    with RudeModel(http_response(200, completion_response("up").partition(b"\r\n\r\n")[2], Set_Cookie="a=1; Path=/")) as model:
-        manager = inference_manager(model.url)
+async def test_cookies_are_not_sent_back() -> None:
+    with RudeModel(
+        http_response(200, completion_response("up").partition(b"\r\n\r\n")[2], Set_Cookie="a=1; Path=/")
+    ) as model_server:
+        manager = inference_manager(model_server.url)
         await infer(manager)
         await infer(manager)
-        assert "cookie" not in model.chat_requests[1].headers
+        assert "cookie" not in model_server.chat_requests[1].headers
 
 
-async def test_a_pickled_manager_holds_no_key(model: RudeModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    endpoint = EndpointConfig(url=model.url, kind="openai", api_key_env="MINE")
-    travelling = pickle.dumps(InferenceManager(agent_settings(endpoint), {"MINE": KEY}))
-    assert KEY.encode() not in travelling
+async def test_a_pickled_manager_contains_no_key(model_server: RudeModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    endpoint = EndpointConfig(url=model_server.url, kind="openai", api_key_env="MINE")
+    pickled = pickle.dumps(InferenceManager(agent_settings(endpoint), {"MINE": KEY}))
+    assert KEY.encode() not in pickled
     monkeypatch.setenv("MINE", KEY)
-    arrived: InferenceManager = pickle.loads(travelling)
-    await infer(arrived)
-    assert model.chat_requests[0].headers["authorization"] == f"Bearer {KEY}"
+    unpickled: InferenceManager = pickle.loads(pickled)
+    await infer(unpickled)
+    assert model_server.chat_requests[0].headers["authorization"] == f"Bearer {KEY}"
 
 
-async def test_a_key_is_in_nothing_that_comes_back() -> None:
-    said = {"role": "assistant", "content": f"I know {KEY}", "reasoning": KEY}
-    said["tool_calls"] = [{"id": KEY, "function": {"name": "up", "arguments": json.dumps({"k": KEY})}}]  # type: ignore[assignment]
-    body = json.dumps({"choices": [{"message": said, "finish_reason": KEY}], "model": KEY}).encode()
-    spans, told = SpanList(), list[StreamDelta]()
+async def test_a_key_is_masked_in_all_results() -> None:
+    message = {"role": "assistant", "content": f"I know {KEY}", "reasoning": KEY}
+    message["tool_calls"] = [{"id": KEY, "function": {"name": "up", "arguments": json.dumps({"k": KEY})}}]  # type: ignore[assignment]
+    body = json.dumps({"choices": [{"message": message, "finish_reason": KEY}], "model": KEY}).encode()
+    spans, deltas = SpanList(), list[StreamDelta]()
     endpoint = {"kind": "openai", "api_key_env": "MINE"}
     with (
-        RudeModel(http_response(500, f'{{"error": "bad key {KEY}"}}'.encode())) as failing,
-        RudeModel(stream_response(streamed_answer(["I know ", KEY[:5], KEY[5:], "!"])), http_response(200, body)) as quoting,
+        RudeModel(http_response(500, f'{{"error": "bad key {KEY}"}}'.encode())) as first,
+        RudeModel(
+            stream_response(streamed_answer(["I know ", KEY[:5], KEY[5:], "!"])), http_response(200, body)
+        ) as second,
     ):
-        endpoints = [EndpointConfig(url=url, name=url[-30:-20], **endpoint) for url in (failing.url, quoting.url)]  # type: ignore[arg-type]
+        endpoints = [EndpointConfig(url=url, name=url[-30:-20], **endpoint) for url in (first.url, second.url)]  # type: ignore[arg-type]
         manager = InferenceManager(agent_settings(*endpoints, stream=True), {"MINE": KEY})
         session = manager.session(episode_header())
         tracer = Tracer(collectors=(spans,))
-        inferences = [await infer(session, on_delta=told.append, tracer=tracer) for _ in range(2)]
-        assert quoting.chat_requests[0].headers["authorization"] == f"Bearer {KEY}"
-    assert KEY not in repr((inferences, spans.spans, told))
-    assert "".join(piece.text for piece in told) == "I know ***!"
-    assert any("bad key ***" in (piece.failure or "") for piece in told)
+        inferences = [await infer(session, on_delta=deltas.append, tracer=tracer) for _ in range(2)]
+        assert second.chat_requests[0].headers["authorization"] == f"Bearer {KEY}"
+    assert KEY not in repr((inferences, spans.spans, deltas))
+    assert "".join(delta.text for delta in deltas) == "I know ***!"
+    assert any("bad key ***" in (delta.failure or "") for delta in deltas)
     assert "bad key ***" in inferences[0].usage.warnings[0]
 
 
-async def test_a_key_that_is_not_set_is_never_guessed(model: RudeModel) -> None:
+async def test_an_endpoint_whose_key_is_not_set_is_skipped(model_server: RudeModel) -> None:
     endpoints = (
-        EndpointConfig(url=model.url, name="a", kind="openai", api_key_env="MINE"),
-        EndpointConfig(url=model.url, name="b"),
+        EndpointConfig(url=model_server.url, name="a", kind="openai", api_key_env="MINE"),
+        EndpointConfig(url=model_server.url, name="b"),
     )
     inference = await infer(InferenceManager(agent_settings(*endpoints), {}))
     assert inference.usage.endpoint == "b"
     assert inference.usage.warnings == ("a: the variable MINE for its API key is not set",)
 
 
-async def test_spans_are_named_after_the_conventions(model: RudeModel) -> None:
+async def test_spans_follow_the_genai_conventions(model_server: RudeModel) -> None:
     spans = SpanList()
-    inference = await infer(inference_manager(model.url, temperature=0.5), tracer=Tracer(collectors=(spans,)))
-    request, outer = spans.spans
-    assert (request.name, request.category, request.parent) == ("chat qwen35_9b", "inference", outer.id)
-    port = int(model.origin.rpartition(":")[2])
+    inference = await infer(inference_manager(model_server.url, temperature=0.5), tracer=Tracer(collectors=(spans,)))
+    request, parent = spans.spans
+    assert (request.name, request.category, request.parent) == ("chat qwen35_9b", "inference", parent.id)
+    port = int(model_server.origin.rpartition(":")[2])
     rate = request.attributes.pop("agentgym.tokens_per_s")
     assert rate == inference.usage.tokens_per_s
     assert request.attributes == {
@@ -176,65 +177,65 @@ async def test_spans_are_named_after_the_conventions(model: RudeModel) -> None:
         "server.address": "127.0.0.1",
         "server.port": port,
     }
-    arrows = {(flow.span, flow.phase, flow.id) for flow in spans.flows}
-    leaving = next(id for span, phase, id in arrows if span == outer.id)
-    assert arrows == {
-        (outer.id, "start", leaving),
-        (request.id, "end", leaving),
+    flows = {(flow.span, flow.phase, flow.id) for flow in spans.flows}
+    flow_id = next(id for span, phase, id in flows if span == parent.id)
+    assert flows == {
+        (parent.id, "start", flow_id),
+        (request.id, "end", flow_id),
         (request.id, "start", inference.flow_id),
     }
 
 
-async def test_a_failed_request_is_a_span_with_its_error(model: RudeModel) -> None:
+async def test_the_span_of_a_failed_request_has_its_error(model_server: RudeModel) -> None:
     spans = SpanList()
     with RudeModel(http_response(503, b"")) as failing:
-        await infer(inference_manager(failing.url, model.url), tracer=Tracer(collectors=(spans,)))
+        await infer(inference_manager(failing.url, model_server.url), tracer=Tracer(collectors=(spans,)))
     requests: list[Span] = [span for span in spans.spans if span.category == "inference"]
     assert [span.attributes.get("error.type") for span in requests] == ["503", None]
 
 
-async def test_a_model_without_tools_is_asked_without_them_from_then_on(model: RudeModel) -> None:
-    with RudeModel(http_response(400, b'{"error": "m does not support tools"}'), completion_response("up")) as toolless:
-        manager = inference_manager(toolless.url)
+async def test_a_model_that_rejects_tools_gets_no_more_tools(model_server: RudeModel) -> None:
+    with RudeModel(http_response(400, b'{"error": "m does not support tools"}'), completion_response("up")) as server:
+        manager = inference_manager(server.url)
         session = manager.session(episode_header())
         assert manager.supports_tools(session)
         first, second = await infer(session, tools=TOOLS), await infer(session, tools=TOOLS)
-        assert [("tools" in request.json()) for request in toolless.chat_requests] == [True, False, False]
+        assert [("tools" in request.json()) for request in server.chat_requests] == [True, False, False]
     assert not manager.supports_tools(session)
     assert (first.used_tools, second.used_tools) == (False, False)
     assert "retried without tools" in first.usage.warnings[0]
     assert second.usage.warnings == ()
-    assert (await infer(inference_manager(model.url), tools=TOOLS)).used_tools
+    assert (await infer(inference_manager(model_server.url), tools=TOOLS)).used_tools
 
 
-async def test_the_half_of_a_stream_that_failed_is_taken_back(model: RudeModel) -> None:
-    told: list[StreamDelta] = []
+async def test_the_deltas_of_a_failed_stream_are_withdrawn(model_server: RudeModel) -> None:
+    deltas: list[StreamDelta] = []
     with (
         RudeModel(stream_response(sse_event(delta_chunk(content="half an")))) as broken,
-        RudeModel(stream_response(streamed_answer(["go ", "up"]))) as whole,
+        RudeModel(stream_response(streamed_answer(["go ", "up"]))) as working,
     ):
-        inference = await infer(inference_manager(broken.url, whole.url, stream=True), on_delta=told.append)
+        inference = await infer(inference_manager(broken.url, working.url, stream=True), on_delta=deltas.append)
     failed = "< a: the stream ended in the middle of the reply"
     assert inference.message["content"] == "go up"
-    assert list(map(describe_delta, told)) == ["? a", "half an", failed, "? b", "go ", "up"]
+    assert list(map(describe_delta, deltas)) == ["? a", "half an", failed, "? b", "go ", "up"]
 
 
-async def test_that_an_endpoint_is_passed_over_is_told_before_another_one_answers() -> None:
-    told: list[StreamDelta] = []
-    with RudeModel(completion_response("up")) as gone:
+async def test_a_skipped_endpoint_is_reported_before_the_next_one_answers() -> None:
+    deltas: list[StreamDelta] = []
+    with RudeModel(completion_response("up")) as unreachable:
         pass
-    with RudeModel(completion_response("up")) as whole:
-        manager = inference_manager(gone.url, whole.url)
+    with RudeModel(completion_response("up")) as working:
+        manager = inference_manager(unreachable.url, working.url)
         for _ in range(2):
-            await infer(manager, on_delta=told.append)
-    first, second = list(map(describe_delta, told))[:3], list(map(describe_delta, told))[3:]
+            await infer(manager, on_delta=deltas.append)
+    first, second = list(map(describe_delta, deltas))[:3], list(map(describe_delta, deltas))[3:]
     assert first[0] == "? a"
     assert first[1].startswith("< a: no connection")
     assert second[0].startswith("a: retry in ")
     assert [first[2], *second[1:]] == ["? b", "? b"]
 
 
-async def test_a_login_is_in_no_failure_in_the_form_it_is_sent() -> None:
+async def test_an_encoded_login_is_masked_in_failures() -> None:
     def quote(exchange: PendingRequest) -> None:
         exchange.send(http_response(401, exchange.request.headers["authorization"].encode()))
 
@@ -244,22 +245,22 @@ async def test_a_login_is_in_no_failure_in_the_form_it_is_sent() -> None:
             await infer(manager)
 
 
-async def test_a_login_and_a_key_are_not_both_taken(model: RudeModel) -> None:
-    endpoint = EndpointConfig(url=model.url.replace("://", "://me:password@"), kind="openai", api_key_env="MINE")
-    asked = len(model.requests)
+async def test_a_login_together_with_a_key_is_rejected(model_server: RudeModel) -> None:
+    endpoint = EndpointConfig(url=model_server.url.replace("://", "://me:password@"), kind="openai", api_key_env="MINE")
+    n_requests = len(model_server.requests)
     with pytest.raises(
         InferenceFault, match="its URL has a login and MINE has a key, but only one of them can be sent"
     ):
         await infer(InferenceManager(agent_settings(endpoint), {"MINE": KEY}))
-    assert len(model.requests) == asked
+    assert len(model_server.requests) == n_requests
 
 
-async def test_a_profile_without_endpoints_says_so() -> None:
+async def test_a_profile_without_endpoints_is_rejected() -> None:
     with pytest.raises(InferenceFault, match=r"has no model endpoint; set agent\.api_endpoint"):
         await infer(inference_manager())
 
 
-async def test_no_endpoint_is_waited_for_beyond_the_episode() -> None:
+async def test_no_wait_exceeds_the_episodes_time_limit() -> None:
     virtual_time = VirtualTime()
     with RudeModel(http_response(429, b"", Retry_After="30")) as busy:
         with pytest.raises(InferenceFault, match="429"):
@@ -267,7 +268,7 @@ async def test_no_endpoint_is_waited_for_beyond_the_episode() -> None:
         assert (len(busy.chat_requests), virtual_time.sleeps) == (1, [])
 
 
-def test_nothing_heavy_is_loaded_before_it_is_needed() -> None:
+def test_importing_inference_loads_no_heavy_module() -> None:
     loaded = "import sys, runner.inference; print(*{'httpx', 'starlette', 'hydra'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == ""

@@ -33,8 +33,8 @@ def split_at(data: bytes, places: Sequence[int]) -> list[bytes]:
 )
 def test_events_do_not_depend_on_how_the_bytes_are_split(lines: list[tuple[bytes, bytes]], places: list[int]) -> None:
     data = b"".join(line + end for line, end in lines) + b"\n\n"
-    unsplit, parts = EventParser(), EventParser()
-    assert [event for part in split_at(data, places) for event in parts.feed(part)] == unsplit.feed(data)
+    unsplit, split = EventParser(), EventParser()
+    assert [event for part in split_at(data, places) for event in split.feed(part)] == unsplit.feed(data)
 
 
 def test_several_data_lines_are_one_event_and_other_fields_are_ignored() -> None:
@@ -65,17 +65,17 @@ def accumulate(*data: object, deltas: list[StreamDelta] | None = None) -> Stream
 
 def test_deltas_accumulate_and_are_emitted_immediately() -> None:
     deltas: list[StreamDelta] = []
-    parts = [
+    chunks = [
         delta_chunk(role="assistant", content=""),
         delta_chunk(reasoning_content="hm"),
         delta_chunk(content="go "),
         delta_chunk(content="up"),
     ]
-    reply = accumulate(*parts, FINISH_CHUNK, {"choices": [], "usage": USAGE}, b"[DONE]", deltas=deltas).result()
+    reply = accumulate(*chunks, FINISH_CHUNK, {"choices": [], "usage": USAGE}, b"[DONE]", deltas=deltas).result()
     assert (reply.content, reply.reasoning, reply.finish_reason, reply.model) == ("go up", "hm", "stop", "said-model")
     assert reply.ttft_s == 1.0
-    assert [(part.part, part.text) for part in deltas] == [("reasoning", "hm"), ("text", "go "), ("text", "up")]
-    assert {(part.n, part.ttft_s) for part in deltas} == {(1, 1.0)}
+    assert [(delta.part, delta.text) for delta in deltas] == [("reasoning", "hm"), ("text", "go "), ("text", "up")]
+    assert {(delta.n, delta.ttft_s) for delta in deltas} == {(1, 1.0)}
     assert reply.tokens is not None
     assert reply.tokens.total == 1200
 
@@ -94,7 +94,7 @@ def test_tool_calls_accumulate_from_deltas() -> None:
         FINISH_CHUNK,
         deltas=deltas,
     ).result()
-    assert [(part.part, part.call_delta, part.tool, part.text) for part in deltas] == [
+    assert [(delta.part, delta.call, delta.tool, delta.text) for delta in deltas] == [
         ("call", 0, "up", ""),
         ("call", 0, "up", '{"n"'),
         ("call", 1, "down", '{"n":2}'),
@@ -108,14 +108,14 @@ def test_tool_calls_accumulate_from_deltas() -> None:
 
 
 def test_a_name_starts_a_tool_call_without_an_index() -> None:
-    parts = [
+    chunks = [
         call_delta(None, "a", "up"),
         call_delta(None, arguments="{}"),
         call_delta(None, "b", "down"),
         call_delta(None, arguments="[]"),
         FINISH_CHUNK,
     ]
-    calls = accumulate(*parts).result().tool_calls
+    calls = accumulate(*chunks).result().tool_calls
     assert [c["function"] for c in calls] == [{"name": "up", "arguments": "{}"}, {"name": "down", "arguments": "[]"}]
 
 
@@ -139,8 +139,6 @@ def test_excess_tool_calls_are_dropped() -> None:
 def test_incomplete_and_invalid_streams_are_failures(data: list[object], cause: str) -> None:
     with pytest.raises(EndpointFailure, match=cause):
         accumulate(*data).result()
-
-
 
 
 @settings(max_examples=80, deadline=None)

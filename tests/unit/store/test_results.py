@@ -12,7 +12,11 @@ from tests.support.episodes import RecordedEpisode, make_step
 
 
 def record_episode(
-    index: EpisodeIndex, outcome: Outcome, rounds: int = 2, duration_s: float = 1.0, **fields: Any
+    index: EpisodeIndex,
+    outcome: Outcome,
+    rounds: int = 2,
+    duration_s: float = 1.0,
+    **fields: Any,  # noqa: ANN401
 ) -> None:
     recording = RecordedEpisode(index._store, index, **fields)
     recording.record_episode(rounds, outcome=outcome, success=outcome is Outcome.SUCCESS, duration_s=duration_s)

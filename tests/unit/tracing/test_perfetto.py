@@ -191,10 +191,6 @@ def record_tree(tracer: Tracer, node: Node) -> None:
             record_tree(tracer, child)
 
 
-def count_nodes(node: Node) -> int:
-    return 1 + sum(map(count, node.children))
-
-
 def node_shape(node: Node) -> list[Any]:
     return [node.name.encode("utf-8", "backslashreplace").decode(), [node_shape(child) for child in node.children]]
 

@@ -1,6 +1,6 @@
 """Puts a load on a bus: what a node says while it plays, or messages of somebody else; a process of its own.
 
-python -m tests.benchmarks.load live|foreign URL RATE SECONDS
+python -m tests.benchmarks.bus_load live|foreign URL RATE SECONDS
 
 Begins when a line comes in, and prints what it got done as JSON.
 """
@@ -23,7 +23,7 @@ from ulid import ULID
 from runner.bus.address import BusAddress
 from runner.publish.live_publisher import LivePublisher
 from runner.publish.sink import Sink, SinkConnection
-from tests.benchmarks.played import n_items, played
+from tests.benchmarks.synthetic_episodes import n_items, played
 
 NODE: Final = "load"
 READY: Final = "ready"

@@ -20,8 +20,8 @@ import msgspec
 import psutil
 
 from runner.bus.streams import DEFAULT_STREAMS, ensure_live_stream
+from tests.benchmarks.bus_load import READY, Sent
 from tests.benchmarks.counted_console import Counted
-from tests.benchmarks.load import READY, Sent
 from tests.support.nats_server import NatsServer
 from tests.support.publishing import nats_client
 from tests.support.terminal import Terminal
@@ -43,7 +43,7 @@ class Load:
     """A process that publishes, once it is told to."""
 
     def __init__(self, kind: str, url: str, rate: float, seconds: float) -> None:
-        words = [sys.executable, "-m", "tests.benchmarks.load", kind, url, str(rate), str(seconds)]
+        words = [sys.executable, "-m", "tests.benchmarks.bus_load", kind, url, str(rate), str(seconds)]
         self._process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def __enter__(self) -> Self:

@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+from agentgym_tui.presenters.environment_rows import ENV_COLUMNS, EnvironmentRows
+from agentgym_tui.presenters.number_format import UNKNOWN
+from agentgym_tui.presenters.step_rows import STEP_COLUMNS, StepRows
+from agentgym_tui.state.models import StreamingAnswer, StreamingToolCall
+from agentgym_tui.state.run_store import RunStore
+from runner.events.live import LiveAction
+from runner.types import ToolCall
+from tests.support.console.samples import (
+    busy_store,
+    env_health,
+    episode,
+    hostile_store,
+    live,
+    row,
+    step,
+)
+
+
+def cell_texts(source: EnvironmentRows | StepRows, index: int) -> list[str]:
+    return [str(cell.text) for cell in source.line(index, 80)]
+
+
+def test_presenters_import_neither_textual_nor_slow_modules() -> None:
+    code = "import sys, agentgym_tui.presenters.step_rows; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert not {"textual", "nats", "ulid", "yaml", "hydra", "httpx", "sqlite3"} & set(done.stdout.split())
+
+
+def test_an_environment_row_shows_health_and_results() -> None:
+    store = busy_store()
+    store.apply_events([live(env_health("Maze", "slow", latency_s=1.25, transport="http"))])
+    store.apply_stored([row(n, env="TextCraft", model="qwen", success=n < 3) for n in range(10, 14)])
+    rows = EnvironmentRows(store)
+    assert [rows.key(index) for index in range(4)] == ["BabyAI", "TextCraft", "Maze", "Wordle"]
+    dash = UNKNOWN
+    assert cell_texts(rows, 1)[1:4] == ["● embedded", "0% of 4", dash]
+    assert cell_texts(rows, 2)[1:7] == ["◐ slow", dash, dash, dash, "1.2 s", "http"]
+    assert cell_texts(rows, 3)[1:5] == ["● embedded", "67% baseline", "1", "0.75"]
+    assert cell_texts(rows, 4)[1] == "✗ down: not installed"
+    assert len(cell_texts(rows, 0)) == len(ENV_COLUMNS)
+
+
+def test_an_environment_without_health_is_shown_as_not_checked() -> None:
+    store = RunStore()
+    store.apply_profile([("lightweight", "Maze", None)])
+    assert cell_texts(EnvironmentRows(store), 0)[1] == f"{UNKNOWN} not checked"
+
+
+def test_a_step_row_shows_action_reward_and_cost() -> None:
+    action = LiveAction(None, [ToolCall("1", "guess", '{"word": "crane"}')])
+    steps = [step(0, action=action), step(1, valid=False, reward=-1.0, tokens=None), step(2, done=True, reward=1)]
+    rows = StepRows(episode(0, steps=steps))
+    assert cell_texts(rows, 0) == ["0", 'guess {"word": "crane"}', "0.25", "", "1.2 s", "4 ms", "120+30"]
+    assert cell_texts(rows, 1)[1:3] == ["✗ invalid: guess 1", "-1"]
+    assert cell_texts(rows, 2)[2:4] == ["1", "done"]
+    assert len(cell_texts(rows, 0)) == len(STEP_COLUMNS)
+
+
+def test_missing_steps_and_the_streaming_step_have_rows() -> None:
+    playing = episode(0, steps=[step(2), step(5)], outcome=None, streaming=StreamingAnswer(text="I think\nso"))
+    rows = StepRows(playing)
+    assert [rows.key(index) for index in range(len(rows))] == ["gap0", "2", "gap3", "5", "6"]
+    assert [cell_texts(rows, index)[1] for index in (0, 2, 4)] == [
+        "2 rounds not received",
+        "2 rounds not received",
+        "… I think so",
+    ]
+    assert [len(rows.line(index, 80)) for index in (0, 4)] == [2, 2]  # a gap or a streaming step spans the whole line
+    assert [getattr(rows.step(index), "index", None) for index in range(-1, 6)] == [None, None, 2, None, 5, None, None]
+
+
+def test_missing_steps_at_the_end_have_a_row() -> None:
+    rows = StepRows(episode(0, steps=[step(0), step(1)], outcome="interrupted", rounds=7))
+    assert len(rows) == 3 and "5 rounds not received" in cell_texts(rows, 2)[1]
+
+
+def test_the_row_of_a_streaming_step_shows_its_newest_part() -> None:
+    def row(**fields: Any) -> str:  # noqa: ANN401
+        playing = episode(0, n_steps=0, outcome=None, streaming=StreamingAnswer(**fields))
+        return cell_texts(StepRows(playing), 0)[1]
+
+    assert row(endpoint="gateway") == "… waiting for gateway"
+    assert row(endpoint="gateway", reasoning="so it\nis") == "thinking: … so it is"
+    assert row(reasoning="so", text="I go") == "… I go"
+    assert row(text="I go", calls=(StreamingToolCall(0, "move", '{"to"'),)) == '… move {"to"'
+    assert row(failures=("a: away",), text="I go") == "↷ … I go"
+    assert row(reasoning="x" * 100).startswith("thinking: …xx")
+
+
+def test_a_row_with_hostile_text_has_a_badge() -> None:
+    store = hostile_store()
+    rows = EnvironmentRows(store)
+    assert all(cell_texts(rows, index)[0].startswith("⚠ ") for index in range(len(rows)))
+    steps = StepRows(next(each for each in store.episodes.values() if each.steps))
+    assert "⚠ " in cell_texts(steps, 0)[1]

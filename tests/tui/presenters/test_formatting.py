@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import pytest
+
+from agentgym_tui.presenters.number_format import UNKNOWN, format_count, format_duration, format_reward, progress_bar
+from agentgym_tui.presenters.reward_plot import column_chart, moving_success_rate, reward_lines, value_range
+from agentgym_tui.presenters.text_width import cut, cut_middle, cut_start, wrap_text
+from agentgym_tui.safe_text import trusted
+from agentgym_tui.state.rewards import RewardPoint
+from tests.support.console.line_views import line_texts
+
+
+def test_rewards_are_drawn_as_columns_above_the_success_rate() -> None:
+    points = [RewardPoint(str(n), n / 4, n == 4, True) for n in range(5)]
+    shown = line_texts(reward_lines(points, 20, 4))
+    assert shown == ["      1    ▄█", "      0 ▁▄███", "    20% ▁▁▁▁▂", "5 episodes"]
+    assert line_texts(reward_lines(points, 11, 4))[-1] == "newest 3"
+    assert line_texts(reward_lines(points * 9, 40, 4))[-1].startswith("newest 32 · success ")
+    assert len(reward_lines(points, 20, 2)) == 2
+    assert reward_lines(points, 20, 0) == []
+    assert "no scored episodes yet" in line_texts(reward_lines([], 40, 4))
+    baselines = [point._replace(baseline=True) for point in points]
+    assert line_texts(reward_lines(baselines[-1:], 60, 4))[-1].startswith("1 baseline episode ·")
+    assert "5 baseline episodes" in line_texts(reward_lines(baselines, 40, 4))[-1]
+    unrated = [point._replace(rated=False) for point in points]
+    assert line_texts(reward_lines(unrated, 40, 4)) == ["no scored episodes yet"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [
+        (None, UNKNOWN),
+        (float("inf"), UNKNOWN),
+        (0.0042, "4 ms"),
+        (0.9999, "1.0 s"),
+        (1.25, "1.2 s"),
+        (59.96, "1:00"),
+        (201, "3:21"),
+        (7401, "2:03:21"),
+        (1e300, "> 99 h"),
+        (-1, "0 ms"),
+    ],
+)
+def test_durations_are_formatted(seconds: float | None, shown: str) -> None:
+    assert format_duration(seconds) == shown
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(0.25, "0.25"), (-1, "-1"), (-0.0, "0"), (-0.0001, "0"), (1e9, "1e+09"), (None, UNKNOWN)],
+)
+def test_rewards_are_formatted(value: float | None, shown: str) -> None:
+    assert format_reward(value) == shown
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"), [(950, "950"), (1_000, "1.0k"), (9_999, "10k"), (12_345, "12k"), (10**400, "> 1T"), (-5, "-5")]
+)
+def test_counts_are_formatted(value: int, shown: str) -> None:
+    assert format_count(value) == shown
+
+
+def test_plots_accept_numbers_of_any_size() -> None:
+    big = 1.7e308
+    assert column_chart([-big, 0, big], 9, 1, -big, big) == ["▁▄█"]
+    assert column_chart([1.0], 0, 1, 0, 1) == []
+    assert column_chart([1.0], 1, 1, 0, 0) == ["▁"]
+    assert value_range([]) == (0.0, 1.0)
+    assert moving_success_rate([True, False, False, True], 2) == [1.0, 0.5, 0.0, 0.5]
+    assert progress_bar(2.0, 4) == "████"
+
+
+def test_wide_characters_are_cut_by_their_width() -> None:
+    assert cut(trusted("漢字漢字"), 5) == "漢字…"
+    assert cut(trusted("漢字"), 4) == "漢字"
+    assert cut(trusted("漢字"), 0) == ""
+
+
+def test_cut_names_keep_their_distinctive_parts() -> None:
+    assert cut_start(trusted("/home/someone/agentgym/data"), 14) == "…agentgym/data"
+    names = [cut_middle(trusted(f"organisation/model-of-many-words-{end}"), 20) for end in ("7b-awq", "7b-gguf")]
+    assert names == ["organisat…rds-7b-awq", "organisat…ds-7b-gguf"]
+    assert cut_middle(trusted("漢字漢字漢字"), 6) == "漢…字"
+    assert [cut_middle(trusted("abc"), width) for width in (0, 1, 2, 3)] == ["", "…", "…c", "abc"]
+
+
+def test_wrapped_text_beyond_the_last_line_is_cut_with_a_mark() -> None:
+    assert wrap_text(trusted("one two three\nfour"), 8, 9) == ["one two", "three", "four"]
+    assert wrap_text(trusted("one two three\nfour"), 8, 2) == ["one two", "three f…"]
+    assert wrap_text(trusted("one"), 8, 0) == []

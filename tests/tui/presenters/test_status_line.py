@@ -1,0 +1,168 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from agentgym_tui.commands.keymap import Keymap
+from agentgym_tui.presenters.model_answer import failover_text, streaming_parts
+from agentgym_tui.presenters.number_format import UNKNOWN
+from agentgym_tui.presenters.pane_titles import transcript_title
+from agentgym_tui.presenters.status_line import episode_line, progress_line, status_line
+from agentgym_tui.presenters.welcome import welcome_lines
+from agentgym_tui.state.endpoints import Failover
+from agentgym_tui.state.models import BusLink, StreamingAnswer
+from agentgym_tui.state.run_store import RunStore
+from tests.support.console.line_views import line_text, line_texts
+from tests.support.console.samples import (
+    START,
+    busy_store,
+    empty_store,
+    episode,
+    error_store,
+    hostile_store,
+    live,
+    model_health,
+    started,
+    streaming_store,
+)
+
+
+def test_the_status_line_starts_with_the_most_important() -> None:
+    store = busy_store()
+    assert line_text(status_line(store, "here", 60)) == ("● connected · node pmoves-4090 running · /srv/agentgym/data")
+    wide = line_text(status_line(store, "here", 200))
+    assert "/srv/agentgym/data · model tensorzero up · cpu 12% ram 40% · RTX 4090 34% 5.0/16.0 GiB" in wide
+    assert len(line_text(status_line(store, "here", 10))) == 10
+
+
+def test_the_status_line_shows_problems() -> None:
+    store = error_store()
+    shown = line_text(status_line(store, "here", 200))
+    assert "✗ disconnected · node pmoves-4090 ✗ node lost · connection refused" in shown
+    store.link.cause = "refused because " * 50
+    assert "✗ node lost · refused" in line_text(status_line(store, "here", 80))
+    store.link.cause = ""
+    store.apply_events([live(model_health("ollama", "down", "refused"), dropped=4)])
+    shown = line_text(status_line(store, "here", 200))
+    assert "model tensorzero up (ollama down)" in shown
+    assert "4 dropped" in shown
+    store.apply_events([live(started(7), node="other")])
+    assert "2 nodes" in line_text(status_line(store, "here", 200))
+
+
+@pytest.mark.parametrize(
+    ("gateway", "ollama", "expected", "missing"),
+    [
+        ({"status": "up"}, {"status": "up"}, "model gateway up", []),
+        ({"status": "up"}, {"status": "down"}, "model gateway up (ollama down)", []),
+        ({"status": "slow"}, {"status": "down"}, "model gateway slow (ollama down)", []),
+        ({"status": "down"}, {"status": "up"}, "↷ model ollama up, gateway down", ["gateway"]),
+        ({"status": "up", "rest_s": 27.0}, {"status": "up"}, "↷ model ollama up, gateway cooling down", ["gateway"]),
+        ({"status": "down"}, {"status": "wrong"}, "✗ model gateway down, ollama wrong", ["gateway", "ollama"]),
+        ({"status": "unknown"}, {"status": "down"}, "✗ model gateway unknown, ollama down", ["gateway", "ollama"]),
+    ],
+)
+def test_the_status_shows_which_endpoint_is_in_use(
+    gateway: dict[str, Any], ollama: dict[str, Any], expected: str, missing: list[str]
+) -> None:
+    store = empty_store()
+    fields = {"cause": None}
+    store.apply_events(
+        [live(model_health("gateway", **{**fields, **gateway}), model_health("ollama", **{**fields, **ollama}))]
+    )
+    assert f" · {expected} · cpu" in f" · {line_text(status_line(store, 'here', 200))}"
+    shown = line_texts(welcome_lines(store, 100, Keymap().key))
+    assert [name for name in ("gateway", "ollama") if any(f"model {name}" in each for each in shown)] == missing
+
+
+def test_a_failover_is_summarized_in_a_line() -> None:
+    failover = Failover("Wordle", ("gateway",), "no connection: http://me:secret@host refused", "ollama", START)
+    assert failover_text(failover).startswith("Wordle: gateway failed (no connection: ")
+    assert failover_text(failover).endswith("); using ollama")
+    assert "secret" not in failover_text(failover)
+    assert failover_text(failover._replace(failed=(), endpoint="gateway")) == "Wordle: gateway responds again"
+
+
+def test_the_transcript_title_shows_endpoint_and_speed() -> None:
+    store = streaming_store(fallback=True)
+    played = store.running_episodes()[0]
+    assert line_text(transcript_title(played, 0, "", 100)[0]).strip() == (
+        "Transcript · step 0 · gateway · 42 tokens/s · first token 400 ms · cost 0.00031"
+    )
+    assert "step 1 · ↷ ollama · 42 tokens/s" in line_text(transcript_title(played, 1, "", 100)[0])
+    streaming = "step 2 · ↷ ollama · ≈ 18 tokens/s · first token 400 ms"
+    assert streaming in line_text(transcript_title(played, 2, "", 100)[0])
+    assert "↷ ollama instead of gateway" in line_text(episode_line(store, played, 100))
+    parts = streaming_parts(StreamingAnswer(failures=("a: away",)))
+    assert [line_text(part) for part in parts if part] == ["↷ no endpoint has answered", "no answer yet"]
+
+
+def test_the_progress_line_shows_tokens_and_cost() -> None:
+    store = streaming_store()
+    batch = store.active_batch()
+    assert batch is not None
+    shown = line_text(progress_line(batch, 120, spent=store.usage_of(batch)))
+    assert "8.6k tokens · cost 0.00482" in shown
+
+
+def test_secrets_in_a_cause_are_masked() -> None:
+    store = RunStore()
+    store.set_link(BusLink(status="failed", cause="nats://user:hunter22@host: refused", address="nats://u:p4ssw0rd@h"))
+    shown = line_text(status_line(store, "here", 200)) + "".join(line_texts(welcome_lines(store, 200, Keymap().key)))
+    assert "hunter22" not in shown
+    assert "p4ssw0rd" not in shown
+
+
+def test_the_progress_line_has_a_bar_and_the_time_left() -> None:
+    store = busy_store()
+    batch = store.active_batch()
+    assert line_text(progress_line(batch, 80)) == (
+        "████░░░░░░░░░ 3/10 · Wordle · time left 3:21 · success 2 of 3 · mean reward 0.5"
+    )
+    assert batch is not None
+    batch.n_planned, batch.status = 0, "paused"
+    assert "░ 3/– · Wordle · paused".replace("–", UNKNOWN) in line_text(progress_line(batch, 80))  # noqa: RUF001
+    assert line_text(progress_line(None, 80)) == ""
+
+
+def test_the_episode_line_shows_the_watched_episode() -> None:
+    store = busy_store()
+    running = store.running_episodes()[0]
+    shown = line_text(episode_line(store, running, 120))
+    assert shown == "Wordle task 3 · ▶ running · round 2 · reward 0.5 · oracle (no model) · 2.5 s · upstream"
+    running.paused, running.n_missing = True, 2
+    assert "‖ paused · round 2 · reward 0.5 · oracle (no model) · 2 items missing" in line_text(
+        episode_line(store, running, 120)
+    )
+    failed = episode(0, outcome="error", error_type="EnvError", model="qwen", mode="compat")
+    shown = line_text(episode_line(store, failed, 120))
+    assert "! error: EnvError" in shown
+    assert "oracle qwen" in shown
+    assert "compat rules" in shown
+    assert line_text(episode_line(store, None, 120)) == "no episode running"
+
+
+def test_an_episode_before_its_first_step_shows_no_duration() -> None:
+    shown = line_text(episode_line(RunStore(), episode(0, n_steps=0, outcome=None, duration_s=None), 200))
+    assert "running" in shown and "ms" not in shown
+
+
+def test_the_progress_of_a_lost_node_has_no_time_left() -> None:
+    store = error_store()
+    shown = line_text(progress_line(store.active_batch(), 80, lost=store.all_nodes_lost))
+    assert "✗ node lost" in shown
+    assert "time left" not in shown
+
+
+def test_the_outcome_is_visible_next_to_long_names() -> None:
+    shown = line_text(episode_line(busy_store(), episode(0, env="E" * 60, outcome="error", error_type="T" * 60), 70))
+    assert "E…" in shown
+    assert "! error: T" in shown
+
+
+def test_hostile_text_is_visible_and_harmless() -> None:
+    store = hostile_store()
+    shown = line_text(status_line(store, "here", 200))
+    assert "␛[2J" in shown
+    assert "\x1b" not in shown
