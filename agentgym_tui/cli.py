@@ -75,12 +75,12 @@ def _preview(args: argparse.Namespace) -> list[str]:
     """Return lines to show before Textual is imported, which takes most of the start-up time."""
     if args.command != "open":
         return []
-    from agentgym_tui.logs.file_types import is_log
+    from agentgym_tui.logs.path_kind import is_log
 
     if (path := next(filter(is_log, args.paths), None)) is None:
         return []
     from agentgym_tui.logs.log_file import LogFile
-    from agentgym_tui.terminal.startup_preview import preview_lines
+    from agentgym_tui.terminal.log_preview import preview_lines
 
     log = LogFile(path)
     log.advance(0.0)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, NamedTuple, NewType
 
-from runner.util.text import is_unsafe, mask, one_line, sanitize
+from runner.util.display_text import is_unsafe, mask, one_line, sanitize
 
 SafeText = NewType("SafeText", str)
 

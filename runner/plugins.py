@@ -15,7 +15,7 @@ from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, v
 from typing import Any
 
 from runner.errors import ConfigError, catch_foreign
-from runner.util.text import one_line
+from runner.util.display_text import one_line
 
 logger = logging.getLogger(__name__)
 

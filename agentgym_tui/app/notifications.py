@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from agentgym_tui.presenters.model_answer import failover_text
+from agentgym_tui.presenters.answering_endpoint import failover_text
 from agentgym_tui.presenters.number_format import format_count
 from agentgym_tui.safe_text import SafeText, join, sanitize_line, trusted
 from agentgym_tui.services.toast import toast
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from textual.app import App
 
     from agentgym_tui.config.settings import Notify
-    from agentgym_tui.state.models import BatchRun
+    from agentgym_tui.state.data_model import BatchRun
     from agentgym_tui.state.run_store import RunStore
 
 OSC_9: Final = "\x1b]9;AgentGym: a batch has ended\x07"

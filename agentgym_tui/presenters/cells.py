@@ -13,7 +13,7 @@ from typing import Final, Literal, NamedTuple, Protocol, TypeAlias, runtime_chec
 from agentgym_tui.presenters.text_width import cut, display_width, fit
 from agentgym_tui.safe_text import SafeText, has_unsafe_chars, join, sanitize_line, trusted
 from agentgym_tui.state.sorting import Sorting
-from runner.util.text import mask
+from runner.util.display_text import mask
 
 Tone: TypeAlias = Literal["plain", "dim", "good", "bad", "warn", "accent", "head"]
 """Meaning of a text, which selects its color. The text itself must convey the same meaning."""

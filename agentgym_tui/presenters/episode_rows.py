@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from typing import Final
 
+from agentgym_tui.presenters.answering_endpoint import FALLBACK_MARK
 from agentgym_tui.presenters.cells import (
     UNSAFE_BADGE,
     Cell,
@@ -17,7 +18,6 @@ from agentgym_tui.presenters.cells import (
     masked_line,
     unsafe_texts,
 )
-from agentgym_tui.presenters.model_answer import FALLBACK_MARK
 from agentgym_tui.presenters.number_format import (
     UNKNOWN,
     format_cost,
@@ -29,6 +29,7 @@ from agentgym_tui.presenters.number_format import (
 from agentgym_tui.presenters.status_line import outcome_cell
 from agentgym_tui.presenters.text_width import cut, wrap_text
 from agentgym_tui.safe_text import SafeText, join, sanitize_line, trusted
+from agentgym_tui.state.data_model import Episode, ReadProgress
 from agentgym_tui.state.episode_list import (
     EpisodeList,
     ListedEpisode,
@@ -37,7 +38,6 @@ from agentgym_tui.state.episode_list import (
     entry_key,
     searchable_fields,
 )
-from agentgym_tui.state.models import Episode, ReadProgress
 from agentgym_tui.state.normalize import as_aware
 
 EPISODE_COLUMNS: Final = (

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from agentgym_tui.presenters.answering_endpoint import FALLBACK_MARK
 from agentgym_tui.presenters.cells import Cell, Column, Line, Tone, flag_unsafe, unsafe_texts
-from agentgym_tui.presenters.model_answer import FALLBACK_MARK
 from agentgym_tui.presenters.number_format import UNKNOWN, format_count, format_duration, format_reward
 from agentgym_tui.presenters.text_width import cut_start, display_width
 from agentgym_tui.safe_text import SafeText, join, sanitize_line, trusted
-from agentgym_tui.state.models import Episode, StepState, StreamingAnswer
+from agentgym_tui.state.data_model import Episode, StepState, StreamingAnswer
 from runner.types import Action
 
 STEP_COLUMNS: Final = (

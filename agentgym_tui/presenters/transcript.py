@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
+from agentgym_tui.presenters.answering_endpoint import FALLBACK_MARK, tokens_text
 from agentgym_tui.presenters.chat_blocks import (
     MAX_NAME,
     Block,
@@ -20,11 +21,10 @@ from agentgym_tui.presenters.chat_blocks import (
     text_block,
     tool_call_block,
 )
-from agentgym_tui.presenters.model_answer import FALLBACK_MARK, tokens_text
 from agentgym_tui.presenters.number_format import format_cost, format_count, format_duration, format_rate
 from agentgym_tui.safe_text import SafeText, has_unsafe_chars, join, sanitize_line, trusted
-from agentgym_tui.state.models import Episode, StepState, StreamingAnswer
-from runner.util.text import mask
+from agentgym_tui.state.data_model import Episode, StepState, StreamingAnswer
+from runner.util.display_text import mask
 
 MAX_STREAMING_CHARS: Final = 6 * 1024
 """Characters shown of one streaming line: more than a large pane holds, and fast to wrap."""

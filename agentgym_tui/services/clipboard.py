@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from agentgym_tui.safe_text import SafeText, trusted
 from agentgym_tui.services.toast import toast
-from runner.util.text import sanitize
+from runner.util.display_text import sanitize
 
 if TYPE_CHECKING:
     from textual.app import App

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from agentgym_tui.sessions import decode_worker
-from agentgym_tui.state.item_batches import DecodedBatch
+from agentgym_tui.state.merged_items import DecodedBatch
 from runner.events.codec import is_live
 from runner.events.subjects import DurableNames
 

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from agentgym_tui.state.data_model import Episode, StepState
 from agentgym_tui.state.episode_content import DecodedMessages, Spans, as_messages
 from agentgym_tui.state.episode_list import UnreadableFile
-from agentgym_tui.state.models import Episode, StepState
 from runner.events.live import LiveAction
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from agentgym_tui.sessions.episode_library import episode_from_bytes
 from agentgym_tui.sessions.protocols import ControlRequestError, Session
+from agentgym_tui.state.data_model import Episode
 from agentgym_tui.state.episode_list import ListEntry, UnreadableFile
-from agentgym_tui.state.models import Episode
 from runner.errors import StoreError
 
 

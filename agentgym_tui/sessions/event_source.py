@@ -44,7 +44,8 @@ class EventSource(Protocol):
 class BusEventSource:
     """The bus of a session, which may still be connecting; see ``EventSource``."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, max_waiting: int = MAX_WAITING) -> None:
+        self._max_waiting = max_waiting
         self._connection: NatsConnection | None = None
         self._has_connection = asyncio.Event()
 
@@ -66,7 +67,7 @@ class BusEventSource:
             connection,
             patterns=patterns,
             since=since,
-            capacity=MAX_WAITING,
+            capacity=self._max_waiting,
             max_bytes=MAX_WAITING_BYTES,
             in_time_order=True,
         )

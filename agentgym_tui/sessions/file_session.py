@@ -10,13 +10,13 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from agentgym_tui.logs.file_types import is_folder, is_log
 from agentgym_tui.logs.log_file import LogFile
+from agentgym_tui.logs.path_kind import is_folder, is_log
 from agentgym_tui.sessions.episode_library import episode_from_record, record_from_bytes
 from agentgym_tui.sessions.input_priority import InputPriority
 from agentgym_tui.sessions.protocols import Control, ControlRequestError, Library
+from agentgym_tui.state.data_model import BusLink, Episode, ReadProgress
 from agentgym_tui.state.episode_list import UnreadableFile
-from agentgym_tui.state.models import BusLink, Episode, ReadProgress
 from agentgym_tui.state.run_store import RunStore
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final
 from agentgym_tui.sessions.input_priority import InputPriority
 from agentgym_tui.sessions.node_launcher import StateLocation
 from agentgym_tui.state.coalesce import coalesce_batch, split_portions
-from agentgym_tui.state.item_batches import DecodedBatch
-from agentgym_tui.state.models import BusLink, BusLinkStatus
+from agentgym_tui.state.data_model import BusLink, BusLinkStatus
+from agentgym_tui.state.merged_items import DecodedBatch
 from agentgym_tui.state.normalize import ulid_time
 from agentgym_tui.state.run_store import RunStore
 from runner.events.decoded import LiveRow

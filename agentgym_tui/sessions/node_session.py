@@ -16,7 +16,7 @@ from agentgym_tui.sessions.input_priority import InputPriority
 from agentgym_tui.sessions.live_feed import LiveFeed, batch_age, feed_subjects, link_from_state
 from agentgym_tui.sessions.node_launcher import LaunchOptions, StateLocation, StateLocator, ensure_node, read_node_file
 from agentgym_tui.sessions.protocols import Control, ControlRequestError, Library
-from agentgym_tui.state.models import BusLink
+from agentgym_tui.state.data_model import BusLink
 from agentgym_tui.state.run_store import LOST_AFTER_S, RunStore
 from runner.errors import RunnerError
 

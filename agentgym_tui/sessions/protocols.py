@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 from agentgym_tui.sessions.input_priority import InputPriority
+from agentgym_tui.state.data_model import Episode
 from agentgym_tui.state.episode_list import UnreadableFile
-from agentgym_tui.state.models import Episode
 from agentgym_tui.state.run_store import RunStore
 from runner.events.control import BatchState, NodeList, StartArgs
 

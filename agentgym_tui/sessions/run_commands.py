@@ -9,7 +9,7 @@ import msgspec
 
 from agentgym_tui.safe_text import SafeText, join, sanitize_message, trusted
 from agentgym_tui.sessions.protocols import Control, ControlRequestError, Session
-from agentgym_tui.state.models import BatchRun, EndpointState, EnvironmentState, Episode
+from agentgym_tui.state.data_model import BatchRun, EndpointState, EnvironmentState, Episode
 from agentgym_tui.state.run_store import RunStore
 from runner.events.control import StartArgs
 

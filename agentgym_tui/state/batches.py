@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Final
 
-from agentgym_tui.state.models import BatchRun, Episode
+from agentgym_tui.state.data_model import BatchRun, Episode
 from agentgym_tui.state.normalize import MAX_ID_CHARS, clamp_count, clip_name, clip_optional
 from runner.events.control import BatchState
 from runner.events.durable import BatchCompleted

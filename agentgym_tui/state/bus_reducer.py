@@ -10,7 +10,7 @@ from agentgym_tui.state.coalesce import coalesce_batch
 from agentgym_tui.state.endpoints import EndpointRegistry
 from agentgym_tui.state.environments import EnvironmentRegistry
 from agentgym_tui.state.episodes import EpisodeRegistry
-from agentgym_tui.state.item_batches import (
+from agentgym_tui.state.merged_items import (
     CHUNK_TYPES,
     AnswerChunk,
     DecodedBatch,

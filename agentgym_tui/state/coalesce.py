@@ -16,7 +16,7 @@ from typing import Final, TypeVar, cast
 import msgspec
 
 from agentgym_tui.state.episode_content import raw_spans_size
-from agentgym_tui.state.item_batches import (
+from agentgym_tui.state.merged_items import (
     AnswerChunk,
     DecodedBatch,
     FinishedAnswers,

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
-from agentgym_tui.state.item_batches import AnswerChunk, FinishedAnswers
-from agentgym_tui.state.models import EndpointState, Episode, StepState, StreamingAnswer
+from agentgym_tui.state.data_model import EndpointState, Episode, StepState, StreamingAnswer
+from agentgym_tui.state.merged_items import AnswerChunk, FinishedAnswers
 from agentgym_tui.state.normalize import MAX_CAUSE_CHARS, as_aware, clip_name, clip_optional
 from agentgym_tui.state.streaming_answer import MAX_FAILURES
 from runner.events.live import ModelHealth, TokenText

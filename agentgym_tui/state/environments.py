@@ -5,9 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from agentgym_tui.state.models import EnvironmentState, Episode
+from agentgym_tui.state.data_model import EnvironmentState, Episode
+from agentgym_tui.state.environment_rewards import (
+    N_POINTS,
+    UNRATED_OUTCOMES,
+    RewardHistory,
+    RewardPoint,
+    count_successes,
+)
 from agentgym_tui.state.normalize import clamp_count, clamp_finite, clip_name, clip_optional
-from agentgym_tui.state.rewards import N_POINTS, UNRATED_OUTCOMES, RewardHistory, RewardPoint, count_successes
 from runner.events.live import EnvHealth
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from agentgym_tui.state.normalize import as_aware
 from agentgym_tui.state.sorting import Rank, Sorting, number_rank, sort_by_rank, text_rank
 
 if TYPE_CHECKING:
-    from agentgym_tui.state.models import Episode
+    from agentgym_tui.state.data_model import Episode
     from runner.store.index_schema import EpisodeRow
 
 MAX_SEARCHED_CHARS: Final = 200

@@ -13,8 +13,9 @@ from typing import Final, Protocol
 
 import msgspec
 
+from agentgym_tui.state.data_model import Episode, StepState
 from agentgym_tui.state.episode_content import decode_messages
-from agentgym_tui.state.item_batches import (
+from agentgym_tui.state.merged_items import (
     CHUNK_TYPES,
     AnswerChunk,
     EpisodeUpdate,
@@ -24,7 +25,6 @@ from agentgym_tui.state.item_batches import (
     StepChunk,
     is_ascending,
 )
-from agentgym_tui.state.models import Episode, StepState
 from agentgym_tui.state.normalize import (
     MAX_COUNT,
     MAX_ERROR_CHARS,

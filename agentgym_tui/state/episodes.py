@@ -6,6 +6,7 @@ from itertools import islice
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
+from agentgym_tui.state.data_model import Episode
 from agentgym_tui.state.episode_content import Spans
 from agentgym_tui.state.episode_reducer import (
     BASE_BYTES,
@@ -18,7 +19,6 @@ from agentgym_tui.state.episode_reducer import (
     record_result,
     set_field,
 )
-from agentgym_tui.state.models import Episode
 from agentgym_tui.state.normalize import (
     MAX_ERROR_CHARS,
     MAX_ID_CHARS,
@@ -33,7 +33,7 @@ from agentgym_tui.state.steps import count_missing_steps, episode_size, recomput
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from agentgym_tui.state.item_batches import EpisodeUpdate
+    from agentgym_tui.state.merged_items import EpisodeUpdate
     from runner.events.durable import EpisodeCompleted, ForeignEpisode
     from runner.store.index_schema import EpisodeRow
 

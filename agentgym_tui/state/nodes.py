@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from agentgym_tui.state.models import NodeInfo
+from agentgym_tui.state.data_model import NodeInfo
 from agentgym_tui.state.normalize import MAX_CAUSE_CHARS, clamp_count, clip_name
 from runner.events.durable import FieldStatus
 from runner.events.live import Gpu, Host

@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Final
 
 from agentgym_tui.state.batches import BatchRegistry
 from agentgym_tui.state.bus_reducer import BusReducer
-from agentgym_tui.state.endpoints import EndpointRegistry
-from agentgym_tui.state.environments import EnvironmentRegistry
-from agentgym_tui.state.episodes import EpisodeRegistry
-from agentgym_tui.state.item_batches import (
-    DecodedBatch,
-)
-from agentgym_tui.state.models import (
+from agentgym_tui.state.data_model import (
     BatchRun,
     BusLink,
     EnvironmentState,
     Episode,
     ReadProgress,
+)
+from agentgym_tui.state.endpoints import EndpointRegistry
+from agentgym_tui.state.environments import EnvironmentRegistry
+from agentgym_tui.state.episodes import EpisodeRegistry
+from agentgym_tui.state.merged_items import (
+    DecodedBatch,
 )
 from agentgym_tui.state.nodes import NodeRegistry
 from agentgym_tui.state.normalize import clamp_finite, clip_names

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
 
+from agentgym_tui.state.data_model import Episode, StepState
 from agentgym_tui.state.episode_content import FIELD_BYTES, DecodedMessages, RawMessages
-from agentgym_tui.state.models import Episode, StepState
 from agentgym_tui.state.normalize import MAX_CAUSE_CHARS, clamp_count, clamp_finite, clip_optional, json_size
 from runner.events.live import LazyTimestep, LiveAction
 from runner.types import Tokens

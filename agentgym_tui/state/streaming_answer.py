@@ -7,8 +7,8 @@ from typing import Final, NamedTuple
 from msgspec.structs import replace
 
 from agentgym_tui.state.coalesce import answer_chunk
-from agentgym_tui.state.item_batches import AnswerChunk, InferenceStarted
-from agentgym_tui.state.models import StreamingAnswer, StreamingToolCall
+from agentgym_tui.state.data_model import StreamingAnswer, StreamingToolCall
+from agentgym_tui.state.merged_items import AnswerChunk, InferenceStarted
 from agentgym_tui.state.normalize import MAX_CAUSE_CHARS, MAX_COUNT, as_aware, clamp_count, clip_name, clip_optional
 from runner.events.live import TokenText
 from runner.types import DeltaPart

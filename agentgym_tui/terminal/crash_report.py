@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from runner import __version__
-from runner.util.text import one_line
+from runner.util.display_text import one_line
 
 if TYPE_CHECKING:
     from agentgym_tui.sessions.protocols import Session

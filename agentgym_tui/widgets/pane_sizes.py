@@ -11,7 +11,7 @@ from textual.message import Message
 from textual.widget import Widget
 
 from agentgym_tui.config.ui_state import UiState
-from agentgym_tui.widgets.pane_layouts import RESIZE_STEPS, Axis, PaneLayout, sizes_of
+from agentgym_tui.widgets.resize_rules import RESIZE_STEPS, Axis, PaneLayout, sizes_of
 
 if TYPE_CHECKING:
     from textual.dom import DOMNode

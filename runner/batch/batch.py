@@ -17,13 +17,13 @@ from runner.batch.observers import Observer, ObserverHub
 from runner.batch.result import BatchResult, BatchStats, BatchStatus
 from runner.batch.running_episode import STEP_GRACE_S, CommandName, EpisodeCommand, EpisodeSpans, RunningEpisode
 from runner.batch.spec import BatchSpec, PlannedEpisode
-from runner.batch.state_dir import Workspace
 from runner.batch.worker import EpisodeWorker
+from runner.batch.workspace import Workspace
 from runner.envs.placement import Placement, embedded_placement
 from runner.episode.control import EpisodeControl
 from runner.episode.runner import EpisodeContext
 from runner.errors import catch_foreign, log_failure
-from runner.inference.models import Models
+from runner.inference.profile_models import Models
 from runner.store import EpisodeRecord, EpisodeRecorder
 from runner.tracing import PerfettoTrack, SpanList, Tracer
 from runner.types import UNRATED, BatchProgress, EpisodeEvent, EpisodeHeader

@@ -13,9 +13,9 @@ from runner.config import AgentSettings, Profile, SkipEntry
 from runner.envs.placement import Placement, has_http_dialect, server_address
 from runner.episode.runner import Runner
 from runner.errors import ConfigError
-from runner.inference.models import Models
+from runner.inference.profile_models import Models
 from runner.types import Limits, Mode, SpanLevel
-from runner.util.text import one_line
+from runner.util.display_text import one_line
 
 INTEGER_LIMIT = 2**62
 """Exclusive limit of seeds and task indices, so that they fit 64 bits even with attempts and tasks added."""

@@ -11,8 +11,8 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from runner.errors import ConfigError
+from runner.util.display_text import MASK
 from runner.util.files import read_secret
-from runner.util.text import MASK
 
 if TYPE_CHECKING:
     from runner.config import Profile

@@ -13,8 +13,8 @@ import nats.errors
 
 from runner.bus.address import BusAddress
 from runner.bus.backoff import Backoff
-from runner.bus.client import HardenedNatsClient, connect_options
 from runner.bus.errors import BusError, bus_error
+from runner.bus.hardened_client import HardenedNatsClient, connect_options
 from runner.errors import catch_foreign
 
 logger = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from runner.errors import RunnerError
-from runner.util.text import mask, one_line
+from runner.util.display_text import mask, one_line
 
 BusErrorKind: TypeAlias = Literal["auth", "tls", "refused", "timeout", "permission", "other"]
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code: 0 done, 1 an episode failed to run, 2 usage, 130 interrupted."""
     try:
-        from runner.cli.run_command import run  # imported here so that Ctrl-C works while modules load
+        from runner.cli.dispatch import run  # imported here so that Ctrl-C works while modules load
 
         return run(list(sys.argv[1:] if argv is None else argv))
     except KeyboardInterrupt:

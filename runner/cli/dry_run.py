@@ -10,11 +10,11 @@ import msgspec
 
 from runner.batch.spec import BatchSpec
 from runner.cli.preflight import STATE_LABELS
-from runner.cli.session import RunSession
+from runner.cli.run_session import RunSession
 from runner.cli.terminal import output_console, print_json, reserve_stdout, safe_text, write_result
 from runner.episode.runner import Runner
 from runner.errors import ConfigError
-from runner.inference.models import Models, run_in_thread
+from runner.inference.profile_models import Models, run_in_thread
 from runner.node.preflight import PreflightCheck, check_models, check_state_dir
 from runner.types import Trajectory
 

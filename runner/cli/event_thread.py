@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from functools import partial
 
-from runner.batch.state_dir import Workspace
+from runner.batch.workspace import Workspace
 from runner.bus.address import BusAddress, address_of_node
 from runner.cli.terminal import print_stderr
 from runner.errors import catch_foreign

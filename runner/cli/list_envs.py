@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from runner import plugins
-from runner.cli.session import RunSession
+from runner.cli.run_session import RunSession
 from runner.cli.terminal import print_json, print_table, write_result
 from runner.config import EnvironmentEntry
 from runner.envs.availability import Availability, availability_of, embedded_availability, probe_address

@@ -16,7 +16,7 @@ import msgspec
 
 from runner.bus.address import egress_reader
 from runner.cli.arguments import positive_seconds
-from runner.cli.logs import log_to_file
+from runner.cli.logging_setup import log_to_file
 from runner.cli.terminal import print_json, print_stderr, safe_text
 from runner.config import load_profile, resolve_data_dir, resolve_node
 from runner.errors import ConfigError, RunnerError

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from runner.bus.address import egress_reader
-from runner.cli.logs import log_to_stderr
+from runner.cli.logging_setup import log_to_stderr
 from runner.cli.terminal import output_console, print_json, print_stderr, safe_text
 from runner.config import Profile, load_profile, resolve_data_dir
 from runner.publish.outbox import LOCAL, DeadLetter, Outbox, SinkCounts

@@ -9,7 +9,7 @@ from contextlib import closing
 from runner.batch.spec import resolve_model
 from runner.bus.address import egress_reader
 from runner.cli.arguments import Options
-from runner.cli.session import RunSession
+from runner.cli.run_session import RunSession
 from runner.cli.terminal import output_console, print_json, print_table, reserve_stdout, safe_text, write_result
 from runner.node.preflight import PlannedRun, PreflightCheck, can_run, preflight
 

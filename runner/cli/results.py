@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from runner import plugins
-from runner.cli.logs import log_to_file
+from runner.cli.logging_setup import log_to_file
 from runner.cli.report import (
     USAGE_COLUMNS,
     environment_cell,
@@ -19,7 +19,7 @@ from runner.cli.report import (
     report_recovered,
     usage_cells,
 )
-from runner.cli.session import RunSession
+from runner.cli.run_session import RunSession
 from runner.cli.terminal import print_json, print_stderr, print_table, write_result
 from runner.errors import ConfigError
 from runner.store import EpisodeStore, ResultRow, open_index, summarize_results

@@ -15,17 +15,17 @@ from runner.batch.batch import Batch
 from runner.batch.observers import Observer
 from runner.batch.result import BatchResult
 from runner.batch.spec import BatchSpec
-from runner.batch.state_dir import Workspace
+from runner.batch.workspace import Workspace
 from runner.bus.address import egress_reader
-from runner.cli.logs import log_to_file
+from runner.cli.logging_setup import log_to_file
 from runner.cli.progress import batch_progress
 from runner.cli.report import print_summary, report_damaged, report_errors, report_models, report_recovered
-from runner.cli.session import RunSession
+from runner.cli.run_session import RunSession
 from runner.cli.signals import INTERRUPTED, SignalHandler
 from runner.cli.terminal import print_stderr, reserve_stdout, write_result
 from runner.envs.placement import Placement
 from runner.errors import ConfigError
-from runner.inference.models import NO_ENDPOINT, Models, NoModel, describe_endpoint, is_answering
+from runner.inference.profile_models import NO_ENDPOINT, Models, NoModel, describe_endpoint, is_answering
 from runner.node.batch_queue import queued_ids
 from runner.node.state_lock import is_node_alive
 from runner.publish.event_recorder import EventRecorder, durable_names

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TextIO
 
 import msgspec
 
-from runner.util.text import mask, one_line, sanitize
+from runner.util.display_text import mask, one_line, sanitize
 
 if TYPE_CHECKING:
     from rich.console import Console

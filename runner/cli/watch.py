@@ -12,12 +12,12 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runner.cli.logs import log_to_stderr
+from runner.cli.logging_setup import log_to_stderr
 from runner.cli.signals import INTERRUPTED
 from runner.cli.terminal import print_stderr
 from runner.config import Profile, load_profile, resolve_data_dir
 from runner.errors import ConfigError, RunnerError, catch_foreign
-from runner.util.text import mask, one_line
+from runner.util.display_text import mask, one_line
 
 if TYPE_CHECKING:
     from runner.bus.connection import BusAddress, NatsConnection

@@ -12,7 +12,7 @@ from runner.events.codec import decode_item
 from runner.events.decoded import DurableRow, ForeignRow, LiveRow, RawRow
 from runner.events.live import LiveBatch, LiveItem
 from runner.subscribe.messages import BusMessage
-from runner.util.text import mask, masker, one_line
+from runner.util.display_text import mask, masker, one_line
 
 MAX_LINE = 600
 MAX_VALUE = 120

@@ -15,7 +15,7 @@ from runner.config.expand import expand_all
 from runner.config.profile import NODE_EXPECTED, NODE_PATTERN, Profile
 from runner.config.validate import build_profile
 from runner.errors import ConfigError
-from runner.util.text import MASK, is_secret_name, mask, one_line
+from runner.util.display_text import MASK, is_secret_name, mask, one_line
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable

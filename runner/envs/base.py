@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
-from runner.envs.grammar import Grammar
+from runner.envs.command_grammar import Grammar
 from runner.errors import EnvironmentFault
 from runner.types import Action, Chat, InvalidAction, Message, Mode, StepResult, ToolSchema, Trajectory
 

@@ -12,7 +12,7 @@ from functools import cache
 from typing import ClassVar, TypeAlias
 
 from runner.envs.base import EmbeddedEnvironment, StepText
-from runner.envs.grammar import CommandPattern, Grammar
+from runner.envs.command_grammar import CommandPattern, Grammar
 from runner.types import Action, InvalidAction
 
 Position: TypeAlias = tuple[int, int]

@@ -17,7 +17,7 @@ from runner.envs.http.identify import ServerIdentity, ServerKind
 from runner.envs.http.probe import NOT_LISTENING, UNAUTHORIZED, ServerState, probe_servers
 from runner.errors import ConfigError
 from runner.types import Mode
-from runner.util.text import one_line
+from runner.util.display_text import one_line
 
 Transport: TypeAlias = Literal["embedded", "http"]
 

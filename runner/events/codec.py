@@ -21,7 +21,7 @@ from runner.events.durable import DURABLE_TYPES, BatchCompleted, DurableEvent, E
 from runner.events.limits import MAX_BYTES, MAX_DEPTH, UndecodableMessage, check_bytes, check_depth, check_fields
 from runner.events.live import LazyBatch, LazyItem, LazySpan, LazyTimestep, LiveBatch, LiveItem
 from runner.events.subjects import DurableNames
-from runner.util.text import one_line
+from runner.util.display_text import one_line
 
 __all__ = [
     "MAX_BYTES",

@@ -3,8 +3,8 @@
 from runner.inference.chat_format import split_thinking
 from runner.inference.endpoints import EndpointInfo
 from runner.inference.health import EndpointHealth
+from runner.inference.inference_session import Inference, InferenceSession
 from runner.inference.manager import InferenceManager
-from runner.inference.session import Inference, InferenceSession
 
 __all__ = [
     "EndpointHealth",

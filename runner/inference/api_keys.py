@@ -14,7 +14,7 @@ from runner.inference.chat_format import ModelReply
 from runner.inference.endpoints import EndpointSpec, Kind
 from runner.inference.errors import EndpointFailure, Mask
 from runner.types import DeltaPart, StreamDelta
-from runner.util.text import MASK, masker
+from runner.util.display_text import MASK, masker
 
 MIN_KEY_LENGTH = 16
 """Shorter keys are placeholders such as ``EMPTY``; redacting them would alter ordinary words in replies."""
@@ -43,7 +43,7 @@ def read_api_key(spec: EndpointSpec, kind: Kind, environ: Mapping[str, str]) -> 
 
 
 def build_mask(specs: tuple[EndpointSpec, ...], environ: Mapping[str, str]) -> Mask:
-    """Return a mask like ``runner.util.text.mask`` that also hides these endpoints' keys and logins."""
+    """Return a mask like ``runner.util.display_text.mask`` that also hides these endpoints' keys and logins."""
     named = {f"key of {spec.name}": environ.get(spec.api_key_env, "") for spec in specs if spec.api_key_env}
     logins = {f"password of {spec.name}": _sent_login(spec.url) for spec in specs}
     return masker({**environ, **named, **logins})

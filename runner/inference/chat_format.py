@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from runner.inference.errors import EndpointFailure
-from runner.inference.lenient_json import as_count, as_dict, as_list, as_text, content_text, decode_json
+from runner.inference.json_accessors import as_count, as_dict, as_list, as_text, content_text, decode_json
 from runner.inference.providers import Target
 from runner.types import Chat, Message, Tokens, ToolSchema
 

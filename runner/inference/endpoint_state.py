@@ -16,7 +16,7 @@ from runner.inference.endpoints import AnyKind, EndpointInfo, EndpointSpec, Kind
 from runner.inference.errors import EndpointFailure, Mask
 from runner.inference.providers import find_kind
 from runner.util.clock import Clock
-from runner.util.text import one_line
+from runner.util.display_text import one_line
 
 if TYPE_CHECKING:
     import httpx

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit, urlunsplit
 import msgspec
 
 from runner.config.profile import AgentSettings
-from runner.util.text import mask, one_line
+from runner.util.display_text import mask, one_line
 
 Kind: TypeAlias = Literal["tensorzero", "ollama", "openai"]
 AnyKind: TypeAlias = Literal["auto"] | Kind

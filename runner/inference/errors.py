@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Literal, TypeAlias
 
 from runner.errors import InferenceFault
-from runner.inference.lenient_json import as_dict, as_text, decode_json
-from runner.util.text import one_line
+from runner.inference.json_accessors import as_dict, as_text, decode_json
+from runner.util.display_text import one_line
 
 Reason: TypeAlias = Literal["connection", "timeout", "busy", "server", "reply", "configuration", "request"]
 """``reply``: the reply is unusable; ``request``: the request was rejected, as it would be by any other endpoint."""

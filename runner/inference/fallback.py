@@ -20,7 +20,7 @@ from runner.inference.providers import Target, resolve_target
 from runner.inference.request import InferenceCall, send_call
 from runner.tracing import SpanHandle, Tracer, create_flow_id
 from runner.types import StreamDelta
-from runner.util.text import one_line
+from runner.util.display_text import one_line
 
 if TYPE_CHECKING:
     import httpx

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from runner.config.profile import FeedbackMetrics
 from runner.inference.errors import EndpointFailure, Mask, response_failure
 from runner.inference.http import client_options, translate_errors
-from runner.util.text import one_line
+from runner.util.display_text import one_line
 
 if TYPE_CHECKING:
     import httpx

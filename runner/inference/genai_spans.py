@@ -11,7 +11,7 @@ from runner.inference.endpoints import EndpointSpec
 from runner.inference.errors import EndpointFailure
 from runner.inference.providers import Target
 from runner.tracing import SpanHandle, Tracer
-from runner.util.text import one_line
+from runner.util.display_text import one_line
 
 OPERATION = "chat"
 """Value of ``gen_ai.operation.name``."""

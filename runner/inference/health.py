@@ -13,9 +13,9 @@ from runner.inference.endpoint_state import InferenceContext, LiveEndpoint
 from runner.inference.endpoints import GATEWAY, AnyKind, safe_url
 from runner.inference.errors import EndpointFailure, response_failure
 from runner.inference.http import SmallResponse, fetch, loop_client
-from runner.inference.lenient_json import as_dict, as_list, as_text, decode_json
+from runner.inference.json_accessors import as_dict, as_list, as_text, decode_json
 from runner.inference.providers import NO_MODEL_BODY, Target, resolve_target
-from runner.util.text import one_line
+from runner.util.display_text import one_line
 
 if TYPE_CHECKING:
     import httpx

@@ -11,7 +11,7 @@ from runner.inference.endpoint_state import InferenceContext, Timing
 from runner.inference.endpoints import EndpointInfo
 from runner.inference.feedback import FeedbackSender
 from runner.inference.health import CHECK_TIMEOUT_S, EndpointHealth, check_endpoints
-from runner.inference.session import InferenceSession
+from runner.inference.inference_session import InferenceSession
 from runner.types import EpisodeHeader
 
 FLUSH_TIMEOUT_S = 5.0

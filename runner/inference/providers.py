@@ -12,7 +12,7 @@ from runner.inference.circuit_breaker import retry_after_s
 from runner.inference.endpoints import EndpointSpec, Kind, url_origin
 from runner.inference.errors import EndpointFailure, Mask, response_failure
 from runner.inference.http import SmallResponse, fetch
-from runner.inference.lenient_json import as_dict, decode_json
+from runner.inference.json_accessors import as_dict, decode_json
 
 if TYPE_CHECKING:
     import httpx

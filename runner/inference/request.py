@@ -17,7 +17,7 @@ from runner.inference.providers import Target
 from runner.inference.sse import EventParser, StreamAccumulator
 from runner.types import StreamDelta
 from runner.util.clock import Clock
-from runner.util.text import one_line
+from runner.util.display_text import one_line
 
 if TYPE_CHECKING:
     import httpx

@@ -21,7 +21,7 @@ from runner.inference.chat_format import (
     with_unique_ids,
 )
 from runner.inference.errors import EndpointFailure
-from runner.inference.lenient_json import as_dict, as_list, as_text, content_text, decode_json
+from runner.inference.json_accessors import as_dict, as_list, as_text, content_text, decode_json
 from runner.types import DeltaPart, StreamDelta
 
 MAX_EVENT = 4 << 20

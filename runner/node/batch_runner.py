@@ -12,10 +12,10 @@ from runner.batch.observers import Observer
 from runner.batch.result import BatchResult, BatchStats, BatchStatus
 from runner.batch.running_episode import CommandName
 from runner.batch.spec import BatchSpec
-from runner.batch.state_dir import Workspace
+from runner.batch.workspace import Workspace
 from runner.envs.placement import Placement, embedded_placement
 from runner.errors import catch_foreign, log_failure
-from runner.inference.models import Models
+from runner.inference.profile_models import Models
 from runner.node.batch_queue import BatchQueue, QueuedBatch, Status
 from runner.store import EpisodeRecord
 from runner.types import UNRATED, BatchProgress, Item

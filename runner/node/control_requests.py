@@ -8,7 +8,7 @@ import msgspec
 
 from runner.errors import RunnerError, log_failure
 from runner.events.control import ARGS, Args, ControlError, Op
-from runner.util.text import mask, one_line
+from runner.util.display_text import mask, one_line
 
 logger = logging.getLogger(__name__)
 

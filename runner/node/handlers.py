@@ -30,7 +30,7 @@ from runner.events.control import (
     SubmitActionArgs,
     TargetArgs,
 )
-from runner.inference.models import Models, NoModel
+from runner.inference.profile_models import Models, NoModel
 from runner.node.batch_queue import BatchQueue, QueuedBatch
 from runner.node.batch_runner import BatchRunner
 from runner.node.control_requests import (
@@ -45,7 +45,7 @@ from runner.node.env_servers.manager import EnvServerManager
 from runner.node.file_chunks import EpisodeFiles
 from runner.store import is_ulid
 from runner.types import Limits
-from runner.util.text import mask, one_line
+from runner.util.display_text import mask, one_line
 
 _T = TypeVar("_T")
 

@@ -17,7 +17,7 @@ from runner.envs.http.probe import PROBE_TIMEOUT_S, ServerState, probe_servers
 from runner.errors import catch_foreign
 from runner.events.control import HealthItem
 from runner.events.durable import EnvHealth, Gpu, Heartbeat, Host, ModelHealth
-from runner.inference.models import Models
+from runner.inference.profile_models import Models
 from runner.node.env_servers.manager import EnvServerManager
 from runner.publish.live_publisher import LivePublisher
 from runner.util.clock import Clock

@@ -15,7 +15,7 @@ from typing import Any
 
 from runner import __version__
 from runner.batch.spec import BatchSpec
-from runner.batch.state_dir import Workspace
+from runner.batch.workspace import Workspace
 from runner.bus.address import BusAddress
 from runner.bus.broker.broker import Broker
 from runner.bus.errors import BusError
@@ -25,14 +25,14 @@ from runner.envs.placement import Placement, choose_placement, environment_entry
 from runner.events.control import NodeHealth
 from runner.events.durable import NodeStatus
 from runner.events.subjects import control_subject
-from runner.inference.models import Models
+from runner.inference.profile_models import Models
 from runner.node.batch_queue import BatchQueue, queued_ids
 from runner.node.batch_runner import BatchCallbacks, BatchRunner
 from runner.node.env_servers.manager import EnvServerManager
 from runner.node.file_chunks import EpisodeFiles
 from runner.node.handlers import ControlHandler
 from runner.node.health import HealthMonitor
-from runner.node.name_claim import check_name_is_free
+from runner.node.name_check import check_name_is_free
 from runner.node.shutdown import RETRY_S, publish_remaining, run_with_restarts, stop_batches
 from runner.node.state_lock import NodeFile, StateLock
 from runner.publish.event_recorder import EventRecorder, durable_names

@@ -17,8 +17,8 @@ from runner.envs.availability import NOT_INSTALLED, Availability, availability_o
 from runner.envs.http.probe import ServerState, probe_servers
 from runner.envs.placement import AS_PUBLISHED, environment_entry, server_address, start_command
 from runner.errors import ConfigError, InferenceFault, RunnerError
-from runner.inference.models import NO_ENDPOINT, Models, is_answering, run_in_thread
-from runner.util.text import mask, one_line
+from runner.inference.profile_models import NO_ENDPOINT, Models, is_answering, run_in_thread
+from runner.util.display_text import mask, one_line
 
 if TYPE_CHECKING:
     from runner.inference import EndpointHealth

@@ -17,7 +17,7 @@ from nats.aio.client import Client
 from runner.bus.streams import BUS_ERRORS
 from runner.events.codec import headers_for
 from runner.publish.outbox import Ack, OutboxEvent
-from runner.util.text import mask, one_line
+from runner.util.display_text import mask, one_line
 
 Route: TypeAlias = Literal["stream", "core", "unknown"]
 """``stream``: a stream keeps the subject and acknowledges events. ``core``: no stream keeps it. ``unknown``: this

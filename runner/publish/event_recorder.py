@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Literal
 
 from runner.batch.result import BatchResult
-from runner.batch.state_dir import Workspace
+from runner.batch.workspace import Workspace
 from runner.config import NatsSettings
 from runner.errors import catch_foreign, log_failure
 from runner.events.durable import NodeStatus

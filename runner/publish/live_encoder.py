@@ -26,7 +26,7 @@ from runner.events.live import (
 )
 from runner.publish.truncate import SizeBudget, as_json, is_too_long, short_json, truncate
 from runner.types import Action, ErrorInfo, Item, SpansClosed, TimestepPlayed, TokensStreamed, ToolCall
-from runner.types import events as played
+from runner.types import episode_events as played
 
 _DICT = frozenset((dict,))
 

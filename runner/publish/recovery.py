@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection
 
 from runner.batch.result import BatchStats
 from runner.batch.spec import BatchSpec
-from runner.batch.state_dir import Workspace
+from runner.batch.workspace import Workspace
 from runner.errors import StoreError
 from runner.publish.event_recorder import EventRecorder
 from runner.store import EpisodeRecord

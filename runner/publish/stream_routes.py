@@ -11,7 +11,7 @@ import nats.errors
 from nats.aio.client import Client
 from nats.js import JetStreamContext
 
-from runner.bus.client import UNADVERTISED_TIMEOUT_S, advertises_jetstream
+from runner.bus.hardened_client import UNADVERTISED_TIMEOUT_S, advertises_jetstream
 from runner.bus.streams import BUS_ERRORS, STREAM_NAMES_SUBJECT, NoJetStream, ensure_streams, find_stream, stream_info
 from runner.events.subjects import EVENTS_STREAM
 from runner.publish.delivery import DEFAULT_DELIVERY, DeliveryOptions, Route, error_text

@@ -23,8 +23,8 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from runner.errors import ConfigError
-from runner.serve.guard import MAX_BODY_BYTES, guard_app, is_loopback
-from runner.util.text import one_line
+from runner.serve.request_guard import MAX_BODY_BYTES, guard_app, is_loopback
+from runner.util.display_text import one_line
 
 __all__ = [
     "MAX_BODY_BYTES",

@@ -9,13 +9,13 @@ import nats.errors
 from nats.js.api import RetentionPolicy, StreamInfo
 from nats.js.errors import APIError, NotFoundError
 
-from runner.bus.client import UNADVERTISED_TIMEOUT_S, advertises_jetstream
 from runner.bus.connection import NatsConnection
+from runner.bus.hardened_client import UNADVERTISED_TIMEOUT_S, advertises_jetstream
 from runner.bus.streams import STREAM_NAMES_SUBJECT, stream_info
 from runner.errors import RunnerError
 from runner.subscribe.messages import Notice
 from runner.subscribe.stream_reader import API_TIMEOUT_S
-from runner.util.text import mask, one_line
+from runner.util.display_text import mask, one_line
 
 
 class StreamsUnavailable(RunnerError):

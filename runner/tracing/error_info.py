@@ -7,8 +7,8 @@ import traceback
 
 from runner.errors import RunnerError, catch_foreign
 from runner.types import ErrorInfo
+from runner.util.display_text import mask
 from runner.util.safe_values import escape_surrogates, safe_str, truncate_text
-from runner.util.text import mask
 
 MAX_ERROR_BYTES = 16 * 1024
 """Maximum size of a message, which keeps its beginning, and of a traceback, which keeps its end, in bytes."""

@@ -26,7 +26,7 @@ from runner.types.data import (
     fallback_endpoints,
     skipped_endpoints,
 )
-from runner.types.events import (
+from runner.types.episode_events import (
     BatchProgress,
     EpisodeEnded,
     EpisodeEvent,

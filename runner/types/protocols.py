@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 from runner.types.data import Action, Chat, InvalidAction, StepResult, StreamDelta, ToolSchema, Trajectory, Usage
-from runner.types.events import EpisodeHeader
+from runner.types.episode_events import EpisodeHeader
 
 _T = TypeVar("_T")
 MaybeAwaitable: TypeAlias = _T | Awaitable[_T]

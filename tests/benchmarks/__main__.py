@@ -1,6 +1,6 @@
-"""Runs the benchmarks beside this file and prints one table; exit status 1 when a bound is missed.
+"""Runs the benchmarks of this folder and prints one table; exits with 1 if a bound is missed.
 
-python -m tests.benchmarks [--full] [NAME…]; with ``--full`` those that load or fill the console, which take minutes.
+python -m tests.benchmarks [--full] [NAME…]; ``--full`` selects the benchmarks that take minutes.
 """
 
 from __future__ import annotations

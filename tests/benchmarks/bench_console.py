@@ -1,4 +1,4 @@
-"""What a person feels of the console, measured in a real terminal: its start, its rest, and ten thousand episodes."""
+"""The console in a real terminal: start, idle CPU, and a list of ten thousand episodes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import psutil
 
 from runner.batch.batch import Batch
 from runner.batch.spec import BatchSpec
-from runner.batch.state_dir import Workspace
+from runner.batch.workspace import Workspace
 from runner.publish.outbox import LOCAL, Outbox
 from runner.store import EpisodeStore, open_index
 from runner.types import Limits
@@ -36,20 +36,20 @@ Minimal().run()
 N_EPISODES = 10_000
 N_NEXT = 20
 SETTLE_S, IDLE_S = 5.0, 20.0
-"""Seconds after the connection that belong to the start, and those that are measured."""
+"""Seconds after the connection that are ignored, and seconds of the idle measurement."""
 
-MAX_START, MAX_IDLE, MAX_LIST_S, MAX_MB, MAX_NEXT_MS = 1.6, 1.0, 1.0, 150, 50.0
+MAX_START_RATIO, MAX_IDLE, MAX_LIST_S, MAX_MB, MAX_NEXT_MS = 1.6, 1.0, 1.0, 150, 50.0
 
 _ESCAPE = re.compile(rb"\x1b(?:\][^\x07]*\x07|\[[0-9;?<>$]*[a-zA-Z])")
 
 
 def run() -> list[Row]:
-    """The console beside a node that has stored many episodes."""
+    """Measure the console beside a node that has stored many episodes."""
     with tempfile.TemporaryDirectory() as folder:
         data_dir = Path(folder)
         ids = _store(data_dir)
         with NodeProcess(data_dir):
-            _until_announced(data_dir)
+            _wait_until_published(data_dir)
             row = _first_paint(data_dir)
             with Terminal(CONSOLE, "launch", "--data-dir", folder) as terminal:
                 terminal.wait_for("connected", 60)
@@ -58,15 +58,15 @@ def run() -> list[Row]:
 
 def _first_paint(data_dir: Path) -> Row:
     wall = ratio(
-        lambda: _until_painted(CONSOLE, "launch", "--data-dir", str(data_dir)),
-        lambda: _until_painted(sys.executable, "-c", MINIMAL),
+        lambda: _wait_until_painted(CONSOLE, "launch", "--data-dir", str(data_dir)),
+        lambda: _wait_until_painted(sys.executable, "-c", MINIMAL),
         clock=time.perf_counter,
     )
     name = f"first paint of launch / of a minimal app ({wall.b_median * 1e3:.0f} ms), wall"
-    return Row.of_ratio(name, wall, at_most=MAX_START)
+    return Row.of_ratio(name, wall, at_most=MAX_START_RATIO)
 
 
-def _until_painted(*command: str) -> None:
+def _wait_until_painted(*command: str) -> None:
     with Terminal(*command) as terminal:
         terminal.wait_for(lambda: bool(_ESCAPE.sub(b"", terminal.raw.partition(b"\x1b[?1049h")[2]).strip()), 60)
 
@@ -78,27 +78,27 @@ def _idle(terminal: Terminal) -> Row:
     time.sleep(IDLE_S)
     after, seconds = process.cpu_times(), time.perf_counter() - started
     percent = 100 * (after.user + after.system - before.user - before.system) / seconds
-    return _row("console at rest, connected, CPU", percent, MAX_IDLE, "{:.2f}%")
+    return _row("idle console, connected, CPU", percent, MAX_IDLE, "{:.2f}%")
 
 
 def _store(data_dir: Path) -> Sequence[str]:
-    """One episode that was played, and copies of it with ids of their own; the ids, the newest first."""
+    """Store an episode and copies of it; return all ids, newest first."""
     workspace = Workspace(data_dir, node="bench", profile="bench")
     spec = BatchSpec(env="Maze", agent="oracle", limits=Limits(max_rounds=15), tracing="full").validated()
     Batch(spec, workspace).run()
     workspace.close()
-    (played,) = data_dir.glob("runs/*/*.json")
-    content = played.read_bytes()
+    (episode_file,) = data_dir.glob("runs/*/*.json")
+    content = episode_file.read_bytes()
     ids = sorted({new_id() for _ in range(N_EPISODES - 1)})
     for episode_id in ids:
-        copy = content.replace(played.stem.encode(), episode_id.encode())
-        played.with_stem(episode_id).write_bytes(copy)
+        copy = content.replace(episode_file.stem.encode(), episode_id.encode())
+        episode_file.with_stem(episode_id).write_bytes(copy)
     open_index(EpisodeStore(data_dir)).close()
-    return [*reversed(ids), played.stem]
+    return [*reversed(ids), episode_file.stem]
 
 
-def _until_announced(data_dir: Path) -> None:
-    """Events of the stored episodes are sent once; that is not what is measured here."""
+def _wait_until_published(data_dir: Path) -> None:
+    """Wait until the events of the stored episodes have been sent; this is not measured."""
     outbox = Outbox(data_dir / "outbox.sqlite")
     while len(outbox.known_ids()) < N_EPISODES or outbox.has_pending([LOCAL]):
         time.sleep(0.1)
@@ -106,34 +106,34 @@ def _until_announced(data_dir: Path) -> None:
 
 
 def _episodes(terminal: Terminal, ids: Sequence[str]) -> list[Row]:
-    listing = _answer(terminal, "2", f"{N_EPISODES:,} episodes", "Maze")
-    _answer(terminal, ENTER, ids[0])
-    nexts = [_answer(terminal, "n", episode_id) for episode_id in ids[1 : N_NEXT + 1]]
-    megabytes = _peak(terminal.process.pid)
+    list_s = _response_time(terminal, "2", f"{N_EPISODES:,} episodes", "Maze")
+    _response_time(terminal, ENTER, ids[0])
+    nexts = [_response_time(terminal, "n", episode_id) for episode_id in ids[1 : N_NEXT + 1]]
+    megabytes = _peak_mb(terminal.process.pid)
     q1, next_ms, q3 = (seconds * 1e3 for seconds in quartiles(nexts))
     return [
-        _row(f"list of {N_EPISODES:,} episodes, wall", listing, MAX_LIST_S, "{:.2f} s"),
+        _row(f"list of {N_EPISODES:,} episodes, wall", list_s, MAX_LIST_S, "{:.2f} s"),
         _row(f"the same and {N_NEXT} of them opened, memory", megabytes, MAX_MB, "{:.0f} MB"),
         _row(f"the next episode ({q1:.0f}-{q3:.0f}), wall", next_ms, MAX_NEXT_MS, "{:.0f} ms"),
     ]
 
 
-def _row(name: str, value: float, bound: float, shown: str) -> Row:
-    return Row(name, shown.format(value), f"<= {shown.format(bound)}", value <= bound)
+def _row(name: str, value: float, bound: float, template: str) -> Row:
+    return Row(name, template.format(value), f"<= {template.format(bound)}", value <= bound)
 
 
-def _answer(terminal: Terminal, key: str, *texts: str) -> float:
-    """Seconds from a key until all of the texts were written."""
-    before, wanted = len(terminal.raw), [text.encode() for text in texts]
+def _response_time(terminal: Terminal, key: str, *texts: str) -> float:
+    """Return the seconds from a key until all texts were written."""
+    before, expected = len(terminal.raw), [text.encode() for text in texts]
     started = time.perf_counter()
     terminal.send(key)
-    terminal.wait_for(lambda: all(text in terminal.raw[before:] for text in wanted), 60)
+    terminal.wait_for(lambda: all(text in terminal.raw[before:] for text in expected), 60)
     seconds = time.perf_counter() - started
     terminal.wait_until_quiet()
     return seconds
 
 
-def _peak(pid: int) -> float:
-    """The most memory a process ever had, in MB."""
+def _peak_mb(pid: int) -> float:
+    """Return the peak memory of a process in MB."""
     (line,) = re.findall(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
     return int(line) / 1024

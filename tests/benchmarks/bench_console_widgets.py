@@ -1,4 +1,4 @@
-"""What a jump costs in the console's lists, against a bare widget of the Line API that shows rows of the same size."""
+"""CPU of a jump in the console's lists, compared with a bare Line API widget that shows rows of the same size."""
 
 from __future__ import annotations
 
@@ -36,11 +36,13 @@ N_SPANS = 10_000
 N_JUMPS = 10
 STEP = [("timestep", "timestep"), ("agent.act", "agent"), ("env.step", "environment")]
 COLUMNS = [Column(f"column {number}", 20) for number in range(7)] + [Column("rest", None)]
-COLOURS = [Style(color=color) for color in ("red", "green", "blue", "yellow", "white", "cyan", "magenta", "red")]
+STYLES_OF_CELLS = [
+    Style(color=color) for color in ("red", "green", "blue", "yellow", "white", "cyan", "magenta", "red")
+]
 
 
 class Rows:
-    """As many rows as asked for, eight cells each."""
+    """``n`` rows of eight cells."""
 
     def __init__(self, n: int) -> None:
         self._n = n
@@ -55,8 +57,8 @@ class Rows:
         return str(index)
 
 
-class Bare(ScrollView):
-    """The least that shows rows of as many cells."""
+class BareList(ScrollView):
+    """Minimal widget that shows rows of ``n_cells`` cells."""
 
     def __init__(self, n: int, n_cells: int) -> None:
         super().__init__()
@@ -68,11 +70,13 @@ class Bare(ScrollView):
         index = self.scroll_offset.y + y
         size = self.size.width // self._n_cells
         cells = [f"cell {index}.{number}".ljust(size) for number in range(self._n_cells)]
-        return Strip([Segment(text, COLOURS[number]) for number, text in enumerate(cells)], size * self._n_cells)
+        return Strip(
+            [Segment(text, STYLES_OF_CELLS[number]) for number, text in enumerate(cells)], size * self._n_cells
+        )
 
 
-class Bench(App[None]):
-    """Widgets of which one is shown, in the whole of the screen."""
+class BenchmarkApp(App[None]):
+    """Several full-screen widgets, of which one is shown."""
 
     COMPONENT_CLASSES = TONE_CLASSES
     ENABLE_COMMAND_PALETTE = False
@@ -90,27 +94,27 @@ def span(number: int, name: str, category: str, parent: int | None, start: int, 
 
 
 def spans() -> list[Span]:
-    """An episode of many steps with two spans each, in the order in which they close."""
-    found = [span(0, "episode", "episode", None, 0, N_SPANS * 10**6)]
+    """Return the spans of an episode in closing order: many steps with two spans each."""
+    opened = [span(0, "episode", "episode", None, 0, N_SPANS * 10**6)]
     for step in range(1, N_SPANS, 3):
         start = step * 10**6
         for number, (name, category) in enumerate(STEP):
             end = start + 10**6 * (3 - number)
             parent = step if number else 0
-            found.append(span(step + number, name, category, parent, start, end))
-    return found[:0:-1] + found[:1]
+            opened.append(span(step + number, name, category, parent, start, end))
+    return opened[:0:-1] + opened[:1]
 
 
-class Nowhere(HeadlessDriver):
-    """Makes the app write what it draws, as it does for a terminal."""
+class DiscardingDriver(HeadlessDriver):
+    """Makes the app render its output as for a terminal."""
 
     @property
     def is_headless(self) -> bool:
         return False
 
 
-async def jumping(pilot: Pilot[object], jump: Callable[[int], None], n: int) -> float:
-    """CPU seconds of jumps all over a list, each of them drawn."""
+async def measure_jumps(pilot: Pilot[object], jump: Callable[[int], None], n: int) -> float:
+    """Return the CPU seconds of jumps across a list; each is painted."""
     gc.collect()
     started = time.process_time()
     for number in range(N_JUMPS):
@@ -119,36 +123,36 @@ async def jumping(pilot: Pilot[object], jump: Callable[[int], None], n: int) -> 
     return time.process_time() - started
 
 
-async def measured(ours: LineList, n_cells: int) -> Ratio:
-    """Both kinds of widget on a screen each; the pairs are interleaved."""
-    n = len(ours.source)
-    bare = Bare(n, n_cells)
-    found: list[list[float]] = [[], []]
+async def compare(line_list: LineList, n_cells: int) -> Ratio:
+    """Measure a list and a bare list in interleaved pairs."""
+    n = len(line_list.source)
+    bare = BareList(n, n_cells)
+    times: list[list[float]] = [[], []]
 
     async def measure(pilot: Pilot[object]) -> None:
         for number in range(PAIRS + 1):
             sides: list[tuple[int, ScrollView, Callable[[int], None]]] = [
-                (0, ours, ours.move_to),
+                (0, line_list, line_list.move_to),
                 (1, bare, lambda y: bare.scroll_to(y=y, animate=False)),
             ]
             for side, widget, jump in sides[:: 1 if number % 2 else -1]:
-                ours.display, bare.display = widget is ours, widget is bare
+                line_list.display, bare.display = widget is line_list, widget is bare
                 await pilot.pause()
-                spent = await jumping(pilot, jump, n)
+                cpu_s = await measure_jumps(pilot, jump, n)
                 if number:
-                    found[side].append(spent)
+                    times[side].append(cpu_s)
         pilot.app.exit()
 
-    await Bench([ours, bare], driver_class=Nowhere).run_async(size=SIZE, auto_pilot=measure)
-    return ratio_of(*found)
+    await BenchmarkApp([line_list, bare], driver_class=DiscardingDriver).run_async(size=SIZE, auto_pilot=measure)
+    return ratio_of(*times)
 
 
 def run() -> list[Row]:
-    rows = asyncio.run(measured(Table(COLUMNS, Rows(N_ROWS)), 8))
-    waterfall = asyncio.run(measured(Waterfall(SpanRows(spans())), 3))
+    rows = asyncio.run(compare(Table(COLUMNS, Rows(N_ROWS)), 8))
+    waterfall = asyncio.run(compare(Waterfall(SpanRows(spans())), 3))
     return [
-        Row.of_ratio(f"a jump in a table of {N_ROWS} rows against a bare list, CPU", rows, at_most=1.5),
-        Row.of_ratio(f"a jump in a waterfall of {N_SPANS} spans against a bare list, CPU", waterfall, at_most=1.5),
+        Row.of_ratio(f"a jump in a table of {N_ROWS} rows / in a bare list, CPU", rows, at_most=1.5),
+        Row.of_ratio(f"a jump in a waterfall of {N_SPANS} spans / in a bare list, CPU", waterfall, at_most=1.5),
         Row("a jump in the table, CPU", f"{rows.a_median / N_JUMPS * 1e3:.1f} ms"),
         Row("a jump in the waterfall, CPU", f"{waterfall.a_median / N_JUMPS * 1e3:.1f} ms"),
     ]

@@ -1,4 +1,4 @@
-"""How fast durable events leave the outbox, against a bare ``js.publish`` loop of the same concurrency."""
+"""Rate of durable events from the outbox, compared with a bare ``js.publish`` loop of the same concurrency."""
 
 from __future__ import annotations
 
@@ -7,24 +7,25 @@ import tempfile
 import time
 from pathlib import Path
 
+from runner.publish.delivery import DEFAULT_DELIVERY
 from runner.publish.event_factory import MAX_EVENTS_PER_TRANSACTION
 from runner.publish.outbox import Outbox, OutboxEvent
-from runner.publish.outbox_drain import MAX_IN_FLIGHT, MIN_INTERVAL_S
+from runner.publish.outbox_drain import MIN_INTERVAL_S
 from tests.benchmarks.measure import PAIRS, Row, quartiles
 from tests.support.nats_server import NatsServer
 from tests.support.publishing import nats_client, outbox_event, run_publisher, sink_to
 
 N = 5000
 PAYLOAD = b'{"text": "' + b"x" * 480 + b'"}'
-AT_LEAST = 2000
+MIN_RATE = 2000
 BARE_STREAM = "BARE"
 BARE_SUBJECT = "bare.events"
 
 
-async def published(server: NatsServer, outbox: Outbox, events: list[OutboxEvent]) -> float:
-    """Events per second from the first ``add`` to the last mark in the outbox, added as a start adds what is missing.
+async def publish_from_outbox(server: NatsServer, outbox: Outbox, events: list[OutboxEvent]) -> float:
+    """Return the events per second from the first ``add`` to the last acknowledgement mark in the outbox.
 
-    After a lull, as what comes then goes at once.
+    The pause before it ensures that the first events are sent at once.
     """
     async with run_publisher(outbox, sink_to(server, "local")) as running:
         await running.wait_for_state("up")
@@ -42,19 +43,19 @@ def _add(outbox: Outbox, events: list[OutboxEvent]) -> None:
         outbox.add(*events[first : first + MAX_EVENTS_PER_TRANSACTION])
 
 
-async def bare(server: NatsServer, events: list[OutboxEvent]) -> float:
-    """Events per second by the client alone, with an id each."""
+async def publish_bare(server: NatsServer, events: list[OutboxEvent]) -> float:
+    """Return the events per second of the bare client; each event has an id."""
     async with nats_client(server) as client:
         js = client.jetstream()
-        gate = asyncio.Semaphore(MAX_IN_FLIGHT)
+        limit = asyncio.Semaphore(DEFAULT_DELIVERY.max_in_flight)
 
-        async def one(event: OutboxEvent) -> None:
-            async with gate:
+        async def publish(event: OutboxEvent) -> None:
+            async with limit:
                 await js.publish(BARE_SUBJECT, event.payload, headers={"Nats-Msg-Id": event.id})
 
         await js.publish(BARE_SUBJECT, b"warm-up")
         started = time.perf_counter()
-        await asyncio.gather(*map(one, events))
+        await asyncio.gather(*map(publish, events))
         return len(events) / (time.perf_counter() - started)
 
 
@@ -65,11 +66,11 @@ async def _pairs(server: NatsServer, outbox: Outbox) -> list[tuple[float, float]
     for number in range(PAIRS + 1):
         events = [outbox_event(n, id=f"{number}:{n}", payload=PAYLOAD) for n in range(N)]
         if number % 2:
-            rate = await published(server, outbox, events)
-            pair = (rate, await bare(server, events))
+            rate = await publish_from_outbox(server, outbox, events)
+            pair = (rate, await publish_bare(server, events))
         else:
-            bare_rate = await bare(server, events)
-            pair = (await published(server, outbox, events), bare_rate)
+            bare_rate = await publish_bare(server, events)
+            pair = (await publish_from_outbox(server, outbox, events), bare_rate)
         pairs.append(pair)
     return pairs[1:]
 
@@ -79,13 +80,18 @@ def run() -> list[Row]:
         outbox = Outbox(Path(folder) / "outbox.sqlite")
         pairs = asyncio.run(_pairs(server, outbox))
         outbox.close()
-    q1, ratio, q3 = quartiles([ours / theirs for ours, theirs in pairs])
-    _, rate, _ = quartiles([ours for ours, _ in pairs])
-    _, bare_rate, _ = quartiles([theirs for _, theirs in pairs])
+    q1, ratio, q3 = quartiles([own / bare for own, bare in pairs])
+    _, rate, _ = quartiles([own for own, _ in pairs])
+    _, bare_rate, _ = quartiles([bare for _, bare in pairs])
     return [
-        Row("durable events from the outbox to their marks", f"{rate:,.0f}/s", f">= {AT_LEAST:,}/s", rate >= AT_LEAST),
         Row(
-            "that against a bare js.publish loop, rates",
+            "durable events from the outbox to their acknowledgement",
+            f"{rate:,.0f}/s",
+            f">= {MIN_RATE:,}/s",
+            rate >= MIN_RATE,
+        ),
+        Row(
+            "the same / a bare js.publish loop, rates",
             f"{ratio:.2f}x ({q1:.2f}-{q3:.2f}) of {bare_rate:,.0f}/s",
             ">= 0.5x",
             ratio >= 0.5,

@@ -1,4 +1,4 @@
-"""What manager and agent add to a call of a model: CPU and time, against a bare httpx post to the same endpoint."""
+"""CPU and time of an inference by manager and by agent, compared with a bare httpx request to the same endpoint."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support.inference import TOOLS, episode_header
 from tests.support.rude_model import completion_response, streamed_answer
 
 N = 40
-"""Calls that one measurement takes."""
+"""Calls per measurement."""
 MAX_RATIO = 1.3
 
 ANSWER = "Thought: the goal is up there, and nothing is in the way.\nAction: go up"
@@ -33,11 +33,11 @@ BODY = {"model": "m", "messages": CHAT, "tools": TOOLS}
 
 
 def run() -> list[Row]:
-    """With and without streaming.
+    """Measure with and without streaming.
 
-    The bound is on the client's CPU: with the server's time, which is next to nothing here, the ratio looks better.
+    The bounds apply to the client alone: the server is a separate process that answers immediately.
     """
-    with server() as url, asyncio.Runner() as runner:
+    with run_model() as url, asyncio.Runner() as runner:
         return [row for stream in (False, True) for row in _rows(runner, url, stream)]
 
 
@@ -53,17 +53,17 @@ def _rows(runner: asyncio.Runner, url: str, stream: bool) -> list[Row]:
     def play(calls: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
         return lambda: runner.run(calls())
 
-    bare = play(partial(posted, url, stream))
-    sides = {"manager": play(partial(managed, session)), "agent": play(partial(acted, settings))}
+    bare = play(partial(post_bare, url, stream))
+    sides = {"manager": play(partial(infer_with_manager, session)), "agent": play(partial(act_with_agent, settings))}
     rows: list[Row] = []
-    for who, ours in sides.items():
-        name = f"per answer{', streamed' if stream else ''}, {who} with tracing / bare httpx"
-        used = ratio(ours, bare)
-        took = ratio(ours, bare, clock=time.perf_counter)
+    for side, call in sides.items():
+        name = f"per answer{', streamed' if stream else ''}, {side} with tracing / bare httpx"
+        cpu = ratio(call, bare)
+        wall = ratio(call, bare, clock=time.perf_counter)
         rows += [
-            Row.of_ratio(f"CPU {name} ({PAIRS * N} calls)", used, at_most=MAX_RATIO),
-            Row(f"CPU {name}, per call", _per_call(used)),
-            Row(f"time {name}", f"{took}, {_per_call(took)}"),
+            Row.of_ratio(f"CPU {name} ({PAIRS * N} calls)", cpu, at_most=MAX_RATIO),
+            Row(f"CPU {name}, per call", _per_call(cpu)),
+            Row(f"time {name}", f"{wall}, {_per_call(wall)}"),
         ]
     return rows
 
@@ -72,58 +72,58 @@ def _per_call(measured: Ratio) -> str:
     return f"{measured.a_median / N * 1e3:.2f} ms / {measured.b_median / N * 1e3:.2f} ms"
 
 
-async def managed(session: InferenceSession) -> None:
-    """Calls as an agent makes them."""
+async def infer_with_manager(session: InferenceSession) -> None:
+    """Call the manager as an agent does."""
     for _ in range(N):
         tracer = Tracer(collectors=(SpanList(),))
-        told: list[StreamDelta] = []
-        inference = await session.infer(CHAT, tools=TOOLS, time_left_s=60, on_delta=told.append, tracer=tracer)
+        deltas: list[StreamDelta] = []
+        inference = await session.infer(CHAT, tools=TOOLS, time_left_s=60, on_delta=deltas.append, tracer=tracer)
         assert inference.message["content"] == ANSWER
 
 
-async def acted(settings: AgentSettings) -> None:
-    """Calls of the agent, which holds as long a conversation as the others send at the most."""
+async def act_with_agent(settings: AgentSettings) -> None:
+    """Call the agent; its conversation is at most as long as that of the others."""
     manager = InferenceManager(settings, {})
     for start in range(0, N, len(CHAT) // 2):
         agent = ReactAgent(inference_mngr=manager, settings=settings)
         agent.tracer = Tracer(collectors=(SpanList(),))
-        told: list[str | StreamDelta] = []
-        agent.enter(EpisodeInfo(episode_header(), lambda: 60.0, told.append))
+        deltas: list[str | StreamDelta] = []
+        agent.enter(EpisodeInfo(episode_header(), lambda: 60.0, deltas.append))
         for message in CHAT[start % len(CHAT) :][: len(CHAT) // 2]:
             _, action = await agent.act([message], TOOLS)
             assert action == Action(text="go up")
 
 
-async def posted(url: str, stream: bool) -> None:
-    """The same calls with nothing around them but what reads the answer."""
+async def post_bare(url: str, stream: bool) -> None:
+    """Send the same requests with httpx and read the answers."""
     async with httpx.AsyncClient(timeout=60, verify=False) as client:
         for _ in range(N):
-            read = streamed if stream else whole
+            read = read_streamed if stream else read_plain
             assert await read(client, url) == ANSWER
 
 
-async def whole(client: httpx.AsyncClient, url: str) -> str:
-    """A plain answer."""
-    reply = await client.post(url, json=BODY)
-    content: str = reply.json()["choices"][0]["message"]["content"]
+async def read_plain(client: httpx.AsyncClient, url: str) -> str:
+    """Return an answer without streaming."""
+    response = await client.post(url, json=BODY)
+    content: str = response.json()["choices"][0]["message"]["content"]
     return content
 
 
-async def streamed(client: httpx.AsyncClient, url: str) -> str:
-    """A streamed answer."""
-    pieces: list[str] = []
+async def read_streamed(client: httpx.AsyncClient, url: str) -> str:
+    """Return a streamed answer."""
+    texts: list[str] = []
     options = {"stream": True, "stream_options": {"include_usage": True}}
-    async with client.stream("POST", url, json=BODY | options) as reply:
-        async for line in reply.aiter_lines():
+    async with client.stream("POST", url, json=BODY | options) as response:
+        async for line in response.aiter_lines():
             data = line.removeprefix("data: ")
             if data and data != "[DONE]":
-                pieces += [choice["delta"].get("content", "") for choice in json.loads(data)["choices"]]
-    return "".join(pieces)
+                texts += [choice["delta"].get("content", "") for choice in json.loads(data)["choices"]]
+    return "".join(texts)
 
 
 @contextmanager
-def server() -> Iterator[str]:
-    """A model in a process of its own, so that its work is not measured; gives its URL."""
+def run_model() -> Iterator[str]:
+    """Run a model in a separate process, so that it is not measured; yields its URL."""
     command = [sys.executable, "-m", "tests.benchmarks.bench_inference"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -134,7 +134,7 @@ def server() -> Iterator[str]:
 
 
 class _Model(asyncio.Protocol):
-    """Answers whatever is posted, at once."""
+    """Answers every POST immediately."""
 
     def __init__(self) -> None:
         self._received = b""
@@ -149,11 +149,13 @@ class _Model(asyncio.Protocol):
         if separator and len(body) >= length:
             self._received = b""
             assert isinstance(self._transport, asyncio.Transport)
-            self._transport.write(STREAM if b'"stream":true' in body.replace(b" ", b"") else completion_response(ANSWER))
+            self._transport.write(
+                STREAM if b'"stream":true' in body.replace(b" ", b"") else completion_response(ANSWER)
+            )
 
 
 def _chunked(body: bytes) -> bytes:
-    """As a stream on a connection that is kept: a chunk for each event."""
+    """Encode each event as one chunk, as on a persistent connection."""
     events = [event + b"\n\n" for event in body.split(b"\n\n") if event]
     return b"".join(b"%x\r\n%s\r\n" % (len(event), event) for event in events) + b"0\r\n\r\n"
 
@@ -163,11 +165,11 @@ STREAM = HEAD + _chunked(streamed_answer(word if word == "Thought:" else f" {wor
 
 
 async def _serve() -> None:
-    listening = await asyncio.get_running_loop().create_server(_Model, "127.0.0.1", 0)
-    port = listening.sockets[0].getsockname()[1]
+    listener = await asyncio.get_running_loop().create_server(_Model, "127.0.0.1", 0)
+    port = listener.sockets[0].getsockname()[1]
     sys.stdout.write(f"http://127.0.0.1:{port}/v1/chat/completions\n")
     sys.stdout.flush()
-    await listening.serve_forever()
+    await listener.serve_forever()
 
 
 if __name__ == "__main__":

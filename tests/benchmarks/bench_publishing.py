@@ -1,4 +1,4 @@
-"""What announcing costs an episode: the same batch with a broker that gets everything, and with no publisher at all."""
+"""CPU of publishing per episode: the same batch with a broker, and without a publisher."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from runner.batch.batch import Batch
 from runner.batch.spec import BatchSpec
-from runner.batch.state_dir import Workspace
+from runner.batch.workspace import Workspace
 from runner.bus.address import BusAddress
 from runner.cli.event_thread import EventThread
 from runner.events.subjects import DurableNames
@@ -22,14 +22,14 @@ from tests.support.nats_server import NatsServer
 
 N_EPISODES = 20
 N_PAIRS = 2 * PAIRS
-"""Many short ones: the speed of a shared machine changes by more than what is measured."""
+"""Many short pairs, because the speed of a shared machine varies by more than the measured difference."""
 
 
 def run() -> list[Row]:
-    """CPU seconds of this process per batch, from its start until the broker has acknowledged its last event.
+    """Measure CPU seconds of this process per batch, until the broker has acknowledged the last event.
 
-    With publishing these include the publisher's thread, live items and all; connecting is left out, which a process
-    does once. Episodes are BabyAI's with random actions, the cheapest there are: any model makes the ratio smaller.
+    Publishing includes the publisher's thread and live items, but not the connection. BabyAI with random actions is the
+    cheapest episode; with a model the ratio is smaller.
     """
     with tempfile.TemporaryDirectory() as folder, NatsServer(Path(folder) / "nats") as server:
         workspace = Workspace(Path(folder) / "data", node="bench", profile="bench")
@@ -39,13 +39,13 @@ def run() -> list[Row]:
         workspace.close()
     measured = ratio_of(*zip(*pairs[1:], strict=True))
     q1, added_ms, q3 = quartiles([(on - off) / N_EPISODES * 1e3 for on, off in pairs[1:]])
-    least_on, least_off = (min(side) / N_EPISODES * 1e3 for side in zip(*pairs[1:], strict=True))
+    min_on, min_off = (min(side) / N_EPISODES * 1e3 for side in zip(*pairs[1:], strict=True))
     return [
         Row.of_ratio(f"CPU per episode, publishing / not ({N_PAIRS} pairs)", measured, at_most=1.10),
         Row("CPU that publishing adds to an episode", f"{added_ms:.2f} ms ({q1:.2f}-{q3:.2f})"),
         Row(
-            "CPU per episode while the machine was quietest",
-            f"{least_on:.1f} ms / {least_off:.1f} ms, {least_on / least_off:.2f}x",
+            "CPU per episode, minimum of all pairs",
+            f"{min_on:.1f} ms / {min_off:.1f} ms, {min_on / min_off:.2f}x",
         ),
     ]
 
@@ -59,15 +59,17 @@ def _pair(spec: BatchSpec, workspace: Workspace, address: BusAddress, *, on_firs
 
 
 def _with_publishing(spec: BatchSpec, workspace: Workspace, address: BusAddress) -> float:
-    place = sink_key(Sink("egress", lambda: address)) or ""
+    key = sink_key(Sink("egress", lambda: address)) or ""
     with _publisher(workspace, address) as (recorder, event_thread):
 
         def play() -> None:
-            recorder.record_batch(Batch(spec, workspace, observers=[event_thread], on_record=recorder.record_episode).run())
-            _until_sent(recorder, place)
+            recorder.record_batch(
+                Batch(spec, workspace, observers=[event_thread], on_record=recorder.record_episode).run()
+            )
+            _wait_until_sent(recorder, key)
 
         recorder.record_status("running")
-        _until_sent(recorder, place)
+        _wait_until_sent(recorder, key)
         return seconds(play)
 
 
@@ -82,7 +84,7 @@ def _publisher(workspace: Workspace, address: BusAddress) -> Iterator[tuple[Even
         recorder.close()
 
 
-def _until_sent(recorder: EventRecorder, place: str) -> None:
+def _wait_until_sent(recorder: EventRecorder, key: str) -> None:
     recorder.flush()
-    while recorder.outbox.has_pending([place]):
+    while recorder.outbox.has_pending([key]):
         time.sleep(0.05)

@@ -1,4 +1,4 @@
-"""What a span costs with its export, against the OpenTelemetry SDK's with the in-memory exporter."""
+"""CPU of a span with its export, compared with the OpenTelemetry SDK and its in-memory exporter."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ N_SPANS = N_EPISODES * N_STEPS * 2
 PAIRS = 15
 
 
-def work(tracer: Tracer) -> None:
-    """The spans of one episode: two to a step, nested, each with three attributes."""
+def record_spans(tracer: Tracer) -> None:
+    """Record one episode: two nested spans per step, with three attributes each."""
     for index in range(N_STEPS):
         with tracer.span("timestep", "timestep", index=index, semantic="timestep") as step:
             with tracer.span("env.step", "environment", index=index, semantic="environment") as inner:
@@ -28,22 +28,22 @@ def work(tracer: Tracer) -> None:
             step.set_attribute("reward", 0.5)
 
 
-def exported(trace: PerfettoFile) -> None:
-    """Episodes with both collectors, the trace being written after each."""
+def record_and_export(trace: PerfettoFile) -> None:
+    """Record episodes with both collectors; write the trace after each episode."""
     for _ in range(N_EPISODES):
         perfetto = trace.for_track("slot 0")
-        work(Tracer("full", [SpanList(), perfetto]))
+        record_spans(Tracer("full", [SpanList(), perfetto]))
         perfetto.flush()
 
 
-def recorded() -> None:
-    """Episodes whose spans go nowhere."""
+def record_only() -> None:
+    """Record episodes without a collector."""
     for _ in range(N_EPISODES):
-        work(Tracer("full"))
+        record_spans(Tracer("full"))
 
 
-def opentelemetry() -> Callable[[], None]:
-    """The same episodes by the SDK, which has no category to set."""
+def opentelemetry_episodes() -> Callable[[], None]:
+    """Return a function that records the same episodes with the SDK, which has no categories."""
     exporter = InMemorySpanExporter()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
@@ -64,11 +64,11 @@ def opentelemetry() -> Callable[[], None]:
 def run() -> list[Row]:
     with tempfile.TemporaryDirectory() as folder:
         trace = PerfettoFile(Path(folder) / "bench.pftrace")
-        measured = ratio(lambda: exported(trace), opentelemetry(), pairs=PAIRS)
-    alone = min(seconds(recorded) for _ in range(PAIRS))
+        measured = ratio(lambda: record_and_export(trace), opentelemetry_episodes(), pairs=PAIRS)
+    alone = min(seconds(record_only) for _ in range(PAIRS))
     return [
-        Row.of_ratio("a span with its export against OpenTelemetry's, CPU", measured, at_most=0.5),
+        Row.of_ratio("a span with its export / OpenTelemetry's, CPU", measured, at_most=0.5),
         Row("a span with its export, CPU", f"{measured.a_median / N_SPANS * 1e6:.2f} µs"),
         Row("OpenTelemetry's, CPU", f"{measured.b_median / N_SPANS * 1e6:.2f} µs"),
-        Row("a span without export, CPU, best of all runs", f"{alone / N_SPANS * 1e6:.2f} µs", "aim: 3 µs"),
+        Row("a span without export, CPU, best of all runs", f"{alone / N_SPANS * 1e6:.2f} µs", "target: 3 µs"),
     ]

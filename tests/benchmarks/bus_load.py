@@ -1,8 +1,8 @@
-"""Puts a load on a bus: what a node says while it plays, or messages of somebody else; a process of its own.
+"""Publishes a load on a bus, from a separate process: live items as a node does, or messages of another application.
 
 python -m tests.benchmarks.bus_load live|foreign URL RATE SECONDS
 
-Begins when a line comes in, and prints what it got done as JSON.
+Starts when it reads a line, and prints a ``LoadReport`` as JSON.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from ulid import ULID
 from runner.bus.address import BusAddress
 from runner.publish.live_publisher import LivePublisher
 from runner.publish.sink import Sink, SinkConnection
-from tests.benchmarks.synthetic_episodes import n_items, played
+from tests.benchmarks.synthetic_episodes import n_items, synthetic_items
 
 NODE: Final = "load"
 READY: Final = "ready"
-TURN_S: Final = 0.01
+INTERVAL_S: Final = 0.01
 WAIT_S: Final = 30
 FOREIGN: Final = [
-    (f"plant.line{line}.{what}", payload)
+    (f"plant.line{line}.{kind}", payload)
     for line in range(8)
-    for what, payload in (
+    for kind, payload in (
         ("temperature", b'{"celsius": 71.25, "sensor": "t-%d"}' % line),
         ("log", b"2026-05-01 14:30:00 WARN bearing 7 \x1b[31mhot\x1b[0m " * 4),
         ("frame", bytes(range(256)) * 2),
@@ -42,13 +42,14 @@ FOREIGN: Final = [
 ]
 
 
-class Sent(msgspec.Struct):
-    """What a load came to.
+class LoadReport(msgspec.Struct):
+    """Result of a load.
 
     Attributes:
-        n: items or messages that the server has taken; ``dropped`` ones were left out by the publisher.
-        seconds: from the first to the moment the server had the last one.
-        tenths: how many in each tenth of a second.
+        n: number of items or messages that the server received.
+        seconds: time from the first message until the server received the last one.
+        dropped: number of items that the publisher dropped.
+        tenths: number of messages in each tenth of a second.
     """
 
     n: int
@@ -61,35 +62,35 @@ class Sent(msgspec.Struct):
         return self.n / self.seconds
 
 
-async def live(url: str, rate: float, seconds: float) -> Sent:
-    """What a node tells of the episodes it plays, by the publisher that a node has."""
+async def live(url: str, rate: float, seconds: float) -> LoadReport:
+    """Publish live items of synthetic episodes with a node's publisher."""
     sink_connection = SinkConnection(
         Sink("local", lambda: BusAddress(url), owned=True), client_name="load", on_state=lambda _: None
     )
     publisher = LivePublisher([sink_connection], node=NODE, boot=str(ULID()))
-    items = played(str(ULID()), NODE)
+    items = synthetic_items(str(ULID()), NODE)
 
     async def send(n: int) -> int:
-        told = 0
-        while told < n:
+        n_sent = 0
+        while n_sent < n:
             publisher(item := next(items))
-            told += n_items(item)
-        return told
+            n_sent += n_items(item)
+        return n_sent
 
     async with _running(sink_connection.run()):
         await asyncio.wait_for(sink_connection.up.wait(), WAIT_S)
-        await _told_to()
+        await _wait_for_start()
         async with _running(publisher.run()):
-            started, tenths = await _paced(rate, seconds, send)
+            started, tenths = await _send_at_rate(rate, seconds, send)
         await publisher.flush()
-        assert sink_connection.client is not None, "the server has gone"
+        assert sink_connection.client is not None, "the connection was lost"
         await sink_connection.client.flush(WAIT_S)
         (dropped,) = publisher.dropped
-        return Sent(sum(tenths) - dropped, time.perf_counter() - started, dropped, tenths)
+        return LoadReport(sum(tenths) - dropped, time.perf_counter() - started, dropped, tenths)
 
 
-async def foreign(url: str, rate: float, seconds: float) -> Sent:
-    """Messages one by one, of somebody who has never heard of us."""
+async def foreign(url: str, rate: float, seconds: float) -> LoadReport:
+    """Publish messages of another application, one by one."""
     client = await nats.connect(url)
     messages = itertools.cycle(FOREIGN)
 
@@ -98,16 +99,16 @@ async def foreign(url: str, rate: float, seconds: float) -> Sent:
             await client.publish(subject, payload)
         return n
 
-    await _told_to()
-    started, tenths = await _paced(rate, seconds, send)
+    await _wait_for_start()
+    started, tenths = await _send_at_rate(rate, seconds, send)
     await client.flush(WAIT_S)
-    sent = Sent(sum(tenths), time.perf_counter() - started, 0, tenths)
+    sent = LoadReport(sum(tenths), time.perf_counter() - started, 0, tenths)
     await client.close()
     return sent
 
 
-async def _paced(rate: float, seconds: float, send: Callable[[int], Awaitable[int]]) -> tuple[float, list[int]]:
-    """When it began, and how many were sent in each tenth of a second."""
+async def _send_at_rate(rate: float, seconds: float, send: Callable[[int], Awaitable[int]]) -> tuple[float, list[int]]:
+    """Return the start time and the number of messages sent in each tenth of a second."""
     started = time.perf_counter()
     tenths: list[int] = []
     n = 0
@@ -117,11 +118,11 @@ async def _paced(rate: float, seconds: float, send: Callable[[int], Awaitable[in
         tenths += [0] * (int(passed * 10) + 1 - len(tenths))
         tenths[-1] += sent
         n += sent
-        await asyncio.sleep(TURN_S)
+        await asyncio.sleep(INTERVAL_S)
     return started, tenths
 
 
-async def _told_to() -> None:
+async def _wait_for_start() -> None:
     sys.stdout.write(f"{READY}\n")
     sys.stdout.flush()
     await asyncio.to_thread(sys.stdin.readline)
@@ -138,7 +139,7 @@ async def _running(work: Coroutine[None, None, None]) -> AsyncIterator[None]:
 
 
 def main(kind: str, url: str, rate: str, seconds: str) -> None:
-    gc.disable()  # it does not last long, and what it makes does not refer to itself
+    gc.disable()  # the process is short-lived and creates no reference cycles
     sent = asyncio.run({"live": live, "foreign": foreign}[kind](url, float(rate), float(seconds)))
     sys.stdout.write(msgspec.json.encode(sent).decode() + "\n")
 

@@ -1,4 +1,4 @@
-"""A console under load: a broker, who publishes and the console in its terminal, and what is measured of them."""
+"""A console in a terminal, a broker and a load on it, with measurements."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ import msgspec
 import psutil
 
 from runner.bus.streams import DEFAULT_STREAMS, ensure_live_stream
-from tests.benchmarks.bus_load import READY, Sent
-from tests.benchmarks.counted_console import Counted
+from tests.benchmarks.bus_load import READY, LoadReport
+from tests.benchmarks.counted_console import ConsoleCounts
 from tests.support.nats_server import NatsServer
 from tests.support.publishing import nats_client
 from tests.support.terminal import Terminal
 
 COLUMNS, ROWS = 200, 50
 WAIT_S: Final = 60.0
-CALM_S: Final = 120.0
-LOOK_S, CALM, N_CALM = 0.5, 0.1, 8
-"""It is calm when in so many seconds it took not more than this share of a processor."""
+IDLE_TIMEOUT_S: Final = 120.0
+IDLE_CHECK_S, IDLE_CPU_SHARE, N_IDLE = 0.5, 0.1, 8
+"""The console is idle after ``N_IDLE`` intervals of ``IDLE_CHECK_S`` with less than this share of a CPU."""
 
-PRESS_S: Final = (0.05, 0.1)
-"""Seconds between two keys, at random: else they would keep step with what is drawn ten times a second."""
+KEY_INTERVAL_S: Final = (0.05, 0.1)
+"""Range of the random seconds between two keys; fixed intervals could synchronize with the repaints."""
 
-_MARK: Final = rb"\xe2\x96\xb8(?:\x1b\[[0-9;]*m|[^\w\x1b])*(%s)(?=[^\w])"
-"""The cursor, and a word at the beginning of its line."""
+_CURSOR: Final = rb"\xe2\x96\xb8(?:\x1b\[[0-9;]*m|[^\w\x1b])*(%s)(?=[^\w])"
+"""The cursor and a word at the beginning of its line."""
 
 
 class Load:
-    """A process that publishes, once it is told to."""
+    """A process that publishes a load once it is started."""
 
     def __init__(self, kind: str, url: str, rate: float, seconds: float) -> None:
-        words = [sys.executable, "-m", "tests.benchmarks.bus_load", kind, url, str(rate), str(seconds)]
-        self._process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        command = [sys.executable, "-m", "tests.benchmarks.bus_load", kind, url, str(rate), str(seconds)]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def __enter__(self) -> Self:
         assert self._line() == READY
@@ -54,15 +54,17 @@ class Load:
         self._process.kill()
         self._process.communicate()
 
-    def begin(self) -> None:
+    def start(self) -> None:
         assert self._process.stdin is not None
         self._process.stdin.write("\n")
         self._process.stdin.flush()
 
-    def sent(self) -> Sent:
-        """What it came to; waits for its end. One that ends without a word has sent nothing, which makes a run void."""
+    def wait(self) -> LoadReport:
+        """Wait for the end and return the report; an empty report makes the run void."""
         line = self._line()
-        return msgspec.json.decode(line, type=Sent) if line else Sent(n=0, seconds=1.0, dropped=0, tenths=[])
+        return (
+            msgspec.json.decode(line, type=LoadReport) if line else LoadReport(n=0, seconds=1.0, dropped=0, tenths=[])
+        )
 
     def _line(self) -> str:
         assert self._process.stdout is not None
@@ -70,25 +72,24 @@ class Load:
 
 
 @contextmanager
-def watching() -> Iterator[Watching]:
-    """The console in a terminal of its own, looking at a broker of its own."""
+def run_console() -> Iterator[MeasuredConsole]:
+    """Run a console on its own broker."""
     with tempfile.TemporaryDirectory() as folder, NatsServer(Path(folder)) as server:
-        asyncio.run(_keep_live(server))
+        asyncio.run(_ensure_live_stream(server))
         counts = Path(folder) / "counted"
         command = (sys.executable, "-m", "tests.benchmarks.counted_console", server.url, str(counts))
         with Terminal(*command, columns=COLUMNS, rows=ROWS) as terminal:
             terminal.wait_for("connected", WAIT_S)
-            yield Watching(terminal, server.url, counts)
+            yield MeasuredConsole(terminal, server.url, counts)
 
 
-async def _keep_live(server: NatsServer) -> None:
-    """As on a node's broker, whose streams are there before anything is said."""
+async def _ensure_live_stream(server: NatsServer) -> None:
     async with nats_client(server) as client:
         await ensure_live_stream(client.jetstream(), DEFAULT_STREAMS)
 
 
-class Watching:
-    """A console, seen from outside."""
+class MeasuredConsole:
+    """A console that is measured from outside its process."""
 
     def __init__(self, terminal: Terminal, url: str, counts: Path) -> None:
         self.url = url
@@ -98,103 +99,103 @@ class Watching:
 
     @property
     def cpu_s(self) -> float:
-        """Seconds of a processor it has taken."""
+        """CPU seconds used so far."""
         times = self._process.cpu_times()
         return times.user + times.system
 
     @property
-    def aside(self) -> tuple[float, float]:
-        """Seconds of a processor that processes of its own have taken, and megabytes they have."""
+    def child_usage(self) -> tuple[float, float]:
+        """CPU seconds and current memory in MB of the child processes."""
         children = self._process.children()
         times = [child.cpu_times() for child in children]
-        took_s = sum(each.user + each.system for each in times)
-        return took_s, sum(child.memory_info().rss for child in children) / (1 << 20)
+        cpu_s = sum(each.user + each.system for each in times)
+        return cpu_s, sum(child.memory_info().rss for child in children) / (1 << 20)
 
     @property
     def megabytes(self) -> float:
-        """The most memory it ever had."""
+        """Peak memory in MB."""
         (line,) = re.findall(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{self._process.pid}/status").read_text())
         return int(line) / 1024
 
     def signal(self, number: signal.Signals) -> None:
         self._process.send_signal(number)
 
-    def loaded(self, load: Load) -> Sent:
-        """Have it look at a load."""
+    def watch_load(self, load: Load) -> LoadReport:
+        """Run a load to its end."""
         with load:
-            load.begin()
-            return load.sent()
+            load.start()
+            return load.wait()
 
     def show_events(self) -> None:
-        """Its screen of events, the keys in the tree of subjects."""
+        """Open the events screen and focus the tree of subjects."""
         self._terminal.send("3")
-        self._terminal.wait_for("only what comes from now on", WAIT_S)
+        self._terminal.wait_for("showing only new messages", WAIT_S)
         self._terminal.send("t")
 
     def n_messages(self) -> int:
-        """How many that screen has seen, once it says nothing new."""
+        """Return the message count of the events screen, once it no longer changes."""
         self._terminal.wait_until_quiet(2.0)
         (number,) = re.findall(r"([\d,]+) messages ·", self._terminal.text)
         return int(number.replace(",", ""))
 
-    def until_calm(self) -> None:
-        """Until it has nothing to do any more."""
-        deadline, n_calm = time.perf_counter() + CALM_S, 0
+    def wait_until_idle(self) -> None:
+        """Wait until the console uses almost no CPU."""
+        deadline, n_idle = time.perf_counter() + IDLE_TIMEOUT_S, 0
         while time.perf_counter() < deadline:
             before = self.cpu_s
-            time.sleep(LOOK_S)
-            _ = self._terminal.text  # a console whose terminal takes nothing waits for it
-            n_calm = n_calm + 1 if self.cpu_s - before < CALM * LOOK_S else 0
-            if n_calm == N_CALM:
+            time.sleep(IDLE_CHECK_S)
+            _ = self._terminal.text  # reads the output, on which the console would block
+            n_idle = n_idle + 1 if self.cpu_s - before < IDLE_CPU_SHARE * IDLE_CHECK_S else 0
+            if n_idle == N_IDLE:
                 return
-        raise AssertionError(f"still at work after {CALM_S:.0f} s")
+        raise AssertionError(f"not idle after {IDLE_TIMEOUT_S:.0f} s")
 
-    def pressed(self, seconds: float, words: Sequence[str]) -> tuple[list[float], list[float]]:
-        """Press down and up in the focused list.
+    def measure_keys(self, seconds: float, words: Sequence[str]) -> tuple[list[float], list[float]]:
+        """Press down and up in the focused list, and measure CPU and response times.
 
         Args:
-            seconds: how long.
-            words: with which its first lines begin; other lists have a cursor, too.
+            seconds: duration.
+            words: first words of its lines, which distinguish it from other lists with a cursor.
 
         Returns:
-            Per cent of a processor in each second, and seconds per key until the line it goes to was marked.
+            CPU percentages of each second, and for each key the seconds until the cursor was painted on its line.
         """
-        marked = re.compile(_MARK % "|".join(words).encode())
-        _, here = self._answer("jg", marked, b"")
-        began = looked = time.perf_counter()
-        cpu_s, cpu, answers = self.cpu_s, list[float](), list[float]()
+        cursor = re.compile(_CURSOR % "|".join(words).encode())
+        _, line = self._response_time("jg", cursor, b"")
+        started = last_check = time.perf_counter()
+        cpu_s, cpu, responses = self.cpu_s, list[float](), list[float]()
         for key in itertools.cycle("jk"):
-            time.sleep(random.uniform(*PRESS_S))
-            answered, here = self._answer(key, marked, here)
-            answers.append(answered)
+            time.sleep(random.uniform(*KEY_INTERVAL_S))
+            response_s, line = self._response_time(key, cursor, line)
+            responses.append(response_s)
             now = time.perf_counter()
-            if now - looked >= 1.0:
+            if now - last_check >= 1.0:
                 before, cpu_s = cpu_s, self.cpu_s
-                cpu.append(100 * (cpu_s - before) / (now - looked))
-                looked = now
-            if now - began >= seconds:
+                cpu.append(100 * (cpu_s - before) / (now - last_check))
+                last_check = now
+            if now - started >= seconds:
                 break
-        return cpu, answers
+        return cpu, responses
 
-    def left(self) -> Counted:
-        """Leave it; what it has counted."""
+    def quit(self) -> ConsoleCounts:
+        """Quit the console and return its counts."""
         self._terminal.send("1")
         self._terminal.wait_for("Environments", WAIT_S)
         self._terminal.send("q")
         assert self._terminal.wait_exit(WAIT_S) == 0
-        return msgspec.json.decode(self._counts.read_bytes(), type=Counted)
+        return msgspec.json.decode(self._counts.read_bytes(), type=ConsoleCounts)
 
-    def _answer(self, keys: str, marked: re.Pattern[bytes], here: bytes) -> tuple[float, bytes]:
-        """Seconds until another line than ``here`` is marked, and which."""
+    def _response_time(self, keys: str, cursor: re.Pattern[bytes], line: bytes) -> tuple[float, bytes]:
+        """Return the seconds until the cursor is on another line than ``line``, and that line."""
         before = self._terminal.n_raw
-        found = here
+        current = line
 
         def moved() -> bool:
-            nonlocal found
-            found = ([here, *marked.findall(self._terminal.raw_from(before))])[-1]
-            return bool(found != here)
+            nonlocal current
+            current = ([line, *cursor.findall(self._terminal.raw_from(before))])[-1]
+            return bool(current != line)
 
         started = time.perf_counter()
         self._terminal.send(keys)
         self._terminal.wait_for(moved, WAIT_S)
-        return time.perf_counter() - started, found
+        return time.perf_counter() - started, current

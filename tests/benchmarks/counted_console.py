@@ -1,4 +1,4 @@
-"""The console as ``agentgym-tui watch --nats URL``, which at its end writes down what it has counted.
+"""``agentgym-tui watch --nats URL`` that writes its message counts to a file when it exits.
 
 python -m tests.benchmarks.counted_console URL FILE
 """
@@ -17,19 +17,19 @@ from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.terminal.run import run_console
 
 
-class Counted(msgspec.Struct):
-    """What a console has seen: live items, and messages of which it said that they were gone before they came."""
+class ConsoleCounts(msgspec.Struct):
+    """Received live items, and messages that were deleted from their stream before they were read."""
 
     n_items: int
-    n_gone: int
+    n_missed: int
 
 
-def counted(store: RunStore) -> Counted:
-    return Counted(store.n_items, sum(note.n for note in store.notices))
+def count(store: RunStore) -> ConsoleCounts:
+    return ConsoleCounts(store.n_items, sum(note.n for note in store.notices))
 
 
 if __name__ == "__main__":
     session = BusSession(LaunchOptions(None, None, None), url=sys.argv[1])
     code = run_console(Console(session), session)
-    Path(sys.argv[2]).write_bytes(msgspec.json.encode(counted(session.store)))
+    Path(sys.argv[2]).write_bytes(msgspec.json.encode(count(session.store)))
     sys.exit(code)

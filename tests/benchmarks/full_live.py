@@ -1,6 +1,6 @@
-"""The console in a real terminal while much is said on its bus: what is lost, what it costs, how long a key takes.
+"""A console in a real terminal under load: lost items, CPU, memory and response time.
 
-The load comes from a process of its own, whose rate is measured; where it fell short the run is void and repeated.
+The load comes from a separate process, whose rate is measured; a run with too low a rate is void and repeated.
 """
 
 from __future__ import annotations
@@ -11,31 +11,31 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 from typing import Final, NamedTuple
 
-from tests.benchmarks.bus_load import Sent
-from tests.benchmarks.console_under_load import Load, Watching, watching
+from tests.benchmarks.bus_load import LoadReport
+from tests.benchmarks.console_under_load import Load, MeasuredConsole, run_console
 from tests.benchmarks.measure import Row, quartiles
 from tests.benchmarks.synthetic_episodes import ENVS
 
 LIVE, FOREIGN = 50_000, 5_000
-"""Live items, and messages of others, in a second."""
+"""Live items and foreign messages per second."""
 
 SECONDS: Final = 10.0
-N_SEEN: Final = 1_000_000
+N_LIVE_ITEMS: Final = 1_000_000
 BEFORE_S, STOPPED_S, AFTER_S = 6.0, 20.0, 4.0
-LEAST_SHARE: Final = 0.97
-"""Of the wanted rate; with less a run is void."""
+MIN_RATE_SHARE: Final = 0.97
+"""Share of the target rate below which a run is void."""
 
-TRIES: Final = 3
+MAX_RUNS: Final = 3
 MAX_CPU, MAX_MEDIAN_MS, MAX_P99_MS, MAX_MB = 40.0, 10.0, 100.0, 120.0
-MAX_SLOWER: Final = 1.1
+MAX_SLOWDOWN: Final = 1.1
 BRANCHES: Final = ("plant", "line0")
-"""The first rows of the tree of subjects."""
+"""First rows of the tree of subjects."""
 
 
-class Measured(NamedTuple):
-    """What was measured while a load went on: per cent of a processor each second, seconds per key."""
+class Measurement(NamedTuple):
+    """Measurements during a load: CPU percentages of each second, and response seconds of each key."""
 
-    sent: Sent
+    sent: LoadReport
     cpu: list[float]
     keys: list[float]
 
@@ -45,46 +45,46 @@ def run() -> list[Row]:
 
 
 def _live() -> Iterator[Row]:
-    """A million items; those of the last seconds are measured."""
+    """Publish a million items and measure during the last seconds."""
     name = f"{LIVE:,} live items/s"
-    for _ in range(TRIES):
-        with watching() as console:
-            first = console.loaded(Load("live", console.url, LIVE, N_SEEN / LIVE - SECONDS))
-            before_s, _ = console.aside
-            measured = _measured(console, Load("live", console.url, LIVE, SECONDS), ENVS)
-            console.until_calm()
-            aside_s, aside_mb = console.aside
-            megabytes, counted = console.megabytes, console.left()
-        if _fast_enough(LIVE, first, measured.sent):
+    for _ in range(MAX_RUNS):
+        with run_console() as console:
+            first = console.watch_load(Load("live", console.url, LIVE, N_LIVE_ITEMS / LIVE - SECONDS))
+            before_s, _ = console.child_usage
+            measured = _measure(console, Load("live", console.url, LIVE, SECONDS), ENVS)
+            console.wait_until_idle()
+            child_s, child_mb = console.child_usage
+            megabytes, counts = console.megabytes, console.quit()
+        if _is_fast_enough(LIVE, first, measured.sent):
             break
     else:
         yield _void(name, LIVE, first, measured.sent)
         return
     sent = first.n + measured.sent.n
     dropped = first.dropped + measured.sent.dropped
-    lost = sent - counted.n_items
+    lost = sent - counts.n_items
     yield from _rows(name, measured)
-    aside = f"{100 * (aside_s - before_s) / SECONDS:.0f}%, {aside_mb:.0f} MB"
-    yield Row(f"{name}, process that reads large messages", aside)
+    child_usage = f"{100 * (child_s - before_s) / SECONDS:.0f}%, {child_mb:.0f} MB"
+    yield Row(f"{name}, process that reads large messages", child_usage)
     yield Row(f"{name}, lost beyond {dropped:,} dropped, of {sent:,}", f"{lost:,}", "0", lost == 0)
-    yield _bounded(f"memory after {counted.n_items:,} items", megabytes, MAX_MB, "{:.0f} MB")
+    yield _bounded(f"memory after {counts.n_items:,} items", megabytes, MAX_MB, "{:.0f} MB")
 
 
 def _foreign(screen: str) -> Iterator[Row]:
-    """Messages that mean nothing to us, one by one."""
+    """Publish messages of another application."""
     name = f"{FOREIGN:,} foreign messages/s, {screen}"
-    for _ in range(TRIES):
-        with watching() as console:
+    for _ in range(MAX_RUNS):
+        with run_console() as console:
             if screen == "the events screen":
                 console.show_events()
-                measured = _measured(console, Load("foreign", console.url, FOREIGN, SECONDS), BRANCHES)
-                console.until_calm()
+                measured = _measure(console, Load("foreign", console.url, FOREIGN, SECONDS), BRANCHES)
+                console.wait_until_idle()
                 lost = measured.sent.n - console.n_messages()
             else:
-                console.loaded(Load("live", console.url, LIVE / 2, SECONDS / 2))
-                measured = _measured(console, Load("foreign", console.url, FOREIGN, SECONDS), ENVS)
+                console.watch_load(Load("live", console.url, LIVE / 2, SECONDS / 2))
+                measured = _measure(console, Load("foreign", console.url, FOREIGN, SECONDS), ENVS)
                 lost = None
-        if _fast_enough(FOREIGN, measured.sent):
+        if _is_fast_enough(FOREIGN, measured.sent):
             break
     else:
         yield _void(name, FOREIGN, measured.sent)
@@ -95,72 +95,75 @@ def _foreign(screen: str) -> Iterator[Row]:
 
 
 def _stopped() -> Iterator[Row]:
-    """A console that is stopped under load, and goes on later."""
+    """Stop the console under load and continue it later."""
     name = f"console stopped for {STOPPED_S:.0f} s"
-    for _ in range(TRIES):
-        with watching() as console, Load("live", console.url, LIVE, BEFORE_S + STOPPED_S + AFTER_S) as load:
-            load.begin()
+    for _ in range(MAX_RUNS):
+        with run_console() as console, Load("live", console.url, LIVE, BEFORE_S + STOPPED_S + AFTER_S) as load:
+            load.start()
             time.sleep(BEFORE_S)
             console.signal(signal.SIGSTOP)
             time.sleep(STOPPED_S)
             console.signal(signal.SIGCONT)
-            continued = time.perf_counter()
-            sent = load.sent()
-            console.until_calm()
-            took = time.perf_counter() - continued
-            counted = console.left()
-        if _fast_enough(LIVE, sent):
+            resumed = time.perf_counter()
+            sent = load.wait()
+            console.wait_until_idle()
+            catch_up_s = time.perf_counter() - resumed
+            counts = console.quit()
+        if _is_fast_enough(LIVE, sent):
             break
     else:
         yield _void(name, LIVE, sent)
         return
     before, during = (median(part) for part in _tenths(sent))
-    slower = before / max(during, 1)
+    slowdown = before / max(during, 1)
     yield Row(
-        f"{name}: who publishes, rate before / during", f"{slower:.2f}x", f"<= {MAX_SLOWER}x", slower <= MAX_SLOWER
+        f"{name}: publisher, rate before / during", f"{slowdown:.2f}x", f"<= {MAX_SLOWDOWN}x", slowdown <= MAX_SLOWDOWN
     )
-    yield Row(f"{name}: dropped by who publishes", f"{sent.dropped:,}", "0", sent.dropped == 0)
-    lost = sent.n - counted.n_items
-    yield Row(f"{name}: caught up, {counted.n_items:,} of {sent.n:,} items", f"{took:.1f} s")
-    said = f"{counted.n_gone:,} messages left their stream before they were read"
-    yield Row(f"{name}: what it says of {lost:,} items it lacks", said, "", bool(counted.n_gone) == bool(lost))
+    yield Row(f"{name}: dropped by the publisher", f"{sent.dropped:,}", "0", sent.dropped == 0)
+    lost = sent.n - counts.n_items
+    yield Row(f"{name}: caught up, {counts.n_items:,} of {sent.n:,} items", f"{catch_up_s:.1f} s")
+    reported = f"{counts.n_missed:,} messages were deleted from their stream before they were read"
+    yield Row(f"{name}: report of {lost:,} lost items", reported, "", bool(counts.n_missed) == bool(lost))
 
 
-def _tenths(sent: Sent) -> tuple[list[int], list[int]]:
-    """Those before the stop and those during it."""
+def _tenths(sent: LoadReport) -> tuple[list[int], list[int]]:
+    """Return the tenths before and during the stop."""
     stop, end = round(10 * BEFORE_S), round(10 * (BEFORE_S + STOPPED_S))
     return sent.tenths[10:stop], sent.tenths[stop:end]
 
 
-def _measured(console: Watching, load: Load, words: Sequence[str]) -> Measured:
-    """Keys all the time while a load goes on."""
+def _measure(console: MeasuredConsole, load: Load, words: Sequence[str]) -> Measurement:
+    """Press keys during a load."""
     with load:
-        load.begin()
-        cpu, keys = console.pressed(SECONDS - 0.5, words)
-        return Measured(load.sent(), cpu, keys)
+        load.start()
+        cpu, keys = console.measure_keys(SECONDS - 0.5, words)
+        return Measurement(load.wait(), cpu, keys)
 
 
-def _rows(name: str, measured: Measured) -> Iterator[Row]:
+def _rows(name: str, measured: Measurement) -> Iterator[Row]:
     low, cpu, high = quartiles(measured.cpu)
     ordered = [1e3 * key for key in sorted(measured.keys)]
-    q1, middle, q3 = quartiles(ordered)
-    late = ordered[min(round(0.99 * len(ordered)), len(ordered) - 1)]
+    q1, median_ms, q3 = quartiles(ordered)
+    p99 = ordered[min(round(0.99 * len(ordered)), len(ordered) - 1)]
     yield Row(f"{name}, published", f"{measured.sent.rate:,.0f}/s")
     yield _bounded(f"{name}, CPU ({low:.0f}-{high:.0f})", cpu, MAX_CPU, "{:.0f}%")
-    yield _bounded(f"{name}, key to paint, median ({q1:.1f}-{q3:.1f})", middle, MAX_MEDIAN_MS, "{:.1f} ms")
-    yield _bounded(f"{name}, key to paint, p99 of {len(ordered)}", late, MAX_P99_MS, "{:.0f} ms")
+    yield _bounded(f"{name}, key to paint, median ({q1:.1f}-{q3:.1f})", median_ms, MAX_MEDIAN_MS, "{:.1f} ms")
+    yield _bounded(f"{name}, key to paint, p99 of {len(ordered)}", p99, MAX_P99_MS, "{:.0f} ms")
 
 
-def _bounded(name: str, value: float, bound: float, shown: str) -> Row:
-    return Row(name, shown.format(value), f"<= {shown.format(bound)}", value <= bound)
+def _bounded(name: str, value: float, bound: float, template: str) -> Row:
+    return Row(name, template.format(value), f"<= {template.format(bound)}", value <= bound)
 
 
-def _fast_enough(rate: float, *sent: Sent) -> bool:
-    return all(each.rate >= LEAST_SHARE * rate for each in sent)
+def _is_fast_enough(rate: float, *sent: LoadReport) -> bool:
+    return all(each.rate >= MIN_RATE_SHARE * rate for each in sent)
 
 
-def _void(name: str, rate: float, *sent: Sent) -> Row:
+def _void(name: str, rate: float, *sent: LoadReport) -> Row:
     rates = ", ".join(f"{each.rate:,.0f}" for each in sent)
     return Row(
-        f"{name}: void, the load fell short {TRIES} times", f"{rates}/s", f">= {LEAST_SHARE * rate:,.0f}/s", False
+        f"{name}: void, the load was too slow {MAX_RUNS} times",
+        f"{rates}/s",
+        f">= {MIN_RATE_SHARE * rate:,.0f}/s",
+        False,
     )

@@ -1,4 +1,4 @@
-"""How benchmarks measure and report: ratios of interleaved pairs, never two absolute times taken apart."""
+"""Measurement and report: ratios of interleaved pairs, because absolute times vary between runs."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from rich.table import Table
 
 PAIRS = 9
-"""How many pairs a ratio takes, at least."""
+"""Minimum number of pairs of a ratio."""
 
 
 @dataclass(frozen=True)
 class Ratio:
-    """How much longer ``a`` takes than ``b``: quartiles over the pairs, and the median seconds of each side."""
+    """Time of ``a`` divided by that of ``b``: quartiles over the pairs, and the median seconds of each side."""
 
     median: float
     q1: float
@@ -30,7 +30,7 @@ class Ratio:
 
 @dataclass(frozen=True)
 class Row:
-    """A line of the report; ``ok`` is None where there is no bound."""
+    """A row of the report; ``ok`` is None without a bound."""
 
     name: str
     value: str
@@ -39,12 +39,12 @@ class Row:
 
     @classmethod
     def of_ratio(cls, name: str, measured: Ratio, *, at_most: float) -> Row:
-        """A ratio and its bound, which holds for the median."""
+        """Return the row of a ratio; the bound applies to the median."""
         return cls(name, str(measured), f"<= {at_most:g}x", measured.median <= at_most)
 
 
 def seconds(work: Callable[[], object], clock: Callable[[], float] = time.process_time) -> float:
-    """How long one call takes, starting with nothing for the garbage collector to do."""
+    """Return the seconds of one call, after a garbage collection."""
     gc.collect()
     started = clock()
     work()
@@ -58,16 +58,16 @@ def ratio(
     pairs: int = PAIRS,
     clock: Callable[[], float] = time.process_time,
 ) -> Ratio:
-    """Time ``a`` against ``b`` in interleaved pairs, each second one in the opposite order, after one warm-up of both.
+    """Time ``a`` against ``b`` in interleaved pairs with alternating order, after one warm-up call of each.
 
     Args:
-        a: what is judged; one call has to take long enough for the clock, some milliseconds.
-        b: what it is measured against.
-        pairs: how many of them, at least ``PAIRS``.
+        a: function to measure; a call must take some milliseconds.
+        b: function to compare with.
+        pairs: number of pairs, at least ``PAIRS``.
         clock: ``time.process_time`` for CPU, ``time.perf_counter`` for wall time, both in seconds.
     """
     if pairs < PAIRS:
-        raise ValueError(f"{pairs} pairs say too little, take at least {PAIRS}")
+        raise ValueError(f"{pairs} pairs are too few; use at least {PAIRS}")
     a()
     b()
     timed: list[tuple[float, float]] = []
@@ -81,21 +81,21 @@ def ratio(
 
 
 def ratio_of(a: Sequence[float], b: Sequence[float]) -> Ratio:
-    """The ratio of two sides that were measured in interleaved pairs."""
+    """Return the ratio of two sides that were measured in interleaved pairs."""
     q1, median, q3 = quartiles([one / other for one, other in zip(a, b, strict=True)])
     return Ratio(median, q1, q3, statistics.median(a), statistics.median(b))
 
 
 def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
-    """The first quartile, the median and the third quartile."""
+    """Return the first quartile, the median and the third quartile."""
     q1, median, q3 = statistics.quantiles(values, n=4, method="inclusive")
     return q1, median, q3
 
 
 def table(rows: Sequence[Row]) -> Table:
-    """The report."""
+    """Return the report as a table."""
     result = Table("benchmark", "measured", "bound", "")
     for row in rows:
-        verdict = {None: "", True: "[green]ok[/]", False: "[bold red]MISSED[/]"}[row.ok]
-        result.add_row(row.name, row.value, row.bound, verdict)
+        status = {None: "", True: "[green]ok[/]", False: "[bold red]MISSED[/]"}[row.ok]
+        result.add_row(row.name, row.value, row.bound, status)
     return result

@@ -1,4 +1,4 @@
-"""What episodes tell while they are played, made up: as many as one likes, side by side, without end."""
+"""Live items of endless synthetic episodes that run in parallel."""
 
 from __future__ import annotations
 
@@ -29,33 +29,36 @@ from runner.types import (
 )
 
 ENVS: Final = ("Maze", "BabyAI", "TextCraft", "Wordle", "ALFWorld", "SQLGym", "WebShop", "Academia")
-N_PLAYED: Final = 32
-"""Episodes at a time."""
+N_PARALLEL: Final = 32
+"""Number of parallel episodes."""
 
-N_ROUNDS, N_SPANS, N_TOKENS = 100, 5, 14
-"""Rounds of an episode; spans and pieces of text of a round, which are 20 items with its step."""
+N_STEPS, N_SPANS, N_TOKENS = 100, 5, 14
+"""Steps of an episode; spans and stream deltas of a step, which are 20 items with the step itself."""
 
-_SAID: Final = [f"so the {piece}th wall is behind me and " for piece in range(N_TOKENS - 1)]
-_PIECES: Final = [StreamDelta(endpoint="local", model="load-7b"), *(StreamDelta(text=said, n=9, ttft_s=0.05) for said in _SAID)]
-_STEP: Final = ("timestep", "agent.act", "get_tool_schemas", "parse", "env.step")
+_TEXTS: Final = [f"so the {number}th wall is behind me and " for number in range(N_TOKENS - 1)]
+_DELTAS: Final = [
+    StreamDelta(endpoint="local", model="load-7b"),
+    *(StreamDelta(text=text, n=9, ttft_s=0.05) for text in _TEXTS),
+]
+_SPAN_NAMES: Final = ("timestep", "agent.act", "get_tool_schemas", "parse", "env.step")
 _GOAL: Final = "The goal is at position 8, 6. Your current position is at position 1, {}. There are walls "
 _SIDES: Final = ("to your left, above you, below you.", "above you, below you.", "to your left.", "around you.")
 
 
-def played(batch_id: str, node: str) -> Iterator[Item]:
-    """The items of episodes that take turns; where one ends the next begins."""
+def synthetic_items(batch_id: str, node: str) -> Iterator[Item]:
+    """Yield the items of parallel episodes in turn; a new episode replaces each that ends."""
     numbers = itertools.count()
-    episodes = [_episode(next(numbers), batch_id, node) for _ in range(N_PLAYED)]
+    episodes = [_episode(next(numbers), batch_id, node) for _ in range(N_PARALLEL)]
     while True:
-        for place, episode in enumerate(episodes):
+        for slot, episode in enumerate(episodes):
             if (item := next(episode, None)) is not None:
                 yield item
             else:
-                episodes[place] = _episode(next(numbers), batch_id, node)
+                episodes[slot] = _episode(next(numbers), batch_id, node)
 
 
 def n_items(item: Item) -> int:
-    """As how many it goes out."""
+    """Number of published messages."""
     return len(item.spans) if isinstance(item, SpansClosed) else 1
 
 
@@ -72,31 +75,33 @@ def _episode(number: int, batch_id: str, node: str) -> Iterator[Item]:
         model="load-7b",
         started_at=_now(),
     )
-    known, seq = header.episode_id, itertools.count(1)
-    yield EpisodeStarted(at=_now(), episode_id=known, seq=0, header=header)
+    episode_id, seq = header.episode_id, itertools.count(1)
+    yield EpisodeStarted(at=_now(), episode_id=episode_id, seq=0, header=header)
     steps: list[TimeStep] = []
-    for index in range(N_ROUNDS):
-        for piece in _PIECES:
-            yield TokensStreamed(at=_now(), episode_id=known, seq=next(seq), step=index, delta=piece)
+    for index in range(N_STEPS):
+        for delta in _DELTAS:
+            yield TokensStreamed(at=_now(), episode_id=episode_id, seq=next(seq), step=index, delta=delta)
         first, *_ = [next(seq) for _ in range(N_SPANS)]
-        yield SpansClosed(at=_now(), episode_id=known, seq=first, spans=_spans(index))
+        yield SpansClosed(at=_now(), episode_id=episode_id, seq=first, spans=_spans(index))
         steps.append(_step(index))
-        yield TimestepPlayed(at=_now(), episode_id=known, seq=next(seq), step=steps[-1])
-    trajectory = Trajectory(episode_id=known, timesteps=steps, outcome=Outcome.SUCCESS, success=True, duration_s=0.3)
-    yield EpisodeEnded(at=_now(), episode_id=known, seq=next(seq), trajectory=trajectory)
+        yield TimestepPlayed(at=_now(), episode_id=episode_id, seq=next(seq), step=steps[-1])
+    trajectory = Trajectory(
+        episode_id=episode_id, timesteps=steps, outcome=Outcome.SUCCESS, success=True, duration_s=0.3
+    )
+    yield EpisodeEnded(at=_now(), episode_id=episode_id, seq=next(seq), trajectory=trajectory)
 
 
 @cache
 def _step(index: int) -> TimeStep:
-    said = _GOAL.format(index) + _SIDES[index % 4]
-    text = "".join(_SAID)
+    observation = _GOAL.format(index) + _SIDES[index % 4]
+    text = "".join(_TEXTS)
     return TimeStep(
         index=index,
-        chats=[[{"role": "user", "content": said}, {"role": "assistant", "content": text}]],
+        chats=[[{"role": "user", "content": observation}, {"role": "assistant", "content": text}]],
         action=Action(text, [ToolCall("call_0", "move", '{"direction": "right"}')]),
-        observation=[{"role": "user", "content": said}],
-        reward=0.0 if index < N_ROUNDS - 1 else 1.0,
-        done=index == N_ROUNDS - 1,
+        observation=[{"role": "user", "content": observation}],
+        reward=0.0 if index < N_STEPS - 1 else 1.0,
+        done=index == N_STEPS - 1,
         available_tool_schemas=[],
         model_s=0.8,
         env_s=0.002,
@@ -122,7 +127,7 @@ def _spans(index: int) -> list[Span]:
             end_ns=started + 900_000_000 - number * 1_000_000,
             attributes={"semantic": "environment"},
         )
-        for number, name in enumerate(_STEP)
+        for number, name in enumerate(_SPAN_NAMES)
     ]
 
 

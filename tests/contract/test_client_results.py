@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from runner import plugins
-from runner.agents.model.calls import parse_reply
+from runner.agents.model.action_text import action_style
 from runner.agents.model.conversation import strip_thinking
-from runner.agents.model.parsing import action_style
+from runner.agents.model.reply_parsing import parse_reply
 from runner.types import Action, Message
 from tests.support.recordings import RECORDINGS_FOLDER
 

@@ -13,8 +13,8 @@ import pytest
 
 from runner.batch.batch import Batch
 from runner.batch.spec import BatchSpec
-from runner.batch.state_dir import Workspace
-from runner.cli import main, run_command, signals
+from runner.batch.workspace import Workspace
+from runner.cli import dispatch, main, signals
 from runner.cli.signals import SignalHandler
 from tests.support.command import environ_with_environments, run_agentgym
 
@@ -103,5 +103,5 @@ def test_an_interrupt_outside_a_run_exits_130(monkeypatch: pytest.MonkeyPatch) -
     def interrupted(options: object) -> int:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(run_command, "_dispatch", interrupted)
+    monkeypatch.setattr(dispatch, "_dispatch", interrupted)
     assert main(["--list-envs"]) == 130

@@ -10,7 +10,7 @@ import pytest
 
 from runner.batch.batch import Batch
 from runner.batch.spec import BatchSpec
-from runner.batch.state_dir import Workspace
+from runner.batch.workspace import Workspace
 from runner.config import load_profile
 from runner.types import Limits, Outcome
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 from runner.envs.babyai import BabyAI
 from runner.types import Action
+from tests.support.recordings import RECORDINGS_FOLDER
 
-RECORDINGS = Path(__file__).parents[3] / "shared" / "agentgym-wire"
 CHANGED_LEVELS = {3, 35, 36}
 """GoToObjS6, SynthLoc and SynthSeq are drawn differently since minigrid 3.2."""
 
@@ -27,15 +26,15 @@ class Exchange(NamedTuple):
     done: bool
 
 
-def recorded(name: str) -> list[Exchange]:
+def load_observations(name: str) -> list[Exchange]:
     """Return the exchanges of a file that carry an observation."""
-    path = RECORDINGS / name
-    if not RECORDINGS.is_dir():
-        pytest.skip(f"no recordings: {RECORDINGS} is missing")
-    return list(_exchanges(path.read_text(encoding="utf-8").splitlines()))
+    path = RECORDINGS_FOLDER / name
+    if not RECORDINGS_FOLDER.is_dir():
+        pytest.skip(f"no recordings: {RECORDINGS_FOLDER} is missing")
+    return list(_observations(path.read_text(encoding="utf-8").splitlines()))
 
 
-def _exchanges(lines: list[str]) -> Iterator[Exchange]:
+def _observations(lines: list[str]) -> Iterator[Exchange]:
     for line in lines:
         record = json.loads(line)
         request, reply = record["request"], record["response"]["body"]
@@ -51,10 +50,10 @@ def step(env: BabyAI, text: str) -> tuple[str, float, bool]:
     return str(chat[0]["content"]), reward, done
 
 
-def test_recorded_episodes_replay() -> None:
+def test_recorded_episodes_are_reproduced() -> None:
     env = BabyAI(mode="compat")
     compared = 0
-    for exchange in recorded("babyai.jsonl"):
+    for exchange in load_observations("babyai.jsonl"):
         task = int(exchange.body.get("data_idx", env.task_index))
         if task % 40 in CHANGED_LEVELS:
             continue
@@ -67,11 +66,11 @@ def test_recorded_episodes_replay() -> None:
     assert compared == 8
 
 
-def test_every_recorded_level_opens_with_the_recorded_text() -> None:
+def test_every_level_starts_with_the_recorded_observation() -> None:
     env = BabyAI()
     resets = {
         int(exchange.body["data_idx"]): exchange.observation
-        for exchange in recorded("babyai_late.jsonl")
+        for exchange in load_observations("babyai_late.jsonl")
         if exchange.path == "/reset"
     }
     assert resets.keys() == set(range(40))
@@ -79,26 +78,26 @@ def test_every_recorded_level_opens_with_the_recorded_text() -> None:
         assert env.reset(task_index=task)[0]["content"] == resets[task], task
 
 
-def test_late_success_replays_with_its_quirks() -> None:
-    """Each group was recorded on task 0, after the number of left turns in its note."""
+def test_recorded_late_successes_are_reproduced() -> None:
+    """Each group was recorded on task 0, after as many left turns as its note states."""
     env = BabyAI(mode="compat")
-    wasted = None
-    exchanges = [exchange for exchange in recorded("babyai_late.jsonl") if exchange.path == "/step"]
+    n_wasted = None
+    exchanges = [exchange for exchange in load_observations("babyai_late.jsonl") if exchange.path == "/step"]
     for exchange in exchanges:
         group = re.fullmatch(r"late waste=(\d+)", exchange.note)
-        if group and group[1] != wasted:
-            wasted = group[1]
+        if group and group[1] != n_wasted:
+            n_wasted = group[1]
             env.reset(task_index=0)
-            for _ in range(int(wasted)):
+            for _ in range(int(n_wasted)):
                 env.step(Action(text="turn left"))
         assert step(env, str(exchange.body["action"])) == (exchange.observation, exchange.reward, exchange.done)
     assert len(exchanges) == 63
 
 
-def test_an_evaluated_conversation_replays_in_both_modes() -> None:
-    path = RECORDINGS / "client_results.jsonl"
+def test_an_evaluated_conversation_is_reproduced_in_both_modes() -> None:
+    path = RECORDINGS_FOLDER / "client_results.jsonl"
     if not path.is_file():
-        pytest.skip(f"no recordings: {RECORDINGS} is missing")
+        pytest.skip(f"no recordings: {RECORDINGS_FOLDER} is missing")
     results = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     result = next(result for result in results if result["item_id"] == "babyai_0")
     opening, answer, closing = [message["content"] for message in result["conversations"][2:5]]

@@ -1,4 +1,4 @@
-"""The HTTP client plays recorded exchanges of AgentGym's servers and hand-written ones of every dialect."""
+"""The HTTP client replays recorded exchanges of AgentGym's servers and hand-written ones of every dialect."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from runner.envs.http.response import Payload, ServerRequest, ServerResponse, de
 from runner.envs.http.task_rules import RewardReader
 from runner.errors import EnvironmentFault
 from runner.types import Action, TimeStep, Trajectory
+from tests.support.episodes import make_step
 from tests.support.recordings import Exchange, load_recording
 from tests.support.rude_env_server import ReceivedRequest, RudeServer, http_response, json_response, run_rude_server
 
@@ -29,33 +30,36 @@ def cases(name: str) -> list[Any]:
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[RudeServer]:
-    with run_rude_server() as serving:
-        yield serving
+def rude_server() -> Iterator[RudeServer]:
+    with run_rude_server() as server:
+        yield server
 
 
-class Script:
-    """Server that answers requests in order with given replies and records unexpected requests."""
+NO_REQUEST = ("no request", None, json_response({"detail": "unexpected request"}))
+
+
+class ScriptedReplies:
+    """Handler that answers requests in order with given replies and records unexpected requests."""
 
     def __init__(self, script: list[tuple[str, Any, bytes]]) -> None:
-        self.left = list(script)
-        self.surprises: list[str] = []
+        self.remaining = list(script)
+        self.unexpected: list[str] = []
 
     async def __call__(self, request: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
-        path, sent, reply = self.left.pop(0) if self.left else ("nothing", None, json_response({"detail": "surprise"}))
+        path, sent, reply = self.remaining.pop(0) if self.remaining else NO_REQUEST
         if (request.path, request.payload) != (path, sent):
-            self.surprises.append(f"{request.path} {request.payload} instead of {path} {sent}")
+            self.unexpected.append(f"{request.path} {request.payload} instead of {path} {sent}")
         writer.write(reply)
 
 
 @pytest.mark.parametrize("case", cases("episodes.jsonl"))
-async def test_written_episodes_play(server: RudeServer, case: dict[str, Any]) -> None:
+async def test_written_episodes_are_replayed(rude_server: RudeServer, case: dict[str, Any]) -> None:
     script = [
-        (each["path"], each["sent"], http_response(each["body"], each["status"], each["type"]))
-        for each in case["exchanges"]
+        (exchange["path"], exchange["sent"], http_response(exchange["body"], exchange["status"], exchange["type"]))
+        for exchange in case["exchanges"]
     ]
-    server.reset(answer := Script(script))
-    address = ServerAddress(server.url, 10, dialect=case["dialect"])
+    rude_server.reset(replies := ScriptedReplies(script))
+    address = ServerAddress(rude_server.url, 10, dialect=case["dialect"])
     env = HttpEnvironment(env=case["env"], address=address, mode=case["mode"])
     steps: list[TimeStep] = []
     chat = await env.reset(task_index=case["task"])
@@ -64,25 +68,15 @@ async def test_written_episodes_play(server: RudeServer, case: dict[str, Any]) -
         chat, reward, done = await env.step(action := Action(text=step["action"]))
         actual = (chat[0]["content"], reward, done, env.truncated)
         assert actual == (step["observation"], step["reward"], step["done"], step["truncated"])
-        steps.append(
-            TimeStep(
-                index=index,
-                chats=[],
-                action=action,
-                observation=chat,
-                reward=reward,
-                done=done,
-                available_tool_schemas=[],
-            )
-        )
+        steps.append(make_step(index, action=action, observation=chat, reward=reward, done=done))
     assert env.success(Trajectory(episode_id="x", timesteps=steps)) == case["success"]
     await env.cleanup()
-    assert answer.surprises == []
-    assert answer.left == []
+    assert replies.unexpected == []
+    assert replies.remaining == []
 
 
 @pytest.mark.parametrize("case", cases("errors.jsonl"))
-def test_error_texts_of_agentgym_are_shown(case: dict[str, Any]) -> None:
+def test_error_texts_of_agentgym_are_reported(case: dict[str, Any]) -> None:
     reply = ServerResponse(case["status"], case["type"], case["body"].encode())
     with pytest.raises(EnvironmentFault) as caught:
         decode_response(REQUEST, reply)
@@ -105,7 +99,7 @@ def test_error_texts_of_agentgym_are_shown(case: dict[str, Any]) -> None:
         ("textcraft", "textcraft.jsonl", 11),
     ],
 )
-def test_every_recorded_reply_is_read(env: str, name: str, n_faults: int) -> None:
+def test_every_recorded_reply_is_decoded(env: str, name: str, n_faults: int) -> None:
     dialect = dialect_for(env)
     assert dialect is not None
     faults = 0
@@ -160,31 +154,31 @@ def recorded_episodes(name: str, n_tasks: int, task_field: str) -> Iterator[list
         ("textcraft", "textcraft.jsonl", "data_idx", (12, 32)),
     ],
 )
-async def test_recorded_episodes_play(
-    server: RudeServer, env: str, name: str, task_field: str, expected: tuple[int, int]
+async def test_recorded_episodes_are_replayed(
+    rude_server: RudeServer, env: str, name: str, task_field: str, expected: tuple[int, int]
 ) -> None:
     """The client plays against a server that replays the recorded exchanges."""
-    counted = [0, 0]
-    played = HttpEnvironment(env=env, address=ServerAddress(server.url, 10), mode="compat")
-    for episode in islice(recorded_episodes(name, played.n_tasks, task_field), 12):
+    n_replayed = [0, 0]
+    client = HttpEnvironment(env=env, address=ServerAddress(rude_server.url, 10), mode="compat")
+    for episode in islice(recorded_episodes(name, client.n_tasks, task_field), 12):
         first = episode[0].sent
         given = first["id"] if "id" in first else first["env_idx"]
         created = json.dumps(given if "env_idx" in first else {"id": given})
         prefix = episode[0].path.removesuffix("/reset")
         script: list[tuple[str, Any, bytes]] = [(f"{prefix}/create", {}, http_response(created))]
-        script += [(each.path, each.sent, http_response(each.body)) for each in episode]
-        server.reset(answer := Script(script))
-        played = HttpEnvironment(env=env, address=ServerAddress(server.url, 10), mode="compat")
-        await played.reset(task_index=first[task_field])
+        script += [(exchange.path, exchange.sent, http_response(exchange.body)) for exchange in episode]
+        rude_server.reset(replies := ScriptedReplies(script))
+        client = HttpEnvironment(env=env, address=ServerAddress(rude_server.url, 10), mode="compat")
+        await client.reset(task_index=first[task_field])
         for exchange in episode[1:]:
-            chat, reward, done = await played.step(Action(text=exchange.sent["action"]))
+            chat, reward, done = await client.step(Action(text=exchange.sent["action"]))
             received = exchange.received
             assert chat[0]["content"] == received.get("observation", received.get("state"))
             assert reward == received["reward"]
-            counted[1] += 1
+            n_replayed[1] += 1
             if done:
                 break
-        assert answer.surprises == []
-        counted[0] += 1
-        await played.cleanup()
-    assert tuple(counted) == expected
+        assert replies.unexpected == []
+        n_replayed[0] += 1
+        await client.cleanup()
+    assert tuple(n_replayed) == expected

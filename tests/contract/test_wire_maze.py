@@ -12,15 +12,15 @@ from runner.types import Action
 from tests.support.recordings import load_recording
 
 AGENTGYM_STARTS = len(STARTS) + 1
-"""AgentGym's list of starts also has the goal as its last one, which counts for negative indices."""
+"""AgentGym's list of starts ends with the goal, which shifts negative indices."""
 
 
-def stepped(maze: Maze, text: str) -> dict[str, Any]:
+def step_maze(maze: Maze, text: str) -> dict[str, Any]:
     chat, reward, done = maze.step(Action(text=text))
     return {"observation": chat[0]["content"], "reward": reward, "done": done}
 
 
-def test_every_recorded_text_is_reproduced() -> None:
+def test_every_recorded_reply_is_reproduced() -> None:
     maze = Maze(mode="compat")
     compared = {"reset": 0, "step": 0, "available_actions": 0, "detail": 0}
     observation = ""
@@ -33,11 +33,12 @@ def test_every_recorded_text_is_reproduced() -> None:
                 observation, n_steps = received["observation"], 0
             case "step":
                 if received["observation"] == "Failure\n":
+                    unchanged = {"observation": observation, "reward": 0, "done": False}
                     # the recording omits the repetitions of this step up to the step limit
                     while n_steps < 50:
-                        assert stepped(maze, sent["action"]) == {"observation": observation, "reward": 0, "done": False}
+                        assert step_maze(maze, sent["action"]) == unchanged
                         n_steps += 1
-                assert stepped(maze, sent["action"]) == received
+                assert step_maze(maze, sent["action"]) == received
                 observation, n_steps = received["observation"], n_steps + 1
             case "available_actions":
                 assert maze.admissible_actions() == received
@@ -51,8 +52,8 @@ def test_every_recorded_text_is_reproduced() -> None:
     assert compared == {"reset": 4, "step": 46, "available_actions": 1, "detail": 1}
 
 
-def test_agentgyms_error_replies_are_faults() -> None:
-    refused = [exchange for exchange in load_recording("maze.jsonl") if exchange.kind == "server error"]
-    assert len(refused) == 8
+def test_a_request_that_agentgym_answers_with_an_error_is_a_fault() -> None:
+    server_errors = [exchange for exchange in load_recording("maze.jsonl") if exchange.kind == "server error"]
+    assert len(server_errors) == 8
     with pytest.raises(EnvironmentFault, match="call reset first"):
-        stepped(Maze(mode="compat"), "move up")
+        step_maze(Maze(mode="compat"), "move up")

@@ -23,7 +23,7 @@ CHANGED_LEVELS = {3, 35, 36}
 """GoToObjS6, SynthLoc and SynthSeq are drawn differently since minigrid 3.2."""
 MAX_STEPS = 50
 FIRST_OF_DEV = 9428
-"""BIRD's number of the first task of its second part; in the sample each part has one task."""
+"""Index of the first task of BIRD's second split; in the sample each split has one task."""
 
 
 def shape(value: object) -> object:
@@ -42,10 +42,10 @@ def urls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
             yield urls
 
 
-def test_babyai(urls: dict[str, str]) -> None:
+def test_babyai_replies_match_the_recording(urls: dict[str, str]) -> None:
     tasks: dict[int, int] = {}
 
-    def special(replay: Replay, exchange: RawExchange) -> bool:
+    def compare_special(replay: Replay, exchange: RawExchange) -> bool:
         id_, task = exchange.sent.get("id", -1), exchange.sent.get("data_idx", -1)
         if exchange.path == "/" or exchange.path == "/render":
             return True
@@ -62,28 +62,28 @@ def test_babyai(urls: dict[str, str]) -> None:
         return False
 
     with httpx.Client(base_url=urls["BabyAI"], timeout=60) as client:
-        replay_all(client, load_exchanges("babyai.jsonl"), special)
+        replay_all(client, load_exchanges("babyai.jsonl"), compare_special)
 
 
-def test_babyai_late_success(urls: dict[str, str]) -> None:
+def test_babyai_late_success_replies_match_the_recording(urls: dict[str, str]) -> None:
     """Recorded on task 0 after 40 left turns."""
     exchanges = load_exchanges("babyai_late.jsonl")
     first = next(number for number, exchange in enumerate(exchanges) if exchange.note == "late waste=40")
     with httpx.Client(base_url=urls["BabyAI"], timeout=60) as client:
         replay = Replay(client)
         replay.open(exchanges[first].sent["id"])
-        here = {"id": replay.ids[exchanges[first].sent["id"]]}
-        client.post("/reset", json={**here, "data_idx": 0})
+        instance = {"id": replay.ids[exchanges[first].sent["id"]]}
+        client.post("/reset", json={**instance, "data_idx": 0})
         for _ in range(40):
-            client.post("/step", json={**here, "action": "turn left"})
+            client.post("/step", json={**instance, "action": "turn left"})
         for exchange in exchanges[first : first + 12]:
             assert replay.send(exchange) == exchange.received
 
 
-def test_maze(urls: dict[str, str]) -> None:
+def test_maze_replies_match_the_recording(urls: dict[str, str]) -> None:
     n_steps = 0
 
-    def special(replay: Replay, exchange: RawExchange) -> bool:
+    def compare_special(replay: Replay, exchange: RawExchange) -> bool:
         nonlocal n_steps
         if exchange.path == "/maze/close":
             assert replay.client.post(exchange.path, json={"id": replay.ids[exchange.sent["id"]]}).json() is True
@@ -97,14 +97,14 @@ def test_maze(urls: dict[str, str]) -> None:
         return False
 
     with httpx.Client(base_url=urls["Maze"], timeout=60) as client:
-        replay_all(client, load_exchanges("maze.jsonl"), special, create="/maze/create")
+        replay_all(client, load_exchanges("maze.jsonl"), compare_special, create="/maze/create")
 
 
 @pytest.mark.parametrize("name", ["wordle.jsonl", "wordle_rng.jsonl"])
-def test_wordle(name: str, urls: dict[str, str]) -> None:
+def test_wordle_replies_match_the_recording(name: str, urls: dict[str, str]) -> None:
     reset: set[int] = set()
 
-    def special(replay: Replay, exchange: RawExchange) -> bool:
+    def compare_special(replay: Replay, exchange: RawExchange) -> bool:
         if exchange.path.startswith("/wordle/filtered_vocab"):
             assert replay.client.get(exchange.path).status_code == 404
             return True
@@ -117,11 +117,11 @@ def test_wordle(name: str, urls: dict[str, str]) -> None:
         return False
 
     with httpx.Client(base_url=urls["Wordle"], timeout=60) as client:
-        replay_all(client, load_exchanges(name), special, create="/wordle/create")
+        replay_all(client, load_exchanges(name), compare_special, create="/wordle/create")
 
 
-def test_sqlgym(urls: dict[str, str]) -> None:
-    def special(replay: Replay, exchange: RawExchange) -> bool:
+def test_sqlgym_replies_match_the_recording(urls: dict[str, str]) -> None:
+    def compare_special(replay: Replay, exchange: RawExchange) -> bool:
         match exchange.path:
             case "/":
                 return True
@@ -129,30 +129,30 @@ def test_sqlgym(urls: dict[str, str]) -> None:
                 listed = replay.client.get(exchange.path).json()
                 assert {*replay.ids.values()} <= {*listed}
             case "/close":
-                ours = replay.ids[exchange.sent["env_idx"]]
-                closed = [replay.client.post("/close", json={"env_idx": ours}).json() for _ in range(2)]
+                own_id = replay.ids[exchange.sent["env_idx"]]
+                closed = [replay.client.post("/close", json={"env_idx": own_id}).json() for _ in range(2)]
                 assert closed == [True, False]
                 del replay.ids[exchange.sent["env_idx"]]
             case "/step" if exchange.status == 200:
                 received = replay.send(exchange)
                 assert received == {**exchange.received, "info": {}}
             case "/reset" if exchange.sent.get("item_id") == FIRST_OF_DEV:
-                here = {"env_idx": replay.ids[exchange.sent["env_idx"]], "item_id": 1}
-                assert replay.client.post("/reset", json=here).json() == exchange.received
+                instance = {"env_idx": replay.ids[exchange.sent["env_idx"]], "item_id": 1}
+                assert replay.client.post("/reset", json=instance).json() == exchange.received
             case _:
                 return False
         return True
 
     with httpx.Client(base_url=urls["SQLGym"], timeout=60) as client:
-        replay_all(client, load_exchanges("sqlgym_fakebird.jsonl"), special, key="env_idx")
+        replay_all(client, load_exchanges("sqlgym_fakebird.jsonl"), compare_special, key="env_idx")
 
 
-def test_textcraft(urls: dict[str, str]) -> None:
+def test_textcraft_replies_match_the_recording(urls: dict[str, str]) -> None:
     goals = shipped_table().goals
-    ours: dict[str, str] = {}
+    goals_by_instance: dict[str, str] = {}
     n_compared: list[str] = []
 
-    def special(replay: Replay, exchange: RawExchange) -> bool:
+    def compare_special(replay: Replay, exchange: RawExchange) -> bool:
         path = exchange.path.partition("?")[0]
         if path in ("/", "/openapi.json"):
             return True
@@ -162,18 +162,18 @@ def test_textcraft(urls: dict[str, str]) -> None:
         observation = exchange.received.get("observation") if isinstance(exchange.received, dict) else exchange.received
         if not (isinstance(observation, str) and observation.startswith("Crafting commands:")):
             return False
-        here = exchange.sent.get("id", exchange.path.partition("id=")[2])
+        instance = exchange.sent.get("id", exchange.path.partition("id=")[2])
         goal = observation.rpartition("Goal: craft ")[2].removesuffix(".")
         if path == "/reset" and exchange.note not in ("negative", "huge"):
             translated = {**exchange.sent, "data_idx": goals.index(goal.replace(" ", "_"))}
             exchange = msgspec.structs.replace(exchange, body=json.dumps(translated))
-            ours[str(here)] = goal
+            goals_by_instance[str(instance)] = goal
         elif path in ("/reset", "/create"):
-            ours.pop(str(here), None)
+            goals_by_instance.pop(str(instance), None)
         received = replay.send(exchange)
         assert shape(received) == shape(exchange.received)
         text = received["observation"] if isinstance(received, dict) else received
-        if ours.get(str(here)) == goal:
+        if goals_by_instance.get(str(instance)) == goal:
             n_compared.append(goal)
             assert text.rpartition("\n\n")[2] == f"Goal: craft {goal}."
             assert commands_for(goal, text) & commands_for(goal, observation)
@@ -182,7 +182,7 @@ def test_textcraft(urls: dict[str, str]) -> None:
         return True
 
     with httpx.Client(base_url=urls["TextCraft"], timeout=60) as client:
-        replay_all(client, load_exchanges("textcraft.jsonl"), special, created=range(3))
+        replay_all(client, load_exchanges("textcraft.jsonl"), compare_special, created=range(3))
     assert n_compared
 
 

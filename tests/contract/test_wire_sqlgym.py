@@ -12,10 +12,10 @@ from tests.support.bird_sample import write_bird
 from tests.support.recordings import load_recording
 
 FIRST_OF_DEV = 9428
-"""The number of the first task of BIRD's second part; here each part has one task."""
+"""Index of the first task of BIRD's second split; in the sample each split has one task."""
 
 
-def test_every_recorded_text_is_reproduced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_recorded_reply_is_reproduced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AGENTENV_SQLGYM_BIRD_PATH", str(write_bird(tmp_path)))
     env = SQLGym(mode="compat")
     compared = {"reset": 0, "step": 0}

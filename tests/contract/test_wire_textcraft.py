@@ -1,7 +1,7 @@
 """TextCraft replays recorded exchanges of AgentGym's own server.
 
-Its task numbers and the order of its lists depend on the machine, so a recorded task is looked up here by its goal and
-lines are compared as sets; what an action is answered is compared to the letter.
+Its task numbers and the order of its lists depend on the machine, so the tests find a recorded task by its goal and
+compare lists as sets. Replies to actions are compared exactly.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,30 +16,30 @@ import pytest
 from runner.envs.textcraft import TextCraft
 from runner.envs.textcraft.recipes import make_task, shipped_table
 from runner.types import Action
+from tests.support.recordings import RECORDINGS_FOLDER
 
-FOLDER = Path(__file__).resolve().parents[2].parent / "shared" / "agentgym-wire"
 FIRST_OBSERVATION = re.compile(
     r"Crafting commands:\n(?P<commands>(craft [1-9]\d* [a-z ]+ using [1-9]\d* [a-z ]+(, [1-9]\d* [a-z ]+)*\n)+)"
     r"\nGoal: craft (?P<goal>[a-z ]+)\."
 )
 
 
-def observed(*paths: str) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+def load_observations(*paths: str) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     """Return the requests and replies of these paths that contain an observation, in order."""
-    if not FOLDER.is_dir():
-        pytest.skip(f"no recorded exchanges: the folder {FOLDER} is missing")
-    rows = map(json.loads, (FOLDER / "textcraft.jsonl").read_text("utf-8").splitlines())
-    return [pair for row in rows if row["request"]["path"] in paths for pair in _observed(row)]
+    if not RECORDINGS_FOLDER.is_dir():
+        pytest.skip(f"no recorded exchanges: the folder {RECORDINGS_FOLDER} is missing")
+    rows = map(json.loads, (RECORDINGS_FOLDER / "textcraft.jsonl").read_text("utf-8").splitlines())
+    return [pair for row in rows if row["request"]["path"] in paths for pair in _observations(row)]
 
 
-def _observed(row: dict[str, Any]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+def _observations(row: dict[str, Any]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
     if row["response"]["status"] == 200:
         received = json.loads(row["response"]["body"])
         if isinstance(received, dict) and "observation" in received:
             yield json.loads(row["request"]["body"]), received
 
 
-def read(observation: str) -> tuple[str, list[str]]:
+def parse_first_observation(observation: str) -> tuple[str, list[str]]:
     """Return the goal and the commands of a first observation, with sorted ingredients."""
     match = FIRST_OBSERVATION.fullmatch(observation)
     assert match, observation
@@ -52,42 +51,42 @@ def sorted_command(command: str) -> str:
     return f"{output} using {', '.join(sorted(ingredients.split(', ')))}"
 
 
-def test_recorded_first_observations_have_our_form_and_list_our_recipes() -> None:
+def test_recorded_first_observations_have_the_same_form_and_recipes() -> None:
     table = shipped_table()
-    ours = {sorted_command(recipe.command) for goal in table.goals for recipe in table.recipes[goal]}
-    recorded = observed("/create", "/reset")
+    own_commands = {sorted_command(recipe.command) for goal in table.goals for recipe in table.recipes[goal]}
+    recorded = load_observations("/create", "/reset")
     assert len(recorded) == 49
     for _, received in recorded:
-        goal, commands = read(received["observation"])
+        goal, commands = parse_first_observation(received["observation"])
         task = make_task(table, table.goals.index(goal))
-        our_goal, listed = read(task.observation)
+        our_goal, own_listing = parse_first_observation(task.observation)
         assert our_goal == goal
         assert len(set(commands)) == len(commands)
-        assert {*commands} <= ours
+        assert {*commands} <= own_commands
         assert {sorted_command(recipe.command) for recipe in task.tree} <= {*commands}
-        assert len(commands) <= len(listed)
+        assert len(commands) <= len(own_listing)
 
 
-def test_every_recorded_action_is_answered_to_the_letter() -> None:
+def test_every_recorded_step_is_reproduced() -> None:
     env = TextCraft(mode="compat")
     n_resets = n_steps = 0
-    for sent, received in observed("/reset", "/step"):
+    for sent, received in load_observations("/reset", "/step"):
         if "action" in sent:
             chat, reward, done = env.step(Action(text=sent["action"]))
             assert {"observation": chat[0]["content"], "reward": reward, "done": done} == received
             n_steps += 1
         else:
-            goal, _ = read(received["observation"])
+            goal, _ = parse_first_observation(received["observation"])
             env.reset(task_index=shipped_table().goals.index(goal))
             n_resets += 1
     assert (n_resets, n_steps) == (46, 234)
 
 
-def test_recorded_goals_get_harder_with_the_task_index_as_ours_do() -> None:
+def test_recorded_goals_are_sorted_by_depth_too() -> None:
     table = shipped_table()
     goals = {
-        sent["data_idx"]: read(received["observation"])[0]
-        for sent, received in observed("/reset")
+        sent["data_idx"]: parse_first_observation(received["observation"])[0]
+        for sent, received in load_observations("/reset")
         if "data_idx" in sent
     }
     levels = [

@@ -9,7 +9,8 @@ from nats.aio.client import Client
 from runner.bus.broker.broker import Broker
 from runner.bus.connection import BusAddress, NatsConnection
 from runner.publish.outbox import Outbox
-from tests.support.nats_server import Bus, NatsAccount, NatsServer
+from tests.support.nats_server import Bus, NatsAccount, NatsServer, SharedNatsServer
+from tests.support.node_process import NodeProcess
 from tests.support.publishing import open_outbox
 
 
@@ -25,6 +26,19 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
 def outbox(tmp_path: Path) -> Iterator[Outbox]:
     with open_outbox(tmp_path) as outbox:
         yield outbox
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
+    """A node process for tests that neither stop nor configure it."""
+    with NodeProcess(tmp_path_factory.mktemp("node") / "data") as node:
+        yield node
+
+
+@pytest.fixture
+def second_bus(shared_nats_server: SharedNatsServer) -> NatsAccount:
+    """An account that shares nothing with ``bus`` but the URL without user information."""
+    return shared_nats_server.new_account()
 
 
 @pytest.fixture(scope="session")

@@ -1,11 +1,10 @@
-"""Wall clocks that are wrong or jump: the order of events stays, and no duration is negative."""
+"""Wall clocks that are wrong or jump: the order of events is kept, and no duration is negative."""
 
 from __future__ import annotations
 
 import itertools
 import subprocess
 import sys
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import pytest
 
 from runner.batch.batch import Batch
 from runner.batch.spec import BatchSpec
-from runner.batch.state_dir import Workspace
+from runner.batch.workspace import Workspace
 from runner.events.decoded import DurableRow
 from runner.events.durable import EpisodeCompleted
 from runner.events.subjects import EPISODE_COMPLETED, DurableNames
@@ -22,7 +21,7 @@ from runner.store import EpisodeRecord, EpisodeStore, open_index
 from runner.types import Item, Outcome
 from runner.util.clock import Clock
 from tests.support.episodes import RecordedEpisode
-from tests.support.nats_server import NatsServer
+from tests.support.nats_server import NatsAccount
 from tests.support.publishing import run_publisher, sink_to
 from tests.support.subscriptions import subscribe_to
 
@@ -30,61 +29,55 @@ ROOT = Path(__file__).parents[2]
 HOUR = timedelta(hours=1)
 
 
-def _shifted(by: timedelta) -> Clock:
-    return Clock(now=lambda: datetime.now(UTC) + by)
+def shifted_clock(shift: timedelta) -> Clock:
+    return Clock(now=lambda: datetime.now(UTC) + shift)
 
 
-def _jumping() -> Clock:
-    """Jumps an hour back, and an hour ahead again, at every second look."""
+def jumping_clock() -> Clock:
+    """Return a clock that alternates between the right time and an hour earlier."""
     jumps = itertools.cycle((timedelta(), -HOUR))
     return Clock(now=lambda: datetime.now(UTC) + next(jumps))
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[NatsServer]:
-    with NatsServer(tmp_path / "nats") as server:
-        yield server
-
-
-async def test_runners_whose_clocks_differ_are_shown_in_the_order_of_their_events(
-    tmp_path: Path, server: NatsServer
+async def test_events_of_runners_with_different_clocks_are_received_in_publication_order(
+    tmp_path: Path, bus: NatsAccount
 ) -> None:
-    played: list[str] = []
-    for number, by in enumerate((timedelta(), HOUR, -HOUR, timedelta())):
-        played.append(await _play_and_publish(tmp_path / str(number), server, _shifted(by)))
-    async with subscribe_to(server, patterns=[EPISODE_COMPLETED]) as watcher:
-        await watcher.wait_for_messages(4)
-        assert [message.headers["ce-id"] for message in watcher.messages] == [f"episode:{id_}" for id_ in played]
-        assert [round((message.ahead_s or 0) / 3600) for message in watcher.messages] == [0, 1, -1, 0]
-        assert all(_completed(message.decoded).duration_s >= 0 for message in watcher.messages)
+    episode_ids: list[str] = []
+    for number, shift in enumerate((timedelta(), HOUR, -HOUR, timedelta())):
+        episode_ids.append(await _play_and_publish(tmp_path / str(number), bus, shifted_clock(shift)))
+    async with subscribe_to(bus, patterns=[EPISODE_COMPLETED]) as recorder:
+        await recorder.wait_for_messages(4)
+        assert [message.headers["ce-id"] for message in recorder.messages] == [f"episode:{id_}" for id_ in episode_ids]
+        assert [round((message.ahead_s or 0) / 3600) for message in recorder.messages] == [0, 1, -1, 0]
+        assert all(completed_episode(message.decoded).duration_s >= 0 for message in recorder.messages)
 
 
-async def _play_and_publish(folder: Path, server: NatsServer, clock: Clock) -> str:
-    """What a foreground run does; returns the id of its one episode."""
+async def _play_and_publish(folder: Path, bus: NatsAccount, clock: Clock) -> str:
+    """Play and publish one episode as a foreground run does; return its id."""
     workspace = Workspace(folder, node="n", profile="p", clock=clock)
     recorder = EventRecorder(workspace, DurableNames(), role="run")
     batch = Batch(BatchSpec(env="Maze", agent="oracle").validated(), workspace, on_record=recorder.record_episode)
     (episode,) = batch.run().episodes
     recorder.flush()
-    async with run_publisher(recorder.outbox, sink_to(server, "local")) as running:
+    async with run_publisher(recorder.outbox, sink_to(bus, "local")) as running:
         await running.wait_until_drained()
     recorder.close()
     workspace.close()
     return episode.episode_id
 
 
-def _completed(row: object) -> EpisodeCompleted:
+def completed_episode(row: object) -> EpisodeCompleted:
     assert isinstance(row, DurableRow)
     assert isinstance(row.event, EpisodeCompleted)
     return row.event
 
 
-def test_a_clock_that_jumps_makes_no_duration_negative(tmp_path: Path) -> None:
-    workspace = Workspace(tmp_path, node="n", profile="p", clock=_jumping())
-    seen: list[Item] = []
+def test_no_duration_is_negative_when_the_clock_jumps(tmp_path: Path) -> None:
+    workspace = Workspace(tmp_path, node="n", profile="p", clock=jumping_clock())
+    items: list[Item] = []
     records: list[EpisodeRecord] = []
     spec = BatchSpec(env="BabyAI", agent="oracle", repeat=3).validated()
-    batch = Batch(spec, workspace, observers=[seen.append], on_record=records.append)
+    batch = Batch(spec, workspace, observers=[items.append], on_record=records.append)
     batch.command("step")  # paused, and played step by step
     for _ in range(3):
         batch.command("step")
@@ -92,14 +85,16 @@ def test_a_clock_that_jumps_makes_no_duration_negative(tmp_path: Path) -> None:
     result = batch.run()
     workspace.close()
     assert (result.status, len(records)) == ("completed", 3)
-    assert min((record.ended_at - record.started_at).total_seconds() for record in records) < -3000, "it never jumped"
+    assert min((record.ended_at - record.started_at).total_seconds() for record in records) < -3000, (
+        "the clock did not jump"
+    )
     assert result.duration_s >= 0
     for record in records:
         assert record.duration_s >= 0
         assert record.paused_s >= 0
         assert all(step.model_s >= 0 and step.env_s >= 0 for step in record.timesteps)
         assert all(span.end_ns >= span.start_ns for span in record.spans)
-    etas = [item.eta_s for item in seen if hasattr(item, "eta_s") and item.eta_s is not None]
+    etas = [item.eta_s for item in items if hasattr(item, "eta_s") and item.eta_s is not None]
     assert etas
     assert min(etas) >= 0
 
@@ -109,31 +104,29 @@ import os, sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from runner.store import EpisodeStore, open_index
-from tests.support.episodes import Recording, step
+from tests.support.episodes import RecordedEpisode, make_step
 
 store = EpisodeStore(Path(sys.argv[1]))
 ahead = timedelta(hours=float(sys.argv[2]))
-recording = Recording(store, open_index(store), started_at=datetime.now(UTC) + ahead)
+recording = RecordedEpisode(store, open_index(store), started_at=datetime.now(UTC) + ahead)
 recording.start()
-recording.play(step(0))
+recording.play(make_step(0))
 os.kill(os.getpid(), 9)
 """
 
 
-@pytest.mark.parametrize("ahead_h", [1, -1])
-def test_a_clock_that_jumped_while_an_episode_was_played_changes_nothing_of_how_long_it_took(
-    tmp_path: Path, ahead_h: int
-) -> None:
-    command = [sys.executable, "-c", KILLED, str(tmp_path), str(ahead_h)]
+@pytest.mark.parametrize("clock_jump_h", [1, -1])
+def test_a_clock_jump_does_not_change_the_duration_of_a_recovered_episode(tmp_path: Path, clock_jump_h: int) -> None:
+    command = [sys.executable, "-c", KILLED, str(tmp_path), str(clock_jump_h)]
     assert subprocess.run(command, cwd=ROOT, timeout=60, check=False).returncode == -9
     (record,) = EpisodeStore(tmp_path).recover()
-    assert (record.started_at > datetime.now(UTC)) == (ahead_h > 0)
+    assert (record.started_at > datetime.now(UTC)) == (clock_jump_h > 0)
     assert record.ended_at >= record.started_at
     assert 0 < record.timesteps[0].model_s <= record.duration_s < 60
     assert record.paused_s >= 0
 
 
-def test_an_episode_that_was_given_up_took_as_long_as_it_did(tmp_path: Path) -> None:
+def test_a_clock_jump_does_not_change_the_duration_of_an_abandoned_episode(tmp_path: Path) -> None:
     store = EpisodeStore(tmp_path)
     recording = RecordedEpisode(store, open_index(store), started_at=datetime.now(UTC) - HOUR)
     recording.start()

@@ -1,3 +1,5 @@
+"""Inferences over misbehaving endpoints: fallbacks, retries and accepted deviations."""
+
 from __future__ import annotations
 
 import asyncio
@@ -26,7 +28,7 @@ from tests.support.rude_model import (
     streamed_answer,
 )
 
-FALLS_OVER: list[tuple[str, Behavior, str]] = [
+FALLBACK_CASES: list[tuple[str, Behavior, str]] = [
     ("busy", http_response(429, b"", Retry_After="7"), "HTTP 429"),
     ("server error", http_response(500, b"oops"), "HTTP 500: oops"),
     ("hang", hang, "no complete answer within"),
@@ -42,7 +44,11 @@ FALLS_OVER: list[tuple[str, Behavior, str]] = [
     ("10 MB", http_response(200, b'{"choices": "' + b"x" * 10_000_000 + b'"}'), "larger than 4 MiB"),
     ("10 MB stream", stream_response(streamed_answer(["x" * 1_000_000] * 10)), "longer than 2 MiB"),
     ("10 MB error", http_response(500, b"x" * 10_000_000), "larger than 1 MiB"),
-    ("wrong content type", http_response(200, b"<html>Sign in</html>", "text/html"), "not a JSON object (media type text/html"),
+    (
+        "wrong content type",
+        http_response(200, b"<html>Sign in</html>", "text/html"),
+        "not a JSON object (media type text/html",
+    ),
     ("compressed", http_response(200, b"\x1f\x8b", Content_Encoding="gzip"), "compressed"),
     ("error in a stream", stream_response(sse_event({"error": {"message": "overloaded"}})), "overloaded"),
     ("expired key", http_response(401, b'{"error": {"message": "expired"}}'), "HTTP 401: expired"),
@@ -53,29 +59,31 @@ FALLS_OVER: list[tuple[str, Behavior, str]] = [
 
 @pytest.fixture(scope="module")
 def fallback() -> Iterator[RudeModel]:
-    with RudeModel(completion_response("up")) as running:
-        yield running
+    with RudeModel(completion_response("up")) as server:
+        yield server
 
 
 @pytest.mark.parametrize(
-    ("behaviour", "cause"), [case[1:] for case in FALLS_OVER], ids=[case[0] for case in FALLS_OVER]
+    ("behavior", "cause"), [case[1:] for case in FALLBACK_CASES], ids=[case[0] for case in FALLBACK_CASES]
 )
-async def test_the_next_endpoint_answers_and_the_step_says_why(
-    behaviour: Behavior, cause: str, fallback: RudeModel
+async def test_the_next_endpoint_answers_and_a_warning_has_the_cause(
+    behavior: Behavior, cause: str, fallback: RudeModel
 ) -> None:
-    with RudeModel(behaviour) as broken:
-        timeout_sec = 0.3 if behaviour in (hang, drip) else 20.0
-        session = inference_manager(broken.url, fallback.url, stream=True, timeout_sec=timeout_sec).session(episode_header())
+    with RudeModel(behavior) as broken:
+        timeout_sec = 0.3 if behavior in (hang, drip) else 20.0
+        session = inference_manager(broken.url, fallback.url, stream=True, timeout_sec=timeout_sec).session(
+            episode_header()
+        )
         inference = await infer(session)
-        again = await infer(session)
-    assert (inference.message["content"], inference.usage.endpoint, again.usage.endpoint) == ("up", "b", "b")
+        second = await infer(session)
+    assert (inference.message["content"], inference.usage.endpoint, second.usage.endpoint) == ("up", "b", "b")
     (warning,) = inference.usage.warnings
     assert warning.startswith("a: ")
     assert cause in warning
-    assert again.usage.warnings[0].startswith("a: ")
+    assert second.usage.warnings[0].startswith("a: ")
 
 
-async def test_a_dead_endpoint_is_not_waited_for_at_every_step(fallback: RudeModel) -> None:
+async def test_a_hanging_endpoint_is_skipped_in_later_steps(fallback: RudeModel) -> None:
     with RudeModel(hang) as hanging:
         session = inference_manager(hanging.url, fallback.url, timeout_sec=0.2).session(episode_header())
         warnings = [(await infer(session)).usage.warnings[0] for _ in range(3)]
@@ -85,7 +93,7 @@ async def test_a_dead_endpoint_is_not_waited_for_at_every_step(fallback: RudeMod
 
 
 @pytest.mark.parametrize("status", [400, 413, 422])
-async def test_a_request_that_is_refused_ends_the_episode(status: int, fallback: RudeModel) -> None:
+async def test_a_rejected_request_is_not_sent_to_the_fallback(status: int, fallback: RudeModel) -> None:
     before = len(fallback.chat_requests)
     with RudeModel(http_response(status, b'{"error": {"message": "context of 9 tokens"}}')) as refusing:
         with pytest.raises(InferenceFault, match=rf"a at .* rejected the request: HTTP {status}: context of 9"):
@@ -94,7 +102,7 @@ async def test_a_request_that_is_refused_ends_the_episode(status: int, fallback:
     assert len(fallback.chat_requests) == before
 
 
-async def test_retry_after_is_waited_for_when_nothing_else_is_left() -> None:
+async def test_retry_after_is_waited_for_if_there_is_no_other_endpoint() -> None:
     virtual_time = VirtualTime()
     script = (
         http_response(429, b"", Retry_After="7"),
@@ -107,7 +115,7 @@ async def test_retry_after_is_waited_for_when_nothing_else_is_left() -> None:
     assert "HTTP 503" in inference.usage.warnings[0]
 
 
-async def test_retries_are_bounded_and_backed_off() -> None:
+async def test_retries_are_bounded_with_growing_pauses() -> None:
     virtual_time = VirtualTime()
     with RudeModel(http_response(500, b"oops")) as failing:
         with pytest.raises(InferenceFault, match=r"no model answered; a .*HTTP 500: oops"):
@@ -116,52 +124,56 @@ async def test_retries_are_bounded_and_backed_off() -> None:
     assert virtual_time.sleeps == [0.5, 1.0]
 
 
-async def test_every_endpoint_is_named_when_none_answers() -> None:
+async def test_the_error_names_every_endpoint_when_none_answers() -> None:
     with RudeModel(http_response(500, b"oops")) as failing, RudeModel(http_response(404, b"gone")) as missing:
-        manager = inference_manager("http://user:secret@127.0.0.1:9/v1", failing.url, missing.url, virtual_time=VirtualTime())
+        manager = inference_manager(
+            "http://user:secret@127.0.0.1:9/v1", failing.url, missing.url, virtual_time=VirtualTime()
+        )
         with pytest.raises(InferenceFault) as raised:
             await infer(manager)
         assert len(missing.chat_requests) == 1
-    said = str(raised.value)
+    message = str(raised.value)
     for part in ("a (http://***@127.0.0.1:9/v1, ", "no connection", "oops", "gone", "agentgym-runner preflight"):
-        assert part in said
-    assert "secret" not in said
+        assert part in message
+    assert "secret" not in message
 
 
-async def test_an_endpoint_that_comes_back_is_used_again() -> None:
+async def test_a_recovered_endpoint_is_used_again() -> None:
     virtual_time = VirtualTime()
     with (
-        RudeModel(http_response(500, b""), http_response(500, b""), http_response(500, b""), completion_response("home")) as main,
+        RudeModel(
+            http_response(500, b""), http_response(500, b""), http_response(500, b""), completion_response("home")
+        ) as main,
         RudeModel(completion_response("away")) as other,
     ):
         session = inference_manager(main.url, other.url, virtual_time=virtual_time).session(episode_header())
-        said = [(await infer(session)).message["content"] for _ in range(4)]
+        contents = [(await infer(session)).message["content"] for _ in range(4)]
         virtual_time.elapsed_s += 1
-        assert [*said, (await infer(session)).message["content"]] == ["away"] * 4 + ["home"]
+        assert [*contents, (await infer(session)).message["content"]] == ["away"] * 4 + ["home"]
 
 
-async def test_a_stream_that_never_ends_after_it_is_over_is_an_answer() -> None:
+async def test_a_complete_stream_on_an_open_connection_is_accepted() -> None:
     with RudeModel(finish_without_closing) as model:
         inference = await infer(inference_manager(model.url, stream=True, timeout_sec=10))
     assert (inference.message["content"], inference.usage.warnings) == ("up", ())
 
 
 @pytest.mark.parametrize("type", ["text/plain", "application/json"])
-async def test_events_under_a_wrong_name_are_an_answer(type: str) -> None:
+async def test_a_stream_with_a_wrong_content_type_is_accepted(type: str) -> None:
     with RudeModel(stream_response(streamed_answer(["go ", "up"]), type)) as model:
         assert (await infer(inference_manager(model.url, stream=True))).message["content"] == "go up"
 
 
-async def test_a_stream_without_its_last_word_is_an_answer() -> None:
+async def test_a_stream_without_done_is_accepted() -> None:
     with RudeModel(stream_response(sse_event(delta_chunk(content="up")) + sse_event(FINISH_CHUNK))) as model:
         assert (await infer(inference_manager(model.url, stream=True))).message["content"] == "up"
 
 
-async def test_cancelling_leaves_nothing_behind() -> None:
+async def test_a_cancelled_inference_does_not_count_against_the_endpoint() -> None:
     with RudeModel(hang, completion_response("up")) as model:
         session = inference_manager(model.url).session(episode_header())
         task = asyncio.create_task(infer(session))
-        while not model.chat_requests:  # noqa: ASYNC110 - the server has no event of this loop
+        while not model.chat_requests:  # noqa: ASYNC110 - the server runs on another thread
             await asyncio.sleep(0.005)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -169,7 +181,7 @@ async def test_cancelling_leaves_nothing_behind() -> None:
         assert (await infer(session)).usage.warnings == ()
 
 
-async def test_the_episodes_time_bounds_a_call_and_does_not_count_against_the_endpoint() -> None:
+async def test_the_episodes_time_limit_ends_an_inference_without_counting_against_the_endpoint() -> None:
     with RudeModel(hang, completion_response("up")) as model:
         session = inference_manager(model.url).session(episode_header())
         with pytest.raises(InferenceFault, match=r"no complete answer within 0\.\d"):
@@ -177,7 +189,7 @@ async def test_the_episodes_time_bounds_a_call_and_does_not_count_against_the_en
         assert (await infer(session)).message["content"] == "up"
 
 
-async def test_a_server_that_says_nothing_while_it_is_recognised(fallback: RudeModel) -> None:
+async def test_a_server_that_hangs_during_detection_is_skipped(fallback: RudeModel) -> None:
     with RudeModel(hang, routes={"/health": hang}) as hanging:
         endpoints = (
             EndpointConfig(url=hanging.url, name="a"),
@@ -187,22 +199,20 @@ async def test_a_server_that_says_nothing_while_it_is_recognised(fallback: RudeM
     assert (inference.usage.endpoint, inference.usage.warnings) == ("b", ("a: no complete answer within 0.2 s",))
 
 
-HEAD = st.sampled_from(
+HEADS = st.sampled_from(
     [b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 500 No\r\n", b"HTTP/1.1 429 Wait\r\nRetry-After: 0\r\n", b"HTTP/1.1 404 No\r\n"]
 )
-TYPE = st.sampled_from(
+TYPES = st.sampled_from(
     [b"", b"Content-Type: text/event-stream\r\n", b"Content-Type: application/json\r\n", b"X: \xff\r\n"]
 )
-BODY = st.sampled_from([b"data: {}\n\n", b"data: [DONE]\n\n", b'{"choices": [5]}', b'{"error": []}']) | st.binary(
+BODIES = st.sampled_from([b"data: {}\n\n", b"data: [DONE]\n\n", b'{"choices": [5]}', b'{"error": []}']) | st.binary(
     max_size=30
 )
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(head=HEAD | st.binary(max_size=30), type=TYPE, body=BODY)
-def test_no_bytes_of_a_server_get_further_than_the_chain(
-    head: bytes, type: bytes, body: bytes, fallback: RudeModel
-) -> None:
-    with RudeModel(head + type + b"\r\n" + body) as rude:
-        inference = asyncio.run(infer(inference_manager(rude.url, fallback.url, stream=True, timeout_sec=2)))
+@given(head=HEADS | st.binary(max_size=30), type=TYPES, body=BODIES)
+def test_any_response_bytes_lead_to_the_fallback(head: bytes, type: bytes, body: bytes, fallback: RudeModel) -> None:
+    with RudeModel(head + type + b"\r\n" + body) as broken:
+        inference = asyncio.run(infer(inference_manager(broken.url, fallback.url, stream=True, timeout_sec=2)))
     assert inference.message["content"] == "up"

@@ -1,4 +1,4 @@
-"""Episodes over an endpoint that misbehaves: what was played stays, and the next endpoint goes on."""
+"""Episodes over a misbehaving endpoint: played steps are kept, and the next endpoint answers."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ FAULT_KINDS = {
     "truncated": "connection broke",
     "wrong-type": "media type text/html",
 }
-"""What ``serve-model`` can do wrong, and the warning that follows."""
+"""Faults of ``serve-model``, with a part of the resulting warning."""
 
 CASES = [(kind, stream) for kind in FAULT_KINDS for stream in (False, True) if not (kind == "huge" and stream)]
-"""A huge stream is in ``test_inference.py``: this server goes on with it for long after the client has left."""
+"""A huge stream is in ``test_inference.py``, because this server keeps sending it after the client disconnects."""
 
 
 @pytest.fixture(scope="module")
-def main() -> Iterator[ModelServer]:
+def main_server() -> Iterator[ModelServer]:
     with ModelServer(
         ScriptResponder([ScriptedReply(content="Action: move up")]), behavior=Behavior(drip_s=0.05)
     ) as server:
@@ -43,7 +43,7 @@ def main() -> Iterator[ModelServer]:
 
 
 @pytest.fixture(scope="module")
-def fallback() -> Iterator[ModelServer]:
+def fallback_server() -> Iterator[ModelServer]:
     with ModelServer(EchoResponder()) as server:
         yield server
 
@@ -57,24 +57,28 @@ def manager_of(*servers: ModelServer, stream: bool, timeout_sec: float = 20.0) -
 
 
 @pytest.mark.parametrize(("kind", "stream"), CASES)
-async def test_the_fallback_goes_on_with_the_episode(
-    kind: str, stream: bool, main: ModelServer, fallback: ModelServer
+async def test_the_fallback_answers_in_place_of_a_faulty_endpoint(
+    kind: str, stream: bool, main_server: ModelServer, fallback_server: ModelServer
 ) -> None:
-    main.inject()
-    manager = manager_of(main, fallback, stream=stream, timeout_sec=1.0 if kind in ("hang", "drip") else 20.0)
+    main_server.inject()
+    manager = manager_of(
+        main_server, fallback_server, stream=stream, timeout_sec=1.0 if kind in ("hang", "drip") else 20.0
+    )
     session = manager.session(episode_header())
     assert (await infer(session)).usage.endpoint == "main"
-    main.inject(Fault(kind, times=1))
+    main_server.inject(Fault(kind, times=1))
     usage = (await infer(session)).usage
     assert (usage.endpoint, len(usage.warnings)) == ("fallback", 1)
     assert usage.warnings[0].startswith("main: ")
     assert FAULT_KINDS[kind] in usage.warnings[0]
 
 
-async def played(third: ScriptedReply, *, timeout_sec: float = 20.0, max_duration_s: float = 60.0) -> Trajectory:
-    """Maze with a model that goes up, whose third answer is this one; there is no fallback."""
+async def play_maze(
+    third_reply: ScriptedReply, *, timeout_sec: float = 20.0, max_duration_s: float = 60.0
+) -> Trajectory:
+    """Play Maze with a model that moves up twice and then answers ``third_reply``; there is no fallback."""
     up = ScriptedReply(content="Action: move up")
-    with ModelServer(ScriptResponder([up, up, third, third, third])) as server:
+    with ModelServer(ScriptResponder([up, up, third_reply, third_reply, third_reply])) as server:
         manager = manager_of(server, stream=True, timeout_sec=timeout_sec)
         runner = Runner(
             env_cfg=plugins.build_target(plugins.ENVS, "Maze"),
@@ -86,7 +90,7 @@ async def played(third: ScriptedReply, *, timeout_sec: float = 20.0, max_duratio
 
 
 @pytest.mark.parametrize(
-    ("third", "said"),
+    ("third_reply", "message"),
     [
         (
             ScriptedReply(status=400, content="context of 9 tokens"),
@@ -96,15 +100,15 @@ async def played(third: ScriptedReply, *, timeout_sec: float = 20.0, max_duratio
         (ScriptedReply(fault="hang"), "no complete answer within 0.5 s"),
     ],
 )
-async def test_an_episode_that_no_model_can_go_on_with_keeps_its_steps(third: ScriptedReply, said: str) -> None:
-    episode = await played(third, timeout_sec=0.5)
+async def test_an_episode_without_a_working_model_keeps_its_steps(third_reply: ScriptedReply, message: str) -> None:
+    episode = await play_maze(third_reply, timeout_sec=0.5)
     assert (episode.outcome, len(episode.timesteps)) == (Outcome.ERROR, 2)
     assert episode.error_info is not None
     assert episode.error_info.type == "inference_fault"
-    assert said in episode.error_info.message
+    assert message in episode.error_info.message
     assert all(step.endpoint == "main" and step.tokens for step in episode.timesteps)
 
 
-async def test_an_episode_whose_time_is_up_while_the_model_thinks_has_timed_out() -> None:
-    episode = await played(ScriptedReply(fault="hang"), max_duration_s=1.0)
+async def test_an_episode_whose_time_ends_during_an_inference_times_out() -> None:
+    episode = await play_maze(ScriptedReply(fault="hang"), max_duration_s=1.0)
     assert (episode.outcome, episode.error_info, len(episode.timesteps)) == (Outcome.TIMEOUT, None, 2)

@@ -1,3 +1,5 @@
+"""Episodes of a process that is killed, recovered from its journal."""
+
 from __future__ import annotations
 
 import subprocess
@@ -18,17 +20,17 @@ PLAYER = """
 import sys
 from pathlib import Path
 from runner.store import EpisodeStore, open_index
-from tests.support.episodes import Recording, step
+from tests.support.episodes import RecordedEpisode, make_step
 
 store = EpisodeStore(Path(sys.argv[1]))
 index = open_index(store)
 while True:
-    recording = Recording(store, index)
+    recording = RecordedEpisode(store, index)
     recording.start()
     with recording.spans.tracer.span("episode", "episode"):
         for number in range(4):
             with recording.spans.tracer.span("timestep", "timestep"):
-                played = step(number, observation=[{"role": "user", "content": "x" * 20_000}])
+                played = make_step(number, observation=[{"role": "user", "content": "x" * 20_000}])
             recording.play(played)
             print(recording.header.episode_id, "step", flush=True)
             if sys.argv[2] == "wait" and not sys.stdin.readline():
@@ -39,8 +41,8 @@ while True:
 
 
 @contextmanager
-def _player(data_dir: Path, pace: str) -> Iterator[subprocess.Popen[str]]:
-    """A process that plays episodes; at the pace ``wait`` it plays a step per line it is sent."""
+def run_player(data_dir: Path, pace: str) -> Iterator[subprocess.Popen[str]]:
+    """Run a process that plays episodes; at the pace ``wait`` it plays one step per line on its standard input."""
     command = [sys.executable, "-c", PLAYER, str(data_dir), pace]
     with subprocess.Popen(
         command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8"
@@ -52,8 +54,8 @@ def _player(data_dir: Path, pace: str) -> Iterator[subprocess.Popen[str]]:
 
 
 @pytest.mark.parametrize("n_reports", [1, 4, 5, 17])
-def test_a_kill_costs_no_finished_step(n_reports: int, tmp_path: Path) -> None:
-    with _player(tmp_path, "fast") as player:
+def test_a_kill_loses_no_finished_step(n_reports: int, tmp_path: Path) -> None:
+    with run_player(tmp_path, "fast") as player:
         assert player.stdout is not None
         reports = [player.stdout.readline() for _ in range(n_reports)]
         player.kill()
@@ -83,8 +85,8 @@ def test_a_kill_costs_no_finished_step(n_reports: int, tmp_path: Path) -> None:
     index.close()
 
 
-def test_a_living_process_keeps_its_journal(tmp_path: Path) -> None:
-    with _player(tmp_path, "wait") as player:
+def test_the_journal_of_a_running_process_is_not_recovered(tmp_path: Path) -> None:
+    with run_player(tmp_path, "wait") as player:
         assert player.stdin is not None
         assert player.stdout is not None
         episode_id = player.stdout.readline().split()[0]
@@ -95,7 +97,7 @@ def test_a_living_process_keeps_its_journal(tmp_path: Path) -> None:
             report = player.stdout.readline().split()
         assert report == [episode_id, "end"]
         assert store.load(episode_id).rounds == 4
-        # The next episode hangs in its first step: its journal is there, and theirs until the process dies.
+        # The next episode waits in its first step; its journal belongs to the process until that dies.
         second_id = player.stdout.readline().split()[0]
         assert store.recover() == []
         player.kill()

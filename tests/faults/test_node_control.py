@@ -1,11 +1,9 @@
-"""Requests at awkward moments: while a batch is about to start, while the node drains, while its queue is locked."""
+"""Control requests during a start, a drain, a lock of the queue, a restart of the broker and failures of services."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import os
-import signal
 import socket
 import sqlite3
 import time
@@ -13,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import nats.errors
-import psutil
 import pytest
 from nats.aio.client import Client
 from nats.aio.msg import Msg
@@ -25,33 +22,33 @@ from runner.config import Profile
 from runner.node.health import HealthMonitor
 from runner.node.node import Node
 from runner.publish.live_publisher import LivePublisher
-from tests.support.nats_server import NatsServer
+from tests.support.nats_server import NatsAccount
+from tests.support.node_events import wait_until
 from tests.support.node_process import NodeProcess, clean_environ
 
 pytestmark = pytest.mark.timeout(120)
 
 
-async def test_a_cancel_right_after_the_start_always_counts(tmp_path: Path) -> None:
-    heard: dict[str, list[str]] = {}
+async def test_a_cancel_right_after_the_start_always_takes_effect(node: NodeProcess) -> None:
+    statuses: dict[str, list[str]] = {}
 
-    async def take(message: Msg) -> None:
+    async def on_message(message: Msg) -> None:
         event = json.loads(message.data)
-        heard.setdefault(event["batch_id"], []).append(event["status"])
+        statuses.setdefault(event["batch_id"], []).append(event["status"])
 
-    with NodeProcess(tmp_path / "data") as node:
-        async with await node.connect() as connection:
-            await connection.client.subscribe("agentgym.eval.batch.completed.v1", cb=take)
-            asked = [str(ULID()) for _ in range(8)]
-            for batch_id in asked:
-                await node.request(connection, "start", batch_id=batch_id, envs=["BabyAI"], agent="oracle", repeat=2000)
-                await node.request(connection, "cancel", batch_id=batch_id)
-            for batch_id in asked:
-                batch = await node.wait_for_batch(connection, batch_id, "cancelled")
-                assert batch["n_done"] < 2000
-            async with asyncio.timeout(20):
-                while set(heard) != set(asked):
-                    await connection.client.flush()
-    assert set(map(tuple, heard.values())) == {("cancelled",)}
+    async with await node.connect() as connection:
+        await connection.client.subscribe("agentgym.eval.batch.completed.v1", cb=on_message)
+        batch_ids = [str(ULID()) for _ in range(8)]
+        for batch_id in batch_ids:
+            await node.request(connection, "start", batch_id=batch_id, envs=["BabyAI"], agent="oracle", repeat=2000)
+            await node.request(connection, "cancel", batch_id=batch_id)
+        for batch_id in batch_ids:
+            batch = await node.wait_for_batch(connection, batch_id, "cancelled")
+            assert batch["n_done"] < 2000
+        async with asyncio.timeout(20):
+            while not set(statuses) >= set(batch_ids):  # other tests use this node, too
+                await connection.client.flush()
+    assert [statuses[batch_id] for batch_id in batch_ids] == [["cancelled"]] * 8
 
 
 @pytest.mark.long
@@ -63,14 +60,16 @@ async def test_a_second_request_to_stop_ends_a_drain(tmp_path: Path) -> None:
             await node.request(connection, "start", batch_id=batch_id, envs=["BabyAI"], agent="oracle", repeat=100_000)
             await node.wait_for_batch(connection, batch_id, "running", n_done=1)
             await node.request(connection, "shutdown", drain=True)
-            refused = await node.request_reply(connection, "start", batch_id=str(ULID()), envs=["Maze"], agent="oracle")
-            assert refused["error"]["code"] == "stopping"
+            rejected = await node.request_reply(
+                connection, "start", batch_id=str(ULID()), envs=["Maze"], agent="oracle"
+            )
+            assert rejected["error"]["code"] == "stopping"
             await node.wait_for_batch(connection, batch_id, "running", n_done=3)
-        status, said = await asyncio.to_thread(node.terminate)
-    assert status == 0, said
+        status, errors = await asyncio.to_thread(node.terminate)
+    assert status == 0, errors
 
 
-async def test_a_drained_node_has_played_everything(tmp_path: Path) -> None:
+async def test_a_drained_node_has_played_all_episodes(tmp_path: Path) -> None:
     with NodeProcess(tmp_path / "data") as node:
         assert node.process is not None
         batch_id = str(ULID())
@@ -82,7 +81,7 @@ async def test_a_drained_node_has_played_everything(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-async def test_a_locked_queue_is_waited_out(tmp_path: Path) -> None:
+async def test_requests_fail_while_the_queue_is_locked_and_succeed_afterwards(tmp_path: Path) -> None:
     with NodeProcess(tmp_path / "data") as node:
         async with await node.connect() as connection:
             first, second = str(ULID()), str(ULID())
@@ -91,9 +90,9 @@ async def test_a_locked_queue_is_waited_out(tmp_path: Path) -> None:
             lock = sqlite3.connect(tmp_path / "data" / "queue.sqlite", isolation_level=None)
             lock.execute("BEGIN IMMEDIATE")
             await node.request(connection, "cancel", batch_id=first)
-            refused = await node.request_reply(connection, "start", batch_id=second, envs=["Maze"], agent="oracle")
-            assert not refused["ok"]
-            assert "batch queue cannot be used" in refused["error"]["message"]
+            rejected = await node.request_reply(connection, "start", batch_id=second, envs=["Maze"], agent="oracle")
+            assert not rejected["ok"]
+            assert "batch queue cannot be used" in rejected["error"]["message"]
             lock.rollback()
             lock.close()
             await node.wait_for_batch(connection, first, "cancelled", "interrupted")
@@ -101,81 +100,77 @@ async def test_a_locked_queue_is_waited_out(tmp_path: Path) -> None:
             await node.wait_for_batch(connection, second, "completed")
 
 
-async def test_a_broker_that_had_to_move_is_found_again(tmp_path: Path) -> None:
+async def test_a_broker_that_restarts_on_another_port_is_found(tmp_path: Path) -> None:
     with NodeProcess(tmp_path / "data") as node:
         node_file = tmp_path / "data" / "node.json"
         before = json.loads(node_file.read_bytes())["url"]
         port = int(before.rpartition(":")[2])
-        (broker,) = (child for child in psutil.Process(node.pid).children() if "nats-server" in child.name())
+        broker = node.broker
         with socket.socket() as squatter:
             squatter.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            os.kill(broker.pid, signal.SIGSTOP)
-            os.kill(broker.pid, signal.SIGKILL)
+            broker.suspend()
+            broker.kill()
             async with asyncio.timeout(30):
-                while _taken(squatter, port) and json.loads(node_file.read_bytes())["url"] == before:
+                while _is_taken(squatter, port) and json.loads(node_file.read_bytes())["url"] == before:
                     await asyncio.to_thread(time.sleep, 0.001)
-                while json.loads(node_file.read_bytes())["url"] == before and not _answers(port):
+                while json.loads(node_file.read_bytes())["url"] == before and not _accepts_connections(port):
                     await asyncio.to_thread(time.sleep, 0.02)
         async with await node.connect() as connection:
             assert (await node.request(connection, "health"))["node"] == node.name
 
 
-async def test_who_comes_late_learns_at_once_how_the_node_is(tmp_path: Path) -> None:
-    heard: list[str] = []
+async def test_a_health_request_returns_the_latest_items(tmp_path: Path) -> None:
+    kinds: list[str] = []
 
-    async def take(message: Msg) -> None:
-        heard.extend(item["kind"] for item in json.loads(message.data)["items"])
+    async def on_message(message: Msg) -> None:
+        kinds.extend(item["kind"] for item in json.loads(message.data)["items"])
 
     profile = tmp_path / "odd.yaml"
     profile.write_text(json.dumps({"id": "odd", "environments": {"moderate": [{"name": "Maze"}, {"name": "Nowhere"}]}}))
     with NodeProcess(tmp_path / "data", "--config", str(profile)) as node:
         async with await node.connect() as connection:
-            await connection.client.subscribe("agentgym.live.health.v1.n1", cb=take)
+            await connection.client.subscribe("agentgym.live.health.v1.n1", cb=on_message)
             items = (await node.request(connection, "health"))["items"]
             envs = {item["env"]: item["status"] for item in items if item["kind"] == "env.health"}
             assert envs["Maze"] == "embedded"
             assert envs["Nowhere"] == "down"
             (host,) = (item for item in items if item["kind"] == "host")
             assert 0 < host["ram"] <= 100
-            async with asyncio.timeout(20):
-                while "heartbeat" not in heard:  # noqa: ASYNC110 - from another process
-                    await asyncio.sleep(0.05)
+            await wait_until(lambda: "heartbeat" in kinds, 20)
 
 
-async def test_a_node_outlives_failures_beside_what_it_plays(
+async def test_a_node_restarts_failed_services(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """In this process, so that its parts can be broken."""
-    closed = iter(range(2))
+    failures_left = iter(range(2))
 
     async def fail(self: HealthMonitor, live: LivePublisher) -> None:
         raise RuntimeError("no health")
 
     async def subscribe(self: Client, subject: str, *args: Any, **options: Any) -> Any:  # noqa: ANN401
-        if subject.startswith("agentgym.control.") and next(closed, None) is not None:
+        if subject.startswith("agentgym.control.") and next(failures_left, None) is not None:
             raise nats.errors.ConnectionClosedError
-        return await working(self, subject, *args, **options)
+        return await subscribe_to_subject(self, subject, *args, **options)
 
-    working = Client.subscribe
-    monkeypatch.setattr("runner.node.shutdown.RETRY_S", 0.05)
+    subscribe_to_subject = Client.subscribe
     monkeypatch.setattr(Client, "subscribe", subscribe)
     monkeypatch.setattr(HealthMonitor, "run", fail)
-    node = Node(Profile(id="p"), tmp_path / "data", "n1", egress=lambda: None)
+    node = Node(Profile(id="p"), tmp_path / "data", "n1", egress=lambda: None, retry_s=0.05)
     running = asyncio.create_task(node.run())
     async with asyncio.timeout(60):
         while not (tmp_path / "data" / "node.json").exists():
             assert not running.done(), running
             await asyncio.sleep(0.02)
-        asked = NodeProcess(tmp_path / "data")
-        async with await asked.connect() as connection:
-            assert (await asked.request(connection, "health"))["items"] == []
+        requester = NodeProcess(tmp_path / "data")
+        async with await requester.connect() as connection:
+            assert (await requester.request(connection, "health"))["items"] == []
         node.stop()
         await running
     assert "health monitor failed and restarts: RuntimeError: no health" in caplog.messages
     assert any(message.startswith("control requests failed and restarts: Conn") for message in caplog.messages)
 
 
-def _taken(squatter: socket.socket, port: int) -> bool:
+def _is_taken(squatter: socket.socket, port: int) -> bool:
     try:
         squatter.bind(("127.0.0.1", port))
     except OSError:
@@ -183,29 +178,35 @@ def _taken(squatter: socket.socket, port: int) -> bool:
     return False
 
 
-def _answers(port: int) -> bool:
+def _accepts_connections(port: int) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-async def test_elsewhere_a_node_says_that_it_lives_and_obeys_nobody(tmp_path: Path) -> None:
-    with NatsServer(tmp_path / "other") as other:
-        env = clean_environ(NATS_URL=other.url)
-        with NodeProcess(tmp_path / "data", env=env) as node:
-            async with await NatsConnection.open(address_from_environ(other.url, {}), name="test") as connection:
-                assert (await node.request(connection, "health"))["node"] == node.name
-                refused = await node.request_reply(connection, "start", batch_id=str(ULID()), envs=["Maze"], agent="oracle")
-                assert refused["error"]["code"] == "no_control"
+async def test_on_the_egress_broker_a_node_answers_health_but_rejects_commands(
+    tmp_path: Path, bus: NatsAccount
+) -> None:
+    with NodeProcess(tmp_path / "data", env=clean_environ(NATS_URL=bus.url)) as node:
+        async with await NatsConnection.open(address_from_environ(bus.url, {}), name="test") as connection:
+            assert (await node.request(connection, "health"))["node"] == node.name
+            rejected = await node.request_reply(
+                connection, "start", batch_id=str(ULID()), envs=["Maze"], agent="oracle"
+            )
+            assert rejected["error"]["code"] == "no_control"
 
 
-async def test_commands_to_a_batch_that_is_not_played_are_refused(tmp_path: Path) -> None:
-    with NodeProcess(tmp_path / "data") as node:
-        async with await node.connect() as connection:
-            batch_id = str(ULID())
-            await node.request(connection, "start", batch_id=batch_id, envs=["Maze"], agent="oracle")
-            await node.wait_for_batch(connection, batch_id, "completed")
-            for op in ("pause", "resume", "step"):
-                reply = await node.request_reply(connection, op, batch_id=batch_id)
-                assert reply["error"]["code"] == "not_running", op
-            twice = await node.request_reply(connection, "start", batch_id=str(ULID()), envs=["Maze", "maze"], agent="oracle")
-            assert twice["error"]["code"] == "bad_request"
+async def test_commands_to_a_finished_batch_are_rejected(node: NodeProcess) -> None:
+    async with await node.connect() as connection:
+        batch_id = str(ULID())
+        await node.request(connection, "start", batch_id=batch_id, envs=["Maze"], agent="oracle")
+        await node.wait_for_batch(connection, batch_id, "completed")
+        for op in ("pause", "resume", "step"):
+            reply = await node.request_reply(connection, op, batch_id=batch_id)
+            assert reply["error"]["code"] == "not_running", op
+
+
+async def test_a_battery_with_the_same_environment_twice_is_rejected(node: NodeProcess) -> None:
+    async with await node.connect() as connection:
+        twice = {"batch_id": str(ULID()), "envs": ["Maze", "maze"], "agent": "oracle"}
+        reply = await node.request_reply(connection, "start", **twice)
+        assert reply["error"]["code"] == "bad_request"

@@ -1,4 +1,4 @@
-"""A node whose disk is full: it lives on and says so, and once there is room nothing is missing."""
+"""A node whose disk is full: it keeps running and reports it; after the disk has room again, no event is missing."""
 
 from __future__ import annotations
 
@@ -13,88 +13,100 @@ from typing import TypeAlias
 import pytest
 from ulid import ULID
 
-from runner.batch.state_dir import Workspace
+from runner.batch.workspace import Workspace
 from runner.bus.broker import broker as node_broker
 from runner.bus.broker.broker import Broker
 from runner.bus.connection import BusError, NatsConnection
 from runner.events.subjects import DurableNames
 from runner.publish.delivery import DeliveryOptions
 from runner.publish.event_recorder import EventRecorder
+from runner.publish.outbox import Outbox
 from runner.publish.publisher import Sink
-from tests.faults.test_node_faults import viewing
 from tests.support.episodes import RecordedEpisode
 from tests.support.full_disk import Disk, FileSizeLimit, mount_small_disk
+from tests.support.node_events import episode_event_ids, stored_episodes, subscribe_to_node
 from tests.support.node_process import NodeProcess
-from tests.support.publishing import open_outbox, outbox_event, run_publisher
+from tests.support.publishing import outbox_event, run_publisher
 from tests.support.subscriptions import SubscriptionRecorder
 
 pytestmark = pytest.mark.timeout(120)
 
 FULL = os.environ.get("AGENTGYM_FAULTS") == "full"
 REPEAT = 300
-FEW = 20
-DiskOf: TypeAlias = Callable[[Path], AbstractContextManager[tuple[NodeProcess, Disk]]]
+RESUMED_REPEAT = 20
+OpenNode: TypeAlias = Callable[[Path], AbstractContextManager[tuple[NodeProcess, Disk]]]
 
 
 @contextmanager
-def mounted(tmp_path: Path) -> Iterator[tuple[NodeProcess, Disk]]:
+def node_on_small_disk(tmp_path: Path) -> Iterator[tuple[NodeProcess, Disk]]:
     with mount_small_disk(tmp_path / "disk", 24) as disk, NodeProcess(disk.folder / "data") as node:
         yield node, disk
 
 
 @contextmanager
-def forbidden(tmp_path: Path) -> Iterator[tuple[NodeProcess, Disk]]:
+def node_with_file_size_limit(tmp_path: Path) -> Iterator[tuple[NodeProcess, Disk]]:
     with NodeProcess(tmp_path / "data") as node:
         yield node, FileSizeLimit(node.pid)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("disk_of", [mounted, forbidden] if FULL else [mounted])
-async def test_a_full_disk_ends_no_node_and_loses_no_episode(tmp_path: Path, disk_of: DiskOf) -> None:
+@pytest.mark.parametrize("open_node", [node_on_small_disk, node_with_file_size_limit] if FULL else [node_on_small_disk])
+async def test_a_node_survives_a_full_disk_and_loses_no_episode(tmp_path: Path, open_node: OpenNode) -> None:
     batch_id = str(ULID())
-    with disk_of(tmp_path) as (node, disk):
+    with open_node(tmp_path) as (node, disk):
         async with await node.connect() as connection:
             await node.request(connection, "start", batch_id=batch_id, envs=["BabyAI"], agent="oracle", repeat=REPEAT)
             await node.wait_for_batch(connection, batch_id, "running", n_done=5)
             disk.fill()
-            await _until_idle(node, connection)
-            refused = await node.request_reply(connection, "start", batch_id=str(ULID()), envs=["Maze"], agent="oracle")
-            assert "check for a full disk" in refused["error"]["message"]
-            await asyncio.sleep(1.5 * node_broker.DISK_POLL_S)  # a moment without room is not noticed
+            await wait_until_idle(node, connection)
+            rejected = await node.request_reply(
+                connection, "start", batch_id=str(ULID()), envs=["Maze"], agent="oracle"
+            )
+            assert "check for a full disk" in rejected["error"]["message"]
+            await asyncio.sleep(1.5 * node_broker.DISK_POLL_S)  # so that the broker notices the full disk
             disk.free_space()
-        played = _episodes(node, batch_id)
-        assert 5 <= len(played) < REPEAT
-        assert all(json.loads(path.read_bytes())["error"] is None for path in played)
-        await _play_two_more(node, other := str(ULID()))
-        wanted = {f"episode:{path.stem}" for path in played + _episodes(node, other)} | {f"batch:{other}"}
-        async with viewing(node) as viewer:
-            await viewer.wait_until(lambda: wanted <= _ids(viewer).keys(), 30)
-            assert set(_ids(viewer).values()) == {1}
-        status, said = await asyncio.to_thread(node.terminate)
-    assert status == 0, said
-    assert "could not be stored; no further episodes start" in said
-    assert "Traceback" not in said
+        stored = stored_episodes(node.data_dir, batch_id)
+        assert 5 <= len(stored) < REPEAT
+        assert all(json.loads(path.read_bytes())["error"] is None for path in stored)
+        await play_two_episodes(node, second_batch_id := str(ULID()))
+        expected = {f"episode:{path.stem}" for path in stored} | {f"batch:{second_batch_id}"}
+        expected |= episode_event_ids(node.data_dir, second_batch_id)
+        async with subscribe_to_node(node) as recorder:
+            await recorder.wait_until(lambda: expected <= count_all_event_ids(recorder).keys(), 30)
+            assert set(count_all_event_ids(recorder).values()) == {1}
+        status, errors = await asyncio.to_thread(node.terminate)
+    assert status == 0, errors
+    assert "could not be stored; no further episodes start" in errors
+    assert "Traceback" not in errors
 
 
 @pytest.mark.long
-async def test_a_batch_that_a_full_disk_ended_can_be_resumed(tmp_path: Path) -> None:
+async def test_a_batch_interrupted_by_a_full_disk_can_be_resumed(tmp_path: Path) -> None:
     batch_id = str(ULID())
-    with forbidden(tmp_path) as (node, disk):
+    with node_with_file_size_limit(tmp_path) as (node, disk):
         async with await node.connect() as connection:
-            await node.request(connection, "start", batch_id=batch_id, envs=["BabyAI"], agent="oracle", repeat=FEW)
+            await node.request(
+                connection, "start", batch_id=batch_id, envs=["BabyAI"], agent="oracle", repeat=RESUMED_REPEAT
+            )
             await node.wait_for_batch(connection, batch_id, "running", n_done=5)
             disk.fill()
-            await _until_idle(node, connection)
+            await wait_until_idle(node, connection)
             disk.free_space()
             await node.wait_for_batch(connection, batch_id, "interrupted")
             await node.request(
-                connection, "start", batch_id=batch_id, envs=["BabyAI"], agent="oracle", repeat=FEW, resume=True
+                connection,
+                "start",
+                batch_id=batch_id,
+                envs=["BabyAI"],
+                agent="oracle",
+                repeat=RESUMED_REPEAT,
+                resume=True,
             )
-            await node.wait_for_batch(connection, batch_id, "completed", n_done=FEW)
+            await node.wait_for_batch(connection, batch_id, "completed", n_done=RESUMED_REPEAT)
 
 
-async def _play_two_more(node: NodeProcess, batch_id: str) -> None:
-    """Its broker may be about to be started again."""
+async def play_two_episodes(node: NodeProcess, batch_id: str) -> None:
+    """Play two episodes; repeat the request while the broker restarts."""
     async with asyncio.timeout(30):
         while True:
             try:
@@ -106,24 +118,20 @@ async def _play_two_more(node: NodeProcess, batch_id: str) -> None:
                 await asyncio.sleep(0.05)
 
 
-async def _until_idle(node: NodeProcess, connection: NatsConnection) -> None:
+async def wait_until_idle(node: NodeProcess, connection: NatsConnection) -> None:
     async with asyncio.timeout(20):
         while (await node.request(connection, "health"))["status"] == "running":  # noqa: ASYNC110 - another process
             await asyncio.sleep(0.02)
 
 
-def _episodes(node: NodeProcess, batch_id: str) -> list[Path]:
-    return list((node.data_dir / "runs" / batch_id).glob("*.json"))
-
-
-def _ids(viewer: SubscriptionRecorder) -> dict[str, int]:
-    ids = [message.headers.get("ce-id", "") for message in viewer.messages]
+def count_all_event_ids(recorder: SubscriptionRecorder) -> dict[str, int]:
+    ids = [message.headers.get("ce-id", "") for message in recorder.messages]
     return {id_: ids.count(id_) for id_ in ids}
 
 
 @pytest.mark.long
-async def test_the_own_broker_takes_events_again_once_its_disk_has_room(tmp_path: Path) -> None:
-    with mount_small_disk(tmp_path / "disk", 24) as disk, open_outbox(tmp_path) as outbox:
+async def test_the_own_broker_accepts_events_again_after_its_disk_was_full(tmp_path: Path, outbox: Outbox) -> None:
+    with mount_small_disk(tmp_path / "disk", 24) as disk:
         broker = Broker(disk.folder, "node")
         broker.start()
         try:
@@ -144,7 +152,7 @@ async def test_the_own_broker_takes_events_again_once_its_disk_has_room(tmp_path
             broker.stop()
 
 
-def test_what_could_not_be_announced_is_announced_with_the_next(tmp_path: Path) -> None:
+def test_events_that_could_not_be_stored_are_stored_with_the_next(tmp_path: Path) -> None:
     with mount_small_disk(tmp_path / "disk", 4) as disk:
         workspace = Workspace(disk.folder, node="n", profile="p")
         recorder = EventRecorder(workspace, DurableNames(), role="node")

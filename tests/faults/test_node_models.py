@@ -1,4 +1,4 @@
-"""A node and its models: they are told of, a run without any is refused, and one that loses them is resumed later."""
+"""A node and its models: reported health, rejected batches, and a batch that resumes once its model is back."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def ollama() -> Iterator[ModelServer]:
 
 
 @pytest.mark.long
-async def test_a_model_comes_goes_and_comes_back(ollama: ModelServer, tmp_path: Path) -> None:
+async def test_batches_start_only_while_a_model_is_available(ollama: ModelServer, tmp_path: Path) -> None:
     env = clean_environ(TENSORZERO_URL="http://127.0.0.1:1", OLLAMA_HOST=ollama.url)
     with NodeProcess(tmp_path / "data", env=env) as node:
         async with await node.connect() as connection:
             first, waiting = str(ULID()), str(ULID())
-            asked = {"batch_id": first, "envs": ["Maze"]}
-            error = (await node.request_reply(connection, "start", **asked))["error"]
+            first_request = {"batch_id": first, "envs": ["Maze"]}
+            error = (await node.request_reply(connection, "start", **first_request))["error"]
             assert error["code"] == "no_model"
             assert "no model answers: gateway: no connection" in error["message"]
             assert "ollama: start it with: ollama serve; or choose an agent that uses no model" in error["hint"]
@@ -43,7 +43,7 @@ async def test_a_model_comes_goes_and_comes_back(ollama: ModelServer, tmp_path: 
             assert (listed["batches"], listed["models"]) == ([], ["qwen35_9b", "qwen3:8b"])
 
             await asyncio.to_thread(ollama.start)
-            (started,) = await node.request(connection, "start", **asked)
+            (started,) = await node.request(connection, "start", **first_request)
             assert (started["agent"], started["model"]) == ("react", "qwen35_9b")
             await node.wait_for_batch(connection, first, "completed", n_done=1)
             (gateway,) = (
@@ -56,19 +56,19 @@ async def test_a_model_comes_goes_and_comes_back(ollama: ModelServer, tmp_path: 
 
             running = str(ULID())
             await node.request(connection, "start", batch_id=running, envs=["BabyAI"], agent="oracle", repeat=5000)
-            wanted = {"batch_id": waiting, "envs": ["Maze"], "model": "qwen3:8b"}
-            await node.request(connection, "start", **wanted)
+            waiting_request = {"batch_id": waiting, "envs": ["Maze"], "model": "qwen3:8b"}
+            await node.request(connection, "start", **waiting_request)
             await asyncio.to_thread(ollama.stop)
             await node.request(connection, "cancel", batch_id=running)
             batch = await node.wait_for_batch(connection, waiting, "interrupted")
             assert (batch["n_done"], batch["model"]) == (0, "qwen3:8b")
             log = (tmp_path / "data" / "logs" / "runner.log").read_text()
             assert "batch failed: NoModel: no model answers: gateway: no connection" in log
-            refused = await node.request_reply(connection, "start", **wanted, resume=True)
-            assert refused["error"]["code"] == "no_model"
+            rejected = await node.request_reply(connection, "start", **waiting_request, resume=True)
+            assert rejected["error"]["code"] == "no_model"
 
             await asyncio.to_thread(ollama.start)
-            await node.request(connection, "start", **wanted, resume=True)
+            await node.request(connection, "start", **waiting_request, resume=True)
             await node.wait_for_batch(connection, waiting, "completed", n_done=1)
     (path,) = (tmp_path / "data" / "runs" / first).glob("*.json")
     episode = json.loads(path.read_bytes())
@@ -76,12 +76,14 @@ async def test_a_model_comes_goes_and_comes_back(ollama: ModelServer, tmp_path: 
     assert all(step["endpoint"] == "ollama" and step["warnings"] for step in episode["timesteps"])
 
 
-async def test_only_models_of_the_profile_are_asked_and_only_by_agents_that_ask(tmp_path: Path) -> None:
+async def test_unknown_models_and_models_for_agents_without_one_are_rejected(tmp_path: Path) -> None:
     with NodeProcess(tmp_path / "data", env=clean_environ(OLLAMA_HOST="127.0.0.1:1")) as node:
         async with await node.connect() as connection:
-            refused = await node.request_reply(connection, "start", batch_id=str(ULID()), envs=["Maze"], model="unheard-of")
-            assert refused["error"]["code"] == "unknown_model"
-            asked = {"envs": ["Maze"], "agent": "oracle", "model": "qwen3:8b"}
-            refused = await node.request_reply(connection, "start", batch_id=str(ULID()), **asked)
-            assert refused["error"]["code"] == "refused"
-            assert "uses no model" in refused["error"]["message"]
+            rejected = await node.request_reply(
+                connection, "start", batch_id=str(ULID()), envs=["Maze"], model="unheard-of"
+            )
+            assert rejected["error"]["code"] == "unknown_model"
+            request = {"envs": ["Maze"], "agent": "oracle", "model": "qwen3:8b"}
+            rejected = await node.request_reply(connection, "start", batch_id=str(ULID()), **request)
+            assert rejected["error"]["code"] == "refused"
+            assert "uses no model" in rejected["error"]["message"]

@@ -1,4 +1,4 @@
-"""A node with a server of its own: started with it or on request, played on, and gone when the node is."""
+"""Environment servers of a node: started with it or on request, and stopped with it."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ pytestmark = pytest.mark.timeout(120)
 
 
 @pytest.fixture
-def profile(tmp_path: Path) -> Path:
-    """Maze is played on a server that comes with the node, Wordle on one if somebody starts it."""
+def profile_path(tmp_path: Path) -> Path:
+    """Profile whose Maze server starts with the node; the Wordle server starts on request."""
     with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as two:
         ports = one.getsockname()[1], two.getsockname()[1]
     path = tmp_path / "p.yaml"
@@ -38,46 +38,48 @@ environments:
     return path
 
 
-async def _gone(pids: list[int]) -> None:
-    """Until none of the processes, which are not this one's, runs any more."""
+async def wait_until_exited(pids: list[int]) -> None:
+    """Wait until no process of ``pids`` runs."""
     async with asyncio.timeout(20):
         while any(psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE for pid in pids):  # noqa: ASYNC110
             await asyncio.sleep(0.02)
 
 
-def _servers(node: NodeProcess) -> list[int]:
+def server_pids(node: NodeProcess) -> list[int]:
     children = psutil.Process(node.pid).children(recursive=True)
     return [child.pid for child in children if "serve" in child.cmdline()]
 
 
 @pytest.mark.long
-async def test_a_node_starts_servers_plays_on_them_and_takes_them_along(profile: Path, tmp_path: Path) -> None:
+async def test_a_node_starts_uses_and_stops_its_environment_servers(profile_path: Path, tmp_path: Path) -> None:
     data_dir = tmp_path / "data"
-    with NodeProcess(data_dir, "--config", str(profile)) as node:
+    with NodeProcess(data_dir, "--config", str(profile_path)) as node:
         async with await node.connect() as connection:
             batch_id = str(ULID())
             await node.request(connection, "start", batch_id=batch_id, envs=["Maze"], agent="oracle")
             await node.wait_for_batch(connection, batch_id, "completed")
-            for env, said in (("Wordle", "starting"), ("maze", "running")):
-                assert (await node.request(connection, "server_start", env=env))["status"] == said
+            for env, status in (("Wordle", "starting"), ("maze", "running")):
+                assert (await node.request(connection, "server_start", env=env))["status"] == status
             async with asyncio.timeout(60):
-                while len(known := await _known(node, connection)) < 2 or known["Wordle"] != ("up", "http"):  # noqa: ASYNC110
+                states = await environment_states(node, connection)
+                while states["Wordle"] != ("up", "http"):
                     await asyncio.sleep(0.1)
-            assert known["Maze"] == ("up", "http")
+                    states = await environment_states(node, connection)
+            assert states["Maze"] == ("up", "http")
             assert (await node.request(connection, "server_stop", env="Wordle"))["status"] in ("stopped", "running")
             for env in ("SQLGym", "WebShop", "../x"):
-                refused = await node.request_reply(connection, "server_start", env=env)
-                assert refused["error"]["code"] == "refused"
-            unplayed = await node.request_reply(
+                rejected = await node.request_reply(connection, "server_start", env=env)
+                assert rejected["error"]["code"] == "refused"
+            unknown = await node.request_reply(
                 connection, "start", batch_id=str(ULID()), envs=["gymnasium:FrozenLake-v1"], agent="oracle"
             )
-            assert "is not in the profile" in unplayed["error"]["message"]
-        pids = _servers(node)
+            assert "is not in the profile" in unknown["error"]["message"]
+        pids = server_pids(node)
         assert pids
-        status, said = await asyncio.to_thread(node.terminate)
-        assert status == 0, said
-        assert f"batch {batch_id}: Maze runs over HTTP at http://127.0.0.1:" in said
-        await _gone(pids)
+        exit_status, errors = await asyncio.to_thread(node.terminate)
+        assert exit_status == 0, errors
+        assert f"batch {batch_id}: Maze runs over HTTP at http://127.0.0.1:" in errors
+        await wait_until_exited(pids)
     (episode,) = (data_dir / "runs" / batch_id).glob("*.json")
     assert (json.loads(episode.read_bytes())["transport"], json.loads(episode.read_bytes())["success"]) == (
         "http",
@@ -85,16 +87,16 @@ async def test_a_node_starts_servers_plays_on_them_and_takes_them_along(profile:
     )
 
 
-async def _known(node: NodeProcess, connection: object) -> dict[str, tuple[str, str]]:
+async def environment_states(node: NodeProcess, connection: object) -> dict[str, tuple[str, str]]:
     items = (await node.request(connection, "health"))["items"]  # type: ignore[arg-type]
     envs = {item["env"]: (item["status"], item["transport"]) for item in items if item["kind"] == "env.health"}
     return {env: envs[env] for env in ("Maze", "Wordle")}
 
 
-async def test_servers_do_not_outlive_a_killed_node(profile: Path, tmp_path: Path) -> None:
-    with NodeProcess(tmp_path / "data", "--config", str(profile)) as node:
+async def test_servers_do_not_outlive_a_killed_node(profile_path: Path, tmp_path: Path) -> None:
+    with NodeProcess(tmp_path / "data", "--config", str(profile_path)) as node:
         async with asyncio.timeout(30):
-            while not (pids := _servers(node)):  # noqa: ASYNC110 - in another process
+            while not (pids := server_pids(node)):  # noqa: ASYNC110 - in another process
                 await asyncio.sleep(0.02)
         os.kill(node.pid, signal.SIGKILL)
-        await _gone(pids)
+        await wait_until_exited(pids)

@@ -1,4 +1,4 @@
-"""What a profile says of the streams of a node's own broker."""
+"""Stream limits of a profile on a node's own broker."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ pytestmark = pytest.mark.timeout(120)
 
 
 @pytest.mark.long
-async def test_the_profile_limits_the_streams_and_changing_that_costs_no_event(tmp_path: Path) -> None:
+async def test_changed_stream_limits_are_applied_without_losing_events(tmp_path: Path) -> None:
     profile = tmp_path / "profile.yaml"
     profile.write_text(PROFILE.format(streams="{live: {max_bytes: 2097152}}"))
     with NodeProcess(tmp_path / "data", "--config", str(profile)) as node:
         async with await node.connect() as connection:
-            await _until_limited(connection, "AGENTGYM_LIVE", lambda config: config.max_bytes == 2 << 20)
+            await wait_for_limits(connection, "AGENTGYM_LIVE", lambda config: config.max_bytes == 2 << 20)
             batch_id = str(ULID())
             await node.request(connection, "start", batch_id=batch_id, envs=["Maze"], agent="oracle", repeat=3)
             await node.wait_for_batch(connection, batch_id, "completed", n_done=3)
@@ -32,7 +32,7 @@ async def test_the_profile_limits_the_streams_and_changing_that_costs_no_event(t
         profile.write_text(PROFILE.format(streams="{events: {max_bytes: 1048576, max_age_sec: 5000.5}}"))
         node.start()
         async with await node.connect() as connection:
-            await _until_limited(
+            await wait_for_limits(
                 connection, "AGENTGYM_EVENTS", lambda config: (config.max_bytes, config.max_age) == (1 << 20, 5000.5)
             )
             state = (await connection.client.jetstream().stream_info("AGENTGYM_EVENTS")).state
@@ -42,12 +42,12 @@ async def test_the_profile_limits_the_streams_and_changing_that_costs_no_event(t
 PROFILE = "id: p\nenvironments: {{lightweight: [{{name: Maze}}]}}\nnats: {{streams: {streams}}}\n"
 
 
-async def _until_limited(connection: NatsConnection, stream: str, fits: Callable[[StreamConfig], bool]) -> None:
-    """The node is there before its first look at the streams."""
+async def wait_for_limits(connection: NatsConnection, stream: str, matches: Callable[[StreamConfig], bool]) -> None:
+    """Wait until the node, which may be ready earlier, has applied the limits."""
     js = connection.client.jetstream()
     async with asyncio.timeout(20):
         while True:
             with contextlib.suppress(NotFoundError):
-                if fits((await js.stream_info(stream)).config):
+                if matches((await js.stream_info(stream)).config):
                     return
             await asyncio.sleep(0.02)

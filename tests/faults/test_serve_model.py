@@ -25,7 +25,7 @@ from runner.serve.mock_llm import (
     ScriptedReply,
     ScriptResponder,
 )
-from runner.serve.mock_llm.response import PacedResponse
+from runner.serve.mock_llm.http_response import PacedResponse
 from tests.support.command import COMMAND, ENVIRON, run_agentgym
 from tests.support.serving import serve_in_thread
 

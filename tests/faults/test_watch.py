@@ -25,7 +25,8 @@ from runner.events.live import Heartbeat, LiveBatch
 from runner.events.subjects import DurableNames
 from runner.subscribe.buffer import DedupBuffer, RawMessage
 from runner.subscribe.messages import BusMessage
-from tests.support.nats_server import NatsServer
+from tests.support.nats_server import NatsAccount, NatsServer
+from tests.support.publishing import nats_client
 from tests.support.subscriptions import SUBJECT, add_stream, publish_events, status_event, status_headers
 
 COMMAND = [str(Path(sys.executable).with_name("agentgym-runner")), "watch"]
@@ -34,7 +35,8 @@ AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 
 @asynccontextmanager
-async def bus(folder: Path) -> AsyncIterator[tuple[NatsServer, NatsConnection]]:
+async def secured_bus(folder: Path) -> AsyncIterator[tuple[NatsServer, NatsConnection]]:
+    """Run a server with a password and a stream; yield it with a connection."""
     users = {"authorization": {"users": [{"user": "me", "password": CANARY}]}}
     with NatsServer(folder / "nats", config=users) as server:
         address = BusAddress(server.url, user="me", password=CANARY)
@@ -58,60 +60,66 @@ async def watch(folder: Path, *options: str, password: str = CANARY) -> AsyncIte
         await process.communicate()
 
 
-async def line_of(process: asyncio.subprocess.Process) -> str:
+async def read_line(process: asyncio.subprocess.Process) -> str:
     assert process.stdout is not None
     return (await process.stdout.readline()).decode()
 
 
-async def test_lines_of_json_until_interrupted(tmp_path: Path) -> None:
-    async with bus(tmp_path) as (server, publisher):
+async def test_json_lines_are_printed_until_interrupted(tmp_path: Path) -> None:
+    async with secured_bus(tmp_path) as (server, publisher):
         await publish_events(publisher.client, 1)
         async with watch(tmp_path, "--nats", server.url, "--since", "all", "--json") as process:
-            row = json.loads(await line_of(process))
-            assert (row["row"], row["id"], row["subject"], row["stream"]) == ("event", "status:b:1", SUBJECT, "S")
-            assert (row["sequence"], row["data"]["pid"], row["headers"]["ce-source"]) == (1, 1, "n")
+            document = json.loads(await read_line(process))
+            assert (document["row"], document["id"], document["subject"], document["stream"]) == (
+                "event",
+                "status:b:1",
+                SUBJECT,
+                "S",
+            )
+            assert (document["sequence"], document["data"]["pid"], document["headers"]["ce-source"]) == (1, 1, "n")
             await publish_events(publisher.client, 2)
-            assert json.loads(await line_of(process))["data"]["pid"] == 2
+            assert json.loads(await read_line(process))["data"]["pid"] == 2
             await publisher.client.publish("agentgym.other", b"\x1b[2J \xff \x7f \xc2\x9b31m")
-            text = await line_of(process)
+            text = await read_line(process)
             assert json.loads(text)["payload"] == "\x1b[2J \\xff \x7f \x9b31m"
             assert text.strip().isascii()
             assert text.strip().isprintable()
             assert process.stderr is not None
             notices = await process.stderr.readuntil(b"showing only new messages")
             process.send_signal(signal.SIGINT)
-            out, more = await process.communicate()
-            notices += more
-            assert (process.returncode, out) == (130, b"")
+            stdout, rest = await process.communicate()
+            notices += rest
+            assert (process.returncode, stdout) == (130, b"")
             assert b"Traceback" not in notices
             assert CANARY.encode() not in notices
 
 
 async def test_plain_lines_are_safe(tmp_path: Path) -> None:
     async with (
-        bus(tmp_path) as (server, publisher),
+        secured_bus(tmp_path) as (server, publisher),
         watch(tmp_path, "--nats", server.url, "--since", "1h", "--subject", SUBJECT) as process,
     ):
         await publisher.client.jetstream().publish(SUBJECT, status_event(7), headers=status_headers(7))
-        assert "status=idle" in await line_of(process)
+        assert "status=idle" in await read_line(process)
         await publisher.client.jetstream().publish(SUBJECT, f"\x1b[31m\u202e{CANARY}\nx".encode())
-        line = await line_of(process)
+        line = await read_line(process)
         assert "␛[31m" in line
         assert line.strip().isprintable()
         assert CANARY not in line
         assert "not JSON" in line
 
 
-async def test_a_closed_pipe_ends_watch(tmp_path: Path) -> None:
-    async with bus(tmp_path) as (server, publisher):
-        await publish_events(publisher.client, 1)
-        async with watch(tmp_path, "--nats", server.url, "--since", "all") as process:
-            await line_of(process)
+async def test_a_closed_pipe_ends_watch(bus: NatsAccount, tmp_path: Path) -> None:
+    async with nats_client(bus) as client:
+        await add_stream(client)
+        await publish_events(client, 1)
+        async with watch(tmp_path, "--nats", bus.url, "--since", "all") as process:
+            await read_line(process)
             assert process.stdout is not None
             process.stdout._transport.close()  # type: ignore[attr-defined]
             number = 2
             while process.returncode is None:
-                await publish_events(publisher.client, number)
+                await publish_events(client, number)
                 number += 1
                 await asyncio.sleep(0.05)
             assert process.stderr is not None
@@ -119,39 +127,40 @@ async def test_a_closed_pipe_ends_watch(tmp_path: Path) -> None:
             assert b"Traceback" not in await process.stderr.read()
 
 
-async def test_a_viewer_that_was_stopped_catches_up(tmp_path: Path) -> None:
-    async with (
-        bus(tmp_path) as (server, publisher),
-        watch(tmp_path, "--nats", server.url, "--subject", SUBJECT, "--since", "all", "--json") as process,
-    ):
-        await publish_events(publisher.client, 0)
-        await line_of(process)
-        process.send_signal(signal.SIGSTOP)
-        await publish_events(publisher.client, *range(1, 1500))
-        process.send_signal(signal.SIGCONT)
-        assert [json.loads(await line_of(process))["data"]["pid"] for _ in range(1499)] == list(range(1, 1500))
+async def test_a_suspended_viewer_catches_up(bus: NatsAccount, tmp_path: Path) -> None:
+    async with nats_client(bus) as client:
+        await add_stream(client)
+        options = ("--nats", bus.url, "--subject", SUBJECT, "--since", "all", "--json")
+        async with watch(tmp_path, *options) as process:
+            await publish_events(client, 0)
+            await read_line(process)
+            process.send_signal(signal.SIGSTOP)
+            await publish_events(client, *range(1, 1500))
+            process.send_signal(signal.SIGCONT)
+            numbers = [json.loads(await read_line(process))["data"]["pid"] for _ in range(1499)]
+            assert numbers == list(range(1, 1500))
 
 
 async def test_a_wrong_password_is_named(tmp_path: Path) -> None:
     async with (
-        bus(tmp_path) as (server, _),
+        secured_bus(tmp_path) as (server, _),
         watch(tmp_path, "--nats", server.url, password="wrong-" + CANARY) as process,
     ):
-        out, err = await process.communicate()
-        assert (process.returncode, out) == (2, b"")
-        assert b"does not accept the credentials" in err
-        assert CANARY.encode() not in err
+        stdout, stderr = await process.communicate()
+        assert (process.returncode, stdout) == (2, b"")
+        assert b"does not accept the credentials" in stderr
+        assert CANARY.encode() not in stderr
 
 
 async def test_watch_waits_for_a_bus_that_starts_later(tmp_path: Path) -> None:
-    async with bus(tmp_path) as (server, publisher):
+    async with secured_bus(tmp_path) as (server, publisher):
         await publish_events(publisher.client, 1)
         server.kill()
         async with watch(tmp_path, "--nats", server.url, "--since", "all", "--json") as process:
             assert process.stderr is not None
             assert b"cannot be reached" in await process.stderr.readline()
             server.start()
-            assert json.loads(await line_of(process))["data"]["pid"] == 1
+            assert json.loads(await read_line(process))["data"]["pid"] == 1
 
 
 def test_without_a_node_there_is_nothing_to_watch(tmp_path: Path) -> None:
@@ -163,26 +172,26 @@ def test_without_a_node_there_is_nothing_to_watch(tmp_path: Path) -> None:
     "options", [["--since", "yesterday"], ["--since", "0"], ["--since", "-5m"], ["--subject", "a b"], ["--subject", ""]]
 )
 def test_invalid_options_exit_with_usage(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as exited:
+    with pytest.raises(SystemExit) as caught:
         main_watch([*options, "--nats", "nats://127.0.0.1:1"])
-    assert exited.value.code == 2
+    assert caught.value.code == 2
     assert "Traceback" not in capsys.readouterr().err
 
 
-async def row(subject: str, payload: bytes, hours: float = 0.0) -> BusMessage:
+async def bus_message(subject: str, payload: bytes, hours: float = 0.0) -> BusMessage:
     buffer = DedupBuffer(DurableNames())
     sent = AT + timedelta(hours=hours)
     buffer.put(RawMessage(subject, status_headers(1, sent) if subject == SUBJECT else {}, payload, "S", 3, AT))
-    seen = await buffer.next_item()
-    assert isinstance(seen, BusMessage)
-    return seen
+    message = await buffer.next_item()
+    assert isinstance(message, BusMessage)
+    return message
 
 
 async def test_every_live_item_has_a_line() -> None:
     items = [Heartbeat(at=AT), Heartbeat(at=AT)]
     payload = encode(LiveBatch(node="n", boot="b", dropped=0, items=[*items]))
     payload = payload.replace(b"]}", b',{"kind":"new","at":"2026-01-02T03:04:05Z"}]}')
-    message = await row(subjects.live_subject("health", "n"), payload)
+    message = await bus_message(subjects.live_subject("health", "n"), payload)
     lines = list(plain_lines(message))
     assert [line.split()[1:4] for line in lines] == [["#3", "n", "heartbeat"]] * 2 + [["#3", "n", "?"]]
     (document,) = json_lines(message)
@@ -194,7 +203,7 @@ async def test_every_live_item_has_a_line() -> None:
 async def test_malformed_spans_and_steps_are_shown_raw(value: str) -> None:
     span = f'{{"kind":"span","at":"2026-01-02T03:04:05Z","episode_id":"e","seq":0,"span":{value}}}'
     payload = f'{{"node":"n","boot":"b","dropped":0,"items":[{span}]}}'.encode()
-    message = await row(subjects.live_subject("span", "n"), payload)
+    message = await bus_message(subjects.live_subject("span", "n"), payload)
     (line,) = plain_lines(message)
     assert "n ? reason=" in line
     (document,) = json_lines(message)
@@ -203,14 +212,14 @@ async def test_malformed_spans_and_steps_are_shown_raw(value: str) -> None:
 
 
 async def test_headers_that_are_not_text_are_shown() -> None:
-    message = await row(SUBJECT, status_event(1))
+    message = await bus_message(SUBJECT, status_event(1))
     (document,) = json_lines(msgspec.structs.replace(message, headers={"a": "\udcff"}))
     assert json.loads(document)["headers"] == {"a": "\udcff"}
 
 
 @pytest.mark.parametrize(("hours", "expected"), [(1.0, "clock=3600s"), (-1.0, "late=3600s"), (0.0, "")])
 async def test_clock_differences_are_printed(hours: float, expected: str) -> None:
-    (line,) = plain_lines(await row(SUBJECT, status_event(1), hours))
+    (line,) = plain_lines(await bus_message(SUBJECT, status_event(1), hours))
     assert expected in line
     assert ("clock" in line or "late" in line) == bool(expected)
 
@@ -219,12 +228,12 @@ async def test_secrets_are_masked_in_strings_and_leave_the_document_valid(monkey
     monkeypatch.setenv("MAX_TOKENS", "12345678")
     monkeypatch.setenv("API_KEY", CANARY)
     payload = status_event(12345678).replace(b'"p"', json.dumps(f"{CANARY} 12345678").encode())
-    (text,) = json_lines(await row(SUBJECT, payload))
+    (text,) = json_lines(await bus_message(SUBJECT, payload))
     data = json.loads(text)["data"]
     assert (data["pid"], data["config"]) == (12345678, "*** ***")
 
 
-def _node(folder: Path) -> None:
+def _write_node_file(folder: Path) -> None:
     node = {
         "node": "n1",
         "boot": "b",
@@ -240,21 +249,21 @@ def _node(folder: Path) -> None:
 
 
 def test_nats_info_prints_the_address_of_the_broker(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    _node(tmp_path)
+    _write_node_file(tmp_path)
     assert main_nats_info(["--data-dir", str(tmp_path)]) == 0
-    out, err = capsys.readouterr()
-    assert "nats://127.0.0.1:4999" in out
-    assert str(tmp_path / "nats" / "credential.json") in out
-    assert "is not running" in err
+    printed, warned = capsys.readouterr()
+    assert "nats://127.0.0.1:4999" in printed
+    assert str(tmp_path / "nats" / "credential.json") in printed
+    assert "is not running" in warned
     assert main_nats_info(["--data-dir", str(tmp_path), "--json"]) == 0
-    shown = capsys.readouterr().out
-    assert json.loads(shown) == {
+    json_output = capsys.readouterr().out
+    assert json.loads(json_output) == {
         "url": "nats://127.0.0.1:4999",
         "credential_file": str(tmp_path / "nats" / "credential.json"),
         "node": "n1",
         "running": False,
     }
-    assert CANARY not in out + shown
+    assert CANARY not in printed + json_output
 
 
 @pytest.mark.parametrize(

@@ -26,8 +26,8 @@ STREAM = {"config": CONFIG, "state": STATE, "created": "2026-01-01T00:00:00Z"}
 
 
 @asynccontextmanager
-async def rude_server(rudeness: bytes) -> AsyncIterator[str]:
-    """A server that speaks enough NATS for a connection, and sends ``rudeness`` after each ping but the first."""
+async def rude_nats_server(hostile_data: bytes) -> AsyncIterator[str]:
+    """Run a server that accepts NATS connections and sends ``hostile_data`` after each ping except the first."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         n_pings = 0
@@ -36,7 +36,7 @@ async def rude_server(rudeness: bytes) -> AsyncIterator[str]:
             while line := await reader.readline():
                 if line.startswith(b"PING"):
                     n_pings += 1
-                    writer.write(b"PONG\r\n" + (rudeness if n_pings > 1 else b""))
+                    writer.write(b"PONG\r\n" + (hostile_data if n_pings > 1 else b""))
                     await writer.drain()
         writer.close()
 
@@ -61,7 +61,7 @@ async def stderr_of_watch(folder: Path, url: str, *, until: tuple[str, ...]) -> 
         async with asyncio.timeout(60):
             while not all(text in output for text in until):
                 line = (await process.stderr.readline()).decode()
-                assert line, f"it ended by itself before {until}: {output}"
+                assert line, f"watch ended before {until}: {output}"
                 output += line
             process.send_signal(signal.SIGINT)
             output += (await process.stderr.read()).decode()
@@ -73,7 +73,7 @@ async def stderr_of_watch(folder: Path, url: str, *, until: tuple[str, ...]) -> 
     return output
 
 
-def check(output: str, kind: str) -> None:
+def check_notices(output: str, kind: str) -> None:
     """Every line is a notice and safe for a terminal."""
     for line in output.splitlines():
         assert line.isprintable(), (kind, output)
@@ -82,7 +82,7 @@ def check(output: str, kind: str) -> None:
     assert "Traceback" not in output, (kind, output)
 
 
-RUDE: dict[str, tuple[bytes, str]] = {
+HOSTILE_DATA: dict[str, tuple[bytes, str]] = {
     "error": (b"-ERR '\x1b[2J\xe2\x80\xae boo'\r\n", "boo"),
     "bytes": (b"-ERR '\xff\xfe'\r\n", "reconnected"),
     "permission": (
@@ -100,15 +100,15 @@ RUDE: dict[str, tuple[bytes, str]] = {
 
 @pytest.mark.long
 async def test_hostile_data_is_reported_in_safe_notices(tmp_path: Path) -> None:
-    async def meet(kind: str, rudeness: bytes, until: str) -> None:
-        async with rude_server(rudeness) as url:
-            check(await stderr_of_watch(tmp_path, url, until=(NO_HISTORY, until)), kind)
+    async def check_case(kind: str, hostile_data: bytes, until: str) -> None:
+        async with rude_nats_server(hostile_data) as url:
+            check_notices(await stderr_of_watch(tmp_path, url, until=(NO_HISTORY, until)), kind)
 
-    await asyncio.gather(*(meet(kind, *case) for kind, case in RUDE.items()))
+    await asyncio.gather(*(check_case(kind, *case) for kind, case in HOSTILE_DATA.items()))
 
 
 FORGERY = "\x1b[2J\u202e\n-- all is well\n" * 100
-FORGED: list[tuple[object, object, object]] = [
+FORGED_RESPONSES: list[tuple[object, object, object]] = [
     ([], [], []),
     ({"error": {"code": 500, "description": FORGERY}}, {}, {}),
     ({"streams": [FORGERY]}, {}, {}),
@@ -125,19 +125,20 @@ FORGED: list[tuple[object, object, object]] = [
 
 @pytest.mark.long
 async def test_forged_jetstream_responses_cannot_forge_a_line(tmp_path: Path) -> None:
-    async def meet(number: int, names: object, info: object, consumer: object) -> None:
+    async def check_case(number: int, stream_names: object, stream_info: object, consumer: object) -> None:
         with NatsServer(tmp_path / f"nats{number}", jetstream=False) as server:
             async with nats_client(server) as client:
 
-                async def answer(message: Msg) -> None:
+                async def respond(message: Msg) -> None:
                     kind = message.subject.split(".")[2:4]
-                    output = names if kind == ["STREAM", "NAMES"] else info if kind == ["STREAM", "INFO"] else consumer
+                    responses = {("STREAM", "NAMES"): stream_names, ("STREAM", "INFO"): stream_info}
+                    output = responses.get(tuple(kind), consumer)
                     await client.publish(message.reply, json.dumps(output).encode())
 
-                await client.subscribe("$JS.API.>", cb=answer)
+                await client.subscribe("$JS.API.>", cb=respond)
                 await client.flush()
                 output = await stderr_of_watch(tmp_path, server.url, until=("-- ",))
-        check(output, str(number))
+        check_notices(output, str(number))
         assert "\n-- all is well" not in output, number
 
-    await asyncio.gather(*(meet(number, *case) for number, case in enumerate(FORGED)))
+    await asyncio.gather(*(check_case(number, *case) for number, case in enumerate(FORGED_RESPONSES)))

@@ -11,7 +11,7 @@ import msgspec
 from hypothesis import strategies as st
 from ulid import ULID
 
-from runner.store import EpisodeIndex, EpisodeRecord, EpisodeRecorder, EpisodeStore
+from runner.store import EpisodeIndex, EpisodeRecord, EpisodeRecorder, EpisodeStore, open_index
 from runner.store.recorder import LOCK_TIMEOUT_S
 from runner.tracing import SpanList, Tracer
 from runner.types import (
@@ -58,6 +58,10 @@ def make_step(index: int, **fields: Any) -> TimeStep:  # noqa: ANN401
         "env_s": 0.25,
     }
     return TimeStep(**{"index": index, **known, **fields})
+
+
+def rewarded_trajectory(*rewards: float) -> Trajectory:
+    return Trajectory(episode_id="x", timesteps=[make_step(n, reward=reward) for n, reward in enumerate(rewards)])
 
 
 def make_trajectory(header: EpisodeHeader, steps: list[TimeStep], **fields: Any) -> Trajectory:  # noqa: ANN401
@@ -134,6 +138,16 @@ class RecordedEpisode:
         self.end(**fields)
         assert self.recorder.record is not None
         return self.recorder.record
+
+
+def record_episodes(data_dir: Path, count: int = 1, *, n_steps: int = 2, **fields: Any) -> list[EpisodeRecord]:  # noqa: ANN401
+    """Record finished episodes in a state directory."""
+    store = EpisodeStore(data_dir)
+    index = open_index(store)
+    try:
+        return [RecordedEpisode(store, index, **fields).record_episode(n_steps) for _ in range(count)]
+    finally:
+        index.close()
 
 
 def as_json(value: object) -> Any:  # noqa: ANN401

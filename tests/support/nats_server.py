@@ -15,7 +15,7 @@ from typing import Any, Protocol, Self
 
 EXECUTABLE = Path(sys.executable).with_name("nats-server")
 START_TIMEOUT_S = 20.0
-N_ACCOUNTS = 200
+N_ACCOUNTS = 400
 """Accounts of a shared server; each test of a worker that uses the server takes one."""
 
 
@@ -186,7 +186,9 @@ class SharedNatsServer(NatsServer):
     def __init__(self, folder: Path) -> None:
         names = [f"test{number}" for number in range(N_ACCOUNTS)]
         accounts = {name: {"jetstream": "enabled", "users": [{"user": name, "password": name}]} for name in names}
-        super().__init__(folder, config={"accounts": accounts})
+        # Streams reserve their maximum size; the default limit, a part of the free disk, is soon used up.
+        storage = {"max_file_store": 1 << 50, "max_memory_store": 1 << 50}
+        super().__init__(folder, config={"accounts": accounts, "jetstream": storage})
         self._names = iter(names)
 
     def new_account(self) -> NatsAccount:

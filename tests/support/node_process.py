@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import msgspec
+import psutil
 
 from runner.bus.address import address_of_node
 from runner.bus.connection import NatsConnection
@@ -60,6 +61,12 @@ class NodeProcess:
     def pid(self) -> int:
         assert self.process is not None
         return self.process.pid
+
+    @property
+    def broker(self) -> psutil.Process:
+        """Process of the node's own broker."""
+        (broker,) = (child for child in psutil.Process(self.pid).children() if "nats-server" in child.name())
+        return broker
 
     def kill(self) -> None:
         if self.process is not None and self.process.poll() is None:

@@ -12,7 +12,7 @@ from typing import Any
 import nats
 from nats.aio.client import Client
 from nats.aio.msg import Msg
-from nats.js.api import AckPolicy, ConsumerConfig
+from nats.js.api import AckPolicy, ConsumerConfig, StreamConfig
 
 from runner.bus.connection import BusAddress
 from runner.events import subjects
@@ -22,6 +22,7 @@ from tests.support.nats_server import Bus
 
 NOW = datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
 WAIT_S = 20.0
+RUNNER_PASSWORD = "canary-of-the-publisher"
 
 
 def outbox_event(number: int, kind: str = subjects.EPISODE_COMPLETED, **fields: Any) -> OutboxEvent:  # noqa: ANN401
@@ -40,6 +41,12 @@ def sink_to(bus: Bus, name: str = "egress", **login: Any) -> Sink:  # noqa: ANN4
 def egress_key(bus: Bus) -> str:
     """Key of the sink ``egress`` in the outbox."""
     return f"egress {bus.display_url}"
+
+
+def runner_users(publish: object, password: str = RUNNER_PASSWORD) -> dict[str, object]:
+    """Return a server configuration with a user ``runner``, who may publish on these subjects, and a user ``admin``."""
+    user = {"user": "runner", "password": password, "permissions": {"publish": publish, "subscribe": ">"}}
+    return {"authorization": {"users": [user, {"user": "admin", "password": "admin"}]}}
 
 
 @contextmanager
@@ -98,6 +105,13 @@ async def nats_client(bus: Bus, **options: Any) -> AsyncIterator[Client]:  # noq
         yield client
     finally:
         await client.close()
+
+
+async def add_external_stream(bus: Bus, **config: Any) -> None:  # noqa: ANN401
+    """Add the stream ``THEIRS``, which keeps all subjects of the runner."""
+    async with nats_client(bus) as client:
+        config = {"name": "THEIRS", "subjects": ["agentgym.>"], **config}
+        await client.jetstream().add_stream(StreamConfig(**config))
 
 
 async def stored_messages(bus: Bus, stream: str = subjects.EVENTS_STREAM, **options: Any) -> list[Msg]:  # noqa: ANN401

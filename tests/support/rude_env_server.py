@@ -118,7 +118,7 @@ def http_response(body: bytes | str, status: int = 200, kind: str = JSON, **head
     fields = {"content-length": str(len(content)), "content-type": kind}
     fields |= {name.replace("_", "-"): value for name, value in headers.items()}
     head = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
-    return f"HTTP/1.1 {status} Whatever\r\n{head}\r\n".encode() + content
+    return f"HTTP/1.1 {status} Reason\r\n{head}\r\n".encode() + content
 
 
 class EnvironmentHandler:

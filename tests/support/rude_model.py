@@ -118,13 +118,13 @@ class _Handler(socketserver.StreamRequestHandler):
 
 def http_response(status: int, body: bytes, type: str = "application/json", **headers: str) -> bytes:
     """Return a complete response with its length."""
-    lines = [f"HTTP/1.1 {status} Whatever", f"Content-Type: {type}", f"Content-Length: {len(body)}"]
+    lines = [f"HTTP/1.1 {status} Reason", f"Content-Type: {type}", f"Content-Length: {len(body)}"]
     lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
 
 
 def chat_completion(message: dict[str, Any], finish: str | None = "stop", **fields: Any) -> dict[str, Any]:  # noqa: ANN401
-    return {"choices": [{"index": 0, "message": message, "finish_reason": finish}], "model": "said-model", **fields}
+    return {"choices": [{"index": 0, "message": message, "finish_reason": finish}], "model": "served-model", **fields}
 
 
 USAGE = {"prompt_tokens": 1000, "completion_tokens": 200, "total_tokens": 1200}
@@ -142,7 +142,7 @@ def sse_event(data: object) -> bytes:
 
 
 def delta_chunk(**fields: object) -> dict[str, Any]:
-    return {"model": "said-model", "choices": [{"index": 0, "delta": fields, "finish_reason": None}]}
+    return {"model": "served-model", "choices": [{"index": 0, "delta": fields, "finish_reason": None}]}
 
 
 FINISH_CHUNK: dict[str, Any] = {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}

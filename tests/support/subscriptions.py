@@ -10,6 +10,7 @@ from typing import Any
 
 import nats.errors
 from nats.aio.client import Client
+from nats.aio.msg import Msg
 from nats.js.api import StreamConfig
 
 from runner.bus.connection import BusAddress, NatsConnection
@@ -111,6 +112,18 @@ async def publish_events(client: Client, *numbers: int, subject: str = SUBJECT) 
     js = client.jetstream(timeout=5)
     for number in numbers:
         await js.publish(subject, status_event(number), headers=status_headers(number))
+
+
+async def collect_messages(client: Client, subject: str = "agentgym.>") -> list[Msg]:
+    """Subscribe without a stream; return a list to which received messages are appended."""
+    messages: list[Msg] = []
+
+    async def append(message: Msg) -> None:
+        messages.append(message)
+
+    await client.subscribe(subject, cb=append)
+    await client.flush()
+    return messages
 
 
 async def retry_until_success(work: Callable[[], Awaitable[object]]) -> None:

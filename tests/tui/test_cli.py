@@ -1,4 +1,4 @@
-"""What the command says before there is a console."""
+"""Errors of the command line before the console starts."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from agentgym_tui.terminal import run as terminal_run
 
 
 @pytest.mark.parametrize(
-    ("command", "options", "said"),
+    ("command", "options", "message"),
     [
         ("launch", ["--config", "nope"], "There is no profile named nope"),
         ("watch", ["--config", "\x1b[2J"], "'␛[2J' is not a valid profile name"),
         ("launch", ["--node", "a b"], "--node: expected a name of 1 to 64 letters"),
     ],
 )
-def test_a_wrong_profile_or_name_is_refused_before_there_is_a_console(
-    command: str, options: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_an_invalid_profile_or_node_name_is_rejected_before_the_console_starts(
+    command: str, options: list[str], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(terminal_run, "unsupported_reason", lambda _: None)
     assert cli.main([command, *options]) == 2
     err = capsys.readouterr().err
-    assert err.startswith(f"agentgym-tui: {said}")
+    assert err.startswith(f"agentgym-tui: {message}")
     assert err.count("\n") == 1
     assert "\x1b" not in err
 
 
-def test_without_such_an_option_no_profile_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_no_profile_is_read_without_the_option(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "configs").mkdir()
     (tmp_path / "configs" / "field-runner-4090.yaml").write_text("no: [profile")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(terminal_run, "unsupported_reason", lambda _: None)
-    monkeypatch.setattr(cli, "_run_console", lambda given: len(cli._session(given, "N").store.nodes))
+    monkeypatch.setattr(cli, "_run_console", lambda args: len(cli._session(args, "N").store.nodes))
     assert cli.main(["launch", "--data-dir", str(tmp_path)]) == 0

@@ -16,7 +16,7 @@ from agentgym_tui.commands.keymap import COMMANDS, Scope, bindings, keymap_of
 from agentgym_tui.presenters.cells import Cell, Line
 from agentgym_tui.safe_text import SafeText, sanitize_line, trusted
 from agentgym_tui.screens.base import DialogScreen
-from agentgym_tui.state.models import BatchRun
+from agentgym_tui.state.data_model import BatchRun
 from agentgym_tui.widgets.pane import DialogFrame
 from agentgym_tui.widgets.static_lines import StaticLines
 

@@ -12,7 +12,7 @@ from agentgym_tui.safe_text import sanitize_line, trusted
 from agentgym_tui.screens.dialogs.confirm import ConfirmDialog
 from agentgym_tui.sessions.protocols import Session
 from agentgym_tui.sessions.run_commands import RunCommands, command_targets, unfinished_batches
-from agentgym_tui.state.models import BatchRun
+from agentgym_tui.state.data_model import BatchRun
 from agentgym_tui.state.run_store import RunStore
 
 _MAX_BATCHES: Final = 4

@@ -25,7 +25,7 @@ from agentgym_tui.sessions.run_commands import (
     model_problem,
     startable_agents,
 )
-from agentgym_tui.sessions.start_form import (
+from agentgym_tui.sessions.run_form_fields import (
     FORM_FIELDS,
     PROFILE_DEFAULT,
     FieldId,

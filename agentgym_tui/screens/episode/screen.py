@@ -29,13 +29,13 @@ from agentgym_tui.services.timers import start_worker
 from agentgym_tui.services.toast import toast
 from agentgym_tui.sessions.episode_loader import EpisodeLoadError, LoadedEpisode, load_episode
 from agentgym_tui.sessions.protocols import Session
+from agentgym_tui.state.data_model import Episode
 from agentgym_tui.state.episode_list import EpisodeList, ListEntry, UnreadableFile
-from agentgym_tui.state.models import Episode
 from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.widgets.key_bar import KeyBar
 from agentgym_tui.widgets.line_list import LineList
-from agentgym_tui.widgets.pane_layouts import EPISODE_NARROW, EPISODE_WIDE, PaneLayout
 from agentgym_tui.widgets.pane_sizes import PaneSizes, SplitView
+from agentgym_tui.widgets.resize_rules import EPISODE_NARROW, EPISODE_WIDE, PaneLayout
 from agentgym_tui.widgets.static_lines import StatusText
 from agentgym_tui.widgets.table import Table
 

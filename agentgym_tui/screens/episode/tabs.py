@@ -12,9 +12,9 @@ from textual.containers import Vertical
 from textual.widgets import ContentSwitcher
 
 from agentgym_tui.commands.keymap import keymap_of
+from agentgym_tui.presenters.answering_endpoint import answer_parts
 from agentgym_tui.presenters.cells import Cell, Line, join_parts
 from agentgym_tui.presenters.chat_blocks import Block
-from agentgym_tui.presenters.model_answer import answer_parts
 from agentgym_tui.presenters.payload import pretty_json
 from agentgym_tui.presenters.span_rows import spans_text
 from agentgym_tui.presenters.transcript import (

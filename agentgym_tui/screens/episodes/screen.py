@@ -29,8 +29,8 @@ from agentgym_tui.screens.base import ConsoleScreen
 from agentgym_tui.screens.episode.screen import EpisodeScreen
 from agentgym_tui.services.timers import start_worker
 from agentgym_tui.sessions.protocols import Session
+from agentgym_tui.state.data_model import READING_FILES, BusLink
 from agentgym_tui.state.episode_list import DEFAULT_SORTING, EpisodeList
-from agentgym_tui.state.models import READING_FILES, BusLink
 from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.widgets.inputs import MAX_QUERY_CHARS, FilterInput
 from agentgym_tui.widgets.key_bar import KeyBar

@@ -20,9 +20,9 @@ from agentgym_tui.presenters.payload import VIEWS, unsafe_text
 from agentgym_tui.state.event_log import EventLog, EventMessage, LogEntry
 from agentgym_tui.state.subject_tree import SubjectRow
 from agentgym_tui.widgets.cached_widgets import CachedContainer
-from agentgym_tui.widgets.pane_layouts import EVENTS_NARROW, EVENTS_WIDE, PaneLayout
 from agentgym_tui.widgets.pane_sizes import PaneSizes, SplitView
 from agentgym_tui.widgets.payload_view import PayloadView
+from agentgym_tui.widgets.resize_rules import EVENTS_NARROW, EVENTS_WIDE, PaneLayout
 from agentgym_tui.widgets.table import SortableTable, Table
 
 TREE_KEY: Final = "subjects"

@@ -24,14 +24,14 @@ from agentgym_tui.presenters.step_rows import STEP_COLUMNS, StepRows, unsafe_epi
 from agentgym_tui.presenters.transcript import step_blocks
 from agentgym_tui.presenters.welcome import welcome_lines
 from agentgym_tui.safe_text import trusted
-from agentgym_tui.state.models import EnvironmentState, Episode
+from agentgym_tui.state.data_model import EnvironmentState, Episode
 from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.widgets.cached_widgets import CachedContainer
 from agentgym_tui.widgets.charts import RewardPlot, Waterfall
 from agentgym_tui.widgets.line_list import LineList
 from agentgym_tui.widgets.pane import Pane
-from agentgym_tui.widgets.pane_layouts import LIVE_NARROW, LIVE_NARROW_TRACE, LIVE_WIDE, PaneLayout
 from agentgym_tui.widgets.pane_sizes import PaneSizes, SplitView
+from agentgym_tui.widgets.resize_rules import LIVE_NARROW, LIVE_NARROW_TRACE, LIVE_WIDE, PaneLayout
 from agentgym_tui.widgets.static_lines import WrappedText
 from agentgym_tui.widgets.table import SortableTable, Table
 from agentgym_tui.widgets.transcript import Transcript

@@ -16,7 +16,7 @@ from agentgym_tui.services.timers import start_worker
 from agentgym_tui.services.toast import toast
 from agentgym_tui.sessions.protocols import ControlRequestError, Session
 from agentgym_tui.sessions.run_commands import RunCommands, command_targets, control_error_text, unfinished_batches
-from agentgym_tui.state.models import BatchRun, Episode
+from agentgym_tui.state.data_model import BatchRun, Episode
 from runner.events.control import StartArgs
 
 START_COMMANDS: Final = ("run.selected", "run.form", "run.battery")

@@ -19,7 +19,7 @@ from agentgym_tui.screens.live.episode_picker import EpisodePicker
 from agentgym_tui.screens.live.panes import LivePanes
 from agentgym_tui.screens.live.run_actions import RunActionsScreen
 from agentgym_tui.sessions.protocols import Session
-from agentgym_tui.state.models import Episode
+from agentgym_tui.state.data_model import Episode
 from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.widgets.key_bar import KeyBar
 from agentgym_tui.widgets.line_list import LineList

@@ -29,8 +29,8 @@ from agentgym_tui.services.toast import toast
 from agentgym_tui.widgets.cached_widgets import CachedContainer
 from agentgym_tui.widgets.key_bar import KeyBar
 from agentgym_tui.widgets.line_list import LineList
-from agentgym_tui.widgets.pane_layouts import LOG
 from agentgym_tui.widgets.pane_sizes import PaneSizes
+from agentgym_tui.widgets.resize_rules import LOG
 from agentgym_tui.widgets.static_lines import StatusText
 
 if TYPE_CHECKING:

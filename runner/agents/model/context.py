@@ -11,7 +11,7 @@ import json
 from collections.abc import Sequence
 
 from runner.config.profile import AgentSettings
-from runner.inference.lenient_json import as_dict, as_text
+from runner.inference.json_accessors import as_dict, as_text
 from runner.types import Chat, Message, ToolSchema
 
 CHARS_PER_TOKEN = 4

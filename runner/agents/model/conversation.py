@@ -6,7 +6,7 @@ from typing import Any
 
 from runner.inference import split_thinking
 from runner.inference.chat_format import flatten_tool_calls, tool_call
-from runner.inference.lenient_json import as_text, content_text
+from runner.inference.json_accessors import as_text, content_text
 from runner.types import Action, Chat, InvalidAction, Message
 
 MAX_CALL_CHARS = 8000

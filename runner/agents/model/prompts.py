@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from runner.agents.model.parsing import ActionStyle, action_style
-from runner.inference.lenient_json import as_dict, as_text
+from runner.agents.model.action_text import ActionStyle, action_style
+from runner.inference.json_accessors import as_dict, as_text
 from runner.types import ToolSchema
-from runner.util.text import one_line
+from runner.util.display_text import one_line
 
 
 class EnvironmentGuide(NamedTuple):

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from runner.bus.address import Credential
 from runner.bus.errors import BusError
+from runner.util.display_text import one_line
 from runner.util.files import write_secret
-from runner.util.text import one_line
 
 HOST = "127.0.0.1"
 START_TIMEOUT_S = 60.0

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from runner.envs.grammar import CommandPattern, Grammar
+from runner.envs.command_grammar import CommandPattern, Grammar
 from runner.types import Mode
 
 _NAME = "[a-z]{1,40} [0-9]{1,4}"

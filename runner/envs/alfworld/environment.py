@@ -10,8 +10,8 @@ from runner.envs.alfworld.engine import NOTHING_HAPPENS
 from runner.envs.alfworld.oracle import Planner, make_planner
 from runner.envs.alfworld.tasks import Game, RequiredPackages, catalogue, data_folder
 from runner.envs.base import EmbeddedEnvironment, StepText
+from runner.envs.command_grammar import Grammar
 from runner.envs.data_labels import DataLabel
-from runner.envs.grammar import Grammar
 from runner.types import Action, Mode
 
 MAX_STEPS = 50

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from runner.envs.alfworld.engine import LocalGame
-from runner.envs.alfworld.real import RealGame
+from runner.envs.alfworld.original_engine import RealGame
 from runner.envs.alfworld.scene import APPLIANCES, TREATMENTS, kind_of, listing_order
 from runner.envs.alfworld.tasks import Game
 

@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeAlias, get_args
 import msgspec
 
 from runner.envs.alfworld.engine import LocalGame
-from runner.envs.alfworld.real import DATA_VARIABLE, GameFile, RealGame
+from runner.envs.alfworld.original_engine import DATA_VARIABLE, GameFile, RealGame
 from runner.envs.alfworld.scene import Goal, GoalKind, ObjectLayout, ReceptacleKind, Scene, Trait
 from runner.errors import ConfigError
 from runner.util.package_data import package_resource

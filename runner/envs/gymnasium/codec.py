@@ -14,9 +14,9 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from runner.envs.grammar import CommandPattern, Grammar
+from runner.envs.command_grammar import CommandPattern, Grammar
 from runner.errors import ConfigError, catch_foreign
-from runner.util.text import one_line
+from runner.util.display_text import one_line
 
 MAX_ACTIONS = 100
 

@@ -6,8 +6,8 @@ import re
 from typing import Any, ClassVar
 
 from runner.envs.base import EmbeddedEnvironment, StepText
+from runner.envs.command_grammar import Grammar
 from runner.envs.data_labels import DataLabel
-from runner.envs.grammar import Grammar
 from runner.envs.gymnasium.codec import load_codec
 from runner.types import Mode, Trajectory
 

@@ -9,7 +9,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 import msgspec
 
 from runner.errors import ConfigError
-from runner.util.text import mask, one_line
+from runner.util.display_text import mask, one_line
 
 
 class ServerAddress(msgspec.Struct, frozen=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from runner.envs.http.address import ServerAddress
@@ -14,21 +15,40 @@ from runner.envs.http.response import (
     ServerResponse,
     decode_response,
 )
-from runner.util.text import one_line
+from runner.util.display_text import one_line
 
 if TYPE_CHECKING:
     import httpx
 
 MAX_RESPONSE_BYTES = 8 << 20
 """Longest response body that is read."""
-CONNECT_RETRY_DELAYS_S = (0.1, 0.4)
-"""Delay before each further attempt to connect. Only connecting is retried, since ``/step`` is not idempotent."""
+
+
+@dataclass(frozen=True)
+class HttpTimings:
+    """Times that do not depend on the server's address.
+
+    Attributes:
+        connect_retry_delays_s: delay before each further attempt to connect. Only connecting is retried, since
+            ``/step`` is not idempotent.
+        close_timeout_s: seconds that closing an instance may take.
+        keepalive_s: seconds that an idle connection stays open. Servers close idle connections after 2 to 5 s
+            (uvicorn: 5 s), often while a model generates. A step sent on a connection that closes could not be
+            retried, because the server may have executed it.
+    """
+
+    connect_retry_delays_s: tuple[float, ...] = (0.1, 0.4)
+    close_timeout_s: float = 2.0
+    keepalive_s: float = 1.0
+
+
+DEFAULT_TIMINGS = HttpTimings()
 
 
 class HttpConnection:
     """Sends requests of one environment to its server; belongs to one event loop at a time."""
 
-    def __init__(self, env: str, address: ServerAddress) -> None:
+    def __init__(self, env: str, address: ServerAddress, timings: HttpTimings = DEFAULT_TIMINGS) -> None:
         """Prepare the request headers; nothing is sent yet.
 
         Raises:
@@ -37,6 +57,7 @@ class HttpConnection:
         self._env = env
         self._base = address.base
         self._timeout_s = address.timeout_s
+        self._timings = timings
         self._headers = {
             "accept": "application/json",
             "accept-encoding": "identity",
@@ -68,10 +89,10 @@ class HttpConnection:
         """
         import httpx
 
-        from runner.envs.http import pool
+        from runner.envs.http import shared_client
 
         if self._client is None:
-            self._client = pool.acquire_client()
+            self._client = shared_client.acquire_client(self._timings.keepalive_s)
         try:
             async with asyncio.timeout(self._timeout_s):
                 return await self._send_with_retries(self._client, request)
@@ -90,16 +111,16 @@ class HttpConnection:
 
     async def close(self) -> None:
         """Release the shared client; a later request acquires it again."""
-        from runner.envs.http import pool
+        from runner.envs.http import shared_client
 
         if self._client is not None:
             self._client = None
-            await pool.release_client()
+            await shared_client.release_client()
 
     async def _send_with_retries(self, client: httpx.AsyncClient, request: ServerRequest) -> ServerResponse:
         import httpx
 
-        for delay_s in CONNECT_RETRY_DELAYS_S:
+        for delay_s in self._timings.connect_retry_delays_s:
             try:
                 return await self._exchange(client, request)
             except httpx.ConnectError:

@@ -10,6 +10,7 @@ import msgspec
 
 from runner.envs.base import as_reply_messages
 from runner.envs.http.address import ServerAddress
+from runner.envs.http.client import DEFAULT_TIMINGS, HttpTimings
 from runner.envs.http.dialects import ClientDialect, create_env_dialect, dialect_for, webshop_actions
 from runner.envs.http.response import Payload
 from runner.envs.http.session import RemoteInstance
@@ -32,9 +33,12 @@ class HttpEnvironment:
         env: the environment's name, case-insensitive.
         address: the server's address and timeout.
         mode: rules of the server; AgentGym's servers have ``compat``.
+        timings: connection retries, close timeout and keep-alive.
     """
 
-    def __init__(self, *, env: str, address: ServerAddress, mode: Mode = "strict") -> None:
+    def __init__(
+        self, *, env: str, address: ServerAddress, mode: Mode = "strict", timings: HttpTimings = DEFAULT_TIMINGS
+    ) -> None:
         """Prepare an instance; nothing is sent before ``reset``.
 
         Raises:
@@ -42,7 +46,7 @@ class HttpEnvironment:
         """
         self._dialect = _select_dialect(env, address)
         self._rules = rules_for(self._dialect, mode)
-        self._instance = RemoteInstance(self._dialect, address)
+        self._instance = RemoteInstance(self._dialect, address, timings)
         self._reward_reader = RewardReader(self._dialect)
         self._lock = asyncio.Lock()
         self._running = False

@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from runner.types import Mode
-from runner.util.text import one_line
+from runner.util.display_text import one_line
 
 ServerKind: TypeAlias = Literal["console", "agentgym", "wrong", "unknown"]
 

@@ -20,7 +20,7 @@ import msgspec
 from runner.envs.http.address import ServerAddress
 from runner.envs.http.identify import ServerIdentity, identify_server
 from runner.errors import catch_foreign
-from runner.util.text import mask, one_line
+from runner.util.display_text import mask, one_line
 
 PROBE_TIMEOUT_S = 2.0
 """Time limit for all servers together."""

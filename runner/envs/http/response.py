@@ -13,7 +13,7 @@ import msgspec
 
 from runner.envs.http.dialects import JsonPath
 from runner.errors import EnvironmentFault
-from runner.util.text import one_line
+from runner.util.display_text import one_line
 
 
 class ServerRequest(msgspec.Struct, frozen=True):

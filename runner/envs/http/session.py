@@ -17,15 +17,13 @@ from typing import Any
 from urllib.parse import urlencode
 
 from runner.envs.http.address import ServerAddress
-from runner.envs.http.client import HttpConnection
+from runner.envs.http.client import DEFAULT_TIMINGS, HttpConnection, HttpTimings
 from runner.envs.http.dialects import ClientDialect, fill_placeholders
 from runner.envs.http.response import Payload, check_status
 from runner.errors import EnvironmentFault
 
 logger = logging.getLogger(__name__)
 
-CLOSE_TIMEOUT_S = 2.0
-"""Seconds that closing an instance may take."""
 _MAX_CREATE_ATTEMPTS = 32
 """Attempts to create an instance while the server returns ids that are in use."""
 _NO_CLOSE_STATUSES = (404, 405)
@@ -63,7 +61,7 @@ class RemoteInstance:
         id: the server's id of the instance; None before ``open`` and after ``close``.
     """
 
-    def __init__(self, dialect: ClientDialect, address: ServerAddress) -> None:
+    def __init__(self, dialect: ClientDialect, address: ServerAddress, timings: HttpTimings = DEFAULT_TIMINGS) -> None:
         """Prepare the connection; nothing is sent yet.
 
         Raises:
@@ -72,7 +70,8 @@ class RemoteInstance:
         self.id: int | str | None = None
         self._dialect = dialect
         self._server = address.base
-        self._connection = HttpConnection(dialect.name, address)
+        self._connection = HttpConnection(dialect.name, address, timings)
+        self._close_timeout_s = timings.close_timeout_s
         self._release_lease: Callable[[], object]
         """Finalizer that ends the lease once, at the latest when this object is garbage-collected."""
 
@@ -111,19 +110,20 @@ class RemoteInstance:
         return await self._connection.fetch_json(f"{self._dialect.prefix}{path}?{query}", None)
 
     async def close(self) -> None:
-        """Delete the instance on the server within ``CLOSE_TIMEOUT_S``; a failure is only logged."""
+        """Delete the instance on the server within ``HttpTimings.close_timeout_s``; a failure is only logged."""
         if self.id is None:
             return
         instance_id, body, release_lease = self.id, _encode_json(self._with_id({})), self._release_lease
         self.id = None
         try:
-            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+            async with asyncio.timeout(self._close_timeout_s):
                 request = self._connection.request(self._dialect.prefix + "/close", body)
                 response = await self._connection.send(request)
                 if response.status not in _NO_CLOSE_STATUSES:
                     check_status(request, response)
         except TimeoutError:
-            logger.warning("%s did not close instance %s within %g s", self._server, instance_id, CLOSE_TIMEOUT_S)
+            timeout_s = self._close_timeout_s
+            logger.warning("%s did not close instance %s within %g s", self._server, instance_id, timeout_s)
         except EnvironmentFault as exc:
             logger.warning("Could not close an instance: %s", exc)
         finally:

@@ -10,7 +10,7 @@ import pkgutil
 import re
 from typing import Protocol
 
-from runner.envs.grammar import CommandPattern, Grammar
+from runner.envs.command_grammar import CommandPattern, Grammar
 from runner.envs.http.dialects import ClientDialect, JsonPath
 from runner.envs.http.response import Payload
 from runner.types import Action, InvalidAction, Mode, Trajectory

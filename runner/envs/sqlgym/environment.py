@@ -8,8 +8,8 @@ from typing import ClassVar
 import msgspec
 
 from runner.envs.base import EmbeddedEnvironment, StepText
+from runner.envs.command_grammar import CommandPattern, Grammar
 from runner.envs.data_labels import DataLabel
-from runner.envs.grammar import CommandPattern, Grammar
 from runner.envs.sqlgym.sandbox import evaluate
 from runner.envs.sqlgym.tasks import DatabaseSchema, Split, Task, bird_folder, catalogue
 from runner.types import Action, InvalidAction, Mode, StepResult

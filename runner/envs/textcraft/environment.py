@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import msgspec
 
 from runner.envs.base import EmbeddedEnvironment, StepText
-from runner.envs.grammar import CommandPattern, Grammar
+from runner.envs.command_grammar import CommandPattern, Grammar
 from runner.envs.textcraft.crafting import (
     COUNT,
     IngredientFormatError,

@@ -7,8 +7,8 @@ import re
 from typing import ClassVar
 
 from runner.envs.base import EmbeddedEnvironment, StepText
+from runner.envs.command_grammar import CommandPattern, Grammar
 from runner.envs.data_labels import DataLabel
-from runner.envs.grammar import CommandPattern, Grammar
 from runner.envs.webshop.catalogue import shipped_catalogue, shipped_index
 from runner.envs.webshop.visit import Visit
 from runner.types import Action, InvalidAction, Mode, StepResult, Trajectory

@@ -6,7 +6,7 @@ import re
 from typing import ClassVar
 
 from runner.envs.base import EmbeddedEnvironment, StepText
-from runner.envs.grammar import CommandPattern, Grammar
+from runner.envs.command_grammar import CommandPattern, Grammar
 from runner.envs.wordle.oracle import WordleOracle
 from runner.envs.wordle.rules import (
     AGENTGYM_WORDS,

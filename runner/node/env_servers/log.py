@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
-from runner.util.text import masker, one_line
+from runner.util.display_text import masker, one_line
 
 MAX_BYTES = 1 << 20
 """Maximum size of the log; one previous log is kept beside it."""

@@ -16,7 +16,7 @@ from runner.errors import ConfigError, catch_foreign, log_failure
 from runner.events.control import ServerInfo
 from runner.node.env_servers.log import log_name
 from runner.node.env_servers.process import DEFAULT_TIMINGS, READY_TIMEOUT_S, EnvServer, StartTimings
-from runner.util.text import mask, one_line
+from runner.util.display_text import mask, one_line
 
 logger = logging.getLogger(__name__)
 

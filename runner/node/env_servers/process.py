@@ -23,9 +23,9 @@ from runner.envs.http.probe import NOT_LISTENING, ServerState, probe_servers
 from runner.envs.placement import server_address
 from runner.errors import ConfigError, catch_foreign
 from runner.events.control import ServerInfo, ServerStatus
-from runner.node.env_servers import supervisor
+from runner.node.env_servers import process_guard
 from runner.node.env_servers.log import ServerLog
-from runner.util.text import is_secret_name, mask, one_line
+from runner.util.display_text import is_secret_name, mask, one_line
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ READY_TIMEOUT_S = 60.0
 WRONG_SERVER_TIMEOUT_S = 10.0
 """Maximum seconds of wrong answers, because some servers answer with errors while they load data."""
 POLL_INTERVAL_S = 0.1
-STOP_TIMEOUT_S = supervisor.STOP_GRACE_S + 2.0
+STOP_TIMEOUT_S = process_guard.STOP_GRACE_S + 2.0
 DRAIN_TIMEOUT_S = 1.0
 """Maximum seconds to read the remaining output; an orphaned child may keep the pipe open."""
 
@@ -151,7 +151,7 @@ class EnvServer:
             if self._stop_requested.is_set():
                 return None
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", supervisor.__file__, *self._command],
+                [sys.executable, "-I", "-S", process_guard.__file__, *self._command],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,

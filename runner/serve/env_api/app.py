@@ -18,10 +18,10 @@ from runner.envs.base import EmbeddedEnvironment
 from runner.envs.data_labels import AS_PUBLISHED
 from runner.errors import RunnerError, catch_foreign, log_failure
 from runner.serve.env_api.dialects import ReadRoute, ServerDialect
-from runner.serve.env_api.fields import RequestField, Values
 from runner.serve.env_api.pool import InstancePool, PooledInstance, PoolRejected
 from runner.serve.env_api.reply_fields import render_fields, render_reply
-from runner.serve.env_api.routes import Handler, Route, build_application, json_response, openapi_document
+from runner.serve.env_api.request_fields import RequestField, Values
+from runner.serve.env_api.routing import Handler, Route, build_application, json_response, openapi_document
 from runner.types import Mode
 
 _Operation: TypeAlias = Callable[[PooledInstance], object]

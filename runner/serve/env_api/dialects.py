@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from runner.serve.env_api.fields import RequestField
 from runner.serve.env_api.pool import PoolRejected
 from runner.serve.env_api.reply_fields import (
     BARE_OBSERVATION,
@@ -32,6 +31,7 @@ from runner.serve.env_api.reply_fields import (
     observation_pair,
     observation_with_goal,
 )
+from runner.serve.env_api.request_fields import RequestField
 
 
 def babyai_task_index(task_number: int, n_tasks: int) -> int:

@@ -3,7 +3,7 @@
 from runner.serve.mock_llm.app import ModelApp
 from runner.serve.mock_llm.faults import Behavior, Fault
 from runner.serve.mock_llm.oracle import OracleResponder
-from runner.serve.mock_llm.reply import (
+from runner.serve.mock_llm.scripted_reply import (
     TEST_MODEL_NAME,
     EchoResponder,
     Responder,

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from runner.serve.mock_llm.reply import TEST_MODEL_NAME, ScriptedReply
+from runner.serve.mock_llm.scripted_reply import TEST_MODEL_NAME, ScriptedReply
 
 CHARS_PER_TOKEN = 4
 """Estimated characters per token."""

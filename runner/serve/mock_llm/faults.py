@@ -10,7 +10,7 @@ from typing import Self
 import msgspec
 
 from runner.errors import ConfigError
-from runner.util.text import one_line
+from runner.util.display_text import one_line
 
 FAULT_KINDS = {
     "drop": "close the connection after the headers",

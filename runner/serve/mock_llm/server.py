@@ -12,7 +12,7 @@ from runner.errors import catch_foreign
 from runner.serve.host import Site, serve_apps
 from runner.serve.mock_llm.app import ModelApp, ReceivedRequest
 from runner.serve.mock_llm.faults import Behavior, Fault
-from runner.serve.mock_llm.reply import TEST_MODEL_NAME, Responder
+from runner.serve.mock_llm.scripted_reply import TEST_MODEL_NAME, Responder
 
 START_TIMEOUT_S = 20.0
 

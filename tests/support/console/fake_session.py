@@ -13,8 +13,8 @@ from agentgym_tui.logs.log_file import LogFile
 from agentgym_tui.sessions.event_source import EventFeed, EventSource, FeedItem
 from agentgym_tui.sessions.input_priority import InputPriority
 from agentgym_tui.sessions.protocols import Control, ControlRequestError, Library, RunCommand
+from agentgym_tui.state.data_model import BusLink, Episode
 from agentgym_tui.state.episode_list import UnreadableFile
-from agentgym_tui.state.models import BusLink, Episode
 from agentgym_tui.state.run_store import RunStore
 from runner.errors import StoreError
 from runner.events.control import BatchState, NodeList, StartArgs

@@ -22,8 +22,8 @@ from agentgym_tui.logs.log_file import LogFile
 from agentgym_tui.sessions.event_source import EventFeed, EventSource, FeedItem
 from agentgym_tui.sessions.input_priority import InputPriority
 from agentgym_tui.sessions.protocols import Control, ControlRequestError, Library, RunCommand
+from agentgym_tui.state.data_model import Episode
 from agentgym_tui.state.episode_list import UnreadableFile
-from agentgym_tui.state.models import Episode
 from agentgym_tui.terminal.run import run_console
 from runner.errors import StoreError
 from runner.events.control import BatchState, NodeList, StartArgs

@@ -109,13 +109,13 @@ def durable(event: DurableEvent, event_id: str = "") -> BusMessage:
 
 
 def foreign(sequence: int, **fields: Any) -> BusMessage:  # noqa: ANN401
-    known = {"env": "Maze", "success": True, "score": 1.0, "rounds": 4, "duration_sec": 2.5, "model": "other"}
-    row = ForeignRow(event=ForeignEpisode(**{**known, **fields}))
+    defaults = {"env": "Maze", "success": True, "score": 1.0, "rounds": 4, "duration_sec": 2.5, "model": "other"}
+    row = ForeignRow(event=ForeignEpisode(**{**defaults, **fields}))
     return BusMessage(subject="s", stream="THEIRS", sequence=sequence, time=START, headers={}, decoded=row)
 
 
 def started(n: int = 0, **fields: Any) -> EpisodeStarted:  # noqa: ANN401
-    known: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "at": START + timedelta(seconds=n),
         "episode_id": episode_id(n),
         "seq": 0,
@@ -132,11 +132,11 @@ def started(n: int = 0, **fields: Any) -> EpisodeStarted:  # noqa: ANN401
         "model": None,
         "profile": "field-runner-4090",
     }
-    return EpisodeStarted(**{**known, **fields})
+    return EpisodeStarted(**{**defaults, **fields})
 
 
 def timestep(n: int = 0, index: int = 0, **fields: Any) -> Timestep:  # noqa: ANN401
-    known: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "at": START + timedelta(seconds=n + index),
         "episode_id": episode_id(n),
         "seq": index + 1,
@@ -153,11 +153,11 @@ def timestep(n: int = 0, index: int = 0, **fields: Any) -> Timestep:  # noqa: AN
         "tokens": Tokens(120, 30),
         "reset_observation": [user("observation 0")] if index == 0 else None,
     }
-    return Timestep(**{**known, **fields})
+    return Timestep(**{**defaults, **fields})
 
 
 def ended(n: int = 0, seq: int = 4, **fields: Any) -> EpisodeEnded:  # noqa: ANN401
-    known: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "at": START + timedelta(seconds=n + seq),
         "episode_id": episode_id(n),
         "seq": seq,
@@ -167,7 +167,7 @@ def ended(n: int = 0, seq: int = 4, **fields: Any) -> EpisodeEnded:  # noqa: ANN
         "rounds": 3,
         "duration_s": 3.75,
     }
-    return EpisodeEnded(**{**known, **fields})
+    return EpisodeEnded(**{**defaults, **fields})
 
 
 def token(number: int = 0, seq: int = 1, text: str = "thinking ", step: int = 0, **fields: Any) -> TokenText:  # noqa: ANN401
@@ -191,13 +191,13 @@ def episode_items(n: int = 0, n_steps: int = 3, **fields: Any) -> list[LiveItem]
 
 
 def progress(n: int = 0, **fields: Any) -> BatchProgress:  # noqa: ANN401
-    known: dict[str, Any] = {"n_done": 3, "n_planned": 10, "n_success": 2, "mean_reward": 0.5, "eta_s": 201.0}
-    return BatchProgress(**{"at": START, "batch_id": batch_id(n), "seq": 0, **known, **fields})
+    defaults: dict[str, Any] = {"n_done": 3, "n_planned": 10, "n_success": 2, "mean_reward": 0.5, "eta_s": 201.0}
+    return BatchProgress(**{"at": START, "batch_id": batch_id(n), "seq": 0, **defaults, **fields})
 
 
 def env_health(env: str = "Wordle", status: str = "embedded", **fields: Any) -> EnvHealth:  # noqa: ANN401
-    known: dict[str, Any] = {"latency_s": None, "transport": "embedded", "open": None, "cause": None}
-    return EnvHealth(**{"at": START, "env": env, "status": status, **known, **fields})
+    defaults: dict[str, Any] = {"latency_s": None, "transport": "embedded", "open": None, "cause": None}
+    return EnvHealth(**{"at": START, "env": env, "status": status, **defaults, **fields})
 
 
 def model_health(
@@ -206,8 +206,8 @@ def model_health(
     cause: str | None = "refused",
     **fields: Any,  # noqa: ANN401
 ) -> ModelHealth:
-    known: dict[str, Any] = {"endpoint": endpoint, "status": status, "cause": cause}
-    return ModelHealth(**{"at": START, **known, **fields})
+    defaults: dict[str, Any] = {"endpoint": endpoint, "status": status, "cause": cause}
+    return ModelHealth(**{"at": START, **defaults, **fields})
 
 
 def host() -> Host:
@@ -220,7 +220,7 @@ def heartbeat() -> Heartbeat:
 
 
 def completed(n: int = 0, **fields: Any) -> EpisodeCompleted:  # noqa: ANN401
-    known: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "episode_id": episode_id(n),
         "env": "Wordle",
         "reward": 0.75,
@@ -238,23 +238,29 @@ def completed(n: int = 0, **fields: Any) -> EpisodeCompleted:  # noqa: ANN401
         "node": NODE,
         "profile": "field-runner-4090",
     }
-    return EpisodeCompleted(**{**known, **fields})
+    return EpisodeCompleted(**{**defaults, **fields})
 
 
 def batch_completed(n: int = 0, **fields: Any) -> BatchCompleted:  # noqa: ANN401
-    known: dict[str, Any] = {"env": "Wordle", "n_episodes": 10, "mean_reward": 0.5, "success_rate": 0.7}
-    rest: dict[str, Any] = {"status": "completed", "agent": "oracle", "model": None, "node": NODE, "battery_id": None}
-    return BatchCompleted(**{"batch_id": batch_id(n), **known, **rest, **fields})
+    defaults: dict[str, Any] = {"env": "Wordle", "n_episodes": 10, "mean_reward": 0.5, "success_rate": 0.7}
+    more_defaults: dict[str, Any] = {
+        "status": "completed",
+        "agent": "oracle",
+        "model": None,
+        "node": NODE,
+        "battery_id": None,
+    }
+    return BatchCompleted(**{"batch_id": batch_id(n), **defaults, **more_defaults, **fields})
 
 
 def field_status(status: str = "idle", boot: str = BOOT, **fields: Any) -> FieldStatus:  # noqa: ANN401
-    known: dict[str, Any] = {"node": NODE, "config": "field-runner-4090", "role": "node", "pid": 4242}
-    return FieldStatus(**{"status": status, "boot": boot, **known, **fields})
+    defaults: dict[str, Any] = {"node": NODE, "config": "field-runner-4090", "role": "node", "pid": 4242}
+    return FieldStatus(**{"status": status, "boot": boot, **defaults, **fields})
 
 
 def batch_state(n: int = 0, status: str = "running", **fields: Any) -> BatchState:  # noqa: ANN401
-    known: dict[str, Any] = {"battery_id": None, "env": "Wordle", "agent": "oracle", "model": None}
-    return BatchState(**{"batch_id": batch_id(n), "status": status, "n_done": 0, "n_planned": 10, **known, **fields})
+    defaults: dict[str, Any] = {"battery_id": None, "env": "Wordle", "agent": "oracle", "model": None}
+    return BatchState(**{"batch_id": batch_id(n), "status": status, "n_done": 0, "n_planned": 10, **defaults, **fields})
 
 
 def node_list(*batches: BatchState) -> NodeList:
@@ -263,8 +269,13 @@ def node_list(*batches: BatchState) -> NodeList:
 
 
 def node_health(boot: str = BOOT, **fields: Any) -> NodeHealth:  # noqa: ANN401
-    known: dict[str, Any] = {"node": NODE, "pid": 4242, "profile": "field-runner-4090", "version": "0.3.0"}
-    rest: dict[str, Any] = {"status": "idle", "uptime_s": 12.0, "data_dir": "/srv/agentgym/data", "egress": None}
+    defaults: dict[str, Any] = {"node": NODE, "pid": 4242, "profile": "field-runner-4090", "version": "0.3.0"}
+    more_defaults: dict[str, Any] = {
+        "status": "idle",
+        "uptime_s": 12.0,
+        "data_dir": "/srv/agentgym/data",
+        "egress": None,
+    }
     items = [env_health(name) for _, name, _ in PROFILE[:4]]
     down = [env_health(name, "down", cause="not installed") for _, name, _ in PROFILE[4:]]
-    return NodeHealth(**{"boot": boot, "items": [host(), *items, *down], **known, **rest, **fields})
+    return NodeHealth(**{"boot": boot, "items": [host(), *items, *down], **defaults, **more_defaults, **fields})

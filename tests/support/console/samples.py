@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
+from agentgym_tui.state.data_model import BusLink, Episode, StepState
 from agentgym_tui.state.episode_content import DecodedMessages, Spans
-from agentgym_tui.state.models import BusLink, Episode, StepState
 from agentgym_tui.state.run_store import RunStore
 from runner.events.live import LiveAction, LiveItem
 from runner.store.index_schema import EpisodeRow
@@ -98,7 +98,7 @@ __all__ = [
 
 
 def step(index: int = 0, **fields: Any) -> StepState:  # noqa: ANN401
-    known: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "actor": "agent",
         "chats": [[user(f"observation {index}"), {"role": "assistant", "content": f"guess {index}"}]],
         "action": LiveAction(f"guess {index}", [ToolCall("call_0", "guess", '{"word": "crane"}')]),
@@ -110,13 +110,15 @@ def step(index: int = 0, **fields: Any) -> StepState:  # noqa: ANN401
         "env_s": 0.004,
         "tokens": Tokens(120, 30),
     }
-    known |= fields
-    return StepState(index=index, content=DecodedMessages(known.pop("chats"), known.pop("observation")), **known)
+    defaults |= fields
+    return StepState(
+        index=index, content=DecodedMessages(defaults.pop("chats"), defaults.pop("observation")), **defaults
+    )
 
 
 def episode(n: int = 0, n_steps: int = 3, **fields: Any) -> Episode:  # noqa: ANN401
     """Return a finished episode, or a running one with ``outcome=None``."""
-    known: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "batch_id": batch_id(0),
         "env": "Wordle",
         "started_at": START + timedelta(seconds=n),
@@ -137,14 +139,14 @@ def episode(n: int = 0, n_steps: int = 3, **fields: Any) -> Episode:  # noqa: AN
         "steps": [step(index) for index in range(n_steps)],
         "spans": [span(1, end=4_000_000, name="episode"), span(2, parent=1, start=1_000_000, end=3_000_000)],
     }
-    known |= fields
-    spans = known.pop("spans")
-    return Episode(**{"episode_id": episode_id(n), "spans": Spans(spans), **known})
+    defaults |= fields
+    spans = defaults.pop("spans")
+    return Episode(**{"episode_id": episode_id(n), "spans": Spans(spans), **defaults})
 
 
 def hostile_episode(n: int = 90, text: str = HOSTILE, **fields: Any) -> Episode:  # noqa: ANN401
     """Return an episode whose every text is ``text``, with messages of shapes that no client sends."""
-    odd: list[Any] = [
+    odd_messages: list[Any] = [
         {"role": text, "content": text, "reasoning_content": text},
         {"role": ["system"], "content": [{"type": "text", "text": text}, 7, None]},
         {"role": "assistant", "content": f"<think>{text}</think>{text}", "tool_calls": [{"function": 3}, text]},
@@ -153,17 +155,26 @@ def hostile_episode(n: int = 90, text: str = HOSTILE, **fields: Any) -> Episode:
         {},
     ]
     action = LiveAction(text, [ToolCall(text, text, text)])
-    bad = [step(i, chats=[odd, []], action=action, observation=odd, endpoint=text, model=text) for i in range(2)]
+    steps = [
+        step(i, chats=[odd_messages, []], action=action, observation=odd_messages, endpoint=text, model=text)
+        for i in range(2)
+    ]
     names = ("batch_id", "env", "node", "transport", "data_label", "agent", "model", "profile", "mode")
     errors = ("error_type", "error_message", "error_traceback")
     spans = [Span(id=1, parent=1, name=text, category=text, track=text, start_ns=5, end_ns=-5, attributes={text: text})]
-    known: dict[str, Any] = dict.fromkeys((*names, *errors), text)
-    known |= {"outcome": "error", "success": False, "reset_observation": odd, "steps": bad, "spans": spans}
-    return episode(n, **{**known, **fields})
+    defaults: dict[str, Any] = dict.fromkeys((*names, *errors), text)
+    defaults |= {
+        "outcome": "error",
+        "success": False,
+        "reset_observation": odd_messages,
+        "steps": steps,
+        "spans": spans,
+    }
+    return episode(n, **{**defaults, **fields})
 
 
 def row(n: int = 0, **fields: Any) -> EpisodeRow:  # noqa: ANN401
-    known: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "battery_id": None,
         "node": NODE,
         "profile": "field-runner-4090",
@@ -190,7 +201,7 @@ def row(n: int = 0, **fields: Any) -> EpisodeRow:  # noqa: ANN401
         "cost": None,
         "error_type": None,
     }
-    return EpisodeRow(**{"episode_id": episode_id(n), "batch_id": batch_id(0), **known, **fields})
+    return EpisodeRow(**{"episode_id": episode_id(n), "batch_id": batch_id(0), **defaults, **fields})
 
 
 def busy_store(now: FakeClock | None = None) -> RunStore:

@@ -1,4 +1,4 @@
-"""The console: modes, session and redraws, on all screens."""
+"""The console: command table, modes, session and redraws."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from agentgym_tui.screens.episode.screen import EpisodeScreen
 from agentgym_tui.screens.episodes.screen import EpisodesScreen
 from agentgym_tui.screens.live.screen import LiveScreen
 from agentgym_tui.sessions.protocols import ControlRequestError
-from agentgym_tui.state.models import BusLink
+from agentgym_tui.state.data_model import BusLink
 from agentgym_tui.state.run_store import RunStore
 from tests.support.console.fake_session import (
     FakeSession,
@@ -33,28 +33,28 @@ from tests.support.console.samples import (
 SIZE = (80, 24)
 
 
-# The table of keys.
+# Commands and keys.
 
 
-def test_ids_are_unique_and_keys_of_a_place_too() -> None:
+def test_command_ids_are_unique_and_keys_are_unique_in_each_scope() -> None:
     assert len({command.id for command in COMMANDS}) == len(COMMANDS)
-    for place in {command.scope for command in COMMANDS}:
-        keys = [key for command in COMMANDS if command.scope == place for key in command.keys.split(",")]
-        assert len(set(keys)) == len(keys), place
-        ids = dict.fromkeys(binding.id for binding in bindings(place))  # what is typed into has its keys twice
-        assert list(ids) == [c.id for c in COMMANDS if c.scope == place]
+    for scope in {command.scope for command in COMMANDS}:
+        keys = [key for command in COMMANDS if command.scope == scope for key in command.keys.split(",")]
+        assert len(set(keys)) == len(keys), scope
+        ids = dict.fromkeys(binding.id for binding in bindings(scope))  # a command of a text field has two bindings
+        assert list(ids) == [c.id for c in COMMANDS if c.scope == scope]
 
 
-async def test_each_command_can_be_found_once() -> None:
+async def test_available_commands_are_listed_once() -> None:
     async with Console(busy_session()).run_test(size=SIZE) as pilot:
-        for key, name in (("2", "/ Filter"), ("3", "s Subject")):
+        for key, hint in (("2", "/ Filter"), ("3", "s Subject")):
             await pilot.press(key)
-            await wait_for_text(pilot, name)
-            ids = [each.command.id for each in available_commands(pilot.app)]
+            await wait_for_text(pilot, hint)
+            ids = [available.command.id for available in available_commands(pilot.app)]
             assert len(ids) == len(set(ids)) > 20
 
 
-def test_keys_as_people_read_them() -> None:
+def test_display_keys_are_readable() -> None:
     keys = display_keys("question_mark,ctrl+p,pagedown,escape,j")
     assert keys == ["?", "^p", "page down", "esc", "j"]
 
@@ -62,7 +62,7 @@ def test_keys_as_people_read_them() -> None:
 # Modes.
 
 
-async def test_one_and_two_change_between_the_modes() -> None:
+async def test_keys_1_and_2_switch_between_live_and_episodes() -> None:
     async with Console(busy_session()).run_test(size=SIZE) as pilot:
         await wait_for_text(pilot, "task 3")
         await pilot.press("2")
@@ -77,12 +77,12 @@ async def test_one_and_two_change_between_the_modes() -> None:
         assert isinstance(pilot.app.screen, LiveScreen)
 
 
-async def test_files_are_shown_as_a_list_at_once() -> None:
+async def test_a_files_session_starts_on_the_episodes_screen() -> None:
     async with Console(files_session()).run_test(size=SIZE) as pilot:
         await wait_until(pilot, lambda: isinstance(pilot.app.screen, EpisodesScreen), "episodes")
 
 
-async def test_live_catches_up_when_it_comes_back() -> None:
+async def test_the_live_screen_shows_changes_made_while_it_was_hidden() -> None:
     session = busy_session()
     async with Console(session).run_test(size=SIZE) as pilot:
         await wait_for_text(pilot, "task 3")
@@ -96,7 +96,7 @@ async def test_live_catches_up_when_it_comes_back() -> None:
 # The session.
 
 
-async def test_the_session_is_followed_after_the_first_paint_and_closed_at_the_end() -> None:
+async def test_the_session_runs_after_the_first_paint_and_is_closed_at_exit() -> None:
     session = empty_session()
     async with Console(session).run_test(size=SIZE) as pilot:
         await wait_for_text(pilot, "Welcome")
@@ -107,7 +107,7 @@ async def test_the_session_is_followed_after_the_first_paint_and_closed_at_the_e
     assert session.store.on_change is None
 
 
-async def test_a_session_that_fails_ends_the_console() -> None:
+async def test_a_failing_session_ends_the_console() -> None:
     session = empty_session()
     session.failure = ZeroDivisionError("a defect")
     with pytest.raises(ZeroDivisionError):
@@ -116,7 +116,7 @@ async def test_a_session_that_fails_ends_the_console() -> None:
     assert session.closed.is_set()
 
 
-async def test_a_session_that_is_cancelled_by_nobody_ends_the_console() -> None:
+async def test_an_unrequested_cancellation_of_the_session_ends_the_console() -> None:
     session = empty_session()
     session.failure = asyncio.CancelledError()
     with pytest.raises(RuntimeError, match="cancelled"):
@@ -125,7 +125,7 @@ async def test_a_session_that_is_cancelled_by_nobody_ends_the_console() -> None:
     assert session.closed.is_set()
 
 
-async def test_n_starts_the_node_again() -> None:
+async def test_shift_n_restarts_the_node() -> None:
     session = empty_session()
     async with Console(session).run_test(size=SIZE, notifications=True) as pilot:
         await wait_for_text(pilot, "Welcome")
@@ -136,11 +136,11 @@ async def test_n_starts_the_node_again() -> None:
         await wait_for_text(pilot, "these are files")
 
 
-async def test_changes_are_drawn_together_and_ten_times_a_second_at_most() -> None:
+async def test_changes_are_batched_into_at_most_ten_redraws_per_second() -> None:
     session = busy_session()
     clock = FakeClock()
     app = Console(session, now=clock)
-    drawn: list[int] = []
+    drawn_versions: list[int] = []
     async with app.run_test(size=SIZE) as pilot:
         await wait_for_text(pilot, "task 3")
         await pilot.pause()
@@ -149,7 +149,7 @@ async def test_changes_are_drawn_together_and_ten_times_a_second_at_most() -> No
         draw = screen.draw
 
         def draw_and_count(store: RunStore) -> None:
-            drawn.append(store.version)
+            drawn_versions.append(store.version)
             draw(store)
 
         screen.draw = draw_and_count  # type: ignore[method-assign]
@@ -157,13 +157,13 @@ async def test_changes_are_drawn_together_and_ten_times_a_second_at_most() -> No
         for n in range(50):
             session.store.set_link(BusLink("connected", address=f"b{n}"))
         await wait_for_text(pilot, "b49")
-        assert len(drawn) == 1
+        assert len(drawn_versions) == 1
         session.store.apply_events([live(heartbeat())])
         await pilot.pause()
-        assert len(drawn) == 1
+        assert len(drawn_versions) == 1
 
 
-async def test_a_node_that_falls_silent_is_lost_without_anything_else_happening() -> None:
+async def test_a_silent_node_is_marked_lost_without_another_event() -> None:
     clock = FakeClock()
     async with Console(busy_session(clock), now=clock).run_test(size=(120, 40)) as pilot:
         await wait_for_text(pilot, "task 3")
@@ -171,7 +171,7 @@ async def test_a_node_that_falls_silent_is_lost_without_anything_else_happening(
         await wait_for_text(pilot, "✗ node lost")
 
 
-async def test_what_changes_below_a_dialog_is_drawn() -> None:
+async def test_changes_below_a_dialog_are_drawn() -> None:
     session = busy_session()
     async with Console(session).run_test(size=(120, 40)) as pilot:
         await wait_for_text(pilot, "127.0.0.1:4222")
@@ -182,7 +182,7 @@ async def test_what_changes_below_a_dialog_is_drawn() -> None:
 
 
 @pytest.mark.parametrize("size", [SIZE, (120, 40), (60, 20), (200, 50)], ids=str)
-async def test_every_screen_with_hostile_text(size: tuple[int, int]) -> None:
+async def test_no_screen_draws_control_characters(size: tuple[int, int]) -> None:
     session = FakeSession(hostile_store(), read_only="\x1b[2J[/]")
     session.title = "\x1b]0;x\x07[/]"
     async with Console(session).run_test(size=size, notifications=True) as pilot:

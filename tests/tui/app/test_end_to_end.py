@@ -1,4 +1,4 @@
-"""From an empty folder to an exported episode, with nothing but a keyboard."""
+"""Run, open and export episodes in a real terminal, starting from an empty folder."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ from tests.support.console.launch import (
 )
 from tests.support.terminal import ENTER, ESCAPE, INITIAL_MODES, Terminal, terminal_environ
 
-pytestmark = pytest.mark.long
-
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(180)]
 
 
-def test_two_episodes_by_keyboard_opened_exported_told_and_the_terminal_as_it_was(tmp_path: Path) -> None:
-    data_dir, folder = tmp_path / "data", tmp_path / "folder"
-    folder.mkdir()
+def test_run_open_and_export_episodes_by_keyboard_and_restore_the_terminal(tmp_path: Path) -> None:
+    data_dir, working_dir = tmp_path / "data", tmp_path / "folder"
+    working_dir.mkdir()
     command = ["sh", "-c", 'echo "a prompt"; exec "$@"', "sh", CONSOLE, "launch"]
     with (
         node_cleanup(data_dir),
-        Terminal(*command, "--data-dir", str(data_dir), "--node", NODE, cwd=folder, env=terminal_environ()) as terminal,
+        Terminal(
+            *command, "--data-dir", str(data_dir), "--node", NODE, cwd=working_dir, env=terminal_environ()
+        ) as terminal,
     ):
         terminal.wait_for("connected", 60)
         assert terminal.modes != INITIAL_MODES
-        terminal.wait_for("choose the oracle agent: no model needed")  # it is known that no model answers
+        terminal.wait_for("choose the oracle agent: no model needed")
         terminal.wait_until_absent("no model checked yet")
         terminal.wait_for("model gateway down", 30)
         select_environment(terminal, "Wordle")
         terminal.send("R")
-        terminal.wait_for("◂ oracle ▸")  # the form offers it, as no model plays
+        terminal.wait_for("◂ oracle ▸")  # the default while no model is reachable
         terminal.send(ENTER)
         terminal.wait_for(partial(has_stored, data_dir, 1), 60)
         select_environment(terminal, "BabyAI")
@@ -49,18 +49,18 @@ def test_two_episodes_by_keyboard_opened_exported_told_and_the_terminal_as_it_wa
         terminal.wait_for("success")
         terminal.send("2")
         terminal.wait_for("2 episodes")
-        assert "BabyAI" in terminal.row_of("▸")  # the newest is the first
+        assert "BabyAI" in terminal.row_of("▸")  # newest first
         terminal.send(ENTER)
         terminal.wait_for("1 of 2")
         newest = read_episodes(data_dir)[-1]
         terminal.wait_for(newest["episode_id"])
-        terminal.wait_for("■ action")  # it is read, too
+        terminal.wait_for("■ action")  # the transcript
         terminal.send("e")
-        exported = folder / f"{newest['episode_id']}.json"
+        exported = working_dir / f"{newest['episode_id']}.json"
         terminal.wait_for("exported to")
         assert exported.read_bytes() == next(data_dir.glob(f"runs/*/{exported.name}")).read_bytes()
         assert exported.stat().st_mode & 0o777 == 0o600
-        terminal.send("a")  # what the node said of it on its own bus
+        terminal.send("a")
         terminal.wait_for("Events · ● live")
         terminal.wait_for(f"episode {newest['episode_id']}")
         terminal.wait_for("agentgym.episode.completed.v1")
@@ -75,7 +75,7 @@ def test_two_episodes_by_keyboard_opened_exported_told_and_the_terminal_as_it_wa
         assert terminal.attributes_after == terminal.attributes_before
         assert terminal.lines[0] == "a prompt"
         assert not any(terminal.lines[1:])
-        assert is_running(pid := node_pid(data_dir))  # it goes on, for whoever comes next
+        assert is_running(pid := node_pid(data_dir))  # the node outlives the console
         stop_node(data_dir)
         assert not is_running(pid)
 

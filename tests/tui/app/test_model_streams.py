@@ -1,4 +1,4 @@
-"""A model's answer on the screen while it comes, and the endpoint that answers when another one dies over it."""
+"""The live screen streams a model's answer and shows the fallback endpoint when the first one dies."""
 
 from __future__ import annotations
 
@@ -17,12 +17,10 @@ from tests.support.console.launch import CONSOLE, NODE, node_cleanup, select_env
 from tests.support.node_process import COMMAND
 from tests.support.terminal import Terminal, terminal_environ
 
-pytestmark = pytest.mark.long
-
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(180)]
 
 TOKEN_S = 0.05
-"""Seconds from one piece of an answer to the next: none of the long ones comes to its end."""
+"""Seconds between two chunks of an answer; long answers never end during the test."""
 
 PROFILE = """
 id: streams
@@ -35,8 +33,8 @@ environments:
 
 
 @contextmanager
-def gateway(script: Path) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """A test endpoint in a process of its own, and its URL."""
+def run_gateway(script: Path) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """Run a model server in a separate process; yield its URL and the process."""
     command = [COMMAND, "serve-model", "--port", "0", "--model", "scripted", "--script", str(script)]
     with subprocess.Popen(
         [*command, "--token-latency", str(TOKEN_S)],
@@ -51,13 +49,13 @@ def gateway(script: Path) -> Iterator[tuple[str, subprocess.Popen[str]]]:
             process.kill()
 
 
-def test_an_answer_is_seen_while_it_comes_and_so_is_who_answers_when_its_endpoint_dies(tmp_path: Path) -> None:
+def test_an_answer_is_streamed_and_the_fallback_is_shown_when_its_endpoint_dies(tmp_path: Path) -> None:
     script, profile, data_dir = tmp_path / "script", tmp_path / "profile.yaml", tmp_path / "data"
     replies = ["Thought: quick.\nAction: crane", f"Thought: {'slowly ' * 2_000}\nAction: crane"]
     script.write_text("".join(json.dumps({"content": reply}) + "\n" for reply in replies))
-    small = ScriptResponder([ScriptedReply(content="Thought: " + "instead " * 2_000)])
-    other = ModelServer(small, models=["small"], behavior=Behavior(token_latency_s=TOKEN_S))
-    with gateway(script) as (url, process), other as fallback, node_cleanup(data_dir):
+    responder = ScriptResponder([ScriptedReply(content="Thought: " + "instead " * 2_000)])
+    fallback_server = ModelServer(responder, models=["small"], behavior=Behavior(token_latency_s=TOKEN_S))
+    with run_gateway(script) as (url, process), fallback_server as fallback, node_cleanup(data_dir):
         profile.write_text(PROFILE.format(url=url))
         command = [CONSOLE, "launch", "--config", str(profile), "--data-dir", str(data_dir), "--node", NODE]
         env = terminal_environ(OLLAMA_HOST=fallback.url, PYTHONPATH=str(REPOSITORY))

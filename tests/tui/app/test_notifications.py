@@ -1,4 +1,4 @@
-"""The end of a batch, and how it is told."""
+"""Notifications of the end of a batch."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from tests.support.console.samples import (
 )
 
 
-def playing() -> RunStore:
+def store_with_battery() -> RunStore:
     store = busy_store()
     states = [batch_state(n, "running" if n == 0 else "queued", battery_id="battery") for n in range(2)]
     store.apply_list(node_list(*states))
     return store
 
 
-async def test_the_end_of_a_batch_is_told() -> None:
+async def test_a_toast_reports_the_end_of_a_batch() -> None:
     session = busy_session()
     session.store.apply_list(node_list(batch_state(0, "running", env=HOSTILE)))
     async with console_app(session).run_test(size=SIZE, notifications=True) as pilot:
@@ -43,12 +43,12 @@ async def test_the_end_of_a_batch_is_told() -> None:
 
 
 @pytest.mark.parametrize(
-    ("notify", "told"), [(Notify(), ["toast", "toast"]), (Notify(False, True, True), ["bell", OSC_9])]
+    ("notify", "expected"), [(Notify(), ["toast", "toast"]), (Notify(False, True, True), ["bell", OSC_9])]
 )
-async def test_bell_and_desktop_are_for_those_who_want_them_and_wait_for_the_whole_battery(
-    notify: Notify, told: list[str], monkeypatch: pytest.MonkeyPatch
+async def test_notifications_follow_the_settings_and_bell_and_desktop_wait_for_the_battery(
+    notify: Notify, expected: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    session = FakeSession(playing())
+    session = FakeSession(store_with_battery())
     app = console_app(session, Settings(notify=notify))
     written: list[str] = []
     async with app.run_test(size=SIZE) as pilot:
@@ -61,23 +61,23 @@ async def test_bell_and_desktop_are_for_those_who_want_them_and_wait_for_the_who
             states = [batch_state(n, status, battery_id="battery") for n, status in enumerate(statuses)]
             session.store.apply_list(node_list(*states))
             await wait_until(pilot, lambda: app._draw_timer is None, "a drawing")
-        assert written == told
+        assert written == expected
 
 
-def test_what_the_terminal_is_told_is_of_our_own_words() -> None:
+def test_desktop_notifications_have_a_fixed_text() -> None:
     assert desktop_sequence({"TERM": "xterm-256color"}) == OSC_9 == "\x1b]9;AgentGym: a batch has ended\x07"
     assert desktop_sequence({"TERM": "rxvt-unicode"}) == desktop_sequence({"VTE_VERSION": "7000"}) == OSC_777
 
 
-def test_a_batch_that_was_over_long_ago_is_history() -> None:
-    ends, store = BatchEndDetector(), playing()
-    assert list(ends.detect(store, START)) == []
+def test_a_batch_that_ended_long_ago_or_twice_is_not_reported() -> None:
+    detector, store = BatchEndDetector(), store_with_battery()
+    assert list(detector.detect(store, START)) == []
     store.apply_events([replace(durable(batch_completed(0)), time=START)])
-    assert list(ends.detect(store, START + timedelta(hours=1))) == []
-    other = BatchEndDetector()
-    store = playing()
-    assert list(other.detect(store, START)) == []
+    assert list(detector.detect(store, START + timedelta(hours=1))) == []
+    new_detector = BatchEndDetector()
+    store = store_with_battery()
+    assert list(new_detector.detect(store, START)) == []
     store.apply_events([replace(durable(batch_completed(0)), time=START)])
-    [ended] = other.detect(store, START)
-    assert ended.batch.batch_id == batch_id(0)
-    assert list(other.detect(store, START)) == []
+    [batch_end] = new_detector.detect(store, START)
+    assert batch_end.batch.batch_id == batch_id(0)
+    assert list(new_detector.detect(store, START)) == []

@@ -1,4 +1,4 @@
-"""The user's configuration: what it says is taken, what is wrong in it is told in a line and left as it was."""
+"""The user's settings file: valid settings apply; each invalid one is reported on one line and ignored."""
 
 from __future__ import annotations
 
@@ -28,31 +28,31 @@ from tests.support.console.samples import HOSTILE
 KEYS = {command.id: command.keys for command in COMMANDS}
 
 
-def said(text: str) -> list[str]:
+def problems_in(text: str) -> list[str]:
     return list(parse_settings(text.encode()).problems)
 
 
-def test_everything_that_can_be_set() -> None:
-    found = parse_settings(
+def test_all_settings_are_read_and_problems_listed() -> None:
+    parsed = parse_settings(
         b"keymap: {run.selected: e, list.down: [j, down, 5], run.battery: '?, B'}\n"
         b"theme: nord\nnotify: {toast: false, bell: true, desktop: true}\nkeymap2: x\n"
     )
-    assert found.theme == "nord"
-    assert found.notify == Notify(toast=False, bell=True, desktop=True)
-    assert found.keys.overrides == {"run.selected": "e", "list.down": "j,down,5"}
-    assert list(found.problems) == [
+    assert parsed.theme == "nord"
+    assert parsed.notify == Notify(toast=False, bell=True, desktop=True)
+    assert parsed.keys.overrides == {"run.selected": "e", "list.down": "j,down,5"}
+    assert list(parsed.problems) == [
         "unknown setting keymap2",
         "keymap: run.battery: ? is already the key of app.help",
     ]
 
 
 @pytest.mark.parametrize("text", ["", "# nothing\n", "theme: default\n", "keymap:\nnotify:\ntheme:\n"])
-def test_what_says_nothing_changes_nothing(text: str) -> None:
+def test_an_empty_file_changes_nothing(text: str) -> None:
     assert parse_settings(text.encode()) == Settings()
 
 
 @pytest.mark.parametrize(
-    ("text", "complaint"),
+    ("text", "problem"),
     [
         ("- a", "expected keymap:, theme: and notify:"),
         ("theme: [", "not valid YAML"),
@@ -86,37 +86,37 @@ def test_what_says_nothing_changes_nothing(text: str) -> None:
         ("\x1b[2J", "not valid YAML"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_told_in_a_line_and_left_as_it_was(text: str, complaint: str) -> None:
-    found = parse_settings(text.encode())
-    assert (found.keys, found.theme, found.notify) == (Keymap(), DEFAULT_THEME, Notify())
-    assert len(found.problems) == 1
-    assert complaint in found.problems[0]
-    assert not has_unsafe_chars(found.problems[0]) and "\n" not in found.problems[0]
+def test_an_invalid_setting_is_reported_on_one_line_and_ignored(text: str, problem: str) -> None:
+    parsed = parse_settings(text.encode())
+    assert (parsed.keys, parsed.theme, parsed.notify) == (Keymap(), DEFAULT_THEME, Notify())
+    assert len(parsed.problems) == 1
+    assert problem in parsed.problems[0]
+    assert not has_unsafe_chars(parsed.problems[0]) and "\n" not in parsed.problems[0]
 
 
-def test_no_text_is_told_too() -> None:
+def test_a_file_that_is_not_utf8_is_reported() -> None:
     assert list(parse_settings(b"theme: \xff").problems) == ["the file is not UTF-8 text"]
 
 
-def test_two_commands_may_change_places_and_keys_of_other_places_are_free() -> None:
-    assert said("keymap: {run.cancel: s, run.step: x, episode.next: r, quit.stop: r, list.down: [down, ctrl+n]}") == []
-    assert said("keymap: {live.open: 'enter,o', list.choose: enter}") != []  # o is of the table on the same screen
-    assert said("keymap: {live.open: 'enter,5', list.choose: enter}") == []
+def test_commands_may_swap_keys_and_reuse_keys_of_other_scopes() -> None:
+    assert problems_in("keymap: {run.cancel: s, run.step: x, episode.next: r, quit.stop: r, list.down: [down, ctrl+n]}") == []
+    assert problems_in("keymap: {live.open: 'enter,o', list.choose: enter}") != []  # o sorts the table on the same screen
+    assert problems_in("keymap: {live.open: 'enter,5', list.choose: enter}") == []
 
 
-def test_of_two_that_clash_the_later_one_stays_as_it_was() -> None:
+def test_of_two_conflicting_keys_the_later_one_is_ignored() -> None:
     keys, problems = resolve_keymap({"run.cancel": "c", "run.step": "c", "run.pause": "x"})
     assert keys.overrides == {"run.cancel": "c", "run.pause": "x"}
     assert problems == ["keymap: run.step: c is already the key of run.cancel"]
 
 
-def test_a_refusal_that_makes_another_one_necessary() -> None:
+def test_an_ignored_key_may_cause_another_conflict() -> None:
     keys, problems = resolve_keymap({"run.step": "x", "run.cancel": "nokey"})
     assert keys.overrides == {}
     assert len(problems) == 2
 
 
-def test_characters_have_names() -> None:
+def test_characters_are_stored_by_key_name_and_shown_as_characters() -> None:
     keys, problems = resolve_keymap({"run.cancel": "#", "run.step": ",", "run.pause": "é", "run.form": "ctrl+f"})
     assert problems == []
     assert keys.overrides["run.cancel"] == "number_sign" and keys.overrides["run.step"] == "comma"
@@ -127,12 +127,12 @@ def test_characters_have_names() -> None:
     st.dictionaries(st.sampled_from(sorted(KEYS)), st.sampled_from([*"abjqsx?", "enter", "escape", "tab", "ctrl+p"]))
 )
 @settings(max_examples=40, deadline=None)
-def test_whatever_is_wished_no_key_means_two_things(wished: dict[str, str]) -> None:
-    keys, problems = resolve_keymap(wished)
-    assert len(keys.overrides) + len(problems) == len(wished)
-    for place in {command.scope for command in COMMANDS}:
-        held = [key for c in COMMANDS if c.scope == place for key in keys.keys_for(c).split(",")]
-        assert len(held) == len(set(held)), place
+def test_no_requested_keymap_gives_a_key_two_commands_in_a_scope(requested: dict[str, str]) -> None:
+    keys, problems = resolve_keymap(requested)
+    assert len(keys.overrides) + len(problems) == len(requested)
+    for scope in {command.scope for command in COMMANDS}:
+        assigned = [key for c in COMMANDS if c.scope == scope for key in keys.keys_for(c).split(",")]
+        assert len(assigned) == len(set(assigned)), scope
     assert resolve_keymap(keys.overrides).problems == []
 
 
@@ -140,29 +140,26 @@ def test_whatever_is_wished_no_key_means_two_things(wished: dict[str, str]) -> N
     st.one_of(st.binary(max_size=200), st.text(max_size=200).map(lambda text: text.encode("utf-8", "surrogatepass")))
 )
 @settings(max_examples=50, deadline=None)
-def test_no_file_is_too_strange(data: bytes) -> None:
-    found = parse_settings(data)
-    assert found.theme == DEFAULT_THEME or found.problems == ()
-    assert not any(has_unsafe_chars(complaint) or "\n" in complaint for complaint in found.problems)
+def test_any_bytes_are_parsed_or_reported(data: bytes) -> None:
+    parsed = parse_settings(data)
+    assert parsed.theme == DEFAULT_THEME or parsed.problems == ()
+    assert not any(has_unsafe_chars(problem) or "\n" in problem for problem in parsed.problems)
 
 
-def test_a_document_that_grows_without_end_does_not() -> None:
-    grows = [f"{name}: &{name} [{','.join([f'*{before}'] * 9)}]" for before, name in pairwise("abcdefghij")]
-    [complaint] = said("\n".join(["a: &a [x, x]", *grows, "keymap: *j"]))
-    assert "more than 20000 values" in complaint
+def test_nested_aliases_are_limited() -> None:
+    aliases = [f"{name}: &{name} [{','.join([f'*{before}'] * 9)}]" for before, name in pairwise("abcdefghij")]
+    (problem,) = problems_in("\n".join(["a: &a [x, x]", *aliases, "keymap: *j"]))
+    assert "more than 20000 values" in problem
 
 
-# The file.
-
-
-def test_where_it_is() -> None:
+def test_the_config_path_follows_the_xdg_specification() -> None:
     assert config_path({"XDG_CONFIG_HOME": "/c", "HOME": "/h"}) == Path("/c/agentgym-console/console.yaml")
     assert config_path({"XDG_CONFIG_HOME": "c", "HOME": "/h"}) == Path("/h/.config/agentgym-console/console.yaml")
     assert config_path({}) == Path("/.config/agentgym-console/console.yaml")
     assert config_path({"HOME": "relative/x"}) == Path("/.config/agentgym-console/console.yaml")
 
 
-def test_files_that_are_none(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_read_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "console.yaml"
     assert read_settings(path) == Settings()
     assert read_settings(path / "below") == Settings()
@@ -183,19 +180,19 @@ def test_files_that_are_none(tmp_path: Path) -> None:
     assert read_settings(path).theme == "nord"
 
 
-def test_the_one_to_begin_with_changes_nothing_also_with_all_of_its_lines_in_force() -> None:
+def test_the_default_file_changes_nothing_even_with_all_lines_uncommented() -> None:
     text = default_settings_text(Path("/x", HOSTILE.replace("\0", "")))
     assert not has_unsafe_chars(text) and parse_settings(text.encode()) == Settings()
-    said, _, rest = text.partition("# notify:")
-    assert all(line.startswith("#") or not line for line in said.splitlines())
+    intro, _, rest = text.partition("# notify:")
+    assert all(line.startswith("#") or not line for line in intro.splitlines())
     names = ("notify:", "theme:", "keymap:", " ")
     lines = [line[2:] for line in f"# notify:{rest}".splitlines() if line[2:].startswith(names)]
-    found = parse_settings("\n".join(lines).encode())
-    assert found.problems == () and (found.theme, found.notify) == (DEFAULT_THEME, Notify())
-    assert found.keys.overrides == KEYS
+    parsed = parse_settings("\n".join(lines).encode())
+    assert parsed.problems == () and (parsed.theme, parsed.notify) == (DEFAULT_THEME, Notify())
+    assert parsed.keys.overrides == KEYS
 
 
-def test_the_command_prints_it_writes_it_once_and_says_what_is_wrong(
+def test_the_config_command_prints_and_writes_the_file_once_and_reports_problems(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))

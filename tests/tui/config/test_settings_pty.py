@@ -1,4 +1,4 @@
-"""Settings and what is kept, in a real terminal and from one start to the next."""
+"""Settings and ui_state_file UI state in a real terminal, across restarts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.terminal import ENTER, ESCAPE, INITIAL_MODES, Terminal, termi
 pytestmark = pytest.mark.long
 
 CONSOLE = "import sys; from agentgym_tui.cli import main; sys.exit(main())"
-ENDING = """
+ENDING_BATCH = """
 import os, sys
 from agentgym_tui.app.console import Console
 from agentgym_tui.config.settings import config_path, read_settings
@@ -32,39 +32,39 @@ session = busy_session()
 session.fake_control.command = end
 sys.exit(run_console(Console(session, read_settings(config_path(os.environ))), session))
 """
-"""A console whose batch is over as soon as something is ordered."""
+"""A console whose batch ends as soon as a command is sent."""
 
-SIGNS = ("●", "✗", "▸", "▌", "⚠", "▾", "‖ paused", "○")
-"""What says without colours how something is, and where one is."""
+STATE_SYMBOLS = ("●", "✗", "▸", "▌", "⚠", "▾", "‖ paused", "○")
+"""Symbols that show state and focus without colors."""
 
-COLOUR = re.compile(rb"\x1b\[(?:\d+;)*(?:3[0-8]|4[0-8]|9[0-7]|10[0-7])(?:;\d+)*m")
+COLOR = re.compile(rb"\x1b\[(?:\d+;)*(?:3[0-8]|4[0-8]|9[0-7]|10[0-7])(?:;\d+)*m")
 
 
-def started(folder: Path, **more: str) -> Terminal:
-    own = {"XDG_CONFIG_HOME": str(folder), "XDG_STATE_HOME": str(folder), "PYTHONPATH": str(REPOSITORY)}
-    return Terminal(sys.executable, "-c", CONSOLE, "open", str(folder), cwd=folder, env=terminal_environ(**own, **more))
+def start_console(folder: Path, **more: str) -> Terminal:
+    variables = {"XDG_CONFIG_HOME": str(folder), "XDG_STATE_HOME": str(folder), "PYTHONPATH": str(REPOSITORY)}
+    return Terminal(sys.executable, "-c", CONSOLE, "open", str(folder), cwd=folder, env=terminal_environ(**variables, **more))
 
 
 @pytest.mark.parametrize(
     ("name", "shown", "sent"),
     [("ctrl+]", "^]", "\x1d"), ("ctrl+_", "^_", "\x1f"), ("ctrl+^", "^^", "\x1e"), ("ctrl+K", "^k", "\x0b")],
 )
-def test_a_key_is_known_by_what_it_types(tmp_path: Path, name: str, shown: str, sent: str) -> None:
+def test_a_control_key_is_recognized_by_the_character_it_sends(tmp_path: Path, name: str, shown: str, sent: str) -> None:
     home = tmp_path / "agentgym-console"
     home.mkdir()
     (home / "console.yaml").write_text(f"keymap: {{app.quit: '{name}'}}\n")
-    with started(tmp_path) as terminal:
+    with start_console(tmp_path) as terminal:
         terminal.wait_for(f"{shown} Quit")
         terminal.send(sent)
         assert terminal.wait_exit() == 0
 
 
-def test_own_keys_work_and_the_next_start_is_as_this_one_was_left(tmp_path: Path) -> None:
+def test_custom_keys_work_and_the_next_start_restores_the_ui_state(tmp_path: Path) -> None:
     home = tmp_path / "agentgym-console"
     home.mkdir()
     (home / "console.yaml").write_text("keymap: {app.quit: Q, table.sort: m, run.cancel: s, nothing: x}\ntheme: nord\n")
-    with started(tmp_path) as terminal:
-        terminal.wait_for("started ▼")
+    with start_console(tmp_path) as terminal:
+        terminal.wait_for("start_console ▼")
         terminal.wait_for("keymap: unknown command nothing")
         terminal.wait_for("run.cancel: s is already the key of run.step")
         terminal.send("qm")
@@ -77,28 +77,28 @@ def test_own_keys_work_and_the_next_start_is_as_this_one_was_left(tmp_path: Path
         terminal.send("\r")
         terminal.wait_for("Q Quit")
         terminal.wait_until_quiet()
-        assert COLOUR.search(terminal.raw)
+        assert COLOR.search(terminal.raw)
         terminal.send("Q")
         assert terminal.wait_exit() == 0
         assert terminal.modes == INITIAL_MODES and foreign_escapes(terminal.raw) == []
-    kept = home / "console.json"
-    assert kept.stat().st_mode & 0o777 == 0o600
-    with started(tmp_path, NO_COLOR="1") as terminal:
+    ui_state_file = home / "console.json"
+    assert ui_state_file.stat().st_mode & 0o777 == 0o600
+    with start_console(tmp_path, NO_COLOR="1") as terminal:
         terminal.wait_for("match maze")
         terminal.wait_for("by environment ▲")
         terminal.send("Q")
         assert terminal.wait_exit() == 0
-        assert not COLOUR.search(terminal.raw)
-    kept.write_bytes(b'{"filters": {"episodes": "\x1b[2J\xff')
-    with started(tmp_path) as terminal:
-        terminal.wait_for("started ▼")
+        assert not COLOR.search(terminal.raw)
+    ui_state_file.write_bytes(b'{"filters": {"episodes": "\x1b[2J\xff')
+    with start_console(tmp_path) as terminal:
+        terminal.wait_for("start_console ▼")
         assert "match" not in terminal.text
 
 
-def test_without_colours_signs_say_it_all_on_every_screen(tmp_path: Path) -> None:
+def test_symbols_replace_colors_on_every_screen(tmp_path: Path) -> None:
     command = (sys.executable, "-m", "tests.support.console.hostile_console", "0")
     env = terminal_environ(PYTHONPATH=str(REPOSITORY), NO_COLOR="1")
-    seen = ""
+    screen_texts = ""
     with Terminal(*command, cwd=tmp_path, env=env) as terminal:
         terminal.wait_for("▌Environments", 60)
         for key, text in (
@@ -115,24 +115,24 @@ def test_without_colours_signs_say_it_all_on_every_screen(tmp_path: Path) -> Non
             terminal.send(key)
             terminal.wait_for(text)
             terminal.wait_until_quiet(0.1, 5)
-            seen += terminal.text
+            screen_texts += terminal.text
         terminal.kill(signal.SIGTERM)
-    assert [sign for sign in SIGNS if sign not in seen] == []
-    assert COLOUR.search(terminal.raw) is None
+    assert [symbol for symbol in STATE_SYMBOLS if symbol not in screen_texts] == []
+    assert COLOR.search(terminal.raw) is None
 
 
-@pytest.mark.parametrize(("notify", "n"), [("bell: true, desktop: true", 1), ("toast: true", 0)])
-def test_the_end_of_a_batch_rings_and_is_told_to_the_desktop(tmp_path: Path, notify: str, n: int) -> None:
+@pytest.mark.parametrize(("notify", "n_expected"), [("bell: true, desktop: true", 1), ("toast: true", 0)])
+def test_the_end_of_a_batch_rings_the_bell_and_notifies_the_desktop(tmp_path: Path, notify: str, n_expected: int) -> None:
     home = tmp_path / "agentgym-console"
     home.mkdir()
     (home / "console.yaml").write_text(f"notify: {{{notify}}}\n")
     env = terminal_environ(XDG_CONFIG_HOME=str(tmp_path), PYTHONPATH=str(REPOSITORY))
-    with Terminal(sys.executable, "-c", ENDING, cwd=tmp_path, env=env) as terminal:
+    with Terminal(sys.executable, "-c", ENDING_BATCH, cwd=tmp_path, env=env) as terminal:
         terminal.wait_for("task 3", 60)
         before = terminal.raw.count(b"\x07")
         terminal.send(" ")
         terminal.wait_for("Wordle completed")
         terminal.wait_until_quiet(0.2, 5)
-        told = terminal.raw.count(OSC_9.encode())
-        assert (terminal.raw.count(b"\x07") - before - told, told) == (n, n)
+        n_notifications = terminal.raw.count(OSC_9.encode())
+        assert (terminal.raw.count(b"\x07") - before - n_notifications, n_notifications) == (n_expected, n_expected)
         terminal.kill(signal.SIGTERM)

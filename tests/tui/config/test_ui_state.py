@@ -1,4 +1,4 @@
-"""What is kept from one start to the next, and that of a file anybody may have written nothing wrong is taken."""
+"""UI state kept between starts; invalid parts of its file are ignored."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from agentgym_tui.safe_text import has_unsafe_chars
 from agentgym_tui.state.sorting import Sorting
 from tests.support.console.samples import HOSTILE
 
-KEPT = UiState("episodes", {"episodes": "wordle"}, {"environments": Sorting("last", True)}, {"live.wide.left": 40})
+UI_STATE = UiState("episodes", {"episodes": "wordle"}, {"environments": Sorting("last", True)}, {"live.wide.left": 40})
 
 
 @pytest.fixture
@@ -24,29 +24,29 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "state" / "agentgym-console" / "console.json"
 
 
-def test_it_is_read_as_it_was_written_and_is_the_users_alone(path: Path) -> None:
+def test_the_state_is_restored_and_readable_only_by_its_user(path: Path) -> None:
     assert read_ui_state(path) == UiState()
-    write_ui_state(path, KEPT)
-    write_ui_state(path, KEPT)
-    assert read_ui_state(path) == KEPT
+    write_ui_state(path, UI_STATE)
+    write_ui_state(path, UI_STATE)
+    assert read_ui_state(path) == UI_STATE
     assert path.stat().st_mode & 0o777 == 0o600 and path.parent.stat().st_mode & 0o777 == 0o700
-    assert [each.name for each in path.parent.iterdir()] == ["console.json"]
+    assert [file.name for file in path.parent.iterdir()] == ["console.json"]
     assert state_path({"XDG_STATE_HOME": str(path.parents[1])}) == path
 
 
-def test_a_file_that_others_could_have_prepared_is_not_followed(path: Path, tmp_path: Path) -> None:
-    write_ui_state(tmp_path / "theirs.json", KEPT)
+def test_links_and_pipes_are_not_followed(path: Path, tmp_path: Path) -> None:
+    write_ui_state(tmp_path / "theirs.json", UI_STATE)
     path.parent.mkdir(parents=True)
     path.symlink_to(tmp_path / "theirs.json")
     assert read_ui_state(path) == UiState()
     write_ui_state(path, UiState("live"))
-    assert not path.is_symlink() and read_ui_state(tmp_path / "theirs.json") == KEPT
+    assert not path.is_symlink() and read_ui_state(tmp_path / "theirs.json") == UI_STATE
     path.unlink()
     os.mkfifo(path)
     assert read_ui_state(path) == UiState()
 
 
-def test_a_state_of_the_version_before_keeps_every_entry(path: Path) -> None:
+def test_a_file_of_the_previous_version_keeps_every_entry(path: Path) -> None:
     path.parent.mkdir(parents=True)
     path.write_text(
         '{"screen":"episodes","filters":{"episodes":"wordle"},"sorting":{"environments":["over",true],'
@@ -60,11 +60,11 @@ def test_a_state_of_the_version_before_keeps_every_entry(path: Path) -> None:
     )
 
 
-def test_nothing_is_left_beside_what_cannot_be_replaced(path: Path) -> None:
+def test_a_failed_write_leaves_no_temporary_file(path: Path) -> None:
     path.mkdir(parents=True)
     with pytest.raises(OSError, match="directory"):
-        write_ui_state(path, KEPT)
-    assert [each.name for each in path.parent.iterdir()] == ["console.json"]
+        write_ui_state(path, UI_STATE)
+    assert [file.name for file in path.parent.iterdir()] == ["console.json"]
 
 
 @pytest.mark.parametrize(
@@ -76,20 +76,20 @@ def test_nothing_is_left_beside_what_cannot_be_replaced(path: Path) -> None:
         {"sizes": {"a": True}, "sorting": {"x" * 41: ["a", True]}, "filters": {"a": None}, "unknown": {}},
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_not_taken(path: Path, document: Any) -> None:  # noqa: ANN401
-    assert read(path, document) == UiState()
+def test_an_invalid_document_is_ignored(path: Path, document: Any) -> None:  # noqa: ANN401
+    assert read_document(path, document) == UiState()
 
 
-def test_what_is_right_beside_it_is(path: Path) -> None:
+def test_valid_entries_of_an_invalid_document_are_read(path: Path) -> None:
     document = {"screen": "episodes", "filters": 5, "sizes": {"live.wide.left": 40, "b": 100}, "sorting": {"e": ["t"]}}
-    assert read(path, document) == UiState("episodes", sorting={"e": Sorting("t")})
+    assert read_document(path, document) == UiState("episodes", sorting={"e": Sorting("t")})
 
 
-def test_it_is_bounded_and_safe(path: Path) -> None:
-    found = read(path, {"filters": {**{str(n): "a" for n in range(1000)}}, "sizes": {str(n): 9 for n in range(1000)}})
-    assert len(found.filters) == len(found.sizes) == MAX_NAMES
-    found = read(path, {"filters": {"episodes": HOSTILE.encode("utf-8", "replace").decode()[:200]}})
-    assert found.filters and not has_unsafe_chars(found.filters["episodes"])
+def test_the_state_is_bounded_and_free_of_control_characters(path: Path) -> None:
+    state = read_document(path, {"filters": {**{str(n): "a" for n in range(1000)}}, "sizes": {str(n): 9 for n in range(1000)}})
+    assert len(state.filters) == len(state.sizes) == MAX_NAMES
+    state = read_document(path, {"filters": {"episodes": HOSTILE.encode("utf-8", "replace").decode()[:200]}})
+    assert state.filters and not has_unsafe_chars(state.filters["episodes"])
 
 
 JSON = st.recursive(
@@ -101,19 +101,19 @@ JSON = st.recursive(
 
 @given(st.fixed_dictionaries({}, optional=dict.fromkeys(("screen", "filters", "sorting", "sizes"), JSON)))
 @settings(max_examples=40, deadline=None)
-def test_whatever_it_says_something_comes_of_it_that_can_be_written_again(
+def test_the_state_of_any_document_can_be_written_and_read_again(
     tmp_path_factory: pytest.TempPathFactory,
     document: Any,  # noqa: ANN401
 ) -> None:
-    path = tmp_path_factory.getbasetemp() / "whatever.json"
+    path = tmp_path_factory.getbasetemp() / "any.json"
     path.write_text(json.dumps(document))
-    found = read_ui_state(path)
-    write_ui_state(path, found)
-    assert read_ui_state(path) == found
-    assert not has_unsafe_chars("".join(found.filters.values()))
+    state = read_ui_state(path)
+    write_ui_state(path, state)
+    assert read_ui_state(path) == state
+    assert not has_unsafe_chars("".join(state.filters.values()))
 
 
-def read(path: Path, document: Any) -> UiState:  # noqa: ANN401
+def read_document(path: Path, document: Any) -> UiState:  # noqa: ANN401
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(document if isinstance(document, bytes) else json.dumps(document).encode())
     return read_ui_state(path)

@@ -1,4 +1,4 @@
-"""Keys of one's own: they work on every screen, and are shown where keys are."""
+"""Custom keys work on every screen and are shown wherever keys are shown."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from agentgym_tui.screens.live.screen import LiveScreen
 from tests.support.console.fake_session import busy_session, empty_session, session_with_messages
 from tests.support.console.pilot import SIZE, console_app, wait_for_no_text, wait_for_text, wait_until
 
-OWN_KEYS = b"""keymap: {run.battery: f4, app.episodes: [L, f5], list.down: E, episodes.filter: c, app.help: h,
+CUSTOM_KEYS = b"""keymap: {run.battery: f4, app.episodes: [L, f5], list.down: E, episodes.filter: c, app.help: h,
   list.left: left, quit.leave: f2}"""
 
 
-async def test_own_keys_work_everywhere_and_are_shown_everywhere() -> None:
-    settings = parse_settings(OWN_KEYS)
+async def test_custom_keys_work_and_are_shown_everywhere() -> None:
+    settings = parse_settings(CUSTOM_KEYS)
     assert settings.problems == ()
     app = console_app(busy_session(), settings)
     async with app.run_test(size=SIZE) as pilot:
@@ -42,7 +42,7 @@ NAMED_KEYS = b"""keymap: {list.bottom: E, list.choose: f3, dialog.close: f4, for
   form.close: f7, episode.trace: W, episode.transcript: f8, events.view: V, palette.close: f9}"""
 
 
-async def test_titles_and_dialogs_name_own_keys() -> None:
+async def test_titles_and_dialogs_show_custom_keys() -> None:
     app = console_app(session_with_messages("orders.eu"), settings := parse_settings(NAMED_KEYS))
     assert settings.problems == ()
     async with app.run_test(size=SIZE) as pilot:
@@ -67,7 +67,7 @@ EVENT_KEYS = b"""keymap: {events.pause: f6, events.go_to: i, events.subject: S, 
   events.filter: f9, filter.leave: f10, filter.clear: f11, events.tree: T, table.sort: m}"""
 
 
-async def test_own_keys_work_on_the_events_screen_and_where_one_types_there() -> None:
+async def test_custom_keys_work_on_the_events_screen_and_in_its_input_fields() -> None:
     settings = parse_settings(EVENT_KEYS)
     assert settings.problems == ()
     session = session_with_messages("orders.eu", "bills", "bills")
@@ -78,9 +78,9 @@ async def test_own_keys_work_on_the_events_screen_and_where_one_types_there() ->
         await pilot.press("f6")
         await wait_for_text(pilot, "‖ paused")
         await pilot.press("f6", "i")
-        await wait_until(pilot, lambda: focus(app) == "entry", "where one types")
+        await wait_until(pilot, lambda: focused_id(app) == "entry", "an input field")
         await pilot.press("f8", "S")
-        await wait_until(pilot, lambda: focus(app) == "entry", "where one types")
+        await wait_until(pilot, lambda: focused_id(app) == "entry", "an input field")
         session.fake_events.initial = []
         await pilot.press(*"iS", "f7")
         await wait_until(pilot, lambda: session.fake_events.opened[-1][0] == ("iS",), "another subject")
@@ -90,7 +90,7 @@ async def test_own_keys_work_on_the_events_screen_and_where_one_types_there() ->
         await pilot.press("f9", "f11")
         await wait_for_no_text(pilot, "contains s")
         await pilot.press("T")
-        await wait_until(pilot, lambda: focus(app) == "subjects", "the tree")
+        await wait_until(pilot, lambda: focused_id(app) == "subjects", "the tree")
         await pilot.press("m")
         await wait_for_text(pilot, "coun▼")
         await pilot.press("question_mark")
@@ -99,11 +99,11 @@ async def test_own_keys_work_on_the_events_screen_and_where_one_types_there() ->
         await wait_for_text(pilot, "╭─ Commands", "i     Jump")
 
 
-def focus(app: Console) -> str | None:
+def focused_id(app: Console) -> str | None:
     return None if app.focused is None else app.focused.id
 
 
-async def test_what_cannot_be_used_is_told_at_the_start() -> None:
-    settings = Settings(problems=tuple(trusted(f"complaint {n}") for n in range(8)))
+async def test_ignored_settings_are_listed_at_the_start() -> None:
+    settings = Settings(problems=tuple(trusted(f"problem {n}") for n in range(8)))
     async with console_app(empty_session(), settings).run_test(size=SIZE, notifications=True) as pilot:
-        await wait_for_text(pilot, "console.yaml, ignored settings", "complaint 4", "and 3 more")
+        await wait_for_text(pilot, "console.yaml, ignored settings", "problem 4", "and 3 more")

@@ -7,7 +7,7 @@ from typing import Any
 from agentgym_tui.presenters.environment_rows import ENV_COLUMNS, EnvironmentRows
 from agentgym_tui.presenters.number_format import UNKNOWN
 from agentgym_tui.presenters.step_rows import STEP_COLUMNS, StepRows
-from agentgym_tui.state.models import StreamingAnswer, StreamingToolCall
+from agentgym_tui.state.data_model import StreamingAnswer, StreamingToolCall
 from agentgym_tui.state.run_store import RunStore
 from runner.events.live import LiveAction
 from runner.types import ToolCall

@@ -10,9 +10,9 @@ from agentgym_tui.presenters.event_rows import EventRows, SubjectRows, empty_eve
 from agentgym_tui.presenters.event_summary import decode_error, summarize
 from agentgym_tui.presenters.payload import FOLD_WIDTH, format_json, payload_rows, payload_text, unsafe_text
 from agentgym_tui.sessions.event_reader import EventReader
+from agentgym_tui.state.data_model import BusLink
 from agentgym_tui.state.event_log import EventLog, EventMessage, LogNotice
 from agentgym_tui.state.event_query import EventQuery
-from agentgym_tui.state.models import BusLink
 from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.state.subject_tree import SubjectTree
 from runner.events.codec import encode

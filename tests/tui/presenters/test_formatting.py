@@ -6,7 +6,7 @@ from agentgym_tui.presenters.number_format import UNKNOWN, format_count, format_
 from agentgym_tui.presenters.reward_plot import column_chart, moving_success_rate, reward_lines, value_range
 from agentgym_tui.presenters.text_width import cut, cut_middle, cut_start, wrap_text
 from agentgym_tui.safe_text import trusted
-from agentgym_tui.state.rewards import RewardPoint
+from agentgym_tui.state.environment_rewards import RewardPoint
 from tests.support.console.line_views import line_texts
 
 

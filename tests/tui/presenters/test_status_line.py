@@ -5,13 +5,13 @@ from typing import Any
 import pytest
 
 from agentgym_tui.commands.keymap import Keymap
-from agentgym_tui.presenters.model_answer import failover_text, streaming_parts
+from agentgym_tui.presenters.answering_endpoint import failover_text, streaming_parts
 from agentgym_tui.presenters.number_format import UNKNOWN
 from agentgym_tui.presenters.pane_titles import transcript_title
 from agentgym_tui.presenters.status_line import episode_line, progress_line, status_line
 from agentgym_tui.presenters.welcome import welcome_lines
+from agentgym_tui.state.data_model import BusLink, StreamingAnswer
 from agentgym_tui.state.endpoints import Failover
-from agentgym_tui.state.models import BusLink, StreamingAnswer
 from agentgym_tui.state.run_store import RunStore
 from tests.support.console.line_views import line_text, line_texts
 from tests.support.console.samples import (

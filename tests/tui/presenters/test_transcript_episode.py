@@ -10,7 +10,7 @@ from agentgym_tui.presenters.chat_blocks import MAX_CHAT, MAX_INLINE_ARGUMENTS, 
 from agentgym_tui.presenters.payload import TextRows, pretty_json
 from agentgym_tui.presenters.transcript import MAX_STREAMING_CHARS, step_blocks, streaming_tail
 from agentgym_tui.safe_text import has_unsafe_chars
-from agentgym_tui.state.models import StreamingAnswer, StreamingToolCall
+from agentgym_tui.state.data_model import StreamingAnswer, StreamingToolCall
 from agentgym_tui.state.streaming_answer import MAX_STREAMED_CHARS
 from runner.events.live import LiveAction
 from runner.types import Tokens, ToolCall
@@ -23,8 +23,8 @@ def assistant_message(text: str, **fields: object) -> dict[str, Any]:
     return {"role": "assistant", "content": text, **fields}
 
 
-def summary(found: list[Block]) -> list[tuple[str, str, str]]:
-    return [(block.kind, block.title, "|".join(block.lines)) for block in found]
+def summary(blocks: list[Block]) -> list[tuple[str, str, str]]:
+    return [(block.kind, block.title, "|".join(block.lines)) for block in blocks]
 
 
 def test_a_step_shows_prompt_thought_action_and_reply_in_order() -> None:
@@ -208,8 +208,8 @@ def test_a_long_streaming_line_shows_its_end_and_the_number_of_hidden_characters
 def test_the_rows_of_a_growing_line_rarely_shift() -> None:
     text, shown = numbered_text(9_000), list[str]()
     for stop in range(70_000, 74_000, 100):
-        kept = text[stop - MAX_STREAMED_CHARS : stop]
-        shown.append(streaming_tail(kept, stop - MAX_STREAMED_CHARS).split("\n")[1])
+        visible = text[stop - MAX_STREAMED_CHARS : stop]
+        shown.append(streaming_tail(visible, stop - MAX_STREAMED_CHARS).split("\n")[1])
     assert all(text[:stop].endswith(end) for stop, end in zip(range(70_000, 74_000, 100), shown, strict=True))
     assert sum(not later.startswith(earlier) for earlier, later in pairwise(shown)) == 2
 

@@ -13,7 +13,7 @@ from agentgym_tui.safe_text import has_unsafe_chars
 from agentgym_tui.screens.episodes.screen import EpisodesScreen
 from agentgym_tui.screens.live.screen import LiveScreen
 from agentgym_tui.state.sorting import Sorting
-from agentgym_tui.widgets.pane_layouts import LIVE_NARROW, LIVE_WIDE, sizes_of
+from agentgym_tui.widgets.resize_rules import LIVE_NARROW, LIVE_WIDE, sizes_of
 from tests.support.console.fake_session import (
     FakeSession,
     busy_session,
@@ -91,7 +91,9 @@ async def test_the_events_come_back_with_their_words_and_subjects() -> None:
         await wait_for_text(pilot, '{"n": 4}')
         assert ui_state.filters == {"events.subjects": "orders.> bills"}
         await pilot.press("escape")
-        await wait_until(pilot, lambda: session.fake_events.opened[-1][0] == (">",) and not ui_state.filters, "all subjects")
+        await wait_until(
+            pilot, lambda: session.fake_events.opened[-1][0] == (">",) and not ui_state.filters, "all subjects"
+        )
         await pilot.press("s", *"zoo", "enter", "slash", *"x", "enter")
         await wait_until(pilot, lambda: ui_state.filters == {"events.subjects": "zoo", "events": "x"}, "what is kept")
     assert ui_state.screen == "events"

@@ -22,10 +22,10 @@ from agentgym_tui.presenters.step_rows import StepRows
 from agentgym_tui.presenters.welcome import welcome_lines
 from agentgym_tui.safe_text import trusted
 from agentgym_tui.sessions.event_reader import EventReader
+from agentgym_tui.state.data_model import BusLink
 from agentgym_tui.state.episode_list import EpisodeList, UnreadableFile
 from agentgym_tui.state.event_log import EventLog
 from agentgym_tui.state.event_query import EventQuery
-from agentgym_tui.state.models import BusLink
 from runner.events.codec import encode
 from runner.events.subjects import EPISODE_COMPLETED
 from runner.subscribe.buffer import RawMessage

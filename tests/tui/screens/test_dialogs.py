@@ -14,7 +14,7 @@ from agentgym_tui.screens.dialogs.help import HelpDialog
 from agentgym_tui.screens.dialogs.hex_dump import HexDumpDialog
 from agentgym_tui.screens.live.screen import LiveScreen
 from agentgym_tui.sessions.protocols import ControlRequestError
-from agentgym_tui.state.models import BusLink
+from agentgym_tui.state.data_model import BusLink
 from agentgym_tui.widgets.line_list import LineList
 from agentgym_tui.widgets.static_lines import WrappedText
 from tests.support.console.fake_session import (
@@ -43,7 +43,9 @@ async def test_help_has_every_key_of_the_screen() -> None:
     async with Console(busy_session()).run_test(size=(120, 50)) as pilot:
         await wait_for_text(pilot, "task 3")
         await pilot.press("question_mark")
-        await wait_for_text(pilot, "╭─ Help", "This screen", "run the selected environment once", "In lists", "esc closes")
+        await wait_for_text(
+            pilot, "╭─ Help", "This screen", "run the selected environment once", "In lists", "esc closes"
+        )
         await pilot.press("G")
         await wait_for_text(pilot, "Signs", "wheel")
         await pilot.press("escape")

@@ -14,7 +14,7 @@ from textual.widgets import ContentSwitcher
 from agentgym_tui.safe_text import has_unsafe_chars
 from agentgym_tui.screens.episode.screen import EpisodeScreen
 from agentgym_tui.services.clipboard import MAX_CLIPBOARD_BYTES
-from agentgym_tui.state.models import Episode
+from agentgym_tui.state.data_model import Episode
 from agentgym_tui.widgets.line_list import LineList
 from agentgym_tui.widgets.table import Table
 from runner.events.durable import LiveAction
@@ -49,7 +49,9 @@ async def opened(
     """The screen of an episode, with the episodes of the store around it."""
     async with console_pilot(session, size) as pilot:
         pilot.app.push_screen(EpisodeScreen(session, key))
-        await wait_until(pilot, lambda: widget_text(pilot, HEADING) != "" and "loading" not in widget_text(pilot, HEADING))
+        await wait_until(
+            pilot, lambda: widget_text(pilot, HEADING) != "" and "loading" not in widget_text(pilot, HEADING)
+        )
         yield pilot
 
 

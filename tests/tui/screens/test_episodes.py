@@ -12,8 +12,8 @@ from agentgym_tui.safe_text import has_unsafe_chars
 from agentgym_tui.screens.episode.screen import EpisodeScreen
 from agentgym_tui.screens.episodes.screen import EpisodesScreen
 from agentgym_tui.sessions.file_session import FileSession
+from agentgym_tui.state.data_model import READING_FILES, BusLink
 from agentgym_tui.state.episode_list import UnreadableFile
-from agentgym_tui.state.models import READING_FILES, BusLink
 from agentgym_tui.widgets.table import Table
 from runner.types import Outcome
 from tests.support.console.fake_session import FakeSession, bus_session, busy_session, empty_session, files_session
@@ -31,7 +31,11 @@ def with_rows(n: int, **fields: Any) -> FakeSession:  # noqa: ANN401
 
 async def test_stored_and_running_episodes_are_listed_with_the_newest_selected() -> None:
     session = busy_session()
-    session.fake_library.stored = [row(1, outcome=Outcome.ERROR, error_type="EnvironmentFault"), row(2), row(7, env="Maze")]
+    session.fake_library.stored = [
+        row(1, outcome=Outcome.ERROR, error_type="EnvironmentFault"),
+        row(2),
+        row(7, env="Maze"),
+    ]
     async with console_pilot(session) as pilot:
         await pilot.press("2")
         await wait_for_widget_text(pilot, SUMMARY, "5 episodes · ▶ 1 running")

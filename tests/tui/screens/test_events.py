@@ -239,7 +239,10 @@ async def test_all_of_an_episode_from_its_screen() -> None:
 
 async def test_all_of_the_watched_episode_from_the_live_screen() -> None:
     session = busy_session()
-    session.fake_events.initial = [order(1), RawMessage("x", {}, b'{"episode_id":"%s"}' % episode_id(3).encode(), "S", 1, START)]
+    session.fake_events.initial = [
+        order(1),
+        RawMessage("x", {}, b'{"episode_id":"%s"}' % episode_id(3).encode(), "S", 1, START),
+    ]
     async with console_pilot(session) as pilot:
         await wait_for_text(pilot, "task 3")
         await pilot.press("a")
@@ -324,7 +327,9 @@ async def test_files_have_no_bus() -> None:
         await pilot.press("enter")
         await wait_for_widget_text(pilot, "#heading", "Wordle")
         await pilot.press("a")
-        await wait_until(pilot, lambda: "files have no bus" in toast_text(pilot) and isinstance(pilot.app.screen, EpisodeScreen))
+        await wait_until(
+            pilot, lambda: "files have no bus" in toast_text(pilot) and isinstance(pilot.app.screen, EpisodeScreen)
+        )
 
 
 async def test_help_knows_every_command_of_the_screen() -> None:

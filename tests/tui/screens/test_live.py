@@ -12,7 +12,7 @@ from textual.pilot import Pilot
 from agentgym_tui.app.console import Console
 from agentgym_tui.screens.live.episode_picker import EpisodePicker
 from agentgym_tui.screens.live.screen import LiveScreen
-from agentgym_tui.state.models import BusLink
+from agentgym_tui.state.data_model import BusLink
 from agentgym_tui.widgets.line_list import LineList
 from agentgym_tui.widgets.pane import Pane
 from runner.events.live import LiveAction
@@ -227,7 +227,9 @@ async def test_nothing_is_drawn_again_when_nothing_changed() -> None:
             )
             return len(before) == len(sources) and all(a is b for a, b in zip(before, sources, strict=True))
 
-        await wait_until(pilot, same_again, "a look that draws nothing")  # the cursor may still be on its way to the tail
+        await wait_until(
+            pilot, same_again, "a look that draws nothing"
+        )  # the cursor may still be on its way to the tail
 
 
 async def test_what_a_file_fills_in_is_shown() -> None:

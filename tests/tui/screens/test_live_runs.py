@@ -56,7 +56,10 @@ async def test_without_a_model_r_says_why_and_offers_the_oracle_by_name() -> Non
         assert session.fake_control.started == []
         await pilot.press("enter")
         await wait_for_text(pilot, "oracle started on TextCraft")
-        assert (session.fake_control.started[0].envs, session.fake_control.started[0].agent) == (["TextCraft"], "oracle")
+        assert (session.fake_control.started[0].envs, session.fake_control.started[0].agent) == (
+            ["TextCraft"],
+            "oracle",
+        )
         await wait_for_no_text(pilot, "╭─ Run")
         await pilot.press("r")
         await wait_until(pilot, lambda: len(session.fake_control.started) == 2, "who was chosen plays on")

@@ -19,7 +19,7 @@ from tests.support.console.pilot import console_pilot, toast_text, wait_for_widg
 from tests.support.console.samples import HOSTILE
 
 
-async def typed(pilot: Pilot[None], text: str, *keys: str) -> None:
+async def type_text(pilot: Pilot[None], text: str, *keys: str) -> None:
     await pilot.press(*("space" if letter == " " else letter for letter in text), *keys)
 
 
@@ -28,8 +28,8 @@ def pane_sizes(pilot: Pilot[None]) -> dict[str, int]:
     return pilot.app.ui_state.sizes
 
 
-def parts(pilot: Pilot[None]) -> tuple[Widget, Widget]:
-    """The lines, and all of one of them."""
+def list_and_message(pilot: Pilot[None]) -> tuple[Widget, Widget]:
+    """Return the widgets of the lines and of the selected line."""
     return log_screen(pilot).query_one("#lines"), log_screen(pilot).query_one("#message")
 
 
@@ -38,8 +38,8 @@ def append(path: Path, data: bytes) -> None:
         file.write(data)
 
 
-def put(path: Path, data: bytes) -> None:
-    """Another file in the place of the one there is."""
+def replace_file(path: Path, data: bytes) -> None:
+    """Write a new file under the name of an existing one."""
     path.unlink(missing_ok=True)
     path.write_bytes(data)
 
@@ -51,7 +51,7 @@ def log(tmp_path: Path) -> Path:
     return path
 
 
-async def test_a_log_is_shown_from_its_beginning_with_all_of_the_selected_line(log: Path) -> None:
+async def test_a_log_opens_at_its_start_with_the_selected_line_in_full(log: Path) -> None:
     async with logs_pilot(log) as pilot:
         await wait_until_read(pilot, 500)
         await wait_for_widget_text(
@@ -64,44 +64,44 @@ async def test_a_log_is_shown_from_its_beginning_with_all_of_the_selected_line(l
 
 
 @pytest.mark.parametrize("focused", ["lines", "payload"])
-async def test_each_part_grows_and_shrinks_and_is_kept_so(log: Path, focused: str) -> None:
+async def test_panes_are_resized_and_their_sizes_kept(log: Path, focused: str) -> None:
     async with logs_pilot(log) as pilot:
-        lines, message = parts(pilot)
+        lines, message = list_and_message(pilot)
         await wait_until(pilot, lambda: 0 < message.size.height < lines.size.height)
         log_screen(pilot).query_one(f"#{focused}").focus()
-        part = lines if focused == "lines" else message
+        pane = lines if focused == "lines" else message
         await wait_until(pilot, lambda: pilot.app.focused is not None and pilot.app.focused.id == focused)
-        before = part.size.height
+        before = pane.size.height
         await pilot.press("plus")
-        await wait_until(pilot, lambda: part.size.height > before)
+        await wait_until(pilot, lambda: pane.size.height > before)
         await pilot.press("minus", "minus", "minus")
-        await wait_until(pilot, lambda: part.size.height < before)
+        await wait_until(pilot, lambda: pane.size.height < before)
         (share,) = pane_sizes(pilot).values()
-        shown_alone = ("z", lambda: part.size.height > 30), ("z", lambda: part.size.height < before)
-        for key, reached in shown_alone:
-            await pilot.press(key)
-            await wait_until(pilot, reached)
+        await pilot.press("z")
+        await wait_until(pilot, lambda: pane.size.height > 30)
+        await pilot.press("z")
+        await wait_until(pilot, lambda: pane.size.height < before)
         await pilot.press("greater_than_sign")
         await wait_until(pilot, lambda: "this pane cannot be resized" in toast_text(pilot))
         assert list(pane_sizes(pilot).values()) == [share]
         await pilot.press("equals_sign")
-        await wait_until(pilot, lambda: part.size.height == before and not pane_sizes(pilot))
+        await wait_until(pilot, lambda: pane.size.height == before and not pane_sizes(pilot))
 
 
 @pytest.mark.parametrize("share", [20, 80])
-async def test_both_parts_can_be_seen_with_the_sizes_that_were_left(log: Path, share: int) -> None:
+async def test_both_panes_are_visible_at_restored_sizes(log: Path, share: int) -> None:
     app = logs_app(log)
     app.ui_state.sizes["log.lines"] = share
     async with app.run_test(size=(60, 20)) as pilot:
         await wait_until(pilot, lambda: log_screen(pilot).is_ready)
-        lines, message = parts(pilot)
+        lines, message = list_and_message(pilot)
         await wait_until(pilot, lambda: message.size.height > 2 and lines.size.height > 2)
         assert (lines.size.height > message.size.height) == (share > 50)
     for each in app.session.logs:
         each.close()
 
 
-async def test_the_end_of_a_growing_log_is_followed(log: Path) -> None:
+async def test_following_shows_the_end_of_a_growing_log(log: Path) -> None:
     async with logs_pilot(log) as pilot:
         await wait_until_read(pilot, 500)
         await pilot.press("G")
@@ -119,10 +119,10 @@ async def test_the_end_of_a_growing_log_is_followed(log: Path) -> None:
         await wait_for_widget_text(pilot, "#lines", '"number": 0')
 
 
-async def test_words_show_the_lines_that_hold_them_and_escape_all_others_around_the_same_one(log: Path) -> None:
+async def test_a_filter_shows_matching_lines_and_escape_shows_all_around_the_same_line(log: Path) -> None:
     async with logs_pilot(log) as pilot:
         await pilot.press("slash")
-        await typed(pilot, "TOKEN 42}")
+        await type_text(pilot, "TOKEN 42}")
         await wait_for_widget_text(pilot, "#summary", "contains token 42}", "5 match")
         await wait_for_widget_text(pilot, "#lines", '"number": 42', '"number": 142')
         append(log, log_lines(1, 4_242))
@@ -135,10 +135,10 @@ async def test_words_show_the_lines_that_hold_them_and_escape_all_others_around_
         assert not log_screen(pilot).has_class("-filtering")
 
 
-async def test_words_that_no_line_holds_are_told(log: Path) -> None:
+async def test_a_filter_without_matches_says_so_until_a_line_matches(log: Path) -> None:
     async with logs_pilot(log) as pilot:
         await pilot.press("slash")
-        await typed(pilot, "none")
+        await type_text(pilot, "none")
         await wait_for_widget_text(pilot, "#nothing", "No line contains none")
         append(log, b"none such\n")
         await wait_for_widget_text(pilot, "#lines", "none such")
@@ -148,47 +148,45 @@ async def test_words_that_no_line_holds_are_told(log: Path) -> None:
     ("text", "number"),
     [("300", 299), ("2m", 379), ("2026-03-04T05:10:00+00:00", 233), ("all", 0), ("2026-03-04T09:10:00+00:00", 499)],
 )
-async def test_a_place_is_gone_to_by_line_or_time(log: Path, text: str, number: int) -> None:
+async def test_jump_to_a_line_number_or_time(log: Path, text: str, number: int) -> None:
     async with logs_pilot(log) as pilot:
         await wait_until_read(pilot, 500)
         await pilot.press("j", "J")
-        await typed(pilot, text, "enter")
+        await type_text(pilot, text, "enter")
         await wait_for_widget_text(pilot, "#payload", f'"number": {number}')
         await wait_until(pilot, lambda: log_screen(pilot).table.cursor == number and log_screen(pilot).table.has_focus)
 
 
-async def test_the_end_is_a_place_and_what_is_none_is_told(log: Path, tmp_path: Path) -> None:
+async def test_jump_to_the_end_and_rejected_jumps(log: Path, tmp_path: Path) -> None:
     (tmp_path / "plain.log").write_bytes(b"a\nb\n")
     async with logs_pilot(log, tmp_path / "plain.log") as pilot:
         await wait_until_read(pilot, 500)
         await pilot.press("J")
-        await typed(pilot, "now", "enter")
+        await type_text(pilot, "now", "enter")
         await wait_for_widget_text(pilot, "#summary", "● following the end")
         await pilot.press("J")
-        await typed(pilot, "900", "enter")
+        await type_text(pilot, "900", "enter")
         await wait_until(pilot, lambda: "the log has 500 lines" in toast_text(pilot))
         await pilot.press("J")
-        await typed(pilot, "x.y", "enter")
+        await type_text(pilot, "x.y", "enter")
         await wait_until(pilot, lambda: "not a line number" in toast_text(pilot))
         await pilot.press("J", "x", "escape", "n", "J")
-        await typed(pilot, "14:30", "enter")
+        await type_text(pilot, "14:30", "enter")
         await wait_until(pilot, lambda: "no timestamps found" in toast_text(pilot))
 
 
-async def test_a_place_among_found_lines_is_the_next_of_them(log: Path) -> None:
+async def test_a_jump_in_a_filtered_log_selects_the_next_matching_line(log: Path) -> None:
     async with logs_pilot(log) as pilot:
         await pilot.press("slash")
-        await typed(pilot, "99", "enter")
+        await type_text(pilot, "99", "enter")
         await wait_for_widget_text(pilot, "#summary", "5 match")
         await pilot.press("J")
-        await typed(pilot, "150", "enter")
+        await type_text(pilot, "150", "enter")
         await wait_for_widget_text(pilot, "#payload", '"number": 199')
 
 
-async def test_a_line_is_shown_formatted_raw_and_as_bytes_and_copied(
-    log: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    put(log, log_line(0, said="\\u001b[2J").encode() + b"no json \x1b[2J\n")
+async def test_a_line_is_shown_formatted_raw_and_as_hex_and_copied(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    replace_file(log, log_line(0, said="\\u001b[2J").encode() + b"no json \x1b[2J\n")
     async with logs_pilot(log) as pilot:
         copied: list[str] = []
         monkeypatch.setattr(pilot.app, "copy_to_clipboard", copied.append)
@@ -207,17 +205,17 @@ async def test_a_line_is_shown_formatted_raw_and_as_bytes_and_copied(
         await pilot.press("escape")
 
 
-async def test_several_logs_are_gone_through_and_each_stays_as_it_was(log: Path, tmp_path: Path) -> None:
+async def test_each_of_several_logs_keeps_its_filter_and_cursor(log: Path, tmp_path: Path) -> None:
     other = tmp_path / "other.log"
     other.write_text("first\nsecond\n")
     async with logs_pilot(log, other) as pilot:
         await wait_for_widget_text(pilot, "#summary", "1 of 2")
         await pilot.press("slash")
-        await typed(pilot, "99", "enter")
+        await type_text(pilot, "99", "enter")
         await wait_for_widget_text(pilot, "#summary", "5 match")
         await pilot.press("j", "n")
         await wait_for_widget_text(pilot, "#summary", "2 of 2", "2 lines")
-        assert not log_screen(pilot).has_class("-filtering") and "holds" not in widget_text(pilot, "#summary")
+        assert not log_screen(pilot).has_class("-filtering") and "contains" not in widget_text(pilot, "#summary")
         await pilot.press("G")
         await wait_for_widget_text(pilot, "#payload", "second")
         await pilot.press("p")
@@ -229,37 +227,37 @@ async def test_several_logs_are_gone_through_and_each_stays_as_it_was(log: Path,
         await wait_for_widget_text(pilot, "#payload", "third")
 
 
-async def test_one_log_has_no_next_one(log: Path) -> None:
+async def test_a_single_log_has_no_next_log(log: Path) -> None:
     async with logs_pilot(log) as pilot:
         await pilot.press("n")
         await wait_until(pilot, lambda: "no other log is open" in toast_text(pilot))
 
 
-async def test_a_log_that_becomes_shorter_says_so_and_is_read_and_searched_anew(log: Path) -> None:
+async def test_a_truncated_log_is_reported_and_read_and_searched_again(log: Path) -> None:
     async with logs_pilot(log) as pilot:
         await pilot.press("slash")
-        await typed(pilot, "99", "enter")
+        await type_text(pilot, "99", "enter")
         await wait_for_widget_text(pilot, "#summary", "5 match")
         os.truncate(log, len(log_lines(150)))
         await wait_for_widget_text(pilot, "#summary", "150 lines", "1 match", "file shrank")
 
 
-async def test_another_file_of_the_name_is_read_where_the_end_is_followed_or_on_request(log: Path) -> None:
+async def test_a_replaced_log_is_read_on_request_or_while_following(log: Path) -> None:
     async with logs_pilot(log) as pilot:
         await wait_until_read(pilot, 500)
         os.rename(log, log.with_name("old"))  # noqa: PTH104 - an async function
         await wait_for_widget_text(pilot, "#summary", "file was deleted")
-        put(log, b"new\n")
+        replace_file(log, b"new\n")
         await wait_for_widget_text(pilot, "#summary", "replaced by another file: ^r", "500 lines")
         await pilot.press("ctrl+r")
         await wait_for_widget_text(pilot, "#payload", "new")
         await pilot.press("G")
         await wait_for_widget_text(pilot, "#summary", "● following the end")
-        put(log, b"newer\n")
+        replace_file(log, b"newer\n")
         await wait_for_widget_text(pilot, "#payload", "newer")
 
 
-async def test_what_cannot_be_read_is_told_until_it_can(tmp_path: Path) -> None:
+async def test_an_unreadable_log_is_reported_until_it_can_be_read(tmp_path: Path) -> None:
     path = tmp_path / "no\x1bne.jsonl"
     async with logs_pilot(path) as pilot:
         await wait_for_widget_text(pilot, "#nothing", "cannot be read", "no␛ne.jsonl", "No such file")
@@ -270,10 +268,10 @@ async def test_what_cannot_be_read_is_told_until_it_can(tmp_path: Path) -> None:
         await wait_for_widget_text(pilot, "#lines", "here")
 
 
-async def test_lines_of_any_kind_and_size_are_shown(tmp_path: Path) -> None:
+async def test_lines_of_any_bytes_and_size_are_shown(tmp_path: Path) -> None:
     path = tmp_path / "any"
     lines = [b"", b"\xff\xfe\x00 no text", b"x" * 3_000_000, b'{"level": "ERROR", "msg": "[/]"}\r', b"\x9b" * 50]
-    put(path, b"\n".join([*lines, HOSTILE.encode("utf-8", "replace"), b"end"]))
+    replace_file(path, b"\n".join([*lines, HOSTILE.encode("utf-8", "replace"), b"end"]))
     async with logs_pilot(path) as pilot:
         await wait_until_read(pilot, len(lines) + len(HOSTILE.split("\n")) + 1)
         await wait_for_widget_text(pilot, "#lines", "␀ no text", "xxxx…", "ERROR", "⚠", "end")
@@ -283,7 +281,7 @@ async def test_lines_of_any_kind_and_size_are_shown(tmp_path: Path) -> None:
         await wait_for_widget_text(pilot, "#payload", '"msg": "[/]"')
 
 
-async def test_enter_and_zoom_go_to_the_line_and_its_text(log: Path) -> None:
+async def test_enter_focuses_the_text_of_a_line_and_zoom_shows_one_pane(log: Path) -> None:
     async with logs_pilot(log) as pilot:
         await wait_until_read(pilot, 500)
         await pilot.press("enter")
@@ -296,7 +294,7 @@ async def test_enter_and_zoom_go_to_the_line_and_its_text(log: Path) -> None:
         await wait_until(pilot, lambda: not log_screen(pilot).payload.display)
 
 
-async def test_a_log_is_read_on_only_while_it_is_shown(log: Path) -> None:
+async def test_a_log_that_grew_on_another_screen_is_read_on_return(log: Path) -> None:
     async with logs_pilot(log) as pilot:
         await wait_until_read(pilot, 500)
         await pilot.press("2")
@@ -307,7 +305,7 @@ async def test_a_log_is_read_on_only_while_it_is_shown(log: Path) -> None:
         await wait_until_read(pilot, 501)
 
 
-async def test_a_million_lines_are_gone_through_at_once(tmp_path: Path) -> None:
+async def test_a_log_of_a_million_lines(tmp_path: Path) -> None:
     path = tmp_path / "large"
     path.write_bytes(b"line\n" * 1_000_000 + b"last")
     async with logs_pilot(path, size=(80, 24)) as pilot:
@@ -315,32 +313,30 @@ async def test_a_million_lines_are_gone_through_at_once(tmp_path: Path) -> None:
         await pilot.press("G")
         await wait_for_widget_text(pilot, "#lines", "1,000,001", "last")
         await pilot.press("slash")
-        await typed(pilot, "last", "enter")
+        await type_text(pilot, "last", "enter")
         await wait_for_widget_text(pilot, "#summary", "1 match")
         await pilot.press("escape")
         await wait_for_widget_text(pilot, "#lines", "1,000,000", "1,000,001")
 
 
-async def test_keys_of_logs_are_offered_where_there_are_logs() -> None:
+async def test_key_4_without_a_log_says_so() -> None:
     for session in (busy_session(), files_session()):
         async with console_pilot(session) as pilot:
             await pilot.press("4")
             await wait_until(pilot, lambda: "no log is open" in toast_text(pilot))
 
 
-async def test_a_console_that_ends_with_its_first_paint_ends_well(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_console_can_exit_at_its_first_paint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "log.jsonl"
     path.write_bytes(log_lines(3))
     app = logs_app(path)
-    as_usual = LogScreen.on_mount
+    on_mount = LogScreen.on_mount
 
-    def leave(screen: LogScreen) -> None:
+    def exit_after_refresh(screen: LogScreen) -> None:
         screen.call_after_refresh(app.exit)
-        as_usual(screen)
+        on_mount(screen)
 
-    monkeypatch.setattr(LogScreen, "on_mount", leave)
+    monkeypatch.setattr(LogScreen, "on_mount", exit_after_refresh)
     async with asyncio.timeout(20):
         await app.run_async(headless=True)
     assert app.return_code == 0

@@ -1,4 +1,4 @@
-"""Hostile logs in a real terminal: no byte of them gets there, and a file that changes meanwhile ends nothing."""
+"""Logs in a real terminal: hostile lines are made safe, and a file may change while it is read."""
 
 from __future__ import annotations
 
@@ -13,20 +13,18 @@ from tests.support.console.hostile_console import TRAPS
 from tests.support.console.launch import CONSOLE
 from tests.support.console.log_consoles import log_lines
 from tests.support.console.samples import ESCAPES, HOSTILE, HUGE
+from tests.support.console.terminal_walk import check_output, terminate_and_check, walk
 from tests.support.escapes import CLIPBOARD, foreign_escapes
 from tests.support.terminal import ENTER, ESCAPE, TAB, Terminal, terminal_environ
-from tests.tui.terminal.test_pty_safety import check, leave, walk
 
-pytestmark = pytest.mark.long
-
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(180)]
 
 
-def console(*paths: Path, cwd: Path) -> Terminal:
+def open_logs(*paths: Path, cwd: Path) -> Terminal:
     return Terminal(CONSOLE, "open", *map(str, paths), cwd=cwd, env=terminal_environ(PYTHONPATH=str(REPOSITORY)))
 
 
-def hostile_lines() -> bytes:
+def hostile_log() -> bytes:
     texts = [*ESCAPES, TRAPS, HOSTILE, HUGE[:2_000_000]]
     raw = [text.encode("utf-8", "replace").replace(b"\n", b"\x0b") for text in texts]
     documents = [b'{"kind": "' + line[:5_000] + b'", "at": "' + line[:50] + b'"}' for line in raw]
@@ -35,12 +33,12 @@ def hostile_lines() -> bytes:
     )
 
 
-def test_no_byte_of_a_log_or_its_name_reaches_the_terminal(tmp_path: Path) -> None:
+def test_hostile_lines_and_file_names_are_made_safe(tmp_path: Path) -> None:
     name = b"\x1b]0;x\x07\xe2\x80\xae[b]\x9b.log"
     path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/" + name))
-    path.write_bytes(hostile_lines())
+    path.write_bytes(hostile_log())
     (tmp_path / "other.log").write_text("other\n")
-    with console(path, tmp_path / "other.log", cwd=tmp_path) as terminal:
+    with open_logs(path, tmp_path / "other.log", cwd=tmp_path) as terminal:
         terminal.wait_for(lambda: terminal.row_of("Hex v").endswith(" B"), 60)
         walk(terminal, "j", "j", "X", "v", "j", "v", "j", "G", "k", "v", "k", "X", TAB, "l", TAB, "z", "z")
         walk(terminal, "/")
@@ -50,15 +48,15 @@ def test_no_byte_of_a_log_or_its_name_reaches_the_terminal(tmp_path: Path) -> No
         walk(terminal, ESCAPE, "J", "\x1b[200~\u202e\x9b\x1b[201~", ENTER)
         terminal.wait_for("not a line number")
         walk(terminal, "n", "p", "2", "4", "?", "j", ESCAPE)
-        leave(terminal)
+        terminate_and_check(terminal)
     assert b"bytes of UTF-8" in terminal.raw
 
 
-def test_a_copied_line_is_safe_unless_raw(tmp_path: Path) -> None:
+def test_a_copied_line_is_safe_unless_copied_raw(tmp_path: Path) -> None:
     path = tmp_path / "a.log"
     path.write_bytes(HOSTILE.replace("\n", " ").encode("utf-8", "replace"))
-    with console(path, cwd=tmp_path) as terminal:
-        terminal.wait_for("Hex v  233 B", 60)  # the last part that comes
+    with open_logs(path, cwd=tmp_path) as terminal:
+        terminal.wait_for("Hex v  233 B", 60)  # drawn last
         terminal.send("y")
         terminal.wait_for(lambda: len(CLIPBOARD.findall(terminal.raw)) == 1)
         terminal.send("Y")
@@ -66,16 +64,16 @@ def test_a_copied_line_is_safe_unless_raw(tmp_path: Path) -> None:
         terminal.wait_until_quiet()
         terminal.send("q")
         assert terminal.wait_exit() == 0
-    check(CLIPBOARD.sub(b"", terminal.raw))
+    check_output(CLIPBOARD.sub(b"", terminal.raw))
     safe, raw = (base64.b64decode(copied) for copied in CLIPBOARD.findall(terminal.raw))
     assert foreign_escapes(safe.replace(b"\t", b"")) == []
     assert foreign_escapes(raw) != []
 
 
-def test_a_log_that_is_cut_off_and_grows_while_it_is_read_harms_nothing(tmp_path: Path) -> None:
+def test_a_log_can_be_truncated_and_rewritten_while_it_is_read(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_bytes(log_lines(20_000))
-    with console(path, cwd=tmp_path) as terminal:
+    with open_logs(path, cwd=tmp_path) as terminal:
         terminal.wait_for("20,000 lines", 60)
         for number in range(5):
             terminal.send("Gk"[number % 2])

@@ -1,4 +1,4 @@
-"""Panes that take the room a person gives them."""
+"""Resizing panes by keys and mouse."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from textual.pilot import Pilot
 from agentgym_tui.config.ui_state import UiState
 from agentgym_tui.screens.episode.screen import EpisodeScreen
 from agentgym_tui.widgets.pane import Pane
-from agentgym_tui.widgets.pane_layouts import (
+from agentgym_tui.widgets.resize_rules import (
     EPISODE_NARROW,
     EPISODE_WIDE,
     EVENTS_NARROW,
@@ -28,7 +28,7 @@ from tests.support.console.samples import episode_id
 
 @pytest.mark.parametrize("bound", ["minimum", "maximum"])
 @pytest.mark.parametrize("size", [SIZE, (60, 20)], ids=str)
-async def test_every_pane_can_be_seen_at_the_bounds_of_its_size(size: tuple[int, int], bound: str) -> None:
+async def test_every_pane_is_visible_at_its_size_limits(size: tuple[int, int], bound: str) -> None:
     sizes = {each.key: getattr(each, bound) for layout in (LIVE_WIDE, LIVE_NARROW) for each in sizes_of(layout)}
     async with console_app(busy_session(), ui_state=UiState(sizes=sizes)).run_test(size=size) as pilot:
         await wait_until(pilot, lambda: len(visible_panes(pilot)) > 2, "an episode")
@@ -37,7 +37,7 @@ async def test_every_pane_can_be_seen_at_the_bounds_of_its_size(size: tuple[int,
         assert all(pane.region.height > 1 and pane.region.width > 9 for pane in panes)
 
 
-async def test_each_pane_grows_and_shrinks_and_all_are_as_they_were_again() -> None:
+async def test_each_pane_grows_shrinks_and_is_reset() -> None:
     ui_state = UiState()
     async with console_app(busy_session(), ui_state=ui_state).run_test(size=SIZE) as pilot:
         await wait_for_text(pilot, "task 3")
@@ -46,14 +46,16 @@ async def test_each_pane_grows_and_shrinks_and_all_are_as_they_were_again() -> N
         for pane in visible_panes(pilot):
             pane.query_one("LineList").focus()
             await pilot.pause()
-            for key, other, way in (("greater_than_sign", "less_than_sign", "width"), ("plus", "minus", "height")):
-                size = getattr(pane.size, way)
-                await pilot.press(key)
-                await wait_until(pilot, lambda: getattr(pane.size, way) > size, "more room")  # noqa: B023
-                await pilot.press(other, other)
-                await wait_until(pilot, lambda: getattr(pane.size, way) < size, "less room")  # noqa: B023
+            for grow, shrink, axis in (("greater_than_sign", "less_than_sign", "width"), ("plus", "minus", "height")):
+                size = getattr(pane.size, axis)
+                await pilot.press(grow)
+                await wait_until(pilot, lambda: getattr(pane.size, axis) > size, "a larger pane")  # noqa: B023
+                await pilot.press(shrink, shrink)
+                await wait_until(pilot, lambda: getattr(pane.size, axis) < size, "a smaller pane")  # noqa: B023
             await pilot.press("equals_sign")
-            await wait_until(pilot, lambda: [pane.region for pane in visible_panes(pilot)] == before, "as before")
+            await wait_until(
+                pilot, lambda: [pane.region for pane in visible_panes(pilot)] == before, "the original sizes"
+            )
         assert ui_state.sizes == {}
 
 
@@ -61,7 +63,7 @@ def visible_panes(pilot: Pilot[None]) -> list[Pane]:
     return [pane for pane in pilot.app.screen.query(Pane) if pane.display and pane.size]
 
 
-async def test_the_focused_pane_takes_from_its_neighbour_and_zoom_is_above_it_all() -> None:
+async def test_the_focused_pane_grows_at_the_cost_of_its_neighbor_and_zoom_overrides_sizes() -> None:
     app = console_app(busy_session())
     async with app.run_test(size=SIZE, notifications=True) as pilot:
         await wait_for_text(pilot, "task 3")
@@ -72,17 +74,17 @@ async def test_the_focused_pane_takes_from_its_neighbour_and_zoom_is_above_it_al
         await pilot.press("tab", "tab", "tab", "greater_than_sign", "greater_than_sign")
         await wait_until(pilot, lambda: left.size.width < width, "a wider right side")
         await pilot.press("z")
-        await wait_until(pilot, lambda: app.screen.query_one("#transcript").size.width > 110, "all of the screen")
+        await wait_until(pilot, lambda: app.screen.query_one("#transcript").size.width > 110, "the zoomed pane")
         await pilot.press("plus")
         await wait_for_text(pilot, "this pane cannot be resized")
         await pilot.press("z")
-        await wait_until(pilot, lambda: left.size.width < width, "the sizes from before")
+        await wait_until(pilot, lambda: left.size.width < width, "the sizes before the zoom")
         await pilot.press("2", "plus")
         await wait_for_text(pilot, "this pane cannot be resized")
 
 
-@pytest.mark.parametrize(("size", "key", "way"), [(SIZE, "greater_than_sign", "width"), (SMALL, "plus", "height")])
-async def test_the_steps_of_an_episode_take_more_room(size: tuple[int, int], key: str, way: str) -> None:
+@pytest.mark.parametrize(("size", "key", "axis"), [(SIZE, "greater_than_sign", "width"), (SMALL, "plus", "height")])
+async def test_the_steps_of_an_episode_are_resized(size: tuple[int, int], key: str, axis: str) -> None:
     ui_state = UiState()
     session = files_session()
     app = console_app(session, ui_state=ui_state)
@@ -91,14 +93,14 @@ async def test_the_steps_of_an_episode_take_more_room(size: tuple[int, int], key
         await wait_until(pilot, lambda: bool(app.screen.query("#steps")) and app.focused is not None, "steps")
         await pilot.pause()
         steps = app.screen.query_one("#steps")
-        before = getattr(steps.size, way)
+        before = getattr(steps.size, axis)
         await pilot.press(key)
-        await wait_until(pilot, lambda: getattr(steps.size, way) > before, "more room")
+        await wait_until(pilot, lambda: getattr(steps.size, axis) > before, "a larger pane")
         await pilot.press("z", "z", "equals_sign")
-        await wait_until(pilot, lambda: getattr(steps.size, way) == before, "as before")
+        await wait_until(pilot, lambda: getattr(steps.size, axis) == before, "the original sizes")
 
 
-async def test_the_border_between_the_sides_is_dragged() -> None:
+async def test_dragging_the_border_resizes_the_panes() -> None:
     ui_state = UiState()
     app = console_app(busy_session(), ui_state=ui_state)
     async with app.run_test(size=SIZE) as pilot:
@@ -107,7 +109,7 @@ async def test_the_border_between_the_sides_is_dragged() -> None:
         x = right.region.x
         await pilot.mouse_down(offset=(x, 20))
         await pilot.hover(offset=(x - 20, 20))
-        await wait_until(pilot, lambda: right.region.x < x - 15, "a border further left")
+        await wait_until(pilot, lambda: right.region.x < x - 15, "the border further left")
         await pilot.mouse_up(offset=(x - 20, 20))
         await pilot.hover(offset=(x, 20))
         await pilot.pause()
@@ -123,7 +125,7 @@ async def test_the_border_between_the_sides_is_dragged() -> None:
     "layout",
     [LIVE_WIDE, LIVE_NARROW, LIVE_NARROW_TRACE, EPISODE_WIDE, EPISODE_NARROW, EVENTS_WIDE, EVENTS_NARROW, LOG],
 )
-def test_sizes_leave_room_for_the_neighbors(layout: dict) -> None:  # type: ignore[type-arg]
+def test_size_limits_leave_room_for_the_neighbors(layout: dict) -> None:  # type: ignore[type-arg]
     assert all(0 < size.minimum < size.maximum < 100 for size in sizes_of(layout))
     stacked = [size.maximum for size in sizes_of(layout) if size.widget_id in ("environments-pane", "trace-pane")]
     assert sum(stacked) <= 90
@@ -131,7 +133,7 @@ def test_sizes_leave_room_for_the_neighbors(layout: dict) -> None:  # type: igno
 
 
 WIDGETS = {"subjects": "#subjects", "messages": "#messages", "payload": "#message"}
-"""The list that has the focus, and what takes its room."""
+"""The focused list and the widget that is resized."""
 
 
 def regions(pilot: Pilot[None]) -> list[Region]:
@@ -140,20 +142,20 @@ def regions(pilot: Pilot[None]) -> list[Region]:
 
 @pytest.mark.parametrize("bound", ["minimum", "maximum"])
 @pytest.mark.parametrize("size", [SIZE, (60, 20)], ids=str)
-async def test_every_part_of_the_events_can_be_seen_at_the_bounds_of_its_size(
-    size: tuple[int, int], bound: str
-) -> None:
+async def test_every_pane_of_the_events_is_visible_at_its_size_limits(size: tuple[int, int], bound: str) -> None:
     sizes = {each.key: getattr(each, bound) for layout in (EVENTS_WIDE, EVENTS_NARROW) for each in sizes_of(layout)}
     app = console_app(session_with_messages("orders.eu"), ui_state=UiState("events", sizes=sizes))
     async with app.run_test(size=size) as pilot:
         await wait_for_text(pilot, "● Formatted", "orders")
         await pilot.press("t")
-        await wait_until(pilot, lambda: all(region.height > 3 and region.width > 9 for region in regions(pilot)), "all")
+        await wait_until(
+            pilot, lambda: all(region.height > 3 and region.width > 9 for region in regions(pilot)), "all panes"
+        )
 
 
 @pytest.mark.parametrize("size", [SIZE, SMALL], ids=str)
 @pytest.mark.parametrize("focused", WIDGETS)
-async def test_each_part_of_the_events_grows_and_shrinks(size: tuple[int, int], focused: str) -> None:
+async def test_each_pane_of_the_events_grows_shrinks_and_is_reset(size: tuple[int, int], focused: str) -> None:
     ui_state = UiState("events")
     app = console_app(session_with_messages("orders.eu"), ui_state=ui_state)
     async with app.run_test(size=size, notifications=True) as pilot:
@@ -163,23 +165,23 @@ async def test_each_part_of_the_events_grows_and_shrinks(size: tuple[int, int], 
         app.screen.query_one(f"#{focused}").focus()
         await wait_until(pilot, lambda: app.focused is not None and app.focused.id == focused, "the focus")
         before, widget = regions(pilot), app.screen.query_one(WIDGETS[focused])
-        for key, other, way in (("greater_than_sign", "less_than_sign", "width"), ("plus", "minus", "height")):
-            size_before = getattr(widget.size, way)
-            if (focused, way) == ("subjects", "height"):
-                await pilot.press(key)
+        for grow, shrink, axis in (("greater_than_sign", "less_than_sign", "width"), ("plus", "minus", "height")):
+            size_before = getattr(widget.size, axis)
+            if (focused, axis) == ("subjects", "height"):
+                await pilot.press(grow)
                 await wait_for_text(pilot, "this pane cannot be resized")
                 continue
-            await pilot.press(key)
-            await wait_until(pilot, lambda: getattr(widget.size, way) > size_before, "more room")  # noqa: B023
-            await pilot.press(other, other, other)
-            await wait_until(pilot, lambda: getattr(widget.size, way) < size_before, "less room")  # noqa: B023
+            await pilot.press(grow)
+            await wait_until(pilot, lambda: getattr(widget.size, axis) > size_before, "a larger pane")  # noqa: B023
+            await pilot.press(shrink, shrink, shrink)
+            await wait_until(pilot, lambda: getattr(widget.size, axis) < size_before, "a smaller pane")  # noqa: B023
         assert ui_state.sizes
         await pilot.press("equals_sign")
-        await wait_until(pilot, lambda: regions(pilot) == before, "as before")
+        await wait_until(pilot, lambda: regions(pilot) == before, "the original sizes")
         assert ui_state.sizes == {}
 
 
-async def test_the_border_of_the_tree_is_dragged_and_one_part_alone_is_above_it_all() -> None:
+async def test_dragging_the_border_of_the_tree_resizes_it_and_zoom_overrides_sizes() -> None:
     ui_state = UiState("events")
     app = console_app(session_with_messages("orders.eu"), ui_state=ui_state)
     async with app.run_test(size=SIZE, notifications=True) as pilot:
@@ -188,21 +190,27 @@ async def test_the_border_of_the_tree_is_dragged_and_one_part_alone_is_above_it_
         x = right.region.x
         await pilot.mouse_down(offset=(x, 20))
         await pilot.hover(offset=(x + 12, 20))
-        await wait_until(pilot, lambda: right.region.x == x + 12, "a border further right")
+        await wait_until(pilot, lambda: right.region.x == x + 12, "the border further right")
         await pilot.mouse_up(offset=(x + 12, 20))
-        await wait_until(pilot, lambda: ui_state.sizes == {"events.wide.tree": round(100 * (x + 12) / 120)}, "what is kept")
+        await wait_until(
+            pilot, lambda: ui_state.sizes == {"events.wide.tree": round(100 * (x + 12) / 120)}, "the stored size"
+        )
         await pilot.press("plus", "z")
         messages = app.screen.query_one("#messages")
-        await wait_until(pilot, lambda: messages.size.width > 110 and messages.size.height > 30, "all of the screen")
+        await wait_until(pilot, lambda: messages.size.width > 110 and messages.size.height > 30, "the zoomed pane")
         await pilot.press("minus")
         await wait_for_text(pilot, "this pane cannot be resized")
         await pilot.press("z")
-        await wait_until(pilot, lambda: right.region.x == x + 12 and messages.size.height < 30, "the sizes from before")
+        await wait_until(
+            pilot, lambda: right.region.x == x + 12 and messages.size.height < 30, "the sizes before the zoom"
+        )
 
 
-async def test_without_the_tree_its_width_cannot_change() -> None:
+async def test_the_width_of_a_hidden_tree_cannot_change() -> None:
     ui_state = UiState("events")
-    async with console_app(session_with_messages("a"), ui_state=ui_state).run_test(size=SMALL, notifications=True) as pilot:
+    async with console_app(session_with_messages("a"), ui_state=ui_state).run_test(
+        size=SMALL, notifications=True
+    ) as pilot:
         await wait_for_text(pilot, "● Formatted")
         await pilot.press("greater_than_sign")
         await wait_for_text(pilot, "this pane cannot be resized")

@@ -12,7 +12,7 @@ from agentgym_tui.app.console import Console
 from agentgym_tui.screens.dialogs.run_form import RunForm
 from agentgym_tui.sessions.protocols import ControlRequestError
 from agentgym_tui.sessions.run_commands import default_agent, model_problem, startable_agents
-from agentgym_tui.sessions.start_form import FORM_FIELDS, MAX_EPISODES, FieldId, form_texts, parse_form
+from agentgym_tui.sessions.run_form_fields import FORM_FIELDS, MAX_EPISODES, FieldId, form_texts, parse_form
 from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.widgets.form_controls import CheckList, OptionStepper
 from agentgym_tui.widgets.pane import DialogFrame

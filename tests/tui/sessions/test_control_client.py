@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from nats.aio.msg import Msg
 
-from agentgym_tui.sessions import control_client
 from agentgym_tui.sessions.control_client import NodeControl
 from agentgym_tui.sessions.episode_library import episode_from_bytes
 from agentgym_tui.sessions.protocols import ControlRequestError
@@ -21,14 +20,8 @@ from runner.bus.connection import NatsConnection
 from runner.events.control import StartArgs
 from runner.events.subjects import control_subject
 from tests.support.episodes import new_id
-from tests.support.nats_server import NatsServer
+from tests.support.nats_server import Bus
 from tests.support.node_process import NodeProcess
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
-    with NatsServer(tmp_path_factory.mktemp("nats"), jetstream=False) as server:
-        yield server
 
 
 @pytest.fixture(scope="module")
@@ -38,20 +31,20 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
 
 
 @asynccontextmanager
-async def asking(node: NodeProcess, **options: Any) -> AsyncIterator[NodeControl]:  # noqa: ANN401
+async def node_control(node: NodeProcess, **options: Any) -> AsyncIterator[NodeControl]:  # noqa: ANN401
     async with await node.connect() as connection:
         yield NodeControl(lambda: connection, lambda _: node.name, **options)
 
 
 @asynccontextmanager
-async def answered_by(server: NatsServer, answer: Callable[[dict[str, Any]], bytes]) -> AsyncIterator[NodeControl]:
-    """A control whose node is an impostor."""
+async def fake_node(bus: Bus, respond: Callable[[dict[str, Any]], bytes]) -> AsyncIterator[NodeControl]:
+    """A control client of a node that replies with ``respond``."""
 
-    async def reply(message: Msg) -> None:
-        await message.respond(answer(json.loads(message.data)))
+    async def on_request(message: Msg) -> None:
+        await message.respond(respond(json.loads(message.data)))
 
-    async with await NatsConnection.open(BusAddress(server.url), name="test") as connection:
-        await connection.client.subscribe(control_subject("n1"), cb=reply)
+    async with await NatsConnection.open(BusAddress(bus.url), name="test") as connection:
+        await connection.client.subscribe(control_subject("n1"), cb=on_request)
         await connection.client.flush()
         yield NodeControl(lambda: connection, lambda _: "n1")
 
@@ -60,19 +53,19 @@ def ok(request: dict[str, Any], result: object) -> bytes:
     return json.dumps({"id": request["id"], "ok": True, "result": result}).encode()
 
 
-async def played(control: NodeControl, batch_id: str) -> None:
+async def wait_for_batch(control: NodeControl, batch_id: str) -> None:
     async with asyncio.timeout(60):
-        while next(b for b in (await control.fetch_list()).batches if b.batch_id == batch_id).status != "completed":  # noqa: ASYNC110 - it is in another process
+        while next(b for b in (await control.fetch_list()).batches if b.batch_id == batch_id).status != "completed":  # noqa: ASYNC110 - the node is another process
             await asyncio.sleep(0.02)
 
 
 async def test_a_batch_is_started_and_its_episode_fetched(node: NodeProcess) -> None:
-    orders: list[None] = []
-    async with asking(node, on_command=lambda: orders.append(None)) as control:
+    commands: list[None] = []
+    async with node_control(node, on_command=lambda: commands.append(None)) as control:
         batch_id = new_id()
         [batch] = await control.start(StartArgs(batch_id=batch_id, envs=["Wordle"], agent="oracle"))
-        assert (batch.batch_id, batch.env, len(orders)) == (batch_id, "Wordle", 1)
-        await played(control, batch_id)
+        assert (batch.batch_id, batch.env, len(commands)) == (batch_id, "Wordle", 1)
+        await wait_for_batch(control, batch_id)
         [file] = (node.data_dir / "runs" / batch_id).glob("*.json")
         data = await control.fetch_episode(file.stem)
         assert data == file.read_bytes()
@@ -83,19 +76,19 @@ async def test_a_batch_is_started_and_its_episode_fetched(node: NodeProcess) -> 
         assert (batch_id in str(late.value), late.value.hint) == (False, "")
 
 
-async def test_a_refusal_says_why_and_what_to_do(node: NodeProcess) -> None:
-    async with asking(node) as control:
-        with pytest.raises(ControlRequestError, match="pause: ") as refused:
+async def test_a_rejected_request_raises_its_reason_and_hint(node: NodeProcess) -> None:
+    async with node_control(node) as control:
+        with pytest.raises(ControlRequestError, match="pause: ") as rejected:
             await control.command("pause", batch_id=new_id())
         with pytest.raises(ControlRequestError, match=r"start: .*ULID"):
             await control.start(StartArgs(batch_id="x", envs=["Wordle"]))
         with pytest.raises(ControlRequestError, match=r"episode: .*no episode"):
             await control.fetch_episode(new_id())
-    assert isinstance(refused.value.hint, str)
+    assert isinstance(rejected.value.hint, str)
 
 
-async def test_a_watcher_asks_for_episodes_only(node: NodeProcess) -> None:
-    async with asking(node, read_only="watching only") as control:
+async def test_a_read_only_client_sends_no_commands(node: NodeProcess) -> None:
+    async with node_control(node, read_only="watching only") as control:
         with pytest.raises(ControlRequestError, match="watching only"):
             await control.start(StartArgs(batch_id=new_id(), envs=["Wordle"]))
         with pytest.raises(ControlRequestError, match="watching only"):
@@ -105,17 +98,17 @@ async def test_a_watcher_asks_for_episodes_only(node: NodeProcess) -> None:
         assert (await control.fetch_list()).envs
 
 
-async def test_without_a_connection_or_a_node_it_says_so(server: NatsServer) -> None:
+async def test_a_missing_connection_or_node_is_reported(bus: Bus) -> None:
     with pytest.raises(ControlRequestError, match="not connected"):
         await NodeControl(lambda: None, lambda _: "n1").fetch_list()
-    async with await NatsConnection.open(BusAddress(server.url), name="test") as connection:
-        with pytest.raises(ControlRequestError, match="node nobody does not answer"):
-            await NodeControl(lambda: connection, lambda _: "nobody").fetch_list()
+    async with await NatsConnection.open(BusAddress(bus.url), name="test") as connection:
+        with pytest.raises(ControlRequestError, match="node missing does not answer"):
+            await NodeControl(lambda: connection, lambda _: "missing").fetch_list()
 
 
 @pytest.mark.parametrize("name", ["", "a.b", "*", ">", "a b", "x" * 65, "\r\nPUB x 0\r\n"])
-async def test_a_name_that_is_none_is_not_asked(server: NatsServer, name: str) -> None:
-    async with await NatsConnection.open(BusAddress(server.url), name="test") as connection:
+async def test_an_invalid_node_name_is_rejected(bus: Bus, name: str) -> None:
+    async with await NatsConnection.open(BusAddress(bus.url), name="test") as connection:
         with pytest.raises(ControlRequestError, match="not a valid node name"):
             await NodeControl(lambda: connection, lambda _: name).fetch_list()
 
@@ -132,36 +125,36 @@ async def test_a_name_that_is_none_is_not_asked(server: NatsServer, name: str) -
         b" " * (900 << 10) + b"{}",
     ],
 )
-async def test_nonsense_is_no_answer(server: NatsServer, reply: bytes) -> None:
-    async with answered_by(server, lambda _: reply) as control:
+async def test_an_invalid_reply_is_rejected(bus: Bus, reply: bytes) -> None:
+    async with fake_node(bus, lambda _: reply) as control:
         with pytest.raises(ControlRequestError, match=r"list: the reply"):
             await control.fetch_list()
 
 
-async def test_a_result_of_another_shape_is_no_answer(server: NatsServer) -> None:
-    async with answered_by(server, lambda request: ok(request, {"batches": 1})) as control:
+async def test_a_result_of_another_type_is_rejected(bus: Bus) -> None:
+    async with fake_node(bus, lambda request: ok(request, {"batches": 1})) as control:
         with pytest.raises(ControlRequestError, match="cannot be decoded"):
             await control.fetch_list()
 
 
-def chunks(whole: bytes, size: int, **said: object) -> Callable[[dict[str, Any]], bytes]:
-    def answer(request: dict[str, Any]) -> bytes:
+def chunked(file: bytes, size: int, **overrides: object) -> Callable[[dict[str, Any]], bytes]:
+    def respond(request: dict[str, Any]) -> bytes:
         offset = request["args"]["offset"]
-        part = base64.b64encode(whole[offset : offset + size]).decode()
-        known = {"total": len(whole), "sha256": hashlib.sha256(whole).hexdigest(), "data": part}
-        return ok(request, {**known, **said})
+        part = base64.b64encode(file[offset : offset + size]).decode()
+        fields = {"total": len(file), "sha256": hashlib.sha256(file).hexdigest(), "data": part}
+        return ok(request, {**fields, **overrides})
 
-    return answer
+    return respond
 
 
-async def test_a_large_episode_comes_in_parts(server: NatsServer) -> None:
+async def test_a_large_episode_is_fetched_in_chunked(bus: Bus) -> None:
     data = bytes(range(256)) * 4_000
-    async with answered_by(server, chunks(data, 100_000)) as control:
+    async with fake_node(bus, chunked(data, 100_000)) as control:
         assert await control.fetch_episode(new_id()) == data
 
 
 @pytest.mark.parametrize(
-    ("said", "reason"),
+    ("overrides", "reason"),
     [
         ({"sha256": "0" * 64}, "keeps changing"),
         ({"total": (64 << 20) + 1}, "the limit is"),
@@ -170,32 +163,29 @@ async def test_a_large_episode_comes_in_parts(server: NatsServer) -> None:
         ({"total": 3}, "keeps changing"),
     ],
 )
-async def test_a_file_that_does_not_fit_its_digest_is_refused(
-    server: NatsServer, said: dict[str, object], reason: str
+async def test_a_file_that_does_not_match_its_digest_is_rejected(
+    bus: Bus, overrides: dict[str, object], reason: str
 ) -> None:
-    async with answered_by(server, chunks(b"0123456789", 4, **said)) as control:
+    async with fake_node(bus, chunked(b"0123456789", 4, **overrides)) as control:
         with pytest.raises(ControlRequestError, match=reason):
             await control.fetch_episode(new_id())
 
 
-async def test_a_file_that_changed_meanwhile_is_read_again(server: NatsServer) -> None:
-    versions = [chunks(b"first version", 4), *[chunks(b"second version!", 4)] * 10]
-    async with answered_by(server, lambda request: versions.pop(0)(request)) as control:
+async def test_a_file_that_changes_during_the_fetch_is_fetched_again(bus: Bus) -> None:
+    versions = [chunked(b"first version", 4), *[chunked(b"second version!", 4)] * 10]
+    async with fake_node(bus, lambda request: versions.pop(0)(request)) as control:
         assert await control.fetch_episode(new_id()) == b"second version!"
 
 
-async def test_a_node_that_does_not_answer_in_time_is_said_to_be_stalled(
-    server: NatsServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(control_client, "TIMEOUT_S", 0.2)
-    async with await NatsConnection.open(BusAddress(server.url), name="test") as connection:
+async def test_a_node_that_does_not_reply_in_time_is_reported(bus: Bus) -> None:
+    async with await NatsConnection.open(BusAddress(bus.url), name="test") as connection:
         await connection.client.subscribe(control_subject("n1"))
         await connection.client.flush()
         with pytest.raises(ControlRequestError, match="did not answer"):
-            await NodeControl(lambda: connection, lambda _: "n1").fetch_list()
+            await NodeControl(lambda: connection, lambda _: "n1", timeout_s=0.2).fetch_list()
 
 
-async def test_the_folder_of_a_node_is_never_part_of_a_request(node: NodeProcess, tmp_path: Path) -> None:
-    async with asking(node) as control:
+async def test_a_path_is_no_episode_id(node: NodeProcess, tmp_path: Path) -> None:
+    async with node_control(node) as control:
         with pytest.raises(ControlRequestError):
             await control.fetch_episode(f"../../{tmp_path.name}")

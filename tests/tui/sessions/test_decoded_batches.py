@@ -1,4 +1,4 @@
-"""Decoded batches: what the decoding process reports of live items equals decoding them here."""
+"""Decoded batches: grouping live items into chunks, in the console and in the decode worker, changes no result."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from msgspec.structs import replace
 
 from agentgym_tui.sessions.decode_worker import decode_payload
 from agentgym_tui.state.coalesce import PORTION_WORK, coalesce_batch, split_portions
-from agentgym_tui.state.item_batches import (
+from agentgym_tui.state.data_model import Episode, StreamingToolCall
+from agentgym_tui.state.merged_items import (
     CHUNK_TYPES,
     AnswerChunk,
     DecodedBatch,
@@ -22,7 +23,6 @@ from agentgym_tui.state.item_batches import (
     SpanChunk,
     StepChunk,
 )
-from agentgym_tui.state.models import Episode, StreamingToolCall
 from agentgym_tui.state.run_store import RunStore
 from runner.events.codec import decode
 from runner.events.decoded import LiveRow, raw_row
@@ -58,57 +58,57 @@ TOKENS = st.builds(
 ITEMS = st.one_of(LIVE_ITEMS, TOKENS, TOKENS)
 
 
-def plausible(items: list[LazyItem]) -> list[LazyItem]:
-    """The same with numbers that items may have, each once in an episode."""
+def with_valid_sequence(items: list[LazyItem]) -> list[LazyItem]:
+    """Return the items with valid sequence numbers, each once per episode."""
     numbered = [replace(item, seq=item.seq % 1_000) if hasattr(item, "seq") else item for item in items]
     return list({(getattr(each, "episode_id", ""), getattr(each, "seq", id(each))): each for each in numbered}.values())
 
 
-def digest(*items: LazyItem) -> DecodedBatch:
+def decode_items(*items: LazyItem) -> DecodedBatch:
     return coalesce_batch(LiveRow(batch=LazyBatch(node=NODE, boot=BOOT, dropped=0, items=list(items))))
 
 
-def row_of(seen: BusMessage) -> LiveRow:
-    assert isinstance(seen.decoded, LiveRow)
-    return seen.decoded
+def live_row(message: BusMessage) -> LiveRow:
+    assert isinstance(message.decoded, LiveRow)
+    return message.decoded
 
 
-def told(store: RunStore) -> list[dict[str, Any]]:
-    """All there is to tell of its episodes; spans that cannot be read tell nothing but that."""
-    episodes = sorted(store.episodes.values(), key=attrgetter("episode_id"))  # some began at the same time
-    known = [{name: getattr(each, name) for name in Episode.__struct_fields__} for each in episodes]
-    return [{**each, "spans": len(each["spans"])} for each in known]
+def episode_fields(store: RunStore) -> list[dict[str, Any]]:
+    """Return all fields of all episodes; of the spans only their number, because some cannot be decoded."""
+    episodes = sorted(store.episodes.values(), key=attrgetter("episode_id"))  # some started at the same time
+    fields = [{name: getattr(each, name) for name in Episode.__struct_fields__} for each in episodes]
+    return [{**each, "spans": len(each["spans"])} for each in fields]
 
 
 @pytest.mark.long
 @settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(ITEMS, max_size=12))
-def test_a_store_knows_the_same_of_episodes_from_one_message_as_from_one_for_each_item(items: list[LazyItem]) -> None:
-    together, apart, items = RunStore(), RunStore(), plausible(items)
-    together.apply_events([digest(*items)])
+def test_one_batch_of_items_has_the_same_effect_as_one_batch_per_item(items: list[LazyItem]) -> None:
+    together, apart, items = RunStore(), RunStore(), with_valid_sequence(items)
+    together.apply_events([decode_items(*items)])
     for item in items:
-        apart.apply_events([digest(item)])
-    assert told(together) == told(apart)
+        apart.apply_events([decode_items(item)])
+    assert episode_fields(together) == episode_fields(apart)
     assert (together.n_items, together.n_malformed) == (apart.n_items, apart.n_malformed)
 
 
 @pytest.mark.long
 @settings(max_examples=300, deadline=None)
 @given(st.lists(st.lists(TOKENS.filter(lambda item: item.episode_id == episode_id(0)), max_size=6), max_size=3))
-def test_who_fell_is_told_the_same_way_however_items_come(messages: list[list[LazyItem]]) -> None:
+def test_failovers_do_not_depend_on_how_items_are_batched(messages: list[list[LazyItem]]) -> None:
     numbered = [[replace(item, seq=10 * n + m) for m, item in enumerate(items)] for n, items in enumerate(messages)]
     together, apart = RunStore(), RunStore()
     for items in numbered:
-        together.apply_events([digest(*items)])
+        together.apply_events([decode_items(*items)])
         for item in items:
-            apart.apply_events([digest(item)])
-    assert told(together) == told(apart)
+            apart.apply_events([decode_items(item)])
+    assert episode_fields(together) == episode_fields(apart)
     assert list(together.failovers) == list(apart.failovers)
 
 
 @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(ITEMS, max_size=6))
-def test_what_the_other_process_says_of_a_message_is_what_is_found_out_here(items: list[LazyItem]) -> None:
+def test_the_worker_decodes_a_message_like_the_console(items: list[LazyItem]) -> None:
     try:
         payload = msgspec.json.encode(LazyBatch(node=NODE, boot=BOOT, dropped=0, items=items))
     except UnicodeEncodeError:
@@ -122,13 +122,15 @@ def test_what_the_other_process_says_of_a_message_is_what_is_found_out_here(item
             msgspec.msgpack.encode(coalesce_batch(row))
 
 
-def test_items_of_an_episode_come_together() -> None:
+def test_items_of_an_episode_are_grouped_into_chunks() -> None:
     spans = [span_closed(span(number), seq=20 + number) for number in range(3)]
-    rounds = [timestep(index=index) for index in range(2)]
+    steps = [timestep(index=index) for index in range(2)]
     words = [token(seq=10, text="a "), token(1, seq=4, text="b "), token(seq=11, text="c ")]
-    found = coalesce_batch(row_of(live(*rounds, *words, *spans)))
-    assert found.n_items == 8
-    assert [(type(run), run.episode_id, run.seqs) for run in found.updates if isinstance(run, CHUNK_TYPES)] == [
+    batch = coalesce_batch(live_row(live(*steps, *words, *spans)))
+    assert batch.n_items == 8
+    assert [
+        (type(chunk), chunk.episode_id, chunk.seqs) for chunk in batch.updates if isinstance(chunk, CHUNK_TYPES)
+    ] == [
         (StepChunk, episode_id(0), [1, 2]),
         (AnswerChunk, episode_id(0), [10, 11]),
         (AnswerChunk, episode_id(1), [4]),
@@ -136,27 +138,27 @@ def test_items_of_an_episode_come_together() -> None:
     ]
 
 
-def test_an_endpoint_that_has_answered_counts_so_where_the_next_one_is_asked_in_the_same_round() -> None:
+def test_an_endpoint_stays_answering_when_another_one_answers_in_the_same_step() -> None:
     items = [token(seq=1, text="", endpoint="a"), token(seq=2, text="so "), token(seq=3, text="", endpoint="b")]
     store = RunStore()
-    store.apply_events([digest(*items, token(seq=4, text="what"))])
+    store.apply_events([decode_items(*items, token(seq=4, text="what"))])
     assert {name: endpoint.is_answering for name, endpoint in store.endpoints.items()} == {"a": True, "b": True}
 
 
-def test_of_answers_that_are_over_only_the_numbers_are_left() -> None:
+def test_finished_answers_keep_only_their_sequence_numbers() -> None:
     items = [token(seq=1, step=0, text="old"), token(seq=2, step=1, text="new"), token(seq=3, step=1, text="er")]
-    past, newest = digest(*items).updates
-    assert isinstance(past, FinishedAnswers) and past.seqs == [1]
+    finished, newest = decode_items(*items).updates
+    assert isinstance(finished, FinishedAnswers) and finished.seqs == [1]
     assert isinstance(newest, AnswerChunk) and newest.texts == ["new", "er"]
 
 
 @pytest.mark.parametrize(("part", "call", "tool"), [("reasoning", 0, ""), ("call", 1, "guess")])
-def test_thoughts_and_tool_calls_come_together_as_texts_do(part: Any, call: int, tool: str) -> None:  # noqa: ANN401
+def test_reasoning_and_tool_calls_are_grouped_like_text(part: Any, call: int, tool: str) -> None:  # noqa: ANN401
     first = token(seq=1, text="", part=part, call=call, tool=tool) if tool else token(seq=1, text="a ", part=part)
-    (run,) = digest(first, *(token(seq=n, text="b ", part=part, call=call) for n in range(2, 5))).updates
-    assert isinstance(run, AnswerChunk) and (run.part, run.call, run.tool) == (part, call, tool)
+    (chunk,) = decode_items(first, *(token(seq=n, text="b ", part=part, call=call) for n in range(2, 5))).updates
+    assert isinstance(chunk, AnswerChunk) and (chunk.part, chunk.call, chunk.tool) == (part, call, tool)
     store = RunStore()
-    store.apply_events([digest(first, *(token(seq=n, text="b ", part=part, call=call) for n in range(2, 5)))])
+    store.apply_events([decode_items(first, *(token(seq=n, text="b ", part=part, call=call) for n in range(2, 5)))])
     (episode,) = store.episodes.values()
     assert episode.streaming is not None
     if tool:
@@ -169,36 +171,36 @@ def test_thoughts_and_tool_calls_come_together_as_texts_do(part: Any, call: int,
     ("seqs", "gaps"),
     [([3, 4, 5], []), ([3, 5, 8], [4, 6, 7]), ([3, 99], None), ([5, 4], None), ([4, 4], None), ([7], [])],
 )
-def test_numbers_in_between_are_told_unless_they_are_many(seqs: list[int], gaps: list[int] | None) -> None:
-    (run,) = digest(*(token(seq=seq, text="so ") for seq in seqs)).updates
-    assert isinstance(run, AnswerChunk) and (run.seqs, run.gaps) == (seqs, gaps)
+def test_gaps_in_sequence_numbers_are_listed_unless_there_are_many(seqs: list[int], gaps: list[int] | None) -> None:
+    (chunk,) = decode_items(*(token(seq=seq, text="so ") for seq in seqs)).updates
+    assert isinstance(chunk, AnswerChunk) and (chunk.seqs, chunk.gaps) == (seqs, gaps)
 
 
-def test_who_is_asked_for_answers_that_are_over_is_told_with_them() -> None:
-    asks = [token(seq=2 * n, step=n, text="", endpoint=f"e{n}", model="m") for n in range(3)]
-    items = [each for n, ask in enumerate(asks) for each in (ask, token(seq=2 * n + 1, step=n, text="so "))]
-    past, newest = digest(*items).updates
-    assert isinstance(past, FinishedAnswers) and past.started == [
+def test_finished_answers_keep_the_endpoints_of_their_inferences() -> None:
+    starts = [token(seq=2 * n, step=n, text="", endpoint=f"e{n}", model="m") for n in range(3)]
+    items = [each for n, start in enumerate(starts) for each in (start, token(seq=2 * n + 1, step=n, text="so "))]
+    finished, newest = decode_items(*items).updates
+    assert isinstance(finished, FinishedAnswers) and finished.started == [
         (0, 0, "e0", "m"),
         (2, 1, "e1", "m"),
         (4, 2, "e2", "m"),
     ]
     assert isinstance(newest, AnswerChunk) and newest.seqs == [5]
     store = RunStore()
-    store.apply_events([digest(*items)])
+    store.apply_events([decode_items(*items)])
     (episode,) = store.episodes.values()
     assert episode.streaming is not None and (episode.streaming.endpoint, episode.streaming.text) == ("e2", "so ")
 
 
-def test_the_first_reset_that_says_something_is_kept() -> None:
+def test_the_first_nonempty_reset_observation_is_kept() -> None:
     store = RunStore()
-    rounds = [timestep(index=0, reset_observation=[]), timestep(index=1, reset_observation=[user("the beginning")])]
-    store.apply_events([live(*rounds)])
+    steps = [timestep(index=0, reset_observation=[]), timestep(index=1, reset_observation=[user("the beginning")])]
+    store.apply_events([live(*steps)])
     (episode,) = store.episodes.values()
     assert episode.reset_observation == [user("the beginning")]
 
 
-def test_what_a_repeated_round_says_of_the_reset_is_not_taken() -> None:
+def test_a_repeated_step_does_not_change_the_reset_observation() -> None:
     store = RunStore()
     store.apply_events([live(timestep(index=0, reset_observation=[]))])
     store.apply_events(
@@ -208,28 +210,32 @@ def test_what_a_repeated_round_says_of_the_reset_is_not_taken() -> None:
     assert len(episode.steps) == 2 and episode.reset_observation == []
 
 
-def test_much_comes_in_portions_in_order() -> None:
-    many = digest(*(EpisodePaused(at=START, episode_id=episode_id(n % 3), seq=n) for n in range(2 * PORTION_WORK + 7)))
-    few, notice = digest(token()), Notice(kind="gap", text="gone", count=1)
-    came: list[SubscriptionItem | DecodedBatch] = [few, notice, many, few]
-    cut = list(split_portions(came))
-    assert [len(portion) for portion in cut] == [3, 1, 2]
-    told = [run for portion in cut for part in portion if isinstance(part, DecodedBatch) for run in part.updates]
-    assert told == [*few.updates, *many.updates, *few.updates]
+def test_many_updates_are_split_into_ordered_portions() -> None:
+    many = decode_items(
+        *(EpisodePaused(at=START, episode_id=episode_id(n % 3), seq=n) for n in range(2 * PORTION_WORK + 7))
+    )
+    few, notice = decode_items(token()), Notice(kind="gap", text="gone", count=1)
+    received: list[SubscriptionItem | DecodedBatch] = [few, notice, many, few]
+    portions = list(split_portions(received))
+    assert [len(portion) for portion in portions] == [3, 1, 2]
+    updates = [
+        update for portion in portions for part in portion if isinstance(part, DecodedBatch) for update in part.updates
+    ]
+    assert updates == [*few.updates, *many.updates, *few.updates]
     assert (
-        sum(part.n_items for portion in cut for part in portion if isinstance(part, DecodedBatch))
+        sum(part.n_items for portion in portions for part in portion if isinstance(part, DecodedBatch))
         == len(many.updates) + 2
     )
 
 
-def test_a_message_without_items_is_a_portion_too() -> None:
+def test_a_batch_without_items_is_a_portion() -> None:
     raw = raw_row("why", b"x")
     empty = coalesce_batch(LiveRow(batch=LazyBatch(node=NODE, boot=BOOT, dropped=0, items=[]), raw=(raw,)))
     assert list(split_portions([empty])) == [[empty]] and empty.n_malformed == 1
 
 
-def test_one_message_of_very_many_episodes_takes_no_more_memory_than_there_is_for_episodes() -> None:
-    many = digest(*(token(n, seq=9_999) for n in range(2_000)))
+def test_the_memory_for_a_batch_of_many_episodes_is_bounded() -> None:
+    many = decode_items(*(token(n, seq=9_999) for n in range(2_000)))
     store = RunStore(max_episodes=100)
     tracemalloc.start()
     try:
@@ -241,9 +247,9 @@ def test_one_message_of_very_many_episodes_takes_no_more_memory_than_there_is_fo
     assert peak < 60 << 20
 
 
-def test_of_a_run_that_came_in_part_before_only_the_rest_is_taken() -> None:
+def test_only_the_new_part_of_an_overlapping_chunk_is_applied() -> None:
     store = RunStore()
-    store.apply_events([digest(token(seq=1, text="a "), token(seq=2, text="b "))])
-    store.apply_events([digest(token(seq=2, text="b "), token(seq=3, text="c "))])
+    store.apply_events([decode_items(token(seq=1, text="a "), token(seq=2, text="b "))])
+    store.apply_events([decode_items(token(seq=2, text="b "), token(seq=3, text="c "))])
     (episode,) = store.episodes.values()
     assert episode.streaming is not None and episode.streaming.text == "a b c "

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -12,19 +11,10 @@ from runner.errors import ConfigError, StoreError
 from runner.store import EpisodeRecord, EpisodeStore, open_index
 from runner.store.journal import JOURNAL_SUFFIX
 from runner.types import Action, Outcome
-from tests.support.episodes import RecordedEpisode, make_step, new_id
+from tests.support.episodes import RecordedEpisode, make_step, new_id, record_episodes
 
 
-def played(data_dir: Path, count: int = 1, **fields: Any) -> list[EpisodeRecord]:  # noqa: ANN401
-    store = EpisodeStore(data_dir)
-    index = open_index(store)
-    try:
-        return [RecordedEpisode(store, index, **fields).record_episode(n_steps=2) for _ in range(count)]
-    finally:
-        index.close()
-
-
-def scanned(*paths: Path) -> FileLibrary:
+def scan_library(*paths: Path) -> FileLibrary:
     library = FileLibrary(paths)
     for _ in library.scan():
         pass
@@ -35,12 +25,12 @@ def file_of(data_dir: Path, record: EpisodeRecord) -> Path:
     return data_dir / "runs" / record.batch_id / f"{record.episode_id}.json"
 
 
-def contents(folder: Path) -> set[tuple[Path, int]]:
+def modification_times(folder: Path) -> set[tuple[Path, int]]:
     return {(path, path.stat().st_mtime_ns) for path in folder.rglob("*")}
 
 
-def test_an_episode_is_shown_as_it_was_recorded(tmp_path: Path) -> None:
-    [record] = played(tmp_path, env="Wordle", seed=4, task_index=9)
+def test_an_episode_equals_its_record(tmp_path: Path) -> None:
+    [record] = record_episodes(tmp_path, env="Wordle", seed=4, task_index=9)
     episode = episode_from_record(record)
     assert (episode.env, episode.seed, episode.task_index, episode.agent) == ("Wordle", 4, 9, "oracle")
     assert (episode.outcome, episode.success, episode.reward, episode.rounds) == ("success", True, 0.5, 2)
@@ -52,7 +42,7 @@ def test_an_episode_is_shown_as_it_was_recorded(tmp_path: Path) -> None:
     assert episode.spans.all == record.spans and episode.tokens == record.tokens and episode.cost == 1.0
 
 
-def test_what_is_no_message_becomes_one(tmp_path: Path) -> None:
+def test_chat_entries_of_other_types_become_messages(tmp_path: Path) -> None:
     store = EpisodeStore(tmp_path)
     index = open_index(store)
     recording = RecordedEpisode(store, index)
@@ -65,8 +55,8 @@ def test_what_is_no_message_becomes_one(tmp_path: Path) -> None:
     assert episode.steps[0].chats == [[{"content": "no message"}, {"content": 7}]]
 
 
-def test_the_library_of_a_state_directory_lists_the_newest_first_and_loads_each(tmp_path: Path) -> None:
-    records = played(tmp_path, 3)
+def test_a_state_directory_lists_the_newest_first_and_loads_each_episode(tmp_path: Path) -> None:
+    records = record_episodes(tmp_path, 3)
     library = StateDirLibrary(lambda: tmp_path)
     assert [row.episode_id for row in library.rows()] == sorted((r.episode_id for r in records), reverse=True)
     for record in records:
@@ -76,17 +66,17 @@ def test_the_library_of_a_state_directory_lists_the_newest_first_and_loads_each(
     library.close()
 
 
-def test_episodes_that_end_later_are_listed(tmp_path: Path) -> None:
-    played(tmp_path)
+def test_new_episodes_are_listed(tmp_path: Path) -> None:
+    record_episodes(tmp_path)
     library = StateDirLibrary(lambda: tmp_path)
     assert len(library.rows()) == 1
-    played(tmp_path)
+    record_episodes(tmp_path)
     assert len(library.rows()) == 2
     library.close()
 
 
-def test_damaged_files_of_a_state_directory_are_named_with_the_reason(tmp_path: Path) -> None:
-    [record] = played(tmp_path)
+def test_damaged_files_are_listed_with_the_reason(tmp_path: Path) -> None:
+    [record] = record_episodes(tmp_path)
     file_of(tmp_path, record).write_bytes(b"{")
     library = StateDirLibrary(lambda: tmp_path)
     assert library.rows() == []
@@ -97,23 +87,23 @@ def test_damaged_files_of_a_state_directory_are_named_with_the_reason(tmp_path: 
     library.close()
 
 
-@pytest.mark.parametrize("asked", ["../../etc/passwd", "", "\x1b[2J", "0" * 26])
-def test_an_id_that_is_none_is_refused(tmp_path: Path, asked: str) -> None:
+@pytest.mark.parametrize("invalid", ["../../etc/passwd", "", "\x1b[2J", "0" * 26])
+def test_an_invalid_id_is_rejected(tmp_path: Path, invalid: str) -> None:
     library = StateDirLibrary(lambda: tmp_path)
     with pytest.raises(StoreError):
-        library.load(asked)
+        library.load(invalid)
     library.close()
 
 
-def test_a_place_that_cannot_be_found_is_an_error_of_the_store(tmp_path: Path) -> None:
-    def find() -> Path:
+def test_an_unknown_state_directory_is_a_store_error(tmp_path: Path) -> None:
+    def locate() -> Path:
         raise ConfigError("no such profile")
 
     with pytest.raises(StoreError, match="no such profile"):
-        StateDirLibrary(find).rows()
+        StateDirLibrary(locate).rows()
 
 
-def test_a_journal_gives_the_running_episode_with_all_its_steps(tmp_path: Path) -> None:
+def test_a_journal_contains_the_running_episode_with_all_its_steps(tmp_path: Path) -> None:
     store = EpisodeStore(tmp_path)
     index = open_index(store)
     recording = RecordedEpisode(store, index)
@@ -133,64 +123,64 @@ def test_a_journal_gives_the_running_episode_with_all_its_steps(tmp_path: Path) 
     index.close()
 
 
-def test_files_are_found_in_whatever_is_named(tmp_path: Path) -> None:
-    records = played(tmp_path / "state", 2)
-    [other] = played(tmp_path / "other")
-    wanted = sorted((record.episode_id for record in records), reverse=True)
-    for place in (tmp_path / "state", tmp_path / "state" / "runs"):
-        assert [row.episode_id for row in scanned(place).rows()] == wanted
+def test_files_are_found_in_any_named_folder_or_file(tmp_path: Path) -> None:
+    records = record_episodes(tmp_path / "state", 2)
+    [other] = record_episodes(tmp_path / "other")
+    expected = sorted((record.episode_id for record in records), reverse=True)
+    for path in (tmp_path / "state", tmp_path / "state" / "runs"):
+        assert [row.episode_id for row in scan_library(path).rows()] == expected
     batch = tmp_path / "other" / "runs" / other.batch_id
-    for place in (batch, file_of(tmp_path / "other", other)):
-        assert [row.episode_id for row in scanned(place).rows()] == [other.episode_id]
-    both = scanned(tmp_path / "state", batch, file_of(tmp_path / "other", other))
+    for path in (batch, file_of(tmp_path / "other", other)):
+        assert [row.episode_id for row in scan_library(path).rows()] == [other.episode_id]
+    both = scan_library(tmp_path / "state", batch, file_of(tmp_path / "other", other))
     assert len(both.rows()) == 3
 
 
-def test_an_episode_is_read_under_any_name(tmp_path: Path) -> None:
-    [record] = played(tmp_path / "state")
+def test_an_episode_file_may_have_any_name(tmp_path: Path) -> None:
+    [record] = record_episodes(tmp_path / "state")
     moved = tmp_path / "\x1b[2Jsent by a friend.json"
     file_of(tmp_path / "state", record).rename(moved)
-    library = scanned(moved)
+    library = scan_library(moved)
     assert [row.env for row in library.rows()] == ["Maze"]
     episode, data = library.load(record.episode_id)
     assert episode == episode_from_record(record) == episode_from_bytes(data, moved)
 
 
-def test_what_is_no_episode_is_listed_with_the_reason(tmp_path: Path) -> None:
-    [record] = played(tmp_path / "state")
+def test_files_that_are_no_episodes_are_listed_with_the_reason(tmp_path: Path) -> None:
+    [record] = record_episodes(tmp_path / "state")
     folder = file_of(tmp_path / "state", record).parent
-    whole = json.loads(file_of(tmp_path / "state", record).read_bytes())
+    document = json.loads(file_of(tmp_path / "state", record).read_bytes())
     texts = {
-        "later.json": json.dumps({**whole, "schema": 9}),
+        "later.json": json.dumps({**document, "schema": 9}),
         "foreign.json": '{"some": "thing"}',
-        "torn.json": json.dumps(whole)[:-40],
+        "torn.json": json.dumps(document)[:-40],
         "deep.json": "[" * 100_000,
         "binary.json": "\x00\x1b[2J",
-        "path.json": json.dumps({**whole, "episode_id": "../../x"}),
+        "path.json": json.dumps({**document, "episode_id": "../../x"}),
     }
     for name, text in texts.items():
         (folder / name).write_text(text)
     (folder / "loop.json").symlink_to("loop.json")
     (folder / f"{new_id()}{JOURNAL_SUFFIX}").touch()
-    library = scanned(folder, tmp_path / "nothing here")
+    library = scan_library(folder, tmp_path / "nothing here")
     assert [row.episode_id for row in library.rows()] == [record.episode_id]
-    named = {bad.path.name for bad in library.unreadable}
-    assert named >= {*texts, "loop.json", "nothing here"} and len(named) == len(texts) + 3
+    unreadable = {bad.path.name for bad in library.unreadable}
+    assert unreadable >= {*texts, "loop.json", "nothing here"} and len(unreadable) == len(texts) + 3
     assert all(bad.reason for bad in library.unreadable)
 
 
-def test_opening_a_folder_writes_nothing_there(tmp_path: Path) -> None:
-    [record] = played(tmp_path / "state")
-    before = contents(tmp_path / "state")
-    library = scanned(tmp_path / "state")
+def test_opening_a_folder_does_not_change_it(tmp_path: Path) -> None:
+    [record] = record_episodes(tmp_path / "state")
+    before = modification_times(tmp_path / "state")
+    library = scan_library(tmp_path / "state")
     library.rows()
     library.load(record.episode_id)
-    assert contents(tmp_path / "state") == before
+    assert modification_times(tmp_path / "state") == before
 
 
-def test_a_file_that_vanishes_or_is_unknown_is_an_error_of_the_store(tmp_path: Path) -> None:
-    [record] = played(tmp_path)
-    library = scanned(tmp_path)
+def test_a_deleted_file_and_an_unknown_id_are_store_errors(tmp_path: Path) -> None:
+    [record] = record_episodes(tmp_path)
+    library = scan_library(tmp_path)
     file_of(tmp_path, record).unlink()
     with pytest.raises(StoreError, match="cannot be read"):
         library.load(record.episode_id)
@@ -198,8 +188,8 @@ def test_a_file_that_vanishes_or_is_unknown_is_an_error_of_the_store(tmp_path: P
         library.load("../x")
 
 
-def test_rows_appear_while_files_are_read(tmp_path: Path) -> None:
-    records = played(tmp_path, 60)
+def test_rows_are_available_while_files_are_read(tmp_path: Path) -> None:
+    records = record_episodes(tmp_path, 60)
     library = FileLibrary([tmp_path])
     parts = library.scan()
     newest = sorted((record.episode_id for record in records), reverse=True)
@@ -208,8 +198,8 @@ def test_rows_appear_while_files_are_read(tmp_path: Path) -> None:
     assert sum(len(part) for part in parts) == 10
 
 
-def test_a_failed_episode_says_what_failed(tmp_path: Path) -> None:
-    [record] = played(tmp_path)
+def test_a_failed_episode_has_the_fields_of_its_error(tmp_path: Path) -> None:
+    [record] = record_episodes(tmp_path)
     raw = json.loads(file_of(tmp_path, record).read_bytes())
     error = {"type": "ValueError", "message": "\x1b]0;x\x07", "traceback": "line"}
     episode = episode_from_bytes(json.dumps({**raw, "error": error, "outcome": "error"}).encode(), Path("x"))

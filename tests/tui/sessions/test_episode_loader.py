@@ -19,7 +19,7 @@ from tests.support.episodes import episode_header, make_step, make_trajectory
 RUNNING = episode_id(3)
 
 
-async def test_an_episode_that_runs_is_the_stores_own_and_has_no_file() -> None:
+async def test_a_running_episode_comes_from_the_store_without_a_file() -> None:
     session = busy_session()
     loaded = await load_episode(session, None, RUNNING)
     assert loaded.episode is session.store.episodes[RUNNING]
@@ -28,7 +28,7 @@ async def test_an_episode_that_runs_is_the_stores_own_and_has_no_file() -> None:
     assert not session.fake_library.loaded
 
 
-async def test_a_stored_one_comes_from_the_library_with_its_file() -> None:
+async def test_a_stored_episode_comes_from_the_library_with_its_file() -> None:
     session = busy_session()
     loaded = await load_episode(session, row(1), episode_id(1))
     assert loaded.episode.episode_id == episode_id(1)
@@ -36,7 +36,7 @@ async def test_a_stored_one_comes_from_the_library_with_its_file() -> None:
     assert session.fake_library.loaded == [episode_id(1)]
 
 
-async def test_one_without_a_readable_file_is_shown_as_it_was_sent() -> None:
+async def test_an_episode_with_a_damaged_file_is_shown_from_the_store() -> None:
     session = busy_session()
     session.store.apply_events([live(ended(3, 4))])
     session.fake_library.damaged[RUNNING] = "it is damaged"
@@ -45,7 +45,7 @@ async def test_one_without_a_readable_file_is_shown_as_it_was_sent() -> None:
     assert (loaded.data, loaded.missing_reason) == (None, "it is damaged")
 
 
-async def test_nothing_known_is_an_error_with_its_cause() -> None:
+async def test_an_unreadable_episode_is_an_error_with_its_cause() -> None:
     session = files_session(1)
     session.fake_library.damaged[episode_id(0)] = "it is damaged"
     with pytest.raises(EpisodeLoadError, match="it is damaged"):
@@ -54,33 +54,33 @@ async def test_nothing_known_is_an_error_with_its_cause() -> None:
         await load_episode(session, UnreadableFile(Path("/x"), "no JSON"), "/x")
 
 
-async def test_a_foreign_one_is_fetched_from_its_node() -> None:
+async def test_a_watched_episode_is_fetched_from_its_node() -> None:
     session = bus_session()
-    known = episode_header(episode_id=episode_id(50), env="Maze")
-    played = make_trajectory(known, [make_step(0)], outcome=Outcome.FAILURE, success=False)
-    record = finished_record(known, played, ended_at=START, spans=[], flows=[])
+    header = episode_header(episode_id=episode_id(50), env="Maze")
+    trajectory = make_trajectory(header, [make_step(0)], outcome=Outcome.FAILURE, success=False)
+    record = finished_record(header, trajectory, ended_at=START, spans=[], flows=[])
     session.fake_control.files[episode_id(50)] = data = msgspec.json.encode(record)
     loaded = await load_episode(session, None, episode_id(50))
     assert (loaded.episode.env, loaded.episode.outcome, len(loaded.episode.steps)) == ("Maze", "failure", 1)
     assert loaded.data == data
 
 
-async def test_a_node_that_refuses_or_sends_something_else_is_quoted() -> None:
+async def test_a_rejected_or_invalid_fetch_is_an_error_with_its_cause() -> None:
     session = bus_session()
     with pytest.raises(EpisodeLoadError, match="episode"):
         await load_episode(session, None, episode_id(70))
     session.fake_control.files[episode_id(71)] = b"[]"
     with pytest.raises(EpisodeLoadError, match="Expected `object`"):
         await load_episode(session, None, episode_id(71))
-    session.fake_control.refusal = ControlRequestError("nobody answers", "press N")
-    with pytest.raises(EpisodeLoadError, match="nobody answers\npress N"):
+    session.fake_control.refusal = ControlRequestError("no answer", "press N")
+    with pytest.raises(EpisodeLoadError, match="no answer\npress N"):
         await load_episode(session, None, episode_id(72))
     session.control = None
     with pytest.raises(EpisodeLoadError, match="no node can supply"):
         await load_episode(session, None, episode_id(73))
 
 
-def test_a_transcript_is_copied_with_headings_and_as_it_came() -> None:
+def test_a_copied_transcript_has_headings_and_raw_text() -> None:
     [failure] = failure_blocks("no\nfile \x1b")
     assert transcript_text([failure, failure._replace(raw="")]).split("\n\n") == [
         f"■ {failure.title}\nno\nfile \x1b",
@@ -89,7 +89,7 @@ def test_a_transcript_is_copied_with_headings_and_as_it_came() -> None:
     assert failure_blocks("") == []
 
 
-def test_a_trace_is_copied_as_a_tree_or_with_all_it_holds() -> None:
+def test_a_trace_is_copied_as_a_tree_or_as_raw_json() -> None:
     spans = [span(1, end=4_000_000, name="episode"), span(2, parent=1, end=2_000_000)]
     assert spans_text(spans, raw=False) == "episode  4.0 ms\n  step  2.0 ms"
     assert msgspec.json.decode(spans_text(spans, raw=True), type=list[dict[str, object]])[1]["parent"] == 1

@@ -8,23 +8,23 @@ from tests.support.console.fake_session import busy_session
 from tests.support.console.pilot import wait_for_text, wait_until
 
 
-class Counted(InputPriority):
-    """Says what it is told."""
+class RecordedPriority(InputPriority):
+    """Records its calls."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.said: list[str] = []
+        self.calls: list[str] = []
 
     def input_received(self) -> None:
-        self.said.append("asked")
+        self.calls.append("input_received")
         super().input_received()
 
     def painted(self) -> None:
-        self.said.append("answered")
+        self.calls.append("painted")
         super().painted()
 
 
-async def test_more_is_taken_in_once_a_person_has_an_answer() -> None:
+async def test_waiting_ends_when_the_input_is_painted() -> None:
     priority = InputPriority()
     async with asyncio.timeout(5):
         await priority.wait_until_idle()
@@ -37,7 +37,7 @@ async def test_more_is_taken_in_once_a_person_has_an_answer() -> None:
         await waiting
 
 
-async def test_it_is_taken_in_also_when_there_is_no_answer() -> None:
+async def test_waiting_ends_even_when_nothing_is_painted() -> None:
     priority = InputPriority()
     priority.input_received()
     priority.input_received()
@@ -45,32 +45,32 @@ async def test_it_is_taken_in_also_when_there_is_no_answer() -> None:
         await priority.wait_until_idle()
 
 
-async def test_a_wheel_that_turns_on_keeps_nothing_out() -> None:
+async def test_continuous_input_blocks_nothing() -> None:
     priority = InputPriority()
 
-    async def turn() -> None:
+    async def scroll() -> None:
         while True:
             priority.input_received()
             await asyncio.sleep(0)
 
-    turning = asyncio.create_task(turn())
+    scrolling = asyncio.create_task(scroll())
     await asyncio.sleep(0)
     async with asyncio.timeout(5):
         await priority.wait_until_idle()
-    turning.cancel()
+    scrolling.cancel()
 
 
-async def test_a_key_is_a_question_and_the_next_drawing_its_answer() -> None:
+async def test_a_key_counts_as_input_until_the_next_paint_and_a_mouse_move_does_not() -> None:
     session = busy_session()
-    session.input_priority = priority = Counted()
+    session.input_priority = priority = RecordedPriority()
     async with Console(session).run_test(size=(120, 40)) as pilot:
         await wait_for_text(pilot, "Transcript")
         await pilot.pause()
-        priority.said.clear()
+        priority.calls.clear()
         await pilot.press("j")
-        await wait_until(pilot, lambda: "asked" in priority.said, "the question")
-        asked = priority.said.index("asked")
-        await wait_until(pilot, lambda: "answered" in priority.said[asked:], "the answer")
-        priority.said.clear()
+        await wait_until(pilot, lambda: "input_received" in priority.calls, "the input")
+        received = priority.calls.index("input_received")
+        await wait_until(pilot, lambda: "painted" in priority.calls[received:], "the paint")
+        priority.calls.clear()
         await pilot.hover("#steps")
-        assert "asked" not in priority.said
+        assert "input_received" not in priority.calls

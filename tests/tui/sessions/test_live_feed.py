@@ -4,10 +4,9 @@ import asyncio
 import contextlib
 import itertools
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import psutil
 import pytest
@@ -15,7 +14,7 @@ from ulid import ULID
 
 from agentgym_tui.sessions.input_priority import InputPriority
 from agentgym_tui.sessions.live_feed import LiveFeed, batch_age, link_from_state
-from agentgym_tui.state.models import BusLink
+from agentgym_tui.state.data_model import BusLink
 from agentgym_tui.state.run_store import RunStore
 from runner.bus.connection import BusAddress, NatsConnection
 from runner.bus.errors import BusState
@@ -25,28 +24,22 @@ from runner.events.durable import EpisodeStarted, Heartbeat, LiveBatch, LiveItem
 from runner.events.subjects import LIVE_SUBJECTS, DurableNames, live_subject
 from tests.support.console.live_items import token
 from tests.support.episodes import new_id
-from tests.support.nats_server import NatsServer
+from tests.support.nats_server import Bus, NatsServer
 
 BOOT = new_id()
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[NatsServer]:
-    with NatsServer(tmp_path) as server:
-        yield server
-
-
 @asynccontextmanager
-async def fed(
-    connection: NatsConnection, store: RunStore, worked: Callable[[], float] = time.thread_time
+async def feeding(
+    connection: NatsConnection, store: RunStore, cpu_time_s: Callable[[], float] = time.thread_time
 ) -> AsyncIterator[asyncio.Event]:
-    """The event is set at each change of the store."""
+    """Run a live feed; the event is set at each change of the store."""
     changed = asyncio.Event()
     store.on_change = changed.set
     names = DurableNames()
     patterns = [*names.all(), LIVE_SUBJECTS]
     task = asyncio.create_task(
-        LiveFeed(store, InputPriority(), worked).run(connection, patterns, timedelta(hours=1), names)
+        LiveFeed(store, InputPriority(), cpu_time_s).run(connection, patterns, timedelta(hours=1), names)
     )
     try:
         yield changed
@@ -77,20 +70,20 @@ def started(episode_id: str) -> LiveBatch:
     return LiveBatch(node="n1", boot=BOOT, dropped=0, items=[item, Heartbeat(at=datetime.now(UTC))])
 
 
-async def test_what_is_said_reaches_the_store_once(server: NatsServer) -> None:
+async def test_each_message_reaches_the_store_once_across_a_restart(nats_server: NatsServer) -> None:
     store, early, late = RunStore(), new_id(), new_id()
-    async with await NatsConnection.open(BusAddress(server.url), name="test") as connection:
+    async with await NatsConnection.open(BusAddress(nats_server.url), name="test") as connection:
         js = connection.client.jetstream()
         await ensure_streams(js, DurableNames().all())
         subject = live_subject("episode", "n1")
         await js.publish(subject, encode(started(early)))
         await js.publish("agentgym.live.episode.v1.n1", b"\x1b[2J nonsense")
-        async with fed(connection, store) as changed, asyncio.timeout(20):
+        async with feeding(connection, store) as changed, asyncio.timeout(20):
             while early not in store.episodes:
                 changed.clear()
                 await changed.wait()
-            server.restart()
-            async with await NatsConnection.open(BusAddress(server.url), name="again") as other:
+            nats_server.restart()
+            async with await NatsConnection.open(BusAddress(nats_server.url), name="again") as other:
                 js = other.client.jetstream()
                 await ensure_streams(js, DurableNames().all())
                 await js.publish(subject, encode(started(early)))
@@ -103,48 +96,48 @@ async def test_what_is_said_reaches_the_store_once(server: NatsServer) -> None:
     assert store.notices
 
 
-async def test_large_messages_reach_the_store_whole_whoever_reads_them(server: NatsServer) -> None:
+async def test_large_messages_reach_the_store_completely_through_the_decode_worker(bus: Bus) -> None:
     store, before, n_messages = RunStore(), set(psutil.Process().children()), 6
-    async with await NatsConnection.open(BusAddress(server.url), name="test") as connection:
+    async with await NatsConnection.open(BusAddress(bus.url), name="test") as connection:
         js = connection.client.jetstream()
         await ensure_streams(js, DurableNames().all())
         for number in range(n_messages):
             items: list[LiveItem] = [token(seq=number * 1_000 + n, text="so ") for n in range(1_000)]
             batch = LiveBatch(node="n1", boot=BOOT, dropped=0, items=items)
             await js.publish(live_subject("token", "n1"), encode(batch))
-        async with fed(connection, store) as changed, asyncio.timeout(30):
+        async with feeding(connection, store) as changed, asyncio.timeout(30):
             while store.n_items < n_messages * 1_000:
                 changed.clear()
                 await changed.wait()
-            (helper,) = set(psutil.Process().children()) - before
-        await asyncio.to_thread(helper.wait, 10)
+            (worker,) = set(psutil.Process().children()) - before
+        await asyncio.to_thread(worker.wait, 10)
     (episode,) = store.episodes.values()
     assert episode.streaming is not None and episode.streaming.text == "so " * n_messages * 1_000
     assert episode.n_missing == store.n_malformed == 0
 
 
-async def test_a_clock_that_jumps_while_something_is_taken_in_keeps_nothing_waiting(server: NatsServer) -> None:
+async def test_a_jumping_clock_blocks_no_message(bus: Bus) -> None:
     store, ids, hours = RunStore(), [new_id() for _ in range(3)], itertools.count(step=3600.0)
-    async with await NatsConnection.open(BusAddress(server.url), name="test") as connection:
+    async with await NatsConnection.open(BusAddress(bus.url), name="test") as connection:
         js = connection.client.jetstream()
         await ensure_streams(js, DurableNames().all())
-        async with fed(connection, store, lambda: next(hours)) as changed, asyncio.timeout(20):
-            for known in ids:
-                await js.publish(live_subject("episode", "n1"), encode(started(known)))
-                while known not in store.episodes:
+        async with feeding(connection, store, lambda: next(hours)) as changed, asyncio.timeout(20):
+            for episode_id in ids:
+                await js.publish(live_subject("episode", "n1"), encode(started(episode_id)))
+                while episode_id not in store.episodes:
                     changed.clear()
                     await changed.wait()
     assert list(store.episodes) == ids
 
 
 @pytest.mark.parametrize("status", ["connecting", "connected", "stalled", "disconnected"])
-def test_each_state_of_a_connection_is_one_of_the_link(status: str) -> None:
+def test_each_connection_state_maps_to_a_link_state(status: str) -> None:
     state = BusState(status, reason="why")  # type: ignore[arg-type]
     link = link_from_state(state, "nats://x:1")
     assert link == BusLink(status, "why", "nats://x:1")  # type: ignore[arg-type]
 
 
-def test_a_connection_that_is_left_says_nothing_about_the_way() -> None:
+def test_a_closed_connection_changes_no_link() -> None:
     assert link_from_state(BusState("closed", reason="why"), "nats://x:1") is None
 
 

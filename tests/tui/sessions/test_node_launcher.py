@@ -1,11 +1,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -25,27 +23,16 @@ from runner.errors import ConfigError, StoreError
 from runner.node.state_lock import StateLock, is_node_alive
 from tests.support.node_process import clean_environ
 
-TUI = str(Path(sys.executable).with_name("agentgym-tui"))
+CONSOLE = str(Path(sys.executable).with_name("agentgym-tui"))
 
 
-@pytest.fixture
-def data_dir(tmp_path: Path) -> Iterator[Path]:
-    place = tmp_path / "state"
-    yield place
-    if is_node_alive(place) and (known := read_node_file(place)) is not None:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process = psutil.Process(known.pid)
-            process.kill()
-            process.wait(20)
+def state_location(data_dir: Path, **options: str) -> StateLocation:
+    return StateLocator(LaunchOptions(data_dir=str(data_dir), **{"node": "n1", **options}), environ={}).find()
 
 
-def state_location(data_dir: Path, **wanted: str) -> StateLocation:
-    return StateLocator(LaunchOptions(data_dir=str(data_dir), **{"node": "n1", **wanted}), environ={}).find()
-
-
-def command(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+def run_console(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [TUI, *arguments],
+        [CONSOLE, *arguments],
         env=clean_environ(**env),
         capture_output=True,
         text=True,
@@ -56,34 +43,34 @@ def command(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
 
 
 async def test_two_consoles_at_once_share_one_node(data_dir: Path) -> None:
-    place = state_location(data_dir)
-    await asyncio.gather(ensure_node(place, None), ensure_node(place, None))
-    known = read_node_file(data_dir)
-    assert known is not None and known.node == "n1" and is_node_alive(data_dir)
-    await ensure_node(place, None)
-    again = read_node_file(data_dir)
-    assert again is not None and again.boot == known.boot
-    assert "--idle-exit" in psutil.Process(known.pid).cmdline()
+    location = state_location(data_dir)
+    await asyncio.gather(ensure_node(location, None), ensure_node(location, None))
+    first = read_node_file(data_dir)
+    assert first is not None and first.node == "n1" and is_node_alive(data_dir)
+    await ensure_node(location, None)
+    second = read_node_file(data_dir)
+    assert second is not None and second.boot == first.boot
+    assert "--idle-exit" in psutil.Process(first.pid).cmdline()
 
 
 async def test_a_package_named_runner_in_the_working_directory_is_not_started(
     data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "runner").mkdir()
-    (tmp_path / "runner" / "__init__.py").write_text("raise SystemExit('the wrong one')")
-    place = state_location(data_dir)
+    (tmp_path / "runner" / "__init__.py").write_text("raise SystemExit('the wrong package')")
+    location = state_location(data_dir)
     monkeypatch.chdir(tmp_path)
-    await ensure_node(place, None)
+    await ensure_node(location, None)
     assert is_node_alive(data_dir)
 
 
-async def test_a_node_that_ends_at_once_says_its_last(data_dir: Path, tmp_path: Path) -> None:
-    place = state_location(data_dir)
+async def test_the_error_of_a_node_that_fails_to_start_is_reported(data_dir: Path, tmp_path: Path) -> None:
+    location = state_location(data_dir)
     with pytest.raises(NodeStartError, match="missing"):
-        await ensure_node(place, str(tmp_path / "missing.yaml"))
+        await ensure_node(location, str(tmp_path / "missing.yaml"))
 
 
-async def test_a_locked_directory_is_attached_to(data_dir: Path) -> None:
+async def test_a_locked_directory_starts_no_second_node(data_dir: Path) -> None:
     lock = StateLock(data_dir)
     try:
         await ensure_node(state_location(data_dir), None)
@@ -92,28 +79,28 @@ async def test_a_locked_directory_is_attached_to(data_dir: Path) -> None:
         lock.release()
 
 
-async def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+async def test_a_directory_that_cannot_be_created_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(StoreError, match="another folder with --data-dir"):
         await ensure_node(state_location(tmp_path / "file" / "state"), None)
 
 
-def test_the_place_is_found_as_the_runner_finds_it(tmp_path: Path) -> None:
-    finder = StateLocator(LaunchOptions(), environ={"AGENTGYM_DATA_DIR": "here", "AGENTGYM_NODE": "n7"}, cwd=tmp_path)
-    assert (finder.find().data_dir, finder.find().node) == (tmp_path / "here", "n7")
-    assert finder.find() is finder.find()
+def test_the_state_directory_is_located_as_in_the_runner(tmp_path: Path) -> None:
+    locator = StateLocator(LaunchOptions(), environ={"AGENTGYM_DATA_DIR": "here", "AGENTGYM_NODE": "n7"}, cwd=tmp_path)
+    assert (locator.find().data_dir, locator.find().node) == (tmp_path / "here", "n7")
+    assert locator.find() is locator.find()
     with pytest.raises(ConfigError, match="--node"):
         StateLocator(LaunchOptions(node="a b"), environ={}, cwd=tmp_path).find()
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"node": 1}', b"\xff", b"[" * 50_000])
-def test_a_damaged_node_file_is_none(tmp_path: Path, content: bytes) -> None:
+def test_a_damaged_node_file_is_ignored(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "node.json").write_bytes(content)
     assert read_node_file(tmp_path) is None
     assert read_node_file(tmp_path / "nothing") is None
 
 
-def test_the_end_of_a_log_is_short(tmp_path: Path) -> None:
+def test_only_the_last_lines_of_a_log_are_read(tmp_path: Path) -> None:
     log = tmp_path / "log"
     assert read_last_lines(log) == ""
     log.write_bytes(b"x" * 100_000 + b"\n" + b"\n".join(b"line %d\xff" % n for n in range(20)))
@@ -121,9 +108,9 @@ def test_the_end_of_a_log_is_short(tmp_path: Path) -> None:
 
 
 def test_help_and_version_need_no_terminal() -> None:
-    assert command("--version").stdout.startswith("agentgym-tui ")
+    assert run_console("--version").stdout.startswith("agentgym-tui ")
     for arguments in ((), ("--help",), ("launch", "--help"), ("watch", "--help"), ("open", "--help")):
-        done = command(*arguments)
+        done = run_console(*arguments)
         assert (done.returncode, done.stderr) == (0, "") and "usage: agentgym-tui" in done.stdout
 
 
@@ -131,20 +118,20 @@ def test_help_and_version_need_no_terminal() -> None:
     "arguments",
     [("nonsense",), ("open",), ("watch", "--since", "yesterday"), ("launch", "--nats", "x"), ("--data-dir",)],
 )
-def test_misuse_is_said(arguments: tuple[str, ...]) -> None:
-    done = command(*arguments)
+def test_wrong_arguments_print_the_usage(arguments: tuple[str, ...]) -> None:
+    done = run_console(*arguments)
     assert done.returncode == 2 and "usage:" in done.stderr
 
 
 @pytest.mark.parametrize("arguments", [("launch",), ("watch",), ("open", ".")])
-def test_what_is_no_terminal_gets_one_line(arguments: tuple[str, ...], tmp_path: Path) -> None:
-    done = command(*arguments, TERM="xterm", AGENTGYM_DATA_DIR=str(tmp_path / "state"))
+def test_without_a_terminal_one_line_explains_the_error(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    done = run_console(*arguments, TERM="xterm", AGENTGYM_DATA_DIR=str(tmp_path / "state"))
     assert done.returncode == 2 and done.stdout == ""
     assert done.stderr.count("\n") == 1 and "terminal" in done.stderr
     assert not (tmp_path / "state").exists()
 
 
-def test_nothing_slow_is_imported_before_the_first_paint() -> None:
+def test_no_slow_module_is_imported_before_the_first_paint() -> None:
     slow = ("nats", "httpx", "sqlite3", "yaml", "hydra", "ulid", "runner.config", "runner.store")
     code = (
         "import sys; from agentgym_tui import cli; from agentgym_tui.terminal import run as terminal;"
@@ -159,7 +146,7 @@ def test_nothing_slow_is_imported_before_the_first_paint() -> None:
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("30s", 30), ("10m", 600), ("1h", 3600), ("2d", 172_800)])
-def test_history_is_asked_for_in_units(text: str, seconds: int) -> None:
+def test_since_is_parsed_with_its_unit(text: str, seconds: int) -> None:
     ago = cli.parse_since(text)
     assert ago != "all" and ago.total_seconds() == seconds
     assert cli.parse_since("all") == "all"

@@ -1,132 +1,111 @@
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
 import pytest
 from textual.pilot import Pilot
-from textual.widgets import Input
 
-from agentgym_tui.app.console import Console
 from runner.events.codec import encode
-from runner.events.durable import LiveBatch, LiveItem
+from runner.events.live import LiveBatch, LiveItem
 from runner.events.subjects import BATCH_COMPLETED, EPISODE_COMPLETED, LIVE_STREAM
 from runner.subscribe.buffer import RawMessage
 from tests.support.console.fake_session import FakeSession, busy_session
 from tests.support.console.hostile_console import hostile_messages
-from tests.support.console.pilot import wait_for_widget_text
+from tests.support.console.pilot import console_app, wait_for_widget_text
 from tests.support.console.samples import (
     BOOT,
     HOSTILE,
     NODE,
     START,
-    FakeClock,
     batch_completed,
     completed,
     started,
     timestep,
     token,
 )
+from tests.support.console.snapshots import ALL_SIZES, SIZES, RunBefore, SnapCompare, stop_cursor_blink
 
 pytestmark = pytest.mark.usefixtures("utc")
-Compare = Callable[..., bool]
-Before = Callable[[Pilot[None]], Awaitable[None]]
-
-SIZES = pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 50)], ids=lambda size: f"{size[0]}x{size[1]}")
 
 
-def said(second: float, subject: str, payload: bytes, **headers: str) -> RawMessage:
+def message_at(second: float, subject: str, payload: bytes, **headers: str) -> RawMessage:
     at = START + timedelta(seconds=second)
     return RawMessage(subject, headers, payload, LIVE_STREAM, round(second * 10), at)
 
 
-def live(second: float, channel: str, *items: LiveItem) -> RawMessage:
+def live_message(second: float, channel: str, *items: LiveItem) -> RawMessage:
     batch = LiveBatch(node=NODE, boot=BOOT, dropped=0, items=list(items))
-    return said(second, f"agentgym.live.{channel}.v1.{NODE}", encode(batch))
+    return message_at(second, f"agentgym.live.{channel}.v1.{NODE}", encode(batch))
 
 
-def busy() -> FakeSession:
-    """An episode, and somebody else's orders."""
+def busy_bus() -> FakeSession:
+    """A session whose bus carries an episode, foreign subjects and one malformed message."""
     session = busy_session()
     source = {"ce-source": NODE, "ce-time": (START + timedelta(seconds=42)).isoformat()}
     session.fake_events.initial = [
-        live(1, "episode", started(3)),
-        *(live(2 + n, "token", token(3), token(3)) for n in range(20)),
+        live_message(1, "episode", started(3)),
+        *(live_message(2 + n, "token", token(3), token(3)) for n in range(20)),
         *(
-            said(22 + n, f"orders.{('eu', 'us')[n % 2]}.new", b'{"order": %d, "shop": "s%d"}' % (n, n))
+            message_at(22 + n, f"orders.{('eu', 'us')[n % 2]}.new", b'{"order": %d, "shop": "s%d"}' % (n, n))
             for n in range(9)
         ),
-        live(32, "timestep", timestep(3)),
-        said(33, "agentgym.live.span.v1.n7", b"nonsense"),
-        said(40, EPISODE_COMPLETED, encode(completed(3)), **source),
-        said(41, BATCH_COMPLETED, encode(batch_completed()), **source),
+        live_message(32, "timestep", timestep(3)),
+        message_at(33, "agentgym.live.span.v1.n7", b"nonsense"),
+        message_at(40, EPISODE_COMPLETED, encode(completed(3)), **source),
+        message_at(41, BATCH_COMPLETED, encode(batch_completed()), **source),
     ]
     session.store._reducer.n_malformed = 1
     return session
 
 
-def hostile() -> FakeSession:
+def hostile_bus() -> FakeSession:
     session = busy_session()
-    found = [each for each in hostile_messages(HOSTILE) if isinstance(each, RawMessage)]
-    for each in found:
-        each.time = START  # else it is the time of the test
-    session.fake_events.initial = list(found)
+    messages = [item for item in hostile_messages(HOSTILE) if isinstance(item, RawMessage)]
+    for message in messages:
+        message.time = START  # not the time of the test
+    session.fake_events.initial = list(messages)
     return session
 
 
-def empty() -> FakeSession:
-    return busy_session()
+def when_shown(selector: str, *texts: str, keys: tuple[str, ...] = ()) -> RunBefore:
+    """Open the events screen, wait for texts of a widget and press keys."""
 
-
-def after(selector: str, *texts: str, keys: tuple[str, ...] = ()) -> Before:
-    async def go(pilot: Pilot[None]) -> None:
+    async def run_before(pilot: Pilot[None]) -> None:
         await pilot.press("3")
-        for blinking in pilot.app.screen.query(Input):
-            blinking.cursor_blink = False
+        stop_cursor_blink(pilot)
         await wait_for_widget_text(pilot, selector, *texts)
         await pilot.press(*keys)
         await pilot.pause(0.25)
 
-    return go
+    return run_before
 
 
-def app_of(session: FakeSession) -> Console:
-    app = Console(session, now=FakeClock())
-    app.animation_level = "none"
-    return app
-
-
-@SIZES
-def test_a_busy_bus(snap_compare: Compare, size: tuple[int, int]) -> None:
-    before = after("#payload", '"n_episodes": 10')
-    assert snap_compare(app_of(busy()), terminal_size=size, run_before=before)
+@ALL_SIZES
+def test_busy_bus(snap_compare: SnapCompare, size: tuple[int, int]) -> None:
+    before = when_shown("#payload", '"n_episodes": 10')
+    assert snap_compare(console_app(busy_bus()), terminal_size=size, run_before=before)
 
 
 @SIZES
-def test_a_paused_bus_with_its_subjects_and_headers(snap_compare: Compare, size: tuple[int, int]) -> None:
-    before = after("#payload", '"n_episodes": 10', keys=("k", "v", "v", "v", "space", "t"))
-    assert snap_compare(app_of(busy()), terminal_size=size, run_before=before)
+def test_paused_bus_with_subject_tree_and_headers(snap_compare: SnapCompare, size: tuple[int, int]) -> None:
+    before = when_shown("#payload", '"n_episodes": 10', keys=("k", "v", "v", "v", "space", "t"))
+    assert snap_compare(console_app(busy_bus()), terminal_size=size, run_before=before)
 
 
 @SIZES
-def test_bytes_of_hostile_messages(snap_compare: Compare, size: tuple[int, int]) -> None:
-    before = after("#messages", "⚠", keys=("v", "v"))
-    assert snap_compare(app_of(hostile()), terminal_size=size, run_before=before)
+def test_hex_view_of_hostile_messages(snap_compare: SnapCompare, size: tuple[int, int]) -> None:
+    before = when_shown("#messages", "⚠", keys=("v", "v"))
+    assert snap_compare(console_app(hostile_bus()), terminal_size=size, run_before=before)
 
 
 @SIZES
-def test_a_silent_bus(snap_compare: Compare, size: tuple[int, int]) -> None:
-    before = after("#nothing", "No messages yet", keys=("J",))
-    assert snap_compare(app_of(empty()), terminal_size=size, run_before=before)
-
-
-def test_a_busy_bus_on_the_largest_terminal(snap_compare: Compare) -> None:
-    before = after("#payload", '"n_episodes": 10')
-    assert snap_compare(app_of(busy()), terminal_size=(300, 100), run_before=before)
+def test_bus_without_messages(snap_compare: SnapCompare, size: tuple[int, int]) -> None:
+    before = when_shown("#nothing", "No messages yet", keys=("J",))
+    assert snap_compare(console_app(busy_session()), terminal_size=size, run_before=before)
 
 
 @SIZES
-def test_a_sorted_tree_after_parts_were_resized(snap_compare: Compare, size: tuple[int, int]) -> None:
+def test_sorted_subject_tree_with_resized_panes(snap_compare: SnapCompare, size: tuple[int, int]) -> None:
     keys = ("plus", "t", "o", "greater_than_sign", "greater_than_sign")
-    before = after("#payload", '"n_episodes": 10', keys=keys)
-    assert snap_compare(app_of(busy()), terminal_size=size, run_before=before)
+    before = when_shown("#payload", '"n_episodes": 10', keys=keys)
+    assert snap_compare(console_app(busy_bus()), terminal_size=size, run_before=before)

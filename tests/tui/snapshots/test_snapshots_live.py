@@ -1,20 +1,15 @@
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-
 import pytest
 from textual.pilot import Pilot
-from textual.widgets import Input
 
-from agentgym_tui.app.console import Console
 from agentgym_tui.screens.dialogs.hex_dump import HexDumpDialog
 from agentgym_tui.state.run_store import RunStore
 from runner.types import Outcome
 from tests.support.console.fake_session import FakeSession, busy_session, empty_session, error_session
-from tests.support.console.pilot import wait_for_text, wait_until
+from tests.support.console.pilot import console_app, wait_for_text, wait_until
 from tests.support.console.samples import (
     HOSTILE,
-    FakeClock,
     batch_state,
     busy_store,
     completed,
@@ -27,22 +22,13 @@ from tests.support.console.samples import (
     streaming_store,
     timestep,
 )
+from tests.support.console.snapshots import ALL_SIZES, SIZES, RunBefore, SnapCompare, stop_cursor_blink
 
-Compare = Callable[..., bool]
-Before = Callable[[Pilot[None]], Awaitable[None]]
-
-SIZES = pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 50)], ids=lambda size: f"{size[0]}x{size[1]}")
 REPLY = "The letters c and e are in the word, but not where you put them. That leaves fewer guesses. " * 2
 
 
-def app_of(session: FakeSession) -> Console:
-    app = Console(session, now=FakeClock())
-    app.animation_level = "none"
-    return app
-
-
 def full_store() -> RunStore:
-    """An episode of seven steps with its trace, after sixty others."""
+    """Return a store with a running episode of seven steps, its trace, and sixty finished episodes."""
     store = busy_store()
     for n in range(10, 70):
         success = n % 3 > 0
@@ -62,10 +48,10 @@ def full_store() -> RunStore:
     return store
 
 
-def after(*keys: str, see: tuple[str, ...]) -> Before:
-    """Press keys, once the screen and once what they lead to is there."""
+def after_keys(*keys: str, texts: tuple[str, ...]) -> RunBefore:
+    """Wait for the panes, press keys and wait for texts."""
 
-    async def go(pilot: Pilot[None]) -> None:
+    async def run_before(pilot: Pilot[None]) -> None:
         await wait_until(
             pilot, lambda: bool(pilot.app.screen.query("#steps")) and pilot.app.focused is not None, "the panes"
         )
@@ -73,99 +59,95 @@ def after(*keys: str, see: tuple[str, ...]) -> Before:
         for key in keys:
             await pilot.press(key)
             await pilot.pause()
-        for blinking in pilot.app.screen.query(Input):
-            blinking.cursor_blink = False
-        await wait_for_text(pilot, *see)
+        stop_cursor_blink(pilot)
+        await wait_for_text(pilot, *texts)
         await pilot.pause()
 
-    return go
+    return run_before
 
 
 @SIZES
-def test_live_empty(snap_compare: Compare, size: tuple[int, int]) -> None:
-    before = after(see=("Nothing is running yet", "not installed"))
-    assert snap_compare(app_of(empty_session()), terminal_size=size, run_before=before)
+def test_live_empty(snap_compare: SnapCompare, size: tuple[int, int]) -> None:
+    before = after_keys(texts=("Nothing is running yet", "not installed"))
+    assert snap_compare(console_app(empty_session()), terminal_size=size, run_before=before)
 
 
 @SIZES
-def test_live_before_there_is_a_node(snap_compare: Compare, size: tuple[int, int]) -> None:
-    before = after(see=("Nothing is running yet", "no broker"))
-    assert snap_compare(app_of(FakeSession(RunStore())), terminal_size=size, run_before=before)
+def test_live_without_a_node(snap_compare: SnapCompare, size: tuple[int, int]) -> None:
+    before = after_keys(texts=("Nothing is running yet", "no broker"))
+    assert snap_compare(console_app(FakeSession(RunStore())), terminal_size=size, run_before=before)
 
 
-@SIZES
-def test_live_busy(snap_compare: Compare, size: tuple[int, int]) -> None:
-    before = after("tab", see=("task 3", "guess 6", "following", "3/10"))
-    assert snap_compare(app_of(FakeSession(full_store())), terminal_size=size, run_before=before)
+@ALL_SIZES
+def test_live_busy(snap_compare: SnapCompare, size: tuple[int, int]) -> None:
+    before = after_keys("tab", texts=("task 3", "guess 6", "following", "3/10"))
+    assert snap_compare(console_app(FakeSession(full_store())), terminal_size=size, run_before=before)
 
 
 @SIZES
 @pytest.mark.parametrize("fallback", [False, True], ids=["streaming", "fallback"])
-def test_live_while_a_model_answers(snap_compare: Compare, size: tuple[int, int], fallback: bool) -> None:
-    see = ("↷ ollama · ≈ 18 tokens/s", "guess") if fallback else ("gateway · ≈ 18 tokens/s", "guess")
-    before = after("tab", see=see)
-    assert snap_compare(app_of(FakeSession(streaming_store(fallback=fallback))), terminal_size=size, run_before=before)
+def test_live_while_a_model_streams(snap_compare: SnapCompare, size: tuple[int, int], fallback: bool) -> None:
+    texts = ("↷ ollama · ≈ 18 tokens/s", "guess") if fallback else ("gateway · ≈ 18 tokens/s", "guess")
+    before = after_keys("tab", texts=texts)
+    assert snap_compare(
+        console_app(FakeSession(streaming_store(fallback=fallback))), terminal_size=size, run_before=before
+    )
 
 
 @SIZES
-def test_live_with_a_step_that_another_endpoint_answered(snap_compare: Compare, size: tuple[int, int]) -> None:
-    before = after("tab", "k", see=("not following (G)", "step 1"))
-    assert snap_compare(app_of(FakeSession(streaming_store(fallback=True))), terminal_size=size, run_before=before)
-
-
-def test_live_on_the_largest_terminal(snap_compare: Compare) -> None:
-    before = after(see=("task 3", "guess 6", "following", "3/10"))
-    assert snap_compare(app_of(FakeSession(full_store())), terminal_size=(300, 100), run_before=before)
+def test_live_with_a_step_from_the_fallback_endpoint(snap_compare: SnapCompare, size: tuple[int, int]) -> None:
+    before = after_keys("tab", "k", texts=("not following (G)", "step 1"))
+    assert snap_compare(console_app(FakeSession(streaming_store(fallback=True))), terminal_size=size, run_before=before)
 
 
 @SIZES
-def test_live_after_panes_were_resized(snap_compare: Compare, size: tuple[int, int]) -> None:
-    before = after("tab", "plus", "plus", "plus", see=("task 3", "▌"))
-    assert snap_compare(app_of(FakeSession(full_store())), terminal_size=size, run_before=before)
+def test_live_with_resized_panes(snap_compare: SnapCompare, size: tuple[int, int]) -> None:
+    before = after_keys("tab", "plus", "plus", "plus", texts=("task 3", "▌"))
+    assert snap_compare(console_app(FakeSession(full_store())), terminal_size=size, run_before=before)
 
 
 @SIZES
-def test_live_with_an_older_step(snap_compare: Compare, size: tuple[int, int]) -> None:
-    before = after("tab", "k", "k", see=("not following (G)", "step 4"))
-    assert snap_compare(app_of(FakeSession(full_store())), terminal_size=size, run_before=before)
+def test_live_with_an_earlier_step(snap_compare: SnapCompare, size: tuple[int, int]) -> None:
+    before = after_keys("tab", "k", "k", texts=("not following (G)", "step 4"))
+    assert snap_compare(console_app(FakeSession(full_store())), terminal_size=size, run_before=before)
 
 
 @SIZES
 @pytest.mark.parametrize("n_views", [1, 2], ids=["trace", "rewards"])
-def test_live_other_views(snap_compare: Compare, size: tuple[int, int], n_views: int) -> None:
-    before = after(*["v"] * n_views, see=(("", "▌Trace", "▌Rewards")[n_views],))
-    assert snap_compare(app_of(FakeSession(full_store())), terminal_size=size, run_before=before)
+def test_live_trace_and_rewards(snap_compare: SnapCompare, size: tuple[int, int], n_views: int) -> None:
+    before = after_keys(*["v"] * n_views, texts=(("", "▌Trace", "▌Rewards")[n_views],))
+    assert snap_compare(console_app(FakeSession(full_store())), terminal_size=size, run_before=before)
 
 
 @SIZES
-def test_live_zoomed(snap_compare: Compare, size: tuple[int, int]) -> None:
-    before = after("v", "z", see=("▌Trace", "env.step"))
-    assert snap_compare(app_of(FakeSession(full_store())), terminal_size=size, run_before=before)
+def test_live_with_a_zoomed_pane(snap_compare: SnapCompare, size: tuple[int, int]) -> None:
+    before = after_keys("v", "z", texts=("▌Trace", "env.step"))
+    assert snap_compare(console_app(FakeSession(full_store())), terminal_size=size, run_before=before)
 
 
 @SIZES
-def test_live_when_the_node_is_lost(snap_compare: Compare, size: tuple[int, int]) -> None:
-    before = after(see=("✗ disconnected", "connection refused", "✗ node lost"))
-    assert snap_compare(app_of(error_session()), terminal_size=size, run_before=before)
+def test_live_with_a_lost_node(snap_compare: SnapCompare, size: tuple[int, int]) -> None:
+    before = after_keys(texts=("✗ disconnected", "connection refused", "✗ node lost"))
+    assert snap_compare(console_app(error_session()), terminal_size=size, run_before=before)
 
 
 @SIZES
-def test_live_with_hostile_text(snap_compare: Compare, size: tuple[int, int]) -> None:
+def test_live_with_hostile_text(snap_compare: SnapCompare, size: tuple[int, int]) -> None:
     session = FakeSession(hostile_store())
     session.title = HOSTILE
-    before = after(see=("␛[2J", "unsafe bytes"))
-    assert snap_compare(app_of(session), terminal_size=size, run_before=before)
+    before = after_keys(texts=("␛[2J", "unsafe bytes"))
+    assert snap_compare(console_app(session), terminal_size=size, run_before=before)
 
 
 @SIZES
-def test_the_form(snap_compare: Compare, size: tuple[int, int]) -> None:
-    before = after("R", "space", "tab", "tab", "tab", "0", see=("✗ at least 1", "✗ choose one"))
-    assert snap_compare(app_of(empty_session()), terminal_size=size, run_before=before)
+def test_run_form(snap_compare: SnapCompare, size: tuple[int, int]) -> None:
+    before = after_keys("R", "space", "tab", "tab", "tab", "0", texts=("✗ at least 1", "✗ choose one"))
+    assert snap_compare(console_app(empty_session()), terminal_size=size, run_before=before)
 
 
 @SIZES
 @pytest.mark.parametrize(
-    ("key", "see"),
+    ("key", "text"),
     [
         ("b", "everything"),
         ("q", "remaining"),
@@ -175,21 +157,21 @@ def test_the_form(snap_compare: Compare, size: tuple[int, int]) -> None:
     ],
     ids=["battery", "quit", "cancel", "help", "palette"],
 )
-def test_dialogs(snap_compare: Compare, size: tuple[int, int], key: str, see: str) -> None:
+def test_dialogs(snap_compare: SnapCompare, size: tuple[int, int], key: str, text: str) -> None:
     session = busy_session()
     battery = [batch_state(0, battery_id="battery"), batch_state(1, "queued", battery_id="battery", n_planned=0)]
     session.store.apply_list(node_list(*battery))
-    assert snap_compare(app_of(session), terminal_size=size, run_before=after(key, see=(see,)))
+    assert snap_compare(console_app(session), terminal_size=size, run_before=after_keys(key, texts=(text,)))
 
 
 @SIZES
-def test_bytes(snap_compare: Compare, size: tuple[int, int]) -> None:
-    app = app_of(busy_session())
+def test_hex_dump(snap_compare: SnapCompare, size: tuple[int, int]) -> None:
+    app = console_app(busy_session())
 
-    async def go(pilot: Pilot[None]) -> None:
+    async def run_before(pilot: Pilot[None]) -> None:
         await wait_for_text(pilot, "task 3")
         app.push_screen(HexDumpDialog(HOSTILE))
         await wait_for_text(pilot, "0000", "esc closes")
         await pilot.pause()
 
-    assert snap_compare(app, terminal_size=size, run_before=go)
+    assert snap_compare(app, terminal_size=size, run_before=run_before)

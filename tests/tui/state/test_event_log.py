@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentgym_tui.state.clock_skew import MAX_SENDERS, ClockSkewEstimator
 from agentgym_tui.state.event_log import (
     MAX_HEADER_BYTES,
     MAX_PAYLOAD_BYTES,
@@ -16,20 +15,9 @@ from agentgym_tui.state.event_log import (
     LogNotice,
     merge_by_time,
 )
-from agentgym_tui.state.event_query import ALL_SUBJECTS, parse_patterns, parse_start, resolve_start
-from agentgym_tui.state.subject_tree import (
-    AUTO_OPEN_MAX,
-    MAX_OVERFLOW_GROUPS,
-    MAX_SUBJECT_CHARS,
-    MAX_SUBJECTS,
-    SubjectOrder,
-    SubjectTree,
-)
-from runner.events.codec import encode
-from runner.events.live import LiveBatch
 from runner.subscribe.buffer import RawMessage
 from runner.subscribe.messages import Notice
-from tests.support.console.samples import HOSTILE, START, heartbeat
+from tests.support.console.samples import HOSTILE, START
 
 pytestmark = pytest.mark.usefixtures("utc")
 NOW = datetime(2026, 3, 4, 12, 0, 0, tzinfo=UTC)
@@ -45,9 +33,6 @@ def messages(log: EventLog) -> list[EventMessage]:
 
 def sequences(log: EventLog) -> list[int | None]:
     return [message.sequence for message in messages(log)]
-
-
-# The log.
 
 
 def test_entries_keep_their_order_and_are_not_decoded() -> None:
@@ -160,9 +145,6 @@ def content(entry: LogEntry) -> tuple[object, ...]:
     return (entry.number, entry.text) if isinstance(entry, LogNotice) else (entry.number, entry.subject, entry.payload)
 
 
-# Merging of several streams.
-
-
 def stream_messages(stream: str, *numbers: int) -> list[RawMessage]:
     return [RawMessage(f"{stream}.{n}", {}, b"", stream, n, START + timedelta(seconds=n)) for n in numbers]
 
@@ -179,196 +161,3 @@ def test_streams_are_merged_by_time_without_reordering_a_stream() -> None:
     ]
     merged = [each.subject if isinstance(each, RawMessage) else each.kind for each in merge_by_time(items)]
     assert merged == ["a.1", "b.3", "a.4", "a.2", "b.5", "core", "gap", "a.3", "b.6"]
-
-
-# The tree of subjects.
-
-
-def test_a_branch_counts_the_messages_below_it() -> None:
-    tree = SubjectTree()
-    for subject in ("b", "a.x.1", "a.x.2", "a.x.2", "a.x", "a.y"):
-        tree.add(subject)
-    assert [(row.path, row.depth, row.n, row.n_children, row.is_subject) for row in tree.rows()] == [
-        ("a", 0, 5, 2, False),
-        ("a.x", 1, 4, 2, True),
-        ("a.x.1", 2, 1, 0, True),
-        ("a.x.2", 2, 2, 0, True),
-        ("a.y", 1, 1, 0, True),
-        ("b", 0, 1, 0, True),
-    ]
-    assert [row.patterns for row in tree.rows()][:3] == [("a.>",), ("a.x", "a.x.>"), ("a.x.1",)]
-
-
-@pytest.mark.parametrize(
-    ("by", "descending", "paths"),
-    [
-        ("subject", False, ["a", "a.x", "a.y", "b", "c"]),
-        ("subject", True, ["c", "b", "a", "a.y", "a.x"]),
-        ("count", True, ["a", "a.y", "a.x", "b", "c"]),
-        ("count", False, ["b", "c", "a", "a.x", "a.y"]),
-        ("rate", True, ["c", "a", "a.x", "a.y", "b"]),
-    ],
-)
-def test_a_tree_is_sorted_within_each_branch(by: SubjectOrder, descending: bool, paths: list[str]) -> None:
-    tree = SubjectTree()
-    for subject in ("a.x", "a.y", "a.y", "b"):
-        tree.add(subject)
-    tree.tick(1.0)
-    tree.add("c")
-    tree.tick(2.0)
-    assert [row.path for row in tree.rows(by, descending=descending)] == paths
-
-
-def test_large_branches_are_closed_until_they_are_opened() -> None:
-    tree = SubjectTree()
-    for n in range(AUTO_OPEN_MAX + 1):
-        tree.add(f"orders.{n}")
-    assert [row.word for row in tree.rows()] == ["orders"] and not tree.rows()[0].is_open
-    tree.toggle("orders")
-    assert len(tree.rows()) == AUTO_OPEN_MAX + 2
-    tree.toggle("orders")
-    assert len(tree.rows()) == 1
-
-
-def test_rates_are_per_second_and_fall_to_zero() -> None:
-    tree = SubjectTree()
-    tree.tick(10.0)
-    for _ in range(6):
-        tree.add("a.b")
-    tree.add("c")
-    tree.tick(12.0)
-    assert tree.rate == 3.5 and [row.rate for row in tree.rows()] == [3.0, 3.0, 0.5]
-    tree.tick(12.0)
-    assert tree.rate == 3.5
-    tree.tick(13.0)
-    assert tree.rate == 0.0
-    tree.reset_counts()
-    assert [(row.word, row.n) for row in tree.rows()] == [("a", 0), ("b", 0), ("c", 0)]
-
-
-def test_subjects_beyond_the_limit_are_counted_together() -> None:
-    tree = SubjectTree()
-    for n in range(MAX_SUBJECTS + 10):
-        tree.add(f"inbox.{n}")
-    deep = ".".join("x" * 3_000)
-    assert len(tree.add(deep)) == MAX_SUBJECT_CHARS
-    assert len(tree) == MAX_SUBJECTS and tree.n_others == 0
-    assert [(row.word, row.n, row.is_truncated, row.patterns) for row in tree.rows()] == [
-        ("inbox", MAX_SUBJECTS + 10, True, ("inbox.>",)),
-        ("x", 1, True, ("x", "x.>")),
-    ]
-    for n in range(MAX_OVERFLOW_GROUPS + 10):
-        tree.add(f"{n}.a")
-    assert tree.n_others == 12 and len(tree.rows()) == MAX_OVERFLOW_GROUPS
-    tree.tick(1.0)
-    tree.add("inbox.new")
-    tree.tick(2.0)
-    assert tree.rate == 1.0 and next(row for row in tree.rows() if row.word == "inbox").rate == 1.0
-    tree.reset_counts()
-    assert tree.n_others == 0 and {row.n for row in tree.rows()} == {0}
-
-
-# Clock skew.
-
-
-def timed_message(offset_s: float, source: str = "n", **fields: str) -> RawMessage:
-    at = (START + timedelta(seconds=offset_s)).isoformat()
-    return RawMessage("s", {"ce-time": at, "ce-source": source, **fields}, b"", "S", 1, START)
-
-
-def test_the_fastest_message_sets_the_skew_of_a_sender_and_the_largest_skew_comes_first() -> None:
-    clocks = ClockSkewEstimator()
-    for offset in (-30.0, -0.5, -4.0):
-        clocks.sample([timed_message(offset)])
-    clocks.sample([timed_message(3.5, "ahead"), RawMessage("no.time", {}, b"")])
-    assert [tuple(skew) for skew in clocks.skews] == [("ahead", 3.5), ("n", -0.5)]
-
-
-@pytest.mark.parametrize("n", [2, 3, 7])
-def test_every_sender_of_a_batch_is_sampled_in_turn(n: int) -> None:
-    clocks = ClockSkewEstimator()
-    for _ in range(3 * n):
-        clocks.sample([timed_message(float(offset), f"n{offset}") for offset in range(n)])
-    assert {skew.sender for skew in clocks.skews} == {f"n{offset}" for offset in range(n)}
-
-
-def test_live_batches_are_sampled() -> None:
-    clocks, batch = ClockSkewEstimator(), LiveBatch(node="pmoves-4090", boot="b", dropped=0, items=[heartbeat()])
-    payload = encode(batch)
-    clocks.sample([RawMessage("agentgym.live.health.v1.n", {}, payload, "L", 1, START - timedelta(seconds=2))])
-    assert [tuple(skew) for skew in clocks.skews] == [("pmoves-4090", 2.0)]
-
-
-@pytest.mark.parametrize("time_text", ["", "yesterday", "2026-03-04T05:06:07", "9999-12-31T23:59:59-23:00", HOSTILE])
-def test_invalid_times_are_ignored(time_text: str) -> None:
-    clocks = ClockSkewEstimator()
-    clocks.sample([RawMessage("s", {"ce-time": time_text, "ce-source": "n"}, b"", "S", 1, START)])
-    clocks.sample([RawMessage("agentgym.live.x", {}, b"[" * 100_000, "S", 1, START)])
-    assert clocks.skews == [] or time_text.startswith("9999")
-
-
-def test_the_number_of_senders_is_bounded() -> None:
-    clocks = ClockSkewEstimator()
-    for n in range(MAX_SENDERS + 5):
-        clocks.sample([timed_message(1.0, f"n{n}")])
-    assert len(clocks.skews) == MAX_SENDERS
-
-
-# User input.
-
-
-@pytest.mark.parametrize(
-    ("text", "start"),
-    [
-        ("all", "all"),
-        (" now ", "now"),
-        ("1234", 1234),
-        ("#7", 7),
-        ("10m", NOW - timedelta(minutes=10)),
-        ("2d", NOW - timedelta(days=2)),
-        ("11:30", NOW - timedelta(minutes=30)),
-        ("11:59:30", NOW - timedelta(seconds=30)),
-        ("12:30", NOW - timedelta(hours=23, minutes=30)),
-        ("2026-03-04 11:00", NOW - timedelta(hours=1)),
-        ("2026-03-04T13:00:00+02:00", NOW - timedelta(hours=1)),
-        ("", None),
-        ("25:00", None),
-        ("yesterday", None),
-        ("-1", None),
-        ("9" * 50, None),
-        ("0001-01-01T00:00:00+23:00", None),
-    ],
-)
-def test_a_start_of_the_history_is_parsed(text: str, start: object) -> None:
-    assert parse_start(text, NOW) == start
-
-
-@given(st.text(max_size=30) | st.from_regex(r"[0-9:smhd#. -]{0,20}", fullmatch=True))
-@settings(max_examples=200, deadline=None)
-def test_any_text_parses_to_a_usable_start_or_none(text: str) -> None:
-    start = parse_start(text, NOW)
-    if start is not None:
-        since = resolve_start(start, NOW)
-        assert isinstance(since, str | int) or since >= timedelta()
-
-
-def test_a_start_in_the_future_begins_now() -> None:
-    assert resolve_start(NOW + timedelta(days=1), NOW) == timedelta()
-    assert resolve_start(NOW - timedelta(days=1), NOW) == timedelta(days=1)
-
-
-@pytest.mark.parametrize(
-    ("text", "patterns"),
-    [
-        ("", ALL_SUBJECTS),
-        ("a.>", ("a.>",)),
-        ("a.*.c, b", ("a.*.c", "b")),
-        ("a..b", None),
-        ("a.>.b", None),
-        ("a>", None),
-        ("x" * 300, None),
-        (" ".join(f"s{n}" for n in range(50)), None),
-    ],
-)
-def test_subject_patterns_are_parsed(text: str, patterns: tuple[str, ...] | None) -> None:
-    assert parse_patterns(text) == patterns

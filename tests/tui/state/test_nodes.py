@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from agentgym_tui.state.models import BusLink, BusLinkStatus
+from agentgym_tui.state.data_model import BusLink, BusLinkStatus
 from agentgym_tui.state.run_store import RunStore
 from runner.events.live import EpisodePaused, EpisodeResumed
 from runner.subscribe.messages import Notice

@@ -1,19 +1,14 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any
 
-import msgspec
-
-from agentgym_tui.state.models import BusLink, Episode
+from agentgym_tui.state.data_model import BusLink
 from agentgym_tui.state.normalize import ulid_prefix, ulid_time
 from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.state.steps import episode_size
-from agentgym_tui.state.streaming_answer import MAX_ARGUMENT_CHARS, MAX_CALLS, MAX_FAILURES, MAX_STREAMED_CHARS
 from runner.events.decoded import RawRow
-from runner.events.live import TokenText
 from runner.subscribe.messages import BusMessage, Notice
-from runner.types import Outcome, Tokens
+from runner.types import Outcome
 from tests.support.console.samples import (
     NODE,
     PROFILE,
@@ -32,9 +27,7 @@ from tests.support.console.samples import (
     heartbeat,
     hostile_episode,
     live,
-    model_health,
     node_list,
-    progress,
     row,
     span,
     span_closed,
@@ -43,10 +36,6 @@ from tests.support.console.samples import (
     timestep,
     token,
 )
-
-
-def streamed_text(played: Episode) -> str:
-    return played.streaming.text if played.streaming is not None else ""
 
 
 def test_an_episode_end_before_its_steps_loses_no_step(run_store: RunStore) -> None:
@@ -64,7 +53,9 @@ def test_an_episode_is_assembled_from_its_items(run_store: RunStore) -> None:
     played = run_store.episodes[episode_id(0)]
     assert (played.env, played.agent, played.node) == ("Wordle", "oracle", NODE)
     assert [s.index for s in played.steps] == [0, 1, 2]
-    assert (played.rounds, played.reward, played.tokens.prompt, streamed_text(played)) == (3, 0.75, 360, "I think")
+    assert (played.rounds, played.reward, played.tokens.prompt) == (3, 0.75, 360)
+    answer = played.streaming
+    assert answer is not None and answer.text == "I think"
     assert played.reset_observation == [{"role": "user", "content": "observation 0"}]
     assert run_store.running_episodes() == [played]
     run_store.apply_events([live(ended(0, 6))])
@@ -106,136 +97,6 @@ def test_steps_from_a_file_take_precedence_over_clipped_live_steps(run_store: Ru
     reversed_order.apply_events([live(started(0), timestep(0, 0, left_out=7))])
     assert reversed_order.episodes[episode_id(0)].steps[0].left_out == 0
     assert reversed_order.episodes[episode_id(0)].n_missing == 0
-
-
-def test_the_text_of_a_failed_endpoint_is_discarded(run_store: RunStore) -> None:
-    restart = msgspec.structs.replace(token(0, 2, "", 0), restart=True)
-    run_store.apply_events([live(started(0), token(0, 1, "half an ans"), restart)])
-    assert streamed_text(run_store.episodes[episode_id(0)]) == ""
-    run_store.apply_events([live(token(0, 3, "whole", 0))])
-    assert streamed_text(run_store.episodes[episode_id(0)]) == "whole"
-
-
-def test_reasoning_text_and_tool_calls_are_assembled_separately(run_store: RunStore) -> None:
-    later = START + timedelta(seconds=2)
-    run_store.apply_events([live(started(0), token(0, 1, "", endpoint="gateway", model="m"))])
-    run_store.apply_events(
-        [live(token(0, 2, "so ", part="reasoning", n=4, ttft_s=0.5), token(0, 3, "on", part="reasoning", n=1))]
-    )
-    calls = [token(0, 5, "", part="call", tool="guess", n=1), token(0, 6, '{"a"', part="call", tool="guess", n=2)]
-    other = token(0, 7, "{}", part="call", call=1, tool="look", n=3, at=later)
-    run_store.apply_events([live(token(0, 4, "I go", n=2), *calls, other)])
-    answer = run_store.episodes[episode_id(0)].streaming
-    assert answer is not None
-    assert (answer.endpoint, answer.model, answer.reasoning, answer.text) == ("gateway", "m", "so on", "I go")
-    assert [(call.tool, call.arguments) for call in answer.calls] == [("guess", '{"a"'), ("look", "{}")]
-    assert (answer.ttft_s, answer.n_tokens, answer.tokens_per_s) == (0.5, 13, 4.5)
-    run_store.apply_events([live(timestep(0, 0, seq=8))])
-    assert run_store.episodes[episode_id(0)].streaming is None
-
-
-def test_a_streaming_answer_is_bounded(run_store: RunStore) -> None:
-    long = "x" * 50_000
-    parts: list[dict[str, Any]] = [{}, {"part": "reasoning"}, *({"part": "call", "call": n % 40} for n in range(80))]
-    run_store.apply_events([live(started(0), *(token(0, seq, long, **part) for seq, part in enumerate(parts * 2, 1)))])
-    run_store.apply_events([live(*(token(0, 200 + n, "", failure=long) for n in range(50)))])
-    answer = run_store.episodes[episode_id(0)].streaming
-    assert answer is not None
-    assert max(len(answer.text), len(answer.reasoning)) == MAX_STREAMED_CHARS
-    assert len(answer.calls) == MAX_CALLS
-    assert {len(call.arguments) for call in answer.calls} == {MAX_ARGUMENT_CHARS}
-    assert answer.n_text_dropped == answer.n_reasoning_dropped == 2 * len(long) - MAX_STREAMED_CHARS
-    assert {call.n_dropped for call in answer.calls} == {4 * len(long) - MAX_ARGUMENT_CHARS}
-    assert len(answer.failures) == MAX_FAILURES
-
-
-def endpoint_answers(store: RunStore) -> bool:
-    return store.endpoints["gateway"].is_answering
-
-
-def failover_tokens(seq: int, step: int = 0) -> list[TokenText]:
-    """The gateway fails in the middle of an answer, and the next endpoint takes over."""
-    failure = "gateway: the connection broke"
-    return [
-        token(0, seq, "", step, endpoint="gateway"),
-        token(0, seq + 1, "half an ans", step),
-        token(0, seq + 2, "", step, failure=failure, restart=True),
-        token(0, seq + 3, "", step, endpoint="ollama"),
-    ]
-
-
-def test_a_failover_is_reported_immediately_and_only_once(run_store: RunStore) -> None:
-    run_store.apply_events(
-        [live(model_health("gateway", "up", None), model_health("ollama", "up", None), started(0), *failover_tokens(1))]
-    )
-    answer = run_store.episodes[episode_id(0)].streaming
-    assert answer is not None
-    assert (answer.text, answer.endpoint, answer.failures) == ("", "ollama", ("gateway: the connection broke",))
-    (failover,) = run_store.failovers
-    assert (failover.env, failover.failed, failover.reason, failover.endpoint) == (
-        "Wordle",
-        ("gateway",),
-        "the connection broke",
-        "ollama",
-    )
-    assert [endpoint.is_answering for endpoint in run_store.endpoints.values()] == [False, True]
-    run_store.apply_events([live(timestep(0, 0, seq=5, endpoint="ollama", warnings=["gateway: the connection broke"]))])
-    run_store.apply_events([live(*failover_tokens(6, 1))])
-    assert (len(run_store.failovers), run_store.n_failovers) == (1, 1)
-    run_store.apply_events([live(timestep(0, 1, seq=10, endpoint="gateway"))])
-    assert [(each.failed, each.endpoint) for each in run_store.failovers] == [(("gateway",), "ollama"), ((), "gateway")]
-    assert run_store.endpoints["gateway"].is_answering
-    assert run_store.episodes[episode_id(0)].fallback == "ollama"
-
-
-def test_a_retry_on_the_first_endpoint_is_no_fallback(run_store: RunStore) -> None:
-    failures = [token(0, n, "", failure=f"{name}: HTTP 500") for n, name in ((1, "gateway"), (3, "ollama"))]
-    run_store.apply_events([live(started(0), failures[0], token(0, 2, "", endpoint="ollama"), failures[1])])
-    run_store.apply_events([live(token(0, 4, "", endpoint="gateway"))])
-    answer = run_store.episodes[episode_id(0)].streaming
-    assert answer is not None
-    assert answer.skipped_endpoints == []
-    assert [each.endpoint for each in run_store.failovers] == ["ollama"]
-    warnings = ["gateway: HTTP 500", "ollama: HTTP 500"]
-    run_store.apply_events([live(timestep(0, 0, seq=5, endpoint="gateway", warnings=warnings))])
-    assert run_store.episodes[episode_id(0)].fallback is None
-    assert [each.endpoint for each in run_store.failovers] == ["ollama", "gateway"]
-    run_store.apply_events([live(timestep(0, 1, seq=6, endpoint="ollama", warnings=warnings))])
-    assert run_store.episodes[episode_id(0)].fallback == "ollama"
-
-
-def test_an_endpoint_in_cooldown_is_not_answering_until_its_health_is_up(run_store: RunStore) -> None:
-    run_store.apply_events([live(model_health("gateway", "up", None, rest_s=27.0))])
-    assert endpoint_answers(run_store) is False
-    run_store.apply_events([live(model_health("gateway", "up", None))])
-    assert endpoint_answers(run_store) is True
-    run_store.apply_events([live(started(0), token(0, 1, "", failure="gateway: HTTP 500"))])
-    assert run_store.endpoints["gateway"].failure == "HTTP 500"
-    run_store.apply_events([live(model_health("gateway", "up", None))])
-    assert run_store.endpoints["gateway"].failure is None
-
-
-def test_the_usage_of_a_batch_adds_finished_and_running_episodes(run_store: RunStore) -> None:
-    usage: dict[str, Any] = {"tokens": Tokens(100, 10), "cost": 0.5}
-    run_store.apply_events(
-        [live(*episode_items(0)), live(started(1), timestep(1, 0, **usage), timestep(1, 1, **usage))]
-    )
-    batch = run_store.batches[batch_id(0)]
-    assert run_store.usage_of(batch) == (
-        Tokens(560, 110),
-        1.0,
-    )  # a node that sends no totals: the sum of the known episodes
-    run_store.apply_events([live(progress(0, tokens=Tokens(5_000, 500), cost=2.0))])
-    assert run_store.usage_of(batch) == (Tokens(5_200, 520), 3.0)
-    run_store.apply_events([live(ended(1, 3))])
-    assert run_store.usage_of(batch) == (Tokens(5_000, 500), 2.0)
-
-
-def test_text_of_a_finished_step_is_not_shown(run_store: RunStore) -> None:
-    run_store.apply_events([live(started(0), timestep(0, 0), token(0, 2, "old", 0))])
-    assert streamed_text(run_store.episodes[episode_id(0)]) == ""
-    run_store.apply_events([live(token(0, 3, "one", 1), token(0, 4, "two", 2))])
-    assert streamed_text(run_store.episodes[episode_id(0)]) == "two"
 
 
 def test_durable_and_live_events_arrive_in_any_order(run_store: RunStore) -> None:

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from agentgym_tui.commands.keymap import Keymap
+from agentgym_tui.presenters.answering_endpoint import failover_text
 from agentgym_tui.presenters.cells import Cell, Line
 from agentgym_tui.presenters.environment_rows import EnvironmentRows
-from agentgym_tui.presenters.model_answer import failover_text
 from agentgym_tui.presenters.pane_titles import transcript_title
 from agentgym_tui.presenters.reward_plot import reward_lines
 from agentgym_tui.presenters.status_line import episode_line, progress_line, status_line, status_lines
@@ -18,11 +18,11 @@ from agentgym_tui.presenters.step_rows import StepRows
 from agentgym_tui.presenters.transcript import step_blocks
 from agentgym_tui.presenters.welcome import welcome_lines
 from agentgym_tui.safe_text import has_unsafe_chars
+from agentgym_tui.state.data_model import Episode
 from agentgym_tui.state.endpoints import MAX_ENDPOINTS
+from agentgym_tui.state.environment_rewards import N_POINTS
 from agentgym_tui.state.environments import MAX_ENVS
-from agentgym_tui.state.models import Episode
 from agentgym_tui.state.notices import MAX_NOTICES
-from agentgym_tui.state.rewards import N_POINTS
 from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.state.steps import episode_size
 from runner.events.control import NodeHealth, NodeList

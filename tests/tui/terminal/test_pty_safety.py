@@ -1,4 +1,4 @@
-"""Hostile text in every field, on every screen, in a real terminal: not one byte of it gets there as it is."""
+"""Hostile text in every field on every screen: none of its control characters reaches a real terminal."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from runner.events import subjects
 from runner.events.live import LiveItem
 from runner.store import EpisodeStore, open_index
 from tests.support.command import REPOSITORY
+from tests.support.console.launch import CONSOLE
 from tests.support.console.samples import (
     HOSTILE,
     batch_completed,
@@ -37,134 +37,106 @@ from tests.support.console.samples import (
     timestep,
     token,
 )
+from tests.support.console.terminal_walk import check_output, terminate_and_check, walk
 from tests.support.episodes import RecordedEpisode, as_json
 from tests.support.escapes import CLIPBOARD, foreign_escapes
-from tests.support.nats_server import NatsServer
+from tests.support.nats_server import NatsAccount
+from tests.support.publishing import nats_client
 from tests.support.terminal import BACKSPACE, CTRL_P, ENTER, ESCAPE, TAB, Terminal, terminal_environ
 
-pytestmark = pytest.mark.long
-
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(180)]
 
 WALKS = [("0", (80, 24)), ("huge", (120, 40))]
 if os.environ.get("AGENTGYM_FAULTS") == "full":
     WALKS += [("9", (200, 50)), ("5 read-only", (120, 40))]
-CONSOLE = str(Path(sys.executable).with_name("agentgym-tui"))
-SYNCHRONISED = "\x1b[?2026;2$y"
-"""What a terminal answers that knows synchronised output."""
+SYNC_OUTPUT_REPORT = "\x1b[?2026;2$y"
+"""The reply of a terminal that supports synchronized output."""
 
-DIALOG = "╰"
-"""Part of the frame of each dialog, and of nothing else."""
-
-NOTHING = "no unsafe bytes"
-"""What is said where there are no bytes to look at."""
-
-OPENING = ("?", "b", "R", CTRL_P)
 CTRL_S = "\x13"
-LIVE = ["1", TAB, "j", TAB, "j", "k", "X", TAB, "j", "X", "z", "z", TAB, "z", "z", "N"]
-ORDERS = ["r", "x", " ", "s", ".", "]", "[", "?", "j", ESCAPE, "b", ENTER, CTRL_P, "run", ESCAPE, "N"]
-REFUSED = ["r", "x", " ", "s", ".", "Rb", "?", "j", ESCAPE, CTRL_P, "run", ESCAPE, "N"]
-"""The same where nothing may be ordered: no dialog comes."""
+LIVE_KEYS = ["1", TAB, "j", TAB, "j", "k", "X", TAB, "j", "X", "z", "z", TAB, "z", "z", "N"]
+RUN_KEYS = ["r", "x", " ", "s", ".", "]", "[", "?", "j", ESCAPE, "b", ENTER, CTRL_P, "run", ESCAPE, "N"]
+READ_ONLY_KEYS = ["r", "x", " ", "s", ".", "Rb", "?", "j", ESCAPE, CTRL_P, "run", ESCAPE, "N"]
+"""The same for a read-only session, where no dialog opens."""
 
-EPISODE = ["j", "X", TAB, "G", "X", "w", "X", "J", "G", "X", "t", "n", "n", "p", "e"]
-GLANCE = [key for key in EPISODE if key not in ("X", "e")]
-"""Without looks at bytes, which take longest, and the export: what is told of it covers the names of the views."""
+EPISODE_KEYS = ["j", "X", TAB, "G", "X", "w", "X", "J", "G", "X", "t", "n", "n", "p", "e"]
+SHORT_EPISODE_KEYS = [key for key in EPISODE_KEYS if key not in ("X", "e")]
+"""Without hex dumps, which take longest, and the export, whose toast covers the names of the views."""
 
-VIEWS = {"t": "● Transcript", "w": "● Trace", "J": "● JSON"}
-EVENTS = ["3", "k", "v", "X", "k", "v", "k", "v", "k", TAB, "G", "t", "c", "j", ENTER, "t", " ", " ", "a", ESCAPE, "z"]
-"""The messages of a bus, the views of some, the tree, an episode."""
+EVENT_KEYS = [
+    "3",
+    "k",
+    "v",
+    "X",
+    "k",
+    "v",
+    "k",
+    "v",
+    "k",
+    TAB,
+    "G",
+    "t",
+    "c",
+    "j",
+    ENTER,
+    "t",
+    " ",
+    " ",
+    "a",
+    ESCAPE,
+    "z",
+]
+"""The messages of a bus, the views of some, the subject tree, an episode."""
 
-LAST, SECOND = "G", "gj"
-"""Lines of the list: no episode, and one that can be read."""
+LAST_ROW, SECOND_ROW = "G", "gj"
+"""Keys that select an unreadable file and a readable episode."""
 
 
-def console(text: str, cwd: Path, *size: int, **more: str) -> Terminal:
-    """The console on a hostile session; ``text`` says which strings it is made of, ``more`` is of its environment."""
+def hostile_console(text: str, cwd: Path, *size: int, **env: str) -> Terminal:
+    """Return a console on a hostile session; ``text`` holds the arguments of ``hostile_console``."""
     columns, rows = size
     command = [sys.executable, "-m", "tests.support.console.hostile_console", *text.split()]
     return Terminal(
-        *command, columns=columns, rows=rows, cwd=cwd, env=terminal_environ(PYTHONPATH=str(REPOSITORY), **more)
+        *command, columns=columns, rows=rows, cwd=cwd, env=terminal_environ(PYTHONPATH=str(REPOSITORY), **env)
     )
 
 
 def pasted(text: str) -> str:
-    """As a terminal passes on what somebody has copied elsewhere: it leaves out escapes, and no more."""
+    """Return a bracketed paste of a text; terminals remove escape characters only."""
     plain = text.replace("\x1b", "").encode("utf-8", "replace").decode()
     return f"\x1b[200~{plain}\x1b[201~"
 
 
-def walk(terminal: Terminal, *keys: str) -> None:
-    for key in keys:
-        before = terminal.text
-        terminal.send(key)
-        terminal.wait_for(partial(shows, terminal, key, before))
-        terminal.wait_until_quiet(0.06, 5)
-        assert terminal.process.poll() is None, f"ended after {key!r}\n{terminal.text}"
-        if key == "X":
-            terminal.wait_until_quiet(0.2 * (NOTHING in before), 5)
-            walk(terminal, *[ESCAPE] * (DIALOG in terminal.text))
-
-
-def shows(terminal: Terminal, key: str, before: str) -> bool:
-    """Whether a key has done what it is known to do."""
-    text = terminal.text
-    if key == "X":
-        return DIALOG in text or NOTHING in text
-    if key in OPENING:
-        return DIALOG in text
-    return (key != ESCAPE or DIALOG not in before or DIALOG not in text) and (
-        "○ JSON" not in before or VIEWS.get(key, "") in text
-    )
-
-
-def visit(terminal: Terminal, walks: Mapping[str, Sequence[str]]) -> None:
-    """The list of episodes, and from some of its lines to an episode and on to others; ``walks``: by line."""
+def walk_episodes(terminal: Terminal, walks: Mapping[str, Sequence[str]]) -> None:
+    """Filter the list of episodes, then open episodes: ``walks`` maps the keys of a row to keys for its episode."""
     walk(terminal, "2", "j", "j", "k", "/")
     terminal.wait_for("words to match")
     walk(terminal, "zwj")
     terminal.wait_for("match zwj")
     walk(terminal, ESCAPE)
     terminal.wait_until_absent("match zwj")
-    for line, keys in walks.items():
-        terminal.wait_for("✗ unreadable")  # the last line
-        walk(terminal, line, ENTER)
+    for row, keys in walks.items():
+        terminal.wait_for("✗ unreadable")  # in the last row
+        walk(terminal, row, ENTER)
         terminal.wait_for("● Transcript")
         walk(terminal, *keys, ESCAPE)
         terminal.wait_until_absent("● Transcript")
 
 
-def leave(terminal: Terminal, *, bells: bool = False) -> None:
-    """End the console from outside, and see that it wrote nothing but its own, from its first to its last byte."""
-    terminal.wait_until_quiet()
-    terminal.kill(signal.SIGTERM)
-    assert terminal.process.returncode == 128 + signal.SIGTERM, terminal.text
-    check(terminal.raw, bells=bells)
-
-
-def check(raw: bytes, *, bells: bool = False) -> None:
-    """``bells`` may be rung by fields that do not take what is typed."""
-    assert [found for found in foreign_escapes(raw) if not (bells and found[1:5] == "\\x07")] == []
-    for once in (b"\x1b[?1049l", b"\x1b[?25h", b"\x1b[<u"):  # in the payload as well, here from the end of the console
-        assert raw.count(once) == 1
-    assert b"\x1b[31m" not in raw
-    assert b"\x1b]22;text" not in raw
-
-
 @pytest.mark.parametrize(("text", "size"), WALKS)
-def test_no_foreign_byte_reaches_the_terminal(tmp_path: Path, text: str, size: tuple[int, int]) -> None:
-    with console(text, tmp_path, *size) as terminal:
+def test_no_screen_writes_foreign_escapes(tmp_path: Path, text: str, size: tuple[int, int]) -> None:
+    with hostile_console(text, tmp_path, *size) as terminal:
         terminal.wait_for("Live", 60)
-        terminal.send(SYNCHRONISED)
-        walk(terminal, *LIVE, *(REFUSED if "read-only" in text else ORDERS))
-        visit(terminal, {LAST: GLANCE, SECOND: EPISODE})
-        walk(terminal, *EVENTS)
-        leave(terminal)
-    for seen in ("␛", "⚠", "bytes of UTF-8"):
-        assert seen.encode() in terminal.raw, seen
+        terminal.send(SYNC_OUTPUT_REPORT)
+        walk(terminal, *LIVE_KEYS, *(READ_ONLY_KEYS if "read-only" in text else RUN_KEYS))
+        walk_episodes(terminal, {LAST_ROW: SHORT_EPISODE_KEYS, SECOND_ROW: EPISODE_KEYS})
+        walk(terminal, *EVENT_KEYS)
+        terminate_and_check(terminal)
+    for expected in ("␛", "⚠", "bytes of UTF-8"):
+        assert expected.encode() in terminal.raw, expected
 
 
-def test_a_form_takes_hostile_text_and_shows_none_of_it(tmp_path: Path) -> None:
-    with console("0", tmp_path, 120, 40) as terminal:
+def test_pasted_hostile_text_is_made_safe_in_text_fields(tmp_path: Path) -> None:
+    with hostile_console("0", tmp_path, 120, 40) as terminal:
         terminal.wait_for("Live", 60)
         walk(terminal, "R")
         for _ in range(12):
@@ -183,15 +155,15 @@ def test_a_form_takes_hostile_text_and_shows_none_of_it(tmp_path: Path) -> None:
             pasted(HOSTILE),
             ESCAPE,
         )
-        leave(terminal, bells=True)
+        terminate_and_check(terminal, bells=True)
 
 
-def test_a_copy_is_the_only_thing_on_the_clipboard_and_safe_unless_raw(tmp_path: Path) -> None:
-    with console("0", tmp_path, 120, 40) as terminal:
+def test_only_copies_reach_the_clipboard_and_only_raw_ones_are_unsafe(tmp_path: Path) -> None:
+    with hostile_console("0", tmp_path, 120, 40) as terminal:
         terminal.wait_for("Live", 60)
         walk(terminal, "2")
         terminal.wait_for("✗ unreadable")
-        walk(terminal, SECOND, ENTER)
+        walk(terminal, SECOND_ROW, ENTER)
         terminal.wait_for("■ chat 1 of 2")
         walk(terminal, "y")
         terminal.wait_for(lambda: CLIPBOARD.search(terminal.raw) is not None)
@@ -199,7 +171,7 @@ def test_a_copy_is_the_only_thing_on_the_clipboard_and_safe_unless_raw(tmp_path:
         terminal.wait_for(lambda: len(CLIPBOARD.findall(terminal.raw)) == 2)
         terminal.wait_until_quiet()
         terminal.kill(signal.SIGTERM)
-    check(CLIPBOARD.sub(b"", terminal.raw))
+    check_output(CLIPBOARD.sub(b"", terminal.raw))
     safe, raw = (base64.b64decode(copied) for copied in CLIPBOARD.findall(terminal.raw))
     assert foreign_escapes(safe.replace(b"\t", b"")) == []
     assert foreign_escapes(raw) != []
@@ -214,23 +186,23 @@ notify: {"\e]52;c;cHdu\a": 1}
 """
 
 
-def test_hostile_settings_and_what_was_kept_and_a_picture_of_it_all(tmp_path: Path) -> None:
+def test_hostile_settings_and_ui_state_and_a_screenshot_of_them(tmp_path: Path) -> None:
     home = tmp_path / "agentgym-console"
     home.mkdir()
     (home / "console.yaml").write_text(HOSTILE_YAML)
     text = HOSTILE.encode("utf-8", "replace").decode()[:150]
-    kept = {
+    ui_state = {
         "screen": "events",
         "filters": {"episodes": text, "events": "\x1b", "events.subjects": text.replace(" ", "")},
         "sorting": {"subjects": ["\x1b[2J", True], "episodes": ["\u202e", False]},
         "sizes": {"\x1b]0;x\x07": 40, "events.wide.tree": 50},
     }
-    (home / "console.json").write_text(json.dumps(kept))
-    own = {"XDG_CONFIG_HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path)}
-    with console("0 settings", tmp_path, 120, 40, **own) as terminal:
+    (home / "console.json").write_text(json.dumps(ui_state))
+    folders = {"XDG_CONFIG_HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path)}
+    with hostile_console("0 settings", tmp_path, 120, 40, **folders) as terminal:
         terminal.wait_for("console.yaml, ignored settings", 60)
         terminal.wait_for("contains")
-        terminal.send(SYNCHRONISED)
+        terminal.send(SYNC_OUTPUT_REPORT)
         walk(terminal, ESCAPE, ESCAPE)
         terminal.wait_for("foreign")
         walk(terminal, "t", "o", "o", "O", "<", ">", "-", "+", "t", "-", "=", "J", pasted(HOSTILE))
@@ -240,29 +212,28 @@ def test_hostile_settings_and_what_was_kept_and_a_picture_of_it_all(tmp_path: Pa
         terminal.wait_for("is not a valid subject pattern")
         walk(terminal, CTRL_S)
         terminal.wait_for("screenshot written to")
-        leave(terminal, bells=True)
-    [picture] = tmp_path.glob("*.svg")
-    assert picture.name.isascii() and "␛" in picture.read_text()
-    assert not has_unsafe_chars(picture.read_text().replace("\xa0", " "))
+        terminate_and_check(terminal, bells=True)
+    [screenshot] = tmp_path.glob("*.svg")
+    assert screenshot.name.isascii() and "␛" in screenshot.read_text()
+    assert not has_unsafe_chars(screenshot.read_text().replace("\xa0", " "))
 
 
-async def test_hostile_messages_of_a_bus(tmp_path: Path) -> None:
-    with NatsServer(tmp_path / "nats") as server:
-        await publish(server.url, HOSTILE)
-        command, env = (
-            (CONSOLE, "watch", "--nats", server.url, "--since", "all"),
-            terminal_environ(PYTHONPATH=str(REPOSITORY)),
-        )
-        with Terminal(*command, cwd=tmp_path, env=env) as terminal:
-            terminal.wait_for("␛", 60)
-            await publish(server.url, HOSTILE[::-1])
-            walk(terminal, *LIVE, "2", "j", ENTER, ESCAPE, "G", ENTER, "w", "J", "n", ESCAPE)
-            walk(terminal, *EVENTS[:1])
-            while "strange" not in terminal.text:  # not in a stream: what comes before the console listens is gone
-                await publish(server.url, HOSTILE)
-                terminal.wait_until_quiet(0.3, 5)
-            walk(terminal, *[key for key in EVENTS[1:] if key != "X"])
-            leave(terminal)
+async def test_hostile_messages_of_a_bus(bus: NatsAccount, tmp_path: Path) -> None:
+    await publish_hostile(bus, HOSTILE)
+    command, env = (
+        (CONSOLE, "watch", "--nats", bus.url, "--since", "all"),
+        terminal_environ(PYTHONPATH=str(REPOSITORY)),
+    )
+    with Terminal(*command, cwd=tmp_path, env=env) as terminal:
+        terminal.wait_for("␛", 60)
+        await publish_hostile(bus, HOSTILE[::-1])
+        walk(terminal, *LIVE_KEYS, "2", "j", ENTER, ESCAPE, "G", ENTER, "w", "J", "n", ESCAPE)
+        walk(terminal, *EVENT_KEYS[:1])
+        while "strange" not in terminal.text:  # a subject of no stream: lost until the console has subscribed
+            await publish_hostile(bus, HOSTILE)
+            terminal.wait_until_quiet(0.3, 5)
+        walk(terminal, *[key for key in EVENT_KEYS[1:] if key != "X"])
+        terminate_and_check(terminal)
 
 
 def test_hostile_files_and_file_names(tmp_path: Path) -> None:
@@ -282,12 +253,12 @@ def test_hostile_files_and_file_names(tmp_path: Path) -> None:
     ) as terminal:
         terminal.wait_for("␛", 60)
         terminal.wait_for("4 files cannot be read")
-        visit(terminal, {SECOND: EPISODE})
-        leave(terminal)
+        walk_episodes(terminal, {SECOND_ROW: EPISODE_KEYS})
+        terminate_and_check(terminal)
 
 
 def hostile_document(folder: Path) -> Any:  # noqa: ANN401
-    """An episode file in which all is text that may be; lone surrogates cannot be written in JSON."""
+    """Return an episode file with hostile text in every text field; JSON holds no lone surrogates."""
     store = EpisodeStore(folder)
     index = open_index(store)
     record = RecordedEpisode(store, index).record_episode()
@@ -305,18 +276,29 @@ def hostile_document(folder: Path) -> Any:  # noqa: ANN401
     return document
 
 
-async def publish(url: str, text: str) -> None:
-    """Everything that may be said on a bus, with ``text`` wherever there may be one."""
-    text = text.replace("\ud800", "")  # a broker's JSON cannot hold it
-    client = Client()
-    await client.connect(url)
+async def publish_hostile(bus: NatsAccount, text: str) -> None:
+    """Publish every kind of message with ``text`` in every text field."""
+    text = text.replace("\ud800", "")  # JSON cannot hold a lone surrogate
+    async with nats_client(bus) as client:
+        await _publish_all(client, text)
+
+
+async def _publish_all(client: Client, text: str) -> None:
     await ensure_streams(client.jetstream(), subjects.DURABLE)
     error = {"type": text, "message": text}
-    warned = [f"{text}x: {text}"]
-    odd, now = hostile_episode(text=text).steps[0], datetime.now(UTC)  # what is told of endpoints is no history
+    warnings = [f"{text}x: {text}"]
+    hostile_step = hostile_episode(text=text).steps[0]
+    now = datetime.now(UTC)  # inference states of old items are not shown
     items: list[LiveItem] = [
         started(1, env=text, agent=text, model=text, batch_id=text, transport=text, data_label=text, profile=text),
-        timestep(1, chats=odd.chats, observation=odd.observation, endpoint=text, model=text, warnings=warned),
+        timestep(
+            1,
+            chats=hostile_step.chats,
+            observation=hostile_step.observation,
+            endpoint=text,
+            model=text,
+            warnings=warnings,
+        ),
         ended(1, 2, error=error, outcome="error", success=False),
         started(2, env=text, agent=text, model=text),
         token(2, 1, "", failure=f"{text}x: {text}", at=now),
@@ -330,24 +312,32 @@ async def publish(url: str, text: str) -> None:
     for channel in subjects.LIVE_CHANNELS:
         await client.publish(subjects.live_subject(channel, "n"), json.dumps(batch).encode())
     fields = {"env": text, "agent": text, "model": text, "batch_id": text, "node": text}
-    await _announce(client, subjects.EPISODE_COMPLETED, completed(3, profile=text, **fields), text)
-    await _announce(client, subjects.BATCH_COMPLETED, batch_completed(3, **fields), text)
-    await _announce(client, subjects.FIELD_STATUS, field_status(node=text, config=text, boot=text), text)
+    await _publish_event(client, subjects.EPISODE_COMPLETED, completed(3, profile=text, **fields), text)
+    await _publish_event(client, subjects.BATCH_COMPLETED, batch_completed(3, **fields), text)
+    await _publish_event(client, subjects.FIELD_STATUS, field_status(node=text, config=text, boot=text), text)
     for subject in (*subjects.DURABLE, "agentgym.live.episode.v1.n"):
         await client.publish(subject, text.encode("utf-8", "replace") + b"\x9b\xff", headers={"ce-type": "x\x9by"})
     await client.publish("strange.\x1b[2J\u202e\x9b.[/]", text.encode("utf-8", "replace"), headers={"a": "\x9b\u202e"})
     await client.flush()
-    await client.close()
 
 
-async def _announce(client: Client, subject: str, event: msgspec.Struct, text: str) -> None:
+async def _publish_event(client: Client, subject: str, event: msgspec.Struct, text: str) -> None:
     headers = {"ce-id": f"hostile:{subject}", "ce-type": subject, "ce-source": "\u202egnp", "ce-specversion": "1.0"}
     await client.publish(subject, json.dumps(as_json(event)).encode(), headers=headers)
 
 
-def test_the_grammar_finds_what_it_is_there_for() -> None:
-    bad: Sequence[str] = ["\x1b[2J", "\x1b]0;x\x07", "\x1b]8;;x\x1b\\", "\x9b2J", "\u202e", "\u200b", "\x1b[4:3m", "\0"]
-    for text in bad:
+def test_foreign_escapes_finds_escapes_that_the_console_never_writes() -> None:
+    foreign: Sequence[str] = [
+        "\x1b[2J",
+        "\x1b]0;x\x07",
+        "\x1b]8;;x\x1b\\",
+        "\x9b2J",
+        "\u202e",
+        "\u200b",
+        "\x1b[4:3m",
+        "\0",
+    ]
+    for text in foreign:
         assert foreign_escapes(f"a{text}b".encode()), repr(text)
     assert foreign_escapes(b"\x80")
     assert foreign_escapes("\x1b[38;2;1;2;3mé 漢字 😀\x1b[0m\x1b[1;1H\n".encode()) == []

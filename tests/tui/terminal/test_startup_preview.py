@@ -1,4 +1,4 @@
-"""What is shown of a log before the framework is loaded."""
+"""The preview of a log that is shown before the framework is loaded."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rich.cells import cell_len
 from agentgym_tui.logs.log_file import LogFile
 from agentgym_tui.safe_text import has_unsafe_chars
 from agentgym_tui.terminal.alternate_screen import SIGNALS
-from agentgym_tui.terminal.startup_preview import preview_lines
+from agentgym_tui.terminal.log_preview import preview_lines
 from tests.support.command import REPOSITORY
 from tests.support.console.launch import CONSOLE
 from tests.support.console.log_consoles import log_lines, logs_app
@@ -28,19 +28,19 @@ SIZES = [(60, 20), (80, 24), (120, 40), (200, 50)]
 ENTERED, LEFT = b"\x1b[?1049h", b"\x1b[?1049l"
 
 
-def glimpsed(path: Path, columns: int, lines: int) -> list[str]:
+def read_preview(path: Path, columns: int, lines: int) -> list[str]:
     log = LogFile(path)
     log.advance(0.0)
-    found = preview_lines(log, columns, lines)
+    rows = preview_lines(log, columns, lines)
     log.close()
-    return found
+    return rows
 
 
 @pytest.mark.parametrize("size", SIZES)
-async def test_lines_are_where_the_screen_shows_them_afterwards(size: tuple[int, int], tmp_path: Path) -> None:
+async def test_the_preview_has_the_lines_where_the_screen_draws_them(size: tuple[int, int], tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_bytes(b"\n".join([*HOSTILE.replace("\n", "").encode("utf-8", "replace").split(), log_lines(500)]))
-    before = glimpsed(path, *size)
+    before = read_preview(path, *size)
     assert len(before) == size[1]
     async with logs_app(path).run_test(size=size) as pilot:
         await wait_for_text(pilot, "Hex v")
@@ -48,27 +48,27 @@ async def test_lines_are_where_the_screen_shows_them_afterwards(size: tuple[int,
     assert after[0].startswith(before[0])
     n_same = next(row for row, text in enumerate(after) if "Hex v" in text)
     assert n_same > 5
-    drawn = [text[1 : size[0] - 1].rstrip() for text in after[2:n_same]]  # between the cursor's mark and the scroll bar
+    drawn = [text[1 : size[0] - 1].rstrip() for text in after[2:n_same]]  # without cursor mark and scroll bar
     assert drawn == [text[1:].rstrip() for text in before[2:n_same]]
 
 
 @settings(deadline=None)
 @given(st.binary(max_size=400), st.sampled_from(SIZES))
-def test_no_byte_of_a_log_is_shown_as_it_is(data: bytes, size: tuple[int, int]) -> None:
+def test_the_preview_is_safe_and_fits_for_any_bytes(data: bytes, size: tuple[int, int]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "\x1b[2J.log"
         path.write_bytes(data)
-        found = glimpsed(path, *size)
-    assert len(found) <= size[1] and bool(found) == bool(data)
-    assert not any(has_unsafe_chars(text) or {"\n", "\t", "\r"} & set(text) for text in found)
-    assert all(cell_len(text) < size[0] for text in found)
+        rows = read_preview(path, *size)
+    assert len(rows) <= size[1] and bool(rows) == bool(data)
+    assert not any(has_unsafe_chars(text) or {"\n", "\t", "\r"} & set(text) for text in rows)
+    assert all(cell_len(text) < size[0] for text in rows)
 
 
-def test_a_log_without_lines_or_that_is_not_there_has_none(tmp_path: Path) -> None:
-    assert glimpsed(tmp_path / "none.log", 80, 24) == []
+def test_a_missing_log_has_no_preview(tmp_path: Path) -> None:
+    assert read_preview(tmp_path / "none.log", 80, 24) == []
 
 
-def test_the_terminal_is_taken_once_and_given_back(tmp_path: Path) -> None:
+def test_the_alternate_screen_is_entered_and_left_once(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_bytes(log_lines(500))
     with Terminal(
@@ -76,15 +76,15 @@ def test_the_terminal_is_taken_once_and_given_back(tmp_path: Path) -> None:
     ) as terminal:
         terminal.wait_for("Hex v", 60)
         first = terminal.raw.partition(ENTERED)[2]
-        assert b"kind" in first[: first.index(b"\x1b[?1000h")]  # which the framework asks for at its start
+        assert b"kind" in first[: first.index(b"\x1b[?1000h")]  # the framework enables the mouse as it starts
         terminal.send("q")
         assert terminal.wait_exit() == 0
         assert terminal.raw.count(ENTERED) == terminal.raw.count(LEFT) == 1
         assert terminal.modes == INITIAL_MODES
 
 
-def loading(framework: str, tmp_path: Path) -> Terminal:
-    """The console with another framework."""
+def console_with_framework(framework: str, tmp_path: Path) -> Terminal:
+    """Return a console that imports ``framework`` as Textual."""
     folder, path = tmp_path / "other" / "textual", tmp_path / "a.jsonl"
     folder.mkdir(parents=True)
     (folder / "__init__.py").write_text(framework)
@@ -94,8 +94,10 @@ def loading(framework: str, tmp_path: Path) -> Terminal:
 
 
 @pytest.mark.parametrize("number", SIGNALS)
-def test_a_signal_before_the_framework_is_there_gives_the_terminal_back(number: signal.Signals, tmp_path: Path) -> None:
-    with loading("import threading\nthreading.Event().wait(60)\n", tmp_path) as terminal:
+def test_the_terminal_is_restored_after_a_signal_while_the_framework_loads(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    with console_with_framework("import threading\nthreading.Event().wait(60)\n", tmp_path) as terminal:
         terminal.wait_for("kind", 60)
         terminal.wait_until_quiet()
         before = terminal.lines
@@ -107,8 +109,8 @@ def test_a_signal_before_the_framework_is_there_gives_the_terminal_back(number: 
         assert terminal.raw.count(LEFT) == 1 and terminal.modes == INITIAL_MODES
 
 
-def test_a_framework_that_cannot_be_loaded_gives_the_terminal_back(tmp_path: Path) -> None:
-    with loading("raise ImportError('no framework')\n", tmp_path) as terminal:
+def test_the_terminal_is_restored_when_the_framework_fails_to_load(tmp_path: Path) -> None:
+    with console_with_framework("raise ImportError('no framework')\n", tmp_path) as terminal:
         assert terminal.wait_exit() == 1
         assert terminal.raw.count(LEFT) == 1 and terminal.modes == INITIAL_MODES
         assert "no framework" in terminal.text

@@ -1,4 +1,4 @@
-"""A console that is stopped in its tracks while a node plays: the node goes on, and the console says what it lacks."""
+"""A console stopped by a signal: the node continues, and the console reports missing items when it resumes."""
 
 from __future__ import annotations
 
@@ -17,47 +17,48 @@ from runner.events.live import LiveBatch, LiveItem
 from runner.events.subjects import LIVE_STREAM, LIVE_SUBJECTS, channel_of, live_subject
 from tests.support.console.launch import CONSOLE
 from tests.support.console.live_items import BOOT, NODE, started, timestep, token
-from tests.support.nats_server import NatsServer
+from tests.support.nats_server import NatsAccount
 from tests.support.publishing import nats_client
 from tests.support.terminal import Terminal
 
 pytestmark = pytest.mark.long
 
-KEPT = StreamConfig(
+SMALL_STREAM = StreamConfig(
     name=LIVE_STREAM,
     subjects=[LIVE_SUBJECTS],
     storage=StorageType.MEMORY,
     discard=DiscardPolicy.OLD,
     max_bytes=256 * 1024,
 )
-MORE_THAN_PIPES_AND_STREAM_HOLD = 3_000
+N_ITEMS = 3_000
+"""More than the pipes and the stream hold."""
+
 TEXT = "thinking " * 300
 
 
-async def test_it_says_what_it_lacks_and_goes_on(tmp_path: Path) -> None:
-    with NatsServer(tmp_path) as server:
-        async with nats_client(server) as node:
-            await node.jetstream().add_stream(KEPT)
-            command = (CONSOLE, "watch", "--nats", server.url)
-            with Terminal(*command, columns=200, rows=50, cwd=tmp_path) as terminal:
-                await asyncio.to_thread(terminal.wait_for, "connected")
-                await _say(node, started())
-                await asyncio.to_thread(terminal.wait_for, "Wordle task 0")
-                terminal.process.send_signal(signal.SIGSTOP)
-                for seq in range(1, MORE_THAN_PIPES_AND_STREAM_HOLD):
-                    await _say(node, token(seq=seq, text=TEXT))
-                await _say(node, timestep(seq=MORE_THAN_PIPES_AND_STREAM_HOLD))
-                assert node.stats["reconnects"] == 0
-                terminal.process.send_signal(signal.SIGCONT)
-                await asyncio.to_thread(terminal.wait_for, "left stream AGENTGYM_LIVE before they were read")
-                await asyncio.to_thread(terminal.wait_for, "items missing")
-                await asyncio.to_thread(terminal.wait_for, "round 1")
-                terminal.send("q")
-                assert await asyncio.to_thread(terminal.wait_exit) == 0
-                assert terminal.attributes_after == terminal.attributes_before
+async def test_a_resumed_console_reports_missing_items_and_continues(bus: NatsAccount, tmp_path: Path) -> None:
+    async with nats_client(bus) as node:
+        await node.jetstream().add_stream(SMALL_STREAM)
+        command = (CONSOLE, "watch", "--nats", bus.url)
+        with Terminal(*command, columns=200, rows=50, cwd=tmp_path) as terminal:
+            await asyncio.to_thread(terminal.wait_for, "connected")
+            await _publish(node, started())
+            await asyncio.to_thread(terminal.wait_for, "Wordle task 0")
+            terminal.process.send_signal(signal.SIGSTOP)
+            for seq in range(1, N_ITEMS):
+                await _publish(node, token(seq=seq, text=TEXT))
+            await _publish(node, timestep(seq=N_ITEMS))
+            assert node.stats["reconnects"] == 0
+            terminal.process.send_signal(signal.SIGCONT)
+            await asyncio.to_thread(terminal.wait_for, "left stream AGENTGYM_LIVE before they were read")
+            await asyncio.to_thread(terminal.wait_for, "items missing")
+            await asyncio.to_thread(terminal.wait_for, "round 1")
+            terminal.send("q")
+            assert await asyncio.to_thread(terminal.wait_exit) == 0
+            assert terminal.attributes_after == terminal.attributes_before
 
 
-def test_its_screen_is_whole_again(tmp_path: Path) -> None:
+def test_a_resumed_console_repaints_its_screen(tmp_path: Path) -> None:
     with Terminal(CONSOLE, "open", str(tmp_path), cwd=tmp_path) as terminal:
         terminal.wait_for("Quit")
         terminal.wait_until_quiet(0.5)
@@ -70,29 +71,29 @@ def test_its_screen_is_whole_again(tmp_path: Path) -> None:
         assert terminal.wait_exit() == 0
 
 
-async def _say(node: Client, *items: LiveItem) -> None:
-    """In order: each is kept before the next one goes."""
+async def _publish(node: Client, *items: LiveItem) -> None:
+    """Publish items and wait until the stream has stored them."""
     subject = live_subject(channel_of(str(type(items[0]).__struct_config__.tag)), NODE)
     await node.jetstream().publish(subject, encode(LiveBatch(node=NODE, boot=BOOT, dropped=0, items=[*items])))
 
 
-@pytest.mark.skipif(shutil.which("setsid") is None, reason="a shell with jobs of its own takes setsid")
-def test_it_comes_back_to_the_front_after_it_went_on_behind(tmp_path: Path) -> None:
+@pytest.mark.skipif(shutil.which("setsid") is None, reason="job control needs setsid")
+def test_a_console_continued_in_the_background_stops_until_it_is_in_the_foreground(tmp_path: Path) -> None:
     shell = ("setsid", "--ctty", "--wait", "bash", "--norc", "--noprofile", "-i")
     with Terminal(*shell, cwd=tmp_path) as terminal:
         terminal.send(f"{CONSOLE} open {tmp_path}\n")
         terminal.wait_for("Quit")
         terminal.wait_until_quiet(0.5)
-        started_by = psutil.Process(terminal.process.pid).children(recursive=True)
-        console = next(child for child in started_by if "open" in child.cmdline())
+        children = psutil.Process(terminal.process.pid).children(recursive=True)
+        console = next(child for child in children if "open" in child.cmdline())
         console.send_signal(signal.SIGSTOP)
-        terminal.wait_for("Stopped")  # the shell has the terminal
+        terminal.wait_for("Stopped")  # the shell is in the foreground
         n_switches = console.num_ctx_switches()
-        console.send_signal(signal.SIGCONT)  # it looks where it is, and stops by itself
+        console.send_signal(signal.SIGCONT)  # it finds itself in the background and stops
         terminal.wait_for(
             lambda: console.num_ctx_switches() != n_switches and console.status() == psutil.STATUS_STOPPED
         )
-        terminal.wait_for(lambda: _known_as_stopped(terminal))
+        terminal.wait_for(lambda: _is_stopped_job(terminal))
         n_raw = terminal.n_raw
         terminal.send("fg\n")
         terminal.wait_for(lambda: b"\x1b[?1049h" in terminal.raw_from(n_raw) and "Quit" in terminal.text)
@@ -102,8 +103,8 @@ def test_it_comes_back_to_the_front_after_it_went_on_behind(tmp_path: Path) -> N
         terminal.wait_exit()
 
 
-def _known_as_stopped(terminal: Terminal) -> bool:
-    """Whether the shell has noticed: what it takes for a running job it would only wait for, not have go on."""
+def _is_stopped_job(terminal: Terminal) -> bool:
+    """Return whether the shell lists the job as stopped; ``fg`` does not continue a job it believes to be running."""
     n_raw = terminal.n_raw
     terminal.send("jobs\n")
     terminal.wait_for(lambda: b"[1]" in terminal.raw_from(n_raw))

@@ -59,35 +59,35 @@ sys.exit(run_console(Small(), session))
 """
 
 
-def small(*arguments: str, **env: str) -> Terminal:
+def small_app(*arguments: str, **env: str) -> Terminal:
     return Terminal(sys.executable, "-c", APP, *arguments, env=terminal_environ(**env))
 
 
-def as_it_was(terminal: Terminal) -> bool:
+def is_restored(terminal: Terminal) -> bool:
     return terminal.attributes_after == terminal.attributes_before and terminal.modes == set(INITIAL_MODES)
 
 
-def test_it_leaves_the_terminal_as_it_was() -> None:
-    with small() as terminal:
+def test_the_terminal_is_restored_at_exit_and_library_output_is_hidden() -> None:
+    with small_app() as terminal:
         terminal.wait_for("ready")
         terminal.send("p")
         assert terminal.wait_exit() == 0
-        assert as_it_was(terminal) and SECRET not in terminal.raw.decode()
+        assert is_restored(terminal) and SECRET not in terminal.raw.decode()
 
 
 @pytest.mark.parametrize("key", ["c", "w", "g"])
-def test_a_crash_leaves_a_report_without_texts(key: str, tmp_path: Path) -> None:
+def test_a_crash_report_contains_no_values(key: str, tmp_path: Path) -> None:
     logs = tmp_path / "logs"
     logs.mkdir()
-    with small(str(tmp_path)) as terminal:
+    with small_app(str(tmp_path)) as terminal:
         terminal.wait_for("ready")
         terminal.send(key)
         assert terminal.wait_exit() == 1
-        assert as_it_was(terminal)
-        said = terminal.raw.decode()
+        assert is_restored(terminal)
+        output = terminal.raw.decode()
     [report] = logs.iterdir()
     assert report.stat().st_mode & 0o777 == 0o600
-    assert str(report) in said.replace("\r\n", "") and SECRET not in said and "Traceback" not in said
+    assert str(report) in output.replace("\r\n", "") and SECRET not in output and "Traceback" not in output
     text = report.read_text()
     assert SECRET not in text and "outside" not in text
     assert "textual " in text and "size 120x40" in text and "TERM xterm-256color" in text and "episodes" in text
@@ -95,8 +95,8 @@ def test_a_crash_leaves_a_report_without_texts(key: str, tmp_path: Path) -> None
     assert all(kind in text for kind in kinds[key]) and "<string>:" in text
 
 
-def test_without_a_state_directory_the_report_is_a_temporary_file(tmp_path: Path) -> None:
-    with small(str(tmp_path / "missing"), TMPDIR=str(tmp_path)) as terminal:
+def test_a_crash_report_without_a_state_directory_is_a_temporary_file(tmp_path: Path) -> None:
+    with small_app(str(tmp_path / "missing"), TMPDIR=str(tmp_path)) as terminal:
         terminal.wait_for("ready")
         terminal.send("c")
         assert terminal.wait_exit() == 1
@@ -105,15 +105,15 @@ def test_without_a_state_directory_the_report_is_a_temporary_file(tmp_path: Path
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
-def test_a_signal_ends_it_with_the_terminal_restored(number: signal.Signals) -> None:
-    with small() as terminal:
+def test_the_terminal_is_restored_after_a_signal(number: signal.Signals) -> None:
+    with small_app() as terminal:
         terminal.wait_for("ready")
         terminal.process.send_signal(number)
         assert terminal.wait_exit() == 128 + number
-        assert as_it_was(terminal)
+        assert is_restored(terminal)
 
 
-BUSY = APP.replace(
+REPAINTING_APP = APP.replace(
     "    def action_crash(self):",
     """    def on_mount(self):
         self.n = 0
@@ -126,51 +126,51 @@ BUSY = APP.replace(
 
 
 @pytest.mark.parametrize("attempt", range(2))
-def test_it_ends_with_its_terminal_in_the_middle_of_painting(attempt: int) -> None:
-    controller, process = started(BUSY)
-    with ended(process):
+def test_a_closed_terminal_ends_the_app_while_it_paints(attempt: int) -> None:
+    controller, process = start_in_terminal(REPAINTING_APP)
+    with killed_at_exit(process):
         os.close(controller)
         assert process.wait(20) == 128 + signal.SIGHUP
 
 
-def test_it_ends_though_nobody_reads_what_it_writes() -> None:
-    controller, process = started(BUSY)
-    with ended(process):
-        until_full(controller)
+def test_a_signal_ends_the_app_while_its_output_is_blocked() -> None:
+    controller, process = start_in_terminal(REPAINTING_APP)
+    with killed_at_exit(process):
+        wait_until_full(controller)
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 128 + signal.SIGTERM
     os.close(controller)
 
 
-def test_bytes_that_are_no_text_are_passed_over() -> None:
-    with small() as terminal:
+def test_invalid_utf8_input_is_ignored() -> None:
+    with small_app() as terminal:
         terminal.wait_for("ready")
         terminal.send("\udcff\udcfe\udc80\x1b[\udcff")
 
-        def seen() -> bool:
-            terminal.send("x")  # again, as what is read along with such bytes is lost
+        def is_key_handled() -> bool:
+            terminal.send("x")  # repeated: keys read together with invalid bytes are lost
             return "seen" in terminal.text
 
-        terminal.wait_for(seen)
+        terminal.wait_for(is_key_handled)
         terminal.send("p")
-        assert terminal.wait_exit() == 0 and as_it_was(terminal)
+        assert terminal.wait_exit() == 0 and is_restored(terminal)
 
 
-def started(program: str) -> tuple[int, subprocess.Popen[bytes]]:
-    """A program in a terminal of its own, once it has painted; and the terminal's other side."""
+def start_in_terminal(program: str) -> tuple[int, subprocess.Popen[bytes]]:
+    """Start a program in a new terminal, wait for its first paint and return the terminal's controlling side."""
     controller, other = os.openpty()
     termios.tcsetwinsize(other, (40, 120))
     command = ["setsid", "--ctty", sys.executable, "-c", program]
     process = subprocess.Popen(command, stdin=other, stdout=other, stderr=other, env=terminal_environ())
     os.close(other)
-    said = b""
-    while b"ready" not in said:
-        said += os.read(controller, 1 << 16)
+    output = b""
+    while b"ready" not in output:
+        output += os.read(controller, 1 << 16)
     return controller, process
 
 
-def until_full(controller: int) -> None:
-    """Wait until a terminal takes no more of what is written to it, as nobody reads it."""
+def wait_until_full(controller: int) -> None:
+    """Wait until the terminal's unread output fills its buffer."""
     n_waiting, before = 0, -1
     while n_waiting != before:
         select.select([], [], [], 0.3)
@@ -181,7 +181,7 @@ def until_full(controller: int) -> None:
 
 
 @contextmanager
-def ended(process: subprocess.Popen[bytes]) -> Iterator[None]:
+def killed_at_exit(process: subprocess.Popen[bytes]) -> Iterator[None]:
     try:
         yield
     finally:
@@ -190,18 +190,18 @@ def ended(process: subprocess.Popen[bytes]) -> Iterator[None]:
 
 
 @pytest.mark.parametrize(("columns", "rows"), [(59, 40), (120, 19), (1, 1)])
-def test_a_small_terminal_is_refused_with_its_size(columns: int, rows: int) -> None:
+def test_a_small_terminal_is_rejected_with_its_size(columns: int, rows: int) -> None:
     with Terminal(
         str(Path(sys.executable).with_name("agentgym-tui")), "launch", columns=columns, rows=rows
     ) as terminal:
         assert terminal.wait_exit() == 2
-        assert as_it_was(terminal)
-        said = terminal.raw.decode()
-    assert f"{columns}x{rows}" in said and "60x20" in said and said.count("\n") == 1
+        assert is_restored(terminal)
+        output = terminal.raw.decode()
+    assert f"{columns}x{rows}" in output and "60x20" in output and output.count("\n") == 1
 
 
 @pytest.mark.parametrize("term", ["", "dumb", "unknown"])
-def test_a_dumb_terminal_is_refused(term: str) -> None:
+def test_a_dumb_terminal_is_rejected(term: str) -> None:
     with Terminal(
         str(Path(sys.executable).with_name("agentgym-tui")), "launch", env=terminal_environ(TERM=term)
     ) as terminal:
@@ -209,18 +209,16 @@ def test_a_dumb_terminal_is_refused(term: str) -> None:
         assert "TERM" in terminal.raw.decode() and b"\x1b" not in terminal.raw
 
 
-def test_what_is_no_terminal_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_output_to_a_file_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "isatty", lambda number: number != 2)
     assert "terminal" in (unsupported_reason({"TERM": "xterm"}) or "")
 
 
-@pytest.mark.parametrize(("set_by_person", "per_second"), [({}, "240"), ({"TEXTUAL_FPS": "30"}, "30")])
-def test_the_next_drawing_may_come_at_once_unless_the_person_says_otherwise(
-    set_by_person: dict[str, str], per_second: str
-) -> None:
+@pytest.mark.parametrize(("configured", "frames_per_second"), [({}, "240"), ({"TEXTUAL_FPS": "30"}, "30")])
+def test_the_frame_rate_is_240_unless_it_is_configured(configured: dict[str, str], frames_per_second: str) -> None:
     code = "import agentgym_tui.app.console, textual.constants; print(textual.constants.MAX_FPS)"
     command = [sys.executable, "-c", code]
-    told = subprocess.run(
-        command, env=terminal_environ(**set_by_person), capture_output=True, text=True, timeout=60, check=True
+    result = subprocess.run(
+        command, env=terminal_environ(**configured), capture_output=True, text=True, timeout=60, check=True
     )
-    assert told.stdout.strip() == per_second
+    assert result.stdout.strip() == frames_per_second

@@ -38,7 +38,7 @@ async def test_keys_move_the_cursor_and_keep_it_in_view(keys: list[str], cursor:
         assert visible_rows(view)[cursor - scroll_top(view)].startswith(f"line {cursor}second")
 
 
-async def test_what_a_lack_of_room_pushed_out_comes_back_with_the_room() -> None:
+async def test_rows_scrolled_out_of_a_small_widget_return_when_it_grows() -> None:
     view = LineList(numbered_rows(100))
     async with list_pilot(view) as (_, pilot):
         before = visible_rows(view)
@@ -51,18 +51,18 @@ async def test_what_a_lack_of_room_pushed_out_comes_back_with_the_room() -> None
         assert (view.cursor, visible_rows(view)[3:]) == (2, before[3:])
 
 
-async def test_where_nothing_ever_scrolled_a_click_at_the_right_edge_is_one_on_a_line() -> None:
+async def test_a_click_at_the_right_edge_selects_a_line_without_a_scroll_bar() -> None:
     view = LineList(numbered_rows(5))
     async with list_pilot(view) as (app, pilot):
         await pilot.click(view, offset=(SIZE[0] - 1, 3))
         await wait_until(pilot, lambda: view.cursor == 3, "the cursor on the line")
         assert not view.show_vertical_scrollbar
         await pilot.click(view, offset=(SIZE[0] - 1, 2), times=2)
-        await wait_until(pilot, lambda: app.chosen == [(2, "line 2")], "the choice")
+        await wait_until(pilot, lambda: app.chosen == [(2, "line 2")], "the selection")
 
 
 @pytest.mark.parametrize("n_lines", [11, 23, 100, 3_000])
-async def test_a_scroll_bar_looks_as_the_framework_draws_it(n_lines: int) -> None:
+async def test_the_scroll_bar_equals_the_one_of_the_framework(n_lines: int) -> None:
     view = LineList(numbered_rows(n_lines))
     async with list_pilot(view) as (app, pilot):
         for key in ("j", "ctrl+d", "ctrl+d", "end", "k", "home"):
@@ -73,11 +73,11 @@ async def test_a_scroll_bar_looks_as_the_framework_draws_it(n_lines: int) -> Non
             assert bar.render_lines(extent) == ScrollBar.render_lines(bar, extent)
         before = bar.render_lines(extent)
         app.theme = "textual-light"
-        await wait_until(pilot, lambda: bar.render_lines(extent) != before, "the bar in other colours")
+        await wait_until(pilot, lambda: bar.render_lines(extent) != before, "the bar in other colors")
         assert bar.render_lines(extent) == ScrollBar.render_lines(bar, extent)
 
 
-async def test_a_scroll_bar_goes_with_the_lack_of_room() -> None:
+async def test_the_scroll_bar_disappears_when_all_lines_fit() -> None:
     view = LineList(numbered_rows(8))
     async with list_pilot(view) as (_, pilot):
         await pilot.resize_terminal(SIZE[0], 4)
@@ -89,7 +89,7 @@ async def test_a_scroll_bar_goes_with_the_lack_of_room() -> None:
         await wait_until(pilot, lambda: view.cursor == 3, "the cursor on the line")
 
 
-async def test_a_scroll_bar_that_came_with_the_room_knows_how_much_there_is() -> None:
+async def test_the_scroll_bar_knows_the_number_of_lines_and_rows() -> None:
     view = LineList(numbered_rows(100))
     async with list_pilot(view) as (_, pilot):
         await wait_until(pilot, lambda: view.show_vertical_scrollbar, "the scroll bar")
@@ -100,7 +100,7 @@ async def test_a_scroll_bar_that_came_with_the_room_knows_how_much_there_is() ->
             assert view.vertical_scrollbar.window_size == SIZE[1]
 
 
-async def test_enter_and_a_double_click_choose() -> None:
+async def test_enter_and_a_double_click_select() -> None:
     view = LineList(numbered_rows(5))
     async with list_pilot(view) as (app, pilot):
         await pilot.press("j", "enter")
@@ -113,19 +113,19 @@ async def test_enter_and_a_double_click_choose() -> None:
         assert view.cursor == 2
 
 
-async def test_the_cursor_stays_on_its_key_and_the_line_where_it_is() -> None:
+async def test_cursor_and_visible_lines_stay_when_lines_are_inserted_above() -> None:
     view = LineList(numbered_rows(100))
     async with list_pilot(view) as (app, pilot):
         await pilot.press("pagedown", "pagedown")
-        seen, moved = visible_rows(view), list(app.moved)
+        before, moved = visible_rows(view), list(app.moved)
         view.show(NamedRows(["new", "newer", *(f"line {number}" for number in range(100))]))
         await pilot.pause()
         assert (view.cursor, view.key) == (22, "line 20")
-        assert [row.split("second")[0] for row in visible_rows(view)] == [row.split("second")[0] for row in seen]
+        assert [row.split("second")[0] for row in visible_rows(view)] == [row.split("second")[0] for row in before]
         assert app.moved == moved
 
 
-async def test_a_cursor_whose_line_goes_says_where_it_is_then() -> None:
+async def test_a_removed_cursor_line_posts_the_new_cursor_key() -> None:
     source = numbered_rows(5)
     view = LineList(source)
     async with list_pilot(view) as (app, pilot):
@@ -141,7 +141,7 @@ async def test_a_cursor_whose_line_goes_says_where_it_is_then() -> None:
         assert app.chosen == []
 
 
-async def test_a_source_that_shrinks_before_it_is_drawn_breaks_nothing() -> None:
+async def test_a_source_can_shrink_before_it_is_drawn() -> None:
     source = numbered_rows(100)
     view = LineList(source)
     async with list_pilot(view) as (_, pilot):
@@ -151,23 +151,23 @@ async def test_a_source_that_shrinks_before_it_is_drawn_breaks_nothing() -> None
         assert visible_rows(view)[2:4] == ["line 2second 2", ""]
 
 
-async def test_a_line_that_says_something_else_all_the_time_is_drawn_alone() -> None:
-    source, drawn = numbered_rows(5), set[Region]()
+async def test_only_a_changed_line_is_redrawn() -> None:
+    source, refreshed = numbered_rows(5), set[Region]()
 
-    class Noting(LineList):
+    class RecordingList(LineList):
         def refresh(self, *regions: Region, **options: bool) -> Self:
-            drawn.update(regions)
+            refreshed.update(regions)
             return super().refresh(*regions, **options)
 
-    view = Noting(source)
+    view = RecordingList(source)
     async with list_pilot(view):
         view.render_lines(view.size.region)
-        drawn.clear()
+        refreshed.clear()
         for n in range(500):
             source.names[2] = f"line 2, {n}"
             view.refresh_changed()
             assert visible_rows(view)[1:3] == ["line 1second 1", f"line 2, {n}second 2"]
-        assert drawn == {Region(0, 2, SIZE[0], 1)}
+        assert refreshed == {Region(0, 2, SIZE[0], 1)}
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ async def test_a_line_that_says_something_else_all_the_time_is_drawn_alone() -> 
     [(["j"], "line 51"), (["k"], "line 49"), (["G"], "line 60"), (["ctrl+d"], "line 60"), (["g"], "line 45")],
 )
 @pytest.mark.parametrize("n_new", [0, 1, 45])
-async def test_keys_go_on_from_the_line_one_sees_when_others_went_since_it_was_drawn(
+async def test_keys_start_from_the_drawn_cursor_line_after_lines_were_removed(
     keys: list[str], cursor: str, n_new: int
 ) -> None:
     names = numbered_rows(61)
@@ -191,7 +191,7 @@ async def test_keys_go_on_from_the_line_one_sees_when_others_went_since_it_was_d
 
 @pytest.mark.parametrize("cursor_type", ["line", "none"])
 @pytest.mark.parametrize("seed", range(5))
-async def test_lines_may_come_and_go_between_any_keys(seed: int, cursor_type: CursorType) -> None:
+async def test_cursor_and_key_agree_after_random_changes_and_keys(seed: int, cursor_type: CursorType) -> None:
     dice, names = random.Random(seed), numbered_rows(50)
     view = LineList(names, cursor_type=cursor_type)
     async with list_pilot(view) as (_, pilot):
@@ -210,7 +210,7 @@ async def test_lines_may_come_and_go_between_any_keys(seed: int, cursor_type: Cu
             assert view.key == (names.names[view.cursor] if names.names else "")
 
 
-async def test_a_line_is_looked_for_among_those_that_are_there_now() -> None:
+async def test_select_searches_the_current_lines() -> None:
     names = numbered_rows(100)
     view = LineList(names)
     async with list_pilot(view) as (_, pilot):
@@ -221,7 +221,7 @@ async def test_a_line_is_looked_for_among_those_that_are_there_now() -> None:
         await wait_until(pilot, lambda: view.cursor == 1 and view.key == "line 1", "the cursor on the line")
 
 
-async def test_following_stays_at_the_end_until_one_goes_up() -> None:
+async def test_following_stays_at_the_end_until_the_cursor_moves_up() -> None:
     source = numbered_rows(30)
     view = LineList()
     async with list_pilot(view) as (app, pilot):
@@ -241,34 +241,34 @@ async def test_following_stays_at_the_end_until_one_goes_up() -> None:
         assert (view.cursor, view.follow, app.followed) == (31, True, [True, False, True])
 
 
-def wheel(view: LineList, kind: type[events.MouseEvent], *, shift: bool = False) -> None:
+def turn_wheel(view: LineList, kind: type[events.MouseEvent], *, shift: bool = False) -> None:
     view.post_message(kind(view, 3, 3, 0, 0, 0, shift, False, False))
 
 
-async def test_the_wheel_leaves_the_end_without_moving_the_cursor() -> None:
+async def test_the_wheel_ends_following_without_moving_the_cursor() -> None:
     view = LineList()
     async with list_pilot(view) as (app, pilot):
         view.show(numbered_rows(30), follow=True)
         await pilot.pause()
-        wheel(view, events.MouseScrollUp)
+        turn_wheel(view, events.MouseScrollUp)
         await pilot.pause()
         await pilot.wait_for_scheduled_animations()
         assert (view.follow, view.cursor, app.followed) == (False, 29, [True, False])
         assert scroll_top(view) < 20
 
 
-async def test_the_wheel_goes_sideways_with_shift() -> None:
+async def test_the_wheel_scrolls_sideways_with_shift() -> None:
     view = LineList(NamedRows(["a" * 30 + "b" * 30] * 30))
     async with list_pilot(view) as (_, pilot):
-        wheel(view, events.MouseScrollDown, shift=True)
+        turn_wheel(view, events.MouseScrollDown, shift=True)
         await pilot.pause()
         assert (visible_rows(view)[0], scroll_top(view)) == ("a" * 22 + "b" * 15, 0)
-        wheel(view, events.MouseScrollUp, shift=True)
+        turn_wheel(view, events.MouseScrollUp, shift=True)
         await pilot.pause()
         assert visible_rows(view)[0].startswith("a" * 30)
 
 
-async def test_a_shorter_list_and_another_size_are_followed_too() -> None:
+async def test_following_continues_in_a_shorter_list_and_at_another_size() -> None:
     view = LineList()
     async with list_pilot(view) as (app, pilot):
         view.show(numbered_rows(30), follow=True)
@@ -282,14 +282,14 @@ async def test_a_shorter_list_and_another_size_are_followed_too() -> None:
         assert app.followed == [True]
 
 
-async def test_the_end_of_a_list_that_has_nothing_to_follow_is_only_its_end() -> None:
+async def test_moving_to_the_end_of_a_fixed_list_does_not_follow() -> None:
     view = LineList(numbered_rows(30))
     async with list_pilot(view) as (app, pilot):
         await pilot.press("G")
         assert (view.cursor, view.follow, app.followed) == (29, False, [])
 
 
-async def test_select_finds_a_key() -> None:
+async def test_select_moves_the_cursor_to_a_known_key() -> None:
     view = LineList(numbered_rows(30))
     async with list_pilot(view):
         assert view.select("line 20")
@@ -298,7 +298,7 @@ async def test_select_finds_a_key() -> None:
         assert view.cursor == 20
 
 
-async def test_wide_lines_move_sideways_as_far_as_they_go() -> None:
+async def test_wide_lines_scroll_sideways_to_their_end() -> None:
     view = LineList(NamedRows(["a" * 30 + "b" * 30, "short"]))
     async with list_pilot(view) as (_, pilot):
         await pilot.press("l")
@@ -309,7 +309,7 @@ async def test_wide_lines_move_sideways_as_far_as_they_go() -> None:
         assert visible_rows(view)[0].startswith("a" * 30)
 
 
-async def test_prose_scrolls_first_and_then_moves_the_cursor() -> None:
+async def test_a_list_without_cursor_scrolls_first() -> None:
     view = LineList(numbered_rows(15), cursor_type="none")
     async with list_pilot(view) as (_, pilot):
         await pilot.press("j", "j")

@@ -14,7 +14,7 @@ HOSTILE = ["漢字" * 40, "🎲" * 40, "", "\x1b[2J\x9b\u202e\x00", "e\u0301" * 
 
 
 @pytest.mark.parametrize("width", [1, 2, 3, 7, 20, 41])
-async def test_rows_are_as_wide_as_the_widget_whatever_they_hold(width: int) -> None:
+async def test_rows_of_hostile_text_are_exactly_as_wide_as_the_widget(width: int) -> None:
     columns = [Column("a", 9), Column("title that is long", 5, True, 1), Column("rest", None, rank=2)]
     for view in (LineList(NamedRows(HOSTILE)), Table(columns, NamedRows(HOSTILE)), TextView()):
         async with list_pilot(view, (width, 12)) as (_, pilot):
@@ -38,7 +38,7 @@ async def test_a_click_counts_from_below_the_header() -> None:
         assert view.cursor == scroll_top(view) == 41
 
 
-async def test_text_is_numbered_and_says_which_lines_are_hostile() -> None:
+async def test_text_lines_are_numbered_and_unsafe_lines_marked() -> None:
     view = TextView()
     async with list_pilot(view) as (_, pilot):
         view.show_text("one\n" * 8 + "t\x1bwo\nend")
@@ -51,18 +51,18 @@ async def test_text_is_numbered_and_says_which_lines_are_hostile() -> None:
 
 
 @pytest.mark.parametrize(
-    ("width", "kept"),
+    ("width", "shown"),
     [(60, [0, 1, 2, 3]), (36, [0, 1, 2]), (29, [0, 1]), (4, [0, 1])],
 )
-def test_columns_are_left_out_by_rank(width: int, kept: list[int]) -> None:
+def test_columns_are_dropped_by_rank(width: int, shown: list[int]) -> None:
     columns = [Column("name", None), Column("state", 8), Column("time", 6, True, 1), Column("rate", 5, True, 2)]
-    found = arrange_columns(columns, width)
-    assert [number for number, _, _ in found] == kept
+    arranged = arrange_columns(columns, width)
+    assert [number for number, _, _ in arranged] == shown
     if width > 20:
-        assert sum(size for _, size, _ in found) + 2 * (len(found) - 1) == width
+        assert sum(size for _, size, _ in arranged) + 2 * (len(arranged) - 1) == width
 
 
-async def test_a_table_aligns_its_cells_under_its_titles() -> None:
+async def test_cells_are_aligned_under_their_titles() -> None:
     view = Table([Column("name", None), Column("second", 9, right=True)], NamedRows(["a", "b" * 50]))
     async with list_pilot(view) as (_, pilot):
         await pilot.press("j")
@@ -73,16 +73,16 @@ async def test_a_table_aligns_its_cells_under_its_titles() -> None:
         ]
 
 
-def test_a_column_has_its_least_before_another_is_kept() -> None:
+def test_a_column_is_dropped_before_another_falls_below_its_minimum_width() -> None:
     columns = [Column("name", None, min_width=24), Column("state", 8), Column("time", 6, True, 1)]
     assert arrange_columns(columns, 42) == [(0, 24, False), (1, 8, False), (2, 6, True)]
     assert arrange_columns(columns, 41) == [(0, 31, False), (1, 8, False)]
 
 
 @pytest.mark.parametrize("width", [12, 30, 50])
-async def test_the_last_cell_of_a_short_row_takes_the_rest_of_the_line(width: int) -> None:
+async def test_the_last_cell_of_a_short_row_fills_the_line(width: int) -> None:
     columns = [Column("a", 4), Column("b", None, min_width=6), Column("c", 8, True, 1), Column("d", 8, True, 2)]
-    view = Table(columns, Short())
+    view = Table(columns, ShortRow())
     async with list_pilot(view, (width, 5)):
         room = view.scrollable_content_region.width - LIST_MARGIN - len("abcd  ")
         assert visible_rows(view)[1].rstrip() == "abcd  " + TEXT[: room - 1] + "…"
@@ -91,7 +91,7 @@ async def test_the_last_cell_of_a_short_row_takes_the_rest_of_the_line(width: in
 TEXT = "x" * 60
 
 
-class Short:
+class ShortRow:
     def __len__(self) -> int:
         return 1
 

@@ -6,10 +6,10 @@ import json
 from typing import Any, Literal
 
 import pytest
-from runner.episode.runner import EpisodeContext, Runner
 
 from runner.agents.model import ReactAgent, ToolsAgent
 from runner.config.profile import EndpointConfig
+from runner.episode.runner import EpisodeContext, Runner
 from runner.errors import AgentFault
 from runner.inference import InferenceManager
 from runner.serve.mock_llm import ModelServer, ScriptedCall, ScriptedReply, ScriptResponder

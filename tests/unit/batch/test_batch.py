@@ -13,7 +13,7 @@ import pytest
 from runner.batch.batch import Batch
 from runner.batch.result import BatchResult
 from runner.batch.spec import BatchSpec
-from runner.batch.state_dir import Workspace
+from runner.batch.workspace import Workspace
 from runner.errors import ConfigError
 from runner.store import EpisodeRecord
 from runner.types import (

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.cli.logs import LIBRARIES, log_to_file, log_to_stderr
+from runner.cli.logging_setup import LIBRARIES, log_to_file, log_to_stderr
 
 HOSTILE = "\x1b[2J\u202e"
 

@@ -29,7 +29,6 @@ STEPS = {
     "go to garbagecan 1": "You arrive at garbagecan 1. On the garbagecan 1, you see a egg 1, and a potato 1.",
     "move apple 1 to garbagecan 1": "You move the apple 1 to the garbagecan 1.",
 }
-TAKE = list(STEPS)[:3]
 
 
 def step_texts(env: ALFWorld, *texts: str) -> tuple[str, float, bool]:
@@ -40,17 +39,17 @@ def step_texts(env: ALFWorld, *texts: str) -> tuple[str, float, bool]:
     return env.observation, reward, done
 
 
-def started(mode: Mode = "strict", task_index: int = TASK) -> ALFWorld:
+def start_env(mode: Mode = "strict", task_index: int = TASK) -> ALFWorld:
     env = ALFWorld(mode=mode)
     env.reset(task_index=task_index)
     return env
 
 
-def doing(env: ALFWorld) -> list[str]:
+def non_move_actions(env: ALFWorld) -> list[str]:
     return [text for text in env.admissible_actions() if not text.startswith("go to ")]
 
 
-def test_an_episode() -> None:
+def test_an_episode_runs_from_reset_to_the_goal() -> None:
     env = ALFWorld()
     opening = env.reset(task_index=TASK)[0]["content"] or ""
     places = [f"{name}" for name in ROOM.removesuffix(".").replace("and a", "a").split(", a ")[1:]]
@@ -65,17 +64,24 @@ def test_an_episode() -> None:
 
 
 def test_admissible_actions_follow_the_state() -> None:
-    env = started()
-    assert doing(env) == ["help", "inventory", "look"]
+    env = start_env()
+    assert non_move_actions(env) == ["help", "inventory", "look"]
     step_texts(env, "go to microwave 1")
-    assert doing(env) == ["examine microwave 1", "help", "inventory", "look", "open microwave 1"]
+    assert non_move_actions(env) == ["examine microwave 1", "help", "inventory", "look", "open microwave 1"]
     assert "go to microwave 1" not in env.admissible_actions()
     step_texts(env, "open microwave 1")
     takes = ["take apple 1 from microwave 1", "take cup 1 from microwave 1"]
-    assert doing(env) == ["close microwave 1", "examine microwave 1", "help", "inventory", "look", *takes]
+    assert non_move_actions(env) == [
+        "close microwave 1",
+        "examine microwave 1",
+        "help",
+        "inventory",
+        "look",
+        *takes,
+    ]
     step_texts(env, takes[0])
     holding = ["close microwave 1", "examine apple 1", "examine microwave 1", "heat apple 1 with microwave 1", "help"]
-    assert doing(env) == [*holding, "inventory", "look", "move apple 1 to microwave 1"]
+    assert non_move_actions(env) == [*holding, "inventory", "look", "move apple 1 to microwave 1"]
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -83,8 +89,8 @@ def test_admissible_actions_follow_the_state() -> None:
     "text",
     ["", "dance", "look at it", "Look", "go to moon 1", "open fridge 1", "take apple 1 from fridge 1", "examine"],
 )
-def test_anything_else_does_nothing(text: str, mode: Mode) -> None:
-    env = started(mode)
+def test_an_inapplicable_action_changes_nothing(text: str, mode: Mode) -> None:
+    env = start_env(mode)
     before = env.admissible_actions()
     assert step_texts(env, text) == (NOTHING_HAPPENS, 0.0, False)
     assert env.admissible_actions() == before
@@ -95,32 +101,32 @@ def test_anything_else_does_nothing(text: str, mode: Mode) -> None:
     "put", ["put {} in {}", "put {} on {}", "put {} in/on {}", "move {} to {}", " move {} to {}\n"]
 )
 def test_put_accepts_all_wordings(put: str, mode: Mode) -> None:
-    env = started(mode)
+    env = start_env(mode)
     step_texts(env, *list(STEPS)[:-1])
     assert step_texts(env, put.format("apple 1", "garbagecan 1"))[1:] == (1.0, True)
 
 
-def test_compat_words_things_as_agentgym_does() -> None:
+def test_compat_uses_agentgyms_wording() -> None:
     env = ALFWorld(mode="compat")
     chat = env.reset(task_index=TASK)
     assert (chat[0]["content"] or "").startswith(f"{ROOM}\n{GOAL}\nAvailable actions: [")
-    assert doing(env) == ["inventory", "look"]
+    assert non_move_actions(env) == ["inventory", "look"]
     assert step_texts(env, "help")[0] == NOTHING_HAPPENS
     assert step_texts(env, "go to microwave 1")[0] == "The microwave 1 is closed."
     step_texts(env, *list(STEPS)[1:4])
-    assert "put apple 1 in/on microwave 1" in doing(env)
+    assert "put apple 1 in/on microwave 1" in non_move_actions(env)
     assert env.admissible_actions() == sorted(env.admissible_actions())
     last = "put apple 1 in/on garbagecan 1"
     assert step_texts(env, "go to garbagecan 1", last) == ("You put the apple 1 in/on the garbagecan 1.", 1.0, True)
 
 
-def test_strict_has_help_of_its_own() -> None:
-    assert step_texts(started(), "help")[0] == HELP
+def test_only_strict_mode_has_a_help_command() -> None:
+    assert step_texts(start_env(), "help")[0] == HELP
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_fifty_steps_and_it_is_over(mode: Mode) -> None:
-    env = started(mode)
+def test_the_fiftieth_step_truncates_the_episode(mode: Mode) -> None:
+    env = start_env(mode)
     for _ in range(2):
         steps = [(*step_texts(env, text)[1:], env.truncated) for text in [*["dance"] * 49, "look"]]
         assert steps == [(0.0, False, False)] * 49 + [(0.0, True, True)]
@@ -128,21 +134,21 @@ def test_fifty_steps_and_it_is_over(mode: Mode) -> None:
 
 
 def test_the_fiftieth_step_can_win() -> None:
-    env = started()
+    env = start_env()
     step_texts(env, *["look"] * (50 - len(STEPS)))
     assert step_texts(env, *STEPS)[1:] == (1.0, True)
     assert not env.truncated
 
 
-def test_a_task_has_a_type_and_the_environment_a_label() -> None:
-    env = started()
+def test_task_type_and_data_label_are_set() -> None:
+    env = start_env()
     assert env.task_type == "pick_heat_then_place_in_recep-apple-garbagecan/room_4"
     assert (ALFWorld.data_label, env.data_label, env.packages) == ("local scenes", "local scenes", ())
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_tool_call_is_the_same_as_its_text(mode: Mode) -> None:
-    by_text, by_call = started(mode), started(mode)
+def test_a_tool_call_has_the_same_effect_as_its_text(mode: Mode) -> None:
+    by_text, by_call = start_env(mode), start_env(mode)
     for text in ("look", "inventory", "dance", *STEPS):
         parsed = by_call.parse(text)
         calls = parsed.tool_calls if isinstance(parsed, Action) else []
@@ -162,14 +168,14 @@ def test_a_tool_call_is_the_same_as_its_text(mode: Mode) -> None:
         ("fly", "{}"),
     ],
 )
-def test_a_tool_call_has_to_fit_its_schema(name: str, arguments: str) -> None:
-    env = started()
+def test_a_tool_call_that_violates_its_schema_is_rejected(name: str, arguments: str) -> None:
+    env = start_env()
     chat, reward, done = env.step(Action(tool_calls=[ToolCall(id="call_7", name=name, arguments=arguments)]))
     assert (chat[0]["content"] or "").startswith("Invalid action. Expected ")
     assert (reward, done) == (0.0, False)
 
 
-def test_the_tools() -> None:
+def test_the_tools_are_named_after_the_commands() -> None:
     names = [schema["function"]["name"] for schema in ALFWorld().get_tool_schemas()]
     manipulations = ["take", "put", "heat", "cool", "clean", "slice", "use", "examine"]
     assert names == ["go_to", "open", "close", *manipulations, "look", "inventory", "help"]
@@ -178,7 +184,7 @@ def test_the_tools() -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_the_environment_keeps_the_contract(mode: Mode) -> None:
+def test_the_environment_fulfills_the_contract(mode: Mode) -> None:
     check_env(lambda: ALFWorld(mode=mode), tasks=(0, 1, TASK))
 
 
@@ -192,7 +198,7 @@ TEXTS = (
 @settings(deadline=None)
 @given(texts=st.lists(TEXTS, max_size=12), mode=st.sampled_from(MODES))
 def test_no_text_breaks_a_step(texts: list[str], mode: Mode) -> None:
-    env = started(mode)
+    env = start_env(mode)
     for text in texts:
         before, parsed = env.admissible_actions(), env.parse(text)
         observation, reward, done = step_texts(env, text)
@@ -208,6 +214,6 @@ def test_no_text_breaks_a_step(texts: list[str], mode: Mode) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("text", ["put a " * 200_000, "move " + "a 1 to " * 150_000, "go to " + "a" * 1_000_000 + " 1"])
-def test_long_texts_take_no_long_time(text: str, mode: Mode) -> None:
-    assert step_texts(started(mode), text) == (NOTHING_HAPPENS, 0.0, False)
-    assert isinstance(started(mode).parse(text), InvalidAction)
+def test_long_texts_are_parsed_quickly(text: str, mode: Mode) -> None:
+    assert step_texts(start_env(mode), text) == (NOTHING_HAPPENS, 0.0, False)
+    assert isinstance(start_env(mode).parse(text), InvalidAction)

@@ -13,7 +13,7 @@ import pytest
 from runner.envs.alfworld import ALFWorld
 from runner.envs.alfworld.engine import LocalGame
 from runner.envs.alfworld.oracle import LocalOracle
-from runner.envs.alfworld.real import DATA_VARIABLE
+from runner.envs.alfworld.original_engine import DATA_VARIABLE
 from runner.envs.alfworld.scene import APPLIANCES, TREATMENTS, GoalKind, kind_of
 from runner.envs.alfworld.tasks import catalogue, local_tasks, playable_games
 from runner.errors import ConfigError
@@ -24,21 +24,21 @@ TASKS = local_tasks()
 
 
 def test_the_shipped_tasks_equal_the_scripts_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = package_resource("data", "alfworld", "tasks.json").read_text("utf-8")
-    assert render(derive()) == made, "run the script"
-    assert len(made) < 100_000
+    content = package_resource("data", "alfworld", "tasks.json").read_text("utf-8")
+    assert render(derive()) == content, "the shipped file is out of date: run scripts/build_alfworld_data.py"
+    assert len(content) < 100_000
     monkeypatch.setattr(sys, "argv", ["build", "--output", str(tmp_path / "tasks.json")])
     main()
-    assert (tmp_path / "tasks.json").read_text("utf-8") == made
+    assert (tmp_path / "tasks.json").read_text("utf-8") == content
     licence = package_resource("data", "alfworld", "LICENSE").read_text("utf-8")
     assert "MIT License" in licence
     assert "no results on ALFWorld" in licence
 
 
-def test_all_kinds_of_tasks_come_in_turn_and_none_twice() -> None:
+def test_task_kinds_alternate_and_no_task_repeats() -> None:
     tasks = [TASKS.task(index) for index in range(TASKS.n_tasks)]
     kinds = [goal.kind for _, goal in tasks]
-    assert len({(TASKS.name(index)) for index in range(240)}) == TASKS.n_tasks == 240
+    assert len({TASKS.name(index) for index in range(240)}) == TASKS.n_tasks == 240
     assert set(kinds[:6]) == set(get_args(GoalKind))
     assert kinds == kinds[:6] * 40
     assert len({goal.thing for _, goal in tasks}) > 30
@@ -47,7 +47,7 @@ def test_all_kinds_of_tasks_come_in_turn_and_none_twice() -> None:
 
 
 @pytest.mark.parametrize("task_index", range(0, 240, 7))
-def test_a_room_keeps_its_rules(task_index: int) -> None:
+def test_a_room_follows_the_scene_rules(task_index: int) -> None:
     scene, goal = TASKS.task(task_index)
     names = [*scene.placed, *(name for names in scene.placed.values() for name in names)]
     assert len(set(names)) == len(names)
@@ -59,7 +59,7 @@ def test_a_room_keeps_its_rules(task_index: int) -> None:
     assert treatment is None or APPLIANCES[treatment].trait in scene.things[goal.thing]
 
 
-def test_the_oracle_solves_every_task_within_the_rounds_of_the_profile() -> None:
+def test_the_oracle_solves_every_task_within_the_round_limit_of_the_profile() -> None:
     rounds = []
     for index in range(TASKS.n_tasks):
         game = LocalGame(*TASKS.task(index))
@@ -83,12 +83,12 @@ def write_game(root: Path, folder: str, **fields: object) -> Path:
     return trial / "game.tw-pddl"
 
 
-PLAYED = "train/look_at_obj_in_light-Mug-None-DeskLamp-308"
+PLAYABLE_FOLDER = "train/look_at_obj_in_light-Mug-None-DeskLamp-308"
 
 
-def test_games_are_those_that_alfworld_plays_too(tmp_path: Path) -> None:
+def test_only_games_that_alfworld_accepts_are_playable(tmp_path: Path) -> None:
     unseen = write_game(tmp_path, "valid_unseen/pick_and_place_simple-Pen-None-Desk-1")
-    train = write_game(tmp_path, PLAYED)
+    train = write_game(tmp_path, PLAYABLE_FOLDER)
     write_game(tmp_path, "train/pick_and_place_with_movable_recep-Pen-Mug-Desk-2")
     write_game(tmp_path, "train/pick_heat_then_place_in_recep-AppleSliced-None-Fridge-3")
     write_game(tmp_path, "train/pick_two_obj_and_place-Pen-None-Desk-4", solvable=False)
@@ -96,8 +96,8 @@ def test_games_are_those_that_alfworld_plays_too(tmp_path: Path) -> None:
     assert playable_games(tmp_path) == [train, unseen]
 
 
-def test_the_data_is_played_where_the_variable_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_game(tmp_path, PLAYED)
+def test_the_environment_variable_selects_the_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_game(tmp_path, PLAYABLE_FOLDER)
     monkeypatch.setenv(DATA_VARIABLE, str(tmp_path))
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
     env = ALFWorld()
@@ -108,21 +108,21 @@ def test_the_data_is_played_where_the_variable_names_it(tmp_path: Path, monkeypa
     assert (ALFWorld().n_tasks, ALFWorld.data_label, ALFWorld.packages) == (240, "local scenes", ())
 
 
-def test_without_the_engine_the_data_cannot_be_played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_game(tmp_path, PLAYED)
+def test_data_without_the_engine_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_game(tmp_path, PLAYABLE_FOLDER)
     monkeypatch.setenv(DATA_VARIABLE, str(tmp_path))
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"ALFWORLD_DATA is set, but .* Install agentgym-console\[alfworld\]"):
         ALFWorld()
 
 
-def test_a_folder_without_games_is_named(tmp_path: Path) -> None:
+def test_the_error_names_a_folder_without_games(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=rf"ALFWORLD_DATA is '{re.escape(str(tmp_path))}', which has no json_2.1.1"):
         catalogue(str(tmp_path))
 
 
-@pytest.mark.parametrize("content", [b"{", b"[]", b'{"solvable": "yes"}', b"\xff", b"[" * 100_000])
-def test_a_file_that_is_no_game_is_named(tmp_path: Path, content: bytes) -> None:
-    write_game(tmp_path, PLAYED).write_bytes(content)
+@pytest.mark.parametrize("invalid", [b"{", b"[]", b'{"solvable": "yes"}', b"\xff", b"[" * 100_000])
+def test_the_error_names_an_invalid_game_file(tmp_path: Path, invalid: bytes) -> None:
+    write_game(tmp_path, PLAYABLE_FOLDER).write_bytes(invalid)
     with pytest.raises(ConfigError, match=r"game\.tw-pddl cannot be read as a game of ALFWorld"):
         catalogue(str(tmp_path))

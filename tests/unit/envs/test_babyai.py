@@ -9,17 +9,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runner.envs.babyai import BabyAI
-from runner.envs.babyai.actions import ActionMenu
+from runner.envs.babyai.action_menu import ActionMenu
 from runner.envs.babyai.levels import LEVELS, N_TASKS, make_world
 from runner.envs.babyai.observe import BALL, BOX, COLORS, DOOR, EMPTY, KEY, UNSEEN, WALL, Cell, View
 from runner.errors import EnvironmentFault
-from runner.types import Action, InvalidAction, Mode, TimeStep, ToolCall, Trajectory
+from runner.types import Action, InvalidAction, Mode, ToolCall
+from tests.support.episodes import rewarded_trajectory
 
 MODES: tuple[Mode, ...] = ("strict", "compat")
 UNKNOWN = "The action is not recognized. Please check valid actions."
 
 
-def started(task_index: int = 0, mode: Mode = "strict") -> BabyAI:
+def start_env(task_index: int = 0, mode: Mode = "strict") -> BabyAI:
     env = BabyAI(mode=mode)
     env.reset(task_index=task_index)
     return env
@@ -43,7 +44,7 @@ def view_of(contents: dict[Cell, tuple[int, str, int]], carrying: tuple[str, str
     return View(image, carrying)
 
 
-def test_things_are_numbered_by_name_from_near_to_far() -> None:
+def test_objects_of_one_name_are_numbered_by_distance() -> None:
     view = view_of(
         {
             (2, 0): (KEY, "red", 0),
@@ -92,7 +93,7 @@ def test_doors_can_be_passed_when_open_closed_or_unlockable() -> None:
     assert not any(text.startswith("pickup") for text in texts)
 
 
-def test_a_thing_behind_others_has_no_path() -> None:
+def test_a_blocked_object_has_no_path() -> None:
     balls = {(5, 3), (6, 2)}
     view = view_of({(6, 3): (KEY, "red", 0), **dict.fromkeys(balls, (BALL, "blue", 0))})
     assert ActionMenu(view).moves("pickup red key 1") == (
@@ -110,14 +111,14 @@ def test_a_macro_avoids_objects_and_unseen_cells() -> None:
     assert isinstance(ActionMenu(view_of({(2, 0): (KEY, "red", 0), **fence, **unseen})).moves("go to red key 1"), str)
 
 
-def test_a_barrier_is_not_walked_into() -> None:
-    env = started()
+def test_a_barrier_blocks_forward_moves() -> None:
+    env = start_env()
     for _ in range(5):
         step_text(env, "move forward")
     assert "move forward" not in (env.admissible_actions() or [])
-    taken = env.world.step_count
+    n_steps = env.world.step_count
     assert reply_text(env, "move forward") == "There is a barrier in front of you, you can't move forward."
-    assert env.world.step_count == taken
+    assert env.world.step_count == n_steps
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -138,8 +139,8 @@ def test_a_barrier_is_not_walked_into() -> None:
         ("\ud800", UNKNOWN),
     ],
 )
-def test_nonsense_is_answered_and_changes_nothing(text: str, reply: str, mode: Mode) -> None:
-    env = started(mode=mode)
+def test_an_ineffective_action_changes_nothing(text: str, reply: str, mode: Mode) -> None:
+    env = start_env(mode=mode)
     actions = env.admissible_actions()
     assert reply_text(env, text) == reply
     assert env.admissible_actions() == actions
@@ -147,7 +148,7 @@ def test_nonsense_is_answered_and_changes_nothing(text: str, reply: str, mode: M
 
 
 def test_every_reply_ends_with_the_admissible_actions() -> None:
-    env = started()
+    env = start_env()
     for text in ("turn left", "nonsense", "please CHECK it"):
         reply = step_text(env, text)[0]
         listed = ", ".join(f'"{action}"' for action in env.admissible_actions() or [])
@@ -155,8 +156,8 @@ def test_every_reply_ends_with_the_admissible_actions() -> None:
     assert reply.startswith("You can take the following actions: turn left, turn right, ")
 
 
-def test_the_mission_is_rewarded_once_by_the_steps_it_took() -> None:
-    env = started()
+def test_the_reward_depends_on_the_number_of_steps() -> None:
+    env = start_env()
     assert step_text(env, "  MOVE Forward ")[1:] == (0.0, False)
     text, reward, done = step_text(env, "go to red ball 1")
     assert "\n The task is completed.\n" in text
@@ -167,7 +168,7 @@ def test_the_mission_is_rewarded_once_by_the_steps_it_took() -> None:
 
 
 def test_the_step_limit_of_the_level_ends_a_strict_episode() -> None:
-    env = started()
+    env = start_env()
     for _ in range(63):
         assert step_text(env, "turn left")[2] is False
     text, reward, done = step_text(env, "turn left")
@@ -178,14 +179,14 @@ def test_the_step_limit_of_the_level_ends_a_strict_episode() -> None:
 
 
 def test_opening_the_wrong_door_first_fails_a_debug_level() -> None:
-    env = started(LEVELS.index("OpenDoorsOrderN4Debug"))
+    env = start_env(LEVELS.index("OpenDoorsOrderN4Debug"))
     text, reward, done = step_text(env, "toggle and go through grey closed door 1")
     assert "\n The task has failed.\n" in text
     assert (reward, done, env.truncated) == (0.0, True, False)
 
 
-def test_compat_repeats_a_late_reward_and_goes_on() -> None:
-    env = started(mode="compat")
+def test_compat_repeats_a_late_reward_and_continues() -> None:
+    env = start_env(mode="compat")
     for _ in range(60):
         step_text(env, "turn left")
     assert step_text(env, "go to red ball 1")[1:] == (1 - 0.9 * (68 / 64), False)
@@ -196,14 +197,14 @@ def test_compat_repeats_a_late_reward_and_goes_on() -> None:
     assert (reward, done) == (1 - 0.9 * (70 / 64), False)
 
 
-def test_where_nothing_is_in_sight_only_compat_takes_a_move_for_none() -> None:
+def test_only_compat_reports_a_move_within_an_empty_view_as_no_change() -> None:
     task = LEVELS.index("OneRoomS20")
-    assert reply_text(started(task, "compat"), "move forward") == "No change in state."
-    assert reply_text(started(task, "strict"), "move forward").startswith("You cannot see any objects within sight.")
+    assert reply_text(start_env(task, "compat"), "move forward") == "No change in state."
+    assert reply_text(start_env(task, "strict"), "move forward").startswith("You cannot see any objects within sight.")
 
 
-def test_toggle_and_go_through_leads_past_the_door() -> None:
-    env = started(LEVELS.index("GoToObjMazeS7"))
+def test_toggle_and_go_through_moves_the_agent_past_the_door() -> None:
+    env = start_env(LEVELS.index("GoToObjMazeS7"))
     reply_text(env, "toggle and go through yellow closed door 1")
     reply_text(env, "turn left")
     behind = reply_text(env, "turn left")
@@ -211,8 +212,8 @@ def test_toggle_and_go_through_leads_past_the_door() -> None:
     assert "go through yellow open door 1" in (env.admissible_actions() or [])
 
 
-def test_carrying_replaces_picking_up() -> None:
-    env = started(LEVELS.index("GoToLocalS8N7"))
+def test_a_carried_object_excludes_further_pickups() -> None:
+    env = start_env(LEVELS.index("GoToLocalS8N7"))
     pickup = next(text for text in env.admissible_actions() or [] if text.startswith("pickup"))
     name = pickup.removeprefix("pickup ").rpartition(" ")[0]
     assert f"You are carrying a {name}." in reply_text(env, pickup)
@@ -221,13 +222,13 @@ def test_carrying_replaces_picking_up() -> None:
     assert "You are not carrying anything." in reply_text(env, "drop")
 
 
-def test_missions_read_as_one_list_of_demands() -> None:
+def test_a_mission_is_shown_as_one_list() -> None:
     observation = BabyAI().reset(task_index=LEVELS.index("OpenRedBlueDoorsDebug"))[0]["content"] or ""
     assert observation.startswith("Your goal: open the red door, and open the blue door\n")
 
 
 @pytest.mark.parametrize("task_index", range(40, 80))
-def test_each_level_equals_the_one_of_gymnasium_make(task_index: int) -> None:
+def test_each_level_equals_that_of_gymnasium_make(task_index: int) -> None:
     seed, level = divmod(task_index, 40)
     world, observation = make_world(task_index)
     import gymnasium
@@ -243,7 +244,7 @@ def test_each_level_equals_the_one_of_gymnasium_make(task_index: int) -> None:
 
 
 @pytest.mark.parametrize("task_index", [7, 50, 38, N_TASKS - 1])
-def test_a_task_index_fixes_an_episode_to_the_byte(task_index: int) -> None:
+def test_a_task_index_determines_the_episode(task_index: int) -> None:
     first, second = BabyAI(), BabyAI()
     second.reset(task_index=3)
     assert first.reset(task_index=task_index, seed=1) == second.reset(task_index=task_index, seed=2)
@@ -251,19 +252,10 @@ def test_a_task_index_fixes_an_episode_to_the_byte(task_index: int) -> None:
         assert step_text(first, text) == step_text(second, text)
 
 
-def test_any_reward_is_success() -> None:
-    def trajectory(*rewards: float) -> Trajectory:
-        steps = [
-            TimeStep(
-                index=i, chats=[], action=Action(), observation=[], reward=r, done=False, available_tool_schemas=[]
-            )
-            for i, r in enumerate(rewards)
-        ]
-        return Trajectory(episode_id="e", timesteps=steps)
-
-    assert BabyAI().success(trajectory(0.0, 0.04))
-    assert not BabyAI().success(trajectory(0.0, 0.0))
-    assert not BabyAI().success(trajectory(-0.125))
+def test_any_positive_reward_is_a_success() -> None:
+    assert BabyAI().success(rewarded_trajectory(0.0, 0.04))
+    assert not BabyAI().success(rewarded_trajectory(0.0, 0.0))
+    assert not BabyAI().success(rewarded_trajectory(-0.125))
 
 
 def test_admissible_actions_survive_parsing_and_rendering() -> None:
@@ -276,8 +268,8 @@ def test_admissible_actions_survive_parsing_and_rendering() -> None:
             assert env.grammar.render(action.tool_calls[0]) == text
 
 
-def test_tools_and_texts_are_one_grammar() -> None:
-    env = started()
+def test_tool_calls_and_texts_share_one_grammar() -> None:
+    env = start_env()
     names = [schema["function"]["name"] for schema in env.get_tool_schemas()]
     assert len(set(names)) == len(names) == 9
     call = ToolCall(id="c", name="go_to", arguments='{"target": "red ball", "number": 1}')
@@ -286,8 +278,8 @@ def test_tools_and_texts_are_one_grammar() -> None:
     assert (reward, done) == (1 - 0.9 * (8 / 64), True)
 
 
-def test_a_tool_call_that_does_not_fit_leaves_the_task_as_it_was() -> None:
-    env = started()
+def test_a_tool_call_that_violates_its_schema_changes_nothing() -> None:
+    env = start_env()
     call = ToolCall(id="c", name="go_to", arguments='{"target": "unicorn", "number": 1}')
     chat, reward, done = env.step(Action(tool_calls=[call]))
     assert (chat[0]["content"] or "").startswith("Invalid action. Expected go_to")
@@ -309,7 +301,7 @@ TEXTS = st.one_of(
 @settings(max_examples=60, deadline=None)
 @given(texts=st.lists(TEXTS, min_size=1, max_size=8), task_index=st.integers(0, 120), mode=st.sampled_from(MODES))
 def test_no_text_breaks_a_step(texts: list[str], task_index: int, mode: Mode) -> None:
-    env = started(task_index, mode)
+    env = start_env(task_index, mode)
     for text in texts:
         reply, reward, done = step_text(env, text)
         assert "\nAvailable actions: [" in reply
@@ -321,14 +313,14 @@ def test_no_text_breaks_a_step(texts: list[str], task_index: int, mode: Mode) ->
 @settings(max_examples=60, deadline=None)
 @given(texts=st.lists(TEXTS, min_size=1, max_size=8), task_index=st.integers(0, 120))
 def test_a_parsed_call_has_the_same_effect_as_the_text(texts: list[str], task_index: int) -> None:
-    by_text, by_call = started(task_index), started(task_index)
+    by_text, by_call = start_env(task_index), start_env(task_index)
     for text in texts:
         action = by_call.parse(text)
         if isinstance(action, InvalidAction):
             continue
-        spoken = step_text(by_text, text)
+        expected = step_text(by_text, text)
         chat, reward, done = by_call.step(action)
-        assert (chat[0]["content"], reward, done) == spoken
+        assert (chat[0]["content"], reward, done) == expected
         if done:
             break
 

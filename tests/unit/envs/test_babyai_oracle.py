@@ -13,7 +13,7 @@ IMPOSSIBLE = {15}
 """OpenDoorsOrderN4Debug in two parts: the toggle that fulfils the first one fails the second, which is strict."""
 
 
-def play(task_index: int, limit: int = 100, mode: Mode = "strict", seed: int = 0) -> tuple[list[str], float]:
+def play_oracle(task_index: int, limit: int = 100, mode: Mode = "strict", seed: int = 0) -> tuple[list[str], float]:
     """Return the oracle's texts and the sum of the rewards."""
     env = BabyAI(mode=mode)
     env.reset(task_index=task_index)
@@ -27,8 +27,8 @@ def play(task_index: int, limit: int = 100, mode: Mode = "strict", seed: int = 0
     return texts, 0.0
 
 
-def test_the_first_twenty_tasks_are_solved_where_they_can_be() -> None:
-    rewards = {task: play(task)[1] for task in range(20)}
+def test_the_oracle_solves_each_solvable_task_of_the_first_twenty() -> None:
+    rewards = {task: play_oracle(task)[1] for task in range(20)}
     assert {task for task, reward in rewards.items() if reward > 0} == set(range(20)) - IMPOSSIBLE
     assert sum(rewards.values()) / 20 > 0.88
 
@@ -50,33 +50,33 @@ def test_the_first_twenty_tasks_are_solved_where_they_can_be() -> None:
 )
 def test_keys_boxes_blockers_and_long_missions_are_handled(level: str) -> None:
     for seed in (0, 1):
-        assert play(LEVELS.index(level) + 40 * seed)[1] > 0, seed
+        assert play_oracle(LEVELS.index(level) + 40 * seed)[1] > 0, seed
 
 
-def test_most_of_the_first_twenty_need_no_more_than_fifteen_actions() -> None:
-    solved = [task for task in range(20) if play(task, limit=15)[1] > 0]
+def test_most_of_the_first_twenty_tasks_take_at_most_fifteen_actions() -> None:
+    solved = [task for task in range(20) if play_oracle(task, limit=15)[1] > 0]
     assert len(solved) >= 18
 
 
-def test_commands_do_not_cost_more_than_single_steps() -> None:
+def test_macro_commands_cost_no_more_than_single_steps() -> None:
     """Task 2 contains only a ball, four steps ahead and three to the right."""
-    texts, reward = play(2)
+    texts, reward = play_oracle(2)
     assert texts == ["go to red ball 1"]
     assert reward == pytest.approx(1 - 0.9 * 7 / 64)
 
 
 @pytest.mark.parametrize("task_index", [6, 26, 38])
 def test_the_same_task_and_seed_give_the_same_actions(task_index: int) -> None:
-    assert play(task_index) == play(task_index)
+    assert play_oracle(task_index) == play_oracle(task_index)
 
 
 def test_every_text_is_a_command_of_the_grammar() -> None:
     env = BabyAI()
     for task_index in (6, 25, 33):
-        assert all(isinstance(env.parse(text), Action) for text in play(task_index)[0])
+        assert all(isinstance(env.parse(text), Action) for text in play_oracle(task_index)[0])
 
 
-def test_it_plans_on_from_wherever_it_is_brought() -> None:
+def test_the_oracle_recovers_from_random_actions() -> None:
     env = BabyAI()
     env.reset(task_index=LEVELS.index("BossLevel"))
     planner = env.oracle(0)
@@ -98,19 +98,19 @@ def test_a_reset_starts_a_new_plan() -> None:
     assert planner.next_action() == "go to red ball 1"
 
 
-def test_where_no_plan_is_left_it_explores() -> None:
+def test_the_oracle_explores_when_it_has_no_plan() -> None:
     """The key of this task's locked room lies inside that room."""
-    started = time.monotonic()
-    texts, reward = play(246, limit=12)
+    started_at = time.monotonic()
+    texts, reward = play_oracle(246, limit=12)
     assert (len(texts), reward) == (12, 0.0)
-    assert time.monotonic() - started < 12 * 2
-    assert play(246, limit=12)[0] == texts
-    assert play(246, limit=12, seed=1)[0] != texts
+    assert time.monotonic() - started_at < 12 * 2
+    assert play_oracle(246, limit=12)[0] == texts
+    assert play_oracle(246, limit=12, seed=1)[0] != texts
     assert not any("check" in text for text in texts)
 
 
-def test_it_plays_compat_too() -> None:
-    assert play(25, mode="compat")[1] > 0.5
+def test_the_oracle_solves_a_task_in_compat_mode() -> None:
+    assert play_oracle(25, mode="compat")[1] > 0.5
 
 
 def test_the_environment_supports_an_oracle() -> None:

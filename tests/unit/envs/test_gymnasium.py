@@ -10,7 +10,7 @@ import pytest
 from runner import plugins
 from runner.batch.batch import Batch
 from runner.batch.spec import BatchSpec, resolve_environment
-from runner.batch.state_dir import Workspace
+from runner.batch.workspace import Workspace
 from runner.config import EnvironmentEntry, Environments, Profile
 from runner.envs.gymnasium import GymnasiumEnvironment
 from runner.envs.gymnasium.codec import ENVIRONMENT_INFO
@@ -23,7 +23,7 @@ CLIFF = "gymnasium:CliffWalking-v1"
 AROUND_THE_CLIFF = ("up", *["right"] * 11, "down")
 
 
-def played(env: GymnasiumEnvironment, *actions: str, task_index: int = 0) -> Trajectory:
+def play(env: GymnasiumEnvironment, *actions: str, task_index: int = 0) -> Trajectory:
     env.reset(task_index=task_index)
     steps: list[TimeStep] = []
     for text in actions:
@@ -44,11 +44,11 @@ def played(env: GymnasiumEnvironment, *actions: str, task_index: int = 0) -> Tra
 
 
 @pytest.mark.parametrize("env_id", ["FrozenLake-v1", "CliffWalking-v1", "Blackjack-v1", "CartPole-v1"])
-def test_the_contract_of_environments_holds(env_id: str) -> None:
+def test_the_environment_fulfills_the_contract(env_id: str) -> None:
     check_env(lambda: GymnasiumEnvironment(id=env_id), max_steps=20)
 
 
-def test_a_grid_is_described_by_row_and_column_with_its_map() -> None:
+def test_a_grid_is_shown_as_row_column_and_map() -> None:
     first = GymnasiumEnvironment(id="FrozenLake-v1").reset(task_index=3)[0]["content"]
     assert first is not None
     assert first.splitlines()[1:] == [
@@ -67,33 +67,33 @@ def test_a_task_is_a_seed_and_a_wrong_action_changes_nothing() -> None:
     hands = {str(env.reset(task_index=task)) for task in range(8)}
     assert len(hands) > 1
     assert all("your sum" in hand for hand in hands)
-    invalid = played(env, "split", "", "HIT").timesteps
+    invalid = play(env, "split", "", "HIT").timesteps
     assert [(step.reward, step.done) for step in invalid] == [(0.0, False)] * 3
     assert "exactly one of: stick, hit" in str(invalid[0].observation)
 
 
-def test_success_is_the_goal_where_every_step_costs() -> None:
+def test_reaching_the_goal_is_a_success_despite_step_costs() -> None:
     env = GymnasiumEnvironment(id="CliffWalking-v1")
-    walked = played(env, *AROUND_THE_CLIFF)
-    assert (walked.reward, walked.timesteps[-1].done, env.success(walked)) == (-13.0, True, True)
-    fallen = played(env, "right", "up")
+    solved = play(env, *AROUND_THE_CLIFF)
+    assert (solved.reward, solved.timesteps[-1].done, env.success(solved)) == (-13.0, True, True)
+    fallen = play(env, "right", "up")
     assert (fallen.timesteps[0].reward, env.success(fallen)) == (-100.0, False)
     assert not env.success(Trajectory(episode_id="x"))
 
 
-def test_a_limit_of_gymnasiums_truncates_and_is_success_where_one_has_to_last() -> None:
+def test_gymnasiums_step_limit_truncates_the_episode() -> None:
     lake = GymnasiumEnvironment(id="FrozenLake-v1")
-    limit = max(len(played(lake, *["up"] * 200, task_index=task).timesteps) for task in range(20))
+    limit = max(len(play(lake, *["up"] * 200, task_index=task).timesteps) for task in range(20))
     assert limit == 100
     pole = GymnasiumEnvironment(id="CartPole-v1")
-    fallen = played(pole, *["push left"] * 500)
+    fallen = play(pole, *["push left"] * 500)
     assert (pole.truncated, pole.success(fallen)) == (False, False)
     car = GymnasiumEnvironment(id="MountainCar-v0")
-    stuck = played(car, *["do nothing"] * 300)
+    stuck = play(car, *["do nothing"] * 300)
     assert (len(stuck.timesteps), car.truncated, car.success(stuck)) == (200, True, False)
 
 
-def test_an_id_that_is_not_known_by_name_is_played_by_its_numbers() -> None:
+def test_an_environment_without_a_description_uses_numbers() -> None:
     env = GymnasiumEnvironment(id="Acrobot-v1")
     first = env.reset()[0]["content"] or ""
     assert first.splitlines()[1] == "Actions: 0, 1, 2."
@@ -101,7 +101,7 @@ def test_an_id_that_is_not_known_by_name_is_played_by_its_numbers() -> None:
     assert env.admissible_actions() == ["0", "1", "2"]
 
 
-def test_every_known_id_fits_its_spaces() -> None:
+def test_every_description_matches_the_spaces_of_its_environment() -> None:
     import gymnasium
 
     for name, info in ENVIRONMENT_INFO.items():
@@ -127,22 +127,22 @@ def test_every_known_id_fits_its_spaces() -> None:
     ],
 )
 def test_unplayable_ids_are_rejected_with_a_hint(name: str, message: str) -> None:
-    with pytest.raises(ConfigError) as refused:
+    with pytest.raises(ConfigError) as caught:
         BatchSpec(env=resolve_environment(Profile(id="p"), name), agent="random").validated()
-    assert message in str(refused.value)
+    assert message in str(caught.value)
 
 
-def test_an_old_version_is_played_without_a_word(recwarn: pytest.WarningsRecorder) -> None:
+def test_an_old_version_causes_no_warning(recwarn: pytest.WarningsRecorder) -> None:
     assert "pole angle" in (GymnasiumEnvironment(id="CartPole-v0").reset()[0]["content"] or "")
     assert not recwarn.list
 
 
-def test_an_oracle_is_refused() -> None:
+def test_an_oracle_is_rejected() -> None:
     with pytest.raises(ConfigError, match="has no oracle; choose another agent"):
         BatchSpec(env=LAKE, agent="oracle").validated()
 
 
-def test_the_registry_knows_the_family_and_lists_it_not() -> None:
+def test_the_registry_accepts_the_family_without_listing_it() -> None:
     assert plugins.is_registered(plugins.ENVS, "Gymnasium:Anything-v0")
     assert not plugins.is_registered(plugins.AGENTS, LAKE)
     assert plugins.canonical_name(plugins.ENVS, "GYMNASIUM:FrozenLake-v1") == LAKE
@@ -151,7 +151,7 @@ def test_the_registry_knows_the_family_and_lists_it_not() -> None:
     assert resolve_environment(profile, LAKE.lower()) == LAKE
 
 
-def test_a_batch_is_played_stored_and_labelled(tmp_path: Path) -> None:
+def test_a_batch_is_stored_with_label_and_versions(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path, node="n", profile="p")
     script = BatchSpec(env=CLIFF, agent="scripted", script=AROUND_THE_CLIFF, limits=Limits(max_rounds=20))
     random = BatchSpec(env=LAKE, agent="random", repeat=3, tracing="off")

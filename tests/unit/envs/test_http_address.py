@@ -14,12 +14,12 @@ from runner.errors import ConfigError
         ("https://me:word@host/below/", "https://host/below"),
     ],
 )
-def test_paths_are_added_to_the_url_without_its_login(url: str, base: str) -> None:
+def test_the_base_url_has_no_login_and_no_trailing_slash(url: str, base: str) -> None:
     assert ServerAddress(url).base == base
 
 
 @pytest.mark.parametrize(
-    ("url", "sent"),
+    ("url", "header"),
     [
         ("http://host", None),
         ("http://me:wo%3Ard@host", "Basic bWU6d286cmQ="),
@@ -27,8 +27,8 @@ def test_paths_are_added_to_the_url_without_its_login(url: str, base: str) -> No
         ("http://:a-token@host", "Bearer a-token"),
     ],
 )
-def test_the_login_of_a_url_is_sent(url: str, sent: str | None) -> None:
-    assert ServerAddress(url).authorization == sent
+def test_the_login_of_a_url_becomes_the_authorization_header(url: str, header: str | None) -> None:
+    assert ServerAddress(url).authorization == header
 
 
 def test_the_login_of_a_url_is_not_shown() -> None:
@@ -79,7 +79,7 @@ def test_an_invalid_address_is_rejected(url: str) -> None:
         ("BabyAI", "x" * 1000, ServerIdentity("wrong")),
     ],
 )
-def test_servers_are_distinguished_by_their_greeting(env: str, payload: object, expected: ServerIdentity) -> None:
+def test_a_server_is_identified_by_its_greeting(env: str, payload: object, expected: ServerIdentity) -> None:
     assert identify_server(env, payload) == expected
 
 

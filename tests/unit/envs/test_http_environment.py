@@ -3,7 +3,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
-from collections.abc import Iterator
 
 import pytest
 
@@ -28,28 +27,23 @@ from tests.support.rude_env_server import (
 UP = Action(text="move up")
 
 
-@pytest.fixture(scope="module")
-def serving() -> Iterator[RudeServer]:
-    with run_rude_server() as server:
-        yield server
-
-
 @pytest.fixture
-def server(serving: RudeServer) -> RudeServer:
-    serving.reset(EnvironmentHandler(Maze))
-    return serving
+def env_server(rude_server: RudeServer) -> RudeServer:
+    """A server that answers like AgentGym's Maze server until a test replaces its handler."""
+    rude_server.reset(EnvironmentHandler(Maze))
+    return rude_server
 
 
-def maze(server: RudeServer) -> HttpEnvironment:
+def maze_over_http(server: RudeServer) -> HttpEnvironment:
     return HttpEnvironment(env="maze", address=ServerAddress(server.url, 10))
 
 
-def test_it_keeps_the_contract_of_environments(server: RudeServer) -> None:
-    check_env(lambda: maze(server), tasks=(0,), max_steps=20)
+def test_the_environment_fulfills_the_contract(env_server: RudeServer) -> None:
+    check_env(lambda: maze_over_http(env_server), tasks=(0,), max_steps=20)
 
 
-async def test_an_episode_is_the_embedded_one(server: RudeServer) -> None:
-    twin, env = Maze(), maze(server)
+async def test_an_episode_equals_the_embedded_one(env_server: RudeServer) -> None:
+    twin, env = Maze(), maze_over_http(env_server)
     planner = twin.oracle(0)
     assert await env.reset(task_index=28, seed=1) == twin.reset(task_index=28)
     done = False
@@ -61,11 +55,11 @@ async def test_an_episode_is_the_embedded_one(server: RudeServer) -> None:
     assert env.get_episode_id() == "Maze-3@0"
     assert env.admissible_actions() == twin.admissible_actions()
     await env.cleanup()
-    assert [request.path for request in server.requests][-1] == "/maze/close"
+    assert [request.path for request in env_server.requests][-1] == "/maze/close"
 
 
-async def test_a_limit_of_the_server_is_a_truncation(server: RudeServer) -> None:
-    env = maze(server)
+async def test_the_step_limit_of_the_server_truncates_the_episode(env_server: RudeServer) -> None:
+    env = maze_over_http(env_server)
     await env.reset(task_index=0)
     done = False
     while not done:
@@ -77,10 +71,10 @@ async def test_a_limit_of_the_server_is_a_truncation(server: RudeServer) -> None
     await env.cleanup()
 
 
-async def test_invalid_actions_are_answered_without_a_request(server: RudeServer) -> None:
-    env = maze(server)
+async def test_invalid_actions_send_no_request(env_server: RudeServer) -> None:
+    env = maze_over_http(env_server)
     await env.reset()
-    n_requests = len(server.requests)
+    n_requests = len(env_server.requests)
     calls = [ToolCall("a", "move", '{"direction": "sideways"}'), ToolCall("b", "move", '{"direction": "up"}')]
     chat, reward, done = await env.step(Action(tool_calls=calls))
     assert [message["role"] for message in chat] == ["tool", "tool"]
@@ -88,63 +82,64 @@ async def test_invalid_actions_are_answered_without_a_request(server: RudeServer
     assert (reward, done) == (0.0, False)
     chat, _, _ = await env.step(Action(text="x" * MAX_REQUEST_BYTES))
     assert chat[0]["content"] == "Invalid action. Expected a shorter text."
-    assert len(server.requests) == n_requests
+    assert len(env_server.requests) == n_requests
     chat, _, _ = await env.step(Action(tool_calls=calls[1:]))
-    assert server.requests[-1].payload == {"id": 0, "action": "move up"}
+    assert env_server.requests[-1].payload == {"id": 0, "action": "move up"}
     await env.cleanup()
 
 
-async def test_outside_an_episode_nothing_is_sent(server: RudeServer) -> None:
-    env = maze(server)
+async def test_a_step_outside_an_episode_sends_no_request(env_server: RudeServer) -> None:
+    env = maze_over_http(env_server)
     with pytest.raises(EnvironmentFault, match="call reset first"):
         await env.step(UP)
     await env.reset(task_index=20)
     await env.cleanup()
-    n_requests = len(server.requests)
+    n_requests = len(env_server.requests)
     with pytest.raises(EnvironmentFault, match="call reset first"):
         await env.step(UP)
     await env.cleanup()
-    assert len(server.requests) == n_requests
+    assert len(env_server.requests) == n_requests
     await env.reset(task_index=20)
     assert env.get_episode_id() == "Maze-20@1"
     await env.cleanup()
 
 
-async def test_requests_of_one_instance_never_overlap(server: RudeServer) -> None:
-    running, most = 0, 0
+async def test_requests_of_one_instance_never_overlap(env_server: RudeServer) -> None:
+    running, max_running = 0, 0
 
-    async def slowly(request: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
-        nonlocal running, most
+    async def answer_slowly(request: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        nonlocal running, max_running
         running += 1
-        most = max(most, running)
+        max_running = max(max_running, running)
         await asyncio.sleep(0.01)
         running -= 1
         writer.write(json_response({"observation": "x", "reward": 0, "done": False}))
 
-    server.reset(EnvironmentHandler(Maze, slowly))
-    env = maze(server)
+    env_server.reset(EnvironmentHandler(Maze, answer_slowly))
+    env = maze_over_http(env_server)
     await env.reset()
     await asyncio.gather(*(env.step(UP) for _ in range(4)))
     await env.cleanup()
-    assert most == 1
+    assert max_running == 1
 
 
-async def test_environments_of_a_loop_share_connections_which_the_last_one_closes(server: RudeServer) -> None:
-    closed_before = server.n_closed
-    envs = [maze(server) for _ in range(3)]
-    for env in envs:
-        await env.reset()
-        await env.step(UP)
-    assert server.n_connections == 1
-    for env in envs:
-        assert server.n_closed == closed_before
-        await env.cleanup()
-    await asyncio.to_thread(server.wait_closed, closed_before + 1)
+async def test_environments_of_one_loop_share_connections_until_the_last_one_closes() -> None:
+    with run_rude_server() as server:  # a server of its own: no connection of another test closes late
+        server.reset(EnvironmentHandler(Maze))
+        envs = [maze_over_http(server) for _ in range(3)]
+        for env in envs:
+            await env.reset()
+            await env.step(UP)
+        assert server.n_connections == 1
+        for env in envs:
+            assert server.n_closed == 0
+            await env.cleanup()
+        await asyncio.to_thread(server.wait_closed, 1)
 
 
-def test_each_thread_has_connections_of_its_own(server: RudeServer) -> None:
+def test_each_thread_has_separate_connections(env_server: RudeServer) -> None:
     async def play() -> None:
-        env = maze(server)
+        env = maze_over_http(env_server)
         await env.reset()
         await env.step(UP)
         await env.cleanup()
@@ -154,19 +149,19 @@ def test_each_thread_has_connections_of_its_own(server: RudeServer) -> None:
         thread.start()
     for thread in threads:
         thread.join(20)
-    assert server.n_connections == 3
-    assert len(server.requests) == 12
+    assert env_server.n_connections == 3
+    assert len(env_server.requests) == 12
 
 
-async def test_an_instance_that_is_in_use_is_not_played_twice(server: RudeServer) -> None:
-    given = iter([1, 1, 2, *[1] * 100])
+async def test_an_instance_in_use_is_not_leased_twice(env_server: RudeServer) -> None:
+    instance_ids = iter([1, 1, 2, *[1] * 100])
 
-    async def reissues(request: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
-        create = request.path.endswith("create")
-        writer.write(json_response({"id": next(given)} if create else {"observation": "x"}))
+    async def answer_create(request: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        is_create = request.path.endswith("create")
+        writer.write(json_response({"id": next(instance_ids)} if is_create else {"observation": "x"}))
 
-    server.reset(reissues)
-    envs = [maze(server) for _ in range(3)]
+    env_server.reset(answer_create)
+    envs = [maze_over_http(env_server) for _ in range(3)]
     for env in envs[:2]:
         await env.reset()
     assert [env.get_episode_id() for env in envs[:2]] == ["Maze-0@1", "Maze-0@2"]
@@ -179,21 +174,21 @@ async def test_an_instance_that_is_in_use_is_not_played_twice(server: RudeServer
         await env.cleanup()
 
 
-async def test_a_garbage_collected_instance_ends_its_lease(server: RudeServer) -> None:
+async def test_garbage_collection_of_an_instance_ends_its_lease(env_server: RudeServer) -> None:
     """An abandoned worker never cleans up its environment."""
 
     async def answer(request: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         writer.write(json_response({"id": 1}))
 
-    server.reset(answer)
-    row = dialect_for("maze")
-    assert row is not None
-    given_up, later = (RemoteInstance(row, ServerAddress(server.url, 10)) for _ in range(2))
-    await given_up.open(0)
+    env_server.reset(answer)
+    dialect = dialect_for("maze")
+    assert dialect is not None
+    abandoned, later = (RemoteInstance(dialect, ServerAddress(env_server.url, 10)) for _ in range(2))
+    await abandoned.open(0)
     with pytest.raises(EnvironmentFault, match="in use"):
         await later.open(0)
-    await given_up.disconnect()
-    del given_up
+    await abandoned.disconnect()
+    del abandoned
     gc.collect()
     await later.open(0)
     await later.close()
@@ -203,7 +198,7 @@ async def test_a_garbage_collected_instance_ends_its_lease(server: RudeServer) -
 @pytest.mark.parametrize(
     "reply", [http_response("no", 404), json_response({"has_search_bar": 1, "clickables": []}), json_response("x")]
 )
-async def test_an_invalid_page_reply_is_an_error(server: RudeServer, reply: bytes) -> None:
+async def test_an_invalid_page_reply_is_an_error(env_server: RudeServer, reply: bytes) -> None:
     async def answer(request: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         answers = {
             "/create": json_response(3),
@@ -211,15 +206,15 @@ async def test_an_invalid_page_reply_is_an_error(server: RudeServer, reply: byte
         }
         writer.write(answers.get(request.path, reply))
 
-    server.reset(answer)
-    env = HttpEnvironment(env="webshop", address=ServerAddress(server.url, 10))
+    env_server.reset(answer)
+    env = HttpEnvironment(env="webshop", address=ServerAddress(env_server.url, 10))
     await env.reset()
     with pytest.raises(EnvironmentFault, match=r"WebShop: GET http://.*/available_actions\?env_idx=3 returned"):
         await maybe_await(env.admissible_actions())
     await env.cleanup()
 
 
-async def test_a_random_agent_uses_the_clickables_of_a_page(server: RudeServer) -> None:
+async def test_a_random_agent_uses_the_clickables_of_a_page(env_server: RudeServer) -> None:
     async def answer(request: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         page = {"has_search_bar": True, "clickables": ["search"]}
         opening = ["WebShop [SEP] Instruction: [SEP] a hat [SEP] Search", None]
@@ -230,8 +225,8 @@ async def test_a_random_agent_uses_the_clickables_of_a_page(server: RudeServer) 
         }
         writer.write(answers.get(request.path, json_response({"state": "x", "reward": 1, "done": True})))
 
-    server.reset(answer)
-    env, agent = HttpEnvironment(env="webshop", address=ServerAddress(server.url, 10)), RandomAgent()
+    env_server.reset(answer)
+    env, agent = HttpEnvironment(env="webshop", address=ServerAddress(env_server.url, 10)), RandomAgent()
     agent.bind(env, {})
     _, action = await maybe_await(agent.act(await env.reset(), []))
     assert action == Action(text="search[a hat]")
@@ -239,24 +234,24 @@ async def test_a_random_agent_uses_the_clickables_of_a_page(server: RudeServer) 
     await env.cleanup()
 
 
-async def test_a_login_is_sent_and_cookies_are_not(server: RudeServer) -> None:
+async def test_a_login_is_sent_and_cookies_are_not(env_server: RudeServer) -> None:
     async def answer(request: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         writer.write(http_response('{"id": 5, "observation": "x"}', set_cookie="a=b; Path=/"))
 
-    server.reset(answer)
-    address = ServerAddress(server.url.replace("//", "//me:hidden@"), 10)
+    env_server.reset(answer)
+    address = ServerAddress(env_server.url.replace("//", "//me:hidden@"), 10)
     env = HttpEnvironment(env="maze", address=address)
     await env.reset()
     await env.cleanup()
-    for request in server.requests:
+    for request in env_server.requests:
         assert request.headers["authorization"] == "Basic bWU6aGlkZGVu"
         assert request.headers["content-type"] == "application/json"
         assert "cookie" not in request.headers
 
 
-async def test_half_of_a_surrogate_pair_becomes_a_question_mark(server: RudeServer) -> None:
-    env = maze(server)
+async def test_a_lone_surrogate_becomes_a_question_mark(env_server: RudeServer) -> None:
+    env = maze_over_http(env_server)
     await env.reset()
     await env.step(Action(text="\ud800"))
-    assert server.requests[-1].payload["action"] == "?"
+    assert env_server.requests[-1].payload["action"] == "?"
     await env.cleanup()

@@ -30,13 +30,13 @@ def read_step(dialect: ClientDialect, reply: ServerResponse) -> tuple[str, float
 
 
 @given(st.sampled_from(_ROWS), st.integers(0, 1000), st.text(max_size=20), st.binary(max_size=60))
-def test_no_bytes_do_more_than_a_fault(dialect: ClientDialect, status: int, kind: str, body: bytes) -> None:
+def test_any_invalid_bytes_raise_a_fault(dialect: ClientDialect, status: int, kind: str, body: bytes) -> None:
     with pytest.raises(EnvironmentFault):
         read_step(dialect, ServerResponse(status, kind, body))
 
 
 @given(st.sampled_from(_ROWS), st.sampled_from([200, 422, 500]), VALUES)
-def test_no_json_does_more_than_a_fault(dialect: ClientDialect, status: int, value: Any) -> None:  # noqa: ANN401
+def test_any_json_is_a_step_or_raises_a_fault(dialect: ClientDialect, status: int, value: Any) -> None:  # noqa: ANN401
     try:
         text, reward, done = read_step(dialect, ServerResponse(status, "application/json", json.dumps(value).encode()))
     except EnvironmentFault as exc:
@@ -61,7 +61,7 @@ def test_no_json_does_more_than_a_fault(dialect: ClientDialect, status: int, val
         ({"observation": "gold", "reward": 0, "done": True, "truncated": "gold"}, "at truncated, not a text"),
     ],
 )
-def test_values_of_another_type_are_named_and_not_quoted(payload: object, message: str) -> None:
+def test_the_error_names_the_type_of_a_wrong_value_but_not_the_value(payload: object, message: str) -> None:
     maze = dialect_for("maze")
     assert maze is not None
     with pytest.raises(EnvironmentFault) as caught:
@@ -81,7 +81,7 @@ def test_deep_json_is_a_fault() -> None:
         decode_response(REQUEST, ServerResponse(200, "application/json", b"[" * 100_000))
 
 
-def test_a_fault_names_all_there_is_to_know_on_one_line() -> None:
+def test_a_fault_is_one_line_with_request_cause_and_advice() -> None:
     request = ServerRequest("Maze\n", "http://h/step", json.dumps({"action": "\x1b[2J" + "x" * 5000}).encode())
     message = str(request.fault("was lost", "Look for it"))
     assert message.startswith('Maze␊: POST http://h/step {"action": "')

@@ -7,49 +7,35 @@ from runner.envs.http.dialects import ClientDialect
 from runner.envs.http.environment import HttpEnvironment
 from runner.envs.http.task_rules import rules_for
 from runner.errors import ConfigError
-from runner.types import Action, InvalidAction, Mode, TimeStep, ToolCall, Trajectory
+from runner.types import Action, InvalidAction, Mode, ToolCall
+from tests.support.episodes import rewarded_trajectory
 
 EMBEDDED = ("ALFWorld", "BabyAI", "Maze", "SQLGym", "TextCraft", "WebShop", "Wordle")
 SERVED = ("SciWorld", "WebArena", "SearchQA", "Academia", "Movie", "Sheet", "Todo", "Weather")
 
 
-def row(env: str) -> ClientDialect:
+def existing_dialect(env: str) -> ClientDialect:
     found = dialect_for(env)
     assert found is not None
     return found
 
 
-def played(*rewards: float) -> Trajectory:
-    steps = [
-        TimeStep(
-            index=index,
-            chats=[],
-            action=Action(text="x"),
-            observation=[],
-            reward=reward,
-            done=False,
-            available_tool_schemas=[],
-        )
-        for index, reward in enumerate(rewards)
-    ]
-    return Trajectory(episode_id="x", timesteps=steps)
-
-
 @pytest.mark.parametrize("env", [*EMBEDDED, *SERVED])
-def test_every_server_has_a_dialect_under_its_name_in_any_case(env: str) -> None:
-    assert row(env.upper()) == row(env.lower())
-    assert row(env).name == env
-    assert (row(env).embedded is not None) == (env in EMBEDDED)
+def test_dialect_names_are_case_insensitive(env: str) -> None:
+    assert existing_dialect(env.upper()) == existing_dialect(env.lower())
+    assert existing_dialect(env).name == env
+    assert (existing_dialect(env).embedded is not None) == (env in EMBEDDED)
 
 
 @pytest.mark.parametrize("env", EMBEDDED)
 @pytest.mark.parametrize("mode", ["strict", "compat"])
-def test_the_rules_are_those_of_the_embedded_environment(env: str, mode: Mode) -> None:
-    made = rules_for(row(env), mode)
+def test_the_rules_equal_those_of_the_embedded_environment(env: str, mode: Mode) -> None:
+    rules = rules_for(existing_dialect(env), mode)
     over_http = HttpEnvironment(env=env, address=ServerAddress("http://127.0.0.1:1"), mode=mode)
-    assert over_http.get_tool_schemas() == made.grammar.schemas
-    assert over_http.parse("move up") == made.parse("move up")
-    assert over_http.n_tasks == (row(env).n_tasks if mode == "compat" and row(env).n_tasks else made.n_tasks)
+    assert over_http.get_tool_schemas() == rules.grammar.schemas
+    assert over_http.parse("move up") == rules.parse("move up")
+    n_served = existing_dialect(env).n_tasks if mode == "compat" else None
+    assert over_http.n_tasks == (n_served or rules.n_tasks)
 
 
 def test_the_servers_number_of_tasks_takes_precedence() -> None:
@@ -58,7 +44,7 @@ def test_the_servers_number_of_tasks_takes_precedence() -> None:
 
 
 @pytest.mark.parametrize("env", SERVED)
-def test_other_environments_have_one_tool_for_any_text(env: str) -> None:
+def test_an_environment_without_rules_has_one_tool_for_any_text(env: str) -> None:
     over_http = HttpEnvironment(env=env, address=ServerAddress("http://127.0.0.1:1"))
     (schema,) = over_http.get_tool_schemas()
     assert schema["function"]["name"] == "act"
@@ -84,9 +70,9 @@ def test_other_environments_have_one_tool_for_any_text(env: str) -> None:
         ("WebShop", [0.75], False),
     ],
 )
-def test_success_is_each_environments_own(env: str, rewards: list[float], succeeds: bool) -> None:
+def test_each_environment_defines_success(env: str, rewards: list[float], succeeds: bool) -> None:
     over_http = HttpEnvironment(env=env, address=ServerAddress("http://127.0.0.1:1"))
-    assert over_http.success(played(*rewards)) is succeeds
+    assert over_http.success(rewarded_trajectory(*rewards)) is succeeds
 
 
 def test_an_environment_without_a_dialect_is_rejected() -> None:

@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from runner.envs.maze import GRID, STARTS, Maze
 from runner.errors import EnvironmentFault
-from runner.types import Action, InvalidAction, Mode, StepResult, TimeStep, ToolCall, Trajectory
+from runner.types import Action, InvalidAction, Mode, StepResult, ToolCall
+from tests.support.episodes import rewarded_trajectory
 
 MODES: tuple[Mode, ...] = ("strict", "compat")
 
@@ -16,7 +17,7 @@ def step_text(maze: Maze, text: str) -> tuple[str, float, bool]:
     return chat[0]["content"] or "", reward, done
 
 
-def started(task_index: int = 0, mode: Mode = "strict") -> Maze:
+def start_env(task_index: int = 0, mode: Mode = "strict") -> Maze:
     maze = Maze(mode=mode)
     maze.reset(task_index=task_index)
     return maze
@@ -47,7 +48,7 @@ def test_each_task_has_a_distinct_start(task_index: int, position: str, walls: s
     assert observation == f"The goal is at position 8, 6. Your current position is at position {position}. {walls}"
 
 
-def test_all_free_cells_but_the_goal_are_starts() -> None:
+def test_every_free_cell_except_the_goal_is_a_start() -> None:
     free = {(row, column) for row, line in enumerate(GRID) for column, cell in enumerate(line) if cell == "."}
     assert set(STARTS) == free - {(8, 6)}
     assert Maze().n_tasks == len(STARTS) == 25
@@ -58,8 +59,8 @@ def test_task_indices_wrap_around() -> None:
     assert Maze().reset(task_index=-1) == Maze().reset(task_index=24)
 
 
-def test_moves_go_in_their_direction_and_bumps_stay() -> None:
-    maze = started(2)
+def test_a_move_changes_the_position_unless_a_wall_blocks_it() -> None:
+    maze = start_env(2)
     positions = []
     for move in ("move up", "move right", "move left", "move down", "move left"):
         assert step_text(maze, move)[1:] == (0.0, False)
@@ -68,7 +69,7 @@ def test_moves_go_in_their_direction_and_bumps_stay() -> None:
 
 
 def test_the_goal_ends_the_episode_with_reward_1() -> None:
-    maze = started(18)
+    maze = start_env(18)
     assert step_text(maze, "move down") == ("Success\n", 1.0, True)
     assert not maze.truncated
     with pytest.raises(EnvironmentFault, match="call reset first"):
@@ -78,7 +79,7 @@ def test_the_goal_ends_the_episode_with_reward_1() -> None:
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("filler", ["move left", "nonsense"])
 def test_the_51st_step_fails_and_counts_as_truncated(mode: Mode, filler: str) -> None:
-    maze = started(0, mode)
+    maze = start_env(0, mode)
     for _ in range(50):
         assert step_text(maze, filler)[1:] == (0.0, False)
     before = maze.truncated
@@ -89,7 +90,7 @@ def test_the_51st_step_fails_and_counts_as_truncated(mode: Mode, filler: str) ->
 
 
 def test_the_50th_step_may_still_reach_the_goal() -> None:
-    maze = started(18)
+    maze = start_env(18)
     for _ in range(49):
         step_text(maze, "wait")
     assert step_text(maze, "move down") == ("Success\n", 1.0, True)
@@ -99,15 +100,15 @@ def test_the_50th_step_may_still_reach_the_goal() -> None:
     "text", ["Move Right", "move  right", "right", "move right now", "", "MOVE RIGHT", "move\nright"]
 )
 @pytest.mark.parametrize("mode", MODES)
-def test_only_the_exact_lower_case_texts_are_moves(text: str, mode: Mode) -> None:
-    maze = started(0, mode)
+def test_only_exact_lower_case_texts_are_moves(text: str, mode: Mode) -> None:
+    maze = start_env(0, mode)
     assert isinstance(maze.parse(text), InvalidAction)
     step_text(maze, text)
     assert maze.position == (1, 1)
 
 
-def test_white_space_around_a_move_is_ignored_but_in_compat_it_makes_it_no_move() -> None:
-    strict, compat = started(), started(mode="compat")
+def test_surrounding_white_space_is_ignored_in_strict_and_invalid_in_compat() -> None:
+    strict, compat = start_env(), start_env(mode="compat")
     for maze in (strict, compat):
         step_text(maze, "move right\n")
     assert strict.position == (1, 2)
@@ -116,8 +117,8 @@ def test_white_space_around_a_move_is_ignored_but_in_compat_it_makes_it_no_move(
     assert isinstance(compat.parse("move right\n"), InvalidAction)
 
 
-def test_a_tool_call_is_the_same_as_its_text() -> None:
-    by_text, by_call = started(), started()
+def test_a_tool_call_has_the_same_effect_as_its_text() -> None:
+    by_text, by_call = start_env(), start_env()
     parsed = by_call.parse("move right")
     assert isinstance(parsed, Action)
     assert [(call.name, call.arguments) for call in parsed.tool_calls] == [("move", '{"direction": "right"}')]
@@ -127,7 +128,7 @@ def test_a_tool_call_is_the_same_as_its_text() -> None:
 
 
 def test_an_invalid_tool_call_returns_the_expected_form() -> None:
-    maze = started()
+    maze = start_env()
     chat, reward, done = maze.step(
         Action(tool_calls=[ToolCall(id="a", name="move", arguments='{"direction": "north"}')])
     )
@@ -136,12 +137,12 @@ def test_an_invalid_tool_call_returns_the_expected_form() -> None:
 
 
 def test_all_four_moves_are_admissible_everywhere() -> None:
-    assert started().admissible_actions() == ["move left", "move right", "move up", "move down"]
+    assert start_env().admissible_actions() == ["move left", "move right", "move up", "move down"]
 
 
 @pytest.mark.parametrize("task_index", range(25))
 def test_the_oracle_reaches_the_goal_within_12_moves(task_index: int) -> None:
-    maze = started(task_index)
+    maze = start_env(task_index)
     oracle = maze.oracle(None)
     results: list[StepResult] = []
     while not results or not results[-1][2]:
@@ -150,25 +151,16 @@ def test_the_oracle_reaches_the_goal_within_12_moves(task_index: int) -> None:
     assert results[-1][1] == 1.0
 
 
-def test_success_is_any_rewarded_step() -> None:
-    def episode(*rewards: float) -> Trajectory:
-        steps = [
-            TimeStep(
-                index=i, chats=[], action=Action(), observation=[], reward=r, done=False, available_tool_schemas=[]
-            )
-            for i, r in enumerate(rewards)
-        ]
-        return Trajectory(episode_id="x", timesteps=steps)
-
-    assert Maze().success(episode(0.0, 1.0))
-    assert not Maze().success(episode(0.0, -1.0))
-    assert not Maze().success(episode())
+def test_any_positive_reward_is_a_success() -> None:
+    assert Maze().success(rewarded_trajectory(0.0, 1.0))
+    assert not Maze().success(rewarded_trajectory(0.0, -1.0))
+    assert not Maze().success(rewarded_trajectory())
 
 
 @settings(deadline=None)
 @given(texts=st.lists(st.text(alphabet=st.characters(codec=None)), max_size=60), mode=st.sampled_from(MODES))
 def test_no_text_breaks_a_step(texts: list[str], mode: Mode) -> None:
-    maze = started(0, mode)
+    maze = start_env(0, mode)
     for n, text in enumerate(texts, start=1):
         observation, reward, done = step_text(maze, text)
         assert (observation == "Failure\n", reward == -1.0, done) == (n == 51,) * 3

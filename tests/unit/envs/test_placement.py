@@ -14,7 +14,7 @@ import pytest
 from runner import plugins
 from runner.batch.batch import Batch
 from runner.batch.spec import BatchSpec, resolve_environment
-from runner.batch.state_dir import Workspace
+from runner.batch.workspace import Workspace
 from runner.config import EnvironmentEntry, Environments, Profile
 from runner.envs.availability import availability_of, probe_address
 from runner.envs.data_labels import data_label_of, missing_data
@@ -23,34 +23,28 @@ from runner.envs.http.probe import ServerState, probe_servers
 from runner.envs.placement import Placement, choose_placement
 from runner.errors import ConfigError
 from tests.conftest import Install
-from tests.support.rude_env_server import ReceivedRequest, RudeServer, http_response, json_response, run_rude_server
+from tests.support.rude_env_server import ReceivedRequest, RudeServer, http_response, json_response
 from tests.support.serving import serve_environments
 
-AGENTGYM = {"/": json_response("This is environment lmrl-gym.")}
+AGENTGYM_REPLIES = {"/": json_response("This is environment lmrl-gym.")}
 
 
 @pytest.fixture(scope="module")
-def ours() -> Iterator[str]:
+def maze_url() -> Iterator[str]:
     with serve_environments(["Maze"]) as urls:
         yield urls["Maze"]
 
 
-@pytest.fixture(scope="module")
-def rude() -> Iterator[RudeServer]:
-    with run_rude_server() as server:
-        yield server
-
-
-def answering(server: RudeServer, answers: dict[str, bytes]) -> str:
+def serve_replies(server: RudeServer, replies: dict[str, bytes]) -> str:
     async def answer(request: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
-        writer.write(answers.get(request.path, http_response("no", 404)))
+        writer.write(replies.get(request.path, http_response("no", 404)))
         writer.write_eof()
 
     server.reset(answer)
     return server.url
 
 
-def entry(url: str | None, transport: str = "auto", name: str = "Maze", **more: Any) -> EnvironmentEntry:  # noqa: ANN401
+def env_entry(url: str | None, transport: str = "auto", name: str = "Maze", **more: Any) -> EnvironmentEntry:  # noqa: ANN401
     return EnvironmentEntry(name=name, base_url=url, transport=transport, **more)  # type: ignore[arg-type]
 
 
@@ -60,7 +54,7 @@ def closed_port() -> int:
         return int(free.getsockname()[1])
 
 
-def test_without_a_server_it_is_this_process(closed_port: int) -> None:
+def test_without_a_server_the_placement_is_embedded(closed_port: int) -> None:
     plain = Placement(data_label="local catalogue")
     assert choose_placement(None, "WebShop", "strict") == plain
     assert choose_placement(EnvironmentEntry(name="WebShop"), "WebShop", "strict") == plain
@@ -68,49 +62,48 @@ def test_without_a_server_it_is_this_process(closed_port: int) -> None:
     assert choose_placement(None, "Maze", "compat") == Placement(mode="compat")
 
 
-def test_auto_takes_the_server_that_is_there(ours: str) -> None:
-    placement = choose_placement(entry(ours, timeout_sec=3.0), "Maze", "strict")
-    assert placement.address == ServerAddress(ours, 3.0, n_tasks=25, lists_actions=True)
+def test_auto_selects_a_running_server(maze_url: str) -> None:
+    placement = choose_placement(env_entry(maze_url, timeout_sec=3.0), "Maze", "strict")
+    assert placement.address == ServerAddress(maze_url, 3.0, n_tasks=25, lists_actions=True)
     assert (placement.transport, placement.mode, placement.data_label) == ("http", "strict", "")
-    assert placement.note == f"over HTTP at {ours} (AgentGym Console, strict rules, as published)"
-    assert choose_placement(entry(ours, "embedded"), "Maze", "strict") == Placement()
+    assert placement.note == f"over HTTP at {maze_url} (AgentGym Console, strict rules, as published)"
+    assert choose_placement(env_entry(maze_url, "embedded"), "Maze", "strict") == Placement()
 
 
-def test_a_server_of_agentgyms_has_its_rules_and_its_label(rude: RudeServer) -> None:
-    url = answering(rude, AGENTGYM)
+def test_an_agentgym_server_has_compat_rules_and_its_own_label(rude_server: RudeServer) -> None:
+    url = serve_replies(rude_server, AGENTGYM_REPLIES)
     for mode in ("strict", "compat"):
-        placement = choose_placement(entry(url), "Maze", mode)
+        placement = choose_placement(env_entry(url), "Maze", mode)
         assert (placement.transport, placement.mode, placement.data_label) == ("http", "compat", "AgentGym server")
 
 
-def test_requested_rules_are_enforced(ours: str) -> None:
-    placement = choose_placement(entry(ours), "Maze", "compat")
+def test_requested_rules_are_enforced(maze_url: str) -> None:
+    placement = choose_placement(env_entry(maze_url), "Maze", "compat")
     assert (placement.transport, placement.mode) == ("embedded", "compat")
     assert "strict rules" in placement.note
     with pytest.raises(ConfigError, match="strict rules, but --compat was requested"):
-        choose_placement(entry(ours, "http"), "Maze", "compat")
+        choose_placement(env_entry(maze_url, "http"), "Maze", "compat")
 
 
 @pytest.mark.parametrize(
     "reply", [json_response("This is environment BabyAI."), json_response("hello"), http_response("no", 404)]
 )
-def test_auto_reports_why_a_server_is_rejected(rude: RudeServer, reply: bytes) -> None:
-    placement = choose_placement(entry(answering(rude, {"/": reply})), "Maze", "strict")
+def test_auto_reports_why_a_server_is_rejected(rude_server: RudeServer, reply: bytes) -> None:
+    placement = choose_placement(env_entry(serve_replies(rude_server, {"/": reply})), "Maze", "strict")
     assert placement.transport == "embedded"
-    assert placement.note.startswith(f"embedded: at {rude.url}: ")
+    assert placement.note.startswith(f"embedded: at {rude_server.url}: ")
 
 
-def test_http_without_its_server_fails_with_advice(rude: RudeServer, closed_port: int) -> None:
-    with pytest.raises(ConfigError) as refused:
+def test_http_without_a_server_fails_with_advice(rude_server: RudeServer, closed_port: int) -> None:
+    with pytest.raises(ConfigError) as caught:
         choose_placement(EnvironmentEntry(name="Maze", port=closed_port, transport="http"), "Maze", "strict")
-    assert str(refused.value) == (
+    assert str(caught.value) == (
         f"Maze cannot be played at http://127.0.0.1:{closed_port}: nothing listens there. Start its server, e.g. with: "
         f"agentgym-runner serve Maze --port {closed_port}; or set its transport to auto or embedded"
     )
+    wrong_url = serve_replies(rude_server, {"/": json_response("This is environment BabyAI.")})
     with pytest.raises(ConfigError, match=r"returned HTTP 200: .This is environment BabyAI"):
-        choose_placement(
-            entry(answering(rude, {"/": json_response("This is environment BabyAI.")}), "http"), "Maze", "strict"
-        )
+        choose_placement(env_entry(wrong_url, "http"), "Maze", "strict")
     with pytest.raises(ConfigError, match="set its port or base_url"):
         choose_placement(EnvironmentEntry(name="Maze", transport="http"), "Maze", "strict")
 
@@ -125,19 +118,19 @@ def test_http_without_its_server_fails_with_advice(rude: RudeServer, closed_port
     ],
 )
 def test_the_error_suggests_a_start_command_for_local_addresses(closed_port: int, url: str, advice: str) -> None:
-    with pytest.raises(ConfigError) as refused:
-        choose_placement(entry(url.format(port=closed_port), "http"), "Maze", "strict")
-    assert advice.format(port=closed_port) in str(refused.value)
-    assert "hunter22" not in str(refused.value)
+    with pytest.raises(ConfigError) as caught:
+        choose_placement(env_entry(url.format(port=closed_port), "http"), "Maze", "strict")
+    assert advice.format(port=closed_port) in str(caught.value)
+    assert "hunter22" not in str(caught.value)
 
 
-def test_a_wrong_token_is_answered_with_where_to_put_the_right_one(closed_port: int) -> None:
-    with serve_environments(["Maze"], token="a-token-of-the-tests") as urls, pytest.raises(ConfigError) as refused:
-        choose_placement(entry(urls["Maze"].replace("//", "//:wrong-hunter22@"), "http"), "Maze", "strict")
-    assert "HTTP 401" in str(refused.value)
-    assert "http://:TOKEN@HOST" in str(refused.value)
-    assert "agentgym-runner serve" not in str(refused.value)
-    assert "hunter22" not in str(refused.value)
+def test_a_wrong_token_fails_with_advice_on_where_to_set_it(closed_port: int) -> None:
+    with serve_environments(["Maze"], token="a-token-of-the-tests") as urls, pytest.raises(ConfigError) as caught:
+        choose_placement(env_entry(urls["Maze"].replace("//", "//:wrong-hunter22@"), "http"), "Maze", "strict")
+    assert "HTTP 401" in str(caught.value)
+    assert "http://:TOKEN@HOST" in str(caught.value)
+    assert "agentgym-runner serve" not in str(caught.value)
+    assert "hunter22" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -160,14 +153,15 @@ def test_missing_configured_data_is_reported_before_the_batch(
     assert choose_placement(None, env, "strict").transport == "embedded"
 
 
-def test_http_accepts_an_unidentified_server(rude: RudeServer) -> None:
-    placement = choose_placement(entry(answering(rude, {"/": json_response("hello")}), "http"), "Maze", "strict")
+def test_http_accepts_an_unidentified_server(rude_server: RudeServer) -> None:
+    url = serve_replies(rude_server, {"/": json_response("hello")})
+    placement = choose_placement(env_entry(url, "http"), "Maze", "strict")
     assert (placement.transport, placement.mode, placement.data_label) == ("http", "compat", "unknown server")
 
 
-def test_an_environment_that_only_servers_have(rude: RudeServer) -> None:
-    url = answering(rude, {"/": json_response("This is environment ScienceWorld.")})
-    profile = Profile(id="p", environments=Environments(moderate=(entry(url, name="SciWorld"),)))
+def test_an_environment_that_is_not_embedded_needs_a_server(rude_server: RudeServer) -> None:
+    url = serve_replies(rude_server, {"/": json_response("This is environment ScienceWorld.")})
+    profile = Profile(id="p", environments=Environments(moderate=(env_entry(url, name="SciWorld"),)))
     assert resolve_environment(profile, "sciworld") == "SciWorld"
     spec = BatchSpec(env="SciWorld", agent="scripted", script=("look",)).validated()
     placement = choose_placement(profile.environments.moderate[0], "SciWorld", "strict")
@@ -175,22 +169,22 @@ def test_an_environment_that_only_servers_have(rude: RudeServer) -> None:
     assert spec.build_runner(placement).env_cfg["env"] == "SciWorld"
     with pytest.raises(ConfigError, match="has no oracle"):
         BatchSpec(env="SciWorld", agent="oracle").validated()
-    homeless = Profile(id="p", environments=Environments(moderate=(EnvironmentEntry(name="SciWorld"),)))
+    unserved = Profile(id="p", environments=Environments(moderate=(EnvironmentEntry(name="SciWorld"),)))
     with pytest.raises(ConfigError, match="no environment of that name is installed"):
-        resolve_environment(homeless, "SciWorld")
+        resolve_environment(unserved, "SciWorld")
 
 
-def test_credentials_are_never_shown(ours: str) -> None:
-    address = ours.replace("//", "//user:hunter22@")
-    placements = [choose_placement(entry(address), "Maze", mode) for mode in ("strict", "compat")]
+def test_credentials_are_never_shown(maze_url: str) -> None:
+    address = maze_url.replace("//", "//user:hunter22@")
+    placements = [choose_placement(env_entry(address), "Maze", mode) for mode in ("strict", "compat")]
     assert placements[0].transport == "http"
     assert "hunter22" not in repr(placements)
 
 
-def test_episodes_tell_how_they_were_played(ours: str, tmp_path: Path) -> None:
+def test_episodes_record_transport_mode_and_data_label(maze_url: str, tmp_path: Path) -> None:
     workspace = Workspace(tmp_path, node="n", profile="p")
     spec = BatchSpec(env="Maze", agent="oracle", repeat=2, task_index=24).validated()
-    placement = choose_placement(entry(ours), "Maze", "strict")
+    placement = choose_placement(env_entry(maze_url), "Maze", "strict")
     result = Batch(spec, workspace, placement=placement).run()
     compat = Batch(spec, workspace, placement=Placement(mode="compat")).run()
     workspace.close()
@@ -201,8 +195,8 @@ def test_episodes_tell_how_they_were_played(ours: str, tmp_path: Path) -> None:
     assert all("http://" not in path.read_text() for path in tmp_path.glob("runs/*/*.json"))
 
 
-def test_the_oracle_looks_inside_a_twin_with_the_servers_rules(ours: str) -> None:
-    address = ServerAddress(ours)
+def test_the_oracle_uses_an_embedded_twin_with_the_mode_of_the_server(maze_url: str) -> None:
+    address = ServerAddress(maze_url)
     runner = BatchSpec(env="Maze", agent="oracle").build_runner(
         Placement(transport="http", address=address, mode="compat")
     )
@@ -211,7 +205,7 @@ def test_the_oracle_looks_inside_a_twin_with_the_servers_rules(ours: str) -> Non
 
 
 @pytest.mark.parametrize("environ", [{}, {"ALFWORLD_DATA": "/d", "AGENTENV_SQLGYM_BIRD_PATH": "/d"}])
-def test_labels_are_those_of_the_classes(environ: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_data_labels_equal_those_of_the_classes(environ: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
     names = [name for name in plugins.registered_names(plugins.ENVS) if plugins.is_built_in(plugins.ENVS, name)]
@@ -220,35 +214,36 @@ def test_labels_are_those_of_the_classes(environ: dict[str, str], monkeypatch: p
         assert data_label_of(name, environ) == plugins.load(plugins.ENVS, name).data_label
 
 
-def state_of(listed: EnvironmentEntry) -> ServerState | None:
+def probe_entry(listed: EnvironmentEntry) -> ServerState | None:
     address = probe_address(listed)
     return None if address is None else probe_servers({listed.name: address})[listed.name]
 
 
 def test_the_availability_matches_the_chosen_placement(
-    ours: str, rude: RudeServer, closed_port: int, install: Install
+    maze_url: str, rude_server: RudeServer, closed_port: int, install: Install
 ) -> None:
     install(envs={"Theirs": "tests.support.fakes:Counter"})
-    wrong = answering(rude, {"/": json_response("This is environment BabyAI.")})
+    wrong_url = serve_replies(rude_server, {"/": json_response("This is environment BabyAI.")})
     cases: list[tuple[EnvironmentEntry, tuple[object, ...]]] = [
-        (entry(ours), ("up", "http", "", True)),
-        (entry(ours, "http"), ("up", "http", "", True)),
-        (entry(ours, "embedded"), ("embedded", "embedded", "", True)),
-        (entry(wrong), ("wrong", "embedded", "", True)),
-        (entry(wrong, "http"), ("wrong", "http", None, False)),
+        (env_entry(maze_url), ("up", "http", "", True)),
+        (env_entry(maze_url, "http"), ("up", "http", "", True)),
+        (env_entry(maze_url, "embedded"), ("embedded", "embedded", "", True)),
+        (env_entry(wrong_url), ("wrong", "embedded", "", True)),
+        (env_entry(wrong_url, "http"), ("wrong", "http", None, False)),
         (EnvironmentEntry(name="SQLGym", port=closed_port), ("embedded", "embedded", "local databases", True)),
         (EnvironmentEntry(name="SQLGym", port=closed_port, transport="http"), ("down", "http", None, False)),
         (EnvironmentEntry(name="SQLGym", transport="http"), ("down", "embedded", None, False)),
         (EnvironmentEntry(name="SciWorld", port=closed_port), ("down", "http", None, False)),
-        (EnvironmentEntry(name="Nowhere", base_url=ours), ("down", "embedded", None, False)),
+        (EnvironmentEntry(name="Nowhere", base_url=maze_url), ("down", "embedded", None, False)),
         (EnvironmentEntry(name="Maze", deps=("no-such-thing",)), ("down", "embedded", None, False)),
         (EnvironmentEntry(name="Theirs"), ("embedded", "embedded", None, True)),
         (EnvironmentEntry(name="gymnasium:FrozenLake-v1"), ("embedded", "embedded", "Gymnasium", True)),
     ]
     for listed, expected in cases:
-        outlook = availability_of(listed, state_of(listed))
-        assert (outlook.status, outlook.transport, outlook.data_label, outlook.playable) == expected, listed
-        assert outlook.playable or outlook.cause
-        if outlook.playable:
-            assert choose_placement(listed, listed.name, "strict").transport == outlook.transport
+        availability = availability_of(listed, probe_entry(listed))
+        actual = (availability.status, availability.transport, availability.data_label, availability.playable)
+        assert actual == expected, listed
+        assert availability.playable or availability.cause
+        if availability.playable:
+            assert choose_placement(listed, listed.name, "strict").transport == availability.transport
     assert availability_of(EnvironmentEntry(name="Maze", port=closed_port, transport="http"), None).status == "unknown"

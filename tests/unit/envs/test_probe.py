@@ -6,7 +6,6 @@ import asyncio
 import json
 import socket
 import threading
-from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -14,35 +13,28 @@ from hypothesis import strategies as st
 
 from runner.envs.http.address import ServerAddress
 from runner.envs.http.probe import MAX_RESPONSE_BYTES, NOT_LISTENING, ServerState, probe_servers
-from runner.util.text import one_line
+from runner.util.display_text import one_line
 from tests.support.rude_env_server import (
     Handler,
     ReceivedRequest,
     RudeServer,
     http_response,
     json_response,
-    run_rude_server,
 )
 from tests.support.serving import serve_environments
 
-OURS = "AgentGym Console 0.1.0: Maze (compat, as published)"
+CONSOLE_GREETING = "AgentGym Console 0.1.0: Maze (compat, as published)"
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[RudeServer]:
-    with run_rude_server() as server:
-        yield server
-
-
-def probe_replies(server: RudeServer, answers: dict[str, bytes], env: str = "Maze", url: str = "") -> ServerState:
+def probe_replies(rude_server: RudeServer, answers: dict[str, bytes], env: str = "Maze", url: str = "") -> ServerState:
     """Probe a server with these replies by path; other paths return 404."""
 
     async def answer(request: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         writer.write(answers.get(request.path, http_response('{"detail":"Not Found"}', 404)))
         writer.write_eof()
 
-    server.reset(answer)
-    return probe_servers({env: ServerAddress(url or server.url)})[env]
+    rude_server.reset(answer)
+    return probe_servers({env: ServerAddress(url or rude_server.url)})[env]
 
 
 def test_our_server_reports_its_environment_and_open_instances() -> None:
@@ -59,20 +51,20 @@ def test_our_server_reports_its_environment_and_open_instances() -> None:
 def test_a_server_with_a_token_requires_it() -> None:
     token = "a-token-of-sixteen-or-more"
     with serve_environments(["Maze"], token=token) as urls:
-        known = probe_servers({"Maze": ServerAddress(urls["Maze"].replace("//", f"//:{token}@"))})["Maze"]
-        stranger = probe_servers({"Maze": ServerAddress(urls["Maze"])})["Maze"]
-    assert known.status == "up"
-    assert stranger.status == "wrong"
-    assert "HTTP 401" in (stranger.cause or "")
-    assert token not in repr(known)
+        with_token = probe_servers({"Maze": ServerAddress(urls["Maze"].replace("//", f"//:{token}@"))})["Maze"]
+        without_token = probe_servers({"Maze": ServerAddress(urls["Maze"])})["Maze"]
+    assert with_token.status == "up"
+    assert without_token.status == "wrong"
+    assert "HTTP 401" in (without_token.cause or "")
+    assert token not in repr(with_token)
 
 
 @pytest.mark.parametrize(
     ("env", "greeting"),
     [("Maze", "This is environment lmrl-gym."), ("SQLGym", "ok"), ("BabyAI", "This is environment BabyAI.")],
 )
-def test_agentgym_servers_are_identified_by_their_greeting(server: RudeServer, env: str, greeting: str) -> None:
-    state = probe_replies(server, {"/": json_response(greeting)}, env)
+def test_agentgym_servers_are_identified_by_their_greeting(rude_server: RudeServer, env: str, greeting: str) -> None:
+    state = probe_replies(rude_server, {"/": json_response(greeting)}, env)
     assert (state.status, state.identity and state.identity.kind, state.open) == ("up", "agentgym", None)
 
 
@@ -89,52 +81,50 @@ def test_agentgym_servers_are_identified_by_their_greeting(server: RudeServer, e
         (http_response("broken", 500), "HTTP 500: broken"),
     ],
 )
-def test_another_program_is_a_wrong_server_with_a_safe_cause(server: RudeServer, reply: bytes, shown: str) -> None:
-    state = probe_replies(server, {"/": reply})
+def test_another_program_is_a_wrong_server_with_a_safe_cause(rude_server: RudeServer, reply: bytes, shown: str) -> None:
+    state = probe_replies(rude_server, {"/": reply})
     assert (state.status, state.usable) == ("wrong", False)
     assert shown in (state.cause or "")
     assert (state.cause or "").isprintable()
 
 
-def test_an_unidentified_server_is_usable(server: RudeServer) -> None:
-    state = probe_replies(server, {"/": json_response("hello")})
+def test_an_unidentified_server_is_usable(rude_server: RudeServer) -> None:
+    state = probe_replies(rude_server, {"/": json_response("hello")})
     assert (state.status, state.identity and state.identity.kind, state.address.dialect) == ("up", "unknown", "env")
 
 
 @pytest.mark.parametrize("greeting", [http_response("no", 404), json_response("hello")])
-def test_a_server_with_the_other_dialect_is_known_by_its_paths(server: RudeServer, greeting: bytes) -> None:
-    state = probe_replies(server, {"/": greeting, "/createEnv": http_response('{"detail":"Method Not Allowed"}', 405)})
-    assert (state.status, state.identity and state.identity.kind, state.address.dialect) == (
-        "up",
-        "unknown",
-        "createEnv",
-    )
+def test_a_server_with_the_other_dialect_is_identified_by_its_paths(rude_server: RudeServer, greeting: bytes) -> None:
+    not_allowed = http_response('{"detail":"Method Not Allowed"}', 405)
+    state = probe_replies(rude_server, {"/": greeting, "/createEnv": not_allowed})
+    kind = state.identity and state.identity.kind
+    assert (state.status, kind, state.address.dialect) == ("up", "unknown", "createEnv")
 
 
 @pytest.mark.parametrize(
     "health", [http_response("?"), json_response({"open": "many"}), http_response("no", 500), b"", json_response([])]
 )
-def test_health_that_cannot_be_read_changes_nothing(server: RudeServer, health: bytes) -> None:
-    state = probe_replies(server, {"/": json_response(OURS), "/health": health})
+def test_an_unreadable_health_reply_is_ignored(rude_server: RudeServer, health: bytes) -> None:
+    state = probe_replies(rude_server, {"/": json_response(CONSOLE_GREETING), "/health": health})
     assert (state.status, state.open, state.address.n_tasks) == ("up", None, None)
 
 
-def test_a_path_in_the_address_comes_first(server: RudeServer) -> None:
+def test_a_path_in_the_address_prefixes_every_request(rude_server: RudeServer) -> None:
     state = probe_replies(
-        server,
-        {"/gym/": json_response(OURS), "/gym/health": json_response({"open": 3, "n_tasks": 25})},
-        url=server.url + "/gym/",
+        rude_server,
+        {"/gym/": json_response(CONSOLE_GREETING), "/gym/health": json_response({"open": 3, "n_tasks": 25})},
+        url=rude_server.url + "/gym/",
     )
     assert (state.status, state.open) == ("up", 3)
-    assert [request.path for request in server.requests] == ["/gym/", "/gym/health"]
+    assert [request.path for request in rude_server.requests] == ["/gym/", "/gym/health"]
 
 
-def _rude(server: RudeServer, answer: Handler, within_s: float = 5.0) -> ServerState:
-    server.reset(answer)
-    return probe_servers({"Maze": ServerAddress(server.url)}, within_s)["Maze"]
+def probe_handler(rude_server: RudeServer, answer: Handler, within_s: float = 5.0) -> ServerState:
+    rude_server.reset(answer)
+    return probe_servers({"Maze": ServerAddress(rude_server.url)}, within_s)["Maze"]
 
 
-async def _drip(request: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+async def drip_headers(request: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
     writer.write(b"HTTP/1.1 200 OK\r\nx: ")
     while True:
         writer.write(b"y")
@@ -142,15 +132,15 @@ async def _drip(request: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         await asyncio.sleep(0.01)
 
 
-async def _endless(request: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+async def send_endless_body(request: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
     writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n")
     while True:
         writer.write(b'"' + b"x" * 65_536)
         await writer.drain()
 
 
-def test_a_slow_reply_is_down(server: RudeServer) -> None:
-    state = _rude(server, _drip, within_s=0.3)
+def test_a_slow_reply_is_down(rude_server: RudeServer) -> None:
+    state = probe_handler(rude_server, drip_headers, within_s=0.3)
     assert (state.status, state.latency_s) == ("down", None)
     assert state.cause in ("no answer in time", "no answer within 0.3 s")
 
@@ -162,13 +152,13 @@ def test_a_silent_server_is_down() -> None:
     assert state.cause in ("no answer in time", "no answer within 0.3 s")
 
 
-def test_an_endless_reply_is_read_to_its_bound_only(server: RudeServer) -> None:
-    state = _rude(server, _endless)
+def test_an_endless_reply_is_read_up_to_the_limit(rude_server: RudeServer) -> None:
+    state = probe_handler(rude_server, send_endless_body)
     assert state.status == "wrong"
     assert MAX_RESPONSE_BYTES < 1 << 20
 
 
-def test_no_listener_and_no_address() -> None:
+def test_a_closed_port_and_an_invalid_address_are_down() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     states = probe_servers(
@@ -185,22 +175,22 @@ def test_no_listener_and_no_address() -> None:
     assert probe_servers({}) == {}
 
 
-def test_all_servers_are_probed_in_parallel(server: RudeServer) -> None:
+def test_all_servers_are_probed_in_parallel(rude_server: RudeServer) -> None:
     barrier = threading.Barrier(4)
 
-    async def together(request: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+    async def answer_together(request: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         await asyncio.to_thread(barrier.wait, 10)
         writer.write(json_response("This is environment lmrl-gym."))
         writer.write_eof()
 
-    server.reset(together)
-    states = probe_servers({env: ServerAddress(server.url) for env in ("Maze", "maze", "MAZE", "Wordle")}, 20)
+    rude_server.reset(answer_together)
+    states = probe_servers({env: ServerAddress(rude_server.url) for env in ("Maze", "maze", "MAZE", "Wordle")}, 20)
     assert [state.status for state in states.values()] == ["up"] * 4
 
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(reply=st.one_of(st.binary(max_size=200), st.text(max_size=60).map(lambda text: http_response(json.dumps(text)))))
-def test_any_reply_yields_a_state(server: RudeServer, reply: bytes) -> None:
-    state = probe_replies(server, {"/": reply})
+def test_any_reply_yields_a_state(rude_server: RudeServer, reply: bytes) -> None:
+    state = probe_replies(rude_server, {"/": reply})
     assert state.status in ("up", "slow", "wrong", "down")
     assert one_line(state.cause or "", 4096) == (state.cause or "")

@@ -7,7 +7,7 @@ import pytest
 
 from runner.batch.batch import Batch
 from runner.batch.spec import BatchSpec
-from runner.batch.state_dir import Workspace
+from runner.batch.workspace import Workspace
 from runner.envs.sqlgym import SQLGym
 from runner.envs.sqlgym.tasks import BIRD_VARIABLE, catalogue
 from runner.errors import EnvironmentFault
@@ -29,7 +29,7 @@ def step_text(env: SQLGym, text: str) -> tuple[str, float, bool]:
     return chat[0]["content"] or "", reward, done
 
 
-def started(task_index: int = 0, mode: Mode = "strict") -> SQLGym:
+def start_env(task_index: int = 0, mode: Mode = "strict") -> SQLGym:
     env = SQLGym(mode=mode)
     env.reset(task_index=task_index)
     return env
@@ -46,8 +46,8 @@ def test_an_episode_is_one_query() -> None:
         step_text(env, GOLD)
 
 
-def test_the_schema_shows_identifiers_for_queries() -> None:
-    schema, question = (started().reset(task_index=0)[0]["content"] or "").split("\n\n")
+def test_the_schema_lists_tables_columns_and_keys() -> None:
+    schema, question = (start_env().reset(task_index=0)[0]["content"] or "").split("\n\n")
     assert question == QUESTION
     assert schema == (
         "library contains tables such as branches, members, books, loans. "
@@ -67,8 +67,8 @@ def test_compat_uses_agentgyms_wording() -> None:
     assert "The book id of loans is the foreign key of name of members." in schema
 
 
-def test_compat_can_be_stepped_on_after_its_end() -> None:
-    env = started(mode="compat")
+def test_compat_accepts_steps_after_the_end() -> None:
+    env = start_env(mode="compat")
     assert step_text(env, "SELECT 1") == ("[(1,)]", 0.0, True)
     assert step_text(env, GOLD) == ("[(5,)]", 1.0, True)
 
@@ -84,12 +84,12 @@ def test_compat_can_be_stepped_on_after_its_end() -> None:
         ("", 0.0),
     ],
 )
-def test_rows_count_as_a_set_of_values(text: str, reward: float) -> None:
-    assert step_text(started(), text)[1:] == (reward, True)
+def test_rows_are_compared_as_a_set_of_values(text: str, reward: float) -> None:
+    assert step_text(start_env(), text)[1:] == (reward, True)
 
 
 @pytest.mark.parametrize(
-    ("text", "played"),
+    ("text", "expected"),
     [
         (f"Let me think.\n```sql\n{GOLD}\n```\nThat is it.", "[(5,)]"),
         (f"```sql\nSELECT 1\n```\nNo:\n```SQL\n{GOLD}```", "[(5,)]"),
@@ -98,18 +98,18 @@ def test_rows_count_as_a_set_of_values(text: str, reward: float) -> None:
         ("I do not know", 'near "I": syntax error'),
     ],
 )
-def test_the_last_sql_block_is_executed_else_the_full_text(text: str, played: str) -> None:
-    env = started()
+def test_the_last_sql_block_is_executed_else_the_full_text(text: str, expected: str) -> None:
+    env = start_env()
     parsed = env.parse(text)
     assert isinstance(parsed, Action)
     assert parsed.text == text
-    assert step_text(env, text)[0] == played
-    by_call = started()
-    assert by_call.step(Action(tool_calls=parsed.tool_calls))[0][0]["content"] == played
+    assert step_text(env, text)[0] == expected
+    by_call = start_env()
+    assert by_call.step(Action(tool_calls=parsed.tool_calls))[0][0]["content"] == expected
 
 
 def test_a_text_without_a_query_is_invalid() -> None:
-    env = started()
+    env = start_env()
     for text in ("", " \n", "```sql\n```"):
         assert isinstance(env.parse(text), InvalidAction)
     call = ToolCall(id="c", name="query", arguments=json.dumps({"sql": " "}))
@@ -119,35 +119,35 @@ def test_a_text_without_a_query_is_invalid() -> None:
     assert step_text(env, GOLD)[1:] == (1.0, True)
 
 
-def test_a_long_answer_is_cut() -> None:
-    observation, _, _ = step_text(started(), "SELECT name FROM members ORDER BY id")
+def test_a_long_observation_is_truncated() -> None:
+    observation, _, _ = step_text(start_env(), "SELECT name FROM members ORDER BY id")
     assert len(observation) == 103
     assert observation.startswith("[('")
     assert observation.endswith("...")
 
 
 def test_the_listed_queries_count_the_rows_of_each_table() -> None:
-    env = started()
+    env = start_env()
     actions = env.admissible_actions()
     assert actions == [f'SELECT count(*) FROM "{table}"' for table in ("branches", "members", "books", "loans")]
     assert step_text(env, actions[3])[0] == "[(560,)]"
 
 
 @pytest.mark.parametrize("mode", ["strict", "compat"])
-def test_the_contract_holds(mode: Mode) -> None:
+def test_the_environment_fulfills_the_contract(mode: Mode) -> None:
     check_env(lambda: SQLGym(mode=mode), tasks=(203,))
 
 
 def test_the_oracle_solves_the_first_tasks() -> None:
     for task_index in range(20):
-        env = started(task_index)
+        env = start_env(task_index)
         text = env.oracle(0).next_action()
         _, reward, done = step_text(env, text)
         assert (reward, done) == (1.0, True), text
 
 
-def test_success_is_the_reward() -> None:
-    env = started()
+def test_a_positive_reward_is_a_success() -> None:
+    env = start_env()
     action = Action(text=GOLD)
     for text, expected in ((GOLD, True), ("SELECT 1", False)):
         env.reset(task_index=0)
@@ -164,7 +164,7 @@ def test_success_is_the_reward() -> None:
         assert env.success(Trajectory(episode_id="x", timesteps=[step])) is expected
 
 
-def test_the_gold_query_is_in_no_episode_and_the_data_is_labelled(tmp_path: Path) -> None:
+def test_episodes_contain_the_data_label_but_not_the_gold_query(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path, node="test", profile="test")
     result = Batch(BatchSpec(env="SQLGym", agent="random", repeat=4).validated(), workspace).run()
     assert len(result.episodes) == 4

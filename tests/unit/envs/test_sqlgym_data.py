@@ -23,16 +23,18 @@ from tests.support.bird_sample import GOLD, TABLES, TASK, write_bird
 def test_the_shipped_files_equal_the_scripts_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["build", "--output", str(tmp_path)])
     main()
-    made = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
-    assert len(made) == 8 + 2
-    for name, content in made.items():
-        assert package_resource("data", "sqlgym", name).read_bytes() == content, f"{name}: run the script"
+    written = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+    assert len(written) == 8 + 2
+    for name, content in written.items():
+        assert package_resource("data", "sqlgym", name).read_bytes() == content, (
+            f"{name} is out of date: run scripts/build_sqlgym_data.py"
+        )
     licence = package_resource("data", "sqlgym", "LICENSE").read_text("utf-8")
     assert "MIT License" in licence
     assert "no results on BIRD" in licence
 
 
-def test_every_question_has_a_short_exact_answer_that_no_other_order_changes() -> None:
+def test_every_gold_query_returns_a_few_exact_values() -> None:
     tasks = catalogue(None)
     readers: dict[str, QueryRunner] = {}
     questions, sizes = set(), Counter[str]()
@@ -49,7 +51,7 @@ def test_every_question_has_a_short_exact_answer_that_no_other_order_changes() -
     assert set(sizes.values()) == {25}
 
 
-def test_the_schemas_are_those_of_the_databases() -> None:
+def test_the_schemas_match_the_databases() -> None:
     tasks = catalogue(None)
     for index in range(8):
         split, task = tasks[index]
@@ -62,7 +64,7 @@ def test_the_schemas_are_those_of_the_databases() -> None:
         connection.close()
 
 
-def test_bird_is_played_where_the_variable_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_variable_selects_bird(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     local = SQLGym()
     monkeypatch.setenv(BIRD_VARIABLE, str(write_bird(tmp_path)))
     assert plugins.load(plugins.ENVS, "SQLGym").data_label == "BIRD"
@@ -87,7 +89,7 @@ def test_one_split_of_bird_is_enough(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [None, "[]"])
-def test_a_folder_without_tasks_is_named(tmp_path: Path, content: str | None) -> None:
+def test_the_error_names_a_folder_without_tasks(tmp_path: Path, content: str | None) -> None:
     if content is not None:
         (tmp_path / "dev").mkdir()
         for name in ("dev", "dev_tables"):
@@ -97,14 +99,14 @@ def test_a_folder_without_tasks_is_named(tmp_path: Path, content: str | None) ->
 
 
 @pytest.mark.parametrize("content", [b"{", b'[{"db_id": 1}]', b"\xff", b"[" * 100_000])
-def test_a_file_that_is_no_task_list_is_named(tmp_path: Path, content: bytes) -> None:
+def test_the_error_names_an_invalid_task_list(tmp_path: Path, content: bytes) -> None:
     (write_bird(tmp_path) / "dev" / "dev.json").write_bytes(content)
     with pytest.raises(ConfigError, match=r"Cannot read SQLGym's data file .*dev\.json"):
         catalogue(str(tmp_path))
 
 
 @pytest.mark.parametrize("name", ["../shop", "", "/etc/passwd", "a/b", ".", "..", "shop\x00"])
-def test_a_databases_name_is_never_a_path(tmp_path: Path, name: str) -> None:
+def test_a_database_name_must_not_be_a_path(tmp_path: Path, name: str) -> None:
     split, _ = catalogue(str(write_bird(tmp_path)))[0]
     with pytest.raises(ConfigError, match="is not a valid database name"):
         split.database(Task(db_id=name, question="?", gold=""))
@@ -119,18 +121,20 @@ def test_missing_bird_files_are_reported(tmp_path: Path) -> None:
         split.database(missing)
 
 
-def described(**changes: object) -> tuple[str, str]:
+def describe_schema(**changes: object) -> tuple[str, str]:
     schema = msgspec.json.decode(json.dumps({**TABLES, **changes}), type=DatabaseSchema)
     return schema.described("strict"), schema.described("compat")
 
 
-def test_composite_and_missing_keys() -> None:
-    strict, compat = described(primary_keys=[[4, 5]])
+def test_a_schema_describes_composite_and_missing_keys() -> None:
+    strict, compat = describe_schema(primary_keys=[[4, 5]])
     assert "orders has columns such as id, customer_id, total. id, customer_id is the primary key." in strict
     assert "city. Table orders" in strict
     assert "city.  is the primary key. Table orders" in compat
     assert "total.  is the primary key. The" in compat
 
 
-def test_compat_takes_the_last_column_on_to_the_first() -> None:
-    assert described(foreign_keys=[[6, 1]])[1].endswith("The id of orders is the foreign key of name of customers.")
+def test_compat_shifts_foreign_keys_and_wraps_around_at_the_last_column() -> None:
+    assert describe_schema(foreign_keys=[[6, 1]])[1].endswith(
+        "The id of orders is the foreign key of name of customers."
+    )

@@ -45,14 +45,14 @@ def run_query(sql: str) -> str:
         "SELECT printf('%.*c', 2000000000, 'x')",
         f"WITH a0(x) AS (SELECT 1), {DOUBLING} SELECT count(*) FROM a39",
     ],
-    ids=["recursion", "cross join", "one endless instruction", "endless before the first row"],
+    ids=["recursion", "cross join", "one long instruction", "exponential before the first row"],
 )
-def test_a_query_that_does_not_end_is_stopped(sql: str) -> None:
+def test_an_endless_query_is_stopped(sql: str) -> None:
     assert evaluate(DATABASE, sql, GOLD) == (STOPPED, False)
 
 
 @pytest.mark.parametrize(
-    ("sql", "said"),
+    ("sql", "message"),
     [
         (f"{ENDLESS} SELECT n FROM c", TOO_MANY_ROWS),
         ("SELECT zeroblob(2000000000)", "string or blob too big"),
@@ -66,11 +66,11 @@ def test_a_query_that_does_not_end_is_stopped(sql: str) -> None:
         ("SELECT 1; SELECT 2", "only execute one statement at a time"),
     ],
 )
-def test_a_failed_query_returns_its_error(sql: str, said: str) -> None:
-    assert re.search(said, run_query(sql))  # SQLite's messages differ between versions
+def test_a_failed_query_returns_its_error(sql: str, message: str) -> None:
+    assert re.search(message, run_query(sql))  # SQLite's messages differ between versions
 
 
-def test_rows_of_equal_hash_are_judged_in_time_and_are_not_the_datas_fault() -> None:
+def test_rows_with_equal_hashes_are_compared_in_time() -> None:
     """Putting these rows into a set takes quadratic time, about a minute."""
     values = " UNION ALL ".join(f"SELECT {factor * (2**61 - 1)} AS v" for factor in range(-4, 5))
     rows = f"WITH e AS ({values}) SELECT a.v, b.v, c.v, d.v, e.v, f.v FROM e a, e b, e c, e d, e, e f LIMIT 40000"
@@ -79,7 +79,7 @@ def test_rows_of_equal_hash_are_judged_in_time_and_are_not_the_datas_fault() -> 
     assert not verdict.solved
 
 
-def test_the_memory_of_a_querys_rows_is_not_the_datas_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_that_exhaust_memory_are_no_data_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     folder, limit = str(Path(worker.__file__).parent), 256 << 20
     small = f"import sys; sys.path.append({folder!r}); import worker; worker.MEMORY = {limit}; worker.main()"
     monkeypatch.setattr(sandbox, "_COMMAND", (sys.executable, "-I", "-S", "-c", small))
@@ -88,14 +88,14 @@ def test_the_memory_of_a_querys_rows_is_not_the_datas_fault(monkeypatch: pytest.
     assert evaluate(DATABASE, many.format(101 + 1000), GOLD) == ("out of memory", False)
 
 
-def test_rows_that_cannot_be_judged_are_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    said = b'"ready"\n"[(1,)]"\n"known"\n'
-    ended = subprocess.CompletedProcess[bytes](args=(), returncode=-9, stdout=said, stderr=b"")
-    monkeypatch.setattr(sandbox, "_run", lambda request: ended)
+def test_rows_that_cannot_be_compared_are_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    output = b'"ready"\n"[(1,)]"\n"known"\n'
+    killed = subprocess.CompletedProcess[bytes](args=(), returncode=-9, stdout=output, stderr=b"")
+    monkeypatch.setattr(sandbox, "_run", lambda request: killed)
     assert evaluate(DATABASE, "SELECT 1", GOLD) == ("[(1,)]", False)
 
 
-def test_rows_count_once_and_in_any_order() -> None:
+def test_rows_are_compared_without_order_and_duplicates() -> None:
     gold: set[tuple[object, ...]] = {(1, "a"), (2, None)}
     assert same_rows([(2, None), (1, "a"), (2, None)], gold)
     assert same_rows([], set())
@@ -103,7 +103,7 @@ def test_rows_count_once_and_in_any_order() -> None:
         assert not same_rows(list(rows), gold)
 
 
-def test_rows_that_do_not_fit_into_memory_are_refused() -> None:
+def test_rows_that_do_not_fit_into_memory_are_rejected() -> None:
     sql = f"{ENDLESS} SELECT zeroblob(900000) FROM c LIMIT {MAX_ROWS}"
     assert run_query(sql) in ("out of memory", ENGINE_FAILED, STOPPED)
 
@@ -122,7 +122,7 @@ def test_rows_that_do_not_fit_into_memory_are_refused() -> None:
         "ANALYZE",
     ],
 )
-def test_nothing_is_written(sql: str) -> None:
+def test_a_statement_that_writes_is_rejected(sql: str) -> None:
     assert run_query(sql) == "attempt to write a readonly database"
 
 
@@ -137,13 +137,13 @@ def test_nothing_is_written(sql: str) -> None:
         "SELECT load_extension('{file}')",
     ],
 )
-def test_nothing_else_is_opened_or_changed(sql: str, tmp_path: Path) -> None:
+def test_a_statement_that_opens_files_or_changes_settings_is_rejected(sql: str, tmp_path: Path) -> None:
     observation = run_query(sql.format(file=tmp_path / "file"))
     assert "authoriz" in observation
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_file_is_only_read(tmp_path: Path) -> None:
+def test_a_database_file_is_opened_read_only(tmp_path: Path) -> None:
     path = tmp_path / "odd name?mode=rwc#.sqlite"
     connection = open_database(SCRIPT, path.as_uri())
     connection.close()
@@ -156,7 +156,7 @@ def test_a_file_is_only_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [None, b"no database at all" * 100])
-def test_a_database_that_cannot_be_opened_is_the_datas_fault(tmp_path: Path, content: bytes | None) -> None:
+def test_a_database_that_cannot_be_opened_is_a_fault(tmp_path: Path, content: bytes | None) -> None:
     path = tmp_path / "x.sqlite"
     if content is not None:
         path.write_bytes(content)
@@ -164,14 +164,14 @@ def test_a_database_that_cannot_be_opened_is_the_datas_fault(tmp_path: Path, con
         evaluate(Database(uri=f"{path.as_uri()}?mode=ro"), "SELECT 1", GOLD)
 
 
-def test_a_gold_query_that_fails_is_not_the_agents_fault_and_stays_hidden() -> None:
+def test_a_failing_gold_query_is_a_fault_and_stays_hidden() -> None:
     with pytest.raises(EnvironmentFault, match="gold query of this task failed") as caught:
         evaluate(DATABASE, "SELECT 1", "SELECT secret FROM nowhere")
     assert "secret" not in str(caught.value)
     assert evaluate(DATABASE, "SELEC", "SELECT secret FROM nowhere").solved is False
 
 
-def test_a_query_without_columns_is_no_answer_to_a_question_without_rows() -> None:
+def test_a_query_without_columns_never_equals_an_empty_result() -> None:
     nothing = f"{GOLD} LIMIT 0"
     assert evaluate(DATABASE, "-- nothing", nothing) == ("[]", False)
     assert evaluate(DATABASE, "SELECT n FROM t WHERE n < 0", nothing) == ("[]", True)
@@ -184,8 +184,8 @@ def test_a_worker_that_cannot_start_is_a_fault(monkeypatch: pytest.MonkeyPatch, 
 
 
 def test_a_worker_crash_becomes_the_observation(monkeypatch: pytest.MonkeyPatch) -> None:
-    died = subprocess.CompletedProcess[bytes](args=(), returncode=-11, stdout=b'"ready"\n', stderr=b"")
-    monkeypatch.setattr(sandbox, "_run", lambda request: died)
+    crashed = subprocess.CompletedProcess[bytes](args=(), returncode=-11, stdout=b'"ready"\n', stderr=b"")
+    monkeypatch.setattr(sandbox, "_run", lambda request: crashed)
     assert run_query("SELECT 1") == ENGINE_FAILED
 
 
@@ -195,9 +195,10 @@ def test_no_text_breaks_the_sandbox(sql: str) -> None:
     assert len(run_query(sql)) <= 103
 
 
+@pytest.mark.long
 @settings(max_examples=300, deadline=None)
 @given(sql=QUERIES)
-def test_no_text_breaks_the_reader_or_changes_the_database(sql: str) -> None:
+def test_no_text_breaks_the_query_runner_or_changes_the_database(sql: str) -> None:
     connection = open_database(SCRIPT, None)
     reader = QueryRunner(connection)
     rows, observation = reader.answer(sql)

@@ -22,21 +22,21 @@ def step_text(env: TextCraft, text: str) -> tuple[str, float, bool]:
     return chat[0]["content"] or "", reward, done
 
 
-def started(goal: str = "oak_sign", mode: Mode = "strict") -> TextCraft:
+def start_env(goal: str = "oak_sign", mode: Mode = "strict") -> TextCraft:
     env = TextCraft(mode=mode)
     env.reset(task_index=shipped_table().goals.index(goal))
     return env
 
 
-def after(goal: str, *texts: str) -> TextCraft:
-    env = started(goal)
+def start_with(goal: str, *texts: str) -> TextCraft:
+    env = start_env(goal)
     for text in texts:
         assert step_text(env, text)[0].startswith(("Got", "Crafted"))
     return env
 
 
-def test_an_episode() -> None:
-    env = started()
+def test_an_episode_runs_from_reset_to_the_goal() -> None:
+    env = start_env()
     assert step_text(env, "inventory") == ("Inventory: You are not carrying anything.", 0.0, False)
     assert step_text(env, "get 2 oak log") == ("Got 2 oak log", 0.0, False)
     assert step_text(env, "craft 4 oak planks using 1 oak log") == ("Crafted 4 minecraft:oak_planks", 0.0, False)
@@ -50,8 +50,8 @@ def test_an_episode() -> None:
         step_text(env, "inventory")
 
 
-def test_compat_steps_on_after_the_end() -> None:
-    env = started("emerald_block", "compat")
+def test_compat_accepts_steps_after_the_end() -> None:
+    env = start_env("emerald_block", "compat")
     step_text(env, "get 9 emerald")
     assert step_text(env, "craft 1 emerald block using 9 emerald")[1:] == (1.0, True)
     assert step_text(env, "inventory") == ("Inventory: [emerald block] (1) ", 0.0, False)
@@ -93,7 +93,7 @@ def test_compat_steps_on_after_the_end() -> None:
 )
 def test_observations_of_a_first_action(text: str, observation: str) -> None:
     for mode in MODES:
-        assert step_text(started(mode=mode), text) == (observation, 0.0, False)
+        assert step_text(start_env(mode=mode), text) == (observation, 0.0, False)
 
 
 @pytest.mark.parametrize(
@@ -112,35 +112,35 @@ def test_observations_of_a_first_action(text: str, observation: str) -> None:
     ],
 )
 def test_crafting_uses_the_inventory(text: str, observation: str) -> None:
-    makes_planks = ("craft 4 oak planks using 1 oak logs", "craft 4 birch planks using 1 birch log")
-    env = after("oak_sign", "get 4 bamboo", "get 2 oak log", "get 1 oak logs", "get 1 birch log", *makes_planks)
+    craft_planks = ("craft 4 oak planks using 1 oak logs", "craft 4 birch planks using 1 birch log")
+    env = start_with("oak_sign", "get 4 bamboo", "get 2 oak log", "get 1 oak logs", "get 1 birch log", *craft_planks)
     before = dict(env.inventory)
     assert step_text(env, text) == (observation, 0.0, False)
     assert observation.startswith("Crafted") == (env.inventory != before)
 
 
-def test_a_broader_generic_ingredient_takes_narrower_ones() -> None:
-    env = after("campfire", "get 6 bamboo", "get 1 coal", "get 2 oak logs", "get 1 birch log")
+def test_a_broad_generic_ingredient_accepts_narrower_ones() -> None:
+    env = start_with("campfire", "get 6 bamboo", "get 1 coal", "get 2 oak logs", "get 1 birch log")
     for _ in range(3):
         step_text(env, "craft 1 stick using 2 bamboo")
     assert step_text(env, "craft 1 campfire using 3 stick, 1 coal, 2 oak logs, 1 birch log")[1:] == (1.0, True)
     assert env.inventory == {"campfire": 1}
 
 
-def test_admissible_actions_are_the_useful_ones_now() -> None:
-    env = started("stone_pickaxe")
+def test_admissible_actions_are_those_that_currently_work() -> None:
+    env = start_env("stone_pickaxe")
     assert env.admissible_actions()[0] == "inventory"
     assert "get 3 stone tool materials" in env.admissible_actions()
     assert not any(action.startswith("craft") for action in env.admissible_actions())
     step_text(env, "get 2 bamboo")
     assert "craft 1 stick using 2 bamboo" in env.admissible_actions()
     for action in env.admissible_actions():
-        copy = after("stone_pickaxe", "get 2 bamboo")
+        copy = start_with("stone_pickaxe", "get 2 bamboo")
         assert step_text(copy, action)[0].startswith(("Got", "Crafted", "Inventory"))
 
 
-def test_a_tool_call_has_to_fit_its_schema() -> None:
-    env = started()
+def test_a_tool_call_that_violates_its_schema_is_rejected() -> None:
+    env = start_env()
     for name, arguments in [("get", '{"count": 0, "item": "bamboo"}'), ("get", '{"item": "bamboo"}'), ("craft", "{}")]:
         call = ToolCall(id="call_7", name=name, arguments=arguments)
         chat, reward, done = env.step(Action(tool_calls=[call]))
@@ -151,7 +151,7 @@ def test_a_tool_call_has_to_fit_its_schema() -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_the_environment_keeps_the_contract(mode: Mode) -> None:
+def test_the_environment_fulfills_the_contract(mode: Mode) -> None:
     check_env(lambda: TextCraft(mode=mode), tasks=(0, 250, 546))
 
 
@@ -164,11 +164,11 @@ TEXTS = st.text(max_size=60) | st.lists(WORDS, max_size=8).map(" ".join) | st.sa
 @settings(deadline=None)
 @given(text=TEXTS)
 def test_any_text_is_safe_and_equals_its_parsed_call(text: str) -> None:
-    env = after("oak_sign", "get 4 bamboo", "get 2 oak log")
+    env = start_with("oak_sign", "get 4 bamboo", "get 2 oak log")
     result = step_text(env, text)
     assert result[1:] == (0.0, False)
     assert all(count > 0 for count in env.inventory.values())
-    other = after("oak_sign", "get 4 bamboo", "get 2 oak log")
+    other = start_with("oak_sign", "get 4 bamboo", "get 2 oak log")
     parsed = other.parse(text)
     assert parsed.text == text
     if isinstance(parsed, InvalidAction):
@@ -181,7 +181,7 @@ def test_any_text_is_safe_and_equals_its_parsed_call(text: str) -> None:
 
 @settings(deadline=None, max_examples=50)
 @given(task_index=st.integers(0, 546), data=st.data())
-def test_items_come_from_gets_and_recipes_only(task_index: int, data: st.DataObject) -> None:
+def test_items_come_only_from_gets_and_recipes(task_index: int, data: st.DataObject) -> None:
     env = TextCraft()
     env.reset(task_index=task_index)
     table = msgspec.json.decode(package_resource("data", "textcraft", "recipes.json").read_bytes(), type=RecipeFile)

@@ -13,7 +13,7 @@ from runner.types import Action
 N_TASKS = 547
 
 
-def started(goal: str) -> TextCraft:
+def start_env(goal: str) -> TextCraft:
     env = TextCraft()
     env.reset(task_index=shipped_table().goals.index(goal))
     return env
@@ -36,7 +36,7 @@ def finish(env: TextCraft, oracle: TextCraftOracle | None = None) -> list[str]:
     return actions
 
 
-def test_every_task_is_solved_by_the_plan_of_its_start() -> None:
+def test_the_initial_plan_solves_every_task() -> None:
     env = TextCraft()
     lengths = []
     for index in range(env.n_tasks):
@@ -77,12 +77,12 @@ def test_every_task_is_solved_by_the_plan_of_its_start() -> None:
         ),
     ],
 )
-def test_plans(goal: str, plan: list[str]) -> None:
-    assert finish(started(goal)) == plan
+def test_the_plan_lists_gets_before_crafts(goal: str, plan: list[str]) -> None:
+    assert finish(start_env(goal)) == plan
 
 
 def test_the_oracle_uses_the_inventory_and_surplus() -> None:
-    env = started("bookshelf")
+    env = start_env("bookshelf")
     step_texts(env, "get 3 paper", "get 1 oak log", "get 1 spruce log")
     step_texts(env, "craft 4 oak planks using 1 oak log", "craft 4 spruce planks using 1 spruce log")
     actions = finish(env)
@@ -92,7 +92,7 @@ def test_the_oracle_uses_the_inventory_and_surplus() -> None:
 
 @settings(deadline=None, max_examples=60)
 @given(task_index=st.integers(0, N_TASKS - 1), data=st.data())
-def test_the_oracle_goes_on_from_any_inventory(task_index: int, data: st.DataObject) -> None:
+def test_the_oracle_continues_from_any_inventory(task_index: int, data: st.DataObject) -> None:
     env = TextCraft()
     env.reset(task_index=task_index)
     oracle = env.oracle(None)

@@ -42,11 +42,11 @@ DERIVED = """{
 """
 
 
-def source() -> RecipeFile:
+def recipe_file() -> RecipeFile:
     return msgspec.json.decode(package_resource("data", "textcraft", "recipes.json").read_bytes(), type=RecipeFile)
 
 
-def test_the_table_is_derived_by_shape_and_always_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_derived_table_does_not_depend_on_the_input_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert render(derive(RECIPES, ITEMS)) == DERIVED
     backwards = {output: same[::-1] for output, same in reversed(RECIPES.items())}
     assert render(derive(backwards, ITEMS[::-1])) == DERIVED
@@ -60,14 +60,14 @@ def test_the_table_is_derived_by_shape_and_always_the_same(tmp_path: Path, monke
     assert target.read_text() == DERIVED
 
 
-def test_variants_that_are_not_all_combinations_stay_apart() -> None:
+def test_variants_that_do_not_cover_all_combinations_stay_separate() -> None:
     pairs = [(0, 3), (1, 4)]
     recipes = {"2": [{"ingredients": list(pair), "result": {"id": 2, "count": 1}} for pair in pairs]}
     rows = derive(recipes, ITEMS)["recipes"]
     assert rows == [("chest", 1, {"oak_planks": 1, "poppy": 1}), ("chest", 1, {"spruce_planks": 1, "tulip": 1})]
 
 
-def test_a_generic_name_has_one_meaning_and_is_no_item() -> None:
+def test_an_ambiguous_generic_name_is_rejected() -> None:
     with pytest.raises(ValueError, match="both an item and a set of items"):
         derive(RECIPES, [*ITEMS, {"id": 99, "name": "planks"}])
     boards = [{"ingredients": [plank], "result": {"id": 6, "count": 1}} for plank in (0, 99)]
@@ -76,8 +76,8 @@ def test_a_generic_name_has_one_meaning_and_is_no_item() -> None:
 
 
 def test_the_shipped_table_has_the_documented_size_and_its_notice() -> None:
-    assert len(source().recipes) == 626
-    assert len({output for output, _, _ in source().recipes}) == 562
+    assert len(recipe_file().recipes) == 626
+    assert len({output for output, _, _ in recipe_file().recipes}) == 562
     assert len(package_resource("data", "textcraft", "recipes.json").read_bytes()) < 50_000
     assert "Permission is hereby granted" in package_resource("data", "textcraft", "LICENSE").read_text("utf-8")
     table = shipped_table()
@@ -86,20 +86,20 @@ def test_the_shipped_table_has_the_documented_size_and_its_notice() -> None:
     assert table.goals[:2] == ("acacia_planks", "acacia_wood")
 
 
-def levels(table: RecipeTable, name: str, above: frozenset[str] = frozenset()) -> int:
+def levels(table: RecipeTable, name: str, ancestors: frozenset[str] = frozenset()) -> int:
     """Return the crafting levels of an ingredient; fail on a cycle."""
-    assert name not in above
+    assert name not in ancestors
     ways = table.ways(name)
-    return min((1 + max(levels(table, n, above | {name}) for n, _ in way.ingredients) for way in ways), default=0)
+    return min((1 + max(levels(table, n, ancestors | {name}) for n, _ in way.ingredients) for way in ways), default=0)
 
 
-def test_every_goal_is_well_founded_and_the_easy_ones_come_first() -> None:
+def test_every_goal_can_be_crafted_and_goals_are_sorted_by_depth() -> None:
     depths = [levels(shipped_table(), goal) for goal in shipped_table().goals]
     assert depths == sorted(depths)
     assert Counter(depths) == {1: 124, 2: 293, 3: 119, 4: 11}
 
 
-def test_blocks_are_not_unpacked_and_circles_are_cut_at_the_later_recipe() -> None:
+def test_block_recipes_are_not_reversed_and_cycles_drop_the_later_recipe() -> None:
     rows = [("a", 1, {"b": 1}), ("b", 1, {"a": 1}), ("gem", 9, {"gem_block": 1}), ("gem_block", 1, {"gem": 9})]
     table = RecipeTable(RecipeFile("", {}, rows))
     assert table.recipes == {"a": [Recipe("a", 1, (("b", 1),))], "gem_block": [Recipe("gem_block", 1, (("gem", 9),))]}
@@ -109,11 +109,11 @@ def test_blocks_are_not_unpacked_and_circles_are_cut_at_the_later_recipe() -> No
 def test_the_ingredients_of_a_recipe_never_compete() -> None:
     table = shipped_table()
     for recipe in (recipe for same in table.recipes.values() for recipe in same):
-        serving = [item for name, _ in recipe.ingredients for item in table.generics.get(name, {name})]
-        assert len(serving) == len(set(serving)), recipe
+        accepted_items = [item for name, _ in recipe.ingredients for item in table.generics.get(name, {name})]
+        assert len(accepted_items) == len(set(accepted_items)), recipe
 
 
-def test_the_first_observation_lists_the_tree_and_ten_distractors_at_most() -> None:
+def test_the_first_observation_lists_the_recipe_tree_and_at_most_ten_distractors() -> None:
     env = TextCraft()
     for index in (0, 100, 300, 540):
         goal = shipped_table().goals[index]
@@ -130,7 +130,7 @@ def test_the_first_observation_lists_the_tree_and_ten_distractors_at_most() -> N
             assert used & {part.split(" ", 1)[1] for part in command.split(" using ")[1].split(", ")}
 
 
-def test_all_first_observations_are_the_same_in_every_process() -> None:
+def test_observations_and_plans_do_not_depend_on_the_process() -> None:
     code = (
         "import hashlib; from runner.envs.textcraft import TextCraft; env = TextCraft(); "
         "texts = [env.reset(task_index=i)[0]['content'] for i in range(env.n_tasks)]; "

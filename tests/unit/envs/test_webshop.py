@@ -8,7 +8,8 @@ from runner.envs.webshop import WebShop
 from runner.envs.webshop.catalogue import shipped_catalogue
 from runner.errors import EnvironmentFault
 from runner.testing import HOSTILE_TEXTS, check_env
-from runner.types import Action, InvalidAction, Mode, TimeStep, ToolCall, Trajectory
+from runner.types import Action, InvalidAction, Mode, ToolCall
+from tests.support.episodes import rewarded_trajectory
 
 MODES: tuple[Mode, ...] = ("strict", "compat")
 TASK = 3
@@ -34,22 +35,22 @@ def step_texts(env: WebShop, *texts: str) -> tuple[str, float, bool]:
     return chat[0]["content"] or "", reward, done
 
 
-def started(mode: Mode = "strict", task_index: int = TASK) -> WebShop:
+def start_env(mode: Mode = "strict", task_index: int = TASK) -> WebShop:
     env = WebShop(mode=mode)
     env.reset(task_index=task_index)
     return env
 
 
-def pieces(text: str) -> list[str]:
+def page_parts(text: str) -> list[str]:
     return text.split(" [SEP] ")
 
 
-def test_an_episode() -> None:
+def test_an_episode_runs_from_reset_to_the_purchase() -> None:
     env = WebShop()
     assert env.reset(task_index=TASK)[0]["content"] == START
     observation, reward, done = step_texts(env, SEARCH)
     assert (reward, done) == (0.0, False)
-    shown = pieces(observation)
+    shown = page_parts(observation)
     assert shown[:5] == ["Instruction:", INSTRUCTION, "Back to Search", "Page 1 (Total results: 50)", "Next >"]
     assert shown[14:17] == [ITEM, TITLE, "$23.95"]
     assert len(shown) == 5 + 3 * 10
@@ -61,23 +62,23 @@ def test_an_episode() -> None:
         step_texts(env, SEARCH)
 
 
-def test_results_come_ten_a_page() -> None:
-    env = started()
+def test_a_results_page_shows_ten_products() -> None:
+    env = start_env()
     numbers: list[str] = []
     step_texts(env, SEARCH)
     for page in range(1, 6):
-        shown = pieces(step_texts(env, "search[]")[0])  # invalid action: shows the page again
+        shown = page_parts(step_texts(env, "search[]")[0])  # invalid action: shows the page again
         assert shown[3] == f"Page {page} (Total results: 50)"
         assert ("< Prev" in shown, "Next >" in shown) == (page > 1, page < 5)
         numbers += [element for element in env.clickables if element.startswith("b0")]
         last = step_texts(env, "click[next >]")[0]
-    assert pieces(last)[3] == "Page 5 (Total results: 50)"
+    assert page_parts(last)[3] == "Page 5 (Total results: 50)"
     assert len(set(numbers)) == 50
-    assert pieces(step_texts(env, "click[< prev]")[0])[3] == "Page 4 (Total results: 50)"
+    assert page_parts(step_texts(env, "click[< prev]")[0])[3] == "Page 4 (Total results: 50)"
 
 
 def test_a_product_leads_back_to_its_page_of_results() -> None:
-    env = started()
+    env = start_env()
     results = step_texts(env, SEARCH, "click[Next >]")[0]
     [item, *_] = [element for element in env.clickables if element.startswith("b0")]
     page = step_texts(env, f"click[{item}]")[0]
@@ -88,8 +89,8 @@ def test_a_product_leads_back_to_its_page_of_results() -> None:
     assert env.clickables == []
 
 
-def test_details_of_a_product() -> None:
-    env = started()
+def test_product_pages_show_description_features_and_reviews() -> None:
+    env = start_env()
     head = f"Instruction: [SEP] {INSTRUCTION} [SEP] Back to Search [SEP] < Prev"
     step_texts(env, SEARCH, f"click[{ITEM}]")
     product = shipped_catalogue().by_asin[ITEM]
@@ -101,17 +102,19 @@ def test_details_of_a_product() -> None:
 
 
 @pytest.mark.parametrize("between", [["click[< Prev]"], [SEARCH], ["click[Features]", "click[Back to Search]", SEARCH]])
-def test_a_new_look_at_results_clears_the_options(between: list[str]) -> None:
-    env = started()
+def test_leaving_the_product_clears_its_options(between: list[str]) -> None:
+    env = start_env()
     step_texts(env, SEARCH, f"click[{ITEM}]", "click[rose]", "click[set of six]")
     assert step_texts(env, *between, f"click[{ITEM}]", "click[Buy Now]")[1:] == (3 / 5, True)
 
 
-def test_details_keep_the_options_and_the_last_click_of_a_choice_counts() -> None:
-    env = started()
+def test_detail_pages_keep_the_options_and_the_last_choice_counts() -> None:
+    env = start_env()
     step_texts(env, SEARCH, f"click[{ITEM}]", "click[white]", "click[set of six]", "click[rose]")
     assert step_texts(env, "click[Features]", "click[< Prev]", "click[Buy Now]")[1:] == (1.0, True)
-    assert step_texts(started(), SEARCH, f"click[{ITEM}]", "click[rose]", "click[white]", "click[Buy Now]")[1] == 3 / 5
+    assert (
+        step_texts(start_env(), SEARCH, f"click[{ITEM}]", "click[rose]", "click[white]", "click[Buy Now]")[1] == 3 / 5
+    )
 
 
 NO_ACTIONS = ["", "dance", "search", "search[]", "search []", "Search[board]", "search[two\nlines]", "click[search]"]
@@ -121,48 +124,48 @@ ELSEWHERE = ["click[buy now]", "click[next >]", f"click[{ITEM}]", "click[back to
 @pytest.mark.parametrize("text", NO_ACTIONS + ELSEWHERE)
 @pytest.mark.parametrize("mode", MODES)
 def test_invalid_actions_and_absent_elements_show_the_page_again(text: str, mode: Mode) -> None:
-    assert step_texts(started(mode), text) == (START, 0.0, False)
+    assert step_texts(start_env(mode), text) == (START, 0.0, False)
 
 
 @pytest.mark.parametrize("words", ["qwertyuiop", "???", " ", "\x00", "\ud800", '"', "*", "-"])
 def test_a_search_without_results_shows_a_page(words: str) -> None:
-    shown = pieces(step_texts(started(), f"search[{words}]")[0])
+    shown = page_parts(step_texts(start_env(), f"search[{words}]")[0])
     assert shown[2:] == ["Back to Search", "Page 1 (Total results: 0)"]
 
 
 def test_search_uses_stems_ignores_case_and_has_no_operators() -> None:
-    env = started()
+    env = start_env()
     expected = step_texts(env, "search[cutting board]")[0]
     for same in ("BOARDS, (cut)", "words:cutting* ^board", '"board" cutting" NEAR(qwertyuiop)'):
         assert step_texts(env, f"search[{same}]")[0] == expected
     assert "Total results: 40" in step_texts(env, "search[turntable NOT blouse]")[0]
 
 
-def test_compat_reads_actions_as_agentgyms_server_does() -> None:
-    strict, compat = started(), started("compat")
+def test_compat_parses_actions_like_agentgyms_server() -> None:
+    strict, compat = start_env(), start_env("compat")
     assert step_texts(strict, f" {SEARCH}\n") == step_texts(compat, SEARCH) != (START, 0.0, False)
     for text in (f"{SEARCH} and more", f"{SEARCH}\nObservation: [none]"):
-        assert step_texts(started("compat"), text) == step_texts(compat, SEARCH)
-        assert step_texts(started(), text)[0] == START
+        assert step_texts(start_env("compat"), text) == step_texts(compat, SEARCH)
+        assert step_texts(start_env(), text)[0] == START
     for text in (f" {SEARCH}", f"Action: {SEARCH}", "search[a [b]]", f"\n{SEARCH}"):
-        assert step_texts(started("compat"), text)[0] == START
+        assert step_texts(start_env("compat"), text)[0] == START
         assert isinstance(compat.parse(text), InvalidAction)
-    assert step_texts(started(), "search[a [b]]")[0] != START
+    assert step_texts(start_env(), "search[a [b]]")[0] != START
 
 
-def test_compat_steps_on_after_the_end() -> None:
-    env = started("compat")
+def test_compat_accepts_steps_after_the_end() -> None:
+    env = start_env("compat")
     thanks, reward, done = step_texts(env, SEARCH, f"click[{ITEM}]", "click[Buy Now]")
     assert (reward, done) == (3 / 5, True)
     assert step_texts(env, "click[Buy Now]") == (thanks, 0.0, False)
-    assert pieces(step_texts(env, SEARCH)[0])[3] == "Page 1 (Total results: 50)"
+    assert page_parts(step_texts(env, SEARCH)[0])[3] == "Page 1 (Total results: 50)"
     env.cleanup()
     with pytest.raises(EnvironmentFault, match="call reset first"):
         step_texts(env, SEARCH)
 
 
 def test_admissible_actions_are_the_elements_of_the_page() -> None:
-    env = started()
+    env = start_env()
     assert env.admissible_actions() == [f"search[{INSTRUCTION}]"]
     step_texts(env, SEARCH)
     assert env.admissible_actions()[:3] == ["click[back to search]", "click[next >]", "click[b0kjbx6k2g]"]
@@ -173,8 +176,8 @@ def test_admissible_actions_are_the_elements_of_the_page() -> None:
     assert not env.has_search_bar
 
 
-def test_a_tool_call_is_the_same_as_its_text() -> None:
-    by_text, by_call = started(), started()
+def test_a_tool_call_has_the_same_effect_as_its_text() -> None:
+    by_text, by_call = start_env(), start_env()
     for text in (SEARCH, f"click[{ITEM}]", "click[rose]", "click[nothing]", "click[Buy Now]"):
         parsed = by_call.parse(text)
         assert isinstance(parsed, Action)
@@ -182,8 +185,8 @@ def test_a_tool_call_is_the_same_as_its_text() -> None:
         assert (chat[0]["content"], reward, done) == step_texts(by_text, text)
 
 
-def test_a_tool_call_has_to_fit_its_schema() -> None:
-    env = started()
+def test_a_tool_call_that_violates_its_schema_is_rejected() -> None:
+    env = start_env()
     for name, arguments in [("search", '{"keywords": ""}'), ("click", '{"element": "a\\nb"}'), ("click", "{}")]:
         chat, reward, done = env.step(Action(tool_calls=[ToolCall(id="call_7", name=name, arguments=arguments)]))
         assert (chat[0]["content"] or "").startswith("Invalid action. Expected ")
@@ -192,22 +195,13 @@ def test_a_tool_call_has_to_fit_its_schema() -> None:
 
 
 def test_only_a_full_score_is_a_success() -> None:
-    def episode(*rewards: float) -> Trajectory:
-        steps = [
-            TimeStep(
-                index=i, chats=[], action=Action(), observation=[], reward=r, done=False, available_tool_schemas=[]
-            )
-            for i, r in enumerate(rewards)
-        ]
-        return Trajectory(episode_id="x", timesteps=steps)
-
-    assert WebShop().success(episode(0.0, 1.0))
-    assert not WebShop().success(episode(0.0, 0.8))
-    assert not WebShop().success(episode())
+    assert WebShop().success(rewarded_trajectory(0.0, 1.0))
+    assert not WebShop().success(rewarded_trajectory(0.0, 0.8))
+    assert not WebShop().success(rewarded_trajectory())
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_the_environment_keeps_the_contract(mode: Mode) -> None:
+def test_the_environment_fulfills_the_contract(mode: Mode) -> None:
     check_env(lambda: WebShop(mode=mode), tasks=(0, TASK, 999))
 
 
@@ -224,7 +218,7 @@ TEXTS = (
 @settings(deadline=None)
 @given(texts=st.lists(TEXTS, max_size=8), mode=st.sampled_from(MODES))
 def test_no_text_breaks_a_step(texts: list[str], mode: Mode) -> None:
-    env = started(mode)
+    env = start_env(mode)
     for text in texts:
         known = isinstance(env.parse(text), Action)
         before = env.clickables
@@ -238,5 +232,5 @@ def test_no_text_breaks_a_step(texts: list[str], mode: Mode) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("text", ["[" * 1_000_000, "]" * 1_000_000, "search[" * 150_000, f"search[{'a ' * 500_000}]"])
-def test_long_texts_take_no_long_time(text: str, mode: Mode) -> None:
-    assert step_texts(started(mode), text)[1:] == (0.0, False)
+def test_long_texts_are_parsed_quickly(text: str, mode: Mode) -> None:
+    assert step_texts(start_env(mode), text)[1:] == (0.0, False)

@@ -22,14 +22,14 @@ def values(product: Product) -> list[str]:
 
 
 def test_the_shipped_catalogue_equals_the_scripts_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = package_resource("data", "webshop", "catalogue.json").read_text("utf-8")
-    assert render(derive()) == made
+    content = package_resource("data", "webshop", "catalogue.json").read_text("utf-8")
+    assert render(derive()) == content
     monkeypatch.setattr(sys, "argv", ["build", "--output", str(tmp_path / "catalogue.json")])
     main()
-    assert (tmp_path / "catalogue.json").read_text("utf-8") == made
+    assert (tmp_path / "catalogue.json").read_text("utf-8") == content
 
 
-def test_it_has_its_size_and_its_notice() -> None:
+def test_the_shipped_catalogue_has_the_documented_size_and_its_notice() -> None:
     catalogue = shipped_catalogue()
     assert (len(catalogue.products), len(catalogue.by_asin), len(catalogue.goals)) == (1000, 1000, 1000)
     assert len(package_resource("data", "webshop", "catalogue.json").read_bytes()) < 600_000
@@ -47,11 +47,11 @@ def test_every_goal_is_affordable_and_matches_its_instruction() -> None:
         assert {*goal.attributes} <= {*product.attributes}
         assert goal.options.keys() == product.options.keys()
         assert all(value in product.options[name] for name, value in goal.options.items())
-        for said in (*goal.attributes, *goal.options.values(), product.kind, f"{goal.cap_cents / 100:.2f} dollars"):
-            assert said in goal.instruction
+        for phrase in (*goal.attributes, *goal.options.values(), product.kind, f"{goal.cap_cents / 100:.2f} dollars"):
+            assert phrase in goal.instruction
 
 
-def test_the_first_tasks_come_from_all_over_the_shop() -> None:
+def test_the_first_tasks_cover_many_kinds_of_products() -> None:
     catalogue = shipped_catalogue()
     assert len({catalogue.by_asin[goal.asin].kind for goal in catalogue.goals[:20]}) > 12
 
@@ -66,7 +66,7 @@ def test_links_of_a_page_have_distinct_labels() -> None:
         assert not any(bracket in text for text in (product.title, *names) for bracket in "[]\n")
 
 
-def test_no_value_of_an_option_passes_for_another_one() -> None:
+def test_no_option_value_matches_another_one() -> None:
     distinct = {
         (name, value)
         for product in shipped_catalogue().products
@@ -84,7 +84,7 @@ def test_prices_and_texts_of_a_product() -> None:
     assert product.features == ["Light", "Safe", "Blue"]
 
 
-def test_the_best_match_comes_first_and_equal_ones_as_in_the_catalogue() -> None:
+def test_the_best_match_comes_first_and_ties_keep_the_catalogue_order() -> None:
     words = ["red cup", "blue cup", "blue cup holder", "blue", "red cup"]
     products = [
         Product(str(n), title, "", frozenset(), (), (), {"size": ("wide",)}, 100) for n, title in enumerate(words)
@@ -96,7 +96,7 @@ def test_the_best_match_comes_first_and_equal_ones_as_in_the_catalogue() -> None
     assert index.find("narrow") == []
 
 
-def test_search_ranks_a_title_first_and_lists_fifty_of_a_kind() -> None:
+def test_search_ranks_an_exact_title_first_and_returns_at_most_fifty_products() -> None:
     for product in shipped_catalogue().products[::10]:
         assert shipped_index().find(product.title)[0] is product
         hits = shipped_index().find(product.kind)
@@ -108,10 +108,10 @@ def test_threads_share_an_index() -> None:
     expected = [product.asin for product in shipped_index().find("vegan shampoo")]
     found: list[list[str]] = []
 
-    def look() -> None:
+    def search_repeatedly() -> None:
         found.extend([product.asin for product in shipped_index().find("vegan shampoo")] for _ in range(20))
 
-    threads = [threading.Thread(target=look) for _ in range(4)]
+    threads = [threading.Thread(target=search_repeatedly) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -119,15 +119,15 @@ def test_threads_share_an_index() -> None:
     assert found == [expected] * 80
 
 
-def test_catalogue_and_episodes_are_the_same_in_every_process() -> None:
+def test_catalogue_and_episodes_do_not_depend_on_the_process() -> None:
     code = (
         "import hashlib; from runner.envs.webshop import WebShop; from runner.types import Action\n"
         "from scripts.build_webshop_data import derive, render\n"
-        "env = WebShop(); told = [render(derive())]\n"
+        "env = WebShop(); outputs = [render(derive())]\n"
         "for task in range(0, 1000, 25):\n"
-        "    told.append(env.reset(task_index=task)); oracle = env.oracle(0); done = False\n"
-        "    while not done: told.append(env.step(Action(text=oracle.next_action()))); done = told[-1][2]\n"
-        "print(hashlib.sha256(repr(told).encode()).hexdigest())"
+        "    outputs.append(env.reset(task_index=task)); oracle = env.oracle(0); done = False\n"
+        "    while not done: outputs.append(env.step(Action(text=oracle.next_action()))); done = outputs[-1][2]\n"
+        "print(hashlib.sha256(repr(outputs).encode()).hexdigest())"
     )
     digests = {
         subprocess.run(

@@ -14,7 +14,7 @@ def step_text(env: WebShop, text: str) -> tuple[float, bool]:
     return env.step(Action(text=text))[1:]
 
 
-def started(mode: Mode = "strict") -> WebShop:
+def start_env(mode: Mode = "strict") -> WebShop:
     env = WebShop(mode=mode)
     env.reset(task_index=3)
     return env
@@ -30,17 +30,17 @@ def finish(env: WebShop) -> tuple[list[str], float]:
     return actions, reward
 
 
-def test_every_task_is_solved_some_of_them_on_a_later_page() -> None:
+def test_the_oracle_solves_every_task_including_those_on_later_pages() -> None:
     env = WebShop()
-    rounds, turned = [], 0
+    rounds, n_paged = [], 0
     for task_index in range(env.n_tasks):
         env.reset(task_index=task_index)
         actions, reward = finish(env)
         assert reward == 1.0, task_index
         rounds.append(len(actions))
-        turned += "click[next >]" in actions
+        n_paged += "click[next >]" in actions
     assert (min(rounds), max(rounds)) == (3, 6)
-    assert turned >= 10
+    assert n_paged >= 10
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -55,15 +55,15 @@ def test_every_task_is_solved_some_of_them_on_a_later_page() -> None:
         (SEARCH, f"click[{ITEM}]", "click[white]", "click[description]"),
     ],
 )
-def test_it_finds_its_way_from_anywhere(detour: tuple[str, ...], mode: Mode) -> None:
-    env = started(mode)
+def test_the_oracle_recovers_from_every_detour(detour: tuple[str, ...], mode: Mode) -> None:
+    env = start_env(mode)
     for text in detour:
         step_text(env, text)
     assert finish(env)[1] == 1.0
 
 
-def test_it_shops_on_after_the_end_in_compat() -> None:
-    env = started("compat")
+def test_the_oracle_continues_after_the_end_in_compat() -> None:
+    env = start_env("compat")
     oracle = env.oracle(0)
     rewards = [step_text(env, oracle.next_action())[0] for _ in range(10)]
     assert rewards == [0, 0, 0, 0, 1] * 2

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from runner.envs.webshop.catalogue import Catalogue, CatalogueFile, Goal, Product
 from runner.envs.webshop.reward import purchase_reward, token_set_ratio, type_factor
 
-WANTED = Product(
+GOAL_PRODUCT = Product(
     "W",
     "Ash Lamp, For Desk",
     "lamp",
@@ -31,8 +31,8 @@ def product(kind: str = "hat", nouns: str = "hat", **changes: object) -> Product
     return Product(**{**fields, "kind": kind, "nouns": frozenset(nouns.split()), **changes})  # type: ignore[arg-type]
 
 
-def shop(*others: Product) -> Catalogue:
-    return Catalogue(CatalogueFile("", {kind: KINDS[kind] for kind in KINDS}, (WANTED, *others), (GOAL,)))
+def make_catalogue(*others: Product) -> Catalogue:
+    return Catalogue(CatalogueFile("", {kind: KINDS[kind] for kind in KINDS}, (GOAL_PRODUCT, *others), (GOAL,)))
 
 
 @pytest.mark.parametrize(
@@ -46,8 +46,8 @@ def shop(*others: Product) -> Catalogue:
         ({}, 0.6),
     ],
 )
-def test_options_count_each_and_a_size_exactly(chosen: dict[str, str], expected: float) -> None:
-    assert purchase_reward(shop(), GOAL, WANTED, chosen) == expected
+def test_each_matching_option_counts_and_a_size_must_match_exactly(chosen: dict[str, str], expected: float) -> None:
+    assert purchase_reward(make_catalogue(), GOAL, GOAL_PRODUCT, chosen) == expected
 
 
 @pytest.mark.parametrize(
@@ -63,9 +63,11 @@ def test_options_count_each_and_a_size_exactly(chosen: dict[str, str], expected:
         ({"cents": 2001}, 0),
     ],
 )
-def test_attributes_count_in_any_text_and_the_price_up_to_its_limit(changes: dict[str, object], hits: int) -> None:
+def test_attributes_match_in_any_text_and_the_price_counts_up_to_its_limit(
+    changes: dict[str, object], hits: int
+) -> None:
     bought = product("lamp", "lamp ash desk", **changes)
-    assert purchase_reward(shop(bought), GOAL, bought, {}) == hits / 5
+    assert purchase_reward(make_catalogue(bought), GOAL, bought, {}) == hits / 5
 
 
 @pytest.mark.parametrize(
@@ -82,10 +84,10 @@ def test_attributes_count_in_any_text_and_the_price_up_to_its_limit(changes: dic
         ("hat", "hat", 0.0),
     ],
 )
-def test_the_kind_of_thing_scales_the_reward(kind: str, nouns: str, factor: float) -> None:
+def test_the_product_type_scales_the_reward(kind: str, nouns: str, factor: float) -> None:
     bought = product(kind, nouns, attributes=GOAL.attributes)
-    assert type_factor(shop(bought), bought, WANTED) == factor
-    assert purchase_reward(shop(bought), GOAL, bought, {"size": "large", "color": "navy"}) == factor
+    assert type_factor(make_catalogue(bought), bought, GOAL_PRODUCT) == factor
+    assert purchase_reward(make_catalogue(bought), GOAL, bought, {"size": "large", "color": "navy"}) == factor
 
 
 @pytest.mark.parametrize(
@@ -105,27 +107,27 @@ def test_the_kind_of_thing_scales_the_reward(kind: str, nouns: str, factor: floa
         ("", "navy", 0.0),
     ],
 )
-def test_the_token_set_ratio_is_that_of_rapidfuzz(one: str, other: str, ratio: float) -> None:
+def test_the_token_set_ratio_equals_rapidfuzz(one: str, other: str, ratio: float) -> None:
     assert round(token_set_ratio(one, other), 2) == ratio
 
 
 WORD = st.text(alphabet="abcx", min_size=1, max_size=8)
 
 
-def common(one: str, other: str) -> int:
+def common_length(one: str, other: str) -> int:
     """Return the length of the longest common subsequence, by dynamic programming."""
     row = [0] * (len(other) + 1)
     for letter in one:
         above = row
         row = [0]
-        for n, own in enumerate(other):
-            row.append(above[n] + 1 if own == letter else max(row[n], above[n + 1]))
+        for n, other_letter in enumerate(other):
+            row.append(above[n] + 1 if other_letter == letter else max(row[n], above[n + 1]))
     return row[-1]
 
 
 @given(one=WORD, other=WORD)
 def test_single_words_are_compared_by_common_subsequence(one: str, other: str) -> None:
-    assert token_set_ratio(one, other) == pytest.approx(200 * common(one, other) / (len(one) + len(other)))
+    assert token_set_ratio(one, other) == pytest.approx(200 * common_length(one, other) / (len(one) + len(other)))
 
 
 @given(one=st.lists(WORD, max_size=4), other=st.lists(WORD, max_size=4))

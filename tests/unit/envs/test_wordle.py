@@ -22,7 +22,7 @@ def step_text(env: Wordle, text: str) -> tuple[str, float, bool]:
     return chat[0]["content"] or "", reward, done
 
 
-def started(task_index: int = 0, mode: Mode = "strict") -> Wordle:
+def start_env(task_index: int = 0, mode: Mode = "strict") -> Wordle:
     env = Wordle(mode=mode)
     env.reset(task_index=task_index)
     return env
@@ -30,7 +30,7 @@ def started(task_index: int = 0, mode: Mode = "strict") -> Wordle:
 
 def play_oracle(task_index: int, mode: Mode) -> tuple[float, int]:
     """Return the reward of the oracle's episode and its number of guesses."""
-    env = started(task_index, mode)
+    env = start_env(task_index, mode)
     oracle = env.oracle(0)
     for n in range(1, 7):
         _, reward, done = step_text(env, oracle.next_action())
@@ -54,13 +54,13 @@ def play_oracle(task_index: int, mode: Mode) -> tuple[float, int]:
         ("level", "hello", "ygbby", "ygbyy"),
     ],
 )
-def test_marks(guess: str, secret: str, official: str, loose: str) -> None:
+def test_official_and_loose_marks_of_a_guess(guess: str, secret: str, official: str, loose: str) -> None:
     assert official_marks(guess, secret) == official
     assert loose_marks(guess, secret) == loose
 
 
 @given(guess=WORDS, secret=WORDS)
-def test_official_marks_are_right_places_first_then_each_letter_as_often_as_hidden(guess: str, secret: str) -> None:
+def test_official_marks_count_each_letter_at_most_as_often_as_the_secret(guess: str, secret: str) -> None:
     marks = official_marks(guess, secret)
     assert [mark == "g" for mark in marks] == [a == b for a, b in zip(guess, secret, strict=True)]
     for letter in set(guess):
@@ -93,16 +93,16 @@ def test_tasks_are_all_words_in_a_fixed_shuffled_order() -> None:
     assert Wordle().n_tasks == 3568
 
 
-def test_the_first_observation_states_the_rules_and_in_compat_agentgyms_greeting() -> None:
+def test_the_first_observation_is_the_rules_or_agentgyms_greeting_in_compat() -> None:
     rules = Wordle().reset(task_index=0)[0]["content"] or ""
     assert rules.startswith("Let's start Wordle!")
-    for said in ("five-letter", "six guesses", "invalid word", "g =", "y =", "b ="):
-        assert said in rules
+    for phrase in ("five-letter", "six guesses", "invalid word", "g =", "y =", "b ="):
+        assert phrase in rules
     assert Wordle(mode="compat").reset(task_index=0)[0]["content"] == "Let's start Wordle!"
 
 
-def test_the_hidden_word_follows_from_the_task_and_stays() -> None:
-    env = started(3)
+def test_the_task_determines_the_hidden_word() -> None:
+    env = start_env(3)
     secret = hidden_words()[3]
     for _ in range(2):
         observation, reward, done = step_text(env, "crane")
@@ -113,14 +113,14 @@ def test_the_hidden_word_follows_from_the_task_and_stays() -> None:
 
 
 def test_task_indices_wrap_around() -> None:
-    assert step_text(started(3568 + 3), hidden_words()[3])[2]
-    assert step_text(started(-1), hidden_words()[-1])[2]
+    assert step_text(start_env(3568 + 3), hidden_words()[3])[2]
+    assert step_text(start_env(-1), hidden_words()[-1])[2]
 
 
 @pytest.mark.parametrize("text", ["panic", "p a n i c", " p a n i c\n", "pa  nic"])
 @pytest.mark.parametrize("mode", MODES)
 def test_spaced_and_plain_guesses_are_the_same(text: str, mode: Mode) -> None:
-    plain, spaced = started(1, mode), started(1, mode)
+    plain, spaced = start_env(1, mode), start_env(1, mode)
     assert step_text(spaced, text) == step_text(plain, "panic")
     assert step_text(spaced, "solar") == step_text(plain, "solar")
     assert isinstance(plain.parse(text), Action)
@@ -131,7 +131,7 @@ def test_spaced_and_plain_guesses_are_the_same(text: str, mode: Mode) -> None:
 )
 @pytest.mark.parametrize("mode", MODES)
 def test_an_invalid_word_costs_a_guess(text: str, mode: Mode) -> None:
-    env = started(0, mode)
+    env = start_env(0, mode)
     for _ in range(5):
         assert step_text(env, text) == ("invalid word", 0.0, False)
     assert step_text(env, text) == ("invalid word", 0.0, True)
@@ -141,12 +141,12 @@ def test_an_invalid_word_costs_a_guess(text: str, mode: Mode) -> None:
 
 
 def test_a_real_word_outside_agentgyms_vocabulary_is_invalid_in_compat_only() -> None:
-    assert step_text(started(0, "compat"), "hello")[0] == "invalid word"
-    assert step_text(started(0), "hello")[0] != "invalid word"
+    assert step_text(start_env(0, "compat"), "hello")[0] == "invalid word"
+    assert step_text(start_env(0), "hello")[0] != "invalid word"
 
 
-def test_a_loss_after_six_guesses_is_a_failure_and_no_truncation() -> None:
-    env = started(0)
+def test_a_sixth_wrong_guess_ends_the_episode_without_truncation() -> None:
+    env = start_env(0)
     wrong = next(word for word in shipped_words() if word != hidden_words()[0])
     results = [step_text(env, wrong) for _ in range(6)]
     assert [done for _, _, done in results] == [False] * 5 + [True]
@@ -154,8 +154,8 @@ def test_a_loss_after_six_guesses_is_a_failure_and_no_truncation() -> None:
     assert not env.truncated
 
 
-def test_compat_draws_among_the_words_that_all_marks_allow() -> None:
-    env = started(1, "compat")
+def test_compat_draws_the_secret_among_the_words_that_match_all_marks() -> None:
+    env = start_env(1, "compat")
     assert step_text(env, "panic") == ("y b b y y\n", 0.0, False)
     assert step_text(env, "crimp") == ("g g g g g\n", 1.0, True)
 
@@ -163,7 +163,7 @@ def test_compat_draws_among_the_words_that_all_marks_allow() -> None:
 @settings(deadline=None)
 @given(seed=st.integers(0, 2**31 - 1), data=st.data())
 def test_compat_marks_never_contradict_each_other(seed: int, data: st.DataObject) -> None:
-    env = started(seed, "compat")
+    env = start_env(seed, "compat")
     done = False
     while not done:
         _, _, done = step_text(env, data.draw(st.sampled_from(AGENTGYM_WORDS)))
@@ -172,7 +172,7 @@ def test_compat_marks_never_contradict_each_other(seed: int, data: st.DataObject
 
 @pytest.mark.parametrize("mode", MODES)
 def test_all_words_are_admissible_and_valid(mode: Mode) -> None:
-    env = started(0, mode)
+    env = start_env(0, mode)
     actions = env.admissible_actions()
     assert len(actions) == (3568 if mode == "strict" else 40)
     assert all(isinstance(env.parse(action), Action) for action in actions)
@@ -186,8 +186,8 @@ def test_the_tool_describes_its_vocabulary_only_where_it_is_small() -> None:
     assert len(strict) < 200
 
 
-def test_a_tool_call_is_the_same_as_its_text() -> None:
-    by_text, by_call = started(), started()
+def test_a_tool_call_has_the_same_effect_as_its_text() -> None:
+    by_text, by_call = start_env(), start_env()
     parsed = by_call.parse("c r a n e")
     assert isinstance(parsed, Action)
     chat, reward, done = by_call.step(Action(tool_calls=parsed.tool_calls))
@@ -210,7 +210,7 @@ def test_the_oracle_plays_the_same_episode_for_the_same_seed() -> None:
 
 
 def test_the_oracle_does_not_know_the_secret() -> None:
-    first, second = started(0), started(1)
+    first, second = start_env(0), start_env(1)
     assert first.oracle(0).next_action() == second.oracle(0).next_action()
     second.history.extend([("crane", "bbbby"), ("solid", "ybbbb")])
     first.history.extend([("crane", "bbbby"), ("solid", "ybbbb")])
@@ -220,7 +220,7 @@ def test_the_oracle_does_not_know_the_secret() -> None:
 @settings(deadline=None)
 @given(texts=st.lists(st.text(alphabet=st.characters(codec=None)), min_size=6, max_size=6), mode=st.sampled_from(MODES))
 def test_no_text_breaks_a_step(texts: list[str], mode: Mode) -> None:
-    env = started(0, mode)
+    env = start_env(0, mode)
     for text in texts:
         env.parse(text)
         _, reward, done = step_text(env, text)

@@ -28,8 +28,8 @@ from runner.types import (
     TokensStreamed,
     ToolCall,
     Trajectory,
-    events,
 )
+from runner.types import episode_events as events
 from tests.support.schemas import validate
 
 AT = datetime(2026, 1, 2, tzinfo=UTC)

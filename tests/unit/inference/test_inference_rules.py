@@ -17,8 +17,8 @@ from runner.inference.circuit_breaker import CircuitBreaker, pause_s, retry_afte
 from runner.inference.endpoints import EndpointSpec, Kind, ollama_url, resolve_endpoints, safe_url
 from runner.inference.errors import EndpointFailure, Reason
 from runner.inference.http import translate_errors
+from runner.inference.inference_session import token_cost
 from runner.inference.providers import GATEWAY_PATH, resolve_target
-from runner.inference.session import token_cost
 from runner.types import StreamDelta, Tokens
 
 MODEL, FUNCTION = "tensorzero::model_name::", "tensorzero::function_name::f"

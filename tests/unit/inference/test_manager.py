@@ -167,7 +167,7 @@ async def test_spans_follow_the_genai_conventions(model_server: RudeModel) -> No
         "gen_ai.request.stream": False,
         "gen_ai.request.temperature": 0.5,
         "gen_ai.conversation.id": "episode-1",
-        "gen_ai.response.model": "said-model",
+        "gen_ai.response.model": "served-model",
         "gen_ai.response.finish_reasons": "stop",
         "gen_ai.usage.input_tokens": 1000,
         "gen_ai.usage.output_tokens": 200,

@@ -72,7 +72,7 @@ def test_deltas_accumulate_and_are_emitted_immediately() -> None:
         delta_chunk(content="up"),
     ]
     reply = accumulate(*chunks, FINISH_CHUNK, {"choices": [], "usage": USAGE}, b"[DONE]", deltas=deltas).result()
-    assert (reply.content, reply.reasoning, reply.finish_reason, reply.model) == ("go up", "hm", "stop", "said-model")
+    assert (reply.content, reply.reasoning, reply.finish_reason, reply.model) == ("go up", "hm", "stop", "served-model")
     assert reply.ttft_s == 1.0
     assert [(delta.part, delta.text) for delta in deltas] == [("reasoning", "hm"), ("text", "go "), ("text", "up")]
     assert {(delta.n, delta.ttft_s) for delta in deltas} == {(1, 1.0)}

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from ulid import ULID
 
 from runner.batch.spec import BatchSpec
-from runner.batch.state_dir import Workspace
+from runner.batch.workspace import Workspace
 from runner.config import EnvironmentEntry, Environments, Profile
 from runner.errors import StoreError
 from runner.events.control import ERRORS, NodeHealth
-from runner.inference.models import Models
+from runner.inference.profile_models import Models
 from runner.node import control_requests, handlers
 from runner.node.batch_queue import BatchQueue, QueuedBatch
 from runner.node.batch_runner import BatchCallbacks, BatchRunner

@@ -16,7 +16,7 @@ from runner.config import EnvironmentEntry, Environments, Profile
 from runner.config.profile import EndpointConfig
 from runner.envs.http.probe import PROBE_TIMEOUT_S
 from runner.events.live import EnvHealth, Heartbeat, Host, LiveItem, ModelHealth
-from runner.inference.models import Models
+from runner.inference.profile_models import Models
 from runner.node.health import MODELS_IDLE_BEATS, HealthMonitor
 from runner.node.shutdown import run_with_restarts
 from runner.publish.live_publisher import LivePublisher

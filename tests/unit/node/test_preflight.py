@@ -13,7 +13,7 @@ import pytest
 
 from runner.batch.batch import Batch
 from runner.batch.spec import BatchSpec, resolve_model
-from runner.batch.state_dir import Workspace
+from runner.batch.workspace import Workspace
 from runner.bus.address import BusAddress
 from runner.bus.broker import server_process
 from runner.bus.errors import BusError
@@ -21,7 +21,7 @@ from runner.cli import dry_run
 from runner.config import EnvironmentEntry, Environments, NatsSettings, Profile
 from runner.config.profile import EndpointConfig
 from runner.errors import ConfigError
-from runner.inference.models import Models, NoModel, run_in_thread
+from runner.inference.profile_models import Models, NoModel, run_in_thread
 from runner.node.preflight import PlannedRun, PreflightCheck, can_run, preflight
 from runner.serve.mock_llm import ModelServer
 from runner.types import Outcome

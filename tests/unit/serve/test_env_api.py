@@ -12,8 +12,8 @@ from runner import __version__
 from runner.envs.maze import Maze
 from runner.errors import ConfigError
 from runner.serve.env_api import DIALECTS, EnvironmentApp, environment_app
-from runner.serve.env_api.fields import MalformedRequest, RequestField, parse_body
 from runner.serve.env_api.pool import InstancePool, PoolRejected
+from runner.serve.env_api.request_fields import MalformedRequest, RequestField, parse_body
 from runner.types import Mode
 from runner.util.clock import Clock
 

@@ -21,7 +21,7 @@ from runner.serve.mock_llm import (
     ScriptResponder,
 )
 from runner.serve.mock_llm.faults import FaultInjector
-from runner.serve.mock_llm.reply import read_script
+from runner.serve.mock_llm.scripted_reply import read_script
 
 CHAT = "/v1/chat/completions"
 TOOL = {"type": "function", "function": {"name": "move", "description": "", "parameters": {"type": "object"}}}

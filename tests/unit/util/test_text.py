@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.util.text import MASK, is_secret_name, is_unsafe, mask, one_line, sanitize
+from runner.util.display_text import MASK, is_secret_name, is_unsafe, mask, one_line, sanitize
 
 FORBIDDEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 UNSAFE = (

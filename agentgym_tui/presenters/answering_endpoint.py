@@ -1,0 +1,117 @@
+"""Describe the endpoint that answers an agent: its name, speed, cost and failovers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from agentgym_tui.presenters.cells import Cell, Line, masked_line
+from agentgym_tui.presenters.number_format import format_cost, format_count, format_duration, format_rate
+from agentgym_tui.safe_text import SafeText, join, sanitize_line, trusted
+from agentgym_tui.state.data_model import EndpointState, Episode, StepState, StreamingAnswer
+from agentgym_tui.state.endpoints import Failover
+from runner.types import Tokens
+
+FALLBACK_MARK: Final = trusted("\N{CLOCKWISE TOP SEMICIRCLE ARROW}")
+"""Marks an answer that did not come from the first endpoint of the chain."""
+
+_MAX_NAME: Final = 40
+_MAX_REASON: Final = 120
+
+
+def streaming_parts(answer: StreamingAnswer) -> list[Line]:
+    """Return the parts that describe an answer while it is streamed; its rate is an estimate."""
+    name = [Cell(_endpoint_names([answer.endpoint]))] if answer.endpoint else []
+    mark = [Cell(join([FALLBACK_MARK, trusted(" ")]), "warn")] if answer.skipped_endpoints else []
+    rate = answer.tokens_per_s
+    return [
+        [*mark, *name] if name else [*mark, Cell(trusted("no endpoint has answered"), "warn")] if mark else [],
+        [] if answer.n_tokens else [Cell(trusted("no answer yet"), "dim")],
+        [Cell(trusted(f"≈ {format_rate(rate)} tokens/s"), "accent")] if rate is not None else [],
+        _first_token(answer.ttft_s),
+    ]
+
+
+def answer_parts(episode: Episode, index: int) -> list[Line]:
+    """Return the parts that describe the answer of a step, finished or streaming."""
+    step = next((step for step in reversed(episode.steps) if step.index == index), None)
+    if step is not None:
+        return step_parts(step)
+    return streaming_parts(episode.streaming) if episode.streaming is not None else []
+
+
+def step_parts(step: StepState) -> list[Line]:
+    """Return the parts that describe the finished answer of a step."""
+    mark = [Cell(join([FALLBACK_MARK, trusted(" ")]), "warn")] if step.skipped_endpoints else []
+    return [
+        [*mark, Cell(_endpoint_names([step.endpoint]))] if step.endpoint else [],
+        [Cell(trusted(f"{format_rate(step.tokens_per_s)} tokens/s"))] if step.tokens_per_s is not None else [],
+        _first_token(step.ttft_s),
+        [Cell(trusted(f"cost {format_cost(step.cost)}"))] if step.cost is not None else [],
+    ]
+
+
+def fallback_note(episode: Episode) -> Line:
+    """Return a note if the current or newest answer does not come from the first endpoint of the chain."""
+    answer = episode.streaming
+    if answer is not None and answer.failures:
+        if answer.endpoint is None:
+            return [Cell(join([FALLBACK_MARK, trusted(" no endpoint has answered")]), "warn")]
+        return _instead_of(_endpoint_names([answer.endpoint]), answer.skipped_endpoints)
+    step = episode.steps[-1] if episode.steps else None
+    if step is None or answer is not None or step.endpoint is None:
+        return []
+    return _instead_of(_endpoint_names([step.endpoint]), step.skipped_endpoints)
+
+
+def failover_text(failover: Failover) -> SafeText:
+    """Describe a switch to another endpoint, or back to the first one."""
+    env, endpoint = sanitize_line(failover.env or "?", 60), _endpoint_names([failover.endpoint])
+    if not failover.failed:
+        return join([env, trusted(": "), endpoint, trusted(" responds again")])
+    reason = [trusted(" ("), masked_line(failover.reason, _MAX_REASON), trusted(")")] if failover.reason else []
+    return join(
+        [
+            env,
+            trusted(": "),
+            _endpoint_names(failover.failed),
+            trusted(" failed"),
+            *reason,
+            trusted("; using "),
+            endpoint,
+        ]
+    )
+
+
+def endpoint_state(endpoint: EndpointState) -> SafeText:
+    """Return the state of an endpoint in one or two words."""
+    if endpoint.status in ("down", "wrong") or endpoint.is_answering:
+        return sanitize_line(endpoint.status, 20)
+    return trusted(
+        "cooling down" if endpoint.rest_s is not None else "failed" if endpoint.failure is not None else "unknown"
+    )
+
+
+def tokens_text(tokens: Tokens) -> SafeText:
+    """Describe token usage: prompt and completion tokens, with cached and reasoning tokens."""
+    cached = f" ({format_count(tokens.cached)} cached)" if tokens.cached else ""
+    reasoning = f" ({format_count(tokens.reasoning)} reasoning)" if tokens.reasoning else ""
+    return trusted(
+        f"{format_count(tokens.prompt)} prompt{cached} + {format_count(tokens.completion)} completion{reasoning} tokens"
+    )
+
+
+def _instead_of(endpoint: SafeText, failed: Sequence[str]) -> Line:
+    return (
+        [Cell(join([FALLBACK_MARK, trusted(" "), endpoint, trusted(" instead of "), _endpoint_names(failed)]), "warn")]
+        if failed
+        else []
+    )
+
+
+def _first_token(seconds: float | None) -> Line:
+    return [Cell(trusted(f"first token {format_duration(seconds)}"), "dim")] if seconds is not None else []
+
+
+def _endpoint_names(endpoints: Sequence[str | None]) -> SafeText:
+    return masked_line(", ".join(dict.fromkeys(name[:200] for name in endpoints[:5] if name)), _MAX_NAME)

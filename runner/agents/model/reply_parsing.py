@@ -1,0 +1,94 @@
+"""Parsing of a model's reply into an action: native tool calls, tool calls written as JSON, and plain text."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from runner.agents.model.action_text import ACTION_MARK, EXPECTED_FORMAT, ActionStyle, parse_action
+from runner.inference.chat_format import flatten_tool_calls
+from runner.inference.json_accessors import as_dict, as_text, decode_json
+from runner.types import Action, InvalidAction, Message, ToolCall, ToolSchema
+
+_DECODER = json.JSONDecoder(strict=False)
+_CALL_PREFIX = re.compile(r"([\w.-]{1,100})\(\s*\Z")
+"""Start of a call such as ``move({"to": "left"})``.
+
+``flatten_tool_calls`` writes earlier calls in this form for endpoints without tools, and models imitate it.
+"""
+_MAX_PREFIX_CHARS = 120
+
+
+def parse_reply(
+    message: Message, style: ActionStyle, schemas: Sequence[ToolSchema], *, as_calls: bool
+) -> Action | InvalidAction:
+    """Parse a reply: its tool calls, else the call or the action in its text.
+
+    The first call is executed. Later ones are kept if their arguments are valid JSON, since each needs an answer.
+
+    Args:
+        message: the reply without the model's reasoning.
+        style: position of the environment's actions in a text.
+        schemas: the available tools.
+        as_calls: whether the model was instructed to call tools.
+    """
+    text = message["content"] or ""
+    calls = _native_calls(message)
+    if not calls and schemas and style != "raw" and (call := _find_written_call(text, schemas)):
+        calls = [call]
+    if calls and not _has_valid_arguments(calls[0]):
+        text = flatten_tool_calls([message])[0]["content"] or ""
+        return InvalidAction(text, f"the arguments of {calls[0].name} as a JSON object")
+    if calls:
+        return Action(tool_calls=[calls[0], *filter(_has_valid_arguments, calls[1:])])
+    if action := parse_action(text, style):
+        return Action(text=action)
+    return InvalidAction(text, f"one tool call, or {EXPECTED_FORMAT[style]}" if as_calls else EXPECTED_FORMAT[style])
+
+
+def tool_names(schemas: Sequence[ToolSchema]) -> list[str]:
+    """Return the names of the tools."""
+    return [as_text(as_dict(schema.get("function")).get("name")) for schema in schemas]
+
+
+def _native_calls(message: Message) -> list[ToolCall]:
+    functions = [(as_text(call.get("id")), as_dict(call.get("function"))) for call in message.get("tool_calls", [])]
+    return [
+        ToolCall(id, as_text(function.get("name")), as_text(function.get("arguments")) or "{}")
+        for id, function in functions
+    ]
+
+
+def _has_valid_arguments(call: ToolCall) -> bool:
+    return isinstance(decode_json(call.arguments.encode("utf-8", "replace")), dict)
+
+
+def _find_written_call(text: str, schemas: Sequence[ToolSchema]) -> ToolCall | None:
+    """Return the call at the first brace after the last ``Action:``, if any, fenced or not."""
+    body = text.rpartition(ACTION_MARK)[2]
+    start = body.find("{")
+    if start < 0:
+        return None
+    try:
+        value, _ = _DECODER.raw_decode(body, start)
+        prefix = _CALL_PREFIX.search(body[max(0, start - _MAX_PREFIX_CHARS) : start])
+        if prefix and prefix[1] in tool_names(schemas):
+            return ToolCall("call_0", prefix[1], json.dumps(value))
+        return _call_from_json(value)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _call_from_json(value: dict[str, Any]) -> ToolCall | None:
+    """Return a call in the form of AgentGym (``function_name``) or of OpenAI and its relatives, else None.
+
+    AgentGym's form is that of ``agentenv/agentenv/controller/utils.py``.
+    """
+    inner = as_dict(value.get("function")) or value
+    name = as_text(inner.get("function_name")) or as_text(inner.get("name"))
+    arguments = inner.get("arguments", inner.get("parameters"))
+    if not name or (arguments is None and "function_name" not in inner):
+        return None
+    return ToolCall("call_0", name, arguments if isinstance(arguments, str) else json.dumps(arguments or {}))

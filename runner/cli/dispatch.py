@@ -1,0 +1,101 @@
+"""Dispatch of the command line: a subcommand, or the options of a run; errors become exit codes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from runner.cli.arguments import Options, parse_options
+from runner.cli.signals import INTERRUPTED, exit_despite_stuck_threads
+from runner.cli.terminal import discard_output, output_stream, print_stderr, repair_std_streams, write_result
+from runner.errors import RunnerError
+
+USAGE = 2
+Subcommand: TypeAlias = Callable[[Sequence[str]], int]
+
+
+def run(arguments: list[str]) -> int:
+    """Run the command, flush its output, and return its exit code."""
+    repair_std_streams()
+    code = _run(arguments)
+    exit_despite_stuck_threads(code)
+    return code
+
+
+def _run(arguments: list[str]) -> int:
+    failure = USAGE
+    code = 0
+    try:
+        if arguments and (subcommand := _subcommand(arguments[0])) is not None:
+            code = subcommand(arguments[1:])
+        else:
+            options = parse_options(arguments)
+            failure = 1 if options.dry_run else USAGE
+            code = _dispatch(options)
+    except RunnerError as exc:
+        print_stderr(f"agentgym-runner: {exc}")
+        code = failure
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    except BrokenPipeError:
+        discard_output()  # the reader closed the pipe, which is not a failure
+    except OSError as exc:
+        discard_output()
+        print_stderr(f"agentgym-runner: {exc}")
+        code = failure
+    return write_result(code, output_stream().flush)
+
+
+def _subcommand(name: str) -> Subcommand | None:
+    """Return the function of a subcommand; None if ``name`` is not one."""
+    match name:
+        case "node":
+            from runner.cli.node import main_node
+
+            return main_node
+        case "watch":
+            from runner.cli.watch import main_watch
+
+            return main_watch
+        case "outbox":
+            from runner.cli.outbox import main_outbox
+
+            return main_outbox
+        case "serve-model":
+            from runner.cli.serve_model import main_serve_model
+
+            return main_serve_model
+        case "nats-info":
+            from runner.cli.node import main_nats_info
+
+            return main_nats_info
+        case "preflight":
+            from runner.cli.preflight import main_preflight
+
+            return main_preflight
+        case "serve":
+            from runner.cli.serve import main_serve
+
+            return main_serve
+    return None
+
+
+def _dispatch(options: Options) -> int:
+    from runner.cli.run_session import RunSession
+
+    session = RunSession.open(options)
+    if options.list_envs:
+        from runner.cli.list_envs import list_environments
+
+        return list_environments(session)
+    if options.results:
+        from runner.cli.results import show_results
+
+        return show_results(session)
+    if options.dry_run:
+        from runner.cli.dry_run import dry_run
+
+        return dry_run(session)
+    from runner.cli.run import run_batches
+
+    return run_batches(session)

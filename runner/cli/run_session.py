@@ -1,0 +1,120 @@
+"""One invocation of the command: its options, profile, state directory and node name."""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+from runner.batch.spec import DEFAULT_AGENT, BatchSpec, resolve_environment, resolve_model
+from runner.cli.arguments import Options
+from runner.cli.terminal import print_stderr
+from runner.config import EnvironmentEntry, Profile, load_profile, resolve_data_dir, resolve_node
+from runner.envs.placement import Placement, choose_placement, environment_entry
+from runner.errors import ConfigError
+from runner.inference.profile_models import Models
+from runner.types import Limits
+
+
+@dataclass(frozen=True)
+class RunSession:
+    """The options, the loaded profile, the state directory and the node's name."""
+
+    options: Options
+    profile: Profile
+    data_dir: Path
+    node: str
+
+    @classmethod
+    def open(cls, options: Options) -> RunSession:
+        """Load the profile and resolve all paths and names; create nothing.
+
+        Raises:
+            ConfigError: the profile or a name is invalid.
+        """
+        cwd = Path.cwd()
+        profile = load_profile(options.config, environ=os.environ, cwd=cwd)
+        return cls(
+            options=options,
+            profile=profile,
+            data_dir=resolve_data_dir(options.data_dir, os.environ, profile, cwd),
+            node=resolve_node(options.node, os.environ, profile, socket.gethostname()),
+        )
+
+    def specs(self) -> list[BatchSpec]:
+        """Return the batches of ``--run`` or ``--battery``; a battery skips unavailable environments with a message.
+
+        Raises:
+            ConfigError: the environment is unknown, skipped or not installed, or none of the battery is available.
+        """
+        if self.options.run is not None:
+            return [self._spec(self.options.run)]
+        specs: list[BatchSpec] = []
+        rejected: list[str] = []
+        for entry in self._battery():
+            try:
+                specs.append(self._spec(entry.name))
+            except ConfigError as exc:
+                rejected.append(str(exc))
+        if not specs:
+            reasons = "\n".join(dict.fromkeys(rejected)) or f"Profile {self.profile.id} has no environment of that tier"
+            raise ConfigError(reasons)
+        for reason in rejected:
+            print_stderr(f"Skipped: {reason}")
+        return specs
+
+    def choose_placement(self, spec: BatchSpec) -> Placement:
+        """Choose whether a batch runs embedded or on an environment server.
+
+        Raises:
+            ConfigError: the required server is not available.
+        """
+        return choose_placement(environment_entry(self.profile, spec.env), spec.env, spec.mode)
+
+    def models(self) -> Models:
+        """Create the models of the profile; sends no request."""
+        return Models.from_settings(self.profile.agent, os.environ)
+
+    @property
+    def agent(self) -> str:
+        """The name of the agent."""
+        return self.options.agent or DEFAULT_AGENT
+
+    def _battery(self) -> tuple[EnvironmentEntry, ...]:
+        if self.options.battery == "all":
+            return self.profile.tier("lightweight") + self.profile.tier("moderate")
+        return self.profile.tier(self.options.battery or "lightweight")
+
+    def _spec(self, name: str) -> BatchSpec:
+        options, episode = self.options, self.profile.episode
+        return BatchSpec(
+            env=resolve_environment(self.profile, name),
+            agent=self.agent,
+            model=resolve_model(self.agent, self.profile.agent, options.model),
+            repeat=options.repeat,
+            attempts=options.attempts,
+            task_index=options.task_index,
+            seed=options.seed,
+            concurrency=options.concurrency or episode.concurrent,
+            limits=Limits(
+                options.max_rounds or episode.max_rounds,
+                options.max_duration or episode.max_duration_sec,
+                self.profile.agent.max_unparsed,
+            ),
+            mode="compat" if options.compat else "strict",
+            tracing=options.tracing or self.profile.tracing,
+            script=_read_script(options.script),
+        ).validated()
+
+
+def _read_script(path: Path | None) -> tuple[str, ...] | None:
+    if path is None:
+        return None
+    try:
+        lines = path.read_text("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as exc:
+        raise ConfigError(
+            f"The script {path} cannot be read ({exc}); give a UTF-8 file with one action per line"
+        ) from exc
+    return tuple(line for line in lines if line.strip())

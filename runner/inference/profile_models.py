@@ -1,0 +1,150 @@
+"""The models of a profile, as batches use them: availability checks, and feedback to the gateway."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
+
+from runner.config import AgentSettings
+from runner.errors import InferenceFault, catch_foreign
+from runner.inference.health import CHECK_TIMEOUT_S
+from runner.types import UNRATED, Outcome
+from runner.util.display_text import one_line
+
+if TYPE_CHECKING:
+    from runner.inference import EndpointHealth, InferenceManager
+
+_T = TypeVar("_T")
+
+NO_ENDPOINT = "the profile has no model endpoint; set agent.api_endpoint or agent.local_fallback"
+
+
+class NoModel(InferenceFault):
+    """No model endpoint answers.
+
+    Attributes:
+        states: health of each endpoint, with cause and hint.
+        hint: the endpoints' hints on one line.
+    """
+
+    def __init__(self, states: Sequence[EndpointHealth]) -> None:
+        """Build the message from the cause of each endpoint."""
+        causes = "; ".join(f"{state.name}: {state.cause}" for state in states)
+        super().__init__(f"no model answers: {causes or NO_ENDPOINT}")
+        self.states = tuple(states)
+        self.hint = "; ".join(f"{state.name}: {state.hint}" for state in states if state.hint)
+
+
+class RatedEpisode(Protocol):
+    """The part of a stored episode that feedback needs."""
+
+    @property
+    def episode_id(self) -> str:
+        """Id of the episode."""
+
+    @property
+    def outcome(self) -> Outcome:
+        """Outcome of the episode."""
+
+    @property
+    def reward(self) -> float:
+        """Sum of the step rewards."""
+
+    @property
+    def success(self) -> bool:
+        """Whether the episode reached its goal."""
+
+
+@dataclass(frozen=True)
+class Models:
+    """The models of a profile; one object per process, so that all batches share the endpoint state."""
+
+    settings: AgentSettings
+    manager: InferenceManager
+
+    @classmethod
+    def from_settings(cls, settings: AgentSettings, environ: Mapping[str, str]) -> Self:
+        """Build from a profile's ``agent`` section; no request is sent."""
+        from runner.inference import InferenceManager  # imported late, so that commands without a model start fast
+
+        return cls(settings, InferenceManager.from_profile(settings, environ))
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the profile's models, the default model first."""
+        return model_names(self.settings)
+
+    def check(self, model: str | None = None, *, timeout_s: float = CHECK_TIMEOUT_S) -> list[EndpointHealth]:
+        """Return the health of each endpoint within ``timeout_s`` seconds.
+
+        Blocks, so never call it on an event loop's thread.
+        """
+        return run_in_thread(lambda: self.manager.check(model, timeout_s=timeout_s))
+
+    def require(self, model: str | None) -> list[EndpointHealth]:
+        """Return the health of the endpoints before a batch starts; empty if ``model`` is None.
+
+        Raises:
+            NoModel: if no endpoint answers.
+        """
+        if model is None:
+            return []
+        states = self.check(model)
+        if not any(map(is_answering, states)):
+            raise NoModel(states)
+        return states
+
+    def feedback(self, episode: RatedEpisode) -> None:
+        """Send the episode's reward and success to the gateway in the background, unless the user ended it."""
+        if episode.outcome not in UNRATED:
+            self.manager.feedback(episode.episode_id, episode.reward, episode.success)
+
+    def close(self) -> None:
+        """Send the pending feedback, for a few seconds at most."""
+        self.manager.close()
+
+
+def run_in_thread(work: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
+    """Run a coroutine on a new thread with its own event loop, and return its result.
+
+    Return as soon as the coroutine is done, without waiting for the loop to close: a pending name lookup may take long.
+    """
+    import asyncio
+
+    results: list[_T] = []
+    problems: list[BaseException] = []
+    done = threading.Event()
+
+    async def run() -> None:
+        results.append(await work())
+        done.set()
+
+    def serve() -> None:
+        with catch_foreign(problems.append):
+            asyncio.run(run())
+        done.set()
+
+    threading.Thread(target=serve, name="coroutine", daemon=True).start()
+    done.wait()
+    if not results:
+        raise problems[0]
+    return results[0]
+
+
+def model_names(settings: AgentSettings) -> list[str]:
+    """Return the names of a profile's models, the default model first."""
+    names = [settings.model, *(endpoint.model for endpoint in settings.endpoints), settings.local_fallback]
+    return list(dict.fromkeys(filter(None, names)))
+
+
+def is_answering(state: EndpointHealth) -> bool:
+    """Return whether an endpoint answers."""
+    return state.status in ("up", "slow")
+
+
+def describe_endpoint(state: EndpointHealth) -> str:
+    """Return the endpoint's name, kind, URL and model on one line."""
+    kind = "" if state.kind == "auto" else f"{state.kind}, "
+    return one_line(f"{state.name} ({kind}{state.url}, model {state.model})")

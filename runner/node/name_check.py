@@ -1,0 +1,70 @@
+"""Check that no other node uses this node's name on a shared bus."""
+
+from __future__ import annotations
+
+import logging
+
+import msgspec
+
+from runner.bus.address import BusAddress
+from runner.bus.connection import NatsConnection
+from runner.bus.errors import BusError
+from runner.bus.rpc import send_request
+from runner.errors import StoreError
+from runner.events.control import ControlReply, ControlRequest, NodeHealth
+from runner.events.subjects import control_subject
+from runner.util.display_text import one_line
+
+logger = logging.getLogger(__name__)
+
+HEALTH_REQUEST = msgspec.json.encode(ControlRequest(id="name", op="health"))
+
+
+async def check_name_is_free(name: str, boot: str, address: BusAddress | None) -> None:
+    """Send a health request to ``name`` on the egress bus, to find another node with that name.
+
+    Args:
+        name: name of this node.
+        boot: boot id of this node; a reply with this id is its own.
+        address: address of the egress bus, or None if there is none.
+
+    Raises:
+        StoreError: if another node answers; names its boot id.
+    """
+    if address is None:
+        return
+    try:
+        async with await NatsConnection.open(address, name=name) as connection:
+            reply = await _request_health(connection, control_subject(name))
+    except BusError as exc:
+        logger.warning("could not check whether the node name %s is free: %s", name, exc)
+        return
+    other = boot if reply is None else _boot_of(reply)
+    if other != boot:
+        other_boot = one_line(other, 40)
+        raise StoreError(
+            f"another node named {name} (boot {other_boot}) already answers on {address.display_url}; "
+            "choose another --node"
+        )
+
+
+async def _request_health(connection: NatsConnection, subject: str) -> bytes | None:
+    """Return the reply, or None after a timeout; a subscriber to all subjects receives requests but never answers."""
+    try:
+        return await send_request(connection, subject, HEALTH_REQUEST, timeout_s=1.0)
+    except BusError as exc:
+        if exc.kind != "timeout":
+            raise
+        logger.debug("no reply, so the node name is free: %s", exc)
+        return None
+
+
+def _boot_of(reply: bytes) -> str:
+    """Return the boot id in a ``health`` reply, or "unknown": any reply means that the name is taken."""
+    try:
+        decoded = msgspec.json.decode(reply, type=ControlReply)
+        if isinstance(decoded.result, msgspec.Raw):
+            return msgspec.json.decode(decoded.result, type=NodeHealth).boot
+    except msgspec.MsgspecError:
+        pass
+    return "unknown"

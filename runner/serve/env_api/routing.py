@@ -1,0 +1,147 @@
+"""The routes of a server: their table, the application built from it, and its OpenAPI document."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Any, Literal, NamedTuple, TypeAlias, cast
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route as StarletteRoute
+
+from runner.serve.env_api.request_fields import MalformedRequest, RequestField, Values, parse_body, parse_fields
+
+Handler: TypeAlias = Callable[[Values], Awaitable[Response]]
+
+
+class Route(NamedTuple):
+    """One route.
+
+    Attributes:
+        body: fields of its JSON body; None: it has no body and ignores any.
+        query: its query parameters.
+    """
+
+    method: Literal["GET", "POST"]
+    path: str
+    summary: str
+    handler: Handler
+    body: Sequence[RequestField] | None = None
+    query: Sequence[RequestField] = ()
+
+
+def build_application(routes: Sequence[Route]) -> Starlette:
+    """Build an application of these routes; unknown paths and methods get FastAPI's errors."""
+    handlers = [StarletteRoute(route.path, partial(_handle, route), methods=[route.method]) for route in routes]
+    app = Starlette(routes=handlers, exception_handlers={HTTPException: _http_error})
+    app.router.redirect_slashes = False
+    return app
+
+
+def json_response(value: object, status: int = 200) -> Response:
+    """Return a response with ``value`` as JSON."""
+    return Response(msgspec.json.encode(value), status, media_type="application/json")
+
+
+async def _handle(route: Route, request: Request) -> Response:
+    try:
+        values = parse_fields("query", route.query, request.query_params)
+        if route.body is not None:
+            values |= parse_body(route.body, await request.body())
+    except MalformedRequest as exc:
+        return json_response({"detail": exc.errors}, 422)
+    return await route.handler(values)
+
+
+async def _http_error(request: Request, exc: Exception) -> Response:
+    error = cast("HTTPException", exc)
+    response = json_response({"detail": error.detail}, error.status_code)
+    response.headers.update(error.headers or {})
+    return response
+
+
+JsonSchema: TypeAlias = dict[str, Any]
+
+
+def openapi_document(title: str, version: str, routes: Sequence[Route], *, text_errors: bool) -> JsonSchema:
+    """Return the OpenAPI 3.1 document; with ``text_errors``, failures are plain text with status 500."""
+    paths: dict[str, JsonSchema] = {}
+    for route in routes:
+        operation = _operation(route)
+        if text_errors:
+            operation["responses"]["500"] = _TEXT_ERROR
+        paths.setdefault(route.path, {})[route.method.lower()] = operation
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": title, "version": version},
+        "paths": paths,
+        "components": {"schemas": {"HTTPValidationError": _VALIDATION_ERROR}},
+    }
+
+
+def _operation(route: Route) -> JsonSchema:
+    operation: JsonSchema = {"summary": route.summary, "responses": {"200": _response_schema("The requested data", {})}}
+    if route.query:
+        operation["parameters"] = [
+            {"name": field.name, "in": "query", "required": field.required, "schema": _field_schema(field)}
+            for field in route.query
+        ]
+    if route.body is not None:
+        operation["requestBody"] = {
+            "required": True,
+            "content": {"application/json": {"schema": _object_schema(route.body)}},
+        }
+    if route.query or route.body is not None:
+        reference = {"$ref": "#/components/schemas/HTTPValidationError"}
+        operation["responses"]["422"] = _response_schema("A malformed request", reference)
+    return operation
+
+
+def _object_schema(fields: Sequence[RequestField]) -> JsonSchema:
+    return {
+        "type": "object",
+        "properties": {field.name: _field_schema(field) for field in fields},
+        "required": [field.name for field in fields if field.required],
+    }
+
+
+def _field_schema(field: RequestField) -> JsonSchema:
+    if field.choices:
+        return {"type": field.kind, "enum": list(field.choices)}
+    return {"type": field.kind} if field.required else {"type": [field.kind, "null"], "default": field.default}
+
+
+def _response_schema(description: str, schema: JsonSchema) -> JsonSchema:
+    return {"description": description, "content": {"application/json": {"schema": schema}}}
+
+
+_TEXT_ERROR: JsonSchema = {
+    "description": "The request failed; plain text, as from AgentGym's server",
+    "content": {"text/plain": {"schema": {"type": "string"}}},
+}
+
+
+_VALIDATION_ERROR: JsonSchema = {
+    "type": "object",
+    "required": ["detail"],
+    "properties": {
+        "detail": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "required": ["type", "loc", "msg"],
+                "properties": {
+                    "type": {"type": "string"},
+                    "loc": {"type": "array", "items": {"type": ["string", "integer"]}},
+                    "msg": {"type": "string"},
+                    "input": {},
+                    "ctx": {"type": "object"},
+                },
+            },
+        }
+    },
+}

@@ -1,0 +1,158 @@
+"""Replies of the test endpoint: one scripted reply, scripts in files, and the responders that return them."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
+
+import msgspec
+from msgspec import Meta
+
+from runner.errors import ConfigError
+from runner.serve.mock_llm.faults import check_fault_kind
+from runner.util.display_text import one_line
+
+if TYPE_CHECKING:
+    from runner.serve.mock_llm.chat_format import ChatRequest
+
+TEST_MODEL_NAME = "agentgym-test-model"
+"""Name of the endpoint wherever a model name is shown."""
+MAX_SCRIPT_BYTES = 16 << 20
+
+_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}")
+_HEADER_VALUE = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]{0,998}[\x21-\x7e])?")
+_FRAMING_HEADERS = frozenset({"connection", "content-length", "transfer-encoding", "upgrade"})
+
+
+class ScriptedCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A tool call; ``arguments`` given as text is sent verbatim, so it can be malformed."""
+
+    name: str
+    arguments: str | dict[str, Any] = {}
+    id: str | None = None
+
+    @property
+    def arguments_text(self) -> str:
+        """The arguments as sent."""
+        return self.arguments if isinstance(self.arguments, str) else msgspec.json.encode(self.arguments).decode()
+
+
+class ScriptedReply(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One reply: a completion, streamed if requested, unless ``status`` or ``body`` is set.
+
+    Attributes:
+        content: text of the message.
+        reasoning_content: reasoning before the message.
+        tool_calls: tool calls of the message.
+        finish_reason: default: ``tool_calls`` or ``stop``.
+        delay_s: seconds before the reply starts, in addition to the latency of the endpoint.
+        status: HTTP status; 400 and above without a ``body`` is an error in OpenAI's form with ``content`` as message.
+        headers: additional headers; with a ``body`` they include its content type.
+        body: sent verbatim in place of a completion.
+        fault: kind of fault, see :mod:`runner.serve.mock_llm.faults`.
+    """
+
+    content: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: tuple[ScriptedCall, ...] = ()
+    finish_reason: str | None = None
+    delay_s: Annotated[float, Meta(ge=0, le=3600)] = 0.0
+    status: Annotated[int, Meta(ge=200, le=599)] = 200
+    headers: dict[str, str] = {}
+    body: str | None = None
+    fault: str | None = None
+
+    def check(self) -> None:
+        """Check that the reply can be sent.
+
+        Raises:
+            ConfigError: a header or the fault is invalid.
+        """
+        for name, value in self.headers.items():
+            if (
+                not (_HEADER_NAME.fullmatch(name) and _HEADER_VALUE.fullmatch(value))
+                or name.lower() in _FRAMING_HEADERS
+            ):
+                raise ConfigError(f"the header {one_line(name)!r} cannot be set")
+        if self.fault is not None:
+            check_fault_kind(self.fault)
+
+    @property
+    def text(self) -> str:
+        """All generated text: reasoning, content and tool calls."""
+        calls = "".join(call.name + call.arguments_text for call in self.tool_calls)
+        return (self.reasoning_content or "") + (self.content or "") + calls
+
+
+def read_script(path: Path) -> list[ScriptedReply]:
+    """Read the replies of a file: a line that starts with ``{`` is a `ScriptedReply` as JSON, any other its content.
+
+    Raises:
+        ConfigError: the file cannot be read, or a line is invalid; names the line.
+    """
+    try:
+        with path.open("rb") as stream:
+            content = stream.read(MAX_SCRIPT_BYTES + 1)
+        lines = content.decode().splitlines()
+    except (OSError, UnicodeDecodeError) as exc:
+        raise ConfigError(
+            f"The script {path} cannot be read ({exc}); give a UTF-8 file with one reply per line"
+        ) from exc
+    if len(content) > MAX_SCRIPT_BYTES:
+        raise ConfigError(f"The script {path} is larger than {MAX_SCRIPT_BYTES >> 20} MiB")
+    replies = [_read(line, f"{path}:{number}") for number, line in enumerate(lines, 1) if line.strip()]
+    if not replies:
+        raise ConfigError(f"The script {path} has no replies")
+    return replies
+
+
+def _read(line: str, location: str) -> ScriptedReply:
+    if not line.lstrip().startswith("{"):
+        return ScriptedReply(content=line.strip())
+    try:
+        reply = msgspec.json.decode(line, type=ScriptedReply)
+        reply.check()
+    except (msgspec.MsgspecError, RecursionError, ConfigError) as exc:
+        raise ConfigError(f"{location} is not a valid reply: {one_line(str(exc))}") from exc
+    return reply
+
+
+class Responder(Protocol):
+    """Writes the replies to requests."""
+
+    @property
+    def name(self) -> str:
+        """One word, part of the model name."""
+
+    async def respond(self, request: ChatRequest) -> ScriptedReply:
+        """Return the reply to a request."""
+
+
+class ScriptResponder:
+    """Returns the replies of a script in order, across all clients, and starts over at the end."""
+
+    name = "script"
+
+    def __init__(self, replies: Sequence[ScriptedReply | str]) -> None:
+        """Create a responder; a text stands for a reply with that content."""
+        script = [ScriptedReply(content=reply) if isinstance(reply, str) else reply for reply in replies]
+        for reply in script:
+            reply.check()
+        self._replies = itertools.cycle(script)
+
+    async def respond(self, request: ChatRequest) -> ScriptedReply:
+        """Return the next reply of the script."""
+        return next(self._replies)
+
+
+class EchoResponder:
+    """Repeats the last message."""
+
+    name = "echo"
+
+    async def respond(self, request: ChatRequest) -> ScriptedReply:
+        """Return the content of the last message."""
+        return ScriptedReply(content=request.messages[-1].text)

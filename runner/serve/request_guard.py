@@ -1,0 +1,174 @@
+"""Middleware in front of every server: host, origin, token and body checks."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hmac
+import ipaddress
+import re
+from collections.abc import Collection
+
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from runner.util.display_text import one_line
+
+MAX_BODY_BYTES = 1 << 20
+BODY_TIMEOUT_S = 30.0
+"""Seconds a client has to send the request body."""
+
+_HOST = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<name>[^:\[\]/@\s]+))(?::\d{1,5})?")
+_ALLOWED_FETCH_SITES = (None, "none", "same-origin")
+
+
+def guard_app(
+    app: ASGIApp,
+    *,
+    token: str | None = None,
+    max_body: int = MAX_BODY_BYTES,
+    allowed_hosts: Collection[str] = (),
+    body_timeout_s: float = BODY_TIMEOUT_S,
+) -> ASGIApp:
+    """Wrap ``app`` in checks that reject a request with ``{"detail": …}`` and a status of 400 or more.
+
+    ``Host`` must name this machine: a loopback name or address, the address of the connection, or one of
+    ``allowed_hosts`` (this stops DNS rebinding). Requests from pages of other sites are rejected. A body must have the
+    content type ``application/json``. The guard reads the whole body before it calls the app.
+
+    Args:
+        app: any ASGI application; WebSocket connections never reach it.
+        token: required as ``Authorization: Bearer …``, or as the password of the URL; None: no authentication.
+        max_body: largest body in bytes, with or without a declared length.
+        allowed_hosts: additional host names of this server.
+        body_timeout_s: seconds a client has to send the request body.
+    """
+    return _GuardMiddleware(app, token, max_body, frozenset(map(_normalize_host, allowed_hosts)), body_timeout_s)
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a host name or address, without a port, is a loopback one."""
+    if _normalize_host(host) == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+class _GuardMiddleware:
+    def __init__(
+        self, app: ASGIApp, token: str | None, max_body: int, hosts: Collection[str], body_timeout_s: float
+    ) -> None:
+        self._app = app
+        self._credential = None if token is None else token.encode()
+        self._max_body = max_body
+        self._hosts = hosts
+        self._body_timeout_s = body_timeout_s
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+        elif scope["type"] == "http":
+            await self._handle_http(scope, receive, send)
+
+    async def _handle_http(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = Headers(scope=scope)
+        try:
+            self._check_site(headers, scope.get("server"))
+            self._check_token(headers)
+            self._check_body(headers)
+            body = await self._read_body(receive)
+        except HTTPException as rejection:
+            # The rest of the body stays unread, so the connection cannot be reused.
+            extra = {**(rejection.headers or {}), "connection": "close"}
+            await JSONResponse({"detail": rejection.detail}, rejection.status_code, extra)(scope, receive, send)
+        except ClientDisconnect:
+            return
+        else:
+            await self._app(scope, _with_body(body, receive), send)
+
+    def _check_site(self, headers: Headers, server: tuple[str, int | None] | None) -> None:
+        host = headers.get("host", "")
+        name = _host_name(host)
+        known = is_loopback(name) or name in self._hosts or (server is not None and name == server[0])
+        if not (name and known):
+            shown = one_line(host, 80)
+            raise HTTPException(403, f"Host '{shown}' is not allowed; start the server with --allow-host")
+        origin = headers.get("origin")
+        foreign = origin is not None and _normalize_host(origin.partition("://")[2]) != _normalize_host(host)
+        if foreign or headers.get("sec-fetch-site") not in _ALLOWED_FETCH_SITES:
+            raise HTTPException(403, "Requests from web pages are not allowed")
+
+    def _check_token(self, headers: Headers) -> None:
+        if self._credential is None:
+            return
+        if not hmac.compare_digest(_bearer_token(headers.get("authorization", "")), self._credential):
+            detail = "Token required: send it as Authorization: Bearer or as the password of the URL"
+            raise HTTPException(401, detail, {"www-authenticate": "Bearer"})
+
+    def _check_body(self, headers: Headers) -> None:
+        length = headers.get("content-length", "0")
+        if length == "0" and "transfer-encoding" not in headers:
+            return
+        if headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+            raise HTTPException(415, "The Content-Type of a body must be application/json")
+        if int(length) > self._max_body:
+            raise self._body_too_large()
+
+    def _body_too_large(self) -> HTTPException:
+        return HTTPException(413, f"The body is larger than {self._max_body} bytes")
+
+    async def _read_body(self, receive: Receive) -> bytes:
+        body, more = bytearray(), True
+        try:
+            async with asyncio.timeout(self._body_timeout_s):
+                while more:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        raise ClientDisconnect
+                    body += message.get("body", b"")
+                    more = message.get("more_body", False)
+                    if len(body) > self._max_body:
+                        raise self._body_too_large()
+        except TimeoutError as exc:
+            raise HTTPException(408, f"The body did not arrive within {self._body_timeout_s:.0f} seconds") from exc
+        return bytes(body)
+
+
+def _with_body(body: bytes, receive: Receive) -> Receive:
+    pending: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def replay() -> Message:
+        return pending.pop() if pending else await receive()  # later messages report a disconnect
+
+    return replay
+
+
+def _bearer_token(authorization: str) -> bytes:
+    scheme, _, value = authorization.partition(" ")
+    match scheme.lower():
+        case "bearer":
+            return value.strip().encode("latin-1")  # as the header was decoded
+        case "basic":
+            return _password(value.strip())
+    return b""
+
+
+def _password(encoded: str) -> bytes:
+    try:
+        return base64.b64decode(encoded).partition(b":")[2]
+    except ValueError:
+        return b""
+
+
+def _host_name(header: str) -> str:
+    match = _HOST.fullmatch(header)
+    return _normalize_host(match["v6"] or match["name"]) if match else ""
+
+
+def _normalize_host(host: str) -> str:
+    return host.lower().removesuffix(".")
