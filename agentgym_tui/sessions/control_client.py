@@ -60,6 +60,7 @@ class NodeControl:
         on_command: called after a command has succeeded.
         start_key: the key that starts the node, for hints.
         timeout_s: seconds to wait for a reply.
+        retry_interval_s: seconds between attempts while no node answers.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class NodeControl:
         on_command: Callable[[], object] = lambda: None,
         start_key: str = "N",
         timeout_s: float = TIMEOUT_S,
+        retry_interval_s: float = RETRY_INTERVAL_S,
     ) -> None:
         self._connection = connection
         self._node = node
@@ -78,6 +80,7 @@ class NodeControl:
         self._on_command = on_command
         self._start_key = start_key
         self._timeout_s = timeout_s
+        self._retry_interval_s = retry_interval_s
 
     async def start(self, args: StartArgs) -> list[BatchState]:
         """Start batches."""
@@ -163,7 +166,7 @@ class NodeControl:
             for _ in range(MAX_RETRIES):  # after a restart of its broker a node takes a moment to subscribe again
                 if payload is not None:
                     break
-                await asyncio.sleep(RETRY_INTERVAL_S)
+                await asyncio.sleep(self._retry_interval_s)
                 payload = await send_request(connection, subject, message, timeout_s=self._timeout_s)
         except RunnerError as exc:
             raise ControlRequestError(f"{request.op}: {exc}") from exc

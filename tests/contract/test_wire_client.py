@@ -39,7 +39,7 @@ NO_REQUEST = ("no request", None, json_response({"detail": "unexpected request"}
 
 
 class ScriptedReplies:
-    """Handler that answers requests in order with given replies and records unexpected requests."""
+    """Handler that answers requests in order with instance_id replies and records unexpected requests."""
 
     def __init__(self, script: list[tuple[str, Any, bytes]]) -> None:
         self.remaining = list(script)
@@ -162,8 +162,8 @@ async def test_recorded_episodes_are_replayed(
     client = HttpEnvironment(env=env, address=ServerAddress(rude_server.url, 10), mode="compat")
     for episode in islice(recorded_episodes(name, client.n_tasks, task_field), 12):
         first = episode[0].sent
-        given = first["id"] if "id" in first else first["env_idx"]
-        created = json.dumps(given if "env_idx" in first else {"id": given})
+        instance_id = first["id"] if "id" in first else first["env_idx"]
+        created = json.dumps(instance_id if "env_idx" in first else {"id": instance_id})
         prefix = episode[0].path.removesuffix("/reset")
         script: list[tuple[str, Any, bytes]] = [(f"{prefix}/create", {}, http_response(created))]
         script += [(exchange.path, exchange.sent, http_response(exchange.body)) for exchange in episode]

@@ -188,5 +188,5 @@ def test_textcraft_replies_match_the_recording(urls: dict[str, str]) -> None:
 
 def commands_for(goal: str, listing: str) -> set[tuple[str, ...]]:
     """Return the listed commands that make the goal as counts and ingredients, whose order differs between servers."""
-    found = re.findall(rf"^craft (\d+) {re.escape(goal)} using (.+)$", listing, re.MULTILINE)
-    return {(count, *sorted(used.split(", "))) for count, used in found}
+    recipes = re.findall(rf"^craft (\d+) {re.escape(goal)} using (.+)$", listing, re.MULTILINE)
+    return {(count, *sorted(used.split(", "))) for count, used in recipes}

@@ -62,15 +62,3 @@ async def nats_server_client(nats_server: NatsServer) -> AsyncIterator[Client]:
 
 async def _connect(bus: Bus) -> NatsConnection:
     return await NatsConnection.open(BusAddress(bus.url), name="publisher")
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[NatsServer]:
-    with NatsServer(tmp_path / "nats") as started:
-        yield started
-
-
-@pytest.fixture
-async def client(server: NatsServer) -> AsyncIterator[Client]:
-    async with await _connect(server) as connection:
-        yield connection.client

@@ -9,20 +9,22 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
 import pytest
 
 from runner.bus.address import address_of_node
-from runner.bus.broker.broker import Broker
+from runner.bus.broker.broker import Broker, BrokerTimeouts
 from runner.bus.connection import BusAddress, BusError, NatsConnection
 from runner.bus.streams import ensure_streams
 from runner.events.subjects import DURABLE
 from tests.support.bus import BusStateRecorder
 
 ROOT = Path(__file__).parents[2]
-NODE = """
+START_BROKER = """
 import sys, time
 from pathlib import Path
 from runner.bus.broker.broker import Broker
@@ -34,34 +36,34 @@ sys.stdin.read()
 """
 
 
-class Restarts:
-    """Counts the calls of ``on_restart`` and waits for the next one."""
+class RestartRecorder:
+    """Counts calls of ``on_restart``; ``wait`` waits for the next one."""
 
     def __init__(self) -> None:
-        self._seen = threading.Semaphore(0)
+        self._calls = threading.Semaphore(0)
 
     def __call__(self) -> None:
-        self._seen.release()
+        self._calls.release()
 
     def wait(self) -> None:
-        assert self._seen.acquire(timeout=20), "the broker was not started again"
+        assert self._calls.acquire(timeout=20), "the broker was not restarted"
 
 
-def _wait_for_death(pid: int, timeout_s: float = 5.0) -> None:
+def _wait_for_exit(pid: int, timeout_s: float = 5.0) -> None:
     deadline = time.monotonic() + timeout_s
-    while _lives(pid):
-        assert time.monotonic() < deadline, f"process {pid} lives on"
+    while _is_running(pid):
+        assert time.monotonic() < deadline, f"process {pid} is still running"
         time.sleep(0.01)
 
 
-def _lives(pid: int) -> bool:
+def _is_running(pid: int) -> bool:
     try:
         return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
     except (FileNotFoundError, ProcessLookupError):
         return False
 
 
-async def test_it_listens_on_the_loopback_for_its_credential_only(broker: Broker, tmp_path: Path) -> None:
+async def test_the_broker_listens_on_the_loopback_and_accepts_only_its_credential(broker: Broker) -> None:
     async with await NatsConnection.open(broker.address, name="test") as connection:
         assert connection.client.max_payload == 1 << 20
         assert connection.client.connected_server_version.major >= 2
@@ -70,24 +72,24 @@ async def test_it_listens_on_the_loopback_for_its_credential_only(broker: Broker
             await NatsConnection.open(address, name="test")
         assert caught.value.kind == "auth"
     sockets = psutil.Process(broker.pid).net_connections("inet")
-    listening = {f"{found.laddr.ip}:{found.laddr.port}" for found in sockets if found.status == psutil.CONN_LISTEN}
+    listening = {f"{socket.laddr.ip}:{socket.laddr.port}" for socket in sockets if socket.status == psutil.CONN_LISTEN}
     assert listening == {broker.url.removeprefix("nats://")}
 
 
-def test_the_password_is_in_private_files_only(broker: Broker, tmp_path: Path) -> None:
+def test_only_private_files_contain_the_password(broker: Broker, tmp_path: Path) -> None:
     password = broker.address.password
     assert password is not None
     assert len(password) >= 32
     assert password not in repr(broker.address)
-    for what in ("cmdline", "environ"):
-        assert password.encode() not in Path(f"/proc/{broker.pid}/{what}").read_bytes()
-    holders = {path for path in tmp_path.rglob("*") if path.is_file() and password.encode() in path.read_bytes()}
-    assert holders == {broker.credential_file, broker.folder / "server.conf"}
-    assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in holders)
+    for name in ("cmdline", "environ"):
+        assert password.encode() not in Path(f"/proc/{broker.pid}/{name}").read_bytes()
+    paths = {path for path in tmp_path.rglob("*") if path.is_file() and password.encode() in path.read_bytes()}
+    assert paths == {broker.credential_file, broker.folder / "server.conf"}
+    assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in paths)
     assert all(stat.S_IMODE(path.stat().st_mode) == 0o700 for path in (broker.folder, broker.log.parent))
 
 
-async def test_a_client_finds_it_through_the_state_directory(broker: Broker, tmp_path: Path) -> None:
+async def test_a_client_finds_the_broker_by_its_state_directory(broker: Broker, tmp_path: Path) -> None:
     node_file = tmp_path / "node.json"
     node_file.touch(mode=0o600)
     node_file.write_text(json.dumps({"url": broker.url, "credential_file": str(broker.credential_file)}))
@@ -97,8 +99,8 @@ async def test_a_client_finds_it_through_the_state_directory(broker: Broker, tmp
         assert connection.connected
 
 
-async def test_it_is_started_again_with_what_it_stored(tmp_path: Path) -> None:
-    restarts, states = Restarts(), BusStateRecorder()
+async def test_a_killed_broker_is_restarted_with_its_store(tmp_path: Path) -> None:
+    restarts, states = RestartRecorder(), BusStateRecorder()
     broker = Broker(tmp_path, "node", on_restart=restarts)
     broker.start()
     try:
@@ -110,10 +112,10 @@ async def test_it_is_started_again_with_what_it_stored(tmp_path: Path) -> None:
                 assert (await js.publish(DURABLE[0], b"x")).seq == number
                 assert broker.pid is not None
                 os.kill(broker.pid, signal.SIGKILL)
-                began = time.monotonic()
+                killed_at = time.monotonic()
                 await states.wait_for("disconnected")
                 await states.wait_for("connected")
-                assert time.monotonic() - began < 5
+                assert time.monotonic() - killed_at < 5
                 restarts.wait()
                 assert broker.url == url
     finally:
@@ -121,29 +123,39 @@ async def test_it_is_started_again_with_what_it_stored(tmp_path: Path) -> None:
     assert broker.pid is None
 
 
-def test_port_and_credential_outlive_the_node(broker: Broker, tmp_path: Path) -> None:
+def test_a_later_broker_keeps_port_and_credential(broker: Broker, tmp_path: Path) -> None:
     before = broker.address
     broker.stop()
-    other = Broker(tmp_path, "node-1")
-    other.start()
-    assert other.address == before
-    other.stop()
-    other.stop()
+    later = Broker(tmp_path, "node-1")
+    later.start()
+    assert later.address == before
+    later.stop()
+    later.stop()
 
 
-def test_it_moves_when_its_port_was_taken(broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runner.bus.broker.broker.PORT_TIMEOUT_S", 0.2)
-    before = broker.url
-    broker.stop()
-    with socket.socket() as squatter:
-        squatter.bind(("127.0.0.1", int(before.rpartition(":")[2])))
-        squatter.listen()
-        broker.start()
-    assert broker.url != before
+@contextmanager
+def _start_broker(folder: Path, timeouts: BrokerTimeouts) -> Iterator[Broker]:
+    broker = Broker(folder, "node", timeouts=timeouts)
+    broker.start()
+    try:
+        yield broker
+    finally:
+        broker.stop()
+
+
+def test_a_broker_whose_port_was_taken_uses_another(tmp_path: Path) -> None:
+    with _start_broker(tmp_path, BrokerTimeouts(port_s=0.2)) as broker:
+        before = broker.url
+        broker.stop()
+        with socket.socket() as other_program:
+            other_program.bind(("127.0.0.1", int(before.rpartition(":")[2])))
+            other_program.listen()
+            broker.start()
+        assert broker.url != before
 
 
 @pytest.mark.parametrize("content", ["", "{", '{"user": 1}'])
-def test_a_damaged_credential_is_made_anew(content: str, tmp_path: Path) -> None:
+def test_a_damaged_credential_is_replaced(content: str, tmp_path: Path) -> None:
     broker = Broker(tmp_path, "node")
     broker.folder.mkdir()
     broker.credential_file.write_text(content)
@@ -153,17 +165,14 @@ def test_a_damaged_credential_is_made_anew(content: str, tmp_path: Path) -> None
     broker.stop()
 
 
-def test_a_second_broker_is_refused_with_the_pid_of_the_first(
-    broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("runner.bus.broker.broker.LOCK_TIMEOUT_S", 0.2)
+def test_a_second_broker_is_rejected_with_the_pid_of_the_first(broker: Broker, tmp_path: Path) -> None:
     with pytest.raises(BusError, match=f"in use by process {os.getpid()}"):
-        Broker(tmp_path, "node-2").start()
+        Broker(tmp_path, "node-2", timeouts=BrokerTimeouts(lock_s=0.2)).start()
     assert broker.pid is not None
-    assert _lives(broker.pid)
+    assert _is_running(broker.pid)
 
 
-def test_what_it_cannot_use_is_an_error(tmp_path: Path) -> None:
+def test_an_unusable_folder_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "nats").write_text("a file")
     with pytest.raises(BusError, match="cannot be used"):
         Broker(tmp_path, "node").start()
@@ -174,19 +183,19 @@ def test_what_it_cannot_use_is_an_error(tmp_path: Path) -> None:
         Broker(tmp_path, "node").start()
 
 
-def test_a_server_that_hangs_is_stopped_all_the_same(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runner.bus.broker.broker.STOP_TIMEOUT_S", 0.2)
-    pid = broker.pid
-    assert pid is not None
-    os.kill(pid, signal.SIGSTOP)
-    broker.stop()
-    assert not _lives(pid)
+def test_a_hanging_server_is_killed(tmp_path: Path) -> None:
+    with _start_broker(tmp_path, BrokerTimeouts(stop_s=0.2)) as broker:
+        pid = broker.pid
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
+        broker.stop()
+        assert not _is_running(pid)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="the death of a parent is told by Linux")
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux reports the death of a parent")
 @pytest.mark.parametrize("hangs", [False, True])
-def test_it_dies_with_its_node(hangs: bool, tmp_path: Path) -> None:
-    command = [sys.executable, "-c", NODE, str(tmp_path)]
+def test_the_server_ends_with_its_node(hangs: bool, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", START_BROKER, str(tmp_path)]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as node:
         assert node.stdout is not None
         server = int(node.stdout.readline())
@@ -195,7 +204,7 @@ def test_it_dies_with_its_node(hangs: bool, tmp_path: Path) -> None:
         node.kill()
         node.wait()
         successor = Broker(tmp_path, "node")
-        successor.start()  # at once: it waits for the old server's end
-        assert not _lives(server)
+        successor.start()  # waits until the old server has ended
+        assert not _is_running(server)
         successor.stop()
-        _wait_for_death(server)
+        _wait_for_exit(server)

@@ -25,7 +25,7 @@ async def _check(address: BusAddress) -> None:
         await connection.client.flush()
 
 
-async def _refused(address: BusAddress, kind: str | None, text: str | None = None) -> str:
+async def _assert_rejected(address: BusAddress, kind: str | None, text: str | None = None) -> str:
     with pytest.raises(BusError, match=text) as caught:
         await _check(address)
     assert kind in (None, caught.value.kind), caught.value
@@ -38,15 +38,17 @@ def _tls(certificates: Certificates, *, client: bool = False, handshake_first: b
     return TlsSettings(str(certificates.ca), cert, key, handshake_first)
 
 
-async def test_a_password(tmp_path: Path) -> None:
+async def test_login_with_a_password(tmp_path: Path) -> None:
     with NatsServer(tmp_path, jetstream=False, config=_login("right")) as server:
         await _check(BusAddress(server.url, user="u", password="right"))
         await _check(BusAddress(server.url.replace("//", "//u:right@")))
-        await _refused(BusAddress(server.url, user="u", password=PASSWORD), "auth", "does not accept the credentials")
-        await _refused(BusAddress(server.url), "auth")
+        await _assert_rejected(
+            BusAddress(server.url, user="u", password=PASSWORD), "auth", "does not accept the credentials"
+        )
+        await _assert_rejected(BusAddress(server.url), "auth")
 
 
-async def test_a_rotated_password_is_named_and_recovered_from(tmp_path: Path) -> None:
+async def test_a_rotated_password_is_reported_until_it_is_accepted_again(tmp_path: Path) -> None:
     states = BusStateRecorder()
     with NatsServer(tmp_path, jetstream=False, config=_login(PASSWORD)) as server:
         address = BusAddress(server.url, user="u", password=PASSWORD)
@@ -56,7 +58,7 @@ async def test_a_rotated_password_is_named_and_recovered_from(tmp_path: Path) ->
             server.reload(_login(PASSWORD))
             await states.wait_for("connected", timeout_s=5)
             await connection.client.flush()
-            # And while the server is away, which ends in an answer instead of a cut.
+            # A password rotated during an outage is rejected at the next login instead.
             server.kill()
             server.config = _login("rotated")
             server.start()
@@ -68,14 +70,14 @@ async def test_a_rotated_password_is_named_and_recovered_from(tmp_path: Path) ->
         assert PASSWORD not in f"{states.states} {connection.address!r} {state}"
 
 
-async def test_a_token(tmp_path: Path) -> None:
+async def test_login_with_a_token(tmp_path: Path) -> None:
     with NatsServer(tmp_path, jetstream=False, config={"authorization": {"token": "right"}}) as server:
         await _check(BusAddress(server.url, token="right"))
         await _check(BusAddress(server.url.replace("//", "//right@")))
-        await _refused(BusAddress(server.url, token=PASSWORD), "auth")
+        await _assert_rejected(BusAddress(server.url, token=PASSWORD), "auth")
 
 
-async def test_an_nkey(tmp_path: Path) -> None:
+async def test_login_with_an_nkey(tmp_path: Path) -> None:
     seed, other = new_seed(), new_seed()
     config = {"authorization": {"users": [{"nkey": public_key(seed)}]}}
     path = tmp_path / "seed"
@@ -85,29 +87,29 @@ async def test_an_nkey(tmp_path: Path) -> None:
         path.write_text(f"{seed}\n")
         await _check(address)
         path.write_text(other)
-        assert other not in await _refused(address, "auth")
+        assert other not in await _assert_rejected(address, "auth")
         path.write_text(f"not a seed {PASSWORD}")
-        await _refused(address, "auth", "no nkey seed")
+        await _assert_rejected(address, "auth", "no nkey seed")
         path.chmod(0o644)
         with pytest.raises(ConfigError, match="chmod 600"):
             await _check(address)
 
 
-async def test_creds(tmp_path: Path) -> None:
+async def test_login_with_a_credentials_file(tmp_path: Path) -> None:
     account = new_seed(prefix=0)
     path = write_creds_file(tmp_path / "user.creds", account)
     with NatsServer(tmp_path / "server", jetstream=False, config=operator_config(account)) as server:
         address = BusAddress(server.url, creds_file=str(path))
         await _check(address)
         write_creds_file(path, new_seed(prefix=0))
-        await _refused(address, "auth")
+        await _assert_rejected(address, "auth")
         path.write_text(PASSWORD)
-        await _refused(address, "auth", "no user JWT")
+        await _assert_rejected(address, "auth", "no user JWT")
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("handshake_first", [False, True])
-async def test_tls(handshake_first: bool, tmp_path: Path) -> None:
+async def test_login_over_tls(handshake_first: bool, tmp_path: Path) -> None:
     certificates = Certificates(tmp_path / "right")
     config = certificates.server_config(handshake_first=handshake_first) | _login("right")
     with NatsServer(tmp_path, jetstream=False, config=config) as server:
@@ -118,72 +120,74 @@ async def test_tls(handshake_first: bool, tmp_path: Path) -> None:
             await states.wait_for("disconnected")
             await states.wait_for("connected")
             await connection.client.flush()
-        await _refused(BusAddress(server.url, user="u", password=PASSWORD, tls=tls), "auth")
+        await _assert_rejected(BusAddress(server.url, user="u", password=PASSWORD, tls=tls), "auth")
         wrong = _tls(Certificates(tmp_path / "wrong"), handshake_first=handshake_first)
-        await _refused(
+        await _assert_rejected(
             BusAddress(server.url, user="u", password=PASSWORD, tls=wrong),
             "tls",
             "was rejected: unable to get local issuer",
         )
-        elsewhere = server.url.replace("127.0.0.1", "localhost")
-        await _refused(BusAddress(elsewhere, user="u", password=PASSWORD, tls=tls), "tls", "(?i)hostname mismatch")
+        wrong_host = server.url.replace("127.0.0.1", "localhost")
+        await _assert_rejected(
+            BusAddress(wrong_host, user="u", password=PASSWORD, tls=tls), "tls", "(?i)hostname mismatch"
+        )
         if handshake_first:
-            # Whether the server or the client loses patience first is open.
-            await _refused(BusAddress(server.url, tls=_tls(certificates)), None, "NATS_TLS_FIRST")
+            # Either the server or the client may time out first.
+            await _assert_rejected(BusAddress(server.url, tls=_tls(certificates)), None, "NATS_TLS_FIRST")
         else:
-            # The system's authorities do not know the server, and without settings TLS is followed, not required.
-            await _refused(BusAddress(server.url, user="u", password=PASSWORD), "tls", "NATS_CA")
+            # Without settings TLS is used if offered, and the system's authorities do not include the server's.
+            await _assert_rejected(BusAddress(server.url, user="u", password=PASSWORD), "tls", "NATS_CA")
 
 
-async def test_a_client_certificate(tmp_path: Path) -> None:
+async def test_login_with_a_client_certificate(tmp_path: Path) -> None:
     certificates = Certificates(tmp_path / "right")
     with NatsServer(tmp_path, jetstream=False, config=certificates.server_config(verify=True)) as server:
         await _check(BusAddress(server.url, tls=_tls(certificates, client=True)))
-        await _refused(BusAddress(server.url, tls=_tls(certificates)), "tls", "NATS_CERT")
+        await _assert_rejected(BusAddress(server.url, tls=_tls(certificates)), "tls", "NATS_CERT")
         other = Certificates(tmp_path / "other")
         mixed = TlsSettings(str(certificates.ca), str(other.client_cert), str(other.client_key))
-        await _refused(BusAddress(server.url, tls=mixed), "tls", "NATS_CERT")
+        await _assert_rejected(BusAddress(server.url, tls=mixed), "tls", "NATS_CERT")
 
 
-async def test_files_that_are_no_certificates(tmp_path: Path) -> None:
+async def test_invalid_certificate_files_are_rejected(tmp_path: Path) -> None:
     path = tmp_path / "file.pem"
     path.write_text(PASSWORD)
     for tls in (TlsSettings(ca=str(path)), TlsSettings(cert=str(path))):
-        await _refused(BusAddress("nats://127.0.0.1:1", tls=tls), "tls", "file is invalid")
+        await _assert_rejected(BusAddress("nats://127.0.0.1:1", tls=tls), "tls", "file is invalid")
     with pytest.raises(ConfigError, match="cannot be read"):
         await _check(BusAddress("nats://127.0.0.1:1", tls=TlsSettings(ca="/missing")))
 
 
 @contextlib.asynccontextmanager
-async def _plaintext_server() -> AsyncIterator[tuple[int, bytearray]]:
-    """A server in the middle that offers no TLS and keeps what it is told."""
-    heard = bytearray()
+async def _plaintext_server(port: int = 0) -> AsyncIterator[tuple[int, bytearray]]:
+    """A server that offers no TLS and records what clients send."""
+    received = bytearray()
 
     async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b'INFO {"server_id":"x","version":"2.10.0","max_payload":1048576,"auth_required":true}\r\n')
         while data := await reader.read(65536):
-            heard.extend(data)
+            received.extend(data)
         writer.close()
 
-    async with await asyncio.start_server(listen, "127.0.0.1", 0) as server:
-        yield server.sockets[0].getsockname()[1], heard
+    async with await asyncio.start_server(listen, "127.0.0.1", port) as server:
+        yield server.sockets[0].getsockname()[1], received
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("scheme", ["tls", "nats"])
-async def test_plaintext_is_refused_where_tls_was_asked_for(scheme: str, tmp_path: Path) -> None:
-    async with _plaintext_server() as (port, heard):
+async def test_a_server_without_tls_is_rejected_where_tls_is_required(scheme: str, tmp_path: Path) -> None:
+    async with _plaintext_server() as (port, received):
         tls = TlsSettings() if scheme == "nats" else None
         address = BusAddress(f"{scheme}://127.0.0.1:{port}", user="u", password=PASSWORD, tls=tls)
-        await _refused(address, "tls", "offers no TLS")
-        assert heard == b""
-        await _refused(
+        await _assert_rejected(address, "tls", "offers no TLS")
+        assert received == b""
+        await _assert_rejected(
             BusAddress(address.url, token=PASSWORD, tls=TlsSettings(handshake_first=True)), "timeout", "NATS_TLS_FIRST"
         )
-        assert PASSWORD.encode() not in heard
+        assert PASSWORD.encode() not in received
 
 
-async def test_plaintext_is_refused_after_a_reconnect(tmp_path: Path) -> None:
+async def test_a_server_without_tls_is_rejected_after_a_reconnect(tmp_path: Path) -> None:
     certificates = Certificates(tmp_path / "right")
     states = BusStateRecorder()
     with NatsServer(tmp_path, jetstream=False, config=certificates.server_config() | _login(PASSWORD)) as server:
@@ -191,16 +195,9 @@ async def test_plaintext_is_refused_after_a_reconnect(tmp_path: Path) -> None:
         async with await NatsConnection.open(address, name="test", on_state=states):
             server.kill()
             await states.wait_for("disconnected")
-            heard = bytearray()
-
-            async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-                writer.write(b'INFO {"server_id":"x","version":"2.10.0","max_payload":1048576}\r\n')
-                heard.extend(await reader.read(65536))
-                writer.close()
-
-            async with await asyncio.start_server(listen, "127.0.0.1", server.port):
+            async with _plaintext_server(server.port) as (_, received):
                 state = await states.wait_for(lambda state: state.kind == "tls")
                 assert "offers no TLS" in state.reason
-            assert heard == b""
+            assert received == b""
             server.start()
             await states.wait_for("connected")

@@ -58,7 +58,7 @@ FALLBACK_CASES: list[tuple[str, Behavior, str]] = [
 
 
 @pytest.fixture(scope="module")
-def fallback() -> Iterator[RudeModel]:
+def fallback_server() -> Iterator[RudeModel]:
     with RudeModel(completion_response("up")) as server:
         yield server
 
@@ -67,11 +67,11 @@ def fallback() -> Iterator[RudeModel]:
     ("behavior", "cause"), [case[1:] for case in FALLBACK_CASES], ids=[case[0] for case in FALLBACK_CASES]
 )
 async def test_the_next_endpoint_answers_and_a_warning_has_the_cause(
-    behavior: Behavior, cause: str, fallback: RudeModel
+    behavior: Behavior, cause: str, fallback_server: RudeModel
 ) -> None:
     with RudeModel(behavior) as broken:
         timeout_sec = 0.3 if behavior in (hang, drip) else 20.0
-        session = inference_manager(broken.url, fallback.url, stream=True, timeout_sec=timeout_sec).session(
+        session = inference_manager(broken.url, fallback_server.url, stream=True, timeout_sec=timeout_sec).session(
             episode_header()
         )
         inference = await infer(session)
@@ -83,9 +83,9 @@ async def test_the_next_endpoint_answers_and_a_warning_has_the_cause(
     assert second.usage.warnings[0].startswith("a: ")
 
 
-async def test_a_hanging_endpoint_is_skipped_in_later_steps(fallback: RudeModel) -> None:
+async def test_a_hanging_endpoint_is_skipped_in_later_steps(fallback_server: RudeModel) -> None:
     with RudeModel(hang) as hanging:
-        session = inference_manager(hanging.url, fallback.url, timeout_sec=0.2).session(episode_header())
+        session = inference_manager(hanging.url, fallback_server.url, timeout_sec=0.2).session(episode_header())
         warnings = [(await infer(session)).usage.warnings[0] for _ in range(3)]
         assert len(hanging.chat_requests) == 1
     assert "no complete answer within 0.2 s" in warnings[0]
@@ -93,13 +93,13 @@ async def test_a_hanging_endpoint_is_skipped_in_later_steps(fallback: RudeModel)
 
 
 @pytest.mark.parametrize("status", [400, 413, 422])
-async def test_a_rejected_request_is_not_sent_to_the_fallback(status: int, fallback: RudeModel) -> None:
-    before = len(fallback.chat_requests)
+async def test_a_rejected_request_is_not_sent_to_the_fallback(status: int, fallback_server: RudeModel) -> None:
+    before = len(fallback_server.chat_requests)
     with RudeModel(http_response(status, b'{"error": {"message": "context of 9 tokens"}}')) as refusing:
         with pytest.raises(InferenceFault, match=rf"a at .* rejected the request: HTTP {status}: context of 9"):
-            await infer(inference_manager(refusing.url, fallback.url))
+            await infer(inference_manager(refusing.url, fallback_server.url))
         assert len(refusing.chat_requests) == 1
-    assert len(fallback.chat_requests) == before
+    assert len(fallback_server.chat_requests) == before
 
 
 async def test_retry_after_is_waited_for_if_there_is_no_other_endpoint() -> None:
@@ -189,11 +189,11 @@ async def test_the_episodes_time_limit_ends_an_inference_without_counting_agains
         assert (await infer(session)).message["content"] == "up"
 
 
-async def test_a_server_that_hangs_during_detection_is_skipped(fallback: RudeModel) -> None:
+async def test_a_server_that_hangs_during_detection_is_skipped(fallback_server: RudeModel) -> None:
     with RudeModel(hang, routes={"/health": hang}) as hanging:
         endpoints = (
             EndpointConfig(url=hanging.url, name="a"),
-            EndpointConfig(url=fallback.url, name="b", kind="openai"),
+            EndpointConfig(url=fallback_server.url, name="b", kind="openai"),
         )
         inference = await infer(InferenceManager(agent_settings(*endpoints, timeout_sec=0.2), {}))
     assert (inference.usage.endpoint, inference.usage.warnings) == ("b", ("a: no complete answer within 0.2 s",))
@@ -212,7 +212,9 @@ BODIES = st.sampled_from([b"data: {}\n\n", b"data: [DONE]\n\n", b'{"choices": [5
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(head=HEADS | st.binary(max_size=30), type=TYPES, body=BODIES)
-def test_any_response_bytes_lead_to_the_fallback(head: bytes, type: bytes, body: bytes, fallback: RudeModel) -> None:
+def test_any_response_bytes_lead_to_the_fallback(
+    head: bytes, type: bytes, body: bytes, fallback_server: RudeModel
+) -> None:
     with RudeModel(head + type + b"\r\n" + body) as broken:
-        inference = asyncio.run(infer(inference_manager(broken.url, fallback.url, stream=True, timeout_sec=2)))
+        inference = asyncio.run(infer(inference_manager(broken.url, fallback_server.url, stream=True, timeout_sec=2)))
     assert inference.message["content"] == "up"

@@ -30,8 +30,8 @@ while True:
     with recording.spans.tracer.span("episode", "episode"):
         for number in range(4):
             with recording.spans.tracer.span("timestep", "timestep"):
-                played = make_step(number, observation=[{"role": "user", "content": "x" * 20_000}])
-            recording.play(played)
+                step = make_step(number, observation=[{"role": "user", "content": "x" * 20_000}])
+            recording.play(step)
             print(recording.header.episode_id, "step", flush=True)
             if sys.argv[2] == "wait" and not sys.stdin.readline():
                 sys.exit()

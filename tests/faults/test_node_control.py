@@ -69,6 +69,7 @@ async def test_a_second_request_to_stop_ends_a_drain(tmp_path: Path) -> None:
     assert status == 0, errors
 
 
+@pytest.mark.long
 async def test_a_drained_node_has_played_all_episodes(tmp_path: Path) -> None:
     with NodeProcess(tmp_path / "data") as node:
         assert node.process is not None

@@ -63,7 +63,7 @@ async def test_a_node_survives_a_full_disk_and_loses_no_episode(tmp_path: Path, 
                 connection, "start", batch_id=str(ULID()), envs=["Maze"], agent="oracle"
             )
             assert "check for a full disk" in rejected["error"]["message"]
-            await asyncio.sleep(1.5 * node_broker.DISK_POLL_S)  # so that the broker notices the full disk
+            await asyncio.sleep(1.5 * node_broker.DISK_POLL_S)  # at least one disk check of the broker
             disk.free_space()
         stored = stored_episodes(node.data_dir, batch_id)
         assert 5 <= len(stored) < REPEAT

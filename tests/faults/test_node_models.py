@@ -20,7 +20,7 @@ MODELS = ("qwen3:8b",)
 
 @pytest.fixture
 def ollama() -> Iterator[ModelServer]:
-    """A model in Ollama's place that is not there yet, but keeps its port."""
+    """A stopped model server in place of Ollama; it keeps its port."""
     server = ModelServer(models=MODELS)
     with server:
         pass

@@ -53,7 +53,7 @@ def _read_invalid_address() -> None:
     raise ConfigError("the bus URL is not valid")
 
 
-@pytest.mark.parametrize("read_address", [lambda: None, _read_invalid_address])
+@pytest.mark.parametrize("read_address", [lambda: None, _read_invalid_address], ids=["absent", "invalid"])
 async def test_no_event_waits_for_an_egress_without_an_address(
     bus: NatsAccount, outbox: Outbox, read_address: Callable[[], None]
 ) -> None:

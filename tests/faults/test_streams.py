@@ -1,8 +1,6 @@
-"""The streams of the own broker, and whether another one has any."""
+"""Creation and lookup of the streams of a node's own broker."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import pytest
 from nats.js.api import StreamConfig
@@ -16,16 +14,16 @@ from runner.events.subjects import DURABLE, EVENTS_STREAM, LIVE_STREAM, live_sub
 from tests.support.nats_server import NatsServer
 
 
-async def test_streams_are_made_and_brought_up_to_date(broker: Broker) -> None:
+async def test_streams_are_created_and_updated(broker: Broker) -> None:
     async with await NatsConnection.open(broker.address, name="test") as connection:
         js = connection.client.jetstream()
         assert await find_stream_or_none(js, DURABLE[0]) is None
         await ensure_streams(js, [*DURABLE, "mine"])
         assert (await js.publish("mine", b"x")).stream == EVENTS_STREAM
         await ensure_streams(js, DURABLE)
-        made = await js.stream_info(EVENTS_STREAM)
-        assert made.config.subjects == sorted(DURABLE)
-        assert (made.config.max_bytes, made.config.duplicate_window, made.state.messages) == (1 << 30, 600.0, 1)
+        events = await js.stream_info(EVENTS_STREAM)
+        assert events.config.subjects == sorted(DURABLE)
+        assert (events.config.max_bytes, events.config.duplicate_window, events.state.messages) == (1 << 30, 600.0, 1)
         assert await find_stream_or_none(js, DURABLE[0]) == EVENTS_STREAM
         assert await find_stream_or_none(js, live_subject("span", "node")) == LIVE_STREAM
         assert await find_stream_or_none(js, "mine") is None
@@ -41,7 +39,7 @@ LARGEST = StreamSettings(
 )
 
 
-async def test_limits_of_streams_can_change_and_cost_no_event(broker: Broker) -> None:
+async def test_changed_limits_remove_no_event(broker: Broker) -> None:
     async with await NatsConnection.open(broker.address, name="test") as connection:
         js = connection.client.jetstream()
         await ensure_streams(js, DURABLE)
@@ -59,16 +57,15 @@ async def test_limits_of_streams_can_change_and_cost_no_event(broker: Broker) ->
             await js.publish(DURABLE[0], b"x")
 
 
-async def test_a_foreign_stream_over_our_subjects_is_an_error_that_names_the_cause(broker: Broker) -> None:
+async def test_an_external_stream_with_the_same_subjects_is_an_error(broker: Broker) -> None:
     async with await NatsConnection.open(broker.address, name="test") as connection:
         js = connection.client.jetstream()
-        await js.add_stream(StreamConfig(name="FOREIGN", subjects=["agentgym.episode.>"]))
+        await js.add_stream(StreamConfig(name="THEIRS", subjects=["agentgym.episode.>"]))
         with pytest.raises(BadRequestError, match="overlap"):
             await ensure_streams(js, DURABLE)
-        assert await find_stream_or_none(js, DURABLE[0]) == "FOREIGN"
+        assert await find_stream_or_none(js, DURABLE[0]) == "THEIRS"
 
 
-async def test_without_jetstream_there_is_no_stream(tmp_path: Path) -> None:
-    with NatsServer(tmp_path, jetstream=False) as server:
-        async with await NatsConnection.open(BusAddress(server.url), name="test") as connection:
-            assert await find_stream_or_none(connection.client.jetstream(), DURABLE[0]) is None
+async def test_a_server_without_jetstream_has_no_stream(core_nats_server: NatsServer) -> None:
+    async with await NatsConnection.open(BusAddress(core_nats_server.url), name="test") as connection:
+        assert await find_stream_or_none(connection.client.jetstream(), DURABLE[0]) is None

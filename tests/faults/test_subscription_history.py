@@ -43,7 +43,9 @@ async def test_one_consumer_delivers_history_and_new_messages(bus: NatsAccount, 
 
 
 @pytest.mark.parametrize(
-    ("since", "first"), [("now", 10), ("all", 0), (4, 3), (timedelta(hours=1), 0), (timedelta(seconds=-60), 10)]
+    ("since", "first"),
+    [("now", 10), ("all", 0), (4, 3), (timedelta(hours=1), 0), (timedelta(seconds=-60), 10)],
+    ids=["now", "all", "sequence", "past", "future"],
 )
 async def test_since_selects_the_first_message(bus: NatsAccount, bus_client: Client, since: Since, first: int) -> None:
     consumers_created = await bus_client.subscribe("$JS.EVENT.ADVISORY.CONSUMER.CREATED.>")

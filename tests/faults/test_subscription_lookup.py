@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 from nats.aio.client import Client
@@ -145,7 +146,7 @@ async def test_a_work_queue_is_not_consumed(bus: NatsAccount, bus_client: Client
 
 
 async def test_a_work_queue_is_reported_once_with_its_reason(bus: NatsAccount, bus_client: Client) -> None:
-    intervals = {"lookup_interval_s": 0.05, "first_lookup_interval_s": 0.05}
+    intervals: dict[str, Any] = {"lookup_interval_s": 0.05, "first_lookup_interval_s": 0.05}
     await add_stream(bus_client, "JOBS", subjects=["jobs.>"], retention=RetentionPolicy.WORK_QUEUE)
     await add_stream(bus_client)
     await publish_events(bus_client, 1)
@@ -181,6 +182,7 @@ def _users(**permissions: object) -> dict[str, object]:
         (["$JS.API.CONSUMER.MSG.NEXT.>"], "MSG.NEXT"),
         (["$JS.>"], "STREAM.NAMES"),
     ],
+    ids=["names", "info", "create", "next", "all"],
 )
 async def test_without_permission_to_read_streams_only_new_messages_arrive(
     tmp_path: Path, denied: list[str], reported: str

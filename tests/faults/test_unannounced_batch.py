@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -46,9 +47,28 @@ pytestmark = pytest.mark.timeout(60)
 
 
 def run_until_killed(n_played: int, data_dir: Path) -> str:
+    """Play a batch of 3 episodes in a process that is killed after ``n_played`` of them; return the batch id."""
     command = [sys.executable, "-c", RUN, str(data_dir), batch_id := str(ULID()), str(n_played)]
     assert subprocess.run(command, cwd=ROOT, timeout=60, check=False).returncode == -9
     return batch_id
+
+
+@pytest.fixture(scope="module")
+def killed_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """State directory and batch id of a run that was killed after its last episode."""
+    data_dir = tmp_path_factory.mktemp("killed_run")
+    return data_dir, run_until_killed(3, data_dir)
+
+
+@pytest.fixture
+def data_dir(tmp_path: Path, killed_run: tuple[Path, str]) -> Path:
+    """Copy of the killed run's state directory."""
+    return shutil.copytree(killed_run[0], tmp_path / "data")
+
+
+@pytest.fixture
+def batch_id(killed_run: tuple[Path, str]) -> str:
+    return killed_run[1]
 
 
 def publish_missed_batches(data_dir: Path) -> list[BatchCompleted]:
@@ -61,10 +81,9 @@ def publish_missed_batches(data_dir: Path) -> list[BatchCompleted]:
     return [msgspec.json.decode(event.payload, type=BatchCompleted) for event in events]
 
 
-def test_a_missed_batch_is_published_once_at_the_next_start(tmp_path: Path) -> None:
-    batch_id = run_until_killed(3, tmp_path)
+def test_a_missed_batch_is_published_once_at_the_next_start(data_dir: Path, batch_id: str) -> None:
     for _ in range(2):
-        (event,) = publish_missed_batches(tmp_path)
+        (event,) = publish_missed_batches(data_dir)
         assert (event.batch_id, event.status, event.env, event.agent) == (batch_id, "completed", "Maze", "oracle")
         assert (event.n_episodes, event.mean_reward, event.success_rate) == (3, 1.0, 1.0)
 
@@ -74,18 +93,16 @@ def test_an_incomplete_batch_is_not_published(tmp_path: Path) -> None:
     assert publish_missed_batches(tmp_path) == []
 
 
-def test_a_batch_in_the_queue_of_a_node_is_not_published(tmp_path: Path) -> None:
-    batch_id = run_until_killed(3, tmp_path)
-    queue = BatchQueue(tmp_path / "queue.sqlite")
+def test_a_batch_in_the_queue_of_a_node_is_not_published(data_dir: Path, batch_id: str) -> None:
+    queue = BatchQueue(data_dir / "queue.sqlite")
     queue.add(QueuedBatch(batch_id=batch_id, battery_id=None, spec=BatchSpec(env="Maze", agent="oracle", repeat=3)))
-    assert publish_missed_batches(tmp_path) == []
+    assert publish_missed_batches(data_dir) == []
     queue.close()
 
 
-def test_nothing_is_published_while_the_queue_is_unreadable(tmp_path: Path) -> None:
-    run_until_killed(3, tmp_path)
-    (tmp_path / "queue.sqlite").write_bytes(b"not a SQLite database" * 100)
-    assert publish_missed_batches(tmp_path) == []
+def test_nothing_is_published_while_the_queue_is_unreadable(data_dir: Path) -> None:
+    (data_dir / "queue.sqlite").write_bytes(b"not a SQLite database" * 100)
+    assert publish_missed_batches(data_dir) == []
 
 
 def start_node(data_dir: Path) -> None:
@@ -100,9 +117,10 @@ def start_run(data_dir: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("start", [start_node, start_run])
-def test_nodes_and_foreground_runs_publish_missed_batches(tmp_path: Path, start: Callable[[Path], None]) -> None:
-    batch_id = run_until_killed(3, tmp_path)
-    start(tmp_path)
-    workspace = Workspace(tmp_path, node="n", profile="p")
+def test_nodes_and_foreground_runs_publish_missed_batches(
+    data_dir: Path, batch_id: str, start: Callable[[Path], None]
+) -> None:
+    start(data_dir)
+    workspace = Workspace(data_dir, node="n", profile="p")
     with closing(workspace), closing(EventRecorder(workspace, DurableNames(), role="run")) as recorder:
         assert f"batch:{batch_id}" in recorder.outbox.known_ids()

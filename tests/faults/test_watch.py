@@ -2,10 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import signal
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -28,9 +25,8 @@ from runner.subscribe.messages import BusMessage
 from tests.support.nats_server import NatsAccount, NatsServer
 from tests.support.publishing import nats_client
 from tests.support.subscriptions import SUBJECT, add_stream, publish_events, status_event, status_headers
+from tests.support.watch_process import CANARY, read_line, watch
 
-COMMAND = [str(Path(sys.executable).with_name("agentgym-runner")), "watch"]
-CANARY = "canary-81f3c2"
 AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 
@@ -43,26 +39,6 @@ async def secured_bus(folder: Path) -> AsyncIterator[tuple[NatsServer, NatsConne
         async with await NatsConnection.open(address, name="publisher") as connection:
             await add_stream(connection.client)
             yield server, connection
-
-
-@asynccontextmanager
-async def watch(folder: Path, *options: str, password: str = CANARY) -> AsyncIterator[asyncio.subprocess.Process]:
-    environ = {"PATH": os.environ["PATH"], "HOME": str(folder), "NATS_USER": "me", "NATS_PASSWORD": password}
-    process = await asyncio.create_subprocess_exec(
-        *COMMAND, *options, cwd=folder, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-    try:
-        async with asyncio.timeout(20):
-            yield process
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.communicate()
-
-
-async def read_line(process: asyncio.subprocess.Process) -> str:
-    assert process.stdout is not None
-    return (await process.stdout.readline()).decode()
 
 
 async def test_json_lines_are_printed_until_interrupted(tmp_path: Path) -> None:

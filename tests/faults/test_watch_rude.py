@@ -130,9 +130,8 @@ async def test_forged_jetstream_responses_cannot_forge_a_line(tmp_path: Path) ->
             async with nats_client(server) as client:
 
                 async def respond(message: Msg) -> None:
-                    kind = message.subject.split(".")[2:4]
-                    responses = {("STREAM", "NAMES"): stream_names, ("STREAM", "INFO"): stream_info}
-                    output = responses.get(tuple(kind), consumer)
+                    kind = ".".join(message.subject.split(".")[2:4])
+                    output = {"STREAM.NAMES": stream_names, "STREAM.INFO": stream_info}.get(kind, consumer)
                     await client.publish(message.reply, json.dumps(output).encode())
 
                 await client.subscribe("$JS.API.>", cb=respond)

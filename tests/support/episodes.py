@@ -117,7 +117,7 @@ class RecordedEpisode:
         self.send(EpisodeStarted, header=self.header)
 
     def reset(self) -> None:
-        self.recorder.on_reset([{"role": "user", "content": "observation 0"}], "episode 7 of its own")
+        self.recorder.on_reset([{"role": "user", "content": "observation 0"}], "env episode 7")
 
     def play(self, step: TimeStep) -> None:
         self.steps.append(step)

@@ -161,7 +161,7 @@ class EnvServer:
             return self._process
 
     def _close_stdin(self) -> None:
-        # The supervisor stops the server when this pipe closes, also if this process dies.
+        # The process guard stops the server when this pipe closes, also if this process dies.
         with self._guard:
             if self._process is not None:
                 cast(IO[bytes], self._process.stdin).close()

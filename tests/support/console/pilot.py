@@ -54,6 +54,11 @@ def widget_text(pilot: Pilot[None], selector: str) -> str:
     return "\n".join(view.render_line(y).text.rstrip() for y in range(view.size.height))
 
 
+async def type_text(pilot: Pilot[None], text: str, *keys: str) -> None:
+    """Type a text, then press keys."""
+    await pilot.press(*("space" if letter == " " else letter for letter in text), *keys)
+
+
 def toast_text(pilot: Pilot[None]) -> str:
     return "\n".join(str(toast.render()) for toast in pilot.app.screen.query("Toast"))
 

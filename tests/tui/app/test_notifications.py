@@ -60,7 +60,7 @@ async def test_notifications_follow_the_settings_and_bell_and_desktop_wait_for_t
         for statuses in (("completed", "running"), ("completed", "completed")):
             states = [batch_state(n, status, battery_id="battery") for n, status in enumerate(statuses)]
             session.store.apply_list(node_list(*states))
-            await wait_until(pilot, lambda: app._draw_timer is None, "a drawing")
+            await wait_until(pilot, lambda: app._draw_timer is None, "a redraw")
         assert written == expected
 
 

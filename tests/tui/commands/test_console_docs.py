@@ -10,7 +10,9 @@ import pytest
 from agentgym_tui.commands.keymap import COMMANDS, display_keys
 from tests.support.command import REPOSITORY
 
-KEY_BY_LABEL = {shown: key for c in COMMANDS for key, shown in zip(c.keys.split(","), display_keys(c.keys), strict=True)}
+KEY_BY_LABEL = {
+    shown: key for c in COMMANDS for key, shown in zip(c.keys.split(","), display_keys(c.keys), strict=True)
+}
 KEYS = {key for command in COMMANDS for key in command.keys.split(",")} | {":", "tab"}
 WORD_KEYS = {"enter", "escape", "space", "tab"}
 

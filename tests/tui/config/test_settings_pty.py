@@ -1,4 +1,4 @@
-"""Settings and ui_state_file UI state in a real terminal, across restarts."""
+"""Settings and stored UI state in a real terminal, across restarts."""
 
 from __future__ import annotations
 
@@ -42,14 +42,18 @@ COLOR = re.compile(rb"\x1b\[(?:\d+;)*(?:3[0-8]|4[0-8]|9[0-7]|10[0-7])(?:;\d+)*m"
 
 def start_console(folder: Path, **more: str) -> Terminal:
     variables = {"XDG_CONFIG_HOME": str(folder), "XDG_STATE_HOME": str(folder), "PYTHONPATH": str(REPOSITORY)}
-    return Terminal(sys.executable, "-c", CONSOLE, "open", str(folder), cwd=folder, env=terminal_environ(**variables, **more))
+    return Terminal(
+        sys.executable, "-c", CONSOLE, "open", str(folder), cwd=folder, env=terminal_environ(**variables, **more)
+    )
 
 
 @pytest.mark.parametrize(
     ("name", "shown", "sent"),
     [("ctrl+]", "^]", "\x1d"), ("ctrl+_", "^_", "\x1f"), ("ctrl+^", "^^", "\x1e"), ("ctrl+K", "^k", "\x0b")],
 )
-def test_a_control_key_is_recognized_by_the_character_it_sends(tmp_path: Path, name: str, shown: str, sent: str) -> None:
+def test_a_control_key_is_recognized_by_the_character_it_sends(
+    tmp_path: Path, name: str, shown: str, sent: str
+) -> None:
     home = tmp_path / "agentgym-console"
     home.mkdir()
     (home / "console.yaml").write_text(f"keymap: {{app.quit: '{name}'}}\n")
@@ -64,7 +68,7 @@ def test_custom_keys_work_and_the_next_start_restores_the_ui_state(tmp_path: Pat
     home.mkdir()
     (home / "console.yaml").write_text("keymap: {app.quit: Q, table.sort: m, run.cancel: s, nothing: x}\ntheme: nord\n")
     with start_console(tmp_path) as terminal:
-        terminal.wait_for("start_console ▼")
+        terminal.wait_for("started ▼")
         terminal.wait_for("keymap: unknown command nothing")
         terminal.wait_for("run.cancel: s is already the key of run.step")
         terminal.send("qm")
@@ -91,8 +95,15 @@ def test_custom_keys_work_and_the_next_start_restores_the_ui_state(tmp_path: Pat
         assert not COLOR.search(terminal.raw)
     ui_state_file.write_bytes(b'{"filters": {"episodes": "\x1b[2J\xff')
     with start_console(tmp_path) as terminal:
-        terminal.wait_for("start_console ▼")
+        terminal.wait_for("started ▼")
         assert "match" not in terminal.text
+
+
+KEYS_AND_TEXTS = (
+    *(("R", "╭─ Run"), (ESCAPE, "Environments"), ("?", "╭─ Help"), (ESCAPE, "Environments"), ("2", "✗ unreadable")),
+    *(("gj", "▸"), (ENTER, "● Transcript"), ("w", "● Trace"), ("J", "● JSON"), (ESCAPE, "✗ unreadable")),
+    *(("3", "● Formatted"), (" ", "‖ paused"), ("t", "▾"), ("q", "╭─")),
+)  # fmt: skip
 
 
 def test_symbols_replace_colors_on_every_screen(tmp_path: Path) -> None:
@@ -101,17 +112,7 @@ def test_symbols_replace_colors_on_every_screen(tmp_path: Path) -> None:
     screen_texts = ""
     with Terminal(*command, cwd=tmp_path, env=env) as terminal:
         terminal.wait_for("▌Environments", 60)
-        for key, text in (
-            *(
-                ("R", "╭─ Run"),
-                (ESCAPE, "Environments"),
-                ("?", "╭─ Help"),
-                (ESCAPE, "Environments"),
-                ("2", "✗ unreadable"),
-            ),
-            *(("gj", "▸"), (ENTER, "● Transcript"), ("w", "● Trace"), ("J", "● JSON"), (ESCAPE, "✗ unreadable")),
-            *(("3", "● Formatted"), (" ", "‖ paused"), ("t", "▾"), ("q", "╭─")),
-        ):
+        for key, text in KEYS_AND_TEXTS:
             terminal.send(key)
             terminal.wait_for(text)
             terminal.wait_until_quiet(0.1, 5)
@@ -122,7 +123,9 @@ def test_symbols_replace_colors_on_every_screen(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("notify", "n_expected"), [("bell: true, desktop: true", 1), ("toast: true", 0)])
-def test_the_end_of_a_batch_rings_the_bell_and_notifies_the_desktop(tmp_path: Path, notify: str, n_expected: int) -> None:
+def test_the_end_of_a_batch_rings_the_bell_and_notifies_the_desktop(
+    tmp_path: Path, notify: str, n_expected: int
+) -> None:
     home = tmp_path / "agentgym-console"
     home.mkdir()
     (home / "console.yaml").write_text(f"notify: {{{notify}}}\n")

@@ -86,7 +86,8 @@ def test_valid_entries_of_an_invalid_document_are_read(path: Path) -> None:
 
 
 def test_the_state_is_bounded_and_free_of_control_characters(path: Path) -> None:
-    state = read_document(path, {"filters": {**{str(n): "a" for n in range(1000)}}, "sizes": {str(n): 9 for n in range(1000)}})
+    filters, sizes = {str(n): "a" for n in range(1000)}, {str(n): 9 for n in range(1000)}
+    state = read_document(path, {"filters": filters, "sizes": sizes})
     assert len(state.filters) == len(state.sizes) == MAX_NAMES
     state = read_document(path, {"filters": {"episodes": HOSTILE.encode("utf-8", "replace").decode()[:200]}})
     assert state.filters and not has_unsafe_chars(state.filters["episodes"])

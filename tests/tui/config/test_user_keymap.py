@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from textual.widgets import Input
 
-from agentgym_tui.app.console import Console
 from agentgym_tui.config.settings import Settings, parse_settings
 from agentgym_tui.safe_text import trusted
 from agentgym_tui.screens.episodes.screen import EpisodesScreen
 from agentgym_tui.screens.live.screen import LiveScreen
 from tests.support.console.fake_session import busy_session, empty_session, session_with_messages
+from tests.support.console.key_presses import focused_id
 from tests.support.console.pilot import SIZE, console_app, wait_for_no_text, wait_for_text, wait_until
 
 CUSTOM_KEYS = b"""keymap: {run.battery: f4, app.episodes: [L, f5], list.down: E, episodes.filter: c, app.help: h,
@@ -97,10 +97,6 @@ async def test_custom_keys_work_on_the_events_screen_and_in_its_input_fields() -
         await wait_for_text(pilot, "╭─ Help", "f6               Pause", "i                Jump")
         await pilot.press("escape", "colon", *"jump")
         await wait_for_text(pilot, "╭─ Commands", "i     Jump")
-
-
-def focused_id(app: Console) -> str | None:
-    return None if app.focused is None else app.focused.id
 
 
 async def test_ignored_settings_are_listed_at_the_start() -> None:

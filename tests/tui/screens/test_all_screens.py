@@ -1,4 +1,4 @@
-"""What holds on all screens: what was left comes back, and pictures of what is shown."""
+"""All screens: restored UI state, screenshots and the largest terminal."""
 
 from __future__ import annotations
 
@@ -24,8 +24,10 @@ from tests.support.console.fake_session import (
 from tests.support.console.pilot import SIZE, console_app, row_keys, screen_text, wait_for_text, wait_until
 from tests.support.console.samples import episode_id, hostile_store
 
+LARGEST = (300, 100)
 
-async def test_a_picture_of_the_screen_holds_what_is_on_it_and_nothing_hostile(
+
+async def test_a_screenshot_has_the_text_of_the_screen_and_no_control_characters(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -33,9 +35,11 @@ async def test_a_picture_of_the_screen_holds_what_is_on_it_and_nothing_hostile(
         await wait_for_text(pilot, "␛")
         await pilot.press("ctrl+s")
         await wait_for_text(pilot, "screenshot written to", ".svg")
-        [picture] = pictures(tmp_path)
-        assert re.fullmatch(r"agentgym-\d{8}-\d{6}\.svg", picture.name) and picture.stat().st_mode & 0o777 == 0o600
-        text = picture.read_text()
+        [screenshot] = files_in(tmp_path)
+        assert (
+            re.fullmatch(r"agentgym-\d{8}-\d{6}\.svg", screenshot.name) and screenshot.stat().st_mode & 0o777 == 0o600
+        )
+        text = screenshot.read_text()
         assert "␛" in text and "Environments" in text
         assert not has_unsafe_chars(text.replace("\xa0", " ")) and "<script" not in text
         monkeypatch.chdir("/proc")
@@ -43,11 +47,11 @@ async def test_a_picture_of_the_screen_holds_what_is_on_it_and_nothing_hostile(
         await wait_for_text(pilot, "screenshot failed: /proc is not writable")
 
 
-def pictures(folder: Path) -> list[Path]:
+def files_in(folder: Path) -> list[Path]:
     return list(folder.iterdir())
 
 
-async def test_screen_filter_order_and_sizes_are_as_they_were_left() -> None:
+async def test_screen_filter_sorting_and_sizes_are_restored() -> None:
     ui_state = UiState("episodes", {"episodes": "maze"}, {"episodes": Sorting("reward")}, {"live.wide.left": 30})
     app = console_app(sortable_session(), ui_state=ui_state)
     async with app.run_test(size=SIZE) as pilot:
@@ -67,7 +71,7 @@ async def test_screen_filter_order_and_sizes_are_as_they_were_left() -> None:
         UiState(sizes={size.key: 99 for layout in (LIVE_WIDE, LIVE_NARROW) for size in sizes_of(layout)}),
     ],
 )
-async def test_what_makes_no_sense_does_no_harm(ui_state: UiState) -> None:
+async def test_invalid_ui_state_is_ignored(ui_state: UiState) -> None:
     app = console_app(busy_session(), ui_state=ui_state)
     async with app.run_test(size=SIZE) as pilot:
         await pilot.press("1")
@@ -78,7 +82,7 @@ async def test_what_makes_no_sense_does_no_harm(ui_state: UiState) -> None:
         assert not has_unsafe_chars(screen_text(app))
 
 
-async def test_the_events_come_back_with_their_words_and_subjects() -> None:
+async def test_filter_and_subjects_of_the_events_are_restored() -> None:
     ui_state = UiState("events", {"events": "eu 3", "events.subjects": "orders.> bills"})
     session = session_with_messages(*["orders.eu"] * 5, "bills")
     app = console_app(session, ui_state=ui_state)
@@ -95,11 +99,13 @@ async def test_the_events_come_back_with_their_words_and_subjects() -> None:
             pilot, lambda: session.fake_events.opened[-1][0] == (">",) and not ui_state.filters, "all subjects"
         )
         await pilot.press("s", *"zoo", "enter", "slash", *"x", "enter")
-        await wait_until(pilot, lambda: ui_state.filters == {"events.subjects": "zoo", "events": "x"}, "what is kept")
+        await wait_until(
+            pilot, lambda: ui_state.filters == {"events.subjects": "zoo", "events": "x"}, "the stored filters"
+        )
     assert ui_state.screen == "events"
 
 
-async def test_where_there_is_no_bus_the_start_is_another_one() -> None:
+async def test_a_session_without_a_bus_does_not_start_on_the_events_screen() -> None:
     session = busy_session()
     session.events = None
     async with console_app(session, ui_state=UiState("events")).run_test(size=SIZE) as pilot:
@@ -108,7 +114,7 @@ async def test_where_there_is_no_bus_the_start_is_another_one() -> None:
 
 
 @pytest.mark.parametrize("text", ["no..pattern", "a " * 40, ". \t"])
-async def test_of_subjects_nobody_can_ask_for_all_are_shown(text: str) -> None:
+async def test_an_invalid_stored_subject_pattern_shows_all_subjects(text: str) -> None:
     session = session_with_messages("orders.eu")
     async with console_app(session, ui_state=UiState("events", {"events.subjects": text})).run_test(size=SIZE) as pilot:
         await wait_for_text(pilot, "orders.eu", "● live")
@@ -116,8 +122,20 @@ async def test_of_subjects_nobody_can_ask_for_all_are_shown(text: str) -> None:
         assert not has_unsafe_chars(screen_text(pilot.app))
 
 
-async def test_files_that_are_looked_at_do_not_change_where_the_next_start_begins() -> None:
+async def test_a_files_session_does_not_change_the_stored_screen() -> None:
     ui_state = UiState("live")
     async with console_app(files_session(), ui_state=ui_state).run_test(size=SIZE) as pilot:
         await wait_until(pilot, lambda: isinstance(pilot.app.screen, EpisodesScreen), "episodes")
     assert ui_state.screen == "live"
+
+
+async def test_live_and_events_fill_the_largest_terminal() -> None:
+    app = console_app(session_with_messages(*["orders.eu"] * 5))
+    async with app.run_test(size=LARGEST) as pilot:
+        await wait_for_text(pilot, "task 3", "guess", "following", "3/10")
+        await wait_until(pilot, lambda: app.screen.query_one("#right").region.right == LARGEST[0], "the full width")
+        await pilot.press("3")
+        await wait_for_text(pilot, "● live", '{"n": 4}', "● Formatted")
+        await wait_until(pilot, lambda: app.screen.query_one("#right").region.right == LARGEST[0], "the full width")
+        rows = screen_text(app).split("\n")
+        assert len(rows) == LARGEST[1] and "? Help" in rows[-1]

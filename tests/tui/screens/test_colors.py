@@ -1,4 +1,4 @@
-"""Themes, and that no colour alone says something."""
+"""Themes, and that no meaning is carried by color alone."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from tests.support.console.samples import (
 
 
 @pytest.mark.parametrize("theme", ["textual-light", "ansi-dark"])
-async def test_themes(theme: str) -> None:
+async def test_the_configured_theme_is_used(theme: str) -> None:
     assert theme in BUILTIN_THEMES
     app = console_app(FakeSession(hostile_store()), Settings(theme=theme))
     async with app.run_test(size=SIZE) as pilot:
@@ -55,44 +55,44 @@ async def test_themes(theme: str) -> None:
         await wait_for_text(pilot, "╭─ Help")
 
 
-def told_cells() -> Iterator[Cell]:
-    """What the screens say of environments, steps, episodes, batches, spans and the way to the node."""
-    ends = [row(n, outcome=outcome, success=not n, error_type="Fault") for n, outcome in enumerate(Outcome)]
-    listed = EpisodeList()
-    listed.set_stored(ends, [UnreadableFile(Path("/x"), "no JSON")])
+def run_cells() -> Iterator[Cell]:
+    """Return the cells of environments, steps, episodes, spans, progress and status lines."""
+    stored = [row(n, outcome=outcome, success=not n, error_type="Fault") for n, outcome in enumerate(Outcome)]
+    episode_list = EpisodeList()
+    episode_list.set_stored(stored, [UnreadableFile(Path("/x"), "no JSON")])
     for store in (busy_store(), error_store(), empty_store()):
         episodes = [StepRows(episode) for episode in store.episodes.values()]
-        listed.update_live(store.episodes.values())
+        episode_list.update_live(store.episodes.values())
         spans = SpanRows([span(1), replace(span(2), attributes={"error": "x"})])
-        sources: list[TextSource] = [EnvironmentRows(store), EpisodeRows(listed), spans, *episodes]
+        sources: list[TextSource] = [EnvironmentRows(store), EpisodeRows(episode_list), spans, *episodes]
         for rows in sources:
             yield from (cell for index in range(len(rows)) for cell in rows.line(index, 200))
         lines = [
             *status_lines(store, "x", 200, max_cause_lines=3),
             *welcome_lines(store, 200, Keymap().key),
-            list_summary(listed, trusted(""), 200),
+            list_summary(episode_list, trusted(""), 200),
         ]
         yield from (cell for line in [*lines, progress_line(store.active_batch(), 200, lost=True)] for cell in line)
 
 
 def event_cells() -> Iterator[Cell]:
-    """What the events screen says of messages, subjects, and of how it reads them."""
+    """Return the cells of messages, subjects and the heading of the events screen."""
     log, store = EventLog(), busy_store()
     store._reducer.n_malformed = 1
-    said = [
+    messages = [
         RawMessage(EPISODE_COMPLETED, {}, encode(completed()), "S", 1, START, 5_000),
         RawMessage(
             EPISODE_COMPLETED, {"ce-time": "2027-01-01T00:00:00Z", "ce-source": "n"}, b"{", "S", 2, START, 5_000
         ),
         RawMessage("orders.eu", {}, b"\x1b[2J"),
     ]
-    told = [Notice(kind="gap", text="3 left", count=3), Notice(kind="skipped", text="2 too fast", count=2)]
+    notices = [Notice(kind="gap", text="3 left", count=3), Notice(kind="skipped", text="2 too fast", count=2)]
     for state in (BusLink("connected"), BusLink("disconnected", "refused"), BusLink("stalled", "no answer")):
         store.set_link(state)
         for view in (EventQuery(), EventQuery(is_history=True)):
             reader = EventReader(FakeEvents(), log, lambda: None)
             reader.set_query(view)
-            log.append([*said, *told], START)
+            log.append([*messages, *notices], START)
             for reader.paused in (False, True):
                 yield from (cell for line in events_heading(reader, log, store, Keymap().key, 300) for cell in line)
             yield from (
@@ -105,12 +105,12 @@ def event_cells() -> Iterator[Cell]:
     yield from (cell for index in range(len(rows)) for cell in entry_info(rows.entry(index), "formatted"))
 
 
-def test_no_colour_says_what_no_sign_or_word_says() -> None:
+def test_colored_texts_also_have_a_sign_or_word() -> None:
     tones: dict[str, set[str]] = {}
-    for cell in (*told_cells(), *event_cells()):
+    for cell in (*run_cells(), *event_cells()):
         tones.setdefault(cell.text.strip(), set()).add(cell.tone)
-    meant = {text: found & {"good", "bad", "warn"} for text, found in tones.items()}
-    assert {tone for found in meant.values() for tone in found} == {"good", "bad", "warn"}
-    assert [text for text, found in meant.items() if len(found) > 1] == []
-    told = re.compile(r"[-✗!◐◔…‖○?⚠a-z]")
-    assert [text for text, found in meant.items() if found & {"bad", "warn"} and not told.search(text)] == []
+    meanings = {text: used & {"good", "bad", "warn"} for text, used in tones.items()}
+    assert {tone for used in meanings.values() for tone in used} == {"good", "bad", "warn"}
+    assert [text for text, used in meanings.items() if len(used) > 1] == []
+    sign_or_word = re.compile(r"[-✗!◐◔…‖○?⚠a-z]")
+    assert [text for text, used in meanings.items() if used & {"bad", "warn"} and not sign_or_word.search(text)] == []

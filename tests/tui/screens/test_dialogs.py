@@ -39,7 +39,7 @@ from tests.support.console.samples import (
 SIZE = (80, 24)
 
 
-async def test_help_has_every_key_of_the_screen() -> None:
+async def test_help_lists_the_keys_of_the_screen_and_closes() -> None:
     async with Console(busy_session()).run_test(size=(120, 50)) as pilot:
         await wait_for_text(pilot, "task 3")
         await pilot.press("question_mark")
@@ -52,16 +52,16 @@ async def test_help_has_every_key_of_the_screen() -> None:
         await wait_for_no_text(pilot, "╭─ Help")
 
 
-@pytest.mark.parametrize("place", ["live", "everywhere", "list"])
-async def test_help_and_palette_know_all_commands(place: str) -> None:
+@pytest.mark.parametrize("scope", ["live", "everywhere", "list"])
+async def test_all_commands_of_a_scope_are_available(scope: str) -> None:
     app = Console(busy_session())
     async with app.run_test(size=SIZE) as pilot:
         await wait_for_text(pilot, "task 3")
-        known = {each.command.id for each in available_commands(app)}
-        assert {command.id for command in COMMANDS if command.scope == place} <= known
+        available = {each.command.id for each in available_commands(app)}
+        assert {command.id for command in COMMANDS if command.scope == scope} <= available
 
 
-async def test_the_palette_finds_and_runs_a_command() -> None:
+async def test_the_palette_filters_and_runs_commands() -> None:
     session = empty_session()
     async with Console(session).run_test(size=SIZE, notifications=True) as pilot:
         await wait_for_text(pilot, "Welcome")
@@ -77,32 +77,34 @@ async def test_the_palette_finds_and_runs_a_command() -> None:
         await wait_until(pilot, lambda: isinstance(pilot.app.screen, LiveScreen), "live")
 
 
-async def test_a_click_chooses_in_the_palette_and_nothing_found_is_nothing_done() -> None:
+async def test_a_double_click_in_the_palette_runs_a_command_and_enter_without_a_match_does_nothing() -> None:
     async with Console(empty_session()).run_test(size=SIZE) as pilot:
         await wait_for_text(pilot, "Welcome")
         await pilot.press("colon", *"xyzxyz", "enter")
         assert isinstance(pilot.app.screen, CommandPalette)
         await pilot.press("escape", "colon", *"help")
-        await wait_until(pilot, lambda: "Quit" not in screen_text(pilot.app).split("Commands")[1].split("╰")[0], "one")
+        await wait_until(
+            pilot, lambda: "Quit" not in screen_text(pilot.app).split("Commands")[1].split("╰")[0], "one match"
+        )
         await pilot.click("#commands", offset=(10, 0), times=2)
         await wait_until(pilot, lambda: isinstance(pilot.app.screen, HelpDialog), "help")
 
 
-def test_a_search_finds_all_words_names_first() -> None:
+def test_search_matches_all_words_and_ranks_names_first() -> None:
     app = Console(empty_session())
-    every = [AvailableCommand(command, app) for command in COMMANDS]
+    available = [AvailableCommand(command, app) for command in COMMANDS]
 
-    def found(text: str) -> list[Command]:
-        return [each.command for each in search(every, text)]
+    def matches(text: str) -> list[Command]:
+        return [each.command for each in search(available, text)]
 
-    assert found("") == list(COMMANDS)
-    assert found("run selected")[0].id == "run.selected"
-    assert found("PAUSE")[0].id == "run.pause"
-    assert found("no such thing") == []
+    assert matches("") == list(COMMANDS)
+    assert matches("run selected")[0].id == "run.selected"
+    assert matches("PAUSE")[0].id == "run.pause"
+    assert matches("no such thing") == []
 
 
 @pytest.mark.parametrize("size", [(60, 20), (80, 24), (120, 40), (200, 50)])
-async def test_no_line_of_help_is_cut(size: tuple[int, int]) -> None:
+async def test_no_line_of_help_is_truncated(size: tuple[int, int]) -> None:
     app = Console(busy_session())
     async with app.run_test(size=size) as pilot:
         await wait_for_text(pilot, "task 3")
@@ -114,7 +116,7 @@ async def test_no_line_of_help_is_cut(size: tuple[int, int]) -> None:
         assert "control characters were made visible" in " ".join(" ".join(texts).split())
 
 
-async def test_hex_shows_bytes_and_closes() -> None:
+async def test_the_hex_dump_shows_bytes_and_closes() -> None:
     app = Console(busy_session())
     async with app.run_test(size=SIZE) as pilot:
         await wait_for_text(pilot, "task 3")
@@ -126,10 +128,10 @@ async def test_hex_shows_bytes_and_closes() -> None:
         await wait_for_no_text(pilot, "5,004 bytes")
 
 
-# Leaving.
+# The quit dialog.
 
 
-async def test_q_leaves_at_once_when_nothing_runs() -> None:
+async def test_q_exits_at_once_when_no_episode_runs() -> None:
     for session in (empty_session(), bus_session(), files_session()):
         app = Console(session)
         async with app.run_test(size=SIZE) as pilot:
@@ -141,10 +143,10 @@ async def test_q_leaves_at_once_when_nothing_runs() -> None:
 
 @pytest.mark.parametrize("key", ["ctrl+c", "ctrl+q", "q"])
 @pytest.mark.parametrize(
-    ("answer", "cancelled", "left"),
+    ("answer", "cancelled", "exits"),
     [("s", True, True), ("l", False, True), ("escape", False, False), ("enter", False, True), ("q", False, False)],
 )
-async def test_leaving_asks_when_episodes_run(key: str, answer: str, cancelled: bool, left: bool) -> None:
+async def test_quitting_opens_a_dialog_while_episodes_run(key: str, answer: str, cancelled: bool, exits: bool) -> None:
     session = busy_session()
     app = Console(session)
     async with app.run_test(size=SIZE) as pilot:
@@ -152,12 +154,16 @@ async def test_leaving_asks_when_episodes_run(key: str, answer: str, cancelled: 
         await pilot.press(key)
         await wait_for_text(pilot, "Leave the console?", "1 episode running, 7 remaining", "3/10 Wordle running")
         await pilot.press(answer)
-        await wait_until(pilot, lambda: not app.is_running if left else isinstance(app.screen, LiveScreen), "an end")
+        await wait_until(
+            pilot,
+            lambda: not app.is_running if exits else isinstance(app.screen, LiveScreen),
+            "the exit or the live screen",
+        )
     assert session.fake_control.commands == ([("cancel", batch_id(0), None)] if cancelled else [])
     assert session.fake_control.shutdowns == []
 
 
-async def test_a_button_answers_too() -> None:
+async def test_the_quit_dialog_has_buttons() -> None:
     session = busy_session()
     app = Console(session)
     async with app.run_test(size=SIZE) as pilot:
@@ -173,25 +179,25 @@ async def test_a_button_answers_too() -> None:
     assert session.fake_control.commands == [("cancel", batch_id(0), None)]
 
 
-async def test_a_battery_is_stopped_as_one_and_a_refusal_keeps_the_console() -> None:
+async def test_quitting_cancels_a_battery_and_a_rejection_keeps_the_console_open() -> None:
     store = busy_store()
     store.apply_list(node_list(*[batch_state(n, "queued" if n else "running", battery_id="battery") for n in range(6)]))
     session = FakeSession(store)
     app = Console(session)
     async with app.run_test(size=SIZE, notifications=True) as pilot:
         await wait_for_text(pilot, "task 3")
-        session.fake_control.refusal = ControlRequestError("cancel: nobody answers", "press N")
+        session.fake_control.refusal = ControlRequestError("cancel: no response", "press N")
         await pilot.press("q")
         await wait_for_text(pilot, "Leave the console?", "and 2 more")
         await pilot.press("s")
-        await wait_for_text(pilot, "cancel: nobody answers", "press N")
+        await wait_for_text(pilot, "cancel: no response", "press N")
         session.fake_control.refusal = None
         await pilot.press("q", "s")
         await wait_until(pilot, lambda: not app.is_running, "the end")
     assert session.fake_control.commands == [("cancel", "battery", None)]
 
 
-async def test_a_lost_node_is_left_without_a_question() -> None:
+async def test_quitting_after_the_node_is_lost_needs_no_decision() -> None:
     for session in (error_session(), busy_session()):
         app = Console(session)
         async with app.run_test(size=SIZE) as pilot:
@@ -209,7 +215,7 @@ async def test_a_lost_node_is_left_without_a_question() -> None:
         assert session.fake_control.commands == []
 
 
-async def test_a_second_answer_to_a_dialog_that_has_gone_changes_nothing() -> None:
+async def test_a_second_answer_to_a_closed_dialog_is_ignored() -> None:
     session = busy_session()
     async with Console(session).run_test(size=SIZE) as pilot:
         await pilot.press("b")

@@ -17,7 +17,7 @@ from agentgym_tui.services.clipboard import MAX_CLIPBOARD_BYTES
 from agentgym_tui.state.data_model import Episode
 from agentgym_tui.widgets.line_list import LineList
 from agentgym_tui.widgets.table import Table
-from runner.events.durable import LiveAction
+from runner.events.live import LiveAction
 from tests.support.console.fake_session import FakeSession, bus_session, busy_session, files_session
 from tests.support.console.pilot import console_pilot, toast_text, wait_for_widget_text, wait_until, widget_text
 from tests.support.console.samples import (
@@ -39,14 +39,14 @@ from tests.support.console.samples import (
 
 HEADING, STEPS, TRANSCRIPT, TRACE, JSON = "#heading", "#steps", "#transcript", "#trace", "#json"
 RUNNING = episode_id(3)
-ALL = [HEADING, STEPS, "#tabs", TRANSCRIPT, TRACE, JSON]
+ALL_WIDGETS = [HEADING, STEPS, "#tabs", TRANSCRIPT, TRACE, JSON]
 
 
 @asynccontextmanager
-async def opened(
+async def episode_pilot(
     session: FakeSession, key: str = episode_id(1), size: tuple[int, int] = (120, 40)
 ) -> AsyncIterator[Pilot[None]]:
-    """The screen of an episode, with the episodes of the store around it."""
+    """Run a console on the screen of an episode and yield once the episode is loaded."""
     async with console_pilot(session, size) as pilot:
         pilot.app.push_screen(EpisodeScreen(session, key))
         await wait_until(
@@ -55,61 +55,61 @@ async def opened(
         yield pilot
 
 
-def holding(loaded: Episode, data: bytes = b'{"schema": 1}') -> FakeSession:
-    """A session whose library has one episode, and nothing else is known."""
+def session_with_episode(loaded: Episode, data: bytes = b'{"schema": 1}') -> FakeSession:
+    """Return a files session with one episode."""
     session = files_session(0)
     session.fake_library.stored = [row(1)]
     session.fake_library.load = lambda _: (loaded, data)  # type: ignore[method-assign, assignment]
     return session
 
 
-def focused(pilot: Pilot[None]) -> str:
+def focused_id(pilot: Pilot[None]) -> str:
     return (pilot.app.focused and pilot.app.focused.id) or ""
 
 
-async def test_an_episode_is_shown_with_its_steps_and_the_transcript_of_the_first() -> None:
-    async with opened(busy_session()) as pilot:
+async def test_an_episode_opens_with_the_transcript_of_its_first_step() -> None:
+    async with episode_pilot(busy_session()) as pilot:
         assert "Wordle task 1 · ✓ success · 3 of 4 · reward 0.75 · 3 rounds" in widget_text(pilot, HEADING)
         assert episode_id(1) in widget_text(pilot, HEADING)
         assert widget_text(pilot, STEPS).count("guess") == 3
         assert "▸" in widget_text(pilot, STEPS).splitlines()[1]
         await wait_for_widget_text(pilot, TRANSCRIPT, "observation 0", "guess 0", "reward 0.25")
-        assert focused(pilot) == "steps"
+        assert focused_id(pilot) == "steps"
 
 
-async def test_moving_among_the_steps_changes_the_transcript() -> None:
-    async with opened(busy_session()) as pilot:
+async def test_the_transcript_follows_the_selected_step() -> None:
+    async with episode_pilot(busy_session()) as pilot:
         await pilot.press("j", "down")
         await wait_for_widget_text(pilot, TRANSCRIPT, "guess 2")
         await pilot.press("g")
         await wait_for_widget_text(pilot, TRANSCRIPT, "guess 0")
         await pilot.press("enter")
-        assert focused(pilot) == "transcript"
+        assert focused_id(pilot) == "transcript"
 
 
 @pytest.mark.parametrize(
     ("key", "view", "text"), [("t", "transcript", "guess 0"), ("w", "trace", "episode"), ("J", "json", '"schema": 1')]
 )
 async def test_each_view_has_its_key(key: str, view: str, text: str) -> None:
-    async with opened(busy_session()) as pilot:
+    async with episode_pilot(busy_session()) as pilot:
         await pilot.press("w" if key == "t" else "t", key)
         await wait_for_widget_text(pilot, f"#{view}", text)
         assert pilot.app.screen.query_one(ContentSwitcher).current == view
-        assert focused(pilot) == view
+        assert focused_id(pilot) == view
 
 
-async def test_the_names_of_the_views_can_be_clicked() -> None:
-    async with opened(busy_session()) as pilot:
+async def test_views_are_selected_by_clicks_on_their_names() -> None:
+    async with episode_pilot(busy_session()) as pilot:
         for name, view in (("JSON", "json"), ("Trace", "trace"), ("Transcript", "transcript")):
             await pilot.click("#tabs", offset=(widget_text(pilot, "#tabs").index(name), 0))
-            await wait_until(pilot, lambda view=view: focused(pilot) == view)  # type: ignore[misc]
+            await wait_until(pilot, lambda view=view: focused_id(pilot) == view)  # type: ignore[misc]
         await pilot.click("#tabs", offset=(60, 0))
-        assert focused(pilot) == "transcript"
+        assert focused_id(pilot) == "transcript"
 
 
-async def test_next_and_previous_go_through_the_list_and_end_with_it() -> None:
+async def test_next_and_previous_episode_stop_at_the_ends_of_the_list() -> None:
     session = busy_session()
-    async with opened(session, episode_id(2)) as pilot:
+    async with episode_pilot(session, episode_id(2)) as pilot:
         await pilot.press("n")
         await wait_for_widget_text(pilot, HEADING, "task 1 ·", "3 of 4")
         await wait_until(pilot, lambda: episode_id(1) in session.fake_library.loaded)
@@ -123,15 +123,15 @@ async def test_next_and_previous_go_through_the_list_and_end_with_it() -> None:
         await wait_for_widget_text(pilot, HEADING, "task 3", "1 of 4", "▶ running")
 
 
-async def test_of_many_next_ones_only_the_last_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_only_the_last_of_several_requested_episodes_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     session, gate, load = busy_session(), threading.Event(), busy_session().fake_library.load
 
-    def slow(known: str) -> tuple[Episode, bytes]:
+    def slow_load(wanted_id: str) -> tuple[Episode, bytes]:
         assert gate.wait(20)
-        return load(known)
+        return load(wanted_id)
 
-    async with opened(session, RUNNING) as pilot:
-        monkeypatch.setattr(session.fake_library, "load", slow)
+    async with episode_pilot(session, RUNNING) as pilot:
+        monkeypatch.setattr(session.fake_library, "load", slow_load)
         await pilot.press("n", "n", "n")
         await wait_for_widget_text(pilot, HEADING, "loading …", "task 0")
         await wait_until(pilot, lambda: "guess" not in widget_text(pilot, STEPS))  # not the steps of another episode
@@ -140,16 +140,16 @@ async def test_of_many_next_ones_only_the_last_is_shown(monkeypatch: pytest.Monk
         assert "task 0" in widget_text(pilot, HEADING)
 
 
-async def test_escape_leads_back() -> None:
-    async with opened(busy_session()) as pilot:
+async def test_escape_returns_to_the_previous_screen() -> None:
+    async with episode_pilot(busy_session()) as pilot:
         await pilot.press("escape")
         await wait_until(pilot, lambda: not isinstance(pilot.app.screen, EpisodeScreen))
 
 
-async def test_a_running_episode_grows_while_one_looks_at_it_and_its_file_comes_when_it_ends() -> None:
+async def test_a_running_episode_is_updated_and_its_file_loaded_when_it_ends() -> None:
     session = busy_session()
     session.fake_library.stored = []
-    async with opened(session, RUNNING) as pilot:
+    async with episode_pilot(session, RUNNING) as pilot:
         await wait_for_widget_text(pilot, HEADING, "▶ running")
         await wait_for_widget_text(pilot, TRANSCRIPT, "the word may be")
         session.store.apply_events([live(timestep(3, 2, seq=4, action=LiveAction("the third")))])
@@ -165,9 +165,9 @@ async def test_a_running_episode_grows_while_one_looks_at_it_and_its_file_comes_
         await wait_for_widget_text(pilot, JSON, '"schema": 1')
 
 
-async def test_a_step_that_one_looks_at_stays_when_others_come() -> None:
+async def test_the_selected_step_stays_when_a_step_is_added() -> None:
     session = busy_session()
-    async with opened(session, RUNNING) as pilot:
+    async with episode_pilot(session, RUNNING) as pilot:
         await pilot.press("g")
         await wait_for_widget_text(pilot, TRANSCRIPT, "guess 0")
         session.store.apply_events([live(timestep(3, 2, seq=4))])
@@ -176,10 +176,10 @@ async def test_a_step_that_one_looks_at_stays_when_others_come() -> None:
         assert "guess 0" in widget_text(pilot, TRANSCRIPT)
 
 
-async def test_one_that_ended_without_a_file_says_why_there_is_none() -> None:
+async def test_an_ended_episode_without_a_file_gives_the_reason() -> None:
     session = busy_session()
     session.fake_library.stored, session.fake_library.damaged = [], {RUNNING: "it is\ndamaged \x1b"}
-    async with opened(session, RUNNING) as pilot:
+    async with episode_pilot(session, RUNNING) as pilot:
         session.store.apply_events([live(ended(3, 4))])
         await wait_for_widget_text(pilot, HEADING, "✓ success")
         await pilot.press("J")
@@ -189,7 +189,7 @@ async def test_one_that_ended_without_a_file_says_why_there_is_none() -> None:
         assert "damaged ␛" in toast_text(pilot)
 
 
-async def test_a_damaged_file_says_why_and_the_next_one_is_shown() -> None:
+async def test_a_damaged_file_gives_the_reason_and_the_next_episode_is_shown() -> None:
     session = files_session(3)
     session.fake_library.damaged[episode_id(1)] = f"it is {HOSTILE}"
     async with console_pilot(session) as pilot:
@@ -205,39 +205,38 @@ async def test_a_damaged_file_says_why_and_the_next_one_is_shown() -> None:
         await wait_for_widget_text(pilot, TRANSCRIPT, "guess 0")
 
 
-async def test_one_of_a_foreign_bus_is_asked_for_and_shown_as_far_as_it_was_sent() -> None:
+async def test_an_episode_of_a_watched_bus_is_requested_and_shown_as_received() -> None:
     session = bus_session()
-    async with opened(session) as pilot:
+    async with episode_pilot(session) as pilot:
         assert session.fake_control.fetched == [episode_id(1)]
         await wait_for_widget_text(pilot, STEPS, "guess 2")
         await pilot.press("J")
         await wait_for_widget_text(pilot, JSON, "no episode")
 
 
-async def test_what_its_node_has_is_asked_for_again_when_the_node_is_back() -> None:
+async def test_an_episode_is_requested_again_when_its_node_is_back() -> None:
     session = bus_session()
-    gone = session.store.nodes[NODE]
-    gone.lost = True
+    session.store.nodes[NODE].lost = True
     session.store.apply_events([durable(completed(20))])
-    async with opened(session, episode_id(20)) as pilot:
+    async with episode_pilot(session, episode_id(20)) as pilot:
         await wait_for_widget_text(pilot, TRANSCRIPT, "this episode cannot be shown", f"no episode {episode_id(20)}")
         assert "step 0" not in widget_text(pilot, "#tabs")
-        n_asked = len(session.fake_control.fetched)
+        n_requests = len(session.fake_control.fetched)
         session.store.apply_events([durable(completed(21))])
         await pilot.pause()
-        assert len(session.fake_control.fetched) == n_asked
+        assert len(session.fake_control.fetched) == n_requests
         session.store.apply_events([live(heartbeat())])
-        await wait_until(pilot, lambda: len(session.fake_control.fetched) == n_asked + 1)
+        await wait_until(pilot, lambda: len(session.fake_control.fetched) == n_requests + 1)
 
 
-async def test_earlier_messages_come_and_go_with_enter() -> None:
+async def test_enter_shows_and_hides_earlier_messages() -> None:
     chat: list[dict[str, Any]] = [
         {"role": "system", "content": "the rules"},
         {"role": "assistant", "content": "an old answer"},
         {"role": "user", "content": "the newest observation"},
         {"role": "assistant", "content": "guess 0"},
     ]
-    async with opened(holding(episode(1, steps=[step(0, chats=[chat]), step(1)]))) as pilot:
+    async with episode_pilot(session_with_episode(episode(1, steps=[step(0, chats=[chat]), step(1)]))) as pilot:
         await wait_for_widget_text(pilot, TRANSCRIPT, "2 earlier messages", "the newest observation")
         assert "enter: all messages" in widget_text(pilot, "#tabs")
         await pilot.press("t", "enter")
@@ -247,15 +246,15 @@ async def test_earlier_messages_come_and_go_with_enter() -> None:
         await wait_until(pilot, lambda: "the rules" not in widget_text(pilot, TRANSCRIPT))
 
 
-async def test_an_episode_without_steps_shows_what_there_was() -> None:
+async def test_an_episode_without_steps_shows_its_observation_and_error() -> None:
     failed = episode(1, steps=[], outcome="error", error_type="EnvironmentFault", error_message="no reset")
-    async with opened(holding(failed)) as pilot:
+    async with episode_pilot(session_with_episode(failed)) as pilot:
         await wait_for_widget_text(pilot, HEADING, "! error: EnvironmentFault", "✗ EnvironmentFault: no reset")
         await wait_for_widget_text(pilot, TRANSCRIPT, "observation 0", "no reset")
 
 
-async def test_a_copy_is_safe_unless_it_is_asked_for_as_it_came() -> None:
-    async with opened(holding(hostile_episode(1), b'{"a": "\\u001b", "b":\x1b[2J')) as pilot:
+async def test_a_copy_is_safe_unless_copied_raw() -> None:
+    async with episode_pilot(session_with_episode(hostile_episode(1), b'{"a": "\\u001b", "b":\x1b[2J')) as pilot:
         for view in ("t", "w", "J"):
             await pilot.press(view, "y")
             await wait_until(pilot, lambda: "sent" in toast_text(pilot))
@@ -269,8 +268,10 @@ async def test_a_copy_is_safe_unless_it_is_asked_for_as_it_came() -> None:
         assert "\x1b]52;c" in pilot.app.clipboard
 
 
-async def test_a_long_copy_is_cut_and_says_so() -> None:
-    async with opened(holding(episode(1), json.dumps({"a": "x" * 2 * MAX_CLIPBOARD_BYTES}).encode())) as pilot:
+async def test_a_long_copy_is_truncated_and_the_toast_says_so() -> None:
+    async with episode_pilot(
+        session_with_episode(episode(1), json.dumps({"a": "x" * 2 * MAX_CLIPBOARD_BYTES}).encode())
+    ) as pilot:
         await pilot.press("J")
         await wait_for_widget_text(pilot, JSON, "xxx")
         await pilot.press("y")
@@ -278,15 +279,15 @@ async def test_a_long_copy_is_cut_and_says_so() -> None:
         assert len(pilot.app.clipboard) == MAX_CLIPBOARD_BYTES
 
 
-async def test_there_may_be_nothing_to_copy() -> None:
-    async with opened(holding(episode(1, spans=[]))) as pilot:
+async def test_copying_an_empty_view_says_so() -> None:
+    async with episode_pilot(session_with_episode(episode(1, spans=[]))) as pilot:
         await pilot.press("w", "y")
         await wait_until(pilot, lambda: "nothing to copy" in toast_text(pilot))
 
 
-async def test_an_export_says_where_the_file_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_export_names_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    async with opened(busy_session()) as pilot:
+    async with episode_pilot(busy_session()) as pilot:
         await pilot.press("e")
         await wait_until(pilot, lambda: "exported to" in toast_text(pilot))
         path = tmp_path / f"{episode_id(1)}.json"
@@ -296,42 +297,44 @@ async def test_an_export_says_where_the_file_is(tmp_path: Path, monkeypatch: pyt
         await wait_until(pilot, lambda: f"{episode_id(1)}-2.json" in toast_text(pilot).replace("\n", ""))
 
 
-async def test_an_export_that_fails_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    gone = tmp_path / "gone"
-    gone.mkdir()
-    monkeypatch.chdir(gone)
-    gone.rmdir()
-    async with opened(busy_session()) as pilot:
+async def test_a_failed_export_gives_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    deleted = tmp_path / "deleted"
+    deleted.mkdir()
+    monkeypatch.chdir(deleted)
+    deleted.rmdir()
+    async with episode_pilot(busy_session()) as pilot:
         await pilot.press("e")
         await wait_until(pilot, lambda: "not exported" in toast_text(pilot))
-    async with opened(busy_session(), RUNNING) as pilot:
+    async with episode_pilot(busy_session(), RUNNING) as pilot:
         await pilot.press("e")
         await wait_until(pilot, lambda: "its file is written when it ends" in toast_text(pilot).replace("\n", " "))
 
 
-async def test_a_part_can_be_shown_alone_and_back() -> None:
-    async with opened(busy_session()) as pilot:
-        for key, alone, hidden in (("J", JSON, STEPS), ("shift+tab", STEPS, JSON)):
+async def test_a_pane_is_zoomed_and_restored() -> None:
+    async with episode_pilot(busy_session()) as pilot:
+        for key, zoomed, hidden in (("J", JSON, STEPS), ("shift+tab", STEPS, JSON)):
             await pilot.press(key, "z")
             await wait_until(pilot, lambda hidden=hidden: not widget_text(pilot, hidden))  # type: ignore[misc]
-            assert pilot.app.screen.query_one(alone).size.width > 100
+            assert pilot.app.screen.query_one(zoomed).size.width > 100
             await pilot.press("z")
             await wait_until(pilot, lambda hidden=hidden: bool(widget_text(pilot, hidden)))  # type: ignore[misc]
 
 
-async def test_hostile_texts_are_shown_safe_and_their_bytes_can_be_looked_at() -> None:
-    async with opened(holding(hostile_episode(1), HOSTILE.encode("utf-8", "surrogatepass"))) as pilot:
+async def test_hostile_texts_are_shown_safe_and_the_unsafe_text_is_available() -> None:
+    async with episode_pilot(
+        session_with_episode(hostile_episode(1), HOSTILE.encode("utf-8", "surrogatepass"))
+    ) as pilot:
         for view in ("t", "w", "J"):
             await pilot.press(view)
-            await wait_until(pilot, lambda: "␛" in widget_text(pilot, f"#{focused(pilot)}"))
-            assert not any(has_unsafe_chars(widget_text(pilot, part)) for part in ALL)
+            await wait_until(pilot, lambda: "␛" in widget_text(pilot, f"#{focused_id(pilot)}"))
+            assert not any(has_unsafe_chars(widget_text(pilot, selector)) for selector in ALL_WIDGETS)
             assert isinstance(pilot.app.screen, EpisodeScreen)
             assert has_unsafe_chars(pilot.app.screen.unsafe_text() or "")
 
 
 @pytest.mark.parametrize("size", [(60, 20), (80, 24), (200, 50)])
-async def test_steps_and_views_are_beside_each_other_where_there_is_room(size: tuple[int, int]) -> None:
-    async with opened(busy_session(), size=size) as pilot:
+async def test_steps_and_views_are_side_by_side_in_a_wide_terminal(size: tuple[int, int]) -> None:
+    async with episode_pilot(busy_session(), size=size) as pilot:
         steps, views = pilot.app.screen.query_one(STEPS).region, pilot.app.screen.query_one("#views").region
         assert (steps.right <= views.x) == (size[0] >= 110)
         assert all(view.size.height >= 5 for view in pilot.app.screen.query(LineList) if view.display and view.size)

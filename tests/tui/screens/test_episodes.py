@@ -23,7 +23,7 @@ from tests.support.console.samples import HOSTILE, ended, episode_id, live, row,
 LIST, SUMMARY = "#episodes", "#summary"
 
 
-def with_rows(n: int, **fields: Any) -> FakeSession:  # noqa: ANN401
+def session_with_rows(n: int, **fields: Any) -> FakeSession:  # noqa: ANN401
     session = empty_session()
     session.fake_library.stored = [row(number, **fields) for number in range(n)]
     return session
@@ -47,14 +47,14 @@ async def test_stored_and_running_episodes_are_listed_with_the_newest_selected()
         assert "! error: EnvironmentFau" in lines[4]
 
 
-async def test_a_screen_that_has_no_widgets_yet_is_not_drawn() -> None:
+async def test_drawing_a_screen_without_widgets_does_nothing() -> None:
     session = busy_session()
     for screen in (EpisodesScreen(session), EpisodeScreen(session, episode_id(3))):
         screen.draw(session.store)
 
 
-async def test_the_cursor_stays_on_its_episode_when_others_begin_and_end() -> None:
-    session = with_rows(5)
+async def test_the_cursor_stays_on_its_episode_when_others_start_and_end() -> None:
+    session = session_with_rows(5)
     async with console_pilot(session) as pilot:
         await pilot.press("2")
         await wait_for_widget_text(pilot, SUMMARY, "5 episodes")
@@ -67,8 +67,8 @@ async def test_the_cursor_stays_on_its_episode_when_others_begin_and_end() -> No
         assert pilot.app.screen.query_one(Table).key == key == episode_id(2)
 
 
-async def test_the_library_is_read_again_when_something_ended_or_when_asked_to() -> None:
-    session = with_rows(1)
+async def test_the_library_is_read_again_after_an_episode_ended_and_on_request() -> None:
+    session = session_with_rows(1)
     async with console_pilot(session) as pilot:
         await pilot.press("2")
         await wait_for_widget_text(pilot, SUMMARY, "1 episode")
@@ -80,7 +80,7 @@ async def test_the_library_is_read_again_when_something_ended_or_when_asked_to()
         await wait_for_widget_text(pilot, SUMMARY, "4 episodes")
 
 
-async def test_a_library_that_fails_says_why_and_running_episodes_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failing_library_is_reported_and_running_episodes_stay_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     session = busy_session()
     monkeypatch.setattr(session.fake_library, "rows", lambda: session.fake_library.load(HOSTILE))
     async with console_pilot(session) as pilot:
@@ -89,15 +89,15 @@ async def test_a_library_that_fails_says_why_and_running_episodes_stay(monkeypat
         assert not has_unsafe_chars(widget_text(pilot, SUMMARY))
 
 
-async def test_the_list_can_be_used_while_the_library_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_running_episodes_are_listed_while_the_library_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
     session, gate = busy_session(), threading.Event()
     rows = session.fake_library.rows
 
-    def slow() -> Any:  # noqa: ANN401
+    def slow_rows() -> Any:  # noqa: ANN401
         assert gate.wait(20)
         return rows()
 
-    monkeypatch.setattr(session.fake_library, "rows", slow)
+    monkeypatch.setattr(session.fake_library, "rows", slow_rows)
     async with console_pilot(session) as pilot:
         await pilot.press("2")
         await wait_for_widget_text(pilot, SUMMARY, "reading …")
@@ -106,8 +106,8 @@ async def test_the_list_can_be_used_while_the_library_is_slow(monkeypatch: pytes
         await wait_until(pilot, lambda: "reading" not in widget_text(pilot, SUMMARY))
 
 
-async def test_words_filter_the_list_while_they_are_typed_and_escape_shows_all() -> None:
-    session = with_rows(12)
+async def test_the_list_is_filtered_while_typing_and_escape_shows_all() -> None:
+    session = session_with_rows(12)
     session.fake_library.stored += [row(20, env="Maze"), row(21, env="Maze", outcome=Outcome.FAILURE)]
     async with console_pilot(session) as pilot:
         await pilot.press("2")
@@ -129,8 +129,8 @@ async def test_words_filter_the_list_while_they_are_typed_and_escape_shows_all()
 
 
 @pytest.mark.parametrize("key", ["down", "tab"])
-async def test_the_filter_is_left_for_the_list_and_stays(key: str) -> None:
-    session = with_rows(3)
+async def test_leaving_the_filter_field_keeps_the_filter(key: str) -> None:
+    session = session_with_rows(3)
     async with console_pilot(session) as pilot:
         await pilot.press("2", "slash", *"#1", key)
         await wait_for_widget_text(pilot, SUMMARY, "1 match #1")
@@ -138,14 +138,14 @@ async def test_the_filter_is_left_for_the_list_and_stays(key: str) -> None:
         assert pilot.app.screen.query_one(Input).display
 
 
-async def test_keys_that_do_something_elsewhere_are_letters_in_the_filter() -> None:
-    async with console_pilot(with_rows(3)) as pilot:
+async def test_command_keys_are_text_in_the_filter_field() -> None:
+    async with console_pilot(session_with_rows(3)) as pilot:
         await pilot.press("2", "slash", *"qXN?12")
         assert pilot.app.screen.query_one(Input).value == "qXN?12"
 
 
-async def test_what_is_pasted_into_the_filter_is_made_safe() -> None:
-    async with console_pilot(with_rows(3)) as pilot:
+async def test_text_pasted_into_the_filter_is_made_safe() -> None:
+    async with console_pilot(session_with_rows(3)) as pilot:
         await pilot.press("2", "slash")
         pilot.app.screen.query_one(Input).insert_text_at_cursor(HOSTILE * 50)
         pilot.app.screen.query_one(Input).insert_text_at_cursor("\x1b]0;x\x07")
@@ -157,8 +157,8 @@ async def test_what_is_pasted_into_the_filter_is_made_safe() -> None:
 
 
 @pytest.mark.parametrize("how", ["enter", "click"])
-async def test_an_episode_is_opened_by_key_or_mouse_and_escape_leads_back_to_it(how: str) -> None:
-    session = with_rows(5)
+async def test_an_episode_is_opened_by_key_or_mouse_and_escape_returns_to_the_list(how: str) -> None:
+    session = session_with_rows(5)
     async with console_pilot(session) as pilot:
         await pilot.press("2")
         await wait_for_widget_text(pilot, SUMMARY, "5 episodes")
@@ -176,8 +176,8 @@ async def test_an_episode_is_opened_by_key_or_mouse_and_escape_leads_back_to_it(
         assert pilot.app.screen.query_one(Table).key == episode_id(1)
 
 
-async def test_enter_in_an_empty_list_opens_nothing() -> None:
-    session = with_rows(0)
+async def test_enter_in_an_empty_list_does_nothing() -> None:
+    session = session_with_rows(0)
     async with console_pilot(session) as pilot:
         await pilot.press("2")
         await wait_for_widget_text(pilot, "#nothing", "No episodes yet", "r")
@@ -185,7 +185,7 @@ async def test_enter_in_an_empty_list_opens_nothing() -> None:
         assert isinstance(pilot.app.screen, EpisodesScreen)
 
 
-async def test_files_alone_are_the_first_screen_and_unusable_ones_say_why() -> None:
+async def test_unreadable_files_are_listed_with_their_reason() -> None:
     session = files_session(2)
     session.fake_library.unreadable = [UnreadableFile(Path("/srv/\x1b[2J.json"), "no JSON: \x1b]0;x\x07")]
     async with console_pilot(session) as pilot:
@@ -196,7 +196,7 @@ async def test_files_alone_are_the_first_screen_and_unusable_ones_say_why() -> N
         await wait_for_widget_text(pilot, "#heading", "✗ cannot be shown", "3 of 3")
 
 
-async def test_files_that_are_being_read_are_not_said_to_be_none() -> None:
+async def test_a_list_is_not_called_empty_while_files_are_being_read() -> None:
     session = files_session(0)
     session.store.set_link(READING_FILES)
     async with console_pilot(session) as pilot:
@@ -209,7 +209,7 @@ async def test_files_that_are_being_read_are_not_said_to_be_none() -> None:
         await wait_until(pilot, lambda: "reading" not in widget_text(pilot, SUMMARY))
 
 
-async def test_a_folder_without_episodes_is_read_to_its_end(tmp_path: Path) -> None:
+async def test_a_folder_without_episodes_is_shown_as_empty_once_read(tmp_path: Path) -> None:
     session, links = FileSession([tmp_path]), list[BusLink]()
     session.store.on_change = lambda: links.append(session.store.link)
     await session.run()
@@ -219,7 +219,7 @@ async def test_a_folder_without_episodes_is_read_to_its_end(tmp_path: Path) -> N
         await wait_for_widget_text(pilot, "#nothing", "No episodes yet", "files only")
 
 
-async def test_a_foreign_bus_on_which_nothing_was_said_says_so() -> None:
+async def test_a_watched_bus_without_episodes_shows_an_empty_list() -> None:
     session = FakeSession(read_only="watching only: nothing can be started")
     session.library = None
     async with console_pilot(session) as pilot:
@@ -227,7 +227,7 @@ async def test_a_foreign_bus_on_which_nothing_was_said_says_so() -> None:
         await wait_for_widget_text(pilot, "#nothing", "No episodes yet", "watching only")
 
 
-async def test_a_foreign_bus_lists_what_was_said_on_it() -> None:
+async def test_a_watched_bus_lists_the_episodes_it_carried() -> None:
     async with console_pilot(bus_session()) as pilot:
         await pilot.press("2")
         await wait_for_widget_text(pilot, SUMMARY, "4 episodes · ▶ 1 running")
@@ -235,8 +235,8 @@ async def test_a_foreign_bus_lists_what_was_said_on_it() -> None:
         await wait_for_widget_text(pilot, LIST, "▶ running")
 
 
-async def test_the_bytes_of_a_hostile_row_can_be_looked_at() -> None:
-    async with console_pilot(with_rows(1, env="\x1b[2J")) as pilot:
+async def test_the_unsafe_text_of_a_row_is_available() -> None:
+    async with console_pilot(session_with_rows(1, env="\x1b[2J")) as pilot:
         await pilot.press("2")
         await wait_for_widget_text(pilot, LIST, "␛[2J")
         assert isinstance(pilot.app.screen, EpisodesScreen)

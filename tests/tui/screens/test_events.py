@@ -23,6 +23,7 @@ from tests.support.console.fake_session import FakeSession, busy_session, empty_
 from tests.support.console.pilot import (
     console_pilot,
     toast_text,
+    type_text,
     wait_for_text,
     wait_for_widget_text,
     wait_until,
@@ -37,32 +38,28 @@ def order(n: int, subject: str = "orders.eu.new") -> RawMessage:
     return RawMessage(subject, {"shop": f"s{n}"}, b'{"order": %d}' % n, "ORDERS", n, START + timedelta(seconds=n), 0)
 
 
-def saying(*came: RawMessage | Notice) -> FakeSession:
+def session_with_items(*items: RawMessage | Notice) -> FakeSession:
     session = busy_session()
-    session.fake_events.initial = list(came)
+    session.fake_events.initial = list(items)
     return session
 
 
 @asynccontextmanager
-async def events(session: FakeSession, size: tuple[int, int] = (120, 40)) -> AsyncIterator[Pilot[None]]:
+async def events_pilot(session: FakeSession, size: tuple[int, int] = (120, 40)) -> AsyncIterator[Pilot[None]]:
     async with console_pilot(session, size) as pilot:
         await pilot.press("3")
         await wait_until(pilot, lambda: bool(session.fake_events.opened) and bool(widget_text(pilot, "#summary")))
         yield pilot
 
 
-def screen(pilot: Pilot[None]) -> EventsScreen:
+def events_screen(pilot: Pilot[None]) -> EventsScreen:
     assert isinstance(pilot.app.screen, EventsScreen)
     return pilot.app.screen
 
 
-async def typed(pilot: Pilot[None], text: str, *keys: str) -> None:
-    await pilot.press(*("space" if letter == " " else letter for letter in text), *keys)
-
-
-async def test_what_comes_is_listed_counted_and_shown() -> None:
-    session = saying(order(1), Notice(kind="gap", text="3 left", count=3), order(2))
-    async with events(session) as pilot:
+async def test_messages_and_notices_are_listed_and_counted() -> None:
+    session = session_with_items(order(1), Notice(kind="gap", text="3 left", count=3), order(2))
+    async with events_pilot(session) as pilot:
         await wait_for_widget_text(pilot, "#messages", "orders.eu.new", '{"order": 2}', "― 3 left")
         await wait_for_widget_text(pilot, "#summary", "2 messages", "3 in gaps", "● live")
         await wait_for_widget_text(pilot, "#subjects", "▾ orders", "new", "2")
@@ -72,19 +69,19 @@ async def test_what_comes_is_listed_counted_and_shown() -> None:
         await wait_for_widget_text(pilot, "#subjects", "other")
 
 
-async def test_a_time_that_is_yet_to_come_is_refused() -> None:
-    session = saying(order(1))
-    async with events(session) as pilot:
+async def test_a_jump_to_a_future_time_is_rejected() -> None:
+    session = session_with_items(order(1))
+    async with events_pilot(session) as pilot:
         n_opened = len(session.fake_events.opened)
         await pilot.press("J")
-        await typed(pilot, "2999-01-01 10:00", "enter")
+        await type_text(pilot, "2999-01-01 10:00", "enter")
         await wait_until(pilot, lambda: "is in the future" in toast_text(pilot))
         assert len(session.fake_events.opened) == n_opened
 
 
-async def test_escape_forgets_nothing_where_all_is_shown_already() -> None:
-    session = saying(order(1))
-    async with events(session) as pilot:
+async def test_escape_without_a_filter_does_not_subscribe_again() -> None:
+    session = session_with_items(order(1))
+    async with events_pilot(session) as pilot:
         await wait_for_widget_text(pilot, "#messages", '{"order": 1}')
         n_opened = len(session.fake_events.opened)
         await pilot.press("escape")
@@ -93,9 +90,9 @@ async def test_escape_forgets_nothing_where_all_is_shown_already() -> None:
         assert len(session.fake_events.opened) == n_opened
 
 
-async def test_space_pauses_and_goes_on_without_loss() -> None:
-    session = saying(order(1))
-    async with events(session) as pilot:
+async def test_space_pauses_and_resumes_without_loss() -> None:
+    session = session_with_items(order(1))
+    async with events_pilot(session) as pilot:
         await wait_for_widget_text(pilot, "#messages", '{"order": 1}')
         await pilot.press("space")
         await wait_for_widget_text(pilot, "#summary", "‖ paused")
@@ -107,41 +104,41 @@ async def test_space_pauses_and_goes_on_without_loss() -> None:
         await wait_for_widget_text(pilot, "#summary", "29 messages", "● live")
 
 
-async def test_the_pace_of_a_bus_is_told() -> None:
-    session = saying()
-    async with events(session) as pilot:
+async def test_the_message_rate_is_shown() -> None:
+    session = session_with_items()
+    async with events_pilot(session) as pilot:
         session.fake_events.publish(*(order(n) for n in range(500)))
         await wait_for_widget_text(pilot, "#summary", "/s", "500 messages")
         await wait_for_widget_text(pilot, "#subjects", "/s", "500")
 
 
-async def test_words_filter_and_escape_shows_all_again() -> None:
-    session = saying(order(1), order(22), order(3, "bills"))
-    async with events(session) as pilot:
+async def test_a_filter_selects_messages_and_escape_shows_all() -> None:
+    session = session_with_items(order(1), order(22), order(3, "bills"))
+    async with events_pilot(session) as pilot:
         await wait_for_widget_text(pilot, "#messages", '{"order": 3}')
         await pilot.press("slash")
-        await typed(pilot, "ORDERS 22")
+        await type_text(pilot, "ORDERS 22")
         await wait_for_widget_text(pilot, "#summary", "contains orders 22")
         assert '{"order": 1}' not in widget_text(pilot, "#messages")
         await pilot.press("enter")
-        assert screen(pilot).query_one("#messages", Table).has_focus
+        assert events_screen(pilot).query_one("#messages", Table).has_focus
         await pilot.press("slash")
-        await typed(pilot, " none")
+        await type_text(pilot, " none")
         await wait_for_widget_text(pilot, "#nothing", "None of 3 messages contains")
         await pilot.press("enter", "escape")
         await wait_for_widget_text(pilot, "#messages", '{"order": 1}', '{"order": 3}')
 
 
-async def test_subjects_are_asked_for_by_pattern_and_escape_goes_back_to_all() -> None:
-    session = saying(order(1))
-    async with events(session) as pilot:
+async def test_subject_patterns_are_subscribed_and_escape_subscribes_all() -> None:
+    session = session_with_items(order(1))
+    async with events_pilot(session) as pilot:
         assert session.fake_events.opened[-1][0] == (">",)
         await pilot.press("s")
-        await typed(pilot, "bills.* orders.>", "enter")
+        await type_text(pilot, "bills.* orders.>", "enter")
         await wait_until(pilot, lambda: session.fake_events.opened[-1][0] == ("bills.*", "orders.>"))
         await wait_for_widget_text(pilot, "#summary", "bills.* orders.>")
         await pilot.press("s")
-        await typed(pilot, "no..pattern", "enter")
+        await type_text(pilot, "no..pattern", "enter")
         await wait_until(pilot, lambda: "is not a valid subject pattern" in toast_text(pilot))
         await pilot.press("s", "x", "escape")
         assert len(session.fake_events.opened) == 2
@@ -149,12 +146,12 @@ async def test_subjects_are_asked_for_by_pattern_and_escape_goes_back_to_all() -
         await wait_until(pilot, lambda: session.fake_events.opened[-1][0] == (">",))
 
 
-async def test_a_branch_of_the_tree_is_a_pattern() -> None:
-    session = saying(order(1), order(2, "orders.us"), order(3, "bills"), order(4, "a*.b>c"))
-    async with events(session) as pilot:
+async def test_enter_on_a_branch_of_the_tree_subscribes_its_pattern() -> None:
+    session = session_with_items(order(1), order(2, "orders.us"), order(3, "bills"), order(4, "a*.b>c"))
+    async with events_pilot(session) as pilot:
         await wait_for_widget_text(pilot, "#subjects", "▾ orders", "eu", "us", "bills")
         await pilot.press("t", "g", "j", "j", "j")
-        assert screen(pilot).query_one("#subjects", Table).key == "orders"
+        assert events_screen(pilot).query_one("#subjects", Table).key == "orders"
         await pilot.press("c")
         await wait_for_widget_text(pilot, "#subjects", "▹ orders (2)")
         await pilot.press("c", "enter")
@@ -163,15 +160,15 @@ async def test_a_branch_of_the_tree_is_a_pattern() -> None:
         await pilot.press("g", "j", "enter")
         await wait_until(pilot, lambda: "is not a valid subject pattern" in toast_text(pilot))
         await pilot.press("t")
-        assert screen(pilot).query_one("#messages", Table).has_focus
+        assert events_screen(pilot).query_one("#messages", Table).has_focus
 
 
-async def test_a_place_in_the_history_is_shown_first_and_read_on_as_one_goes() -> None:
-    session = saying(*(order(n) for n in range(1, 1_501)))
-    async with events(session) as pilot:
+async def test_a_jump_shows_history_that_is_read_on_while_scrolling() -> None:
+    session = session_with_items(*(order(n) for n in range(1, 1_501)))
+    async with events_pilot(session) as pilot:
         await wait_for_widget_text(pilot, "#summary", "1,500 messages")
         await pilot.press("J")
-        await typed(pilot, "12", "enter")
+        await type_text(pilot, "12", "enter")
         await wait_for_widget_text(pilot, "#summary", "◂ history", "500 messages")
         assert session.fake_events.opened[-1][1] == 12
         await wait_for_widget_text(pilot, "#payload", '"order": 1')
@@ -180,40 +177,40 @@ async def test_a_place_in_the_history_is_shown_first_and_read_on_as_one_goes() -
         for _ in range(16):
             await pilot.press("pagedown")
         await wait_for_widget_text(pilot, "#summary", "1,000 messages")
-        cursor = screen(pilot).panes.messages.cursor
+        cursor = events_screen(pilot).panes.messages.cursor
         await pilot.press("space")
         await wait_for_widget_text(pilot, "#summary", "‖ paused")
         await pilot.press("space")
         await wait_for_widget_text(pilot, "#summary", "◂ history", "1,000 messages")
-        assert screen(pilot).panes.messages.cursor == cursor
+        assert events_screen(pilot).panes.messages.cursor == cursor
         await pilot.press("G")
         await wait_for_widget_text(pilot, "#summary", "● live", "1,500 messages")
         await wait_for_widget_text(pilot, "#payload", '"order": 1500')
 
 
-async def test_a_time_is_a_place_too_and_nonsense_is_none() -> None:
-    session = saying(order(1))
-    async with events(session) as pilot:
+async def test_a_jump_accepts_a_time_and_rejects_other_text() -> None:
+    session = session_with_items(order(1))
+    async with events_pilot(session) as pilot:
         await pilot.press("J")
-        await typed(pilot, "10m", "enter")
+        await type_text(pilot, "10m", "enter")
         await wait_for_widget_text(pilot, "#summary", "◂ history")
         since = session.fake_events.opened[-1][1]
         assert isinstance(since, timedelta) and timedelta(minutes=10) <= since < timedelta(minutes=11)
         await pilot.press("J")
-        await typed(pilot, "never", "enter")
+        await type_text(pilot, "never", "enter")
         await wait_until(pilot, lambda: "not a sequence or a time" in toast_text(pilot))
         assert len(session.fake_events.opened) == 2
 
 
-async def test_all_of_an_episode_from_one_of_its_messages() -> None:
-    about = RawMessage(EPISODE_COMPLETED, {}, encode(completed(1, episode_id=ULID)), "S", 1, START)
-    session = saying(order(1), about)
-    async with events(session) as pilot:
+async def test_all_messages_of_the_episode_of_a_message() -> None:
+    episode_message = RawMessage(EPISODE_COMPLETED, {}, encode(completed(1, episode_id=ULID)), "S", 1, START)
+    session = session_with_items(order(1), episode_message)
+    async with events_pilot(session) as pilot:
         await wait_for_widget_text(pilot, "#messages", "Wordle success")
         await pilot.press("slash")
-        await typed(pilot, "completed", "enter", "a")
+        await type_text(pilot, "completed", "enter", "a")
         await wait_for_widget_text(pilot, "#summary", f"episode {ULID}", "● live")
-        assert "holds" not in widget_text(pilot, "#summary")
+        assert "contains" not in widget_text(pilot, "#summary")
         await wait_for_widget_text(pilot, "#messages", "Wordle success")
         assert "order" not in widget_text(pilot, "#messages")
         since = session.fake_events.opened[-1][1]
@@ -225,9 +222,9 @@ async def test_all_of_an_episode_from_one_of_its_messages() -> None:
         await wait_until(pilot, lambda: "names no episode" in toast_text(pilot))
 
 
-async def test_all_of_an_episode_from_its_screen() -> None:
-    about = RawMessage("x", {}, b'{"episode_id":"%s"}' % episode_id(1).encode(), "S", 1, START)
-    session = saying(order(1), about)
+async def test_all_messages_of_an_episode_from_its_screen() -> None:
+    episode_message = RawMessage("x", {}, b'{"episode_id":"%s"}' % episode_id(1).encode(), "S", 1, START)
+    session = session_with_items(order(1), episode_message)
     async with console_pilot(session) as pilot:
         pilot.app.push_screen(EpisodeScreen(session, episode_id(1)))
         await wait_for_widget_text(pilot, "#heading", "Wordle")
@@ -237,7 +234,7 @@ async def test_all_of_an_episode_from_its_screen() -> None:
         assert "order" not in widget_text(pilot, "#messages")
 
 
-async def test_all_of_the_watched_episode_from_the_live_screen() -> None:
+async def test_all_messages_of_the_watched_episode_from_the_live_screen() -> None:
     session = busy_session()
     session.fake_events.initial = [
         order(1),
@@ -251,16 +248,16 @@ async def test_all_of_the_watched_episode_from_the_live_screen() -> None:
         assert "order" not in widget_text(pilot, "#messages")
 
 
-async def test_without_an_episode_there_is_none_to_look_for() -> None:
+async def test_key_a_without_an_episode_says_so() -> None:
     async with console_pilot(empty_session()) as pilot:
         await wait_for_text(pilot, "Nothing is running yet")
         await pilot.press("a")
         await wait_until(pilot, lambda: "no episode selected" in toast_text(pilot))
 
 
-async def test_the_views_of_a_message_and_copies() -> None:
-    session = saying(RawMessage("s", {"shop": "7"}, b'{"a":"\x1b[2J"}', "S", 4, START))
-    async with events(session) as pilot:
+async def test_a_message_is_shown_in_four_views_and_copied() -> None:
+    session = session_with_items(RawMessage("s", {"shop": "7"}, b'{"a":"\x1b[2J"}', "S", 4, START))
+    async with events_pilot(session) as pilot:
         await wait_for_widget_text(pilot, "#payload", "␛[2J")
         for text in ('{"a":"␛[2J"}', "7b 22 61 22", "shop: 7"):
             await pilot.press("v")
@@ -272,40 +269,41 @@ async def test_the_views_of_a_message_and_copies() -> None:
         await wait_until(pilot, lambda: pilot.app.clipboard == '{"a":"\x1b[2J"}')
         await pilot.click("#tabs", offset=(3, 0))
         await pilot.press("enter")
-        assert screen(pilot).query_one("#payload", TextView).has_focus
+        assert events_screen(pilot).query_one("#payload", TextView).has_focus
         await pilot.press("X")
         await wait_until(pilot, lambda: isinstance(pilot.app.screen, HexDumpDialog))
 
 
-async def test_there_may_be_nothing_to_copy() -> None:
-    async with events(saying()) as pilot:
+async def test_copying_without_a_message_says_so() -> None:
+    async with events_pilot(session_with_items()) as pilot:
         await wait_for_widget_text(pilot, "#nothing", "No messages yet on >")
         await pilot.press("y")
         await wait_until(pilot, lambda: "nothing to copy" in toast_text(pilot))
 
 
 @pytest.mark.parametrize(
-    ("keys", "part"), [((), "#messages"), (("tab",), "#payload"), (("t",), "#subjects"), (("shift+tab",), "#subjects")]
+    ("keys", "selector"),
+    [((), "#messages"), (("tab",), "#payload"), (("t",), "#subjects"), (("shift+tab",), "#subjects")],
 )
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)])
-async def test_each_part_can_be_alone(keys: tuple[str, ...], part: str, size: tuple[int, int]) -> None:
+async def test_each_pane_is_zoomed_and_restored(keys: tuple[str, ...], selector: str, size: tuple[int, int]) -> None:
     if size[0] < 110 and keys == ("shift+tab",):
         keys = ("t",)
-    async with events(saying(order(1)), size) as pilot:
+    async with events_pilot(session_with_items(order(1)), size) as pilot:
         await wait_for_widget_text(pilot, "#messages", "orders")
         await pilot.press(*keys, "z")
-        await wait_until(pilot, lambda: screen(pilot).query_one(part).size.width > size[0] - 4)
-        others = {"#messages", "#payload", "#subjects"} - {part}
-        assert not any(screen(pilot).query_one(other).size for other in others)
+        await wait_until(pilot, lambda: events_screen(pilot).query_one(selector).size.width > size[0] - 4)
+        others = {"#messages", "#payload", "#subjects"} - {selector}
+        assert not any(events_screen(pilot).query_one(other).size for other in others)
         await pilot.press("z")
-        await wait_until(pilot, lambda: bool(screen(pilot).query_one("#messages").size))
+        await wait_until(pilot, lambda: bool(events_screen(pilot).query_one("#messages").size))
 
 
-async def test_another_screen_leaves_the_bus_unread_and_comes_back_to_it() -> None:
-    session = saying(order(1))
-    async with events(session) as pilot:
+async def test_reading_is_suspended_on_another_screen_and_resumes_without_loss() -> None:
+    session = session_with_items(order(1))
+    async with events_pilot(session) as pilot:
         await wait_for_widget_text(pilot, "#messages", '{"order": 1}')
-        reader = screen(pilot).reader
+        reader = events_screen(pilot).reader
         await pilot.press("1")
         await wait_until(pilot, lambda: reader.suspended)
         session.fake_events.publish(order(2), order(3))
@@ -315,14 +313,14 @@ async def test_another_screen_leaves_the_bus_unread_and_comes_back_to_it() -> No
         assert len(session.fake_events.opened) == 1
 
 
-async def test_files_have_no_bus() -> None:
+async def test_a_files_session_has_no_events_screen() -> None:
     session = files_session()
     async with console_pilot(session) as pilot:
         await wait_for_widget_text(pilot, "#summary", "3 episodes")
         await pilot.press("3")
         await wait_until(pilot, lambda: "files have no bus" in toast_text(pilot))
-        known = {each.command.id for each in available_commands(pilot.app, without=hidden_commands(session))}
-        assert "app.episodes" in known and "app.events" not in known
+        available = {each.command.id for each in available_commands(pilot.app, without=hidden_commands(session))}
+        assert "app.episodes" in available and "app.events" not in available
         assert "Events" not in widget_text(pilot, "KeyBar")
         await pilot.press("enter")
         await wait_for_widget_text(pilot, "#heading", "Wordle")
@@ -332,17 +330,17 @@ async def test_files_have_no_bus() -> None:
         )
 
 
-async def test_help_knows_every_command_of_the_screen() -> None:
-    async with events(saying()) as pilot:
-        known = {each.command.id for each in available_commands(pilot.app)}
-        assert known >= {command.id for command in COMMANDS if command.scope == "events"}
+async def test_all_commands_of_the_screen_are_available() -> None:
+    async with events_pilot(session_with_items()) as pilot:
+        available = {each.command.id for each in available_commands(pilot.app)}
+        assert available >= {command.id for command in COMMANDS if command.scope == "events"}
 
 
-async def test_what_is_typed_or_said_is_never_markup() -> None:
-    session = saying(RawMessage(HOSTILE.replace("\ud800", ""), {}, HOSTILE.encode("utf-8", "replace")))
-    async with events(session) as pilot:
+async def test_typed_and_received_text_is_never_markup() -> None:
+    session = session_with_items(RawMessage(HOSTILE.replace("\ud800", ""), {}, HOSTILE.encode("utf-8", "replace")))
+    async with events_pilot(session) as pilot:
         await wait_for_widget_text(pilot, "#messages", "⚠")
         await pilot.press("J")
-        await typed(pilot, "[/]", "enter")
+        await type_text(pilot, "[/]", "enter")
         await wait_until(pilot, lambda: "not a sequence" in toast_text(pilot))
         assert isinstance(pilot.app, Console)

@@ -17,7 +17,7 @@ from agentgym_tui.sessions.event_source import MAX_WAITING, BusEventSource, Even
 from agentgym_tui.sessions.node_launcher import LaunchOptions
 from runner.bus.connection import BusAddress, NatsConnection
 from runner.subscribe.buffer import RawMessage
-from tests.support.console.pilot import wait_for_widget_text, wait_until, widget_text
+from tests.support.console.pilot import type_text, wait_for_widget_text, wait_until, widget_text
 from tests.support.nats_server import Bus, NatsAccount, NatsServer
 from tests.support.publishing import nats_client
 from tests.support.subscriptions import add_stream, retry_until_success
@@ -42,10 +42,6 @@ async def publish_orders(client: Client, *numbers: int) -> None:
         await js.publish(f"orders.{('eu', 'us')[n % 2]}", b'{"order": %d}' % n)
 
 
-async def enter_text(pilot: Pilot[None], text: str) -> None:
-    await pilot.press(*text, "enter")
-
-
 async def test_foreign_messages_live_paused_and_from_history(bus: NatsAccount, tmp_path: Path) -> None:
     async with nats_client(bus) as client:
         await add_stream(client, "ORDERS", subjects=["orders.*"])
@@ -66,11 +62,11 @@ async def test_foreign_messages_live_paused_and_from_history(bus: NatsAccount, t
             await wait_for_widget_text(pilot, "#messages", '{"order": 39}', '{"order": 30}')
             await wait_for_widget_text(pilot, "#summary", "41 messages", "0 in gaps", "0 skipped")
             await pilot.press("s")
-            await enter_text(pilot, "orders.us")
+            await type_text(pilot, "orders.us", "enter")
             await wait_for_widget_text(pilot, "#messages", '{"order": 1}', '{"order": 3}')
             assert '{"order": 2}' not in widget_text(pilot, "#messages")
             await pilot.press("escape", "J")
-            await enter_text(pilot, "12")
+            await type_text(pilot, "12", "enter")
             await wait_for_widget_text(pilot, "#summary", "◂ history", "from #12")
             await wait_for_widget_text(pilot, "#payload", '"order": 12')
             assert '{"order": 11}' not in widget_text(pilot, "#messages")
@@ -86,11 +82,11 @@ async def test_a_jump_merges_all_streams_into_one_history(bus: NatsAccount, tmp_
         await js.publish("mixed.new", b'{"n": 60}')
         async with events_pilot(bus, tmp_path) as pilot:
             await pilot.press("s")
-            await enter_text(pilot, "mixed.>")
+            await type_text(pilot, "mixed.>", "enter")
             await wait_for_widget_text(pilot, "#payload", '"n": 60')
             for start in ("all", "1", "10m"):
                 await pilot.press("J")
-                await enter_text(pilot, start)
+                await type_text(pilot, start, "enter")
                 await wait_for_widget_text(pilot, "#summary", "◂ history")
                 await wait_for_widget_text(pilot, "#payload", '"n": 0')
                 await wait_for_widget_text(pilot, "#messages", '{"n": 1,')
@@ -105,7 +101,7 @@ async def test_all_messages_of_an_episode_are_shown(bus: NatsAccount, tmp_path: 
             await js.publish("foreign.steps", b'{"episode_id": "e%d", "step": %d}' % (n % 2, n))
         async with events_pilot(bus, tmp_path) as pilot:
             await pilot.press("s")
-            await enter_text(pilot, "foreign.>")
+            await type_text(pilot, "foreign.>", "enter")
             await wait_for_widget_text(pilot, "#payload", '"step": 5')
             await pilot.press("a")
             await wait_for_widget_text(pilot, "#summary", "episode e1")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import pytest
@@ -41,79 +40,74 @@ from tests.support.console.samples import (
 )
 
 SIZES = [(80, 24), (120, 40), (200, 50)]
-ULID = re.compile(r"[0-9A-HJKMNP-TV-Z]{26}")
 
 
-def view(pilot: Pilot[Any], name: str) -> LineList:
+def list_view(pilot: Pilot[Any], name: str) -> LineList:
     return pilot.app.screen.query_one(f"#{name}", LineList)
 
 
-def row(pilot: Pilot[Any], text: str) -> str:
-    return next((line for line in screen_text(pilot.app).splitlines() if text in line), "")
+# The watched episode.
 
 
-# What is watched.
-
-
-def test_the_newest_running_episode_is_watched_until_it_is_over() -> None:
-    store, watch = empty_store(), EpisodePicker()
-    assert watch.select_episode(store, following=True) is None
+def test_the_newest_running_episode_is_watched_until_it_ends() -> None:
+    store, picker = empty_store(), EpisodePicker()
+    assert picker.select_episode(store, following=True) is None
     store.apply_events([live(started(0), timestep(0, 0))])
-    picked = watch.select_episode(store, following=True)
+    picked = picker.select_episode(store, following=True)
     assert picked is not None
     store.apply_events([live(started(1))])
-    assert watch.select_episode(store, following=True) is picked
+    assert picker.select_episode(store, following=True) is picked
     store.apply_events([live(ended(0, 2))])
-    assert watch.select_episode(store, following=False) is picked
-    picked = watch.select_episode(store, following=True)
+    assert picker.select_episode(store, following=False) is picked
+    picked = picker.select_episode(store, following=True)
     assert picked is not None
     assert picked.episode_id == episode_id(1)
     store.apply_events([live(ended(1, 1))])
-    assert watch.select_episode(store, following=True) is picked
+    assert picker.select_episode(store, following=True) is picked
 
 
-def test_what_was_started_from_here_is_watched_as_soon_as_it_begins() -> None:
-    store, watch = empty_store(), EpisodePicker()
+def test_a_batch_started_here_is_watched_as_soon_as_it_runs() -> None:
+    store, picker = empty_store(), EpisodePicker()
     store.apply_events([live(started(0))])
-    watch.select_episode(store, following=True)
-    watch.watch_batch(batch_id(7))
-    assert watch.select_episode(store, following=False) is store.episodes[episode_id(0)]
+    picker.select_episode(store, following=True)
+    picker.watch_batch(batch_id(7))
+    assert picker.select_episode(store, following=False) is store.episodes[episode_id(0)]
     store.apply_events([live(started(1, batch_id="other", battery_id=batch_id(7)))])
-    assert watch.select_episode(store, following=False) is store.episodes[episode_id(1)]
+    assert picker.select_episode(store, following=False) is store.episodes[episode_id(1)]
 
 
-def test_running_episodes_are_gone_through_in_a_circle() -> None:
-    store, watch = empty_store(), EpisodePicker()
-    assert watch.select_neighbor(store, 1) is None
+def test_neighbors_cycle_through_the_running_episodes() -> None:
+    store, picker = empty_store(), EpisodePicker()
+    assert picker.select_neighbor(store, 1) is None
     store.apply_events([live(started(0))])
-    watch.select_episode(store, following=True)
-    assert watch.select_neighbor(store, 1) is None
+    picker.select_episode(store, following=True)
+    assert picker.select_neighbor(store, 1) is None
     store.apply_events([live(started(1), started(2))])
-    seen = [watch.select_neighbor(store, by) for by in (1, 1, 1, -1)]
-    assert [episode.episode_id for episode in seen if episode] == [episode_id(n) for n in (1, 2, 0, 2)]
+    neighbors = [picker.select_neighbor(store, by) for by in (1, 1, 1, -1)]
+    assert [episode.episode_id for episode in neighbors if episode] == [episode_id(n) for n in (1, 2, 0, 2)]
 
 
-def test_the_same_batch_comes_first_and_lost_episodes_last() -> None:
-    store, watch = empty_store(), EpisodePicker()
+def test_episodes_of_the_same_batch_are_preferred_and_lost_ones_avoided() -> None:
+    store, picker = empty_store(), EpisodePicker()
     store.apply_events([live(*episode_items(0), started(1), started(2, batch_id=batch_id(9)))])
-    watch.episode_id = episode_id(0)
-    picked = watch.select_episode(store, following=True)
+    picker.episode_id = episode_id(0)
+    picked = picker.select_episode(store, following=True)
     assert picked is store.episodes[episode_id(1)]
-    assert watch.select_episode(store, following=False) is picked
+    assert picker.select_episode(store, following=False) is picked
     for episode in store.episodes.values():
         episode.node_lost = episode.running
-    assert watch.select_episode(store, following=True) is picked
+    assert picker.select_episode(store, following=True) is picked
 
 
-def test_the_last_episode_of_a_batch_is_shown_when_it_is_over() -> None:
-    store, watch = empty_store(), EpisodePicker()
+def test_the_last_episode_of_an_ended_batch_is_watched() -> None:
+    store, picker = empty_store(), EpisodePicker()
     store.apply_events([live(*episode_items(0), *episode_items(1), *episode_items(2))])
-    watch.episode_id = episode_id(0)  # others ended between two looks
-    assert watch.select_episode(store, following=False) is store.episodes[episode_id(0)]
-    assert watch.select_episode(store, following=True) is store.episodes[episode_id(2)]
+    picker.episode_id = episode_id(0)  # the others ended between two selections
+    assert picker.select_episode(store, following=False) is store.episodes[episode_id(0)]
+    assert picker.select_episode(store, following=True) is store.episodes[episode_id(2)]
 
 
-# What is shown.
+# The panes.
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
@@ -128,7 +122,7 @@ async def test_the_running_episode_is_followed(size: tuple[int, int]) -> None:
         assert "not following" not in screen_text(pilot.app)
 
 
-async def test_scrolling_up_ends_following_and_says_so() -> None:
+async def test_moving_up_ends_following() -> None:
     session = busy_session()
     async with Console(session).run_test(size=(120, 40)) as pilot:
         await wait_for_text(pilot, "task 3", "following")
@@ -142,7 +136,7 @@ async def test_scrolling_up_ends_following_and_says_so() -> None:
         assert "not following" not in screen_text(pilot.app)
 
 
-async def test_who_reads_the_transcript_does_not_get_the_next_step() -> None:
+async def test_scrolling_in_the_transcript_ends_following() -> None:
     session = busy_session()
     long = "\n".join(f"line {n}" for n in range(100))
     session.store.apply_events([live(timestep(3, 2, seq=4, observation=[{"role": "user", "content": long}]))])
@@ -157,13 +151,13 @@ async def test_who_reads_the_transcript_does_not_get_the_next_step() -> None:
         await wait_for_text(pilot, "Transcript · step 3")
 
 
-async def test_an_empty_console_names_three_keys_and_what_is_missing() -> None:
+async def test_an_empty_console_shows_first_keys_and_missing_environments() -> None:
     for size in SIZES:
         async with Console(empty_session()).run_test(size=size) as pilot:
             await wait_for_text(pilot, "Nothing is running yet", "choose what to run and how", "not installed", "→ ")
 
 
-async def test_the_first_episode_takes_the_place_of_the_welcome() -> None:
+async def test_the_first_episode_replaces_the_welcome() -> None:
     session = empty_session()
     async with Console(session).run_test(size=(80, 24)) as pilot:
         await wait_for_text(pilot, "Welcome")
@@ -174,7 +168,7 @@ async def test_the_first_episode_takes_the_place_of_the_welcome() -> None:
         assert "Welcome" not in screen_text(pilot.app)
 
 
-async def test_the_focus_moves_on_when_its_pane_goes() -> None:
+async def test_the_focus_moves_when_its_pane_disappears() -> None:
     session = empty_session()
     async with Console(session).run_test(size=(120, 40)) as pilot:
         await wait_for_text(pilot, "▌Environments", "Welcome")
@@ -184,12 +178,12 @@ async def test_the_focus_moves_on_when_its_pane_goes() -> None:
         await wait_for_text(pilot, "▌Wordle task 0")
 
 
-async def test_a_lost_node_is_said() -> None:
+async def test_a_lost_node_is_shown() -> None:
     async with Console(error_session()).run_test(size=(120, 40)) as pilot:
         await wait_for_text(pilot, "✗ disconnected", "connection refused", "✗ node lost")
 
 
-async def test_notices_are_told_when_no_batch_runs() -> None:
+async def test_notices_are_shown_when_no_batch_runs() -> None:
     session = empty_session()
     async with Console(session).run_test(size=(80, 24)) as pilot:
         await wait_for_text(pilot, "Welcome")
@@ -197,21 +191,21 @@ async def test_notices_are_told_when_no_batch_runs() -> None:
         await wait_for_text(pilot, "a stream was deleted (3)")
 
 
-async def test_the_cause_of_the_selected_environment_is_in_the_title() -> None:
+async def test_the_title_shows_the_cause_of_the_selected_environment() -> None:
     async with Console(busy_session()).run_test(size=(120, 40)) as pilot:
         await wait_for_text(pilot, "field-runner-4090")
         await pilot.press("G")
         await wait_for_text(pilot, "WebShop: not installed")
 
 
-async def test_rewards_are_those_of_the_watched_or_the_selected_environment() -> None:
+async def test_the_rewards_belong_to_the_watched_or_selected_environment() -> None:
     async with Console(busy_session()).run_test(size=(120, 40)) as pilot:
         await wait_for_text(pilot, "Rewards · Wordle", "success 67% of last 3")
         await pilot.press("j")
         await wait_for_text(pilot, "Rewards · TextCraft", "no scored episodes yet")
 
 
-async def test_nothing_is_drawn_again_when_nothing_changed() -> None:
+async def test_unchanged_panes_are_not_redrawn() -> None:
     session = busy_session()
     async with Console(session).run_test(size=(120, 40)) as pilot:
         await wait_for_text(pilot, "task 3")
@@ -219,20 +213,18 @@ async def test_nothing_is_drawn_again_when_nothing_changed() -> None:
         assert isinstance(screen, LiveScreen)
         sources: list[object] = []
 
-        def same_again() -> bool:
+        def keeps_sources() -> bool:
             before = list(sources)
             screen.draw(session.store)
             sources[:] = (
-                view(pilot, name).source for name in ("environments", "steps", "transcript", "trace", "rewards")
+                list_view(pilot, name).source for name in ("environments", "steps", "transcript", "trace", "rewards")
             )
             return len(before) == len(sources) and all(a is b for a, b in zip(before, sources, strict=True))
 
-        await wait_until(
-            pilot, same_again, "a look that draws nothing"
-        )  # the cursor may still be on its way to the tail
+        await wait_until(pilot, keeps_sources, "a redraw that changes nothing")  # the cursor may still move to the end
 
 
-async def test_what_a_file_fills_in_is_shown() -> None:
+async def test_changed_steps_are_redrawn() -> None:
     session = busy_session()
     async with Console(session).run_test(size=(120, 40)) as pilot:
         await wait_for_text(pilot, "task 3")
@@ -242,16 +234,16 @@ async def test_what_a_file_fills_in_is_shown() -> None:
         await wait_for_text(pilot, "another")
 
 
-# Keys of the panes.
+# Keys.
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
-async def test_views_and_zoom(size: tuple[int, int]) -> None:
+async def test_views_are_switched_and_zoomed(size: tuple[int, int]) -> None:
     async with Console(busy_session()).run_test(size=size) as pilot:
         await wait_for_text(pilot, "Transcript")
         for name, title in (("trace", "Trace"), ("rewards", "Rewards"), ("transcript", "Transcript")):
             await pilot.press("v")
-            await wait_until(pilot, lambda name=name: view(pilot, name).has_focus, name)  # type: ignore[misc]
+            await wait_until(pilot, lambda name=name: list_view(pilot, name).has_focus, name)  # type: ignore[misc]
             await wait_for_text(pilot, title)
             await pilot.press("z")
             await wait_for_no_text(pilot, "Environments")
@@ -263,20 +255,20 @@ async def test_views_and_zoom(size: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize("name", ["transcript", "trace", "rewards"])
-async def test_the_pane_that_is_looked_at_stays_when_the_terminal_becomes_small(name: str) -> None:
+async def test_the_focused_pane_stays_visible_when_the_terminal_shrinks(name: str) -> None:
     async with Console(busy_session()).run_test(size=(200, 50)) as pilot:
         await wait_for_text(pilot, "Transcript")
-        view(pilot, name).focus()
-        await wait_until(pilot, lambda: view(pilot, name).has_focus, "the pane has the keys")
+        list_view(pilot, name).focus()
+        await wait_until(pilot, lambda: list_view(pilot, name).has_focus, "the focus")
         await pilot.resize_terminal(80, 24)
-        await wait_until(pilot, lambda: "-narrow" in pilot.app.screen.classes, "the screen is small")
+        await wait_until(pilot, lambda: "-narrow" in pilot.app.screen.classes, "the narrow layout")
         await pilot.pause()
-        assert view(pilot, name).has_focus
-        await wait_until(pilot, lambda: view(pilot, name).region.height > 0, "the pane is there")
+        assert list_view(pilot, name).has_focus
+        await wait_until(pilot, lambda: list_view(pilot, name).region.height > 0, "the pane")
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
-async def test_zoom_of_an_empty_console(size: tuple[int, int]) -> None:
+async def test_zoom_in_an_empty_console(size: tuple[int, int]) -> None:
     async with Console(empty_session()).run_test(size=size) as pilot:
         await wait_for_text(pilot, "▌Environments", "Welcome")
         await pilot.press("z")
@@ -288,7 +280,7 @@ async def test_zoom_of_an_empty_console(size: tuple[int, int]) -> None:
         await wait_for_text(pilot, "▌Welcome")
 
 
-async def test_every_pane_can_be_reached_and_shows_it() -> None:
+async def test_tab_focuses_every_pane() -> None:
     async with Console(busy_session()).run_test(size=(120, 40)) as pilot:
         await wait_for_text(pilot, "▌Environments", "task 3")
         for title in ("▌Wordle", "▌Trace", "▌Transcript", "▌Rewards", "▌Environments"):
@@ -296,7 +288,7 @@ async def test_every_pane_can_be_reached_and_shows_it() -> None:
             await wait_for_text(pilot, title)
 
 
-async def test_next_and_previous_run() -> None:
+async def test_brackets_switch_between_running_episodes() -> None:
     session = busy_session()
     async with Console(session).run_test(size=(120, 40), notifications=True) as pilot:
         await wait_for_text(pilot, "task 3")
@@ -322,14 +314,14 @@ async def test_enter_and_double_click_open_the_watched_episode() -> None:
         await wait_until(pilot, lambda: isinstance(pilot.app.screen, EpisodeScreen), "the episode")
 
 
-async def test_enter_on_an_environment_opens_the_form_for_it() -> None:
+async def test_enter_on_an_environment_opens_the_run_form_for_it() -> None:
     async with Console(busy_session()).run_test(size=(120, 40)) as pilot:
         await wait_for_text(pilot, "task 3")
         await pilot.press("j", "enter")
         await wait_for_text(pilot, "╭─ Run", "[x] TextCraft")
 
 
-async def test_nothing_to_open() -> None:
+async def test_opening_without_an_episode_says_so() -> None:
     async with Console(empty_session()).run_test(size=(120, 40), notifications=True) as pilot:
         await wait_for_text(pilot, "Welcome")
         screen = pilot.app.screen
@@ -340,7 +332,7 @@ async def test_nothing_to_open() -> None:
 # Hostile text.
 
 
-async def test_x_shows_the_bytes_of_a_hostile_step_and_environment() -> None:
+async def test_shift_x_shows_the_bytes_of_a_hostile_step_and_environment() -> None:
     store = busy_store()
     store.apply_events(
         [live(started(9, env="E\u202e"), timestep(9, 0, action=type(timestep().action)("go \x1b[2J", [])))]
@@ -356,7 +348,7 @@ async def test_x_shows_the_bytes_of_a_hostile_step_and_environment() -> None:
         await wait_for_text(pilot, "67 6f 20 1b 5b 32 4a")
 
 
-async def test_a_hostile_episode_is_shown_in_every_pane() -> None:
+async def test_a_hostile_episode_is_shown_safe_in_every_pane() -> None:
     store = empty_store()
     store.merge_episode(hostile_episode())
     async with Console(FakeSession(store)).run_test(size=(200, 50)) as pilot:

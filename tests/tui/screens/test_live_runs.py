@@ -37,17 +37,16 @@ from tests.support.console.samples import (
     token,
 )
 
-SIZES = [(80, 24), (120, 40), (200, 50)]
 ULID = re.compile(r"[0-9A-HJKMNP-TV-Z]{26}")
 
 
-def with_models() -> FakeSession:
+def session_with_model_agent() -> FakeSession:
     session = empty_session()
     session.store.agents = ["oracle", "react"]
     return session
 
 
-async def test_without_a_model_r_says_why_and_offers_the_oracle_by_name() -> None:
+async def test_r_without_a_model_opens_the_form_and_offers_the_oracle() -> None:
     session = empty_session()
     async with Console(session).run_test(size=(80, 24), notifications=True) as pilot:
         await wait_for_text(pilot, "Welcome")
@@ -62,11 +61,11 @@ async def test_without_a_model_r_says_why_and_offers_the_oracle_by_name() -> Non
         )
         await wait_for_no_text(pilot, "╭─ Run")
         await pilot.press("r")
-        await wait_until(pilot, lambda: len(session.fake_control.started) == 2, "who was chosen plays on")
+        await wait_until(pilot, lambda: len(session.fake_control.started) == 2, "a second run with the chosen agent")
 
 
-async def test_r_plays_the_selected_environment() -> None:
-    session = with_models()
+async def test_r_runs_the_selected_environment() -> None:
+    session = session_with_model_agent()
     async with Console(session).run_test(size=(80, 24), notifications=True) as pilot:
         await wait_for_text(pilot, "Welcome")
         await pilot.press("j", "r")
@@ -78,15 +77,15 @@ async def test_r_plays_the_selected_environment() -> None:
         await wait_for_text(pilot, "TextCraft task 1")
 
 
-async def test_r_says_when_there_is_nothing_to_play() -> None:
+async def test_r_without_environments_says_so() -> None:
     async with Console(FakeSession(RunStore())).run_test(size=(80, 24), notifications=True) as pilot:
         await wait_for_text(pilot, "Welcome")
         await pilot.press("r")
         await wait_for_text(pilot, "environments not loaded yet")
 
 
-async def test_full_stop_repeats_the_last_run_under_a_new_id() -> None:
-    session = with_models()
+async def test_full_stop_repeats_the_last_run_with_a_new_batch_id() -> None:
+    session = session_with_model_agent()
     async with Console(session).run_test(size=(80, 24), notifications=True) as pilot:
         await wait_for_text(pilot, "Welcome")
         await pilot.press("full_stop")
@@ -98,7 +97,7 @@ async def test_full_stop_repeats_the_last_run_under_a_new_id() -> None:
         assert first.batch_id != second.batch_id
 
 
-async def test_b_plays_a_tier() -> None:
+async def test_b_runs_a_battery() -> None:
     session = empty_session()
     session.store.apply_events([live(env_health("WebShop"), env_health("SQLGym", "wrong"))])
     async with Console(session).run_test(size=(80, 24), notifications=True) as pilot:
@@ -119,8 +118,10 @@ async def test_b_plays_a_tier() -> None:
         assert len(session.fake_control.started) == 1
 
 
-def test_tiers_are_those_of_the_profile() -> None:
-    assert [(name, len(envs), [env.name for env in left]) for name, envs, left in list_batteries(empty_store())] == [
+def test_batteries_are_the_tiers_of_the_profile() -> None:
+    assert [
+        (name, len(envs), [env.name for env in excluded]) for name, envs, excluded in list_batteries(empty_store())
+    ] == [
         ("lightweight", 4, []),
         ("moderate", 0, ["ALFWorld", "SQLGym", "WebShop"]),
         ("everything", 4, ["ALFWorld", "SQLGym", "WebShop"]),
@@ -130,7 +131,7 @@ def test_tiers_are_those_of_the_profile() -> None:
     assert list_batteries(store) == []
 
 
-async def test_space_pauses_and_goes_on() -> None:
+async def test_space_pauses_and_resumes() -> None:
     session = busy_session()
     async with Console(session).run_test(size=(80, 24), notifications=True) as pilot:
         await wait_for_text(pilot, "task 3")
@@ -140,7 +141,7 @@ async def test_space_pauses_and_goes_on() -> None:
         await pilot.press("space")
         await wait_for_text(pilot, "Wordle resumed")
         await pilot.press("s")
-        await wait_until(pilot, lambda: len(session.fake_control.commands) == 3, "three orders")
+        await wait_until(pilot, lambda: len(session.fake_control.commands) == 3, "three commands")
     assert session.fake_control.commands == [
         ("pause", batch_id(0), None),
         ("resume", batch_id(0), None),
@@ -158,7 +159,7 @@ async def test_space_pauses_between_two_episodes() -> None:
     assert session.fake_control.commands == [("pause", batch_id(0), None)]
 
 
-async def test_x_cancels_the_batch_that_runs() -> None:
+async def test_x_cancels_the_running_batch() -> None:
     session = busy_session()
     async with Console(session).run_test(size=(80, 24), notifications=True) as pilot:
         await wait_for_text(pilot, "task 3")
@@ -170,7 +171,7 @@ async def test_x_cancels_the_batch_that_runs() -> None:
 @pytest.mark.parametrize(
     ("key", "cancelled"), [("x", batch_id(0)), ("b", "battery"), ("escape", None), ("enter", None), ("q", None)]
 )
-async def test_x_asks_how_much_of_a_battery(key: str, cancelled: str | None) -> None:
+async def test_x_in_a_battery_opens_a_dialog(key: str, cancelled: str | None) -> None:
     store = busy_store()
     battery = [batch_state(0, battery_id="battery"), batch_state(1, "queued", battery_id="battery", env="Maze")]
     store.apply_list(node_list(*battery))
@@ -186,7 +187,7 @@ async def test_x_asks_how_much_of_a_battery(key: str, cancelled: str | None) -> 
     assert session.fake_control.commands == ([("cancel", cancelled, None)] if cancelled else [])
 
 
-async def test_orders_without_anything_that_runs() -> None:
+async def test_commands_without_a_running_batch_say_so() -> None:
     session = empty_session()
     async with Console(session).run_test(size=(80, 24), notifications=True) as pilot:
         await wait_for_text(pilot, "Welcome")
@@ -194,38 +195,40 @@ async def test_orders_without_anything_that_runs() -> None:
         await wait_for_text(pilot, "no batch is running")
         await pilot.press("s", "s")
         await wait_for_text(pilot, "no running episode selected")
-        assert "no batch is running" not in screen_text(pilot.app)  # one text at a time: they cover what is below
+        assert "no batch is running" not in screen_text(pilot.app)  # one toast at a time
         assert screen_text(pilot.app).count("no running episode selected") == 1
     assert session.fake_control.commands == []
 
 
 @pytest.mark.parametrize("session", [bus_session, files_session])
-async def test_who_only_looks_is_offered_no_orders_and_told_why(session: Callable[[], FakeSession]) -> None:
-    looking = session()
-    async with Console(looking).run_test(size=(120, 40), notifications=True) as pilot:
+async def test_a_read_only_session_rejects_run_commands_with_the_reason(session: Callable[[], FakeSession]) -> None:
+    read_only = session()
+    async with Console(read_only).run_test(size=(120, 40), notifications=True) as pilot:
         await pilot.press("1")
         await wait_for_text(pilot, "Environments", "? Help")
         assert "Battery" not in screen_text(pilot.app)
         for key in ("r", "R", "b", "full_stop", "x", "space", "s"):
             pilot.app.clear_notifications()
             await pilot.press(key)
-            await wait_for_text(pilot, looking.read_only[:30])
+            await wait_for_text(pilot, read_only.read_only[:30])
         await pilot.press("question_mark")
         await wait_for_text(pilot, "╭─ Help")
         assert "play the selected environment" not in screen_text(pilot.app)
-    assert looking.fake_control.started == []
+    assert read_only.fake_control.started == []
 
 
-async def test_a_step_says_who_answered_and_what_went_otherwise_than_configured() -> None:
+async def test_a_step_shows_its_endpoint_and_its_warnings() -> None:
     session = busy_session()
-    told = {"endpoint": "ollama", "model": "qwen35_9b", "ttft_s": 0.25, "cost": 0.0021, "tokens_per_s": 41.6}
-    session.store.apply_events([live(timestep(3, 2, seq=4, warnings=["tensorzero was passed over: HTTP 503"], **told))])
+    inference = {"endpoint": "ollama", "model": "qwen35_9b", "ttft_s": 0.25, "cost": 0.0021, "tokens_per_s": 41.6}
+    session.store.apply_events(
+        [live(timestep(3, 2, seq=4, warnings=["tensorzero was passed over: HTTP 503"], **inference))]
+    )
     async with Console(session).run_test(size=(120, 40)) as pilot:
         await wait_for_text(pilot, "ollama · qwen35_9b · first token 250 ms · 42", "tokens/s · cost 0.0021")
         await wait_for_text(pilot, "differs from configuration", "tensorzero was passed over: HTTP 503")
 
 
-async def test_another_endpoint_is_told_of_while_it_answers_and_the_first_one_when_it_is_back() -> None:
+async def test_a_fallback_is_reported_while_it_answers_and_the_first_endpoint_when_it_is_back() -> None:
     session = FakeSession(streaming_store())
     async with Console(session).run_test(size=(120, 40), notifications=True) as pilot:
         await wait_for_text(pilot, "thought · streaming …", "I try one with an i.", "tool call guess · streaming …")
@@ -244,17 +247,17 @@ async def test_another_endpoint_is_told_of_while_it_answers_and_the_first_one_wh
         await wait_for_text(pilot, "Wordle: gateway responds again", "model gateway up")
 
 
-async def test_refusals_are_told_with_what_to_do() -> None:
+async def test_a_rejected_request_is_shown_with_its_hint() -> None:
     session = busy_session()
-    session.fake_control.refusal = ControlRequestError("pause: nobody answers [/] \x1b[2J", "press N [@click=app.quit]")
+    session.fake_control.refusal = ControlRequestError("pause: no response [/] \x1b[2J", "press N [@click=app.quit]")
     async with Console(session).run_test(size=(80, 24), notifications=True) as pilot:
         await wait_for_text(pilot, "task 3")
         await pilot.press("space")
-        await wait_for_text(pilot, "nobody answers [/] ␛[2J", "press N [@click=app.quit]")
+        await wait_for_text(pilot, "no response [/] ␛[2J", "press N [@click=app.quit]")
 
 
-async def test_a_click_on_a_key_of_the_last_line_is_that_key() -> None:
-    session = with_models()
+async def test_a_click_on_the_key_bar_presses_the_key() -> None:
+    session = session_with_model_agent()
     async with Console(session).run_test(size=(80, 24), notifications=True) as pilot:
         await wait_for_text(pilot, "Welcome")
         await pilot.click("KeyBar", offset=(screen_text(pilot.app).splitlines()[-1].index("r Run"), 0))

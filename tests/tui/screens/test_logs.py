@@ -15,12 +15,15 @@ from agentgym_tui.screens.logs.screen import LogScreen
 from agentgym_tui.widgets.payload_view import TextView
 from tests.support.console.fake_session import busy_session, files_session
 from tests.support.console.log_consoles import log_line, log_lines, log_screen, logs_app, logs_pilot, wait_until_read
-from tests.support.console.pilot import console_pilot, toast_text, wait_for_widget_text, wait_until, widget_text
+from tests.support.console.pilot import (
+    console_pilot,
+    toast_text,
+    type_text,
+    wait_for_widget_text,
+    wait_until,
+    widget_text,
+)
 from tests.support.console.samples import HOSTILE
-
-
-async def type_text(pilot: Pilot[None], text: str, *keys: str) -> None:
-    await pilot.press(*("space" if letter == " " else letter for letter in text), *keys)
 
 
 def pane_sizes(pilot: Pilot[None]) -> dict[str, int]:
@@ -186,7 +189,7 @@ async def test_a_jump_in_a_filtered_log_selects_the_next_matching_line(log: Path
 
 
 async def test_a_line_is_shown_formatted_raw_and_as_hex_and_copied(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    replace_file(log, log_line(0, said="\\u001b[2J").encode() + b"no json \x1b[2J\n")
+    replace_file(log, log_line(0, text="\\u001b[2J").encode() + b"no json \x1b[2J\n")
     async with logs_pilot(log) as pilot:
         copied: list[str] = []
         monkeypatch.setattr(pilot.app, "copy_to_clipboard", copied.append)

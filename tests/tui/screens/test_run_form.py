@@ -1,4 +1,4 @@
-"""The run form: what may be typed, what it becomes, and its keys."""
+"""The run form: parsing and validation of its texts, its default agent, and its keys."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from tests.support.console.pilot import screen_text, wait_for_text, wait_until
 from tests.support.console.samples import HOSTILE, empty_store, live, model_health
 
 SMALL = (80, 24)
-TEXTS: dict[FieldId, str] = {field.id: field.default for field in FORM_FIELDS}
+DEFAULT_TEXTS: dict[FieldId, str] = {field.id: field.default for field in FORM_FIELDS}
 
 
-def read(texts: Mapping[FieldId, str], envs: Sequence[str] = ("Wordle",)) -> tuple[StartArgs | None, dict[str, str]]:
-    parsed = parse_form({**TEXTS, **texts}, envs=envs, agent="oracle", model=None, batch_id="01B")
+def parse(texts: Mapping[FieldId, str], envs: Sequence[str] = ("Wordle",)) -> tuple[StartArgs | None, dict[str, str]]:
+    parsed = parse_form({**DEFAULT_TEXTS, **texts}, envs=envs, agent="oracle", model=None, batch_id="01B")
     return parsed.args, {name: str(error) for name, error in parsed.errors.items()}
 
 
-def test_defaults_play_one_episode() -> None:
-    assert read({}) == (StartArgs(batch_id="01B", envs=["Wordle"], agent="oracle"), {})
+def test_the_defaults_are_one_episode() -> None:
+    assert parse({}) == (StartArgs(batch_id="01B", envs=["Wordle"], agent="oracle"), {})
 
 
-def test_all_numbers() -> None:
-    args, errors = read(
+def test_all_numbers_are_parsed() -> None:
+    args, errors = parse(
         {
             "repeat": "3",
             "attempts": "2",
@@ -79,34 +79,34 @@ def test_all_numbers() -> None:
         ("max_duration_sec", "1e9", "must be a number"),
     ],
 )
-def test_what_is_wrong(field: FieldId, text: str, error: str) -> None:
-    assert read({field: text}) == (None, {field: error})
+def test_invalid_numbers_have_an_error(field: FieldId, text: str, error: str) -> None:
+    assert parse({field: text}) == (None, {field: error})
 
 
-def test_an_environment_is_needed() -> None:
-    assert read({}, []) == (None, {"envs": "choose one"})
+def test_an_environment_is_required() -> None:
+    assert parse({}, []) == (None, {"envs": "choose one"})
 
 
-def test_not_too_many_episodes_in_all() -> None:
-    assert read({"repeat": "1000000", "attempts": "2"}) == (None, {"attempts": "more than 1,000,000 episodes"})
+def test_the_total_number_of_episodes_is_limited() -> None:
+    assert parse({"repeat": "1000000", "attempts": "2"}) == (None, {"attempts": "more than 1,000,000 episodes"})
 
 
-def test_texts_of_a_run_are_read_as_the_same_run() -> None:
+def test_the_texts_of_a_run_parse_to_the_same_run() -> None:
     args = StartArgs(batch_id="01B", envs=["Wordle"], agent="oracle", repeat=40, max_duration_sec=1_000_000.0)
     assert parse_form(form_texts(args), envs=args.envs, agent="oracle", model=None, batch_id="01B").args == args
-    assert form_texts(None) == TEXTS
+    assert form_texts(None) == DEFAULT_TEXTS
 
 
-def with_agents(*agents: str) -> RunStore:
+def store_with_agents(*agents: str) -> RunStore:
     store = empty_store()
     store.apply_list(NodeList(batches=[], envs=["Wordle"], agents=list(agents), models=["qwen35_9b"]))
     return store
 
 
-def test_why_no_model_plays() -> None:
+def test_model_problem_names_the_reason() -> None:
     assert "waiting for the node" in model_problem(RunStore())
-    assert "no agent that uses a model is installed" in model_problem(with_agents("oracle", "random", "scripted"))
-    store = with_agents("oracle", "react")
+    assert "no agent that uses a model is installed" in model_problem(store_with_agents("oracle", "random", "scripted"))
+    store = store_with_agents("oracle", "react")
     assert model_problem(store) == ""
     store.apply_events([live(model_health("tensorzero", "down", "refused"))])
     assert model_problem(store) == "no model is reachable: tensorzero down: refused"
@@ -114,10 +114,10 @@ def test_why_no_model_plays() -> None:
     assert model_problem(store) == ""
 
 
-def test_who_plays() -> None:
-    assert default_agent(with_agents("oracle", "react")).agent == "react"
-    assert default_agent(with_agents("oracle", "random")).agent == "oracle"
-    assert startable_agents(with_agents("oracle", "random", "scripted", "human", "react")) == [
+def test_default_and_startable_agents() -> None:
+    assert default_agent(store_with_agents("oracle", "react")).agent == "react"
+    assert default_agent(store_with_agents("oracle", "random")).agent == "oracle"
+    assert startable_agents(store_with_agents("oracle", "random", "scripted", "human", "react")) == [
         "oracle",
         "random",
         "react",
@@ -125,7 +125,7 @@ def test_who_plays() -> None:
     assert startable_agents(RunStore()) == ["oracle"]
 
 
-async def test_the_form_says_why_no_model_plays_and_offers_the_oracle() -> None:
+async def test_the_form_without_a_model_gives_the_reason_and_offers_the_oracle() -> None:
     async with Console(empty_session()).run_test(size=SMALL, notifications=True) as pilot:
         await wait_for_text(pilot, "Welcome")
         await pilot.press("R")
@@ -134,7 +134,7 @@ async def test_the_form_says_why_no_model_plays_and_offers_the_oracle() -> None:
         assert "not needed" in screen_text(pilot.app)
 
 
-async def test_enter_starts_what_the_form_says() -> None:
+async def test_enter_starts_the_run_of_the_form() -> None:
     session = empty_session()
     async with Console(session).run_test(size=SMALL, notifications=True) as pilot:
         await wait_for_text(pilot, "Welcome")
@@ -149,7 +149,7 @@ async def test_enter_starts_what_the_form_says() -> None:
 
 
 @pytest.mark.parametrize("size", [SMALL, (120, 40)])
-async def test_the_form_has_its_size_from_the_first_time_it_is_drawn(
+async def test_the_form_has_its_final_size_at_its_first_paint(
     size: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes: list[Size] = []
@@ -161,7 +161,7 @@ async def test_the_form_has_its_size_from_the_first_time_it_is_drawn(
     assert len(set(sizes)) == 1
 
 
-async def test_what_is_wrong_is_said_beside_its_field_and_nothing_is_started() -> None:
+async def test_errors_are_shown_beside_their_fields_and_prevent_a_start() -> None:
     session = empty_session()
     async with Console(session).run_test(size=SMALL, notifications=True) as pilot:
         await wait_for_text(pilot, "Welcome")
@@ -179,7 +179,7 @@ async def test_what_is_wrong_is_said_beside_its_field_and_nothing_is_started() -
     assert [len(args.envs) for args in session.fake_control.started] == [7]
 
 
-async def test_the_form_remembers_what_was_played() -> None:
+async def test_the_form_starts_with_the_values_of_the_last_run() -> None:
     session = empty_session()
     async with Console(session).run_test(size=SMALL, notifications=True) as pilot:
         await wait_for_text(pilot, "Welcome")
@@ -192,8 +192,8 @@ async def test_the_form_remembers_what_was_played() -> None:
         assert pilot.app.screen.query_one("#agent", OptionStepper).index == 1
 
 
-async def test_every_key_of_the_form() -> None:
-    store = with_agents("oracle", "react")
+async def test_the_keys_of_the_form() -> None:
+    store = store_with_agents("oracle", "react")
     async with Console(FakeSession(store)).run_test(size=SMALL, notifications=True) as pilot:
         await wait_for_text(pilot, "Welcome")
         await pilot.press("R")
@@ -225,7 +225,7 @@ async def test_every_key_of_the_form() -> None:
         assert not isinstance(pilot.app.screen, RunForm)
 
 
-async def test_a_click_chooses() -> None:
+async def test_clicks_in_the_form() -> None:
     async with Console(empty_session()).run_test(size=SMALL, notifications=True) as pilot:
         await wait_for_text(pilot, "Welcome")
         await pilot.press("R")
@@ -239,13 +239,13 @@ async def test_a_click_chooses() -> None:
         assert not isinstance(pilot.app.screen, RunForm)
 
 
-async def test_a_refusal_is_told_and_not_repeated_by_the_full_stop() -> None:
+async def test_a_rejected_run_is_shown_and_not_repeated_by_full_stop() -> None:
     session = empty_session()
-    session.fake_control.refusal = ControlRequestError("start: nobody answers")
+    session.fake_control.refusal = ControlRequestError("start: no response")
     async with Console(session).run_test(size=SMALL, notifications=True) as pilot:
         await wait_for_text(pilot, "Welcome")
         await pilot.press("R", "ctrl+s")
-        await wait_for_text(pilot, "start: nobody answers")
+        await wait_for_text(pilot, "start: no response")
         await pilot.press("full_stop")
         await wait_for_text(pilot, "nothing has been started")
     assert session.fake_control.started == []
@@ -255,23 +255,23 @@ CAUSE = "HTTP 503 from the gateway: no healthy upstream; start the model server 
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 50)])
-async def test_the_whole_cause_of_a_missing_model_can_be_read(size: tuple[int, int]) -> None:
-    store = with_agents("oracle", "react")
+async def test_the_cause_of_an_unreachable_model_is_shown_in_full(size: tuple[int, int]) -> None:
+    store = store_with_agents("oracle", "react")
     store.apply_events([live(model_health("http://gpu-node-17.lab:3000/openai/v1", "down", CAUSE))])
     async with Console(FakeSession(store)).run_test(size=size) as pilot:
         await pilot.press("R")
         await wait_for_text(pilot, "choose the oracle agent: no model needed")
-        said = " ".join(row.split("│")[1] for row in screen_text(pilot.app).splitlines() if row.count("│") == 2)
-        assert f"no model is reachable: gpu-node-17.lab:3000 down: {CAUSE}" in " ".join(said.split())
+        text = " ".join(row.split("│")[1] for row in screen_text(pilot.app).splitlines() if row.count("│") == 2)
+        assert f"no model is reachable: gpu-node-17.lab:3000 down: {CAUSE}" in " ".join(text.split())
 
 
-async def test_what_is_wrong_can_be_read_in_the_smallest_terminal() -> None:
+async def test_errors_are_readable_in_the_smallest_terminal() -> None:
     async with Console(empty_session()).run_test(size=(60, 20)) as pilot:
         await pilot.press("R", "tab", "tab", "tab", "0")
         await wait_for_text(pilot, "✗ tasks: at least 1", "Start")
 
 
-async def test_names_that_begin_alike_can_be_told_apart() -> None:
+async def test_long_model_names_with_a_common_prefix_are_distinguishable() -> None:
     names = [f"organisation-with-a-name/model-of-a-family-{size}" for size in ("7b-awq", "70b-gguf")]
     store = empty_store()
     store.apply_list(NodeList(batches=[], envs=["Wordle"], agents=["react"], models=names))

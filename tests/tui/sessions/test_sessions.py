@@ -206,6 +206,7 @@ async def test_a_killed_node_is_reported_lost_and_can_be_started_again(data_dir:
         await console.wait_until(lambda: console.store.batches[batch_id].status == "interrupted")
 
 
+@pytest.mark.long
 async def test_the_live_feed_continues_without_duplicates_after_the_broker_was_killed(data_dir: Path) -> None:
     async with running(node_session(data_dir)) as console:
         await console.wait_until_connected()

@@ -27,7 +27,7 @@ OUTCOMES = (
     (Outcome.TIMEOUT, None),
     (Outcome.SUCCESS, None),
 )
-RULES = "You play Wordle. Guess the hidden word; after each guess you are told which letters are right."
+RULES = "You play Wordle. Guess the hidden word; after each guess the matching letters are shown."
 
 
 def long_episode(n: int, outcome: str) -> Episode:

@@ -39,7 +39,7 @@ def live_message(second: float, channel: str, *items: LiveItem) -> RawMessage:
 
 
 def busy_bus() -> FakeSession:
-    """A session whose bus carries an episode, foreign subjects and one malformed message."""
+    """Return a session whose bus carries an episode, foreign subjects and one malformed message."""
     session = busy_session()
     source = {"ce-source": NODE, "ce-time": (START + timedelta(seconds=42)).isoformat()}
     session.fake_events.initial = [

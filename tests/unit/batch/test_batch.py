@@ -73,8 +73,8 @@ def spec(env: str = "Counter", **rest: Any) -> BatchSpec:  # noqa: ANN401
 def test_each_of_repeat_tasks_is_played_attempts_times(workspace: Workspace) -> None:
     result = Batch(spec(repeat=3, attempts=2, task_index=5, seed=40), workspace).run()
     records = load_episodes(workspace, result)
-    played = [(record.task_index, record.attempt, record.seed) for record in records]
-    assert played == [(5, 0, 40), (5, 1, 41), (6, 0, 40), (6, 1, 41), (7, 0, 40), (7, 1, 41)]
+    episodes = [(record.task_index, record.attempt, record.seed) for record in records]
+    assert episodes == [(5, 0, 40), (5, 1, 41), (6, 0, 40), (6, 1, 41), (7, 0, 40), (7, 1, 41)]
     assert result.status == "completed"
     assert (result.n_episodes, result.n_planned, result.success_rate, result.mean_reward) == (6, 6, 1.0, 1.0)
     assert result.success_interval is not None
@@ -191,25 +191,25 @@ def test_cancel_abandons_a_blocked_step_after_the_grace_period(workspace: Worksp
 
 def test_pause_and_resume_apply_to_all_running_episodes(workspace: Workspace) -> None:
     paused: queue.Queue[Item] = queue.Queue()
-    played: list[Item] = []
+    timesteps: list[Item] = []
 
     def observe(item: Item) -> None:
         if isinstance(item, EpisodePaused):
             paused.put(item)
         elif isinstance(item, TimestepPlayed):
-            played.append(item)
+            timesteps.append(item)
 
     batch = Batch(spec("Gated", repeat=2, concurrency=2), workspace, observers=[observe])
     batch.command("pause")
     batch_thread = BatchThread(batch)
     for _ in range(2):
         paused.get(timeout=10)
-    assert played == []
+    assert timesteps == []
     batch_thread.batch.command("step")
     Gated.gate.release(2)
     for _ in range(2):
         paused.get(timeout=10)
-    assert len(played) == 2
+    assert len(timesteps) == 2
     batch_thread.batch.command("resume")
     Gated.gate.release(4)
     assert batch_thread.result().outcomes == {"success": 2}

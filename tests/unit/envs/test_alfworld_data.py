@@ -25,7 +25,7 @@ TASKS = local_tasks()
 
 def test_the_shipped_tasks_equal_the_scripts_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     content = package_resource("data", "alfworld", "tasks.json").read_text("utf-8")
-    assert render(derive()) == content, "the shipped file is out of date: run scripts/build_alfworld_data.py"
+    assert render(derive()) == content, "the file is out of date: run the build script"
     assert len(content) < 100_000
     monkeypatch.setattr(sys, "argv", ["build", "--output", str(tmp_path / "tasks.json")])
     main()

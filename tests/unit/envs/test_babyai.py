@@ -236,11 +236,11 @@ def test_each_level_equals_that_of_gymnasium_make(task_index: int) -> None:
     version = "v1" if LEVELS[level] == "GoToObjS6" else "v0"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # concerns the omitted wrappers
-        made = gymnasium.make(f"BabyAI-{LEVELS[level]}-{version}")
-        expected, _ = made.reset(seed=seed)
+        world_of_gymnasium = gymnasium.make(f"BabyAI-{LEVELS[level]}-{version}")
+        expected, _ = world_of_gymnasium.reset(seed=seed)
     assert world.mission == expected["mission"]
     assert (observation["image"] == expected["image"]).all()
-    assert world.max_steps == made.unwrapped.max_steps  # type: ignore[attr-defined]
+    assert world.max_steps == world_of_gymnasium.unwrapped.max_steps  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("task_index", [7, 50, 38, N_TASKS - 1])

@@ -15,9 +15,9 @@ SERVED = ("SciWorld", "WebArena", "SearchQA", "Academia", "Movie", "Sheet", "Tod
 
 
 def existing_dialect(env: str) -> ClientDialect:
-    found = dialect_for(env)
-    assert found is not None
-    return found
+    dialect = dialect_for(env)
+    assert dialect is not None
+    return dialect
 
 
 @pytest.mark.parametrize("env", [*EMBEDDED, *SERVED])

@@ -26,9 +26,7 @@ def test_the_shipped_files_equal_the_scripts_output(tmp_path: Path, monkeypatch:
     written = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
     assert len(written) == 8 + 2
     for name, content in written.items():
-        assert package_resource("data", "sqlgym", name).read_bytes() == content, (
-            f"{name} is out of date: run scripts/build_sqlgym_data.py"
-        )
+        assert package_resource("data", "sqlgym", name).read_bytes() == content, f"{name}: run the build script"
     licence = package_resource("data", "sqlgym", "LICENSE").read_text("utf-8")
     assert "MIT License" in licence
     assert "no results on BIRD" in licence

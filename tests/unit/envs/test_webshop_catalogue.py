@@ -106,17 +106,17 @@ def test_search_ranks_an_exact_title_first_and_returns_at_most_fifty_products() 
 
 def test_threads_share_an_index() -> None:
     expected = [product.asin for product in shipped_index().find("vegan shampoo")]
-    found: list[list[str]] = []
+    results: list[list[str]] = []
 
     def search_repeatedly() -> None:
-        found.extend([product.asin for product in shipped_index().find("vegan shampoo")] for _ in range(20))
+        results.extend([product.asin for product in shipped_index().find("vegan shampoo")] for _ in range(20))
 
     threads = [threading.Thread(target=search_repeatedly) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(60)
-    assert found == [expected] * 80
+    assert results == [expected] * 80
 
 
 def test_catalogue_and_episodes_do_not_depend_on_the_process() -> None:

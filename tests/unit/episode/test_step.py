@@ -36,6 +36,7 @@ from runner.types import (
 from runner.util.clock import Clock
 from tests.support.fakes import Counter, UpAgent
 from tests.support.inference import EPOCH, episode_header
+from tests.support.manual_clock import ManualClock
 
 UP = Action(text="up")
 UNPARSED = InvalidAction("hm", "up")
@@ -48,16 +49,6 @@ USAGE = Usage(
     cost=0.25,
     warnings=("b: passed over",),
 )
-
-
-class ManualClock:
-    """A monotonic clock that the test advances through ``now``."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class Scripted(UpAgent):

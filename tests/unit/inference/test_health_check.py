@@ -163,8 +163,8 @@ async def test_the_path_is_checked_without_running_a_model(response: bytes, stat
 async def test_the_health_of_a_failed_endpoint_contains_its_rest_time() -> None:
     busy = http_response(429, b"{}", Retry_After="30")
     routes = {"/v1/models": http_response(404, b""), "/v1/chat/completions": busy}
-    with RudeModel(busy, routes=routes) as failing, RudeModel(completion_response("up")) as whole:
-        manager = inference_manager(failing.url, whole.url)
+    with RudeModel(busy, routes=routes) as failing, RudeModel(completion_response("up")) as working:
+        manager = inference_manager(failing.url, working.url)
         assert [health.rest_s for health in await manager.check()] == [None, None]
         assert (await infer(manager)).usage.endpoint == "b"
         rests, answers = await manager.check()

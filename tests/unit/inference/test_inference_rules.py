@@ -20,19 +20,10 @@ from runner.inference.http import translate_errors
 from runner.inference.inference_session import token_cost
 from runner.inference.providers import GATEWAY_PATH, resolve_target
 from runner.types import StreamDelta, Tokens
+from tests.support.manual_clock import ManualClock
 
 MODEL, FUNCTION = "tensorzero::model_name::", "tensorzero::function_name::f"
 NOW = datetime(2025, 1, 1, 12, 0, 0, tzinfo=UTC)
-
-
-class ManualClock:
-    """A monotonic clock that the test advances through ``now``."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def test_a_profile_resolves_to_a_chain_of_named_endpoints() -> None:

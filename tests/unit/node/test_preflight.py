@@ -73,21 +73,21 @@ def test_one_available_endpoint_suffices_and_none_fails(tmp_path: Path) -> None:
 
 
 def test_only_a_selected_unavailable_environment_fails(tmp_path: Path) -> None:
-    maze, gone = EnvironmentEntry(name="Maze"), EnvironmentEntry(name="Gone")
+    maze, missing = EnvironmentEntry(name="Maze"), EnvironmentEntry(name="Gone")
     server = EnvironmentEntry(name="Wordle", transport="http", port=1)
-    assert states(run_preflight(tmp_path, maze, gone, server)) == {
+    assert states(run_preflight(tmp_path, maze, missing, server)) == {
         "environment Maze": "ok",
         "environment Gone": "warn",
         "environment Wordle": "warn",
         "state directory": "ok",
         "bus own broker": "ok",
     }
-    (row, *_) = rows = run_preflight(tmp_path, maze, gone, server, env="wordle")
+    (row, *_) = rows = run_preflight(tmp_path, maze, missing, server, env="wordle")
     assert (row.name, row.state, row.cause, can_run(rows)) == ("Wordle", "fail", "nothing listens there", False)
     assert (
         row.hint == "start its server, e.g. with: agentgym-runner serve Wordle --port 1; or set its transport to auto"
     )
-    assert not can_run(run_preflight(tmp_path, gone, server))
+    assert not can_run(run_preflight(tmp_path, missing, server))
     with pytest.raises(ConfigError, match="no environment "):
         run_preflight(tmp_path, maze, env="Mase")
 

@@ -10,7 +10,7 @@ from runner.publish.outbox import Outbox
 from runner.util.clock import Clock
 
 
-class ManualClock:
+class ManualWallClock:
     """Time of the outbox, advanced by tests."""
 
     def __init__(self) -> None:
@@ -21,12 +21,12 @@ class ManualClock:
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
+def clock() -> ManualWallClock:
+    return ManualWallClock()
 
 
 @pytest.fixture
-def outbox(tmp_path: Path, clock: ManualClock) -> Iterator[Outbox]:
+def outbox(tmp_path: Path, clock: ManualWallClock) -> Iterator[Outbox]:
     outbox = Outbox(tmp_path / "outbox.sqlite", Clock(now=lambda: clock.now))
     yield outbox
     outbox.close()

@@ -14,7 +14,7 @@ import pytest
 
 from runner.errors import StoreError
 from runner.publish.outbox import ABANDON_AFTER_S, KEEP_ACKED_S, LOCAL, Ack, DeadLetter, Outbox, OutboxEvent, SinkCounts
-from tests.unit.publish.conftest import ManualClock
+from tests.unit.publish.conftest import ManualWallClock
 
 ROOT = Path(__file__).parents[3]
 NOW = datetime(2026, 3, 4, 5, 6, 7, 890123, UTC)
@@ -72,7 +72,7 @@ def test_each_sink_has_its_own_marks(outbox: Outbox) -> None:
     assert not outbox.has_pending(["other"])
 
 
-def test_a_new_sink_receives_all_retained_events(outbox: Outbox, clock: ManualClock) -> None:
+def test_a_new_sink_receives_all_retained_events(outbox: Outbox, clock: ManualWallClock) -> None:
     outbox.add(event(1), event(2), event(3))
     outbox.ack(LOCAL, [Ack("episode:1", "S", 1)])
     clock.advance(KEEP_ACKED_S + 1)
@@ -97,7 +97,7 @@ def test_dead_letters_have_a_reason_and_can_be_retried(outbox: Outbox) -> None:
     assert outbox.dead_letters() == []
 
 
-def test_an_acknowledged_event_is_pruned_later_but_its_id_stays(outbox: Outbox, clock: ManualClock) -> None:
+def test_an_acknowledged_event_is_pruned_later_but_its_id_stays(outbox: Outbox, clock: ManualWallClock) -> None:
     outbox.add(event(1), event(2))
     outbox.ack(LOCAL, [Ack("episode:1", "S", 1)])
     clock.advance(KEEP_ACKED_S - 1)
@@ -110,7 +110,7 @@ def test_an_acknowledged_event_is_pruned_later_but_its_id_stays(outbox: Outbox, 
     assert pending_ids(outbox) == ["episode:2"]
 
 
-def test_an_event_pending_for_one_sink_is_retained(outbox: Outbox, clock: ManualClock) -> None:
+def test_an_event_pending_for_one_sink_is_retained(outbox: Outbox, clock: ManualWallClock) -> None:
     outbox.register_sinks("egress")
     outbox.add(event(1))
     outbox.ack(LOCAL, [Ack("episode:1", "S", 1)])
@@ -119,7 +119,7 @@ def test_an_event_pending_for_one_sink_is_retained(outbox: Outbox, clock: Manual
     assert pending_ids(outbox, "egress") == ["episode:1"]
 
 
-def test_an_abandoned_sink_is_removed_but_never_the_local_broker(outbox: Outbox, clock: ManualClock) -> None:
+def test_an_abandoned_sink_is_removed_but_never_the_local_broker(outbox: Outbox, clock: ManualWallClock) -> None:
     outbox.register_sinks("egress")
     outbox.reconcile_stream("egress", "S", created=NOW, last_seq=0)
     outbox.add(event(1), event(2))
@@ -130,7 +130,7 @@ def test_an_abandoned_sink_is_removed_but_never_the_local_broker(outbox: Outbox,
     assert outbox._connection.execute("SELECT count(*) FROM streams WHERE sink = 'egress'").fetchone() == (0,)
 
 
-def test_a_configured_sink_is_never_removed(outbox: Outbox, clock: ManualClock) -> None:
+def test_a_configured_sink_is_never_removed(outbox: Outbox, clock: ManualWallClock) -> None:
     outbox.register_sinks("egress")
     outbox.add(event(1))
     for _ in range(3):
@@ -140,7 +140,7 @@ def test_a_configured_sink_is_never_removed(outbox: Outbox, clock: ManualClock) 
     assert pending_ids(outbox, "egress") == ["episode:1"]
 
 
-def test_events_are_not_retained_for_future_sinks(outbox: Outbox, clock: ManualClock) -> None:
+def test_events_are_not_retained_for_future_sinks(outbox: Outbox, clock: ManualWallClock) -> None:
     outbox.add(*map(event, range(4)))
     outbox.ack(LOCAL, [Ack(f"episode:{number}", "S", number) for number in range(4)])
     clock.advance(KEEP_ACKED_S + 1)
@@ -149,7 +149,7 @@ def test_events_are_not_retained_for_future_sinks(outbox: Outbox, clock: ManualC
     assert outbox.counts() == {LOCAL: SinkCounts(), "egress": SinkCounts()}
 
 
-def test_dead_letters_are_pruned_eventually(outbox: Outbox, clock: ManualClock) -> None:
+def test_dead_letters_are_pruned_eventually(outbox: Outbox, clock: ManualWallClock) -> None:
     outbox.add(event(1))
     outbox.mark_dead(LOCAL, "episode:1", "too large")
     clock.advance(ABANDON_AFTER_S - 1)

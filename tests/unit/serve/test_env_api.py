@@ -16,16 +16,9 @@ from runner.serve.env_api.pool import InstancePool, PoolRejected
 from runner.serve.env_api.request_fields import MalformedRequest, RequestField, parse_body
 from runner.types import Mode
 from runner.util.clock import Clock
+from tests.support.manual_clock import ManualClock
 
 FIELDS = (RequestField("id"), RequestField("action", "string"), RequestField("data_idx", required=False, default=7))
-
-
-class ManualClock:
-    """Clock that tests advance by setting ``now_s``."""
-
-    def __init__(self) -> None:
-        self.now_s = 0.0
-        self.clock = Clock(monotonic=lambda: self.now_s)
 
 
 @pytest.fixture
@@ -105,12 +98,12 @@ def test_a_full_pool_rejects_and_never_reuses_ids() -> None:
 
 async def test_idle_instances_are_removed_unless_in_use() -> None:
     clock = ManualClock()
-    pool = InstancePool(Maze, limit=9, idle_s=60, clock=clock.clock)
+    pool = InstancePool(Maze, limit=9, idle_s=60, clock=Clock(monotonic=clock))
     idle, used, working = pool.open(), pool.open(), pool.open()
-    clock.now_s = 59
+    clock.now += 59
     assert pool.remove_idle() == []
     pool.touch(used.instance_id)
-    clock.now_s = 61
+    clock.now += 2
     async with working.lock:
         assert pool.remove_idle() == [idle]
     assert pool.remove_idle() == [working]
@@ -119,12 +112,12 @@ async def test_idle_instances_are_removed_unless_in_use() -> None:
 
 async def test_an_idle_instance_is_closed(executor: ThreadPoolExecutor) -> None:
     clock = ManualClock()
-    app = environment_app("maze", mode="strict", max_open=1, idle_s=60, executor=executor, clock=clock.clock)
+    app = environment_app("maze", mode="strict", max_open=1, idle_s=60, executor=executor, clock=Clock(monotonic=clock))
     async with client_of(app) as http:
         created = (await http.post("/maze/create")).json()
         full = (await http.post("/maze/create")).json()
         assert "which is its limit" in full["error"]
-        clock.now_s = 61
+        clock.now += 61
         assert (await http.get("/health")).json()["open"] == 0
         reply = await http.post("/maze/reset", json={**created, "game": 0})
         assert reply.json() == {"error": f"The id {created['id']} is not valid."}

@@ -126,7 +126,7 @@ def test_a_blocking_object_does_not_prevent_abandoning(episode_store: EpisodeSto
 def test_a_hanging_disk_loses_the_file_but_not_the_result(
     episode_store: EpisodeStore, index: EpisodeIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recording = RecordedEpisode(episode_store, index)
+    recording = RecordedEpisode(episode_store, index, lock_timeout_s=0.05)
     recording.start()
     recording.reset()
     recording.play(make_step(0))
@@ -146,6 +146,6 @@ def test_a_hanging_disk_loses_the_file_but_not_the_result(
     stuck.join(10)
     record = recording.recorder.record
     assert record is not None
-    assert (record.outcome, record.rounds, record.env_episode_id) == (Outcome.TIMEOUT, 2, "episode 7 of its own")
+    assert (record.outcome, record.rounds, record.env_episode_id) == (Outcome.TIMEOUT, 2, "env episode 7")
     assert record.reset_observation == [{"role": "user", "content": "observation 0"}]
     assert recording.journal.exists()

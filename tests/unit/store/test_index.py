@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sqlite3
 import stat
 import subprocess
@@ -253,14 +254,20 @@ def test_two_processes_insert_at_the_same_time(episode_store: EpisodeStore, inde
     rebuilt.close()
 
 
+@pytest.fixture(scope="module")
+def two_episodes(tmp_path_factory: pytest.TempPathFactory) -> EpisodeStore:
+    episode_store = EpisodeStore(tmp_path_factory.mktemp("episodes"))
+    index = open_index(episode_store)
+    record_episodes(episode_store, index, 2)
+    index.close()
+    return episode_store
+
+
 @settings(deadline=None, max_examples=40)
 @given(st.data())
-def test_no_bytes_in_the_database_crash_the_index(data: st.DataObject) -> None:
+def test_no_bytes_in_the_database_crash_the_index(two_episodes: EpisodeStore, data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        episode_store = EpisodeStore(Path(folder))
-        index = open_index(episode_store)
-        recordings = record_episodes(episode_store, index, 2)
-        index.close()
+        episode_store = EpisodeStore(Path(shutil.copytree(two_episodes.data_dir, folder, dirs_exist_ok=True)))
         path = database_path(episode_store)
         path.write_bytes(data.draw(st.binary(max_size=200) | damaged_bytes(path.read_bytes())))
         try:
@@ -273,6 +280,8 @@ def test_no_bytes_in_the_database_crash_the_index(data: st.DataObject) -> None:
         except StoreError as exc:
             assert str(path) in str(exc)
         else:
-            assert {row.episode_id for row in rows} == {recording.header.episode_id for recording in recordings}
+            episode_ids = {path.stem for path in two_episodes.runs.glob("*/*.json")}
+            assert len(episode_ids) == 2
+            assert {row.episode_id for row in rows} == episode_ids
         finally:
             index.close()

@@ -235,6 +235,6 @@ def test_a_kill_in_the_first_step_keeps_the_reset_observation(episode_store: Epi
             (record,) = episode_store.recover()
     assert (record.outcome, record.rounds) == (Outcome.INTERRUPTED, 0)
     assert record.reset_observation == [{"role": "user", "content": "observation 0"}]
-    assert record.env_episode_id == "episode 7 of its own"
+    assert record.env_episode_id == "env episode 7"
     assert [span.name for span in record.spans] == ["env.reset", "episode"]
     assert episode_store.damaged == []

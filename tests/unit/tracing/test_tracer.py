@@ -68,10 +68,10 @@ def test_the_parent_is_the_nearest_recorded_span() -> None:
 
 def test_an_exception_is_recorded_and_propagates() -> None:
     tracer, spans = make_tracer()
-    with pytest.raises(KeyError, match="gone"), tracer.span("outer", "agent"):
+    with pytest.raises(KeyError, match="missing"), tracer.span("outer", "agent"):
         with pytest.raises(ValueError, match="inside"), tracer.span("inner", "agent"):
             raise ValueError("inside")
-        raise KeyError("gone")
+        raise KeyError("missing")
     assert [span.attributes for span in spans.spans] == [{"error": "ValueError"}, {"error": "KeyError"}]
 
 
@@ -141,13 +141,13 @@ async def test_a_thread_starts_its_own_tree_and_to_thread_continues_that_of_its_
 
 
 def test_two_tracers_do_not_share_parents() -> None:
-    first, ours = make_tracer()
-    second, theirs = make_tracer()
+    first, first_spans = make_tracer()
+    second, second_spans = make_tracer()
     with first.span("a", "agent"), second.span("b", "agent"), first.span("a2", "agent"), second.span("b2", "agent"):
         pass
-    assert by_name(ours)["a2"].parent == by_name(ours)["a"].id
-    assert by_name(theirs)["b2"].parent == by_name(theirs)["b"].id
-    assert (by_name(ours)["a"].parent, by_name(theirs)["b"].parent) == (None, None)
+    assert by_name(first_spans)["a2"].parent == by_name(first_spans)["a"].id
+    assert by_name(second_spans)["b2"].parent == by_name(second_spans)["b"].id
+    assert (by_name(first_spans)["a"].parent, by_name(second_spans)["b"].parent) == (None, None)
 
 
 async def test_a_generator_closed_by_another_task_does_not_change_the_parent_there() -> None:

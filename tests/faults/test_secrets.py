@@ -1,4 +1,4 @@
-"""No secret that a run, a node or a viewer logs in with is found in anything they write, say or send."""
+"""No secret that a run, a node or a viewer logs in with appears in their files, output or messages."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import psutil
 import pytest
 from nats.aio.msg import Msg
 from ulid import ULID
 
 from runner.bus.address import address_from_environ
 from runner.bus.connection import NatsConnection
-from tests.faults.test_delivery import command, subscriber_on
 from tests.support.bus import Certificates, new_seed, operator_config, public_key, write_creds_file
+from tests.support.command import COMMAND, run_agentgym
 from tests.support.nats_server import NatsServer
-from tests.support.node_process import COMMAND, NodeProcess, clean_environ
+from tests.support.node_process import NodeProcess, clean_environ
+from tests.support.subscriptions import collect_messages
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -33,13 +33,14 @@ CANARY = "canary-4f1d9c"
 USER = f"{CANARY} user"
 PASSWORD = f"{CANARY}/p@ss: word"
 Command = tuple[str, ...]
-PLAY: tuple[Command, ...] = (("--run", "Wordle", "--agent", "oracle", "--json"), ("--run", PASSWORD))
-LOOK: tuple[Command, ...] = (("--results", "--json"), ("outbox", "--json"), ("nats-info",))  # they do not log in
+RUNS: tuple[Command, ...] = (("--run", "Wordle", "--agent", "oracle", "--json"), ("--run", PASSWORD))
+QUERIES: tuple[Command, ...] = (("--results", "--json"), ("outbox", "--json"), ("nats-info",))
+"""Commands that do not log in."""
 
 
 @dataclass
 class Login:
-    """How to log in at a server, and what of that nobody may find."""
+    """Configuration of a server, a login with its secrets, and whether the server accepts the login (``good``)."""
 
     config: dict[str, Any]
     variables: dict[str, str] = field(default_factory=dict)
@@ -82,11 +83,11 @@ def creds(folder: Path) -> Login:
 
 
 def tls_and_password(folder: Path) -> Login:
-    made = Certificates(folder)
-    names = {"NATS_CA": made.ca, "NATS_CERT": made.client_cert, "NATS_KEY": made.client_key}
+    certificates = Certificates(folder)
+    names = {"NATS_CA": certificates.ca, "NATS_CERT": certificates.client_cert, "NATS_KEY": certificates.client_key}
     variables = {name: str(path) for name, path in names.items()} | {"NATS_USER": USER, "NATS_PASSWORD": PASSWORD}
-    config = made.server_config(verify=True) | {"authorization": {"user": USER, "password": PASSWORD}}
-    return Login(config, variables, secrets=_lines(made.client_key))
+    config = certificates.server_config(verify=True) | {"authorization": {"user": USER, "password": PASSWORD}}
+    return Login(config, variables, secrets=_lines(certificates.client_key))
 
 
 def _secret_file(path: Path, text: str) -> Path:
@@ -100,49 +101,49 @@ def _lines(path: Path) -> list[str]:
 
 
 LOGINS = [token, url, wrong_password, nkey, creds, tls_and_password, *([no_nkey] if FULL else [])]
-AT_ONCE = 3
-"""They mostly wait for processes to start."""
+MAX_CONCURRENT = 3
+"""Logins that are tested at the same time, as they mostly wait for processes to start."""
 
 
 @pytest.mark.long
-async def test_no_secret_is_found_anywhere(tmp_path: Path) -> None:
-    room = asyncio.Semaphore(AT_ONCE)
+async def test_no_secret_appears_in_files_output_or_messages(tmp_path: Path) -> None:
+    slots = asyncio.Semaphore(MAX_CONCURRENT)
 
-    async def look(login_of: Callable[[Path], Login]) -> None:
+    async def check(login_of: Callable[[Path], Login]) -> None:
         (folder := tmp_path / login_of.__name__ / "keys").mkdir(parents=True)
-        async with room:
-            await _look_for_secrets(folder.parent, login_of(folder), thorough=FULL or login_of is token)
+        async with slots:
+            await _check_login(folder.parent, login_of(folder), thorough=FULL or login_of is token)
 
-    await asyncio.gather(*map(look, LOGINS))
+    await asyncio.gather(*map(check, LOGINS))
 
 
-async def _look_for_secrets(folder: Path, login: Login, *, thorough: bool) -> None:
-    at_home, elsewhere, found = list[Msg](), list[Msg](), dict[str, bytes]()
+async def _check_login(folder: Path, login: Login, *, thorough: bool) -> None:
+    outputs: dict[str, bytes] = {}
     data_dir = folder / "data"
     with NatsServer(folder / "nats", jetstream=False, config=login.config) as server:
         env = clean_environ(NATS_URL=server.url.replace("://", f"://{login.userinfo}"), TENSORZERO_API_KEY=PASSWORD)
         env |= login.variables
         async with _node(data_dir, env) as node:
-            async with await node.connect() as connection, _listening(env, elsewhere if login.good else None):
-                await subscriber_on(connection.client, at_home)
-                found |= await _ask(node, connection)
-                found |= await _say(folder, env, PLAY + LOOK if thorough else PLAY[:1])
-            found |= _processes(node.pid) | _files(data_dir)
-            assert str(data_dir / "outbox.sqlite-wal") in found
-            found["node"] = (await asyncio.to_thread(node.terminate))[1].encode()
-        found |= {f"{path} at the end": content for path, content in _files(data_dir).items()}
-    assert (b"-- " in found["watch --nats"]) == login.good
-    assert len(at_home) > 5
-    assert bool(elsewhere) == login.good
-    sent = b"".join(message.data + repr(message.headers).encode() for message in at_home + elsewhere)
+            async with await node.connect() as connection, _external_messages(env, login) as external:
+                internal = await collect_messages(connection.client)
+                outputs |= await _play_batch(node, connection)
+                outputs |= await _run_commands(folder, env, RUNS + QUERIES if thorough else RUNS[:1])
+            outputs |= _processes(node) | _files(data_dir)
+            assert str(data_dir / "outbox.sqlite-wal") in outputs
+            outputs["node"] = (await asyncio.to_thread(node.terminate))[1].encode()
+        outputs |= {f"{path} at the end": content for path, content in _files(data_dir).items()}
+    assert (b"-- " in outputs["watch --nats"]) == login.good
+    assert len(internal) > 5
+    assert bool(external) == login.good
+    sent = b"".join(message.data + repr(message.headers).encode() for message in internal + external)
     for secret in [CANARY, *login.secrets]:
-        assert [where for where, content in found.items() if secret.encode() in content] == []
+        assert [name for name, content in outputs.items() if secret.encode() in content] == []
         assert secret.encode() not in sent
 
 
 @contextlib.asynccontextmanager
 async def _node(data_dir: Path, env: Mapping[str, str]) -> AsyncIterator[NodeProcess]:
-    """Started beside what goes on."""
+    """Run a node; start it without blocking the event loop."""
     node = NodeProcess(data_dir, env=env)
     try:
         yield await asyncio.to_thread(node.start)
@@ -151,33 +152,34 @@ async def _node(data_dir: Path, env: Mapping[str, str]) -> AsyncIterator[NodePro
 
 
 @contextlib.asynccontextmanager
-async def _listening(env: Mapping[str, str], heard: list[Msg] | None) -> AsyncIterator[None]:
-    """To the bus elsewhere, as far as it lets us in."""
-    if heard is None:
-        yield
+async def _external_messages(env: Mapping[str, str], login: Login) -> AsyncIterator[list[Msg]]:
+    """Yield the messages on the external bus; none when it rejects the login."""
+    if not login.good:
+        yield []
         return
     async with await NatsConnection.open(address_from_environ(env["NATS_URL"], env), name="listener") as connection:
-        await subscriber_on(connection.client, heard)
-        yield
+        yield await collect_messages(connection.client)
 
 
-async def _ask(node: NodeProcess, connection: NatsConnection) -> dict[str, bytes]:
+async def _play_batch(node: NodeProcess, connection: NatsConnection) -> dict[str, bytes]:
     batch_id = str(ULID())
     await node.request(connection, "start", batch_id=batch_id, envs=["Maze"], agent="oracle")
     await node.wait_for_batch(connection, batch_id, "completed")
     return {op: json.dumps(await node.request(connection, op)).encode() for op in ("health", "list")}
 
 
-async def _say(folder: Path, env: Mapping[str, str], commands: Sequence[Command]) -> dict[str, bytes]:
-    """What commands and viewers print."""
-    at_home = await _viewer(folder, env)
-    elsewhere = await _viewer(folder, env, "--json", "--nats", env["NATS_URL"])
-    printed = await asyncio.gather(*(command(*options, env=env, cwd=folder) for options in commands))
-    assert [status for status, _, _ in printed] == [2 if PASSWORD in options else 0 for options in commands]
-    said = {str(options): (out + err).encode() for options, (_, out, err) in zip(commands, printed, strict=True)}
-    said |= {"watch": await _ended(at_home), "watch --nats": await _ended(elsewhere)}
-    assert b"episode.completed" in said["watch"]
-    return said
+async def _run_commands(folder: Path, env: dict[str, str], commands: Sequence[Command]) -> dict[str, bytes]:
+    """Return the output of commands, and of two viewers beside them."""
+    internal = await _viewer(folder, env)
+    external = await _viewer(folder, env, "--json", "--nats", env["NATS_URL"])
+    runs = await asyncio.gather(
+        *(asyncio.to_thread(run_agentgym, folder, *options, environ=env) for options in commands)
+    )
+    assert [run.returncode for run in runs] == [2 if PASSWORD in options else 0 for options in commands]
+    outputs = {str(options): (run.stdout + run.stderr).encode() for options, run in zip(commands, runs, strict=True)}
+    outputs |= {"watch": await _stop(internal), "watch --nats": await _stop(external)}
+    assert b"episode.completed" in outputs["watch"]
+    return outputs
 
 
 async def _viewer(folder: Path, env: Mapping[str, str], *options: str) -> asyncio.subprocess.Process:
@@ -190,20 +192,19 @@ async def _viewer(folder: Path, env: Mapping[str, str], *options: str) -> asynci
     )
 
 
-async def _ended(viewer: asyncio.subprocess.Process) -> bytes:
-    with contextlib.suppress(ProcessLookupError):  # one that was not let in
+async def _stop(viewer: asyncio.subprocess.Process) -> bytes:
+    with contextlib.suppress(ProcessLookupError):  # a viewer whose login was rejected has exited
         viewer.send_signal(signal.SIGINT)
     async with asyncio.timeout(20):
         out, err = await viewer.communicate()
     return out + err
 
 
-def _processes(node: int) -> dict[str, bytes]:
-    """What others see of the node and of its broker; the variables of the node itself were given to it."""
-    broker = [child.pid for child in psutil.Process(node).children() if "nats-server" in child.name()]
-    assert broker
-    shown = [Path(f"/proc/{pid}/cmdline") for pid in (node, *broker)]
-    return {str(path): path.read_bytes() for path in (*shown, *(Path(f"/proc/{pid}/environ") for pid in broker))}
+def _processes(node: NodeProcess) -> dict[str, bytes]:
+    """Return the command lines of node and broker, and the broker's environment; the node's contains the secrets."""
+    broker = node.broker.pid
+    paths = [f"/proc/{node.pid}/cmdline", f"/proc/{broker}/cmdline", f"/proc/{broker}/environ"]
+    return {path: Path(path).read_bytes() for path in paths}
 
 
 def _files(folder: Path) -> dict[str, bytes]:

@@ -1,0 +1,164 @@
+"""Key presses and their effects: what a press is, what it can change, and the sessions to press keys in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
+
+from agentgym_tui.app.console import Console
+from agentgym_tui.logs.log_file import LogFile
+from agentgym_tui.widgets.form_controls import CheckList, OptionStepper
+from agentgym_tui.widgets.line_list import LineList
+from runner.subscribe.buffer import RawMessage
+from tests.support.console.fake_session import FakeSession, busy_session, files_session, session_with_messages
+from tests.support.console.log_consoles import log_lines
+from tests.support.console.pilot import screen_text
+from tests.support.console.samples import HOSTILE, batch_state, live, node_list, row, started
+
+ReadValue: TypeAlias = Callable[[Console], object]
+
+
+class KeyPress(NamedTuple):
+    """A key, and the value that ``read`` returns after it: ``expected``, or any other value than before.
+
+    Attributes:
+        command: id of the command that the key runs; "" for a key that only prepares the next one.
+    """
+
+    command: str
+    key: str
+    read: ReadValue
+    expected: object = ...
+
+
+@dataclass(frozen=True)
+class KeySequence:
+    """Keys on one screen; ``first_keys`` lead there from the start, and ``first_text`` shows that it is ready."""
+
+    session: Callable[[], FakeSession]
+    first_text: str
+    presses: Sequence[KeyPress]
+    first_keys: tuple[str, ...] = ()
+    size: tuple[int, int] = (112, 32)
+
+
+def shows(text: str) -> ReadValue:
+    return lambda app: text in screen_text(app)
+
+
+def screen_name(app: Console) -> str:
+    return type(app.screen).__name__
+
+
+def focused_id(app: Console) -> str | None:
+    return None if app.focused is None else app.focused.id
+
+
+def n_requests(app: Console) -> int:
+    assert isinstance(app.session, FakeSession)
+    return len(app.session.fake_control.commands) + len(app.session.fake_control.started)
+
+
+def n_requests_and_screen(app: Console) -> tuple[int, str]:
+    return n_requests(app), screen_name(app)
+
+
+def n_node_starts(app: Console) -> int:
+    assert isinstance(app.session, FakeSession)
+    return app.session.n_starts
+
+
+def clipboard(app: Console) -> str:
+    return app.clipboard
+
+
+def pane_sizes(app: Console) -> dict[str, int]:
+    return dict(app.ui_state.sizes)
+
+
+def sort_order(app: Console) -> object:
+    return dict(app.ui_state.sorting)
+
+
+def is_exiting(app: Console) -> bool:
+    return app._exit  # Textual has no public attribute for it
+
+
+def cursor_of(selector: str) -> ReadValue:
+    return lambda app: app.screen.query_one(selector, LineList).cursor
+
+
+def scroll_offset(selector: str) -> ReadValue:
+    return lambda app: app.screen.query_one(selector, LineList)._left
+
+
+def checked_rows(app: Console) -> set[int]:
+    return set(app.screen.query_one(CheckList).chosen)
+
+
+def agent_index(app: Console) -> int:
+    return app.screen.query_one("#agent", OptionStepper).index
+
+
+def running_battery() -> FakeSession:
+    """Session with a battery: one of its batches runs two episodes, the other is queued."""
+    session = busy_session()
+    battery = [batch_state(0, battery_id="battery"), batch_state(1, "queued", battery_id="battery", n_planned=0)]
+    session.store.apply_list(node_list(*battery))
+    session.store.agents.append("react")
+    session.store.apply_events([live(started(4, battery_id="battery"))])
+    return session
+
+
+def many_files() -> FakeSession:
+    return files_session(60)
+
+
+def growing_files() -> FakeSession:
+    """Session whose library has one more episode each time it is listed."""
+    session = files_session(60)
+    rows = session.fake_library.rows
+
+    def rows_and_one_more() -> object:
+        session.fake_library.stored.append(row(len(session.fake_library.stored)))
+        return rows()
+
+    session.fake_library.rows = rows_and_one_more  # type: ignore[method-assign,assignment]
+    return session
+
+
+class ReopenCountingLog(LogFile):
+    """Log file that counts how often it was reopened."""
+
+    n_openings = 0
+
+    def reopen(self) -> None:
+        self.n_openings += 1
+        super().reopen()
+
+
+def n_reopened(app: Console) -> int:
+    return sum(log.n_openings for log in app.session.logs if isinstance(log, ReopenCountingLog))
+
+
+def two_logs() -> FakeSession:
+    """Session with two log files in the current folder."""
+    session = files_session()
+    for name in ("one", "two"):
+        Path(f"{name}.jsonl").write_bytes(log_lines(50))
+    session.logs = [ReopenCountingLog(Path(f"{name}.jsonl").resolve()) for name in ("one", "two")]
+    return session
+
+
+def hostile_event() -> FakeSession:
+    session = session_with_messages()
+    session.fake_events.initial = [RawMessage("x", {}, HOSTILE.encode("utf-8", "replace"))]
+    return session
+
+
+def wide_event() -> FakeSession:
+    session = session_with_messages(*["orders.eu"] * 3, *["bills"] * 2)
+    session.fake_events.initial.append(RawMessage("wide", {}, b'{"episode_id": "' + b"x" * 600 + b'"}'))
+    return session
