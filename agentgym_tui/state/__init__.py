@@ -1,1 +1,1 @@
-"""State of the console: plain data reduced from events, files and node replies; no widgets."""
+"""State of the console as plain data, built from events, files and replies of nodes; independent of the widgets."""

@@ -1,4 +1,4 @@
-"""Batches, merged from live progress, a node's list of batches and completion events."""
+"""Registry of batches, merged from live progress items, the batch list of a node and completion events."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FINISHED: Final = frozenset({"completed", "cancelled"})
 
 
 class BatchRegistry:
-    """The newest ``MAX_BATCHES`` batches by id, the newest last."""
+    """Batches by id, the newest last; at most ``MAX_BATCHES``, of which finished ones are evicted first."""
 
     def __init__(self) -> None:
         self.batches: dict[str, BatchRun] = {}
@@ -30,14 +30,19 @@ class BatchRegistry:
         return next((batch for batch in reversed(self.batches.values()) if batch.status in _ACTIVE), None)
 
     def apply_episode_started(self, item: EpisodeStarted) -> None:
-        """Update the batch of an episode that started."""
+        """Copy environment, agent and model of a started episode to its batch, and mark a waiting batch as running."""
         if (batch := self._get(item.batch_id)) is not None:
             batch.env, batch.agent, batch.model = clip_name(item.env), clip_name(item.agent), clip_optional(item.model)
             batch.battery_id = clip_optional(item.battery_id)
             batch.status = "running" if batch.status in _PENDING else batch.status
 
     def apply_progress(self, item: BatchProgress, boot: str) -> None:
-        """Apply a progress item; items older than the newest one of the same process are ignored."""
+        """Update a batch from a progress item; ignore an item older than the last one applied.
+
+        Args:
+            item: the progress item; items of one process are ordered by ``item.seq``.
+            boot: id of the node process that sent the item.
+        """
         if (batch := self._get(item.batch_id)) is None:
             return
         known_boot, seq = self._latest_progress.get(item.batch_id, ("", -1))
@@ -50,7 +55,12 @@ class BatchRegistry:
         batch.tokens, batch.cost = item.tokens, item.cost
 
     def apply_completed(self, event: BatchCompleted, at: datetime | None = None) -> None:
-        """Apply the completion event of a batch, published ``at`` this time."""
+        """Set the final status and results of a batch from its completion event.
+
+        Args:
+            event: the completion event.
+            at: when the event was published; None where no stream stored it.
+        """
         if (batch := self._get(event.batch_id)) is None:
             return
         if batch.n_planned == 0 and event.success_rate is not None:
@@ -62,7 +72,7 @@ class BatchRegistry:
         batch.tokens, batch.cost = event.tokens, event.cost
 
     def apply_list(self, states: Iterable[BatchState]) -> None:
-        """Apply a node's own list of batches, the newest first."""
+        """Update batches from the list that a node replied with; the newest batch is first in the list."""
         for state in reversed(list(states)[:MAX_BATCHES]):
             if (batch := self._get(state.batch_id)) is None:
                 continue
@@ -76,7 +86,7 @@ class BatchRegistry:
             batch.n_done, batch.n_planned = clamp_count(state.n_done), clamp_count(state.n_planned)
 
     def update_paused(self, batch_id: str, episodes: Iterable[Episode]) -> None:
-        """Mark a batch paused when all of its running episodes are, else running."""
+        """Mark an active batch as paused where all of its running episodes are paused, else as running."""
         batch = self.batches.get(batch_id)
         if batch is None or batch.status not in _ACTIVE:
             return
@@ -84,7 +94,7 @@ class BatchRegistry:
         batch.status = "paused" if paused and all(paused) else "running"
 
     def apply_episode_ended(self, episode: Episode) -> None:
-        """Apply the end of an episode; an interrupted episode means that its batch was interrupted."""
+        """Mark the active batch of an ended episode as interrupted where the episode was interrupted."""
         batch = self.batches.get(episode.batch_id)
         if batch is not None and episode.outcome == "interrupted" and batch.status in _ACTIVE:
             batch.status = "interrupted"

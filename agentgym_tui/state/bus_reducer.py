@@ -1,4 +1,4 @@
-"""Applies messages of a bus to the registries of nodes, environments, endpoints, batches and episodes."""
+"""Updates the registries of nodes, environments, endpoints, batches and episodes from messages of a bus."""
 
 from __future__ import annotations
 
@@ -41,19 +41,19 @@ _LONG_AGO: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class BusReducer:
-    """Applies each kind of message to the registries that it concerns.
+    """Updates the registries that a message concerns.
 
     Args:
-        nodes: the nodes.
-        envs: the environments.
-        endpoints: the model endpoints.
-        batches: the batches.
-        episodes: the episodes.
-        notices: the notices about the subscription.
+        nodes: registry of nodes.
+        envs: registry of environments.
+        endpoints: registry of model endpoints.
+        batches: registry of batches.
+        episodes: registry of episodes.
+        notices: list of notices about the subscription.
 
     Attributes:
-        n_items: live items received.
-        n_malformed: messages and items that did not decode.
+        n_items: number of live items received.
+        n_malformed: number of messages and live items that could not be decoded or have no valid episode id.
     """
 
     def __init__(
@@ -76,7 +76,14 @@ class BusReducer:
         self._n_foreign = 0
 
     def apply(self, message: SubscriptionItem | DecodedBatch) -> bool:
-        """Apply a message, or a live message decoded before; return whether anything shown has changed."""
+        """Update the registries from a message.
+
+        Args:
+            message: a message, a notice, or a live message that is already decoded and coalesced.
+
+        Returns:
+            Whether anything that a screen shows may have changed.
+        """
         if isinstance(message, Notice):
             self._notices.add(message.text, message.count)
             return True
@@ -132,7 +139,7 @@ class BusReducer:
                 self._batches.update_paused(episode.batch_id, self._episodes.running.values())
 
     def apply_health_item(self, item: EnvHealth | ModelHealth | Host, node: str) -> None:
-        """Apply a health item of a node."""
+        """Store the health of an environment or a model endpoint, or the load of the host, as reported by a node."""
         match item:
             case EnvHealth():
                 self._envs.apply_health(item)
@@ -160,17 +167,18 @@ class BusReducer:
         self._episodes.apply_foreign(f"{ulid_prefix(at)}:{position}", event, at)
 
     def on_boot(self, node_name: str, boot: str, *, sure: bool) -> bool:
-        """Record the process of a node; earlier processes and their running episodes count as interrupted.
+        """Record the current process of a node, and mark running episodes of its earlier processes as interrupted.
 
-        Live items of an earlier process may arrive late, and process ids sort by time.
+        Live items of an earlier process may arrive late, so a process id that sorts before the known one is ignored
+        unless ``sure`` is set. Process ids sort by start time.
 
         Args:
-            node_name: the node.
-            boot: the process.
-            sure: the process has just replied to a request, so it is the current one.
+            node_name: name of the node.
+            boot: id of the process that sent a message.
+            sure: whether the process has just replied to a request and is therefore the current one.
 
         Returns:
-            Whether anything changed.
+            Whether the process of the node changed or an episode was marked as interrupted.
         """
         node = self._nodes.get(node_name)
         boot = clip_name(boot)

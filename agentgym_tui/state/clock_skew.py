@@ -17,20 +17,23 @@ from runner.subscribe.buffer import RawMessage
 MAX_SENDERS: Final = 200
 N_SAMPLES: Final = 20
 MAX_CANDIDATES: Final = 50
-"""Messages examined for one sample."""
+"""Largest number of messages examined to find one that can be sampled."""
 
 MAX_DECODED_BYTES: Final = 512 * 1024
-"""Largest message of live items that is decoded; a node sends no larger ones."""
+"""Largest live message that is decoded, in bytes; a node sends no larger message."""
 
 _LIVE_PREFIX: Final = "agentgym.live."
 _GOLDEN_RATIO: Final = 0.618
-"""Multiples of it, modulo 1, are spread evenly over any number of messages (golden ratio sequence)."""
+"""Fractional part of the golden ratio; its multiples, modulo 1, are spread evenly between 0 and 1."""
 
 
 class ClockSkew(NamedTuple):
-    """Seconds by which a sender's clock is ahead of the server's.
+    """Difference between the clock of a message sender and the clock of the NATS server.
 
-    A negative value means that the clock is behind, or that all sampled messages were delayed.
+    Attributes:
+        sender: name of the sender.
+        ahead_s: seconds by which the clock of the sender is ahead. A negative value means that the clock is behind,
+            or that all sampled messages were delayed.
     """
 
     sender: str
@@ -47,9 +50,10 @@ class _LiveHeader(msgspec.Struct):
 
 
 class ClockSkewEstimator:
-    """Samples the senders' time stamps.
+    """Estimates the clock skew of each sender from the time stamps of its messages.
 
-    The largest difference of a sender counts: its message took the least time to arrive.
+    A sample is the sender's time of a message minus the server's time. The estimate is the largest recent sample of
+    the sender, because that message took the least time to arrive.
     """
 
     def __init__(self) -> None:
@@ -57,9 +61,10 @@ class ClockSkewEstimator:
         self._n_calls = 0
 
     def sample(self, messages: Sequence[RawMessage]) -> None:
-        """Take a sample from one of some messages: one that a stream stored and that carries the sender's time.
+        """Take one sample from the first suitable message: stored by a stream, and stamped by its sender.
 
-        Each call starts at another position, because a sender may always be followed by another one.
+        Each call starts its search at another position of ``messages``. Otherwise, where the messages of several
+        senders always arrive in the same order, only the first sender would be sampled.
         """
         self._n_calls += 1
         first = int(self._n_calls * _GOLDEN_RATIO % 1 * len(messages))
@@ -74,7 +79,7 @@ class ClockSkewEstimator:
 
     @property
     def skews(self) -> list[ClockSkew]:
-        """The skew of each sender, the largest first."""
+        """Clock skew of each sender, sorted by absolute value, the largest first."""
         skews = [ClockSkew(sender, max(samples)) for sender, samples in self._samples.items()]
         return sorted(skews, key=lambda skew: -abs(skew.ahead_s))
 
@@ -85,10 +90,11 @@ class ClockSkewEstimator:
 
 
 def _sender_and_time(message: RawMessage) -> tuple[str, datetime | None]:
-    """Return the sender of a message and when it sent it; None where the message does not say.
+    """Return the sender of a message and its sending time; the time is None where the message carries none.
 
     Raises:
-        ValueError: for content that does not decode; other decoding errors are possible.
+        ValueError: the content cannot be decoded. ``TypeError``, ``OverflowError`` and ``RecursionError`` are possible
+            for the same reason.
     """
     if (sent := message.headers.get("ce-time")) is not None:
         return message.headers.get("ce-source", ""), datetime.fromisoformat(sent)

@@ -1,7 +1,7 @@
-"""Merges the items of live messages into updates, and splits them into portions of bounded work.
+"""Merges the items of live messages into updates, and splits sequences of messages into portions of bounded work.
 
-A live message may carry thousands of items. ``coalesce_batch`` merges neighbors of one kind and episode into chunks;
-``split_portions`` keeps each portion short enough that the screen stays responsive.
+A live message may carry thousands of items. ``coalesce_batch`` merges successive items of the same kind and episode
+into one chunk. ``split_portions`` keeps each portion small enough that the screen stays responsive while it is applied.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from runner.subscribe.messages import SubscriptionItem
 from runner.types import DeltaPart
 
 PORTION_WORK: Final = 500
-"""Approximate work of a portion; a step, another update and another message count 1 each."""
+"""Work after which a portion ends; a step, an update of any other kind and a message without updates count 1 each."""
 
 _ManyT = TypeVar("_ManyT", TokenText, LazySpan, LazyTimestep)
 _failure_of: Final = attrgetter("failure")
@@ -41,7 +41,7 @@ _EMPTY_RESETS: Final = (b"null", b"[]")
 
 
 def coalesce_batch(row: LiveRow) -> DecodedBatch:
-    """Return the items of a decoded live message as updates."""
+    """Return a decoded live message with its items merged into updates."""
     batch = row.batch
     return DecodedBatch(
         node=batch.node,
@@ -56,7 +56,7 @@ def coalesce_batch(row: LiveRow) -> DecodedBatch:
 def split_portions(
     messages: Iterable[SubscriptionItem | DecodedBatch],
 ) -> Iterator[list[SubscriptionItem | DecodedBatch]]:
-    """Split messages, in their order, into portions that each take a few milliseconds to apply."""
+    """Yield the messages in their order, in portions that each take a few milliseconds to apply."""
     portion: list[SubscriptionItem | DecodedBatch] = []
     work = 0
     for message in messages:
@@ -86,7 +86,7 @@ def _work_of(update: Update) -> int:
 
 
 def _coalesce_items(items: Iterable[LazyItem]) -> Iterator[Update]:
-    """Merge all items; the items of each episode keep their order."""
+    """Yield the updates that result from merging items; the items of each episode keep their order."""
     for kind, alike in groupby(items, type):
         if kind is TokenText:
             for part in _split_at_failures(list(cast("Iterable[TokenText]", alike))):
@@ -101,7 +101,10 @@ def _coalesce_items(items: Iterable[LazyItem]) -> Iterator[Update]:
 
 
 def _split_at_failures(items: Sequence[TokenText]) -> Iterator[Sequence[TokenText]]:
-    """Split where an endpoint fails, so that earlier items of other episodes stay before the failure."""
+    """Yield runs of items without an endpoint failure, and each item that reports a failure on its own.
+
+    Items are therefore never merged across a failure, and earlier items of other episodes stay before it.
+    """
     if set(map(_failure_of, items)) == {None}:
         yield items
         return
@@ -121,7 +124,11 @@ def _group_by_episode(items: Iterable[_ManyT]) -> Iterable[list[_ManyT]]:
 
 
 def _coalesce_answer(items: Sequence[TokenText]) -> Iterator[FinishedAnswers | AnswerChunk | TokenText]:
-    """Merge answer texts of one episode: finished answers, text of the current answer, and other items as they are."""
+    """Merge the answer items of one episode.
+
+    Items of answers that a later answer follows become one ``FinishedAnswers``. Successive texts of the current answer
+    become ``AnswerChunk`` objects. All other items are yielded unchanged.
+    """
     steps = [item.step for item in items]
     newest = max(steps)
     is_ordered = True not in [item.restart for item in items] and all(map(le, steps, islice(steps, 1, None)))
@@ -168,7 +175,7 @@ def _chunk_key(item: TokenText) -> tuple[int, DeltaPart, int] | None:
 
 
 def answer_chunk(items: Sequence[TokenText]) -> AnswerChunk:
-    """Merge items that extend the same part of an answer."""
+    """Return one chunk for items that extend the same part of an answer: its text, its reasoning or one tool call."""
     first, seqs = items[0], [item.seq for item in items]
     return AnswerChunk(
         episode_id=first.episode_id,

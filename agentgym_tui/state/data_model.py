@@ -1,6 +1,6 @@
 """Data model of the console: episodes, steps, environments, batches, nodes, endpoints and the bus link.
 
-Texts are kept as received, including unsafe ones; ``presenters`` sanitize them when they build lines.
+Texts are kept as received and may contain control characters; ``presenters`` sanitize texts when they build lines.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class StepState(msgspec.Struct, gc=False):
     """One step of an episode.
 
     Attributes:
-        warnings: deviations from the configuration.
-        left_out: number of messages that are not in ``content``.
+        warnings: deviations of the step from the configuration, such as failed endpoints.
+        left_out: number of messages of the step that are missing from ``content``.
     """
 
     index: int
@@ -47,22 +47,28 @@ class StepState(msgspec.Struct, gc=False):
 
     @property
     def chats(self) -> list[Messages]:
-        """Chats that the agent held to choose its action."""
+        """Chats with the model in which the agent chose its action."""
         return self.content.chats
 
     @property
     def observation(self) -> Messages:
-        """Observation of the environment after the action."""
+        """Messages in which the environment described its state after the action."""
         return self.content.observation
 
     @property
     def skipped_endpoints(self) -> list[str]:
-        """Endpoints that failed before another one answered."""
+        """Endpoints that failed in this step before ``endpoint`` answered."""
         return skipped_endpoints(self.endpoint, self.warnings)
 
 
 class StreamingToolCall(msgspec.Struct, frozen=True):
-    """A tool call so far; ``number`` is its position in the answer, ``n_dropped`` as in ``StreamingAnswer``."""
+    """The received part of a tool call in an answer.
+
+    Attributes:
+        number: position of the call among the tool calls of the answer.
+        arguments: end of the received arguments, as JSON text.
+        n_dropped: number of characters before ``arguments`` that are not kept.
+    """
 
     number: int
     tool: str = ""
@@ -71,15 +77,18 @@ class StreamingToolCall(msgspec.Struct, frozen=True):
 
 
 class StreamingAnswer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The answer for the current step so far.
+    """The received part of the model's answer for the current step.
 
     Attributes:
-        n_text_dropped: characters before ``text`` that are not kept; ``n_reasoning_dropped`` before ``reasoning``.
+        n_text_dropped: number of characters before ``text`` that are not kept.
+        n_reasoning_dropped: number of characters before ``reasoning`` that are not kept.
         endpoint: the endpoint that answers; None where it is not known or all endpoints failed.
-        failures: why endpoints before it failed or were skipped, each with its name.
-        n_tokens: tokens so far, approximately; ``n_first_tokens`` of them arrived first.
-        ttft_s: seconds until the first token.
-        first_at: sender's time of the first tokens; ``newest_at`` of the newest ones.
+        failures: reason for each endpoint that failed or was skipped, preceded by the name of the endpoint.
+        n_tokens: approximate number of tokens received.
+        n_first_tokens: approximate number of tokens in the first item that carried text.
+        ttft_s: seconds from the request to the first token.
+        first_at: time of the first item that carried text, by the sender's clock.
+        newest_at: time of the newest item that carried text, by the sender's clock.
     """
 
     step: int = 0
@@ -99,14 +108,14 @@ class StreamingAnswer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def skipped_endpoints(self) -> list[str]:
-        """Endpoints before the one that answers; all that failed where none answers."""
+        """Endpoints that were passed over before ``endpoint``; all failed endpoints where ``endpoint`` is None."""
         if self.endpoint is not None:
             return skipped_endpoints(self.endpoint, self.failures)
         return list(dict.fromkeys(failure.partition(": ")[0] for failure in self.failures))
 
     @property
     def tokens_per_s(self) -> float | None:
-        """Approximate token rate; None until a second item has arrived."""
+        """Approximate number of tokens per second; None until tokens have arrived at two different times."""
         if self.first_at is None or self.newest_at is None:
             return None
         passed_s = (self.newest_at - self.first_at).total_seconds()
@@ -118,12 +127,14 @@ class StreamingAnswer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class EndpointState(msgspec.Struct):
-    """A model endpoint; the endpoints of a node are in the order in which agents try them.
+    """State of a model endpoint.
 
     Attributes:
-        model: model name requested from it.
-        rest_s: seconds for which agents skip it after a failure, as of its last health item.
-        failure: why its last inference failed; None where it succeeded.
+        cause: why the endpoint has its ``status``; None where there is nothing to explain.
+        model: name of the model that is requested from the endpoint.
+        rest_s: seconds for which agents still skip the endpoint after a failure, as of its last health item; None where
+            agents use it.
+        failure: why the last inference of the endpoint failed; None where the inference succeeded.
     """
 
     status: str = "unknown"
@@ -134,17 +145,18 @@ class EndpointState(msgspec.Struct):
 
     @property
     def is_answering(self) -> bool:
-        """Whether an agent that uses it now is expected to get an answer."""
+        """Whether an agent can expect an answer from the endpoint now."""
         return self.status in ("up", "slow", "embedded") and self.failure is None and self.rest_s is None
 
 
 class Episode(msgspec.Struct):
-    """A running or finished episode; ``outcome`` is None while it runs.
+    """A running or ended episode.
 
     Attributes:
-        streaming: the answer for the current step; None before its inference starts.
-        n_missing: live items that were not received; the episode file has their content.
-        node_lost: the episode was running when its node was last heard.
+        outcome: how the episode ended; None while the episode runs.
+        streaming: the unfinished answer for the current step; None before the inference of the step starts.
+        n_missing: number of live items or steps that were not received; the episode file has their content.
+        node_lost: whether the node was lost while the episode ran on it.
     """
 
     episode_id: str
@@ -182,31 +194,40 @@ class Episode(msgspec.Struct):
 
     @property
     def running(self) -> bool:
-        """Whether it is running or paused, or was when its node was last heard."""
+        """Whether the episode has not ended as far as is known; true also while its node is lost."""
         return self.outcome is None
 
     @property
     def is_active(self) -> bool:
-        """Whether it is running or paused on a node that is alive."""
+        """Whether the episode is running or paused on a node that is not lost."""
         return self.outcome is None and not self.node_lost
 
     @property
     def last_step_index(self) -> int:
-        """Index of the newest step; -1 without steps."""
+        """Index of the newest step; -1 where the episode has no steps."""
         return self.steps[-1].index if self.steps else -1
 
     def steps_after(self, index: int) -> list[StepState]:
-        """Return the steps with a larger index."""
+        """Return the steps whose index is larger than ``index``."""
         return list(takewhile(lambda step: step.index > index, reversed(self.steps)))[::-1]
 
     @property
     def fallback(self) -> str | None:
-        """Endpoints that answered instead of others; None where none did."""
+        """Endpoints that answered after another endpoint had failed, as one text; None where no endpoint failed."""
         return fallback_endpoints((step.endpoint, step.warnings) for step in self.steps)
 
 
 class EnvironmentState(msgspec.Struct):
-    """An environment of a node's profile; ``status`` is None until a health item has arrived."""
+    """State of an environment.
+
+    Attributes:
+        ram: memory that the environment's server needs, as written in the profile.
+        status: health of the environment; None until a health item has arrived.
+        open: number of open instances of the environment; None where it is not known.
+        n_rated: number of ended episodes that count for the success rate.
+        n_success: number of rated episodes that succeeded.
+        n_running: number of running episodes.
+    """
 
     name: str
     tier: str = ""
@@ -221,11 +242,17 @@ class EnvironmentState(msgspec.Struct):
     n_success: int = 0
     n_running: int = 0
     baseline: bool = False
-    """The success counts are of agents without a model, because no model has run this environment yet."""
+    """Whether the success counts are those of agents without a model, because no model has run this environment."""
 
 
 class BatchRun(msgspec.Struct):
-    """A batch that is queued, running, paused or finished; ``ended_at`` is known where a stream stored the event."""
+    """A batch of episodes: queued, running, paused, interrupted or finished.
+
+    Attributes:
+        n_done: number of ended episodes.
+        eta_s: estimated seconds until the batch ends; None where it is not known.
+        ended_at: when the batch ended; None while it runs, and where no stream stored its completion event.
+    """
 
     batch_id: str
     env: str = ""
@@ -244,7 +271,14 @@ class BatchRun(msgspec.Struct):
 
 
 class NodeInfo(msgspec.Struct):
-    """A node; ``last_seen_at`` is in seconds of the console's monotonic clock."""
+    """A node and the load of its host.
+
+    Attributes:
+        boot: id of the current process of the node; "" where it is not known.
+        last_seen_at: when the node last sent a message, in seconds of the console's monotonic clock.
+        lost: whether the node has been silent for too long or its process is gone.
+        dropped: number of live items that the current process of the node never sent.
+    """
 
     name: str
     boot: str = ""
@@ -263,7 +297,7 @@ BusLinkStatus: TypeAlias = Literal["none", "starting", "connecting", "connected"
 
 
 class BusLink(msgspec.Struct):
-    """Connection to the bus; ``cause`` names why it is down and what to do."""
+    """Connection to the bus; while the bus is down, ``cause`` explains why and how to fix it."""
 
     status: BusLinkStatus = "none"
     cause: str = ""
@@ -271,11 +305,11 @@ class BusLink(msgspec.Struct):
 
 
 class ReadProgress(NamedTuple):
-    """Numbers of files that were read and found."""
+    """Progress of reading files: the number of files already read and the number of files found."""
 
     n_read: int
     n_found: int
 
 
 READING_FILES: Final = BusLink("none", "reading files")
-"""Link of a session that is reading the files named on the command line."""
+"""Link that a session shows while it reads the files named on the command line."""

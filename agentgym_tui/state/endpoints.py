@@ -1,4 +1,4 @@
-"""Model endpoints: their health, which of them answers, and when another one took over."""
+"""Registry of model endpoints: the health of each endpoint, and the changes from one endpoint to another."""
 
 from __future__ import annotations
 
@@ -17,16 +17,18 @@ from runner.types import skipped_endpoints
 MAX_ENDPOINTS: Final = 50
 MAX_FAILOVERS: Final = 50
 REPEAT_AFTER: Final = timedelta(seconds=60)
-"""Time after which the same failover is reported again; every step repeats it."""
+"""Shortest time between two reports of the same failover, which every step repeats."""
 
 
 class Failover(NamedTuple):
-    """Another endpoint is used than the configured first one; untrusted text.
+    """A change from one endpoint to another. The texts are untrusted.
 
     Attributes:
-        failed: endpoints that gave no answer; empty when the configured endpoint answers again.
-        reason: why the first of them failed.
-        endpoint: the endpoint used instead.
+        env: environment of the episode in which the change was observed.
+        failed: endpoints that gave no answer; empty where the first configured endpoint answers again.
+        reason: why the first endpoint in ``failed`` gave no answer.
+        endpoint: the endpoint that answers now.
+        at: when the change was observed.
     """
 
     env: str
@@ -40,8 +42,8 @@ class EndpointRegistry:
     """Endpoints by name, in the order in which agents try them.
 
     Attributes:
-        failovers: changes from one endpoint to another and back, the newest last.
-        n_failovers: failovers so far.
+        failovers: the newest changes from one endpoint to another and back, the newest last.
+        n_failovers: number of all changes, including those no longer in ``failovers``.
     """
 
     def __init__(self) -> None:
@@ -51,7 +53,7 @@ class EndpointRegistry:
         self._reported_at: dict[tuple[tuple[str, ...], str], datetime] = {}
 
     def apply_health(self, item: ModelHealth) -> None:
-        """Apply a health item."""
+        """Store the health that a node reported for an endpoint."""
         if (endpoint := self._get(item.endpoint)) is not None:
             endpoint.status, endpoint.cause = item.status, clip_optional(item.cause, MAX_CAUSE_CHARS)
             endpoint.model, endpoint.rest_s = clip_optional(item.model), item.rest_s
@@ -61,12 +63,12 @@ class EndpointRegistry:
     def apply_answer(
         self, update: FinishedAnswers | AnswerChunk | TokenText, before: StreamingAnswer | None, episode: Episode
     ) -> None:
-        """Update endpoints and failovers from answer items of an episode.
+        """Update endpoints and failovers from answer items that were already applied to an episode.
 
         Args:
-            update: the applied items.
-            before: the episode's answer before it.
-            episode: the episode after it.
+            update: the answer items.
+            before: the streaming answer of the episode before ``update`` was applied; None where there was none.
+            episode: the episode after ``update`` was applied.
         """
         if isinstance(update, TokenText):
             self._apply_failures(update, before, episode)
@@ -95,7 +97,13 @@ class EndpointRegistry:
             self._record_failover(episode.env, failures, endpoint, at)
 
     def apply_steps(self, steps: Sequence[StepState], episode: Episode, at: datetime) -> None:
-        """Update endpoints and failovers from the newest steps of an episode."""
+        """Update endpoints and failovers from steps of an episode.
+
+        Args:
+            steps: the new steps of the episode.
+            episode: the episode.
+            at: when the last of the steps ended.
+        """
         for step in steps:
             if step.endpoint is None or not (step.warnings or step is steps[-1]):
                 continue  # the newest step names the same endpoint

@@ -7,18 +7,18 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 N_POINTS: Final = 500
-"""Episodes per environment that are kept."""
+"""Largest number of reward points kept per environment."""
 
 UNRATED_OUTCOMES: Final = frozenset({"cancelled", "interrupted"})
-"""Outcomes that say nothing about the agent."""
+"""Outcomes of episodes that were cut off, so they do not count for the success rate."""
 
 
 class RewardPoint(NamedTuple):
     """Reward of a finished episode.
 
     Attributes:
-        rated: False where the episode was cut off.
-        baseline: the agent used no model.
+        rated: whether the episode counts for the success rate; False for a cancelled or interrupted episode.
+        baseline: whether the agent used no model.
     """
 
     episode_id: str
@@ -29,7 +29,13 @@ class RewardPoint(NamedTuple):
 
 
 class SuccessCounts(NamedTuple):
-    """Successes among rated episodes of models; of baseline agents where no model has any."""
+    """Success counts of an environment, either of models or of baseline agents.
+
+    Attributes:
+        n_rated: number of rated episodes.
+        n_success: number of rated episodes that succeeded.
+        baseline: whether the counts are those of baseline agents, because no model has a rated episode.
+    """
 
     n_rated: int
     n_success: int
@@ -37,10 +43,10 @@ class SuccessCounts(NamedTuple):
 
 
 class RewardHistory:
-    """Reward points per environment, the oldest first; episode ids sort by time.
+    """Reward points per environment, sorted by episode id and so from the oldest to the newest.
 
     Args:
-        max_envs: largest number of environments.
+        max_envs: largest number of environments; the points of further environments are ignored.
     """
 
     def __init__(self, max_envs: int) -> None:
@@ -48,7 +54,7 @@ class RewardHistory:
         self._max_envs = max_envs
 
     def add(self, env: str, point: RewardPoint) -> None:
-        """Add an episode, or replace a known one."""
+        """Add the reward point of an episode, or replace the point that has the same episode id."""
         known = self.by_env.get(env)
         if known and point.episode_id > known[-1].episode_id:
             known.append(point)
@@ -56,7 +62,7 @@ class RewardHistory:
             self.merge(env, [point])
 
     def merge(self, env: str, points: Iterable[RewardPoint]) -> None:
-        """Add episodes in any order."""
+        """Add reward points in any order; a point replaces an earlier one with the same episode id."""
         if env not in self.by_env and len(self.by_env) >= self._max_envs:
             return
         by_id = {point.episode_id: point for point in (*self.by_env.get(env, ()), *points)}
@@ -64,12 +70,12 @@ class RewardHistory:
 
 
 def rated_points(points: Iterable[RewardPoint]) -> list[RewardPoint]:
-    """Return the rated points of models; those of baseline agents where no model has any."""
+    """Return the rated points of models, or those of baseline agents where no model has a rated point."""
     rated = [point for point in points if point.rated]
     return [point for point in rated if not point.baseline] or rated
 
 
 def count_successes(points: Iterable[RewardPoint]) -> SuccessCounts:
-    """Count the successes among ``rated_points``, so that models and baselines are never mixed."""
+    """Count the successes among the points that ``rated_points`` selects, so models and baselines are never mixed."""
     counted = rated_points(points)
     return SuccessCounts(len(counted), sum(point.success for point in counted), bool(counted) and counted[0].baseline)

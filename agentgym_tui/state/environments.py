@@ -1,4 +1,4 @@
-"""Environments of the profile and of the episodes that were run, with their rewards and success counts."""
+"""Registry of the environments named by the profile or by episodes, with their rewards and success counts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MAX_ENVS: Final = 200
 
 
 class EnvironmentRegistry:
-    """Environments by name; those of the profile come first, in its order."""
+    """Environments by name: first the environments of the profile in its order, then all other known environments."""
 
     def __init__(self) -> None:
         self.envs: dict[str, EnvironmentState] = {}
@@ -31,14 +31,18 @@ class EnvironmentRegistry:
         self._stale: set[str] = set()
 
     def get(self, env: str) -> EnvironmentState | None:
-        """Return the environment of this name, created where needed; None for "" and beyond ``MAX_ENVS``."""
+        """Return the environment named ``env``, created where needed; None for "" and where ``MAX_ENVS`` are known."""
         env = clip_name(env)
         if env not in self.envs and env and len(self.envs) < MAX_ENVS:
             self.envs[env] = EnvironmentState(env)
         return self.envs.get(env)
 
     def apply_profile(self, entries: Iterable[tuple[str, str, str | None]]) -> None:
-        """Apply tier, name and server memory of each environment of a profile."""
+        """Set the order, tiers and server memory of the environments from a profile.
+
+        Args:
+            entries: tier, environment name and memory of the environment's server, in the order of the profile.
+        """
         others, self.envs = self.envs, {}
         for tier, env, ram in entries:
             self.envs.setdefault(clip_name(env), others.pop(clip_name(env), EnvironmentState(clip_name(env))))
@@ -46,13 +50,13 @@ class EnvironmentRegistry:
         self.envs |= others
 
     def apply_health(self, item: EnvHealth) -> None:
-        """Apply a health item."""
+        """Store the health that a node reported for an environment."""
         if (env := self.get(item.env)) is not None:
             env.status, env.cause, env.latency_s = item.status, clip_optional(item.cause), item.latency_s
             env.transport, env.open = clip_name(item.transport), None if item.open is None else clamp_count(item.open)
 
     def apply_ended(self, episode: Episode) -> None:
-        """Add an ended episode to the rewards of its environment."""
+        """Add the reward of an ended episode to its environment."""
         if self.get(episode.env) is None:
             return
         is_rated, is_baseline = episode.outcome not in UNRATED_OUTCOMES, episode.model is None
@@ -61,7 +65,7 @@ class EnvironmentRegistry:
         self._stale.add(episode.env)
 
     def apply_stored(self, rows: Sequence[EpisodeRow]) -> None:
-        """Add stored episodes, the newest first."""
+        """Add the rewards of stored episodes; the newest episode is first in ``rows``."""
         newest: dict[str, list[RewardPoint]] = {}
         for row in rows:
             points = newest.setdefault(clip_name(row.env), [])
@@ -76,7 +80,7 @@ class EnvironmentRegistry:
                 self._stale.add(env)
 
     def refresh(self, running: Iterable[Episode]) -> None:
-        """Update the number of running episodes and the success counts of each environment."""
+        """Recount the running episodes of each environment, and the successes of each environment with new rewards."""
         for env in self.envs.values():
             env.n_running = 0
         for episode in running:

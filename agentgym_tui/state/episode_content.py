@@ -1,4 +1,4 @@
-"""Messages and spans of an episode; those that arrived live stay JSON until a view reads them."""
+"""Messages and spans of an episode; content that arrived live is kept as JSON until a view reads it."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from runner.types import Span
 Messages: TypeAlias = list[dict[str, Any]]
 
 FIELD_BYTES: Final = 150
-"""Approximate memory of an object's field beside its texts."""
+"""Approximate memory of one field of a JSON object in bytes, without the texts of its name and value."""
 
 _SPAN_BYTES: Final = 500
 _RAW_MESSAGES_BYTES: Final = 100
 _RAW_SPAN_BYTES: Final = 250
 _COLONS_PER_SPAN: Final = 10
-"""Colons in a span with few attributes; each further one may belong to one that takes far more memory when decoded."""
+"""Colons in the JSON of a span with few attributes; each further colon may stand for a field that grows when decoded."""
 
 
 class DecodedMessages(msgspec.Struct, frozen=True, tag="decoded"):
-    """Messages of a step: the chats of the agent and the observation of the environment."""
+    """Decoded messages of a step: the chats of the agent and the observation of the environment."""
 
     chats: list[Messages]
     observation: Messages
@@ -36,19 +36,19 @@ class DecodedMessages(msgspec.Struct, frozen=True, tag="decoded"):
 
 
 class RawMessages(msgspec.Struct, frozen=True, tag="heard", gc=False):
-    """Messages of a step as JSON, as they arrived."""
+    """Messages of a step as the JSON text in which they arrived."""
 
     raw_chats: bytes
     raw_observation: bytes
 
     @property
     def chats(self) -> list[Messages]:
-        """The chats of the agent; decoded on each access, as a view shows one step at a time."""
+        """Chats of the agent; decoded on each access, because a view shows only one step at a time."""
         return [as_messages(chat if isinstance(chat, list) else [chat]) for chat in _decode_list(self.raw_chats)]
 
     @property
     def observation(self) -> Messages:
-        """The observation of the environment, decoded on each access."""
+        """Observation of the environment; decoded on each access."""
         return as_messages(_decode_list(self.raw_observation))
 
     @property
@@ -58,13 +58,13 @@ class RawMessages(msgspec.Struct, frozen=True, tag="heard", gc=False):
 
 
 class Spans:
-    """Spans of an episode in order of arrival.
+    """Spans of an episode in the order in which they arrived.
 
     Args:
         spans: decoded spans of an episode file.
 
     Attributes:
-        size: approximate memory in bytes.
+        size: approximate memory of all spans in bytes.
     """
 
     def __init__(self, spans: Iterable[Span] = ()) -> None:
@@ -73,13 +73,13 @@ class Spans:
         self.size = spans_size(self._spans)
 
     def append_raw(self, spans: Sequence[bytes], n_bytes: int) -> None:
-        """Append spans as JSON; ``n_bytes`` is their ``raw_spans_size``."""
+        """Append spans that are still JSON; ``n_bytes`` is the result of ``raw_spans_size`` for them."""
         self._raw += spans
         self.size += n_bytes
 
     @property
     def all(self) -> list[Span]:
-        """All spans, decoded."""
+        """All spans; decodes the spans that are still JSON."""
         pending, self._raw = self._raw, []
         for raw in pending:
             self._spans.append(self._decode_span(raw))
@@ -104,17 +104,17 @@ class Spans:
 
 
 def as_messages(chat: Iterable[Any]) -> Messages:
-    """Return a chat as messages; an entry that is no object becomes the content of a message."""
+    """Return the entries of a chat as messages; an entry that is no JSON object becomes the content of a message."""
     return [message if isinstance(message, dict) else {"content": message} for message in chat]
 
 
 def decode_messages(raw: bytes) -> Messages:
-    """Decode a JSON list of messages; JSON that does not decode becomes a message with the error."""
+    """Decode a JSON list of messages; JSON that cannot be decoded yields one message that contains the error."""
     return as_messages(_decode_list(raw))
 
 
 def raw_spans_size(spans: Sequence[bytes]) -> int:
-    """Return the approximate memory of spans as JSON, with a surcharge for those that grow when decoded."""
+    """Return the approximate memory in bytes of spans that are still JSON, with a surcharge for many attributes."""
     joined = b"".join(spans)
     return (
         _RAW_SPAN_BYTES * len(spans)
@@ -124,7 +124,7 @@ def raw_spans_size(spans: Sequence[bytes]) -> int:
 
 
 def spans_size(spans: Sequence[Span]) -> int:
-    """Return the approximate memory of decoded spans."""
+    """Return the approximate memory of decoded spans in bytes."""
     named = sum([len(span.name) + len(span.category) + len(span.track) for span in spans])
     return _SPAN_BYTES * len(spans) + named + _values_size([span.attributes for span in spans])
 

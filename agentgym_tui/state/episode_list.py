@@ -1,4 +1,4 @@
-"""The list of stored and running episodes, with sorting and search."""
+"""List of stored and live episodes, with sorting and search."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ if TYPE_CHECKING:
     from runner.store.index_schema import EpisodeRow
 
 MAX_SEARCHED_CHARS: Final = 200
-"""Characters of a field that are searched."""
+"""Number of characters at the start of a field that are searched."""
 
 MAX_TASK_INDEX: Final = 10**15
-"""Task indices from this number on are not written out; Python refuses integers of thousands of digits."""
+"""Smallest task index that is abbreviated, because Python does not format integers of thousands of digits."""
 
 
 class UnreadableFile(NamedTuple):
-    """A file that should be an episode and cannot be read, with the reason; untrusted text, both."""
+    """An episode file that cannot be read, and the reason why; path and reason are untrusted text."""
 
     path: Path
     reason: str
 
 
 ListedEpisode: TypeAlias = "EpisodeRow | Episode"
-"""A stored or running episode; both have the fields that the list shows."""
+"""A stored or live episode; each of the two types has all fields that the list shows."""
 
 ListEntry: TypeAlias = "EpisodeRow | Episode | UnreadableFile"
-"""A row of the list; unreadable files come last."""
+"""A row of the episode list: an episode or an unreadable file."""
 
 DEFAULT_SORTING: Final = Sorting("started", descending=True)
-"""The newest first."""
+"""Default order of the list: the newest episode first."""
 
 RANK_BY_COLUMN: Final[Mapping[str, Callable[[ListedEpisode], Rank | None]]] = {
     "started": lambda episode: number_rank(as_aware(episode.started_at).timestamp()),
@@ -50,16 +50,16 @@ RANK_BY_COLUMN: Final[Mapping[str, Callable[[ListedEpisode], Rank | None]]] = {
     "node": lambda episode: text_rank(episode.node),
     "id": lambda episode: text_rank(episode.episode_id),
 }
-"""Sort keys by column title."""
+"""Function that returns the sort key of an episode, by column title."""
 
 
 class EpisodeList:
     """Stored episodes, live episodes that are not stored yet, and unreadable files.
 
     Attributes:
-        shown: entries that match all ``words``; running episodes are the run store's own objects.
-        words: search words, in lower case.
-        sorting: the order; None for the newest first.
+        shown: entries that contain all ``words``. A live episode is the object of the run store, not a copy.
+        words: search words in lower case; empty where all entries are shown.
+        sorting: order of the episodes; None for the newest first.
     """
 
     def __init__(self) -> None:
@@ -75,12 +75,12 @@ class EpisodeList:
 
     @property
     def n_episodes(self) -> int:
-        """Number of episodes, whether they match the search or not."""
+        """Number of all episodes, including those that the search hides."""
         return len(self._stored) + sum(known not in self._stored for known in self._live)
 
     @property
     def n_running(self) -> int:
-        """Number of running episodes."""
+        """Number of running or paused episodes on nodes that are not lost."""
         return sum(episode.is_active for known, episode in self._live.items() if known not in self._stored)
 
     @property
@@ -96,7 +96,7 @@ class EpisodeList:
         self._arrange()
 
     def update_live(self, episodes: Iterable[Episode]) -> bool:
-        """Replace the live episodes; return whether rows were added, removed or may have moved."""
+        """Replace the live episodes; return whether an episode was added, was removed or has changed its outcome."""
         self._live = {episode.episode_id: episode for episode in episodes}
         live = [(episode.episode_id, episode.outcome) for episode in self._live.values()]
         if changed := live != self._last_live:
@@ -105,34 +105,41 @@ class EpisodeList:
         return changed
 
     def search(self, text: str) -> None:
-        """Show only entries that contain all words of ``text`` in any field."""
+        """Show only entries whose searchable fields contain each word of ``text``; case does not matter."""
         words = tuple(text.casefold().split())
         if words != self.words:
             self.words = words
             self._filter()
 
     def sort(self, sorting: Sorting | None) -> None:
-        """Set the order; None for the newest first.
+        """Sort the list; None sorts the newest episode first.
 
-        Equal episodes are sorted from the newest; unreadable files always come last.
+        Episodes that are equal in the sorted column are ordered from the newest to the oldest. Unreadable files always
+        come last.
         """
         self.sorting = sorting if sorting is not None and sorting.column in RANK_BY_COLUMN else None
         self._arrange()
 
     def index(self, key: str) -> int | None:
-        """Return the row of the entry with this key; None where it is not shown."""
+        """Return the position in ``shown`` of the entry that has ``key``; None where the entry is not shown."""
         return next((index for index, entry in enumerate(self.shown) if entry_key(entry) == key), None)
 
     def get(self, key: str) -> ListEntry | None:
-        """Return the entry with this key, whether it matches the search or not."""
+        """Return the entry that has ``key``, even where the search hides it; None where there is no such entry."""
         if (known := self._stored.get(key) or self._live.get(key)) is not None:
             return known
         return next((file for file in self._unreadable if entry_key(file) == key), None)
 
     def neighbor(self, key: str, by: int) -> str | None:
-        """Return the key of the entry ``by`` rows below ``key``, above where negative; None past either end.
+        """Return the key of the entry some rows below or above another entry.
 
-        Where ``key`` is not shown, this is the key of the first entry.
+        Args:
+            key: key of the entry to start from.
+            by: number of rows to go down; negative to go up.
+
+        Returns:
+            The key of the entry found; None past the first or last row. Where ``key`` is not shown, the key of the
+            first row.
         """
         index = self.index(key)
         at = 0 if index is None else index + by
@@ -162,7 +169,7 @@ class EpisodeList:
 
 
 def entry_key(entry: ListEntry) -> str:
-    """Return the stable key of an entry: the id of an episode or the path of a file."""
+    """Return the key of an entry, which never changes: the id of an episode or the path of an unreadable file."""
     return str(entry.path) if isinstance(entry, UnreadableFile) else entry.episode_id
 
 
@@ -181,7 +188,7 @@ def _search_text(entry: ListEntry) -> str:
 
 
 def searchable_fields(entry: ListEntry) -> tuple[str | None, ...]:
-    """Return the texts that ``EpisodeList.search`` looks into; None for a field that is not set."""
+    """Return the texts of an entry that ``EpisodeList.search`` searches; None for a field without a value."""
     if isinstance(entry, UnreadableFile):
         return ("unreadable", entry.path.name, entry.reason)
     return (

@@ -1,6 +1,6 @@
-"""Applies updates to one episode, each item once, whatever the order of their arrival.
+"""Applies updates to an episode; each item is applied once, in whatever order the items arrive.
 
-``SequenceTracker`` recognizes repeated and missing items by their sequence numbers; ``apply_update`` changes the
+``SequenceTracker`` recognizes repeated and missing items by their sequence numbers. ``apply_update`` changes the
 episode.
 """
 
@@ -45,10 +45,10 @@ from runner.events.live import (
 )
 
 BASE_BYTES: Final = 1_000
-"""Approximate memory of an episode without steps."""
+"""Approximate memory of an episode without steps, in bytes."""
 
 MAX_AWAITED_PER_EPISODE: Final = 10_000
-"""Missing sequence numbers tracked per episode; beyond these only their count is kept."""
+"""Largest number of missing sequence numbers listed per episode; further missing numbers are only counted."""
 
 _SETUP_FIELDS: Final = (
     "env",
@@ -63,11 +63,11 @@ _SETUP_FIELDS: Final = (
     "profile",
 )
 HEADER_FIELDS: Final = ("batch_id", "battery_id", *_SETUP_FIELDS)
-"""Fields of an episode that its start item carries."""
+"""Fields of ``Episode`` that are copied from the start item of the episode."""
 
 
 class EpisodeResult(Protocol):
-    """Result of an episode: of a live item, a durable event, an index row or a file."""
+    """Result of an episode, as carried by a live item, a durable event, an index row or an episode file."""
 
     @property
     def outcome(self) -> str | None: ...  # noqa: D102 - fields of ``Episode``, all of these
@@ -82,17 +82,18 @@ class EpisodeResult(Protocol):
 
 
 class SequenceTracker(msgspec.Struct):
-    """Tracks which items of an episode have arrived.
+    """Tracks which live items of an episode have arrived.
 
-    Items of each kind travel on a subject of their own, so the end of an episode may arrive before its last steps.
+    Each kind of item has its own bus subject, so the end item of an episode may arrive before the last step items.
 
     Attributes:
-        boot: process that runs the episode; "" where it is not known.
+        boot: id of the node process that runs the episode; "" where it is not known.
+        next_seq: smallest sequence number after all numbers seen.
         size: approximate memory of the episode in bytes.
-        has_header: its start item or file was applied.
-        has_file: its file or journal was applied, which takes precedence over live items.
-        awaited: missing sequence numbers that may still arrive.
-        n_lost: missing items that are no longer awaited.
+        has_header: whether the start item or the file of the episode was applied.
+        has_file: whether the file or journal of the episode was applied; a file takes precedence over live items.
+        awaited: sequence numbers of missing items that may still arrive.
+        n_lost: number of missing items that are not listed in ``awaited``.
         max_awaited: largest size of ``awaited``.
     """
 
@@ -106,11 +107,15 @@ class SequenceTracker(msgspec.Struct):
     max_awaited: int = MAX_AWAITED_PER_EPISODE
 
     def accept_new(self, seqs: Sequence[int], gaps: Iterable[int] | None) -> Sequence[int]:
-        """Record the sequence numbers of items; return the positions of those that had not arrived before.
+        """Record the sequence numbers of arrived items.
 
         Args:
-            seqs: the sequence numbers.
-            gaps: missing numbers among them; None where they are not known or the numbers do not ascend.
+            seqs: sequence numbers of the items.
+            gaps: numbers missing between the first and the last of ``seqs``; None where the missing numbers are not
+                known or ``seqs`` does not ascend.
+
+        Returns:
+            The positions in ``seqs`` of the items that arrived for the first time.
         """
         first, end = seqs[0], seqs[-1] + 1
         if gaps is not None and first >= self.next_seq and end - self.next_seq <= self.max_awaited - len(self.awaited):
@@ -123,7 +128,7 @@ class SequenceTracker(msgspec.Struct):
         return [position for position, seq in enumerate(seqs) if self._accept(seq)]
 
     def _accept(self, seq: int) -> bool:
-        """Record one sequence number; return whether it is new."""
+        """Record the sequence number of one item; return whether the item arrived for the first time."""
         if seq < self.next_seq:
             is_new = seq in self.awaited
             self.awaited.discard(seq)
@@ -136,12 +141,12 @@ class SequenceTracker(msgspec.Struct):
 
     @property
     def n_missing(self) -> int:
-        """Number of items that have not arrived."""
+        """Number of items that were sent and have not arrived."""
         return min(len(self.awaited) + self.n_lost, MAX_COUNT)
 
 
 def apply_update(episode: Episode, tracker: SequenceTracker, update: EpisodeUpdate) -> None:
-    """Apply the new items of an update to an episode, and count the missing ones."""
+    """Apply those items of an update that arrived for the first time, and count the missing items of the episode."""
     if isinstance(update, EpisodeStarted) and not tracker.has_header:
         _apply_started(episode, tracker, update)
     expected = tracker.next_seq
@@ -171,12 +176,12 @@ def apply_update(episode: Episode, tracker: SequenceTracker, update: EpisodeUpda
 
 
 def set_field(episode: Episode, field_name: str, value: object) -> None:
-    """Set a field to an untrusted value; texts are clipped as names."""
+    """Set a field of an episode to an untrusted value; a text is cut to the length of a name."""
     setattr(episode, field_name, clip_name(value) if isinstance(value, str) else value)
 
 
 def record_result(episode: Episode, result: EpisodeResult) -> None:
-    """Record the result of an episode."""
+    """Copy the result to an episode and mark the episode as ended."""
     episode.success, episode.reward = result.success, clamp_finite(result.reward)
     episode.rounds = clamp_count(result.rounds)
     episode.duration_s = result.duration_s
@@ -185,7 +190,7 @@ def record_result(episode: Episode, result: EpisodeResult) -> None:
 
 
 def mark_ended(episode: Episode, outcome: str) -> None:
-    """Mark an episode as ended."""
+    """Set the outcome of an episode and clear the fields that only a running episode has."""
     episode.outcome, episode.streaming, episode.paused, episode.node_lost = outcome, None, False, False
 
 

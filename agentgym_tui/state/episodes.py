@@ -1,4 +1,4 @@
-"""Registry of episodes, merged from live items, events, index rows and files in any order."""
+"""Registry of episodes, merged from live items, events, index rows and files that arrive in any order."""
 
 from __future__ import annotations
 
@@ -38,26 +38,26 @@ if TYPE_CHECKING:
     from runner.store.index_schema import EpisodeRow
 
 EPISODE_SLACK: Final = 100
-"""Episodes beyond the limit that one message may add before the oldest are evicted."""
+"""Number of episodes by which one message may exceed the limit before the oldest episodes are evicted."""
 
 MAX_AWAITED: Final = 200_000
-"""Missing sequence numbers tracked for all episodes together."""
+"""Largest number of missing sequence numbers listed for all episodes together."""
 
 MAX_EVICTED_IDS: Final = 20_000
-"""Ids of evicted episodes; later items of these are ignored."""
+"""Largest number of ids of evicted episodes that are remembered, so that their later items can be ignored."""
 
 
 class EpisodeRegistry:
-    """The newest episodes by id, the newest last, within limits of number and memory.
+    """The newest episodes, limited in number and in memory.
 
     Args:
-        max_episodes: largest number of episodes; ended ones are evicted first.
-        max_bytes: approximate limit for the memory of their texts.
+        max_episodes: largest number of episodes; ended episodes are evicted before running ones.
+        max_bytes: approximate limit of the memory that all episodes take, in bytes.
 
     Attributes:
-        episodes: all episodes by id.
-        running: episodes without an outcome, by id.
-        ended: episodes that have ended since the caller last cleared the list.
+        episodes: all kept episodes by id, the newest last.
+        running: kept episodes without an outcome, by id.
+        ended: episodes that have ended since the caller last cleared this list.
     """
 
     def __init__(self, *, max_episodes: int, max_bytes: int) -> None:
@@ -72,11 +72,20 @@ class EpisodeRegistry:
 
     @property
     def n_missing(self) -> int:
-        """Live items that have not arrived, including those of evicted episodes."""
+        """Number of live items that were sent and have not arrived, including items of evicted episodes."""
         return self._n_missing_evicted + sum(tracker.n_missing for tracker in self._trackers.values())
 
     def apply(self, update: EpisodeUpdate, node: str, boot: str) -> bool:
-        """Apply an update of an episode; return False where it has no valid episode id."""
+        """Apply an update to its episode, which is created where needed.
+
+        Args:
+            update: the update; an update of an evicted episode is ignored.
+            node: name of the node that sent the update.
+            boot: id of the node process that sent the update.
+
+        Returns:
+            False where the episode id of the update is not valid.
+        """
         if (episode := self.episodes.get(update.episode_id)) is None:
             if not 0 < len(update.episode_id) <= MAX_ID_CHARS:
                 return False
@@ -101,7 +110,15 @@ class EpisodeRegistry:
         return True
 
     def apply_completed(self, event: EpisodeCompleted, at: datetime) -> bool:
-        """Apply the completion event of an episode; return False where it has no valid episode id."""
+        """Record the result of an episode from its completion event.
+
+        Args:
+            event: the completion event.
+            at: start time of the episode, used where the episode is not known.
+
+        Returns:
+            False where the episode id of the event is not valid.
+        """
         if not 0 < len(event.episode_id) <= MAX_ID_CHARS:
             return False
         if event.episode_id in self._evicted:
@@ -115,7 +132,7 @@ class EpisodeRegistry:
         return True
 
     def apply_foreign(self, episode_id: str, event: ForeignEpisode, at: datetime) -> None:
-        """Add an episode of another field runner, once."""
+        """Add an ended episode of a foreign field runner, unless ``episode_id`` is known; ``at`` is its start time."""
         if episode_id in self._evicted or episode_id in self.episodes:
             return
         episode = self._create(episode_id, at)
@@ -126,7 +143,7 @@ class EpisodeRegistry:
         self._on_ended(episode)
 
     def apply_stored(self, row: EpisodeRow) -> None:
-        """End a running episode whose index row exists."""
+        """Record the result of a running episode from its index row; an index row exists only for an ended episode."""
         if (episode := self.running.get(row.episode_id)) is not None:
             episode.error_type = clip_optional(row.error_type)
             self._record_result(episode, row)
@@ -135,11 +152,11 @@ class EpisodeRegistry:
         """Merge an episode read from a journal or an episode file, which takes precedence over live items.
 
         Args:
-            episode: the episode read.
-            boot: process of its node.
+            episode: the episode that was read.
+            boot: id of the current process of the episode's node; "" where it is not known.
 
         Returns:
-            False where it has no valid episode id.
+            False where the episode id is not valid.
         """
         if not 0 < len(episode.episode_id) <= MAX_ID_CHARS:
             return False
@@ -166,11 +183,14 @@ class EpisodeRegistry:
         return True
 
     def mark_interrupted(self, node: str, boot: str) -> bool:
-        """Mark running episodes of earlier processes of a node as interrupted; return whether there were any.
+        """Mark the running episodes of earlier processes of a node as interrupted.
 
         Args:
-            node: the node.
-            boot: its current process.
+            node: name of the node.
+            boot: id of the current process of the node.
+
+        Returns:
+            Whether any episode was marked.
         """
         interrupted = [
             e for e in self.running.values() if e.node == node and self._trackers[e.episode_id].boot not in ("", boot)
@@ -181,14 +201,14 @@ class EpisodeRegistry:
         return bool(interrupted)
 
     def assign_boot(self, node: str, boot: str) -> None:
-        """Assign episodes that were read from files of a node to its current process."""
+        """Assign a process id to the running episodes of a node whose process is not known, such as those of journals."""
         for episode in self.running.values():
             tracker = self._trackers[episode.episode_id]
             if episode.node == node and not tracker.boot:
                 tracker.boot = boot
 
     def enforce_limits(self) -> None:
-        """Restore the order by start time and evict what exceeds the limits."""
+        """Sort the episodes by start time and evict episodes that exceed the limits."""
         if not self._in_order:
             ordered = sorted(self.episodes.values(), key=attrgetter("started_at"))
             self.episodes = {episode.episode_id: episode for episode in ordered}
@@ -228,7 +248,11 @@ class EpisodeRegistry:
         return [*ended, *islice(running, n - len(ended))]
 
     def _free_memory(self) -> None:
-        """Evict ended episodes but the newest, then drop messages, then evict running episodes."""
+        """Free memory until the limit holds.
+
+        First evict ended episodes except the newest episode, then drop the messages of the remaining episodes, then
+        evict the remaining episodes, the oldest first.
+        """
         newest = next(reversed(self.episodes.values()), None)
         while self._bytes > self._max_bytes:
             ended = (known for known in self.episodes.values() if not known.running and known is not newest)
@@ -243,7 +267,7 @@ class EpisodeRegistry:
             self._evict(next(iter(self.episodes.values())))
 
     def _drop_messages(self, episode: Episode) -> None:
-        """Drop messages of an episode, the oldest first, until the memory limit holds."""
+        """Drop the messages of an episode step by step, the oldest first, until the memory limit holds; then its spans."""
         tracker = self._trackers[episode.episode_id]
         for index, step in enumerate(episode.steps):
             if self._bytes <= self._max_bytes:

@@ -1,7 +1,8 @@
-"""The newest messages of a bus, and notices among them: bounded and not decoded.
+"""Log of the newest messages of a bus and of notices about the subscription, limited in number and memory.
 
-``EventMessage`` and ``LogNotice`` are the entries of an ``EventLog``; ``merge_by_time`` orders messages of several
-streams. Texts are kept as received, including unsafe ones; ``presenters`` sanitize them when they build lines.
+``EventMessage`` and ``LogNotice`` are the entries of an ``EventLog``. ``merge_by_time`` sorts the messages of several
+streams. Payloads are not decoded. Texts are kept as received and may contain control characters; ``presenters``
+sanitize texts when they build lines.
 """
 
 from __future__ import annotations
@@ -21,19 +22,20 @@ from runner.subscribe.buffer import RawMessage
 from runner.subscribe.messages import Notice
 
 MAX_HEADER_BYTES: Final = 64 << 10
-"""Bytes of headers that are kept per message."""
+"""Largest size of the headers kept per message, in bytes."""
 
 ENTRY_BYTES: Final = 400
-"""Approximate memory of an entry beside its texts."""
+"""Approximate memory of an entry without its texts, in bytes."""
 
 
 class EventMessage(msgspec.Struct, gc=False):
     """A message of the bus or a line of a log file.
 
     Attributes:
-        number: counts the entries of the log.
-        at: the server's time where a stream stores the message, else this machine's.
-        payload: its first bytes; ``n_bytes`` is the full length.
+        number: sequence number of the entry in the log.
+        at: when the server stored the message; the time of arrival on this machine where no stream stores it.
+        payload: first bytes of the payload.
+        n_bytes: full length of the payload in bytes.
     """
 
     number: int
@@ -53,7 +55,13 @@ class EventMessage(msgspec.Struct, gc=False):
 
 
 class LogNotice(NamedTuple):
-    """A notice about the subscription at its position among the messages; ``kind`` as of a ``Notice``."""
+    """A notice about the subscription, placed between the messages where it occurred.
+
+    Attributes:
+        number: sequence number of the entry in the log.
+        at: when the notice arrived.
+        kind: kind of the notice, as in ``Notice``.
+    """
 
     number: int
     at: datetime
@@ -71,29 +79,30 @@ LogEntry: TypeAlias = EventMessage | LogNotice
 MAX_ENTRIES: Final = 20_000
 MAX_BYTES: Final = 16 << 20
 MAX_PAYLOAD_BYTES: Final = 1 << 20
-"""Bytes of a payload that are kept."""
+"""Largest number of payload bytes kept per message."""
 
 MAX_STREAMS: Final = 1_000
 _NO_HEADERS: Final[dict[str, str]] = {}
 
 
 class EventLog:
-    """The newest messages, and those of them that match a search.
+    """The newest messages and notices, with a search.
 
     Args:
-        max_entries: largest number of messages and notices.
-        max_bytes: approximate memory limit; one entry is kept in any case.
+        max_entries: largest number of entries, which are messages and notices.
+        max_bytes: approximate memory limit of the entries in bytes; one entry is kept even where it exceeds the limit.
 
     Attributes:
-        shown: entries that match all ``words``, the oldest first.
-        words: search words, in lower case.
-        subjects: counts per subject, including messages that were evicted.
-        clock_skew: clock skew of the senders.
-        n_received: messages since ``reset``.
-        n_evicted: entries evicted since ``reset``.
-        n_matched: entries added to ``shown`` since ``reset`` or ``search``.
-        n_gap: messages that left their stream before they were read.
-        n_skipped: messages that arrived too fast and that no stream stores.
+        shown: entries that contain all ``words``, the oldest first.
+        words: search words in lower case; empty where all entries are shown.
+        subjects: message counts per subject; evicted messages stay counted.
+        clock_skew: estimates of the senders' clock skew.
+        n_received: number of messages received since the last ``reset``.
+        n_evicted: number of entries evicted since the last ``reset``.
+        n_matched: number of entries that were added to ``shown`` since the last ``reset`` or ``search``, including
+            evicted ones.
+        n_gap: number of messages that were deleted from their stream before this program read them.
+        n_skipped: number of messages dropped unread because they arrived too fast and no stream stores them.
     """
 
     def __init__(self, *, max_entries: int = MAX_ENTRIES, max_bytes: int = MAX_BYTES) -> None:
@@ -114,21 +123,21 @@ class EventLog:
 
     @property
     def n_bytes(self) -> int:
-        """Approximate memory of all entries."""
+        """Approximate memory of all entries in bytes."""
         return self._bytes
 
     @property
     def is_full(self) -> bool:
-        """Whether the next entry evicts the oldest."""
+        """Whether adding an entry evicts the oldest entry."""
         return len(self._entries) >= self._max_entries or self._bytes >= self._max_bytes
 
     @property
     def lag(self) -> int:
-        """Messages that the streams still held when they delivered their last ones."""
+        """Number of unread messages in the streams, as each stream reported with its last delivered message."""
         return clamp_count(sum(self._pending.values()))
 
     def reset(self, required: str = "") -> None:
-        """Remove all entries; from now on keep only messages that contain ``required``."""
+        """Remove all entries and set the counters to 0; keep only later messages that contain ``required``."""
         self._entries.clear()
         self.shown.clear()
         self._pending.clear()
@@ -137,7 +146,7 @@ class EventLog:
         self._required = required.encode("utf-8", "replace")
 
     def append(self, messages: Sequence[RawMessage | Notice], at: datetime) -> None:
-        """Append messages and notices that arrived at a time."""
+        """Append messages and notices, sorted by ``merge_by_time``; ``at`` is the time of their arrival."""
         for message in merge_by_time(messages):
             if isinstance(message, Notice):
                 self._append_notice(message, at)
@@ -148,9 +157,9 @@ class EventLog:
             self._evict_oldest()
 
     def search(self, text: str) -> None:
-        """Show only entries that contain all words in subject, headers or payload.
+        """Show only entries that contain each word of ``text`` in subject, headers or payload.
 
-        ASCII letters match in either case.
+        ASCII letters match in upper and lower case. A notice is searched by its text.
         """
         self.words = tuple(text.lower().split())
         self._needles = [word.encode("utf-8", "replace") for word in self.words]
@@ -239,9 +248,10 @@ _END_OF_TIME = datetime.max.replace(tzinfo=UTC)
 
 
 def merge_by_time(messages: Sequence[RawMessage | Notice]) -> Iterator[RawMessage | Notice]:
-    """Yield messages sorted by time: each stream keeps its order, and notices keep their position.
+    """Yield the messages between two notices sorted by time; notices keep their positions.
 
-    Messages that no stream stores have no time and come last.
+    Messages of the same stream keep their order. Messages that no stream stores have no time and come last before the
+    next notice.
     """
     group: list[RawMessage] = []
     for each in messages:

@@ -1,4 +1,4 @@
-"""Which messages of a bus to read: subject patterns, and where their history starts."""
+"""Query for messages of a bus: subject patterns, and the point in their history at which reading starts."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from runner.subscribe.messages import Since
 
 HistoryStart: TypeAlias = Literal["now", "all"] | datetime | int
-"""Where history starts: at the next message, at the first one, at a time, or at this sequence of each stream."""
+"""Where reading starts: at the next message, the first stored message, a time, or a sequence number of each stream."""
 
 ALL_SUBJECTS: Final = (">",)
 MAX_PATTERN_CHARS: Final = 255
-"""Longest subject pattern."""
+"""Largest number of characters in a subject pattern."""
 
 MAX_PATTERNS: Final = 16
 
@@ -30,13 +30,13 @@ _MAX_AGO: Final = timedelta(days=36_500)
 
 
 class EventQuery(msgspec.Struct, frozen=True):
-    """Messages to read.
+    """Query for messages of a bus.
 
     Attributes:
-        patterns: subject patterns.
-        start: where the history starts.
-        episode: keep only messages that contain this episode id; "" for all.
-        is_history: stay at the start and read on only as the user scrolls.
+        patterns: subject patterns of the messages.
+        start: where reading starts.
+        episode: episode id that each message must contain; "" for all messages.
+        is_history: whether the view stays at the first message and more is read only when the user scrolls.
     """
 
     patterns: tuple[str, ...] = ALL_SUBJECTS
@@ -46,17 +46,21 @@ class EventQuery(msgspec.Struct, frozen=True):
 
 
 def resolve_start(start: HistoryStart, now: datetime) -> Since:
-    """Return the start for a subscription made ``now``; a time becomes the time since then."""
+    """Return ``start`` in the form that a subscription takes: a time becomes the duration from that time to ``now``."""
     return max(now - start, timedelta()) if isinstance(start, datetime) else start
 
 
 def parse_patterns(text: str) -> tuple[str, ...] | None:
-    """Parse subject patterns separated by blanks or commas; all subjects for "", None for an invalid pattern."""
+    """Parse subject patterns that are separated by blanks or commas.
+
+    Returns:
+        The patterns; a pattern for all subjects where ``text`` is empty; None where a pattern is not valid.
+    """
     return valid_patterns(text.replace(",", " ").split() or ALL_SUBJECTS)
 
 
 def valid_patterns(patterns: list[str] | tuple[str, ...]) -> tuple[str, ...] | None:
-    """Return the patterns as a tuple; None where one of them cannot be subscribed to."""
+    """Return the patterns as a tuple; None where there are too many patterns or one of them is not valid."""
     is_valid = len(patterns) <= MAX_PATTERNS and all(
         len(p) <= MAX_PATTERN_CHARS and PATTERN.fullmatch(p) for p in patterns
     )
@@ -64,11 +68,15 @@ def valid_patterns(patterns: list[str] | tuple[str, ...]) -> tuple[str, ...] | N
 
 
 def parse_start(text: str, now: datetime) -> HistoryStart | None:
-    """Parse ``all``, ``now``, a sequence, ``10m`` (ago), ``14:30``, or a date with a time; None for anything else.
+    """Parse the typed start of a query.
 
     Args:
-        text: what the user typed; a time without a zone is local time.
+        text: ``all``, ``now``, a sequence number, a duration before now such as ``10m``, a clock time such as
+            ``14:30``, or an ISO date with or without a time. A time without a zone is local time.
         now: the current time, with a zone.
+
+    Returns:
+        The start; None where ``text`` has none of these forms.
     """
     text = text.strip()
     if text in ("all", "now"):

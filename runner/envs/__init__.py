@@ -1,1 +1,1 @@
-"""Environments played in this process, one module each, and what they share."""
+"""Environments, one module or package each, and the choice between playing them in this process and on a server."""

@@ -1,4 +1,4 @@
-"""Availability of environments: whether and where each could be played now, without importing it."""
+"""Availability of environments: whether and where each can be played, determined without importing the environment."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ NOT_INSTALLED = "not installed"
 
 
 class Availability(msgspec.Struct, frozen=True, kw_only=True):
-    """Prospects of a batch that starts now, with the strict rules unless the server has others.
+    """Whether and where a batch can be played now, by the strict rules unless the environment's server has others.
 
     Attributes:
         status: ``wrong`` means that another program answers at the server's address; the environment may still be
             playable embedded.
         transport: where the batch would be played.
-        data_label: None if only the environment itself knows it.
-        cause: the problem, None if there is none.
+        data_label: label of the task data; None if it is unknown without importing the environment.
+        cause: why the environment or its server cannot be used; None if there is no problem.
     """
 
     status: Status
@@ -38,7 +38,7 @@ class Availability(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def probe_address(entry: EnvironmentEntry) -> ServerAddress | None:
-    """Return the address of an environment's server, None if the environment would not be played on one."""
+    """Return the address of an environment's server; None if the profile names no server or excludes its use."""
     return None if entry.transport == "embedded" else server_address(entry)
 
 
@@ -46,8 +46,8 @@ def availability_of(entry: EnvironmentEntry, state: ServerState | None) -> Avail
     """Return the availability of an environment of the profile.
 
     Args:
-        entry: the profile's entry.
-        state: result of probing its server; None if it has no server or was not probed yet.
+        entry: the environment's entry in the profile.
+        state: result of probing the environment's server; None if no server is configured or probed yet.
     """
     missing = missing_requirement(entry.name, entry.deps)
     can_embed = missing is None and entry.transport != "http"
@@ -90,7 +90,7 @@ def _without_server(env: str, state: ServerState, reason: str) -> Availability:
 
 
 def missing_requirement(env: str, deps: tuple[str, ...] = ()) -> str | None:
-    """Return why an environment cannot be played in this process, None if it can."""
+    """Return why an environment cannot be played in this process; None if it can be."""
     if not plugins.is_registered(plugins.ENVS, env):
         return NOT_INSTALLED
     if missing := plugins.missing_packages(deps):

@@ -1,4 +1,4 @@
-"""Base class of the embedded text environments: tasks by index, one command per step, as a tool call or as text."""
+"""Base class of the environments played in this process; each step is one command, given as a tool call or as text."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ class EmbeddedEnvironment(ABC):
     """A text environment that runs in this process.
 
     ``mode`` is ``strict`` (the published rules) or ``compat`` (the rules of AgentGym's servers, quirks included). A
-    subclass defines ``name``, ``n_tasks``, ``grammar`` and the hooks ``_reset`` and ``_step``, which use plain text.
+    subclass defines ``name``, ``n_tasks``, ``grammar`` and the hooks ``_reset`` and ``_step``, which return plain text.
     """
 
     name: ClassVar[str]
     n_tasks: int
     data_label: ClassVar[str] = ""
     packages: ClassVar[tuple[str, ...]] = ()
-    """Distributions that it needs beyond the runner's own; each episode records their versions."""
+    """Distributions that the environment needs in addition to the runner's own; each episode records their versions."""
 
     def __init__(self, *, mode: Mode = "strict") -> None:
-        """Prepare an instance; ``reset`` loads the task."""
+        """Create an instance without a task; ``reset`` starts one."""
         self.mode = mode
         self.task_index = 0
         self._running = False
@@ -33,7 +33,7 @@ class EmbeddedEnvironment(ABC):
     @property
     @abstractmethod
     def grammar(self) -> Grammar:
-        """Commands of this environment."""
+        """Command grammar of this environment."""
 
     @abstractmethod
     def _reset(self, task_index: int) -> str:
@@ -54,11 +54,11 @@ class EmbeddedEnvironment(ABC):
     def step(self, action: Action) -> StepResult:
         """Take one action.
 
-        A tool call that does not match its schema leaves the task unchanged; the observation names the expected form.
-        A text is passed to the environment unchanged, which answers invalid texts itself.
+        A tool call that does not match the tool's schema leaves the task unchanged, and the observation describes a
+        valid action. A text is passed to ``_step`` unchanged, even if it is invalid.
 
         Raises:
-            EnvironmentFault: before ``reset`` or after the episode is done.
+            EnvironmentFault: if no episode is running.
         """
         if not self._running:
             raise EnvironmentFault(f"{self.name}: step called outside an episode; call reset first")
@@ -71,7 +71,7 @@ class EmbeddedEnvironment(ABC):
         return as_reply_messages(action, observation), reward, done
 
     def get_tool_schemas(self) -> list[ToolSchema]:
-        """Return the environment's commands as tools; the same at every step."""
+        """Return the environment's commands as tools; the list is the same at every step."""
         return self.grammar.schemas
 
     def get_episode_id(self) -> str:
@@ -96,7 +96,7 @@ class EmbeddedEnvironment(ABC):
         return self._truncated
 
     def cleanup(self) -> None:
-        """End the episode; the instance can be reset again."""
+        """End the episode; a later ``reset`` starts a new one."""
         self._running = False
 
 
@@ -105,7 +105,7 @@ StepText = tuple[str, float, bool]
 
 
 def as_reply_messages(action: Action, observation: str) -> Chat:
-    """Return an observation as the messages that answer ``action``: one per tool call, else one user message."""
+    """Return an observation as the messages that answer ``action``: one per tool call, or one user message for a text."""
     if not action.tool_calls:
         return [{"role": "user", "content": observation}]
     not_executed = "Not executed: one action per step."

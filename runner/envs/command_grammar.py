@@ -13,7 +13,7 @@ import msgspec
 from runner.types import Action, InvalidAction, ToolCall, ToolSchema
 
 _MAX_CACHED_CHARS = 200
-"""Longest text whose parse result is cached."""
+"""Maximum length of a text, in characters, whose parse result is cached."""
 
 
 class CommandPattern(msgspec.Struct, frozen=True):
@@ -48,10 +48,10 @@ class CommandPattern(msgspec.Struct, frozen=True):
 
 
 class Grammar:
-    """Commands of one environment; the first whose pattern matches a text applies."""
+    """Commands of one environment; a text stands for the first command whose pattern matches it."""
 
     def __init__(self, commands: Sequence[CommandPattern], expected: str) -> None:
-        """Index the commands; ``expected`` describes a valid action to the agent."""
+        """Index the commands; ``expected`` is the description of a valid action in error messages to the agent."""
         self.commands = tuple(commands)
         self.expected = expected
         self.schemas: list[ToolSchema] = [command.schema() for command in commands]
@@ -59,7 +59,7 @@ class Grammar:
         self._cached_call = functools.lru_cache(maxsize=1024)(self._call)  # agents repeat a few short texts
 
     def parse(self, text: str) -> Action | InvalidAction:
-        """Return the tool call of the first matching command, or an invalid action with the expected form."""
+        """Return the tool call of the first matching command, or an invalid action that describes a valid one."""
         call = self._cached_call(text) if len(text) <= _MAX_CACHED_CHARS else self._call(text)
         return InvalidAction(text, self.expected) if call is None else Action(text=text, tool_calls=[call])
 
@@ -71,7 +71,7 @@ class Grammar:
         return None
 
     def render(self, call: ToolCall) -> str | InvalidAction:
-        """Return the canonical text of a tool call, or an invalid action if it does not match its schema."""
+        """Return the canonical text of a tool call, or an invalid action if the call does not match the schema."""
         command = self._by_name.get(call.name)
         if command is None:
             return InvalidAction(call.name, f"one of the tools {', '.join(self._by_name)}")

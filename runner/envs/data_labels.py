@@ -1,4 +1,4 @@
-"""Data labels of the built-in environments, determined without importing them."""
+"""Data labels of the built-in environments, determined without importing the environments."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 AS_PUBLISHED = "as published"
-"""Display text for data without a label."""
+"""Display text for the published data, whose label is empty."""
 
 
 class _DataSource(NamedTuple):
@@ -29,8 +29,11 @@ _DATA_SOURCES = {
     ),
     "webshop": _DataSource("local catalogue"),
 }
-"""Environments whose shipped tasks are not the published ones: their label, the environment variable that names the
-folder of the published data, its label, and paths of which that folder contains at least one."""
+"""Environments whose shipped tasks are not the published ones.
+
+Each entry has the label of the shipped tasks, the environment variable for the folder of the published data, the label
+of the published data, and relative paths of which a complete folder has at least one.
+"""
 
 
 def data_label_of(env: str, environ: Mapping[str, str]) -> str:
@@ -50,7 +53,9 @@ def uses_configured_data(env: str, environ: Mapping[str, str]) -> bool:
 
 
 def missing_data(env: str, environ: Mapping[str, str]) -> str | None:
-    """Return why the configured data of an environment is unusable, None if its folder looks complete or none is set.
+    """Return why the data folder that an environment variable names is unusable.
+
+    None if the folder looks complete or the environment has no data folder.
 
     Args:
         env: as for :func:`data_label_of`.
@@ -64,7 +69,7 @@ def missing_data(env: str, environ: Mapping[str, str]) -> str | None:
 
 
 class DataLabel:
-    """Descriptor for the label of an environment's current data; also works on the class."""
+    """Attribute with the label of an environment's current data, readable on the class and on its instances."""
 
     def __init__(self, env: str) -> None:
         """Store the environment's name."""

@@ -59,11 +59,11 @@ _GRAMMAR = Grammar(
 class Maze(EmbeddedEnvironment):
     """The double-T maze of LMRL-Gym (MIT); task ``i`` starts at ``STARTS[i]``.
 
-    Reaching the goal gives 1 and ends the episode. Bumps and invalid texts count as steps. After 50 steps, the next
+    Reaching the goal gives 1 and ends the episode. Moves into a wall and invalid texts count as steps. After 50 steps, the next
     action is not executed: it gives -1 and ends the episode as truncated.
 
     ``compat`` keeps a quirk of AgentGym's server (``maze/environment.py``): a move with surrounding white space, such
-    as the newline at the end of a model's answer, is invalid. ``strict`` ignores the white space. All texts are equal.
+    as the newline at the end of a model's answer, is invalid. ``strict`` ignores the white space. The texts of both modes are equal.
     """
 
     name: ClassVar[str] = "Maze"
@@ -75,15 +75,15 @@ class Maze(EmbeddedEnvironment):
 
     @property
     def grammar(self) -> Grammar:
-        """One command: ``move left|right|up|down``."""
+        """Command grammar with one command: ``move left|right|up|down``."""
         return _GRAMMAR
 
     def admissible_actions(self) -> list[str]:
-        """Return all four moves, also those into a wall."""
+        """Return all four moves, including moves into a wall."""
         return list(_MOVES)
 
     def parse(self, text: str) -> Action | InvalidAction:
-        """Parse a move; only lower case is valid."""
+        """Parse a move; only lower-case texts are valid."""
         if self._trimmed(text) not in _MOVES:
             return InvalidAction(text, self.grammar.expected)
         return super().parse(text)
@@ -115,7 +115,7 @@ class MazeOracle:
     """Walks a shortest path to the goal, at most 12 moves from any start."""
 
     def __init__(self, maze: Maze) -> None:
-        """Plan for ``maze``, which the caller steps."""
+        """Create a planner for ``maze``; the caller executes the moves."""
         self._maze = maze
 
     def next_action(self) -> str:

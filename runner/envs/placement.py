@@ -37,8 +37,8 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
         address: the server's address; None for an embedded environment.
         mode: rules of the environment; those of the server for HTTP.
         data_label: label of data that is not the published data; empty otherwise.
-        packages: distributions that the embedded environment needs beyond the runner's own.
-        note: description for the user, without secrets.
+        packages: distributions that the embedded environment needs in addition to the runner's own.
+        note: description of the placement for the user, without secrets.
     """
 
     transport: Transport = "embedded"
@@ -50,27 +50,27 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def environment_entry(profile: Profile, env: str) -> EnvironmentEntry | None:
-    """Return the profile's entry of an environment, None if it has none."""
+    """Return the profile's entry of an environment; None if the profile has no such entry."""
     entry = profile.find_entry(env)
     return entry if isinstance(entry, EnvironmentEntry) else None
 
 
 def server_address(entry: EnvironmentEntry | None) -> ServerAddress | None:
-    """Return the server address of a profile entry, None if it names neither base_url nor port."""
+    """Return the server address of a profile entry; None if the entry has neither base_url nor port."""
     if entry is None or (entry.base_url is None and entry.port is None):
         return None
     return ServerAddress(entry.base_url or f"http://127.0.0.1:{entry.port}", entry.timeout_sec)
 
 
 def has_http_dialect(env: str) -> bool:
-    """Return whether the environment can be played over HTTP, installed or not."""
+    """Return whether the environment can be played over HTTP; it need not be installed in this process."""
     from runner.envs.http.dialects import dialect_for  # imported late: rarely needed
 
     return dialect_for(env) is not None
 
 
 def embedded_placement(env: str, mode: Mode, *, why: str = "") -> Placement:
-    """Return the placement in this process; ``why`` is the reason for not using a server.
+    """Return the placement for playing in this process; ``why`` is the reason for not using a server, if any.
 
     Raises:
         ConfigError: if the environment cannot be loaded, or the data that an environment variable names is unusable.
@@ -95,7 +95,7 @@ def choose_placement(entry: EnvironmentEntry | None, env: str, mode: Mode) -> Pl
         mode: the requested rules.
 
     Raises:
-        ConfigError: if the environment needs a server that is not running or does not serve it.
+        ConfigError: if the environment needs a server, and the server is not running or serves something else.
     """
     transport = entry.transport if entry is not None else "auto"
     address = server_address(entry)
@@ -115,11 +115,11 @@ def choose_placement(entry: EnvironmentEntry | None, env: str, mode: Mode) -> Pl
 
 
 def rejection_reason(state: ServerState, mode: Mode, *, must_identify: bool) -> str | None:
-    """Return why a batch cannot be played on a server, None if it can.
+    """Return why a batch cannot be played on a server; None if it can be.
 
     Args:
         state: result of probing the server.
-        mode: the requested rules. ``compat`` is a requirement; ``strict`` is the default and accepts either.
+        mode: the requested rules. ``compat`` requires these rules; ``strict``, the default, accepts any rules.
         must_identify: whether to reject a server that does not identify itself.
     """
     identity = state.identity
@@ -133,7 +133,7 @@ def rejection_reason(state: ServerState, mode: Mode, *, must_identify: bool) -> 
 
 
 def http_placement(state: ServerState) -> Placement:
-    """Return the placement on a usable server; one that does not name its rules is assumed to be AgentGym's."""
+    """Return the placement on a usable server; a server that does not state its rules is assumed to have ``compat`` rules."""
     identity = state.identity or ServerIdentity("unknown")
     label = one_line(identity.label) if identity.kind == "console" else SERVER_NAMES[identity.kind]
     mode: Mode = identity.mode or "compat"
@@ -150,7 +150,9 @@ def http_placement(state: ServerState) -> Placement:
 
 
 def start_command(env: str, address: ServerAddress) -> str | None:
-    """Return the command that starts this project's server at ``address``; None if the address is not local.
+    """Return the command that starts this project's server at ``address``.
+
+    None if the address is not local or the environment is not a built-in one.
 
     Raises:
         ConfigError: if the address is invalid.

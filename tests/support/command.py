@@ -7,22 +7,17 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.support.command_server import command_server
-
 COMMAND = str(Path(sys.executable).with_name("agentgym-runner"))
 ENVIRON = {"PATH": os.environ["PATH"], "HOME": "/nonexistent"}
 REPOSITORY = Path(__file__).parents[2]
 
 
 def run_agentgym(cwd: Path, *options: str, environ: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    """Run the command, forked by the command server unless ``environ`` has variables that Python reads at its start."""
-    variables = ENVIRON | (environ or {})
-    if not any(name.startswith("PYTHON") for name in variables):
-        return command_server(COMMAND).run(cwd, options, variables)
+    """Run the installed command to its end."""
     return subprocess.run(
         [COMMAND, *options],
         cwd=cwd,
-        env=variables,
+        env=ENVIRON | (environ or {}),
         capture_output=True,
         text=True,
         timeout=100,

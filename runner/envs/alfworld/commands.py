@@ -1,6 +1,6 @@
-"""Commands of ALFWorld, and the wording of AgentGym's server, which uses the older ALFWorld 0.3.3.
+"""Commands of ALFWorld 0.4.2, and conversion of texts to the wording of AgentGym's server, which uses ALFWorld 0.3.3.
 
-The server's wording is that of ``agentenv-alfworld/agentenv_alfworld/env_wrapper.py``.
+The server's wording is defined in ``agentenv-alfworld/agentenv_alfworld/env_wrapper.py``.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def _command(template: str, description: str, parameters: dict[str, dict[str, An
 
 
 def _commands(put: str) -> list[CommandPattern]:
-    """Create all commands but ``help``; ``put`` is the template of the command that puts an object down."""
+    """Return all commands except ``help``; ``put`` is the text template of the command that puts an object down."""
     return [
         _command("go to {receptacle}", "Go to a receptacle and see what is there.", _PLACE),
         _command("open {receptacle}", "Open the receptacle you are at and see what is in it.", _PLACE),
@@ -76,13 +76,16 @@ GRAMMARS: dict[Mode, Grammar] = {"strict": STRICT, "compat": COMPAT}
 
 
 def as_agentgym_text(text: str) -> str:
-    """Reword an observation like AgentGym's server: no "You arrive at", no empty lines, ``put`` for ``move``."""
+    """Convert an observation to the wording of AgentGym's server.
+
+    The result has ``put`` instead of ``move``, no "You arrive at …" and no empty lines.
+    """
     text = re.sub(rf"\AYou arrive at {_NAME}\. ", "", text)
     text = re.sub(rf"\AYou move the ({_NAME}) to the ({_NAME})\.\Z", r"You put the \1 in/on the \2.", text)
     return text.replace("\n\n", "\n")
 
 
 def as_agentgym_commands(commands: list[str]) -> list[str]:
-    """Return the admissible commands of AgentGym's version, sorted: without ``help``, with ``put`` for ``move``."""
+    """Convert admissible commands to those of AgentGym's server, sorted: ``put`` instead of ``move``, no ``help``."""
     moved = (re.sub(rf"\Amove ({_NAME}) to ", r"put \1 in/on ", command) for command in commands if command != "help")
     return sorted(moved)

@@ -1,4 +1,4 @@
-"""Rules of ALFWorld 0.4.2 for rooms where every object is in or on a receptacle."""
+"""Engine for the shipped rooms, with the rules of ALFWorld 0.4.2; every object is in or on a receptacle."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Move: TypeAlias = Callable[[], str]
 
 
 class LocalGame:
-    """A running task; its commands and texts are those of ALFWorld 0.4.2.
+    """A running task in a shipped room, with the commands and texts of ALFWorld 0.4.2.
 
     Args:
         scene: the room.
@@ -33,7 +33,7 @@ class LocalGame:
         self.contents = {place: set(scene.placed[place]) for place in sorted(scene.placed, key=listing_order)}
         """Receptacle -> objects in or on it."""
         self.place: str | None = None
-        """Receptacle where the player stands; None at the start."""
+        """Receptacle where the player stands; None before the first ``go to``."""
         self.held: str | None = None
         self.opened: set[str] = set()
         self.states: dict[str, set[str]] = defaultdict(set)
@@ -42,18 +42,18 @@ class LocalGame:
 
     @property
     def opening(self) -> str:
-        """First observation: the room, an empty line, the task."""
+        """First observation: a description of the room, an empty line, and the goal."""
         room = _describe_room(_list_names(self.scene.placed))
         return f"{room}\n\nYour task is to: {self.goal}."
 
     @property
     def admissible(self) -> list[str]:
-        """Commands that have an effect now, sorted."""
+        """Commands that would have an effect in the current state, sorted."""
         return sorted(self._moves)
 
     @property
     def won(self) -> bool:
-        """Whether the goal is reached now."""
+        """Whether the current state fulfills the goal."""
         goal = self.goal
         if goal.kind == "look_at_obj_in_light":
             return self.held is not None and kind_of(self.held) == goal.thing and self._is_lit()
@@ -71,7 +71,7 @@ class LocalGame:
         return observation
 
     def is_ready(self, name: str) -> bool:
-        """Return whether an object has the kind and the state that the goal requires."""
+        """Return whether an object is of the kind and in the state that the goal requires."""
         treatment = TREATMENTS.get(self.goal.kind)
         treated = treatment is None or APPLIANCES[treatment].state in self.states[name]
         return treated and kind_of(name) == self.goal.thing

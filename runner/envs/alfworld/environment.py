@@ -22,12 +22,13 @@ class ALFWorld(EmbeddedEnvironment):
 
     Reaching the goal gives 1 and ends the episode; 50 steps end it without a reward. Each observation ends with the
     list of admissible actions; any other action returns ``Nothing happens.``. The rules and texts are those of ALFWorld
-    0.4.2. The shipped rooms are invented (see ``data/alfworld/LICENSE``), so results are not ALFWorld scores. If
-    ``ALFWORLD_DATA`` is set, ALFWorld's own games are played by its own engine, which the extra ``alfworld`` installs.
+    0.4.2. The shipped rooms are invented (see ``data/alfworld/LICENSE``), so results are not ALFWorld scores. If the
+    environment variable ``ALFWORLD_DATA`` is set, the tasks are ALFWorld's own games, played by ALFWorld's own engine,
+    which the extra ``alfworld`` installs.
 
     ``compat`` uses the wording of AgentGym's server (``agentenv-alfworld/agentenv_alfworld/env_wrapper.py``), whose
     ALFWorld is 0.3.3: ``put … in/on …`` instead of ``move … to …``, no ``help``, no "You arrive at …" and no empty
-    lines. Both modes accept either wording.
+    lines. Both modes accept commands in either wording.
     """
 
     name: ClassVar[str] = "ALFWorld"
@@ -45,16 +46,16 @@ class ALFWorld(EmbeddedEnvironment):
 
     @property
     def grammar(self) -> Grammar:
-        """Commands in the wording of the mode."""
+        """Command grammar, in the wording of the environment's mode."""
         return GRAMMARS[self.mode]
 
     @property
     def task_type(self) -> str:
-        """``task_type`` of AgentGym's server: the task's kind and origin."""
+        """Name of the task, made of its kind and its room or game; AgentGym's server returns it as ``task_type``."""
         return self._catalogue.name(self.task_index)
 
     def admissible_actions(self) -> list[str]:
-        """Return the actions that have an effect now."""
+        """Return the actions that would have an effect in the current state."""
         return self._game.admissible if self.mode == "strict" else as_agentgym_commands(self._game.admissible)
 
     def oracle(self, seed: int | None) -> Planner:

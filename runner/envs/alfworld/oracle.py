@@ -11,7 +11,7 @@ from runner.envs.alfworld.tasks import Game
 
 
 class Planner(Protocol):
-    """Plans the actions of a task."""
+    """Chooses the commands of a running task, one at a time."""
 
     def next_action(self) -> str:
         """Return the next command."""
@@ -23,10 +23,13 @@ def make_planner(game: Game) -> Planner:
 
 
 class LocalOracle:
-    """Fetches the object, treats it and puts it into the target; each step follows from the game's current state."""
+    """Planner for a shipped room: fetches the object, treats it and puts it into the target.
+
+    Each command is derived from the game's current state, not from a stored plan.
+    """
 
     def __init__(self, game: LocalGame) -> None:
-        """Plan for ``game``, which the caller steps."""
+        """Create a planner for ``game``; the caller executes the commands."""
         self._game = game
         self._goal = game.goal
 
@@ -42,7 +45,7 @@ class LocalOracle:
         return self._put(held, self._target()) if self._game.is_ready(held) else self._treat(held)
 
     def _fetch(self) -> str:
-        """Take an object of the goal's kind, preferably one that needs no treatment."""
+        """Return the next command for taking an object of the goal's kind, preferably one that needs no treatment."""
         candidates = [
             (not self._game.is_ready(name), place != self._game.place, listing_order(name), name, place)
             for place, names in self._game.contents.items()
@@ -95,15 +98,18 @@ class LocalOracle:
 
 
 class RealOracle:
-    """Follows the plan of ALFWorld's own planner; replans when its next command is not admissible."""
+    """Planner for one of ALFWorld's own games: returns the commands of ALFWorld's own planner.
+
+    If the next command of a plan is not admissible, a new plan is made.
+    """
 
     def __init__(self, game: RealGame) -> None:
-        """Plan for ``game``, which the caller steps."""
+        """Create a planner for ``game``; the caller executes the commands."""
         self._game = game
         self._plan: list[str] = []
 
     def next_action(self) -> str:
-        """Return the next command of the plan, or ``look`` if the planner finds none."""
+        """Return the next command of the plan, or ``look`` if ALFWorld's planner finds no plan."""
         if not self._plan or self._plan[0] not in self._game.admissible:
             self._plan = self._game.plan()
         return self._plan.pop(0) if self._plan else "look"

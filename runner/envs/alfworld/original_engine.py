@@ -22,7 +22,10 @@ _Any: TypeAlias = Any  # the packages have no types
 
 _LOCK = threading.Lock()
 _idle: list[_Any] = []
-"""Unused environments for later games. Each holds a library of 33 MB, which cannot be unloaded without a crash."""
+"""TextWorld environments of finished games, reused by later games.
+
+Each environment holds a library of 33 MB, which cannot be unloaded without a crash.
+"""
 
 _WORDING_UPDATES = (
     ('"put {o} in/on {r}"', '"move {o} to {r}"'),
@@ -32,7 +35,7 @@ _WORDING_UPDATES = (
 
 
 class GameFile(msgspec.Struct, frozen=True):
-    """A ``game.tw-pddl`` file: rules, text grammar with expressions that TextWorld evaluates, and room."""
+    """Content of a ``game.tw-pddl`` file: rules, room, and a text grammar whose expressions TextWorld evaluates."""
 
     pddl_domain: str
     grammar: str
@@ -40,13 +43,14 @@ class GameFile(msgspec.Struct, frozen=True):
 
 
 class RealGame:
-    """A game with the interface of ``LocalGame``, played by ALFWorld; a command takes 20 to 200 ms.
+    """A running game with the interface of ``LocalGame``, played by ALFWorld's own engine.
 
-    Output of this process is lost while a game starts, which takes about a second.
+    A command takes 20 to 200 ms. Starting a game takes about a second; text that this process prints during that time
+    is lost.
 
     Args:
         game: the game file.
-        name: name of the game in errors.
+        name: name of the game in error messages.
 
     Raises:
         EnvironmentFault: if the engine is not installed or cannot play the file.
@@ -77,12 +81,12 @@ class RealGame:
 
     @property
     def admissible(self) -> list[str]:
-        """Commands that have an effect now, sorted."""
+        """Commands that would have an effect in the current state, sorted."""
         return list(self._state.admissible_commands)
 
     @property
     def won(self) -> bool:
-        """Whether the goal is reached now."""
+        """Whether the current state fulfills the goal."""
         return bool(self._state.won)
 
     def act(self, command: str) -> str:
@@ -91,7 +95,7 @@ class RealGame:
         return str(self._state.feedback)
 
     def plan(self) -> list[str]:
-        """Return the remaining commands of ALFWorld's planner; empty if it finds no plan."""
+        """Return the commands from the current state to the goal, by ALFWorld's planner; empty if it finds no plan."""
         self._requested.policy_commands = True
         self.act("")  # changes nothing, but collects the requested information
         self._requested.policy_commands = False
@@ -100,7 +104,7 @@ class RealGame:
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Serialize game starts, since ALFWorld changes process-wide state, and restore that state afterwards."""
+    """Let one game start at a time, and restore the process-wide state that ALFWorld changes during the start."""
     with _LOCK:
         arguments, data = sys.argv, os.environ.get(DATA_VARIABLE)
         try:

@@ -1,4 +1,4 @@
-"""PDDL problem of a room and its task, as played by ALFWorld's own engine (its domain file is ``alfred.pddl``)."""
+"""Conversion of a room and a goal to a PDDL problem for ALFWorld's own engine (domain file ``alfred.pddl``)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PREDICATES = {
     "container": "isReceptacleObject",
 }
 _CONSTANTS = {"rtype": ("microwave", "fridge", "sinkbasin"), "otype": ("knife", "butterknife")}
-"""Kinds that ALFWorld's domain names; they must be declared even if a room has none of them."""
+"""PDDL type -> kinds that ALFWorld's domain file mentions. A problem must declare them even if its room has none."""
 
 _PLACED = "(inReceptacle ?o ?r) (objectType ?o {thing}Type) (receptacleType ?r {target}Type)"
 _GOALS: Mapping[GoalKind, str] = {
@@ -34,11 +34,11 @@ _GOALS: Mapping[GoalKind, str] = {
         "(exists (?o - object ?a - agent) (and (objectType ?o {thing}Type) (holds ?a ?o)))"
     ),
 }
-"""Goal conditions, as in ALFWorld's games."""
+"""Task type -> goal condition, as in ALFWorld's games."""
 
 
 def pddl_problem(scene: Scene, goal: Goal) -> str:
-    """Return the PDDL problem: each receptacle and the player have separate locations."""
+    """Return the PDDL problem of a room and a goal; the player and each receptacle have a location of their own."""
     goal_condition = _GOALS[goal.kind].format(thing=goal.thing, target=goal.target)
     facts = "\n".join(_facts(scene))
     return (
@@ -49,7 +49,7 @@ def pddl_problem(scene: Scene, goal: Goal) -> str:
 
 
 def pddl_id(name: str) -> str:
-    """Return the PDDL id from which ALFWorld derives the same name; ALFWorld numbers sorted ids in reverse order."""
+    """Return the PDDL id from which ALFWorld derives ``name``; ALFWorld numbers the sorted ids in reverse order."""
     kind, _, number = name.rpartition(" ")
     rest = f"_bar__plus_{1000 - int(number):03}"
     return f"{kind.removesuffix('basin')}{rest}_bar_{kind}" if kind.endswith("basin") else f"{kind}{rest}"

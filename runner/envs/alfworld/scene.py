@@ -1,4 +1,4 @@
-"""Immutable description of a room, its objects and the task: ``Scene``, ``Goal`` and the kinds they refer to."""
+"""Immutable description of a task: room (``Scene``), goal (``Goal``), and kinds of objects, receptacles and tasks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GoalKind: TypeAlias = Literal[
 
 Treatment: TypeAlias = Literal["clean", "heat", "cool"]
 ObjectLayout: TypeAlias = Mapping[str, Sequence[str]]
-"""Receptacle -> objects in or on it, by names such as ``drawer 2``; each kind is numbered from 1 without gaps."""
+"""Receptacle -> objects in or on it, by names such as ``drawer 2``; the numbers of a kind run from 1 without gaps."""
 
 PHRASES: Mapping[GoalKind, tuple[str, str]] = {
     "pick_and_place_simple": ("put a {thing} in {target}", "put some {thing} on {target}"),
@@ -42,7 +42,7 @@ TREATMENTS: Mapping[GoalKind, Treatment] = {
 
 
 class Appliance(msgspec.Struct, frozen=True):
-    """Requirements of a treatment, the kind of receptacle and the object's trait, and the resulting state."""
+    """A treatment's kind of receptacle, the trait that an object needs for it, and the state that the object gets."""
 
     receptacle: str
     trait: Trait
@@ -57,14 +57,20 @@ APPLIANCES: Mapping[Treatment, Appliance] = {
 
 
 class ReceptacleKind(msgspec.Struct, frozen=True, array_like=True):
-    """Whether the kind has a door or lid, and which kinds of objects it can hold."""
+    """Properties of a kind of receptacle: whether it can be opened, and the kinds of objects that it can hold."""
 
     openable: bool
     holds: frozenset[str]
 
 
 class Goal(msgspec.Struct, frozen=True, array_like=True):
-    """A task; ``target`` is a kind of receptacle or lamp, ``phrase`` selects one of the two phrases."""
+    """Goal of a task.
+
+    Attributes:
+        thing: kind of object.
+        target: kind of receptacle or lamp.
+        phrase: index of the phrase in ``PHRASES``.
+    """
 
     kind: GoalKind
     thing: str
@@ -72,7 +78,7 @@ class Goal(msgspec.Struct, frozen=True, array_like=True):
     phrase: Literal[0, 1]
 
     def __str__(self) -> str:
-        """Return the task's phrase, such as ``put a clean mug in shelf``."""
+        """Return the goal as text, such as ``put a clean mug in shelf``."""
         return PHRASES[self.kind][self.phrase].format(thing=self.thing, target=self.target)
 
 
@@ -80,8 +86,8 @@ class Scene(msgspec.Struct, frozen=True):
     """A room at the start of a task.
 
     Attributes:
-        things: kind of object -> its traits.
-        receptacles: kind of receptacle -> its properties.
+        things: kind of object -> traits of all objects of the kind.
+        receptacles: kind of receptacle -> properties of all receptacles of the kind.
         placed: initial positions of all objects.
     """
 
@@ -108,6 +114,6 @@ def kind_of(name: str) -> str:
 
 
 def listing_order(name: str) -> tuple[str, int]:
-    """Return the sort key of ALFWorld's lists: by kind, then by descending number."""
+    """Return the sort key of a name in ALFWorld's lists: by kind, then by descending number."""
     kind, _, number = name.rpartition(" ")
     return f"{kind}_", -int(number)

@@ -24,7 +24,7 @@ _PACKAGES = ("alfworld", "textworld", "fast-downward-textworld")
 
 
 class TaskFile(msgspec.Struct, frozen=True):
-    """The shipped file ``tasks.json``; a task is a room number and a goal."""
+    """Content of the shipped file ``tasks.json``; each task is a pair of a room number and a goal."""
 
     source: str
     things: dict[str, frozenset[Trait]]
@@ -34,7 +34,7 @@ class TaskFile(msgspec.Struct, frozen=True):
 
 
 class Catalogue(Protocol):
-    """Tasks by index."""
+    """A source of ALFWorld tasks, which are numbered from 0."""
 
     n_tasks: int
 
@@ -42,14 +42,14 @@ class Catalogue(Protocol):
         """Start a task."""
 
     def name(self, task_index: int) -> str:
-        """Return the task's kind and origin."""
+        """Return the name of a task, made of its kind and its room or game."""
 
 
 class LocalTasks:
     """The tasks in the shipped rooms."""
 
     def __init__(self, source: TaskFile) -> None:
-        """Use the tasks of ``source``, in its order."""
+        """Use the tasks of ``source``, in the order of the file."""
         self._source = source
         self.n_tasks = len(source.tasks)
 
@@ -86,7 +86,7 @@ class RealTasks:
         return RealGame(_read(file, GameFile), str(file))
 
     def name(self, task_index: int) -> str:
-        """Return ``<game folder>/<trial folder>``; the game folder names the kind."""
+        """Return ``<game folder>/<trial folder>``; the name of the game folder starts with the kind of task."""
         trial = self._files[task_index].parent
         return f"{trial.parent.name}/{trial.name}"
 
@@ -96,13 +96,13 @@ class _SolvableFlag(msgspec.Struct, frozen=True):
 
 
 def data_folder() -> str | None:
-    """Return the folder of ALFWorld's data from the environment variable, None for the shipped rooms."""
+    """Return the folder of ALFWorld's data, the value of ``ALFWORLD_DATA``; None if the variable is not set."""
     return os.environ.get(DATA_VARIABLE) or None
 
 
 @cache
 def catalogue(data: str | None) -> Catalogue:
-    """Return the games of the folder ``data``, or the shipped tasks if it is None.
+    """Return the games in the folder ``data``, or the shipped tasks if ``data`` is None.
 
     Raises:
         ConfigError: if the folder has no games, a game cannot be read, or the engine is not installed.
@@ -128,9 +128,10 @@ def local_tasks() -> LocalTasks:
 
 
 def playable_games(data: Path) -> list[Path]:
-    """Return the games that ALFWorld itself plays, sorted by path, so the training games come first.
+    """Return the game files in a data folder, sorted by path, so that the training games come first.
 
-    Like ALFWorld, leaves out games with sliced objects or movable receptacles and games not marked as solvable.
+    Like ALFWorld itself, leave out games with sliced objects or movable receptacles, and games that are not marked as
+    solvable.
     """
     kinds = get_args(GoalKind)
     files = sorted((data / GAMES).rglob("game.tw-pddl"))
@@ -151,8 +152,8 @@ def _read(file: Path, kind: type[Any]) -> Any:  # noqa: ANN401 - an instance of 
 
 
 class RequiredPackages:
-    """Descriptor for the distributions that the current data needs."""
+    """Class attribute with the names of the distributions that the configured data needs."""
 
     def __get__(self, instance: object, owner: type[Any]) -> tuple[str, ...]:
-        """Return the distributions; empty for the shipped rooms."""
+        """Return the names of the distributions; empty for the shipped rooms."""
         return () if data_folder() is None else _PACKAGES

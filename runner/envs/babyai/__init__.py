@@ -1,6 +1,6 @@
-"""BabyAI: minigrid's grid worlds with missions in words, played as text.
+"""BabyAI: grid worlds of the package ``minigrid``, each with a mission in words, played as text.
 
-Texts, commands and quirks follow AgentGym's ``agentenv-babyai/agentenv_babyai/environment.py``.
+Texts, commands and quirks are those of AgentGym's ``agentenv-babyai/agentenv_babyai/environment.py``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _COMPLETED = "\n The task is completed."
 _FAILED = "\n The task has failed."
 _LIMIT = "\n The step limit is reached."
 _COMPAT_DONE_ABOVE = 0.5
-"""AgentGym's server resets ``done`` unless the reward is above this (``agentenv_babyai/environment.py``)."""
+"""Reward above which a step ends a ``compat`` episode, as on AgentGym's server (``agentenv_babyai/environment.py``)."""
 
 
 class BabyAI(EmbeddedEnvironment):
@@ -35,7 +35,7 @@ class BabyAI(EmbeddedEnvironment):
 
     ``strict``: the mission's reward is given once, and the episode ends with the mission or at minigrid's step limit.
     ``compat`` (``agentenv_babyai/environment.py``): there is no step limit, every reply repeats the reward of the last
-    low-level step, and an episode with a reward of 0.5 or less goes on.
+    low-level step, and a step with a reward of 0.5 or less does not end the episode.
     """
 
     name: ClassVar[str] = "BabyAI"
@@ -48,15 +48,15 @@ class BabyAI(EmbeddedEnvironment):
 
     @property
     def grammar(self) -> Grammar:
-        """Commands of BabyAI, the same for all levels."""
+        """Command grammar, the same for all levels."""
         return GRAMMAR
 
     def admissible_actions(self) -> list[str] | None:
-        """Return the actions that the observation lists, None outside an episode."""
+        """Return the actions that the latest observation lists; None outside an episode."""
         return list(self.menu.texts) if self._running else None
 
     def oracle(self, seed: int | None) -> Planner:
-        """Return a planner that reads the whole grid; ``seed`` feeds its fallback, random exploration."""
+        """Return a planner that sees the whole grid; ``seed`` determines its random moves when it has no plan."""
         from runner.envs.babyai.oracle import Planner
 
         return Planner(self, seed)
@@ -80,7 +80,7 @@ class BabyAI(EmbeddedEnvironment):
         return self._observe(), self._reward, self._done()
 
     def _play(self, moves: list[int]) -> bool:
-        """Take low-level steps until one ends the episode or has no effect; return whether any had an effect."""
+        """Take low-level steps until one ends the episode or has no effect; return whether any step had an effect."""
         changed = False
         for move in moves:
             before = self._visible_state()

@@ -1,6 +1,6 @@
-"""Commands available in a view, and the low-level steps of each.
+"""Commands that the agent's view allows, and the low-level steps of each command.
 
-Follows the command list of AgentGym's ``agentenv-babyai/agentenv_babyai/environment.py``.
+The commands are those of AgentGym's ``agentenv-babyai/agentenv_babyai/environment.py``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ LEFT, RIGHT, FORWARD, PICKUP, DROP, TOGGLE = range(6)
 """Minigrid's actions."""
 
 Pose: TypeAlias = tuple[int, int, int]
-"""A cell of the view and a heading: 0 is ahead, then clockwise."""
+"""Steps ahead, steps to the right, and heading, relative to the agent; heading 0 is ahead, 1 to 3 follow clockwise."""
 
 CHECK = "check available actions"
 NO_CHANGE = "No change in state."
@@ -38,14 +38,14 @@ _ARRIVAL = {
     "go through": [FORWARD, FORWARD],
     "toggle and go through": [TOGGLE, FORWARD, FORWARD],
 }
-"""Steps of a command once the agent faces its target."""
+"""Verb of a command -> low-level steps to take once the agent faces the command's target."""
 
 
 class ActionMenu:
-    """The commands available in one view."""
+    """The commands that one view of the agent allows."""
 
     def __init__(self, view: View) -> None:
-        """List the commands of ``view`` in the order of the observation."""
+        """List the commands that ``view`` allows, in the order in which the observation lists them."""
         self._view = view
         self._blocked = view.kinds[1, 0] in (WALL, BOX)
         self._targets = {f"{verb} {thing.label}": (verb, thing) for verb, thing in _target_commands(view)}
@@ -55,8 +55,9 @@ class ActionMenu:
         return f"Available actions: {json.dumps(self.texts)}"
 
     def moves(self, command: str) -> list[int] | str:
-        """Return the low-level steps of a command (lower case, stripped), or the text that rejects it.
+        """Return the low-level steps of a command, or the text that rejects the command.
 
+        The command must be in lower case, without surrounding white space.
         ``drop`` and ``toggle`` work even if they are not listed: a key can be in a box, which only ``toggle`` opens.
         """
         if command == "move forward" and self._blocked:
@@ -96,7 +97,7 @@ class ActionMenu:
 
     @cached_property
     def _predecessors(self) -> dict[Pose, tuple[Pose, int] | None]:
-        """Reachable poses of the view in order of distance, each with its predecessor and the step from there."""
+        """Reachable pose -> previous pose on a shortest path and the step from it; None for the start. Nearest first."""
         start: Pose = (0, 0, 0)
         predecessors: dict[Pose, tuple[Pose, int] | None] = {start: None}
         queue = deque([start])

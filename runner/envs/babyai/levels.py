@@ -1,7 +1,7 @@
 """The forty BabyAI levels in AgentGym's order, and the creation of their worlds without output on stdout.
 
 Order and seeds are those of AgentGym's ``agentenv-babyai/agentenv_babyai/environment.py``. ``World``, ``Grid`` and
-``Item`` are the parts of minigrid's classes that this package uses.
+``Item`` declare the parts of minigrid's classes that this package uses.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Item(Protocol):
-    """An object in a cell; only doors have ``is_open`` and ``is_locked``."""
+    """An object in a cell of the grid; only doors have ``is_open`` and ``is_locked``."""
 
     type: str
     color: str
@@ -30,14 +30,14 @@ class Item(Protocol):
 
 
 class Grid(Protocol):
-    """Cells of a world; ``grid`` lists them row by row."""
+    """Cells of a world; ``grid`` lists the objects row by row, with None for an empty cell."""
 
     width: int
     grid: list[Item | None]
 
 
 class World(Protocol):
-    """The part of a minigrid environment that is used here; minigrid has no type annotations."""
+    """The part of a minigrid environment that this package uses, declared because minigrid has no type annotations."""
 
     mission: str
     instrs: Instr
@@ -65,14 +65,14 @@ LEVELS = tuple(
     """.split()  # noqa: SIM905 - forty quoted lines would read worse
 )
 N_TASKS = len(LEVELS) * 2**32
-"""AgentGym accepts any index; 2**32 seeds per level are more than any batch uses."""
+"""Number of tasks. AgentGym accepts any index; 2**32 seeds per level are more than any batch uses."""
 
 
 def make_world(task_index: int) -> tuple[World, Mapping[str, NDArray[np.uint8]]]:
-    """Create and reset a world; return it with its first observation.
+    """Create and reset a world; return the world and its first observation.
 
-    The level is ``task_index % 40``, the seed ``task_index // 40``. The class is instantiated as by ``gymnasium.make``,
-    but without its checking wrappers, which are slow and print warnings.
+    The level is ``task_index % 40``, the seed ``task_index // 40``. The level's class is instantiated without the
+    checking wrappers of ``gymnasium.make``, which are slow and print warnings.
     """
     seed, level = divmod(task_index, len(LEVELS))
     entry_point, kwargs = _registered(LEVELS[level])
@@ -84,7 +84,7 @@ def make_world(task_index: int) -> tuple[World, Mapping[str, NDArray[np.uint8]]]
 
 @cache
 def _registered(level: str) -> tuple[str, Mapping[str, Any]]:
-    """Return the entry point and arguments of a level; minigrid registers a level with a fixed bug as v1."""
+    """Return the entry point and arguments of a level, registered as v0 or, if minigrid fixed a bug in it, as v1."""
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
     import gymnasium
     import minigrid.core.mission

@@ -20,7 +20,7 @@ PORTABLE = (KEY, BALL, BOX)
 
 
 class Thing(NamedTuple):
-    """A key, ball, box or door in view; ``label`` is its name with its number, e.g. ``red closed door 1``."""
+    """A key, ball, box or door in view; ``label`` is its numbered name in observations, e.g. ``red closed door 1``."""
 
     label: str
     kind: int
@@ -33,13 +33,13 @@ class View:
     """A decoded observation.
 
     Attributes:
-        kinds: cell -> kind of its object.
+        kinds: cell -> kind of the object in the cell.
         things: objects in view, nearest first.
         carrying: color and kind of the carried object, e.g. ``("red", "key")``; None if there is none.
     """
 
     def __init__(self, image: list[list[list[int]]], carrying: tuple[str, str] | None) -> None:
-        """Decode minigrid's ``image``: 7 columns of 7 cells of (kind, color, state), the agent at bottom center."""
+        """Decode minigrid's ``image``: 7 columns of 7 cells (kind, color, state), with the agent at the bottom center."""
         self.kinds: dict[Cell, int] = {}
         self.carrying = carrying
         visible: list[tuple[int, int, str, str, Cell]] = []

@@ -1,4 +1,4 @@
-"""Oracle of BabyAI: plans on the whole grid and the mission, and acts with the environment's command texts."""
+"""Oracle of BabyAI: plans with knowledge of the whole grid and the mission, and returns command texts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from runner.envs.babyai.levels import Item
 
 Texts: TypeAlias = Iterator[str]
-"""A plan that yields one command text at a time and reads the world again after the caller has executed it."""
+"""Command texts of a plan, one at a time; the plan reads the world again after the caller has executed a text."""
 
 _TEXTS = {LEFT: "turn left", RIGHT: "turn right", FORWARD: "move forward", DROP: "drop", TOGGLE: "toggle"}
 _SIDES = ((1, 0), (0, 1), (-1, 0), (0, -1))
@@ -42,21 +42,21 @@ class _Stuck(RunnerError):
 
 
 class Planner:
-    """Plans the next action text of one environment instance, which the caller steps.
+    """Chooses the action texts for one environment instance; the caller executes them.
 
     The plan follows the parts of the mission. Each text is the longest command that stays on the cheapest route, so
-    longer commands never lower the reward. Without a plan it explores with a seeded random choice.
+    that a long command never lowers the reward. Without a plan, the planner explores with random actions.
     """
 
     def __init__(self, env: BabyAI, seed: int | None) -> None:
-        """Plan for ``env``; the world is first read by ``next_action``."""
+        """Create a planner for ``env``; the first call of ``next_action`` reads the world."""
         self._env = env
         self._random = random.Random(f"babyai-{seed}")
         self._plan: Texts = iter(())
         self._world: object = None
 
     def next_action(self) -> str:
-        """Return the next action text; never fails and takes bounded time."""
+        """Return the next action text, always without an error and in bounded time."""
         if self._world is not self._env.world:
             self._world, self._plan = self._env.world, self._fulfil(self._env.world.instrs)
         for _ in range(2):
@@ -67,7 +67,7 @@ class Planner:
         return self._random.choice([text for text in self._env.menu.texts if text != CHECK])
 
     def _fulfil(self, instruction: Instr) -> Texts:
-        """Carry out the rest of an instruction."""
+        """Yield the texts that carry out the unfinished parts of an instruction."""
         from minigrid.envs.babyai.core import verifier
 
         if isinstance(instruction, verifier.SeqInstr):
@@ -112,7 +112,7 @@ class Planner:
         yield from self._approach(lambda: self._spots_of(portable), [PICKUP], blocked)
 
     def _put_down(self, blocked: Collection[GridCell] = _NOWHERE, keep_free: Collection[GridCell] = _NOWHERE) -> Texts:
-        """Drop the carried object, if any, preferably in a cell where it blocks nothing."""
+        """Yield the texts that drop the carried object, if any, preferably in a cell where it blocks nothing."""
         if self._env.world.carrying is None:
             return
         free = {cell for cell, item in grid_items(self._env.world) if item is None} - set(keep_free)
@@ -128,7 +128,7 @@ class Planner:
         *,
         free_only: bool = False,
     ) -> Texts:
-        """Face one of the goals and take the ``finish`` steps there, removing obstacles as needed."""
+        """Yield the texts that remove obstacles, lead to a pose facing a goal cell, and take the ``finish`` steps."""
         arrived = False
         while not arrived:
             cells = goals()
@@ -147,7 +147,7 @@ class Planner:
             arrived = covered == len(steps)
 
     def _make_way(self, steps: Sequence[PathStep], blocked: Collection[GridCell], goals: Collection[GridCell]) -> Texts:
-        """Remove the first obstacle on a route, or walk up to it; for a locked door, fetch its key."""
+        """Yield texts that lead to the first obstacle on a route or remove it; for a locked door, fetch the key."""
         index, obstacle = next((index, step) for index, step in enumerate(steps) if step.obstacle)
         cell, item = obstacle.pose[:2], obstacle.obstacle
         if item and item.type == "door":
@@ -158,7 +158,10 @@ class Planner:
             yield from self._clear(item, blocked, {step.pose[:2] for step in steps} | set(goals))
 
     def _unlock(self, cell: GridCell, door: Item, blocked: Collection[GridCell]) -> Texts:
-        """Fetch the key of a door; if an object was carried before, open the door now and pick the object up again."""
+        """Yield the texts that fetch the key of a locked door.
+
+        If the agent carries another object, it puts the object down, opens the door and picks the object up again.
+        """
         held = self._env.world.carrying
         yield from self._put_down(blocked)
         elsewhere = {*blocked, cell}
@@ -171,7 +174,7 @@ class Planner:
             yield from self._fetch([held], blocked)
 
     def _clear(self, thing: Item, blocked: Collection[GridCell], keep_free: Collection[GridCell]) -> Texts:
-        """Carry an object out of the way."""
+        """Yield the texts that move an object out of the way; at the end, the agent carries what it carried at the start."""
         held = self._env.world.carrying
         yield from self._put_down(blocked, keep_free)
         yield from self._fetch([thing], blocked)
@@ -180,7 +183,7 @@ class Planner:
             yield from self._fetch([held], blocked)
 
     def _longest_text(self, steps: Sequence[PathStep], goals: Collection[GridCell]) -> tuple[str, int]:
-        """Return the text that covers the most of ``steps`` at no extra cost, and how many it covers."""
+        """Return the command text that covers most of ``steps`` at no extra cost, and the number of steps it covers."""
         start = agent_pose(self._env.world)
         reached: dict[str, int] = {}
         for text in self._env.menu.texts[:-1]:
@@ -211,9 +214,10 @@ class Planner:
 
 
 def _reach(moves: Sequence[int], start: WorldPose, steps: Sequence[PathStep], goals: Collection[GridCell]) -> int:
-    """Return how many of ``steps`` the ``moves`` of a command cover.
+    """Return how many of ``steps``, counted from the first, the ``moves`` of a command can replace.
 
-    They cover a prefix if they have the same effects and end in the same pose or, for all steps, face a goal.
+    The moves can replace steps that have the same effects and end in the same pose. To replace all steps, the moves
+    may instead end in any pose that faces a goal.
     """
     end = start
     for move in moves:

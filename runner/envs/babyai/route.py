@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 GridCell: TypeAlias = tuple[int, int]
 WorldPose: TypeAlias = tuple[int, int, int]
-"""Column, row and heading: 0 right, then clockwise."""
+"""Column, row and heading; heading 0 is to the right, 1 to 3 follow clockwise."""
 
 PORTABLE = ("key", "ball", "box")
 _HEADINGS = ((1, 0), (0, 1), (-1, 0), (0, -1))
@@ -25,7 +25,7 @@ _COST_OF_A_KEY = 40
 
 
 class PathStep(NamedTuple):
-    """A low-level step, the pose after it, and the object that must be unlocked or carried away first."""
+    """A low-level step, the pose after the step, and the object to unlock or carry away before the step, if any."""
 
     move: int
     pose: WorldPose
@@ -45,22 +45,22 @@ def cell_ahead(pose: WorldPose) -> GridCell:
 
 
 def turn_pose(pose: WorldPose, move: int) -> WorldPose:
-    """Return the pose after a turn."""
+    """Return the pose after a turn to the left or right."""
     return pose[0], pose[1], (pose[2] + (1 if move == RIGHT else -1)) % 4
 
 
 def agent_pose(world: World) -> WorldPose:
-    """Return the agent's pose."""
+    """Return the agent's position and heading."""
     return int(world.agent_pos[0]), int(world.agent_pos[1]), int(world.agent_dir)
 
 
 def item_at(world: World, cell: GridCell) -> Item | None:
-    """Return the object in a cell, None if it is empty; the outermost cells are walls."""
+    """Return the object in a cell, None if the cell is empty; the outermost cells are walls."""
     return world.grid.grid[cell[1] * world.grid.width + cell[0]]
 
 
 def grid_items(world: World) -> Iterator[tuple[GridCell, Item | None]]:
-    """Yield all cells with their objects."""
+    """Yield each cell with its object, None for an empty cell."""
     for index, item in enumerate(world.grid.grid):
         row, column = divmod(index, world.grid.width)
         yield (column, row), item
@@ -74,9 +74,10 @@ def is_key(item: Item | None, door: Item) -> bool:
 def find_route(
     world: World, goals: Collection[GridCell], blocked: Collection[GridCell], *, free_only: bool
 ) -> list[PathStep] | None:
-    """Return the cheapest steps to face one of ``goals``, None if there is no route.
+    """Return the cheapest steps to a pose that faces one of the goal cells; None if there is no route.
 
-    Cells in ``blocked`` count as walls; with ``free_only``, so do objects and locked doors without their key.
+    Cells in ``blocked`` count as walls. With ``free_only``, objects and locked doors whose key the agent does not carry
+    count as walls, too.
     """
     start = agent_pose(world)
     arrivals: dict[WorldPose, _Edge | None] = {start: None}

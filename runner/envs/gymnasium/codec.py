@@ -1,6 +1,6 @@
-"""Text codec of Gymnasium environments: names of numbers and actions, success rule, formatting of space values.
+"""Text codec of Gymnasium environments: names of observed numbers and of actions, success rule, and formatting.
 
-``load_codec`` returns the ``TextCodec`` of an id. ``ENVIRONMENT_INFO`` names the values of well-known environments;
+``load_codec`` returns the ``TextCodec`` of an id. ``ENVIRONMENT_INFO`` names the numbers of well-known environments;
 ``count_numbers``, ``format_numbers`` and ``split_digits`` convert values of Gymnasium's spaces.
 """
 
@@ -21,18 +21,18 @@ from runner.util.display_text import one_line
 MAX_ACTIONS = 100
 
 SuccessRule: TypeAlias = Literal["reward", "end", "limit"]
-"""Success: a positive reward, termination by the environment, or lasting until the step limit."""
+"""What counts as success: a positive reward, an end other than the step limit, or lasting until the step limit."""
 
 
 class EnvironmentInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """Meaning of an environment's values, which Gymnasium only documents.
+    """Meaning of an environment's numbers, which Gymnasium explains only in its documentation.
 
     Attributes:
         task: description of the task for the agent.
         actions: names of the actions, in order.
         fields: names of the observation's numbers, in order.
-        bases: number of values of each digit, if the observation is one number that encodes several.
-        goal: the success rule.
+        bases: number of values of each digit, if the observation is one mixed-radix number; else empty.
+        goal: what counts as success.
     """
 
     task: str
@@ -79,14 +79,14 @@ ENVIRONMENT_INFO: dict[str, EnvironmentInfo] = {
         goal="end",
     ),
 }
-"""Id without its version -> meaning."""
+"""Gymnasium id without the version -> meaning of the environment's numbers."""
 
 
 class TextCodec(msgspec.Struct, frozen=True, kw_only=True):
-    """Text codec of one playable id.
+    """Text codec of one Gymnasium id that can be played as text.
 
     Attributes:
-        first_action: number of the first action.
+        first_action: number of the first action in the action space.
         has_text_rendering: whether the environment supports the render mode ``ansi``.
     """
 
@@ -97,7 +97,7 @@ class TextCodec(msgspec.Struct, frozen=True, kw_only=True):
     grammar: Grammar
 
     def make(self) -> Any:  # noqa: ANN401 - Gymnasium's type
-        """Return a new instance."""
+        """Return a new Gymnasium instance."""
         return _make(self.id, render_text=self.has_text_rendering)
 
     def describe(self, observation: Any) -> str:  # noqa: ANN401 - a value of the observation space
@@ -112,7 +112,7 @@ class TextCodec(msgspec.Struct, frozen=True, kw_only=True):
 
 @cache
 def load_codec(env_id: str) -> TextCodec:
-    """Return the codec of an id.
+    """Return the text codec of a Gymnasium id.
 
     Raises:
         ConfigError: if Gymnasium cannot make the id, or its observations or actions have no short text form.
@@ -177,14 +177,14 @@ def _grammar(actions: tuple[str, ...]) -> Grammar:
 
 
 MAX_NUMBERS = 64
-"""Largest number of values of a space that is values as text; images have more."""
+"""Maximum count of numbers in an observation that is shown as text; images have more."""
 
 
 _FLAT = ("Discrete", "MultiDiscrete", "MultiBinary", "Box")
 
 
 def count_numbers(space: Any) -> int | None:  # noqa: ANN401 - Gymnasium's types are an optional dependency
-    """Return how many numbers a value of the space has, None if the value is not only numbers."""
+    """Return how many numbers a value of a Gymnasium space has; None if the value contains anything else."""
     match type(space).__name__:
         case "Discrete":
             return 1
@@ -206,7 +206,7 @@ def _sum(counts: Sequence[int | None]) -> int | None:
 
 
 def format_numbers(value: object) -> list[str]:
-    """Return the numbers of a value in order: floats with three decimals, mapping entries with their names."""
+    """Return the numbers of a value as texts, in order: floats with three decimals, mapping entries with their names."""
     if isinstance(value, Mapping):
         return [f"{name} {' '.join(format_numbers(part))}" for name, part in value.items()]
     if isinstance(value, tuple | list):
@@ -218,7 +218,7 @@ def format_numbers(value: object) -> list[str]:
 
 
 def split_digits(value: int, bases: Sequence[int]) -> list[int]:
-    """Split a mixed-radix number into digits, such as a cell index into row and column; the last digit is the units."""
+    """Split a mixed-radix number into its digits, such as a cell index into row and column; the units are last."""
     reversed_digits: list[int] = []
     for base in reversed(bases):
         value, digit = divmod(value, base)

@@ -12,13 +12,13 @@ from runner.envs.gymnasium.codec import load_codec
 from runner.types import Mode, Trajectory
 
 MAX_DRAWING_CHARS = 4000
-"""Longest text rendering that is shown."""
+"""Maximum length of a text rendering that is shown, in characters."""
 
 _COLOR_CODES = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class GymnasiumEnvironment(EmbeddedEnvironment):
-    """Any id with a text codec (``runner.envs.gymnasium.codec``); task ``i`` is ``env.reset(seed=i)``.
+    """Any Gymnasium id that has a text codec (``runner.envs.gymnasium.codec``); task ``i`` is ``env.reset(seed=i)``.
 
     An observation lists the numbers of the observation space, with names where they are known, followed by the
     environment's text rendering if it has one. An action is one of the names or numbers that the first observation
@@ -44,7 +44,7 @@ class GymnasiumEnvironment(EmbeddedEnvironment):
         """Check that an id can be played.
 
         Raises:
-            ConfigError: if it cannot.
+            ConfigError: if the id cannot be played.
         """
         load_codec(id)
 
@@ -55,7 +55,7 @@ class GymnasiumEnvironment(EmbeddedEnvironment):
 
     @property
     def grammar(self) -> Grammar:
-        """One command: an action's name."""
+        """Command grammar with one command: the name or number of an action."""
         return self._codec.grammar
 
     def admissible_actions(self) -> list[str]:
@@ -63,7 +63,7 @@ class GymnasiumEnvironment(EmbeddedEnvironment):
         return list(self._actions)
 
     def success(self, trajectory: Trajectory) -> bool:
-        """Return whether the episode succeeded by the codec's ``SuccessRule``."""
+        """Return whether the episode succeeded, by the ``SuccessRule`` of the text codec."""
         if self._codec.info.goal == "reward":
             return super().success(trajectory)
         ended = bool(trajectory.timesteps) and trajectory.timesteps[-1].done

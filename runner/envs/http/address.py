@@ -15,16 +15,17 @@ from runner.util.display_text import mask, one_line
 class ServerAddress(msgspec.Struct, frozen=True):
     """Address and capabilities of one environment's server.
 
-    A separate struct because a URL is untrusted text: in the config tree that environments are built from, ``${…}``
-    would be interpolated.
+    The URL is untrusted text. It is in a struct because the config tree that environments are built from would
+    interpolate ``${…}`` in a plain string.
 
     Attributes:
-        url: ``http://HOST:PORT`` with an optional path. A user and password in it are sent but never shown;
+        url: ``http://HOST:PORT`` with an optional path. A user and password in the URL are sent but never shown;
             ``http://:TOKEN@HOST`` sends a bearer token.
         timeout_s: seconds for one request, from connecting to the last byte of the response.
         n_tasks: number of tasks that the server reports; None if it reports none.
         lists_actions: whether the server has the path ``/admissible``, as this project's servers do.
-        dialect: ``env`` is AgentGym's dialect of the environment, ``createEnv`` that of servers with that path.
+        dialect: ``env`` for the dialect of AgentGym's server of the environment, ``createEnv`` for the dialect of servers
+            with the path ``/createEnv``.
     """
 
     url: str
@@ -34,7 +35,7 @@ class ServerAddress(msgspec.Struct, frozen=True):
     dialect: Literal["env", "createEnv"] = "env"
 
     def __repr__(self) -> str:
-        """Mask the user and password, which a traceback or log would show."""
+        """Return the address with a masked user and password, since it may appear in tracebacks and logs."""
         return f"ServerAddress({mask(self.url)!r}, timeout_s={self.timeout_s:g})"
 
     @property
@@ -49,7 +50,7 @@ class ServerAddress(msgspec.Struct, frozen=True):
 
     @property
     def authorization(self) -> str | None:
-        """``Authorization`` header: Basic for a user and password, Bearer for a password alone, None for neither.
+        """Value of the ``Authorization`` header: Basic for a user and password, Bearer for a password alone, None for neither.
 
         Raises:
             ConfigError: if the URL is invalid or the token is not visible ASCII.

@@ -1,4 +1,4 @@
-"""HTTP client of one environment's server: bounded time and size, no request is sent twice."""
+"""HTTP client of one environment's server: each request is limited in time and size, and is sent at most once."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     import httpx
 
 MAX_RESPONSE_BYTES = 8 << 20
-"""Longest response body that is read."""
+"""Maximum size of a response body, in bytes."""
 
 
 @dataclass(frozen=True)
 class HttpTimings:
-    """Times that do not depend on the server's address.
+    """Delays and time limits that are the same for all servers.
 
     Attributes:
         connect_retry_delays_s: delay before each further attempt to connect. Only connecting is retried, since
@@ -76,13 +76,13 @@ class HttpConnection:
         """Send a request and decode the response.
 
         Raises:
-            EnvironmentFault: if the response is an error, is not JSON, is too long or is too late.
+            EnvironmentFault: if the response is an error, is not JSON, or exceeds the limit on size or time.
         """
         request = self.request(path, body)
         return Payload(request, decode_response(request, await self.send(request)))
 
     async def send(self, request: ServerRequest) -> ServerResponse:
-        """Send a request and return the response, whatever its status; only connecting is retried.
+        """Send a request and return the response, even one with an error status; only connecting is retried.
 
         Raises:
             EnvironmentFault: if no complete response arrives in time.
@@ -110,7 +110,7 @@ class HttpConnection:
             raise request.fault(f"got no complete reply: the connection broke ({_describe(exc)})", advice) from None
 
     async def close(self) -> None:
-        """Release the shared client; a later request acquires it again."""
+        """Release the shared HTTP client; a later request acquires it again."""
         from runner.envs.http import shared_client
 
         if self._client is not None:

@@ -1,9 +1,9 @@
-"""Wire dialects of the environment servers: one ``ClientDialect`` per server, read by one client.
+"""Wire dialects of the environment servers: a ``ClientDialect`` describes requests and replies of one kind of server.
 
-The rows follow AgentGym at commit 3ef9235. Each names the server's source file, relative to the repository.
-``textcraft_actions``, ``sqlgym_actions`` and ``webshop_actions`` derive admissible actions from observation texts where
-the server does not list any. ``dialect_for`` and ``create_env_dialect`` look up a row, ``fill_placeholders`` builds
-a request body from it.
+The dialects follow AgentGym at commit 3ef9235; a comment at each dialect names the server's source file in AgentGym's
+repository. ``dialect_for`` and ``create_env_dialect`` look up a dialect, ``fill_placeholders`` completes a request body.
+``textcraft_actions``, ``sqlgym_actions`` and ``webshop_actions`` derive admissible actions from observations, for
+servers that do not list the actions.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _SEARCH_BUTTON = "search"
 
 
 def textcraft_actions(opening: str) -> list[str]:
-    """Return ``inventory``, a ``get`` for each base ingredient, and the listed crafting commands of a TextCraft task.
+    """Return admissible actions of a TextCraft task: ``inventory``, a ``get`` per base ingredient, the listed recipes.
 
-    The list is not complete, and whether an action succeeds depends on the inventory.
+    The list is not complete. Whether an action succeeds depends on the inventory.
     """
     recipes = list(_RECIPE_LINE.finditer(opening))
     outputs = {recipe["output"] for recipe in recipes}
@@ -33,7 +33,7 @@ def textcraft_actions(opening: str) -> list[str]:
 
 
 def sqlgym_actions(opening: str) -> list[str] | None:
-    """Return one row-count query per table of a SQLGym task; None if the text names no tables."""
+    """Return one row-count query per table of a SQLGym task; None if the first observation names no tables."""
     names, separator, _ = opening.partition(" contains tables such as ")[2].partition(". Table ")
     if not separator:
         return None
@@ -41,18 +41,18 @@ def sqlgym_actions(opening: str) -> list[str] | None:
 
 
 def webshop_actions(opening: str, *, has_search_bar: bool, clickables: Iterable[str]) -> list[str]:
-    """Return a click for each element of a WebShop page, preceded by a search for the instruction if it can search."""
+    """Return a click per element of a WebShop page, after a search for the instruction if the page has a search bar."""
     instruction = opening.partition("Instruction: [SEP] ")[2].partition(" [SEP] ")[0]
     searches = [f"search[{instruction}]"] if has_search_bar and instruction else []
     return searches + [f"click[{element}]" for element in clickables if element != _SEARCH_BUTTON]
 
 
 JsonPath: TypeAlias = tuple[str | int, ...]
-"""Path to a value of a JSON reply: object keys and list indices; empty for the reply itself."""
+"""Path to a value in a JSON reply: object keys and list indices; an empty path is the reply itself."""
 
 
 class Placeholder(enum.Enum):
-    """Part of a request body that differs between episodes."""
+    """Value in a request body that is filled in for each episode."""
 
     TASK = "the task's index"
     ENV = "the environment's name"
@@ -70,15 +70,15 @@ class ClientDialect(msgspec.Struct, frozen=True, kw_only=True):
         fresh: whether every reset needs a new instance.
         opening: paths of the parts of the first observation; only the last part is required.
         done_at: path of the flag that ends an episode. A ``truncated`` flag also ends it.
-        actions_at: path of the list of possible actions, which is appended to each observation in BabyAI's form.
+        actions_at: path of the list of possible actions; the list is appended to each observation in BabyAI's form.
         actions: source of the admissible actions: the task rules, the last line of each observation, or a function of
             the first observation. This project's own servers list them at ``/admissible`` instead.
         page_at: request path of the clickable elements of WebShop's page.
-        reward: meaning of the reward field: ``step`` is the reward of the step, ``once`` is repeated by every step
-            after the success, ``total`` is the sum so far.
+        reward: meaning of the reward field: ``step`` for the reward of the step, ``once`` for a reward that every later
+            reply repeats, ``total`` for the sum of the rewards of all steps.
         best: smallest reward that counts as success, for environments without an embedded class.
-        sends_meaning: whether to send the command that a text parses to instead of the text, because the server does
-            not parse texts itself.
+        sends_meaning: whether to parse a text and send the resulting command instead of the text, because the server
+            does not parse texts.
     """
 
     name: str
@@ -234,14 +234,14 @@ _CREATE_ENV = ClientDialect(
 
 
 def dialect_for(env: str) -> ClientDialect | None:
-    """Return AgentGym's dialect for an environment, by its case-insensitive name; None if there is none."""
+    """Return the dialect of AgentGym's server of an environment; None if there is no dialect. Names ignore case."""
     return _BY_NAME.get(env.lower())
 
 
 def create_env_dialect(env: str) -> ClientDialect:
-    """Return the dialect of third-party servers with the path ``/createEnv``, with the rules of ``env``.
+    """Return the dialect of third-party servers that have the path ``/createEnv``, for the environment ``env``.
 
-    Such servers choose the task themselves.
+    These servers choose the task themselves.
     """
     row = dialect_for(env) or ClientDialect(name=env)
     return msgspec.structs.replace(_CREATE_ENV, name=row.name, embedded=row.embedded, expected=row.expected)

@@ -19,12 +19,12 @@ from runner.errors import ConfigError, EnvironmentFault
 from runner.types import Action, Chat, InvalidAction, MaybeAwaitable, Mode, StepResult, ToolSchema, Trajectory
 
 MAX_REQUEST_BYTES = 512 << 10
-"""Largest body of a step request. A longer action text is invalid and is not sent."""
+"""Maximum size of the body of a step request, in bytes. A longer action text is invalid and is not sent."""
 _ACTIONS_PREFIX = "Available actions: "
 
 
 class HttpEnvironment:
-    """One instance on an environment's server; its requests never overlap.
+    """Environment played on a server; the requests of one ``HttpEnvironment`` never overlap.
 
     A failed request ends the episode: ``step`` raises until the next ``reset``, because the server may or may not have
     executed the step.
@@ -32,14 +32,14 @@ class HttpEnvironment:
     Args:
         env: the environment's name, case-insensitive.
         address: the server's address and timeout.
-        mode: rules of the server; AgentGym's servers have ``compat``.
+        mode: rules of the server; AgentGym's servers have ``compat`` rules.
         timings: connection retries, close timeout and keep-alive.
     """
 
     def __init__(
         self, *, env: str, address: ServerAddress, mode: Mode = "strict", timings: HttpTimings = DEFAULT_TIMINGS
     ) -> None:
-        """Prepare an instance; nothing is sent before ``reset``.
+        """Create an environment; ``reset`` sends the first request.
 
         Raises:
             ConfigError: if the environment has no dialect or the address is invalid.
@@ -60,7 +60,7 @@ class HttpEnvironment:
         """Start a task; ``seed`` and ``extra`` are ignored.
 
         Raises:
-            EnvironmentFault: if the server cannot be reached, returns an error or an invalid reply.
+            EnvironmentFault: if the server cannot be reached, or its reply is an error or invalid.
         """
         async with self._lock:
             self._running = False
@@ -82,11 +82,11 @@ class HttpEnvironment:
     async def step(self, action: Action) -> StepResult:
         """Take one action.
 
-        A tool call that does not match its schema and a text that is too long are not sent: the observation names the
-        expected form, and the task does not change.
+        A tool call that does not match the tool's schema, or a text that is too long, is not sent and does not change the
+        task; the observation describes a valid action.
 
         Raises:
-            EnvironmentFault: outside an episode, and as ``reset`` does; the episode is over then.
+            EnvironmentFault: if no episode is running, the server cannot be reached, or its reply is an error or invalid.
         """
         async with self._lock:
             if not self._running:
@@ -114,7 +114,7 @@ class HttpEnvironment:
         """Return valid action texts, or None if they are unknown; may send a request to the server.
 
         Raises:
-            EnvironmentFault: as ``reset`` does.
+            EnvironmentFault: for the same reasons as in ``reset``.
         """
         match self._dialect.actions:
             case "shown":
@@ -130,16 +130,16 @@ class HttpEnvironment:
         return self._rules.parse(text)
 
     def success(self, trajectory: Trajectory) -> bool:
-        """Return whether the episode reached its goal, by the environment's rule."""
+        """Return whether the episode reached its goal, by the environment's success rule."""
         return self._rules.success(trajectory)
 
     @property
     def truncated(self) -> bool:
-        """Whether the server ended the episode at its own limit."""
+        """Whether the server ended the episode at the server's own step limit."""
         return self._reward_reader.truncated
 
     async def cleanup(self) -> None:
-        """Close the instance within bounded time and release the connections; a later ``reset`` starts anew."""
+        """Close the instance on the server within bounded time and release the connections; ``reset`` can follow."""
         self._running = False
         try:
             await self._instance.close()
@@ -160,7 +160,7 @@ class HttpEnvironment:
         return self._dialect.actions(self._opening) if callable(self._dialect.actions) else None
 
     def _command(self, action: Action) -> str | InvalidAction:
-        """Return the text to send for an action."""
+        """Return the text to send for an action, or an invalid action if nothing should be sent."""
         if action.tool_calls:
             command = self._rules.grammar.render(action.tool_calls[0])
         else:

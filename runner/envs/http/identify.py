@@ -24,7 +24,7 @@ _AGENTGYM_NAMES = {
     "alfworld": "alfworld",
     "sciworld": "scienceworld",
 }
-"""Environment -> name in the greeting of AgentGym's server, in lower case; the other servers answer only ``ok``."""
+"""Environment -> name in the greeting of AgentGym's server, in lower case; AgentGym's other servers return only ``ok``."""
 _ENVS_WITH_OK_GREETING = frozenset(
     {"sqlgym", "webshop", "webarena", "searchqa", "academia", "movie", "sheet", "todo", "weather"}
 )
@@ -40,8 +40,8 @@ class ServerIdentity(msgspec.Struct, frozen=True):
     """Identity of a server, read from its greeting.
 
     Attributes:
-        kind: ``console`` is this project's server and ``agentgym`` AgentGym's, both for the expected environment;
-            ``wrong`` is a server of something else, ``unknown`` one that may be the right server.
+        kind: ``console`` for this project's server of the expected environment, ``agentgym`` for AgentGym's server of it,
+            ``wrong`` for a server of something else, ``unknown`` for a server that may be the right one.
         env: environment name in the greeting; empty if there is none.
         mode: rules of the server; None if the greeting does not name them.
         label: data label of the server; empty if the greeting does not name it.

@@ -23,14 +23,14 @@ from runner.errors import catch_foreign
 from runner.util.display_text import mask, one_line
 
 PROBE_TIMEOUT_S = 2.0
-"""Time limit for all servers together."""
+"""Default time limit for probing all servers together, in seconds."""
 SLOW_AFTER_S = 0.5
-"""Latency of a slow greeting; a healthy server takes a few milliseconds."""
+"""Seconds until the greeting from which on a server counts as slow; a healthy server takes a few milliseconds."""
 MAX_RESPONSE_BYTES = 64 * 1024
-"""Longest response, headers included."""
+"""Maximum size of a response including its headers, in bytes."""
 NOT_LISTENING = "nothing listens there"
 UNAUTHORIZED, METHOD_NOT_ALLOWED = 401, 405
-"""HTTP statuses: login required; GET on a path that only accepts POST."""
+"""HTTP status if a login is required, and HTTP status of a GET on a path that accepts only POST."""
 
 
 class ServerState(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,12 +55,12 @@ class ServerState(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def usable(self) -> bool:
-        """Whether this is, or may be, the environment's server."""
+        """Whether the program at the address is, or may be, the environment's server."""
         return self.status in ("up", "slow")
 
 
 class _Health(msgspec.Struct):
-    """The fields read from ``/health`` of this project's own servers."""
+    """Fields of the reply to ``/health``, a path that only this project's own servers have."""
 
     open: int | None = None
     n_tasks: int | None = None
@@ -144,7 +144,7 @@ def _decode_json(body: bytes) -> object:
 
 
 def _fetch_health(address: ServerAddress, deadline: float) -> _Health:
-    """Return the server's health; empty on any error, since the greeting alone shows that the server works."""
+    """Return the reply to ``/health``; empty on any error, since the greeting alone shows that the server works."""
     healths: list[_Health] = []
     ignored: list[BaseException] = []
     with catch_foreign(ignored.append):
@@ -191,7 +191,7 @@ def _seconds_left(deadline: float) -> float:
 
 
 class _LimitedReader(io.RawIOBase):
-    """Reads a socket up to a deadline and ``MAX_RESPONSE_BYTES``; stands in for the socket of ``HTTPResponse``."""
+    """Replacement for the socket of ``HTTPResponse`` that reads until a deadline and at most ``MAX_RESPONSE_BYTES``."""
 
     def __init__(self, connection: socket.socket, deadline: float) -> None:
         self._connection = connection
@@ -199,7 +199,7 @@ class _LimitedReader(io.RawIOBase):
         self._bytes_left = MAX_RESPONSE_BYTES
 
     def makefile(self, mode: str) -> io.BufferedReader:
-        """Return a buffered reader, like ``socket.makefile``."""
+        """Return a buffered reader, as ``socket.makefile`` does."""
         return io.BufferedReader(self)
 
     def readable(self) -> bool:
@@ -207,7 +207,7 @@ class _LimitedReader(io.RawIOBase):
         return True
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]  # the type that BufferedReader passes
-        """Read into ``buffer`` and return the number of bytes; 0 at the end and at the size limit."""
+        """Read into ``buffer`` and return the number of bytes read; 0 at the end of the response or at the size limit."""
         if not self._bytes_left:
             return 0
         self._connection.settimeout(_seconds_left(self._deadline))

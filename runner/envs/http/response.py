@@ -1,6 +1,6 @@
 """Requests to environment servers and validation of their responses.
 
-``ServerRequest`` and ``ServerResponse`` are one exchange. ``decode_response`` and ``check_status`` reject errors, and
+A ``ServerRequest`` and its ``ServerResponse`` form one exchange. ``decode_response`` and ``check_status`` reject errors, and
 ``Payload`` returns values of the expected types. No response is trusted, and no error message quotes text that may hold
 a task's answer.
 """
@@ -29,7 +29,7 @@ class ServerRequest(msgspec.Struct, frozen=True):
         return "GET" if self.body is None else "POST"
 
     def fault(self, problem: str, advice: str) -> EnvironmentFault:
-        """Return the error ``<env>: <method> <url> <body> <problem>. <advice>``."""
+        """Return an error with the message ``<env>: <method> <url> <body> <problem>. <advice>``."""
         body = "" if self.body is None else f" {one_line(self.body[:1000].decode('utf-8', 'replace'))}"
         request = f"{self.method} {one_line(self.url)}{body}"
         return EnvironmentFault(f"{one_line(self.env, 100)}: {request} {problem}. {advice}")
@@ -52,10 +52,10 @@ ADVICE_BY_STATUS = {
     405: CHECK_ADDRESS_ADVICE,
     422: CHECK_ADDRESS_ADVICE,
 }
-"""Status -> what the user should do."""
+"""HTTP status -> advice for the user."""
 _MAX_NUMBER = 1e100
 _ANSWER_FIELD = "ground_truth"
-"""Field of SQLGym's ``/step`` reply with the gold query; a text that contains this name is not shown."""
+"""Field with the gold query in SQLGym's reply to ``/step``; an error text that contains this field's name is not shown."""
 
 
 def decode_response(request: ServerRequest, response: ServerResponse) -> object:
@@ -80,7 +80,7 @@ def check_status(request: ServerRequest, response: ServerResponse) -> None:
     """Check that the status is 2xx.
 
     Raises:
-        EnvironmentFault: for any other status, with the server's error text.
+        EnvironmentFault: if the status is not 2xx; the message contains the server's error text.
     """
     if 300 <= response.status < 400:
         advice = "Redirects are not followed; set base_url to the address that it redirects to"

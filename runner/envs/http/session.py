@@ -2,7 +2,7 @@
 
 ``RemoteInstance`` sends the requests of one instance. ``InstanceLeases`` records the instances that this process uses:
 a server with a fixed number of slots (8 in ``agentenv-sqlgym/agentenv_sqlgym/environment.py`` of AgentGym, 8000 for
-WebShop) reissues the oldest id when all are taken, so two episodes would share an instance and mix up their rewards.
+WebShop) reissues the oldest id when all slots are taken, so two episodes would share an instance and mix up their rewards.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ class InstanceLeases:
     """Thread-safe set of the instances in use, by server and id."""
 
     def __init__(self) -> None:
-        """Start with no instance in use."""
+        """Create an empty set."""
         self._leased: set[tuple[str, int | str]] = set()
         self._lock = threading.RLock()  # re-entrant: a finalizer may call release while this thread is in acquire
 
     def acquire(self, server: str, instance: int | str) -> bool:
-        """Lease an instance; return False if it was leased already."""
+        """Lease an instance; return False if another episode already leases it."""
         with self._lock:
             is_free = (server, instance) not in self._leased
             self._leased.add((server, instance))
@@ -62,7 +62,7 @@ class RemoteInstance:
     """
 
     def __init__(self, dialect: ClientDialect, address: ServerAddress, timings: HttpTimings = DEFAULT_TIMINGS) -> None:
-        """Prepare the connection; nothing is sent yet.
+        """Prepare the connection; ``open`` sends the first request.
 
         Raises:
             ConfigError: if the address is invalid.
@@ -79,7 +79,7 @@ class RemoteInstance:
         """Create the instance on the server.
 
         Raises:
-            EnvironmentFault: if the server cannot be reached, sends an invalid reply, or returns only ids in use.
+            EnvironmentFault: if the server cannot be reached, sends an invalid reply, or returns only ids of leased instances.
         """
         body = fill_placeholders(self._dialect.create_body, task=task, env=self._dialect.name)
         for _ in range(_MAX_CREATE_ATTEMPTS):
@@ -92,20 +92,20 @@ class RemoteInstance:
         raise payload.fault("returned an instance that is already in use", "Run fewer episodes at the same time")
 
     async def reset(self, task: int) -> Payload:
-        """Start task ``task``; raises as ``open`` does."""
+        """Start a task in the instance and return the reply; raises the same errors as ``open``."""
         body = fill_placeholders(self._dialect.reset_body, task=task, env=self._dialect.name)
         return await self._post(self._dialect.reset, self._with_id(body))
 
     def request_size(self, text: str) -> int:
-        """Return the size of the request for a step with ``text``, in bytes."""
+        """Return the size of the request body for a step with the action ``text``, in bytes."""
         return len(_encode_json(self._with_id({"action": text})))
 
     async def step(self, text: str) -> Payload:
-        """Send one action; raises as ``open`` does."""
+        """Send one action and return the reply; raises the same errors as ``open``."""
         return await self._post("/step", self._with_id({"action": text}))
 
     async def get(self, path: str) -> Payload:
-        """GET ``path`` for this instance; raises as ``open`` does."""
+        """Send a GET request for this instance and return the reply; raises the same errors as ``open``."""
         query = urlencode({self._dialect.id_field: self.id})
         return await self._connection.fetch_json(f"{self._dialect.prefix}{path}?{query}", None)
 
@@ -130,7 +130,7 @@ class RemoteInstance:
             release_lease()
 
     async def disconnect(self) -> None:
-        """Release the HTTP client; a later request acquires it again."""
+        """Release the shared HTTP client; a later request acquires it again."""
         await self._connection.close()
 
     async def _post(self, path: str, body: Mapping[str, Any]) -> Payload:

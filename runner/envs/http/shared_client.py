@@ -35,10 +35,10 @@ _lock = threading.Lock()  # workers are threads, each with its own loop
 
 
 def acquire_client(keepalive_s: float) -> httpx.AsyncClient:
-    """Return the running loop's client; pair each call with ``release_client``.
+    """Return the HTTP client of the running event loop; pair each call with ``release_client``.
 
     Args:
-        keepalive_s: seconds that an idle connection stays open, if this call creates the client.
+        keepalive_s: seconds that an idle connection stays open; has no effect if the client already exists.
     """
     loop = asyncio.get_running_loop()
     with _lock:
@@ -49,7 +49,7 @@ def acquire_client(keepalive_s: float) -> httpx.AsyncClient:
 
 
 async def release_client() -> None:
-    """Release the running loop's client; the last release closes its connections."""
+    """Release the HTTP client of the running event loop; the last release closes the client's connections."""
     loop = asyncio.get_running_loop()
     with _lock:
         shared = _clients[loop]

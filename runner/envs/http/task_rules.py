@@ -1,7 +1,7 @@
 """Rules of an environment that is played over HTTP: commands, number of tasks, success, rewards.
 
 ``rules_for`` returns the ``TaskRules`` of a dialect: its embedded class, else ``FreeTextRules``. ``count_tasks``
-returns its number of tasks. ``RewardReader`` turns the server's reward and done fields into step rewards.
+returns the number of tasks of a server. ``RewardReader`` turns the server's reward and done fields into step rewards.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from runner.envs.http.response import Payload
 from runner.types import Action, InvalidAction, Mode, Trajectory
 
 UNKNOWN_N_TASKS = 2**31
-"""Number of tasks if it is unknown. The server answers with an error for an index that it does not have."""
+"""Assumed number of tasks if the server's number is unknown. The server rejects a task index that it does not have."""
 _ROUNDING_TOLERANCE = 1e-9
 
 
 class TaskRules(Protocol):
-    """The part of an embedded environment that works before its first reset."""
+    """The properties and methods of an embedded environment that work before the first reset."""
 
     n_tasks: int
 
     @property
     def grammar(self) -> Grammar:
-        """Commands of the environment."""
+        """Command grammar of the environment."""
 
     def parse(self, text: str) -> Action | InvalidAction:
         """Parse an action text into a tool call."""
@@ -43,7 +43,7 @@ class FreeTextRules:
     """Rules of an environment without an embedded class: one tool, ``act``, that takes any text."""
 
     def __init__(self, dialect: ClientDialect) -> None:
-        """Create the grammar with its single command."""
+        """Create the command grammar, with ``act`` as its only command."""
         self.n_tasks = UNKNOWN_N_TASKS
         self._dialect = dialect
         act = CommandPattern(
@@ -60,7 +60,7 @@ class FreeTextRules:
         return self.grammar.parse(text)
 
     def success(self, trajectory: Trajectory) -> bool:
-        """Return whether the reward reached the dialect's ``best``."""
+        """Return whether a reward, or the sum of rewards if the server reports sums, reached the dialect's ``best``."""
         rewards = [step.reward for step in trajectory.timesteps]
         reached = sum(rewards) if self._dialect.reward == "total" else max(rewards, default=0.0)
         return reached >= self._dialect.best - _ROUNDING_TOLERANCE
@@ -70,7 +70,7 @@ class FreeTextRules:
 
 
 def rules_for(dialect: ClientDialect, mode: Mode) -> TaskRules:
-    """Return the rules of a dialect's environment: its embedded class if it has one, else free text."""
+    """Return the rules for a dialect: an instance of its embedded class if it names one, else ``FreeTextRules``."""
     if dialect.embedded is None:
         return FreeTextRules(dialect)
     rules: TaskRules = pkgutil.resolve_name(dialect.embedded)(mode=mode)
@@ -80,14 +80,14 @@ def rules_for(dialect: ClientDialect, mode: Mode) -> TaskRules:
 def count_tasks(dialect: ClientDialect, mode: Mode, rules: TaskRules) -> int:
     """Return the number of tasks of a server that does not report it.
 
-    A server with strict rules is this project's own, which has the tasks of the embedded class.
+    A server with strict rules is one of this project's own servers, which have as many tasks as the embedded class.
     """
     n_agentgym_tasks = None if mode == "strict" and dialect.embedded else dialect.n_tasks
     return n_agentgym_tasks or rules.n_tasks
 
 
 _COMPLETED_TEXT = "The task is completed."
-"""Marks success in an observation of BabyAI's server, which resets ``done`` if the reward is 0.5 or less.
+"""Text that marks success in observations of BabyAI's server, which resets ``done`` if the reward is 0.5 or less.
 
 Source: ``agentenv-babyai/agentenv_babyai/environment.py``.
 """
@@ -95,14 +95,14 @@ _TRUNCATED_PATH: JsonPath = ("truncated",)
 
 
 class RewardReader:
-    """Reads the rewards of one episode, one reply at a time.
+    """Converts the reward and done fields of one episode's replies into step rewards, one reply at a time.
 
     Attributes:
-        truncated: whether the server ended the episode at its own limit.
+        truncated: whether the server ended the episode at the server's own step limit.
     """
 
     def __init__(self, dialect: ClientDialect) -> None:
-        """Start with a total reward of 0."""
+        """Create a reader for a new episode."""
         self._dialect = dialect
         self._total = 0.0
         self.truncated = False
