@@ -1,4 +1,4 @@
-"""A running batch: workers play its episodes while the batch enforces deadlines and applies commands."""
+"""A running batch: starts episodes on workers, enforces their deadlines and applies commands."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 
 class WorkerFinished(msgspec.Struct, frozen=True):
-    """Sent by a worker when its episode is over."""
+    """Message from a worker to its batch: the episode is over; ``problem`` is the exception that ended it, if any."""
 
     worker: EpisodeWorker
     problem: BaseException | None
@@ -44,15 +44,15 @@ class Batch:
     Args:
         spec: the batch, with registered names (``BatchSpec.validated``).
         workspace: the state directory that stores the episodes.
-        observers: called with every item, each on its own thread.
-        on_record: called on the thread of ``run`` with every finished and stored episode.
-        batch_id: by default a new one.
-        battery_id: the battery that the batch belongs to.
-        earlier_episodes: stored episodes of this batch; those that finished are counted and not played again.
-        grace_s: seconds beyond the time limit after which an unresponsive worker is abandoned.
+        observers: called with every event and progress item; each observer runs on its own thread.
+        on_record: called with every finished episode after it is stored, on the thread that called ``run``.
+        batch_id: id of the batch; None creates a new id.
+        battery_id: id of the battery that the batch belongs to; None: the batch was started alone.
+        earlier_episodes: stored episodes of this batch from an earlier run; finished episodes are not played again.
+        grace_s: seconds that an episode may exceed its time limit before its worker is abandoned.
         step_grace_s: seconds that a cancelled episode has to finish its step before its task is cancelled.
         placement: where the environment runs (embedded or HTTP); by default embedded.
-        models: the profile's models, for agents that use one; receives the feedback of each episode.
+        models: the profile's models, required if the agent uses one; receives the reward of each episode as feedback.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Batch:
         placement: Placement | None = None,
         models: Models | None = None,
     ) -> None:
-        """Prepare the batch; no episode starts before ``run``."""
+        """Prepare the batch; ``run`` starts the episodes."""
         self._placement = placement = placement or embedded_placement(spec.env, spec.mode)
         self.spec = msgspec.structs.replace(spec, mode=placement.mode)
         self.batch_id = batch_id or str(ULID())
@@ -106,11 +106,11 @@ class Batch:
         return self._paused
 
     def command(self, name: CommandName, episode_id: str | None = None) -> None:
-        """Send a command to the batch or one of its episodes; it takes effect before the next step."""
+        """Send a command to one episode, or to all if ``episode_id`` is None; it takes effect before the next step."""
         self._inbox.put(EpisodeCommand(name, episode_id))
 
     def run(self) -> BatchResult:
-        """Play all planned episodes; return early only if a command ends the batch."""
+        """Play all planned episodes and return the result; a command or a full disk may end the batch earlier."""
         self._apply_early_commands()
         idle = [self._new_worker() for _ in range(min(self.spec.concurrency, len(self._pending)))]
         while self._pending or self._running:
@@ -201,7 +201,7 @@ class Batch:
         return EpisodeWorker(f"slot {next(self._worker_numbers)}")
 
     def _wait_for_workers(self) -> list[EpisodeWorker]:
-        """Wait for a worker, a command or the next deadline; return the workers that became free."""
+        """Wait for a finished episode, a command or the next deadline; return the workers that are free again."""
         remaining_s = min((episode.remaining_s() for episode in self._running.values()), default=1.0)
         freed: list[EpisodeWorker] = []
         try:
@@ -224,7 +224,7 @@ class Batch:
         return [finished.worker]
 
     def _abandon_overdue(self) -> list[EpisodeWorker]:
-        """Abandon workers that are past their deadline or ignore a cancellation; return their replacements."""
+        """Abandon workers whose episodes exceed the deadline or ignore a cancellation; return as many new workers."""
         overdue = [episode for episode in self._running.values() if episode.is_overdue()]
         for episode in overdue:
             del self._running[episode.worker]

@@ -1,4 +1,4 @@
-"""Observers of a batch: each has a bounded queue and its own thread, so it can neither slow nor stop the batch."""
+"""Observers of a batch: a bounded queue and a thread for each, so that none can delay or stop the batch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 Observer: TypeAlias = Callable[[Item], None]
 
 BATCHING_INTERVAL_S = 0.05
-"""Minimum seconds between two deliveries, because each one costs two thread switches."""
+"""Minimum seconds between two deliveries to an observer; each delivery costs two thread switches."""
 
 
 class _ObserverThread(threading.Thread):
@@ -50,7 +50,7 @@ class _ObserverThread(threading.Thread):
                         self._observer(items.popleft())
 
     def _next(self) -> deque[Item]:
-        """Wait for items and return them; return nothing after ``close``."""
+        """Wait for items and return all queued ones; after ``close``, return an empty queue when all are delivered."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed, BATCHING_INTERVAL_S)
             self._idle = True
@@ -64,7 +64,7 @@ class _ObserverThread(threading.Thread):
 class ObserverHub:
     """Delivers every item to every observer.
 
-    An observer that falls more than ``capacity`` items behind loses the oldest ones; ``dropped`` counts them. An
+    The queue of each observer holds at most ``capacity`` items; when it is full, the oldest item is dropped. An
     exception in an observer is logged, and the observer keeps receiving items.
     """
 
@@ -76,18 +76,18 @@ class ObserverHub:
 
     @property
     def dropped(self) -> int:
-        """Number of items dropped because observers were too slow."""
+        """Total number of items dropped from the full queues of slow observers."""
         return sum(thread.dropped for thread in self._threads)
 
     def emit(self, item: Item) -> None:
-        """Queue a copy of an item for all observers; never blocks."""
+        """Queue an item for all observers, without waiting for them."""
         if self._threads:
             item = detach(item)
         for thread in self._threads:
             thread.put(item)
 
     def close(self, timeout_s: float = 2.0) -> None:
-        """Deliver the queued items, for at most ``timeout_s`` seconds per observer."""
+        """Deliver the queued items for at most ``timeout_s`` seconds per observer, then end the threads."""
         for thread in self._threads:
             thread.close()
         for thread in self._threads:

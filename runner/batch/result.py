@@ -31,16 +31,17 @@ class EpisodeSummary(msgspec.Struct, frozen=True, kw_only=True):
 class BatchResult(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a batch.
 
-    ``success_rate`` and the means exclude cancelled and interrupted episodes; they are None if no others exist.
+    Cancelled and interrupted episodes do not count in ``success_rate`` and the means, which are None if no episode
+    counts.
 
     Attributes:
         baseline: whether the agent uses no model.
         success_interval: 95% Wilson score interval of ``success_rate``.
-        tokens: sum over all episodes.
-        cost: sum over all episodes, or None if no cost is known.
-        latency_s: mean seconds per model answer, or None if there were none.
-        answers: number of model answers by ``endpoint: model``; more than one key means that a fallback answered.
-        problems: errors while storing episodes.
+        tokens: token counts, summed over all episodes.
+        cost: cost of all episodes, or None if no cost is known.
+        latency_s: mean seconds per model answer, or None without answers.
+        answers: number of model answers by ``endpoint: model``; several keys show that a fallback was used.
+        problems: messages of the errors that occurred while episodes were stored.
     """
 
     batch_id: str
@@ -69,12 +70,12 @@ class BatchResult(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def has_errors(self) -> bool:
-        """Whether an episode ended with an error or could not be stored."""
+        """Whether any episode ended with an error or could not be stored."""
         return bool(self.problems) or Outcome.ERROR in self.outcomes
 
 
 class BatchStats:
-    """Running totals of a batch; cancelled and interrupted episodes do not count in rates and means."""
+    """Totals of the finished episodes of a batch; rates and means exclude cancelled and interrupted episodes."""
 
     def __init__(self) -> None:
         """Start with no episodes."""
@@ -133,7 +134,7 @@ class BatchStats:
         data_label: str,
         duration_s: float,
     ) -> BatchResult:
-        """Return the result of the episodes so far."""
+        """Return the batch result for the episodes that were added."""
         n_rated = self._n_rated
         return BatchResult(
             batch_id=batch_id,

@@ -1,4 +1,4 @@
-"""A running episode as its batch sees it: recording, commands and deadlines."""
+"""A batch's record of a running episode: recording, commands and deadlines."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from runner.util.clock import Clock
 CommandName: TypeAlias = Literal["cancel", "interrupt", "abort", "pause", "resume", "step"]
 
 STEP_GRACE_S = 2.0
-"""Seconds a cancelled episode has to finish its step before its task is cancelled."""
+"""Seconds that a cancelled episode has to finish its step before its asyncio task is cancelled."""
 
 
 class EpisodeCommand(msgspec.Struct, frozen=True):
-    """A command to a batch, or to one of its episodes.
+    """A command to one episode of a batch, or to the whole batch if ``episode_id`` is None.
 
-    ``cancel`` ends it for good, ``interrupt`` ends it so that it can be resumed, and ``abort`` ends it without waiting
-    for running steps.
+    ``cancel`` ends the target for good. ``interrupt`` ends it so that it can be resumed later. ``abort`` is a
+    ``cancel`` that does not wait for running steps.
     """
 
     name: CommandName
@@ -34,7 +34,7 @@ class EpisodeCommand(msgspec.Struct, frozen=True):
 
     @property
     def end_outcome(self) -> Outcome | None:
-        """Outcome of the episodes that this command ends, or None if it ends none."""
+        """Outcome of an episode that this command ends; None if the command does not end episodes."""
         if self.name in ("cancel", "abort"):
             return Outcome.CANCELLED
         return Outcome.INTERRUPTED if self.name == "interrupt" else None
@@ -42,7 +42,7 @@ class EpisodeCommand(msgspec.Struct, frozen=True):
 
 @dataclass
 class EpisodeSpans:
-    """The spans and flows of an episode, for its recorder."""
+    """The recorded spans and flows of an episode; ``pop_closed`` returns each closed span once."""
 
     spans: list[Span]
     flows: list[Flow]
@@ -50,7 +50,7 @@ class EpisodeSpans:
     n_returned: int = 0
 
     def pop_closed(self) -> list[Span]:
-        """Return the spans closed since the last call."""
+        """Return the spans that were closed since the last call."""
         closed = self.spans[self.n_returned :]
         self.n_returned += len(closed)
         return closed
@@ -61,10 +61,10 @@ class RunningEpisode:
     """An episode that a worker plays.
 
     Attributes:
-        deadline_s: unpaused seconds after which the worker is abandoned.
-        grace_s: seconds that a cancelled episode has to end after its task was cancelled.
-        step_grace_s: seconds that a cancelled episode has to finish its step before its task is cancelled.
-        problems: errors while recording; they never reach the episode.
+        deadline_s: seconds, without pauses, after which the worker is abandoned.
+        grace_s: seconds that a cancelled episode has to end after its asyncio task was cancelled.
+        step_grace_s: seconds that a cancelled episode has to finish its step before its asyncio task is cancelled.
+        problems: errors of the recorder; they are not raised in the episode.
     """
 
     worker: EpisodeWorker
@@ -83,17 +83,17 @@ class RunningEpisode:
         self._started = self.clock.monotonic()
 
     def record(self, event: EpisodeEvent) -> None:
-        """Record an event; an error goes to ``problems``."""
+        """Record an event; append an error of the recorder to ``problems``."""
         with catch_foreign(self.problems.append):
             self.recorder.on_event(event)
 
     def record_reset(self, observation: Chat, env_episode_id: str) -> None:
-        """Record the reset observation; an error goes to ``problems``."""
+        """Record the reset observation; append an error of the recorder to ``problems``."""
         with catch_foreign(self.problems.append):
             self.recorder.on_reset(observation, env_episode_id)
 
     def apply(self, command: EpisodeCommand) -> None:
-        """Apply a command to the episode's control."""
+        """Apply a command to the episode."""
         if (outcome := command.end_outcome) is not None:
             self.control.cancel(outcome)
             self._cancelled_at = self._cancelled_at or self.clock.monotonic()
@@ -109,13 +109,16 @@ class RunningEpisode:
                 self.control.step()
 
     def remaining_s(self) -> float:
-        """Return the seconds until ``is_overdue`` must be checked again."""
+        """Return the seconds after which ``is_overdue`` must be called again."""
         if self._cancelled_at is not None:
             return 0.1
         return self.deadline_s - (self.clock.monotonic() - self._started - self.control.paused_s())
 
     def is_overdue(self) -> bool:
-        """Return whether to abandon the worker; first cancel the task of an episode that ignores a cancellation."""
+        """Return whether the worker must be abandoned: past the deadline, or too long after a cancellation.
+
+        If a cancelled episode does not end within ``step_grace_s``, its asyncio task is cancelled.
+        """
         if self._cancelled_at is None:
             return self.remaining_s() < 0
         waited_s = self.clock.monotonic() - self._cancelled_at
@@ -125,7 +128,7 @@ class RunningEpisode:
         return waited_s > self.step_grace_s + self.grace_s
 
     def abandon(self) -> None:
-        """Store the episode from its journal; anything its worker still does is ignored."""
+        """Store the episode as far as its journal goes; ignore all later events of its worker."""
         final_outcome = self.control.final_outcome
         outcome = final_outcome or self.control.cancel_outcome or Outcome.TIMEOUT
         error = ErrorInfo("slot_abandoned", self._abandon_reason(), "")

@@ -18,9 +18,9 @@ from runner.types import Limits, Mode, SpanLevel
 from runner.util.display_text import one_line
 
 INTEGER_LIMIT = 2**62
-"""Exclusive limit of seeds and task indices, so that they fit 64 bits even with attempts and tasks added."""
+"""Exclusive limit of seeds and task indices; with the attempt or task number added, they still fit 64 bits."""
 MAX_CONCURRENCY = 256
-"""Workers of one batch; each is a thread."""
+"""Maximum number of workers of one batch; each worker is a thread."""
 MAX_EPISODES = 1_000_000
 """Maximum number of episodes in one batch."""
 MAX_MODEL_NAME_CHARS = 200
@@ -29,12 +29,12 @@ DEFAULT_AGENT = "react"
 
 
 class BatchSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """One batch: task indices ``task_index … task_index + repeat - 1``, each played ``attempts`` times.
+    """Settings of one batch: play each task from ``task_index`` to ``task_index + repeat - 1`` ``attempts`` times.
 
     Attributes:
-        model: LLM name; None for agents that use none (see ``resolve_model``).
-        seed: the agent's random seed; attempt k of a task uses ``seed + k``.
-        script: actions of the ``scripted`` agent.
+        model: name of the LLM; None if the agent uses no model (see ``resolve_model``).
+        seed: random seed of the agent; attempt k of a task, counted from 0, uses ``seed + k``.
+        script: actions of the ``scripted`` agent; None for other agents.
     """
 
     env: str
@@ -65,11 +65,11 @@ class BatchSpec(msgspec.Struct, frozen=True, kw_only=True):
         ]
 
     def validated(self) -> BatchSpec:
-        """Return the batch with canonical names, after checking that everything named can be loaded.
+        """Return the batch with registered names; check its numbers, and that its agent and environment can be loaded.
 
         Raises:
-            ConfigError: for an unknown or broken name, a number out of range, or a script or model that is missing or
-                that the agent does not use.
+            ConfigError: if a name is unknown, an agent or environment cannot be loaded, a number is out of range, or
+                a script or model is missing or not used by the agent.
         """
         for field, minimum in (("repeat", 1), ("attempts", 1), ("concurrency", 1), ("task_index", 0)):
             if (value := getattr(self, field)) < minimum:
@@ -91,7 +91,7 @@ class BatchSpec(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, env=_validated_environment(self.env, agent), agent=agent)
 
     def build_runner(self, placement: Placement | None = None, models: Models | None = None) -> Runner:
-        """Return the runner of this batch's episodes; by default the environment is embedded.
+        """Return the runner that plays the episodes of this batch; ``placement`` None: the environment is embedded.
 
         Raises:
             ConfigError: if the agent uses a model and ``models`` is None.
@@ -123,7 +123,7 @@ class BatchSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PlannedEpisode(msgspec.Struct, frozen=True, kw_only=True):
-    """One episode of a batch that has not started."""
+    """One episode that a batch has yet to start: its task, attempt and seed."""
 
     task_index: int
     attempt: int
@@ -136,10 +136,10 @@ def uses_model(agent: str) -> bool:
 
 
 def resolve_model(agent: str, settings: AgentSettings, requested: str | None) -> str | None:
-    """Return the batch's model: the requested one, else the profile's; None if the agent uses no model.
+    """Return the model of a batch: ``requested`` or the profile's default; None if the agent uses no model.
 
     Raises:
-        ConfigError: for an unknown agent, a model requested for an agent that uses none, or an invalid model name.
+        ConfigError: if the agent is unknown, the model name is invalid, or ``requested`` is given but not used.
     """
     if not uses_model(agent):
         if requested is not None:
@@ -154,7 +154,7 @@ def resolve_model(agent: str, settings: AgentSettings, requested: str | None) ->
 
 
 def _validated_environment(env: str, agent: str) -> str:
-    """Return the registered name of an environment that can be loaded, or that an HTTP server can provide."""
+    """Return the registered name of an environment; it must be loadable or available from an HTTP server."""
     environment: object = None
     if plugins.is_registered(plugins.ENVS, env) or not has_http_dialect(env):
         env = plugins.canonical_name(plugins.ENVS, env)
@@ -171,7 +171,7 @@ def resolve_environment(profile: Profile, name: str) -> str:
     """Return the registered name of an environment that the profile allows.
 
     Raises:
-        ConfigError: if the environment is unknown, skipped or not installed; the message names the reason.
+        ConfigError: if the environment is unknown, not installed, or skipped by the profile; with the reason.
     """
     entry = profile.find_entry(name)
     if isinstance(entry, SkipEntry):

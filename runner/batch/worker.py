@@ -15,14 +15,14 @@ DoneCallback: TypeAlias = Callable[[BaseException | None], None]
 
 
 class EpisodeWorker:
-    """A thread that runs one coroutine at a time; a worker that hangs gets no further jobs.
+    """A daemon thread that runs submitted coroutines one after another in its own event loop.
 
     Args:
-        name: name of the thread, and of the episodes' track in traces.
+        name: name of the thread, and of the track that shows its episodes in traces.
     """
 
     def __init__(self, name: str) -> None:
-        """Start the thread; it ends with ``close`` or with the process."""
+        """Start the thread; it runs until ``close`` or the end of the process."""
         self.name = name
         self._jobs: queue.SimpleQueue[tuple[Job, DoneCallback] | None] = queue.SimpleQueue()
         self._task: asyncio.Task[None] | None = None
@@ -30,17 +30,17 @@ class EpisodeWorker:
         threading.Thread(target=self._run_jobs, name=name, daemon=True).start()
 
     def submit(self, job: Job, on_done: DoneCallback) -> None:
-        """Queue ``job``; call ``on_done`` on this thread with the exception it raised, or None."""
+        """Queue a job; when it ends, call ``on_done`` on the worker's thread with the job's exception or None."""
         self._jobs.put((job, on_done))
 
     def interrupt(self) -> None:
-        """Cancel the running job at its next ``await``; a job that never awaits is not interrupted."""
+        """Cancel the running job at its next ``await``; a job that never awaits continues."""
         loop, task = self._loop, self._task
         if loop is not None and task is not None and not loop.is_closed():
             loop.call_soon_threadsafe(task.cancel)
 
     def close(self) -> None:
-        """End the thread after the submitted jobs."""
+        """End the thread after the jobs that were already submitted."""
         self._jobs.put(None)
 
     def _run_jobs(self) -> None:
@@ -54,7 +54,7 @@ class EpisodeWorker:
                 on_done(problems[0] if problems else None)
 
     def _run_to_completion(self, loop: asyncio.AbstractEventLoop, job: Job, problems: list[BaseException]) -> None:
-        """Run ``job`` to its end; append the exceptions it raises to ``problems``."""
+        """Run a job to its end; append the exceptions that it raises to ``problems``."""
 
         async def guarded() -> None:
             with catch_foreign(problems.append):

@@ -1,4 +1,4 @@
-"""An open state directory: its episode store and index, and the ids that new episodes get."""
+"""An open state directory: its episode store and index, and the headers of new episodes."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ logger = logging.getLogger(__name__)
 
 
 class Workspace:
-    """Opens a state directory; first recovers the episodes that a killed process left unfinished.
+    """An open state directory; opening it recovers the episodes that a killed process left unfinished.
 
     Args:
-        data_dir: absolute path; created with mode 0700.
-        node: node name written to stored episodes.
-        profile: id of the profile.
+        data_dir: absolute path of the state directory; created with mode 0700 if needed.
+        node: name of the node, written to stored episodes.
+        profile: id of the profile, written to stored episodes.
     """
 
     def __init__(self, data_dir: Path, *, node: str, profile: str, clock: Clock | None = None) -> None:
         """Open or create the directory.
 
         Raises:
-            StoreError: if it cannot be created or written.
+            StoreError: if the directory cannot be created or written.
         """
         self.data_dir = data_dir
         self.node = node
@@ -44,17 +44,17 @@ class Workspace:
 
     @property
     def versions(self) -> dict[str, str]:
-        """Software versions, for episode files."""
+        """Version of each software component, as written to episode files."""
         return {"agentgym-console": __version__, "python": platform.python_version()}
 
     def trace_file(self, batch_id: str) -> PerfettoFile:
-        """Return the trace file of a batch, to which its episodes are appended."""
+        """Return the trace file of a batch; the trace of each episode is appended to it."""
         return PerfettoFile(self.data_dir / "traces" / f"{batch_id}.pftrace", boot=self.boot)
 
     def header(
         self, spec: BatchSpec, planned: PlannedEpisode, *, batch_id: str, battery_id: str | None
     ) -> EpisodeHeader:
-        """Return the header of a new episode."""
+        """Return the header of a planned episode, with a new id."""
         return EpisodeHeader(
             episode_id=str(ULID()),
             batch_id=batch_id,

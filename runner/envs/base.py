@@ -105,7 +105,7 @@ StepText = tuple[str, float, bool]
 
 
 def as_reply_messages(action: Action, observation: str) -> Chat:
-    """Return an observation as the messages that answer ``action``: one per tool call, or one user message for a text."""
+    """Return an observation as the messages that answer ``action``: one per tool call, or a user message for a text."""
     if not action.tool_calls:
         return [{"role": "user", "content": observation}]
     not_executed = "Not executed: one action per step."

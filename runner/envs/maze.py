@@ -59,11 +59,12 @@ _GRAMMAR = Grammar(
 class Maze(EmbeddedEnvironment):
     """The double-T maze of LMRL-Gym (MIT); task ``i`` starts at ``STARTS[i]``.
 
-    Reaching the goal gives 1 and ends the episode. Moves into a wall and invalid texts count as steps. After 50 steps, the next
-    action is not executed: it gives -1 and ends the episode as truncated.
+    Reaching the goal gives 1 and ends the episode. Moves into a wall and invalid texts count as steps. After 50
+    steps, the next action is not executed: it gives -1 and ends the episode as truncated.
 
     ``compat`` keeps a quirk of AgentGym's server (``maze/environment.py``): a move with surrounding white space, such
-    as the newline at the end of a model's answer, is invalid. ``strict`` ignores the white space. The texts of both modes are equal.
+    as the newline at the end of a model's answer, is invalid. ``strict`` ignores the white space. Both modes
+    have the same texts.
     """
 
     name: ClassVar[str] = "Maze"

@@ -133,7 +133,7 @@ def rejection_reason(state: ServerState, mode: Mode, *, must_identify: bool) -> 
 
 
 def http_placement(state: ServerState) -> Placement:
-    """Return the placement on a usable server; a server that does not state its rules is assumed to have ``compat`` rules."""
+    """Return the placement on a usable server; ``compat`` rules are assumed if the server does not state its rules."""
     identity = state.identity or ServerIdentity("unknown")
     label = one_line(identity.label) if identity.kind == "console" else SERVER_NAMES[identity.kind]
     mode: Mode = identity.mode or "compat"

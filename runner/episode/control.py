@@ -1,4 +1,4 @@
-"""Commands to a running episode: sent from any thread, applied between two steps."""
+"""Control of a running episode: any thread may send a command, and the episode applies it between two steps."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from runner.util.clock import Clock
 
 
 class EpisodeControl:
-    """Thread-safe cancel, pause, resume and single-step for one episode.
+    """Thread-safe commands to one episode: cancel, pause, resume and single-step.
 
-    Only the episode awaits ``wait_at_step``; other threads send commands. Paused seconds are counted, because they do
-    not count against the episode's time limit.
+    Only the episode itself awaits ``wait_at_step``; any thread may call the other methods. The time limit of the
+    episode excludes the seconds that it was paused (``paused_s``).
     """
 
     def __init__(self, clock: Clock | None = None) -> None:
-        """Start in the running state; ``clock`` measures the pauses."""
+        """Start in the running state; ``clock`` measures how long pauses last."""
         self._clock = clock or Clock()
         self._lock = threading.Lock()
         self._cancel_outcome: Outcome | None = None
@@ -28,7 +28,7 @@ class EpisodeControl:
         self._waiting_since: float | None = None
         self._wake: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
         self.final_outcome: Outcome | None = None
-        """Outcome of the episode, set once it is certain; cleanup may still be in progress."""
+        """Outcome of the episode; None until it is final. Cleanup may still be in progress when it is set."""
 
     @property
     def cancel_outcome(self) -> Outcome | None:
@@ -41,7 +41,7 @@ class EpisodeControl:
         return self._paused
 
     def cancel(self, outcome: Outcome = Outcome.CANCELLED) -> None:
-        """Stop the episode before its next step, with this outcome; also ends a pause."""
+        """End the episode before its next step, with ``outcome``; a paused episode ends immediately."""
         with self._lock:
             self._cancel_outcome = outcome
             self._notify()
@@ -58,22 +58,22 @@ class EpisodeControl:
             self._notify()
 
     def step(self) -> None:
-        """Run one step, then pause again."""
+        """Let the episode run one step, then pause it before the next one."""
         with self._lock:
             self._paused = True
             self._permits += 1
             self._notify()
 
     def paused_s(self) -> float:
-        """Return the seconds paused so far, including the current pause."""
+        """Return the total seconds that the episode has been paused, including a pause that has not ended."""
         with self._lock:
             waiting = 0.0 if self._waiting_since is None else self._clock.monotonic() - self._waiting_since
             return self._paused_s + waiting
 
     async def wait_at_step(self, on_wait: Callable[[], None], on_resume: Callable[[], None]) -> bool:
-        """Wait while the episode is paused; return False if it was cancelled.
+        """Wait while the episode is paused; return whether it may continue (False: it was cancelled).
 
-        ``on_wait`` is called before the wait and ``on_resume`` after it, but only if there is a wait.
+        If the episode is paused, ``on_wait`` is called before the wait and ``on_resume`` after it.
         """
         waited = False
         while (wake := self._start_wait()) is not None:
@@ -89,7 +89,7 @@ class EpisodeControl:
         return not self._cancel_outcome
 
     def _start_wait(self) -> asyncio.Event | None:
-        """Return the event that ends the pause, or None if the episode may continue or was cancelled."""
+        """Start a pause and return the event that ends it; None if the episode is not paused or was cancelled."""
         with self._lock:
             if self._cancel_outcome or not self._paused:
                 return None

@@ -54,14 +54,15 @@ class EpisodeContext:
     """Everything an episode needs besides its agent and environment.
 
     Attributes:
-        header: ids, environment, task and agent.
-        control: receives cancel, pause, resume and step.
-        tracer: records spans; by default a tracer of the runner's level, whose spans only the agent sees.
+        header: ids, environment, task and agent of the episode.
+        control: receives the commands cancel, pause, resume and step.
+        tracer: records the spans. By default, a new tracer with the factory's level; no event contains its spans.
         emit: called with every event, in order, on the episode's thread; must neither block nor raise.
-        on_reset: called with the reset observation and ``env_episode_id`` before the first step, like ``emit``.
-        pop_closed_spans: returns the spans closed since its last call.
+        on_reset: called before the first step with the reset observation and the environment's id of the episode;
+            must neither block nor raise.
+        pop_closed_spans: returns the spans that were closed since its last call.
         clock: supplies times and durations.
-        cleanup_timeout_s: maximum seconds for an async ``cleanup`` and ``close``.
+        cleanup_timeout_s: maximum seconds for the environment's ``cleanup`` and the agent's ``close``, if async.
     """
 
     header: EpisodeHeader
@@ -88,10 +89,10 @@ class EpisodeFactory(Protocol):
 
 
 class EpisodeLoop:
-    """One running episode; ``run`` may be awaited once."""
+    """The run of one episode; ``run`` may be awaited only once."""
 
     def __init__(self, factory: EpisodeFactory, reset_kwargs: dict[str, Any], context: EpisodeContext) -> None:
-        """Store the settings; nothing is built before ``run``."""
+        """Store the settings; ``run`` builds the environment and the agent."""
         self._factory = factory
         self._limits = factory.limits
         self._reset_kwargs = reset_kwargs
@@ -108,7 +109,7 @@ class EpisodeLoop:
         self._started = self._clock.monotonic()
 
     async def run(self) -> Trajectory:
-        """Run the episode; see ``Runner.play_episode``."""
+        """Run the episode and return its trajectory; see ``Runner.play_episode`` for errors and cleanup."""
         header = self._context.header
         self._emit(EpisodeStarted, header=header)
         attributes = {"trace_id": header.episode_id, "task_id": self._task_id(), "semantic": "episode"}
@@ -179,7 +180,7 @@ class EpisodeLoop:
         return environment, agent
 
     async def _run_steps(self, environment: Environment, agent: Agent) -> Outcome:
-        """Run steps until the environment is done, a limit is reached or a command ends the episode."""
+        """Run steps until the task is done, a limit is reached or a command ends the episode; return the outcome."""
         steps = self._trajectory.timesteps
         step_runner = StepRunner(environment, agent, self._tracer, self._clock.monotonic, self._tokens)
         observation = reset_observation = self._trajectory.reset_observation

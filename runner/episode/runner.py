@@ -1,4 +1,4 @@
-"""Public entry point: a ``Runner`` plays episodes of one agent in one environment."""
+"""Public entry point to episodes: a ``Runner`` lets one agent play in one environment."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ __all__ = ["EpisodeContext", "Runner"]
 
 
 class Runner:
-    """Plays episodes. Holds only picklable settings, so it can be sent to another process.
+    """Plays episodes of one agent in one environment; picklable, so it can be sent to another process.
 
     Args:
         env_cfg: Hydra config of the environment, with ``_target_`` (see ``hydra.utils.instantiate``).
         agent_cfg: Hydra config of the agent.
-        inference_mngr: passed to the agent as ``inference_mngr`` unless None.
-        tracing_level: ``off``, ``episode`` or ``full``.
+        inference_mngr: source of model answers, passed to the agent's constructor under this name; None: not passed.
+        tracing_level: which spans are recorded: ``off``, ``episode`` or ``full``.
         limits: maximum rounds and seconds of an episode.
     """
 
@@ -34,7 +34,7 @@ class Runner:
         tracing_level: SpanLevel = "full",
         limits: Limits | None = None,
     ) -> None:
-        """Store the settings; nothing is built before ``play_episode``."""
+        """Store the settings; ``play_episode`` builds the environment and the agent."""
         self.env_cfg = env_cfg
         self.agent_cfg = agent_cfg
         self.inference_mngr = inference_mngr
@@ -44,14 +44,16 @@ class Runner:
     async def play_episode(
         self, reset_kwargs: Mapping[str, Any] | None = None, *, context: EpisodeContext | None = None
     ) -> Trajectory:
-        """Play one episode.
+        """Play one episode and return its trajectory.
 
-        An error in the environment or the agent ends the episode and is returned as ``error_info``, along with the
-        timesteps so far; only cancellation is raised. ``cleanup`` and ``close`` are called exactly once.
+        An error in the environment or the agent ends the episode; the trajectory then holds the error (``error_info``)
+        and the timesteps before it. The only exception that this method raises is ``asyncio.CancelledError``. The
+        environment's ``cleanup`` and the agent's ``close`` are called exactly once.
 
         Args:
-            reset_kwargs: passed to ``reset``; ``task`` (with ``task_id``) and ``task_unique_id`` identify it in traces.
-            context: ids, control, tracer and event callbacks; by default new ids and no callbacks.
+            reset_kwargs: arguments of the environment's ``reset``; ``task`` (with ``task_id``) and ``task_unique_id``
+                identify the task in traces.
+            context: ids, control, tracer and event callbacks; None: new ids and no callbacks.
         """
         context = context or EpisodeContext(self._anonymous_header(reset_kwargs or {}))
         return await EpisodeLoop(self, dict(reset_kwargs or {}), context).run()

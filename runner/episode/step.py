@@ -1,4 +1,4 @@
-"""One step of an episode: the agent acts, its action is checked and executed, the observation is checked."""
+"""One step of an episode: let the agent act, check and execute its action, and check the observation."""
 
 from __future__ import annotations
 
@@ -25,9 +25,14 @@ from runner.types.maybe_async import maybe_await
 
 @dataclass
 class StepRunner:
-    """Runs the steps of one episode; ``now`` is a monotonic clock in seconds.
+    """Runs the steps of one episode.
 
-    An ``InvalidAction`` is answered here and never reaches the environment; ``unparsed`` counts consecutive ones.
+    If the agent returns an ``InvalidAction``, the environment is not stepped; the observation is then an error message.
+
+    Attributes:
+        now: a monotonic clock in seconds.
+        tokens: receives the model output that the agent streams during a step.
+        unparsed: number of consecutive invalid actions up to the latest step.
     """
 
     environment: Environment
@@ -39,7 +44,7 @@ class StepRunner:
     _schemas: list[ToolSchema] = field(default_factory=list)
 
     async def run_step(self, index: int, observation: Chat) -> TimeStep:
-        """Run step ``index``: the agent acts on ``observation`` and the environment executes the action."""
+        """Run the step with this index: the agent acts on the observation and the environment executes the action."""
         with self.tracer.span("timestep", "timestep", index=index, semantic="timestep") as span:
             with self.tracer.span("get_tool_schemas", "environment"):
                 schemas = self._check_schemas(await maybe_await(self.environment.get_tool_schemas()))
@@ -69,7 +74,7 @@ class StepRunner:
     async def _execute(
         self, answer: Action | InvalidAction, schemas: list[ToolSchema]
     ) -> tuple[Action, bool, StepResult, float]:
-        """Return the action to store, whether it is valid, the environment's result and the seconds it took."""
+        """Execute an action; return the action to store, whether it is valid, the step's result and its seconds."""
         if isinstance(answer, InvalidAction):
             self.unparsed += 1
             new_observation: Chat = [{"role": "user", "content": f"Invalid action. Expected {answer.expected}."}]

@@ -27,13 +27,16 @@ from runner.types.maybe_async import maybe_await
 logger = logging.getLogger(__name__)
 
 CLEANUP_TIMEOUT_S = 5.0
-"""Maximum seconds for an async ``cleanup`` and ``close``, which run concurrently."""
+"""Maximum seconds for the environment's ``cleanup`` and the agent's ``close``, if async; they run concurrently."""
 
 
 async def evaluate(
     environment: Environment, trajectory: Trajectory, on_error: Callable[[BaseException], None]
 ) -> Trajectory:
-    """Set the success and outcome; return the trajectory, with evaluation details if the environment has any."""
+    """Set the success and the outcome of a trajectory; return it, with the environment's evaluation details if any.
+
+    If the environment fails, ``on_error`` receives the exception.
+    """
     with catch_foreign(on_error):
         trajectory.success = bool(await maybe_await(environment.success(trajectory)))
         trajectory.outcome = _outcome(environment, trajectory)
@@ -45,7 +48,7 @@ async def evaluate(
 
 
 def last_response_flow(agent: Agent) -> int | None:
-    """Return the trace flow id of the agent's latest response, or None if it has no valid one."""
+    """Return the trace flow id of the agent's latest response; None if the agent has no valid flow id."""
     with catch_foreign(log_failure(logger, "last_response_flow_id")):
         if isinstance(agent, SupportsFlow):
             return check_flow_id(agent.last_response_flow_id)
@@ -55,9 +58,9 @@ def last_response_flow(agent: Agent) -> int | None:
 async def release(
     environment: Environment | None, agent: Agent | None, *, timeout_s: float = CLEANUP_TIMEOUT_S
 ) -> None:
-    """Call ``cleanup`` and ``close`` concurrently, for at most ``timeout_s`` seconds.
+    """Call the environment's ``cleanup`` and the agent's ``close`` concurrently, for at most ``timeout_s`` seconds.
 
-    A cancellation during cleanup is raised afterwards.
+    Their errors are logged. A cancellation in the meantime is raised when both have ended or the time is over.
     """
     clock = asyncio.get_running_loop().time
     ends_at = clock() + timeout_s

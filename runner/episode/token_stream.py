@@ -1,4 +1,4 @@
-"""Streamed model output, merged so that only a few items per second are emitted."""
+"""Streamed model output of an episode: the many small deltas of a model, merged into a few per second."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ import msgspec
 from runner.types import DeltaPart, StreamDelta
 
 EMIT_INTERVAL_S = 0.1
-"""Minimum seconds between two emits, so that a fast model does not produce one item per token."""
+"""Minimum seconds between two emissions, so that a fast model does not cause one event per token."""
 
 
 class TokenStream:
-    """Merges the stream deltas of each step; used only on the episode's event loop.
+    """Merges the stream deltas of each step; not thread-safe.
 
     Args:
         now: a monotonic clock in seconds.
-        emit: receives the step's index and a merged delta, one for each part of the answer.
+        emit: called with the index of the step and a merged delta; each part of an answer (reasoning, text, each tool
+            call) has its own deltas.
     """
 
     def __init__(self, now: Callable[[], float], emit: Callable[[int, StreamDelta], None]) -> None:
-        """Start before the first step."""
+        """Start without deltas."""
         self._now = now
         self._emit = emit
         self._step = 0
@@ -30,13 +31,13 @@ class TokenStream:
         self._has_emitted = False
 
     def start_step(self, step: int) -> None:
-        """Assign all following deltas to step ``step``."""
+        """Begin the step with this index: later deltas belong to it, and pending deltas are discarded."""
         self._step = step
         self._has_emitted = False
         self._pending.clear()
 
     def add(self, delta: str | StreamDelta) -> None:
-        """Add a delta; an empty text discards everything received so far in this step."""
+        """Add a delta; an empty string discards all deltas of the current step, because the answer starts again."""
         if not isinstance(delta, StreamDelta):
             delta = StreamDelta(text=delta, n=1) if delta else StreamDelta(restart=True)
         if delta.restart:
@@ -50,7 +51,7 @@ class TokenStream:
                 self.flush()
 
     def flush(self) -> None:
-        """Emit the pending deltas."""
+        """Emit the deltas that were added but not yet emitted."""
         for deltas in self._pending.values():
             self._emit(self._step, _merge(deltas))
             self._has_emitted = True

@@ -1,4 +1,4 @@
-"""Validation of values returned by agents and environments: correct types, and safe to store."""
+"""Validation of the values that agents and environments return: correct types that can be stored."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _PAIR_TYPES = (tuple, list)
 
 
 def check_chat(value: object, source: str) -> Chat:
-    """Return a copy of ``value``, a list of messages; a copy, because the environment may change its list later.
+    """Return a copy of a list of messages; the environment may change its own list later.
 
     Raises:
-        EnvironmentFault: if it is not a list of messages; names ``source`` and the type.
+        EnvironmentFault: if ``value`` is not a list of messages; the error message names ``source`` and the type.
     """
     if isinstance(value, list):
         for message in value:
@@ -31,10 +31,10 @@ def check_chat(value: object, source: str) -> Chat:
 
 
 def check_schemas(value: object) -> list[ToolSchema]:
-    """Return a copy of ``value``, a list of OpenAI function schemas with names.
+    """Return a copy of a list of OpenAI function schemas, each with a name.
 
     Raises:
-        EnvironmentFault: if it is anything else.
+        EnvironmentFault: if ``value`` is not such a list.
     """
     if isinstance(value, list):
         for schema in value:
@@ -48,10 +48,10 @@ def check_schemas(value: object) -> list[ToolSchema]:
 
 
 def check_step(value: object) -> StepResult:
-    """Return ``value`` as ``(messages, reward, done)``, with a finite reward.
+    """Return the result of an environment's step as ``(messages, reward, done)``.
 
     Raises:
-        EnvironmentFault: if one of the three is wrong; names the wrong one.
+        EnvironmentFault: if ``value`` has another form or the reward is not finite; the error message names the part.
     """
     if not isinstance(value, tuple) or len(value) != 3:
         raise EnvironmentFault(f"step should return (messages, reward, done); got {type(value).__name__}")
@@ -62,10 +62,12 @@ def check_step(value: object) -> StepResult:
 
 
 def check_act_result(value: object) -> ActResult:
-    """Return ``value`` as ``(chats, action)``, the chats copied, because the agent may change its lists later.
+    """Return the result of an agent's ``act`` as ``(chats, action)``, with copied chats.
+
+    The chats are copied, because the agent may change its own lists later.
 
     Raises:
-        AgentFault: if it is anything else, or its texts are not strings.
+        AgentFault: if ``value`` has another form, or a text of the action is not a string.
     """
     if isinstance(value, _PAIR_TYPES) and len(value) == 2:
         chats, action = value
@@ -78,10 +80,10 @@ def check_act_result(value: object) -> ActResult:
 
 
 def check_flow_id(value: object) -> int | None:
-    """Return ``value`` if it is a valid trace flow id or None.
+    """Return ``value`` unchanged if it is a valid trace flow id or None.
 
     Raises:
-        AgentFault: if it is anything else.
+        AgentFault: if ``value`` is anything else.
     """
     if value is None or (type(value) is int and 0 <= value < 2**64):
         return value
@@ -89,10 +91,10 @@ def check_flow_id(value: object) -> int | None:
 
 
 def check_details(value: object) -> dict[str, Any]:
-    """Return evaluation details as JSON would decode them.
+    """Return evaluation details as they are after encoding to JSON and decoding, e.g. with lists for tuples.
 
     Raises:
-        EnvironmentFault: if they are not a mapping, or not representable in JSON.
+        EnvironmentFault: if the details are not a mapping, or cannot be encoded as JSON.
     """
     try:
         return msgspec.json.decode(msgspec.json.encode(value), type=dict[str, Any])
@@ -101,7 +103,7 @@ def check_details(value: object) -> dict[str, Any]:
 
 
 async def resolve_action(environment: Environment, action: Action, schemas: list[ToolSchema]) -> tuple[Action, bool]:
-    """Return the action with the tool calls parsed from its text, and whether the executed call is valid.
+    """Return the action with the tool calls that its text contains, and whether the tool call to execute is valid.
 
     Raises:
         EnvironmentFault: if the environment's parser returns neither ``Action`` nor ``InvalidAction``.
@@ -119,10 +121,10 @@ async def resolve_action(environment: Environment, action: Action, schemas: list
 
 
 def check_usage(value: object) -> Usage | None:
-    """Return ``value`` if it is a ``Usage`` or None.
+    """Return ``value`` unchanged if it is a ``Usage`` or None.
 
     Raises:
-        AgentFault: if it is anything else.
+        AgentFault: if ``value`` is anything else.
     """
     if value is None or isinstance(value, Usage):
         return value
@@ -130,7 +132,7 @@ def check_usage(value: object) -> Usage | None:
 
 
 def _is_storable(action: Action | InvalidAction) -> bool:
-    """Return whether the fields have their declared types, which constructing an action does not check."""
+    """Return whether the fields of an action have their declared types; the constructor does not check them."""
     if isinstance(action, InvalidAction):
         texts: tuple[object, ...] = (action.text, action.expected)
         return all(isinstance(part, str) for part in texts)

@@ -97,7 +97,7 @@ class ActionMenu:
 
     @cached_property
     def _predecessors(self) -> dict[Pose, tuple[Pose, int] | None]:
-        """Reachable pose -> previous pose on a shortest path and the step from it; None for the start. Nearest first."""
+        """Reachable pose -> previous pose on a shortest path and the step between them; None for the start pose."""
         start: Pose = (0, 0, 0)
         predecessors: dict[Pose, tuple[Pose, int] | None] = {start: None}
         queue = deque([start])

@@ -39,7 +39,7 @@ class View:
     """
 
     def __init__(self, image: list[list[list[int]]], carrying: tuple[str, str] | None) -> None:
-        """Decode minigrid's ``image``: 7 columns of 7 cells (kind, color, state), with the agent at the bottom center."""
+        """Decode minigrid's ``image``: 7 columns of 7 cells (kind, color, state); the agent is at the bottom center."""
         self.kinds: dict[Cell, int] = {}
         self.carrying = carrying
         visible: list[tuple[int, int, str, str, Cell]] = []

@@ -206,7 +206,7 @@ def _sum(counts: Sequence[int | None]) -> int | None:
 
 
 def format_numbers(value: object) -> list[str]:
-    """Return the numbers of a value as texts, in order: floats with three decimals, mapping entries with their names."""
+    """Return the numbers of a value as texts, in order: floats with three decimals, mapping entries with names."""
     if isinstance(value, Mapping):
         return [f"{name} {' '.join(format_numbers(part))}" for name, part in value.items()]
     if isinstance(value, tuple | list):

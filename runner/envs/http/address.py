@@ -24,8 +24,8 @@ class ServerAddress(msgspec.Struct, frozen=True):
         timeout_s: seconds for one request, from connecting to the last byte of the response.
         n_tasks: number of tasks that the server reports; None if it reports none.
         lists_actions: whether the server has the path ``/admissible``, as this project's servers do.
-        dialect: ``env`` for the dialect of AgentGym's server of the environment, ``createEnv`` for the dialect of servers
-            with the path ``/createEnv``.
+        dialect: ``env`` for the dialect of AgentGym's server of the environment, ``createEnv`` for the dialect of
+            servers with the path ``/createEnv``.
     """
 
     url: str
@@ -50,7 +50,7 @@ class ServerAddress(msgspec.Struct, frozen=True):
 
     @property
     def authorization(self) -> str | None:
-        """Value of the ``Authorization`` header: Basic for a user and password, Bearer for a password alone, None for neither.
+        """``Authorization`` header: Basic for a user and password, Bearer for a password alone; None without a password.
 
         Raises:
             ConfigError: if the URL is invalid or the token is not visible ASCII.

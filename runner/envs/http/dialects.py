@@ -1,7 +1,7 @@
 """Wire dialects of the environment servers: a ``ClientDialect`` describes requests and replies of one kind of server.
 
 The dialects follow AgentGym at commit 3ef9235; a comment at each dialect names the server's source file in AgentGym's
-repository. ``dialect_for`` and ``create_env_dialect`` look up a dialect, ``fill_placeholders`` completes a request body.
+repository. ``dialect_for`` and ``create_env_dialect`` look up a dialect, ``fill_placeholders`` fills in a request body.
 ``textcraft_actions``, ``sqlgym_actions`` and ``webshop_actions`` derive admissible actions from observations, for
 servers that do not list the actions.
 """

@@ -82,11 +82,11 @@ class HttpEnvironment:
     async def step(self, action: Action) -> StepResult:
         """Take one action.
 
-        A tool call that does not match the tool's schema, or a text that is too long, is not sent and does not change the
-        task; the observation describes a valid action.
+        A tool call that does not match the tool's schema, or a text that is too long, is not sent and does not change
+        the task; the observation describes a valid action.
 
         Raises:
-            EnvironmentFault: if no episode is running, the server cannot be reached, or its reply is an error or invalid.
+            EnvironmentFault: if no episode is running, the server cannot be reached, or its reply is unusable.
         """
         async with self._lock:
             if not self._running:

@@ -24,7 +24,7 @@ _AGENTGYM_NAMES = {
     "alfworld": "alfworld",
     "sciworld": "scienceworld",
 }
-"""Environment -> name in the greeting of AgentGym's server, in lower case; AgentGym's other servers return only ``ok``."""
+"""Environment -> lower-case name in the greeting of AgentGym's server; AgentGym's other servers return only ``ok``."""
 _ENVS_WITH_OK_GREETING = frozenset(
     {"sqlgym", "webshop", "webarena", "searchqa", "academia", "movie", "sheet", "todo", "weather"}
 )
@@ -40,8 +40,8 @@ class ServerIdentity(msgspec.Struct, frozen=True):
     """Identity of a server, read from its greeting.
 
     Attributes:
-        kind: ``console`` for this project's server of the expected environment, ``agentgym`` for AgentGym's server of it,
-            ``wrong`` for a server of something else, ``unknown`` for a server that may be the right one.
+        kind: ``console`` for this project's server of the expected environment, ``agentgym`` for AgentGym's server of
+            it, ``wrong`` for a server of something else, ``unknown`` for a server that may be the right one.
         env: environment name in the greeting; empty if there is none.
         mode: rules of the server; None if the greeting does not name them.
         label: data label of the server; empty if the greeting does not name it.

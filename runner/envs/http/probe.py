@@ -207,7 +207,7 @@ class _LimitedReader(io.RawIOBase):
         return True
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]  # the type that BufferedReader passes
-        """Read into ``buffer`` and return the number of bytes read; 0 at the end of the response or at the size limit."""
+        """Read into ``buffer`` and return the number of bytes; 0 at the end of the response or at the size limit."""
         if not self._bytes_left:
             return 0
         self._connection.settimeout(_seconds_left(self._deadline))

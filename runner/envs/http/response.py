@@ -1,8 +1,8 @@
 """Requests to environment servers and validation of their responses.
 
-A ``ServerRequest`` and its ``ServerResponse`` form one exchange. ``decode_response`` and ``check_status`` reject errors, and
-``Payload`` returns values of the expected types. No response is trusted, and no error message quotes text that may hold
-a task's answer.
+A ``ServerRequest`` and its ``ServerResponse`` form one exchange. ``decode_response`` and ``check_status`` reject
+errors, and ``Payload`` returns values of the expected types. No response is trusted, and no error message quotes text
+that may hold a task's answer.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ ADVICE_BY_STATUS = {
 """HTTP status -> advice for the user."""
 _MAX_NUMBER = 1e100
 _ANSWER_FIELD = "ground_truth"
-"""Field with the gold query in SQLGym's reply to ``/step``; an error text that contains this field's name is not shown."""
+"""Field with the gold query in SQLGym's reply to ``/step``; an error text that contains the name is not shown."""
 
 
 def decode_response(request: ServerRequest, response: ServerResponse) -> object:

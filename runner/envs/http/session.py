@@ -2,7 +2,7 @@
 
 ``RemoteInstance`` sends the requests of one instance. ``InstanceLeases`` records the instances that this process uses:
 a server with a fixed number of slots (8 in ``agentenv-sqlgym/agentenv_sqlgym/environment.py`` of AgentGym, 8000 for
-WebShop) reissues the oldest id when all slots are taken, so two episodes would share an instance and mix up their rewards.
+WebShop) reissues the oldest id when no slot is free, so two episodes would share an instance and mix up their rewards.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class RemoteInstance:
         """Create the instance on the server.
 
         Raises:
-            EnvironmentFault: if the server cannot be reached, sends an invalid reply, or returns only ids of leased instances.
+            EnvironmentFault: if the server cannot be reached, sends an invalid reply, or returns only leased ids.
         """
         body = fill_placeholders(self._dialect.create_body, task=task, env=self._dialect.name)
         for _ in range(_MAX_CREATE_ATTEMPTS):

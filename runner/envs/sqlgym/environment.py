@@ -39,7 +39,8 @@ class SQLGym(EmbeddedEnvironment):
     The databases are those of ``data/sqlgym``, or BIRD if ``AGENTENV_SQLGYM_BIRD_PATH`` names its folder.
 
     ``compat`` keeps the quirks of AgentGym's ``agentenv-sqlgym/agentenv_sqlgym/environment.py``: names are shown in
-    words instead of as identifiers, the columns of foreign keys are off by one, and steps after the end are executed.
+    words instead of as identifiers, the columns of foreign keys are off by one, and steps after the end of the
+    episode are executed.
     """
 
     name: ClassVar[str] = "SQLGym"
@@ -55,7 +56,7 @@ class SQLGym(EmbeddedEnvironment):
 
     @property
     def grammar(self) -> Grammar:
-        """One command: a query."""
+        """Command grammar with one command: a query."""
         return _GRAMMAR
 
     def step(self, action: Action) -> StepResult:
@@ -65,7 +66,7 @@ class SQLGym(EmbeddedEnvironment):
         return result
 
     def parse(self, text: str) -> Action | InvalidAction:
-        """Parse a query: the last ```` ```sql ```` block of ``text``, else the whole text."""
+        """Parse a query: the last ```` ```sql ```` block of ``text``, or the whole text if it has no such block."""
         return msgspec.structs.replace(super().parse(_query_in(text)), text=text)
 
     def admissible_actions(self) -> list[str]:
@@ -93,15 +94,15 @@ def _query_in(text: str) -> str:
 
 
 class SQLGymOracle:
-    """Answers with the query that the task was made with.
+    """Oracle that returns the gold query of the task.
 
     Args:
-        gold: that query.
+        gold: the gold query.
     """
 
     def __init__(self, gold: str) -> None:
         self._gold = gold
 
     def next_action(self) -> str:
-        """The gold query; there is only one step."""
+        """Return the gold query; an episode has only one step."""
         return self._gold

@@ -20,12 +20,12 @@ from runner.errors import EnvironmentFault
 ENGINE_FAILED = "The query was stopped because the database engine failed or ran out of memory."
 _WORKER_TIMEOUT_S = worker.ALARM_S + worker.GOLD_LIMIT_S + worker.ALARM_S + 20
 _worker_slots = threading.BoundedSemaphore(2 * (os.cpu_count() or 1))
-"""Limits concurrent queries, since each may keep a CPU busy until its time limit."""
+"""Limit of concurrent queries, since each query may keep a CPU busy until its time limit."""
 _COMMAND = (sys.executable, "-I", "-S", str(Path(worker.__file__)))
 
 
 class Verdict(NamedTuple):
-    """Result of a query: the text for the agent, and whether its rows equal those of the gold query."""
+    """Result of a query: the text for the agent, and whether the query's rows equal those of the gold query."""
 
     observation: str
     solved: bool

@@ -1,6 +1,6 @@
-"""Tasks of SQLGym, their databases and schemas: the ones that ship with the runner, or BIRD on this machine.
+"""Tasks of SQLGym with databases and schemas: those shipped with the runner, or those in a folder of BIRD's data.
 
-``catalogue`` returns all tasks; a ``Split`` is one folder of them. ``DatabaseSchema`` describes a database in words.
+``catalogue`` returns all tasks; a ``Split`` holds the tasks of one folder. ``DatabaseSchema`` describes a database in words.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ Columns: TypeAlias = list[tuple[int, str]]
 
 
 class DatabaseSchema(msgspec.Struct, frozen=True, kw_only=True):
-    """One entry of BIRD's ``tables.json``; keys are column numbers, a list of them is a composite key.
+    """Schema of one database, an entry of BIRD's ``tables.json``.
 
-    ``*_original`` are the identifiers for queries, the others are the same names in words.
+    A key is a column number; a composite key is a list of column numbers. Fields ``*_original`` contain the identifiers
+    for queries; the fields without this suffix contain the same names in words.
     """
 
     db_id: str
@@ -99,8 +100,8 @@ class Split:
     """Tasks of one folder with their schemas and databases.
 
     Args:
-        tasks: JSON list of tasks.
-        tables: JSON list with one schema per database.
+        tasks: JSON file with a list of tasks.
+        tables: JSON file with a list of one schema per database.
         databases: folder with ``<name>.sql`` or ``<name>/<name>.sqlite`` per database.
 
     Raises:
@@ -118,7 +119,7 @@ class Split:
         """Return the schema of a task's database.
 
         Raises:
-            ConfigError: if the data has none.
+            ConfigError: if the data has no schema of the database.
         """
         if task.db_id not in self._schemas:
             raise ConfigError(f"SQLGym's data is incomplete: no schema for the database {task.db_id!r}")
@@ -128,7 +129,7 @@ class Split:
         """Return the database of a task.
 
         Raises:
-            ConfigError: if its name is invalid or the data has none.
+            ConfigError: if the database's name is invalid or its file does not exist.
         """
         name = task.db_id
         if not _DATABASE_NAME.fullmatch(name):
@@ -151,12 +152,12 @@ class Catalogue:
         self.n_tasks = len(self._entries)
 
     def __getitem__(self, task_index: int) -> tuple[Split, Task]:
-        """Return a task with its split."""
+        """Return the task with an index, preceded by its split."""
         return self._entries[task_index]
 
 
 def bird_folder() -> str | None:
-    """Return BIRD's folder from the environment variable, None for the shipped databases."""
+    """Return BIRD's folder, the value of ``AGENTENV_SQLGYM_BIRD_PATH``; None if the variable is not set."""
     return os.environ.get(BIRD_VARIABLE) or None
 
 

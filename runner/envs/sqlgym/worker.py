@@ -4,8 +4,8 @@
 
 Some queries keep SQLite busy without a chance to interrupt them, such as common table expressions that double at each
 level and are expanded before the first row, and SQLite itself may crash. Therefore each query runs in its own process
-that cannot write files, has little memory and is ended by an alarm. The comparison of the rows also happens here, since
-crafted rows can keep a Python set busy for hours. The program starts fast, because every step starts one.
+that cannot write files, has little memory and is ended by an alarm. The rows are compared in the same process, since
+crafted rows can keep a Python set busy for hours. The program must start fast, because every step starts a process.
 
 The request is a JSON object with ``sql``, ``gold`` and ``script`` or ``uri``. The reply is one line of JSON per
 completed part: ``"ready"`` when the database is open, the observation, ``"known"`` when the rows of the gold query are
@@ -24,17 +24,17 @@ import sys
 import time
 
 TIME_LIMIT_S = 1.25
-"""Time after which a query is interrupted."""
+"""Seconds after which a query is interrupted."""
 ALARM_S = 1.4
-"""Time after which the process is ended if the query could not be interrupted."""
+"""Seconds after which the process is ended if the query could not be interrupted."""
 GOLD_LIMIT_S = 30.0
 MAX_ROWS = 100_000
 MAX_VALUE = 1_000_000
-"""Longest text or row in bytes, literal or computed."""
+"""Maximum size of a row and of a literal or computed text, in bytes."""
 MEMORY = 1 << 30
-"""Memory for the query in bytes; the gold query gets the same amount on top."""
+"""Memory for the agent's query, in bytes; the gold query gets the same amount in addition."""
 N_SHOWN = 100
-"""Longest observation in characters, as in AgentGym's ``agentenv_sqlgym/environment.py``."""
+"""Maximum length of an observation in characters, as in AgentGym's ``agentenv_sqlgym/environment.py``."""
 STOPPED = f"The query was stopped because it ran for more than {TIME_LIMIT_S} s."
 TOO_MANY_ROWS = f"The query was stopped because it has more than {MAX_ROWS} rows."
 
@@ -58,7 +58,7 @@ class QueryRunner:
     """Runs read-only queries with a time limit."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
-        """Restrict ``connection`` permanently."""
+        """Restrict ``connection`` permanently: read-only, limited sizes, interruptible."""
         self._connection = connection
         self._deadline = math.inf
         self._denied: set[int] = set()
@@ -70,7 +70,7 @@ class QueryRunner:
         connection.set_authorizer(self._authorize)
 
     def answer(self, sql: str) -> tuple[Rows | None, str]:
-        """Run the agent's query; return its rows (None if it has none) and the observation."""
+        """Run the agent's query; return its rows (None if there is no usable result) and the observation."""
         self._deadline = time.monotonic() + TIME_LIMIT_S
         try:
             cursor = self._connection.execute(sql)
@@ -131,8 +131,8 @@ def _limit(kind: int, soft: int, hard: int) -> None:
 def same_rows(rows: Rows, gold: set[Row]) -> bool:
     """Return whether ``rows`` and ``gold`` are equal as sets.
 
-    The rows are looked up in ``gold`` instead of being put into a set: crafted rows with equal hashes would take
-    quadratic time.
+    ``rows`` are looked up in ``gold`` instead of being put into a set, because creating a set of crafted rows with equal
+    hashes would take quadratic time.
     """
     missing = gold.copy()
     for row in rows:

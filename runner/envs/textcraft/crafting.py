@@ -1,4 +1,4 @@
-"""Crafting rules on an inventory, a dict item -> count in order of acquisition.
+"""Rules for crafting from an inventory, a dict of item -> count in the order of acquisition.
 
 The rules follow AgentGym's ``agentenv-textcraft/agentenv_textcraft/crafting_tree.py`` and ``environment.py``.
 """
@@ -14,7 +14,7 @@ from runner.envs.textcraft.recipes import Recipe, RecipeTable
 Items: TypeAlias = Mapping[str, int]
 
 COUNT = "[1-9][0-9]{0,8}"
-"""Pattern of a count, limited to nine digits to keep numbers small."""
+"""Pattern of a count with at most nine digits, to keep numbers small."""
 
 _ITEMS = re.compile(rf"(?P<count>{COUNT}) (?P<item>.+)")
 
@@ -26,7 +26,7 @@ class IngredientFormatError(ValueError):
 
 
 def item_id(text: str) -> str:
-    """Return the id for an item's name in a command; the item need not exist."""
+    """Return the item id for a name in a command; the item need not exist."""
     return text.replace(" ", "_")
 
 
@@ -52,9 +52,9 @@ def has_items(inventory: Items, needed: Items) -> bool:
 
 
 def choose_ingredients(table: RecipeTable, recipe: Recipe, stock: Items) -> dict[str, int] | None:
-    """Choose items from ``stock`` for one crafting, None if they do not suffice.
+    """Choose items from ``stock`` for one crafting of a recipe; None if the items do not suffice.
 
-    A generic ingredient may be filled with several of its members.
+    Different members of a generic ingredient may be mixed.
     """
     taken: dict[str, int] = {}
     for name, count in recipe.ingredients:

@@ -64,13 +64,14 @@ _UNCOUNTED = re.compile(r"\Acraft (?=[^0-9])")
 class TextCraft(EmbeddedEnvironment):
     """Craft one item of Minecraft 1.16 from base items; success gives 1 and ends the episode.
 
-    The first observation lists every recipe that may contribute and up to ten distractors that share an ingredient. An
-    item with a recipe cannot be taken with ``get``. A generic ingredient, such as planks, accepts any mix of its
-    members; if no member must be crafted, as with oak logs, ``get`` also accepts its own name. One command is one
-    crafting; the recipe determines how many items it makes, whatever the given count. There is no step limit.
+    The first observation lists every recipe that may contribute to the goal, and up to ten distractors, which share an
+    ingredient with one of these recipes. An item with a recipe cannot be taken with ``get``. A generic ingredient, such
+    as planks, accepts any mix of its members; if no member must be crafted, as with oak logs, ``get`` also accepts the
+    generic name. One command is one crafting; the recipe determines how many items are made, whatever the given count.
+    There is no step limit.
 
     The texts are those of AgentGym's ``agentenv-textcraft/agentenv_textcraft/environment.py``. ``compat`` keeps a quirk
-    of that server: steps after the end are executed.
+    of that server: steps after the end of the episode are executed.
     """
 
     name: ClassVar[str] = "TextCraft"
@@ -85,7 +86,7 @@ class TextCraft(EmbeddedEnvironment):
 
     @property
     def grammar(self) -> Grammar:
-        """Three commands: get, craft and inventory."""
+        """Command grammar with three commands: ``get``, ``craft`` and ``inventory``."""
         return _GRAMMAR
 
     def step(self, action: Action) -> StepResult:
@@ -100,9 +101,9 @@ class TextCraft(EmbeddedEnvironment):
         return msgspec.structs.replace(parsed, text=text)
 
     def admissible_actions(self) -> list[str]:
-        """Return ``inventory``, a ``get`` per base ingredient towards the goal, and the listed recipes possible now.
+        """Return ``inventory``, a ``get`` per base ingredient for the goal, and the listed recipes that the inventory allows.
 
-        The list is not complete: ``get`` accepts any base item in any number, and recipes need not be listed.
+        More actions are possible: ``get`` accepts any base item in any number, and unlisted recipes can be crafted.
         """
         table = self._table
         amounts = dict.fromkeys(amount for recipe in self._task.tree for amount in recipe.ingredients)

@@ -1,4 +1,4 @@
-"""Oracle of TextCraft: plans backwards from the goal and uses the inventory first."""
+"""Oracle of TextCraft: plans backwards from the goal and uses items in the inventory before getting new ones."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ class CraftStep(NamedTuple):
 
 
 class TextCraftOracle:
-    """Gets all base items, then crafts upwards.
+    """Planner that first gets all base items, then crafts the intermediate items and the goal.
 
-    The recipe of each ingredient is chosen at the start by hill climbing: one change at a time as long as the plan gets
-    shorter. It replans when the inventory differs from the expected one.
+    The recipe of each ingredient is chosen at the start by hill climbing: one recipe is changed at a time as long as the
+    plan gets shorter. The oracle makes a new plan when the inventory differs from the expected one.
 
     Args:
         table: the recipe table.
         goal: the item to craft.
-        inventory: the episode's inventory, which the caller changes.
+        inventory: the episode's inventory, which the environment updates.
     """
 
     def __init__(self, table: RecipeTable, goal: str, inventory: Items) -> None:
@@ -91,7 +91,7 @@ class _Plan:
         return gets + self._crafts
 
     def _make(self, name: str, needed: int) -> None:
-        """Craft at least ``needed`` of an item, or of a member of a generic name, into the stock."""
+        """Plan the crafting of at least ``needed`` of an item or generic ingredient, and add the result to the stock."""
         recipe = self._recipes[name]
         times = -(-needed // recipe.count)
         reserved: dict[str, int] = {}
@@ -104,7 +104,7 @@ class _Plan:
         self._stock[recipe.output] = self._stock.get(recipe.output, 0) + reserved[recipe.output]
 
     def _reserve(self, name: str, needed: int, reserved: dict[str, int]) -> None:
-        """Reserve ``needed`` of an ingredient: from the stock first, then by getting or crafting it."""
+        """Reserve ``needed`` of an ingredient: first from the stock, then by planning to get or craft the missing items."""
         accepted = self._table.generics.get(name, {name})
         missing = self._reserve_from_stock([item for item in self._stock if item in accepted], needed, reserved)
         if missing and name in self._table.base:
@@ -115,7 +115,7 @@ class _Plan:
             self._reserve_from_stock([self._recipes[name].output], missing, reserved)
 
     def _reserve_from_stock(self, items: list[str], needed: int, reserved: dict[str, int]) -> int:
-        """Move up to ``needed`` of these items from the stock to ``reserved``; return how many are missing."""
+        """Move up to ``needed`` of ``items`` from the stock to ``reserved``; return how many items are missing."""
         for item in items:
             taken = min(needed, self._stock[item])
             if taken:

@@ -1,7 +1,7 @@
-"""Recipe table without cycles, and the tasks made from it: ``RecipeTable``, ``Task`` and ``make_task``.
+"""Recipe table without cycles, and the tasks made from the table: ``RecipeTable``, ``Task`` and ``make_task``.
 
-The task form follows AgentGym's ``agentenv-textcraft/agentenv_textcraft/environment.py``; goals are sorted here, while
-AgentGym's order depends on the order of its recipe folder.
+The tasks have the form of AgentGym's ``agentenv-textcraft/agentenv_textcraft/environment.py``. The goals are sorted,
+while AgentGym's order depends on the order of the files in its recipe folder.
 """
 
 from __future__ import annotations
@@ -26,12 +26,16 @@ class Recipe(msgspec.Struct, frozen=True, dict=True, cache_hash=True):
 
     @cached_property
     def command(self) -> str:
-        """The recipe as listed, e.g. ``craft 4 stick using 2 planks``."""
+        """Command by which observations list the recipe, e.g. ``craft 4 stick using 2 planks``."""
         return craft_command(self, dict(self.ingredients))
 
 
 class RecipeFile(msgspec.Struct, frozen=True):
-    """The shipped ``recipes.json``; a row is ``[output, count, {ingredient: n}]``; ``a|b`` stands for two recipes."""
+    """Content of the shipped ``recipes.json``.
+
+    A row of ``recipes`` is ``[output, count, {ingredient: n}]``. An ingredient ``a|b`` stands for two recipes, one with
+    ``a`` and one with ``b``.
+    """
 
     source: str
     generics: dict[str, tuple[str, ...]]
@@ -41,8 +45,8 @@ class RecipeFile(msgspec.Struct, frozen=True):
 class RecipeTable:
     """Immutable set of recipes in which every output can be crafted.
 
-    Leaves out recipes that unpack a single ``*_block``, and recipes that would close a cycle, such as gold nuggets from
-    an ingot that is made of gold nuggets, in the order of the file.
+    Recipes are added in the order of the file. Left out are recipes that unpack a single ``*_block``, and recipes that
+    would close a cycle, such as gold nuggets from an ingot that is made of gold nuggets.
     """
 
     def __init__(self, source: RecipeFile) -> None:
@@ -58,7 +62,7 @@ class RecipeTable:
 
     @cached_property
     def generics(self) -> Mapping[str, frozenset[str]]:
-        """Generic name -> accepted items: its members and the narrower generic names that are base items."""
+        """Generic name -> accepted names: the members, and base items that are generic names for a subset of the members."""
         return {
             name: frozenset(members).union(
                 other for other, narrower in self._members.items() if other in self.base and {*narrower} <= {*members}
@@ -68,12 +72,12 @@ class RecipeTable:
 
     @cached_property
     def goals(self) -> Sequence[str]:
-        """All items with a recipe, sorted by levels of crafting, then by name."""
+        """All items with a recipe, sorted by number of crafting levels, then by name."""
         return tuple(sorted(self.recipes, key=lambda item: (self._depth(item), item)))
 
     @cached_property
     def uses(self) -> Mapping[str, Sequence[Recipe]]:
-        """Ingredient -> recipes that list it."""
+        """Ingredient -> recipes that use the ingredient."""
         uses: dict[str, list[Recipe]] = defaultdict(list)
         for recipe in itertools.chain.from_iterable(self.recipes.values()):
             for name, _ in recipe.ingredients:
@@ -86,7 +90,7 @@ class RecipeTable:
         return [recipe for item in makers for recipe in self.recipes.get(item, ())]
 
     def depth_of_recipe(self, recipe: Recipe) -> int:
-        """Return the minimum number of crafting levels of a recipe, its own included."""
+        """Return the minimum number of crafting levels of a recipe, including the recipe itself."""
         return 1 + max(self._depth(name) for name, _ in recipe.ingredients)
 
     def tree(self, goal: str) -> list[Recipe]:
@@ -100,7 +104,7 @@ class RecipeTable:
         return pending
 
     def _closes_a_cycle(self, recipe: Recipe, chosen: Mapping[str, Sequence[Recipe]]) -> bool:
-        """Return whether an ingredient, or a member of one, is itself made from the output."""
+        """Return whether an ingredient of the recipe, or a member of one, is itself made from the recipe's output."""
         pending = [name for name, _ in recipe.ingredients]
         visited = set(pending)
         for name in pending:
@@ -122,7 +126,7 @@ class RecipeTable:
 
 
 def craft_command(recipe: Recipe, ingredients: Mapping[str, int]) -> str:
-    """Return the command for one crafting of ``recipe`` with these ingredients."""
+    """Return the command that crafts ``recipe`` once from the given ingredients."""
     using = ", ".join(f"{count} {display_name(name)}" for name, count in ingredients.items())
     return f"craft {recipe.count} {display_name(recipe.output)} using {using}"
 
@@ -158,7 +162,7 @@ MAX_DISTRACTORS = 10
 
 
 class Task(msgspec.Struct, frozen=True):
-    """The goal, the recipes that may contribute to it, and all listed recipes in display order."""
+    """A task: the goal, the recipes that may contribute to the goal, and all listed recipes in display order."""
 
     goal: str
     tree: Sequence[Recipe]
@@ -172,7 +176,7 @@ class Task(msgspec.Struct, frozen=True):
 
 
 def make_task(table: RecipeTable, task_index: int) -> Task:
-    """Return task ``task_index``: tasks follow the table's goals, so the first ones need the fewest crafting levels."""
+    """Return a task by its index; tasks are in the order of ``RecipeTable.goals``."""
     goal = table.goals[task_index]
     tree = table.tree(goal)
     in_tree = frozenset(tree)

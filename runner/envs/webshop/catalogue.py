@@ -27,7 +27,7 @@ class Product(msgspec.Struct, frozen=True, array_like=True):
         kind: generic name of the product, such as ``shampoo``.
         nouns: nouns of the title; WebShop extracts them with a language model.
         attributes: attributes that goals may require.
-        extras: further entries of the features page.
+        extras: entries of the features page that are not attributes.
         options: option name, such as ``color`` -> its values; each value occurs once per product.
         cents: price in cents.
     """
@@ -58,7 +58,7 @@ class Product(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Goal(msgspec.Struct, frozen=True, array_like=True):
-    """A task: ``asin`` is a product that meets all requirements at ``cap_cents`` or less."""
+    """Goal of a task; the product ``asin`` meets all requirements and costs at most ``cap_cents``."""
 
     asin: str
     instruction: str
@@ -68,7 +68,7 @@ class Goal(msgspec.Struct, frozen=True, array_like=True):
 
 
 class CatalogueFile(msgspec.Struct, frozen=True):
-    """The shipped ``catalogue.json``; ``kinds`` maps each kind to its category levels, from the department down."""
+    """Content of the shipped ``catalogue.json``; ``kinds`` maps a kind to its category levels, from the department down."""
 
     source: str
     kinds: dict[str, tuple[str, str, str]]
@@ -87,7 +87,7 @@ class Catalogue:
         self._categories = {kind: frozenset(levels) for kind, levels in source.kinds.items()}
 
     def shared_levels(self, one: Product, other: Product) -> int:
-        """Return how many category levels two products share, in any order."""
+        """Return how many category levels two products share, regardless of the order of levels."""
         return len(self._categories[one.kind] & self._categories[other.kind])
 
 
@@ -121,7 +121,7 @@ class SearchIndex:
         self._database.executemany("INSERT INTO shop(rowid, words) VALUES (?, ?)", enumerate(map(_text, products)))
 
     def find(self, keywords: str) -> list[Product]:
-        """Return the best ``MAX_HITS`` products with any of the words; ties in catalogue order."""
+        """Return up to ``MAX_HITS`` products that contain any of the keywords, best first; ties are in catalogue order."""
         words = dict.fromkeys(itertools.islice((match[0] for match in _WORD.finditer(keywords.lower())), MAX_WORDS))
         if not words:
             return []

@@ -42,11 +42,11 @@ class WebShop(EmbeddedEnvironment):
     """Buy the product that an instruction describes; the purchase gives the reward and ends the episode.
 
     The reward, 0 to 1, is the share of requirements that the purchase meets (see ``runner.envs.webshop.reward``); only
-    1 is a success. An invalid text and a click on something that is not on the page show the page again. There is no
-    step limit. The products are invented, so results are not WebShop scores.
+    a reward of 1 is a success. After an invalid text or a click on something that is not on the page, the same page is
+    shown again. There is no step limit. The products are invented, so results are not WebShop scores.
 
     ``compat`` keeps two quirks of AgentGym's server (``agentenv-webshop/agentenv_webshop/environment.py``): an action
-    may have trailing text but no leading white space, and steps after the end are executed.
+    may have trailing text but no leading white space, and steps after the end of the episode are executed.
     """
 
     name: ClassVar[str] = "WebShop"
@@ -60,7 +60,7 @@ class WebShop(EmbeddedEnvironment):
 
     @property
     def grammar(self) -> Grammar:
-        """Two commands: search and click."""
+        """Command grammar with two commands: ``search`` and ``click``."""
         return _GRAMMAR
 
     @property
@@ -75,7 +75,7 @@ class WebShop(EmbeddedEnvironment):
 
     @property
     def clickables(self) -> list[str]:
-        """Clickable elements of the page in lower case, without the search bar's button, which does nothing."""
+        """Clickable elements of the page, in lower case; the search bar's button is left out because it does nothing."""
         return list(self._visit.page.links)
 
     def step(self, action: Action) -> StepResult:
@@ -93,7 +93,7 @@ class WebShop(EmbeddedEnvironment):
         return Action(text=text, tool_calls=parsed.tool_calls) if isinstance(parsed, Action) else parsed
 
     def admissible_actions(self) -> list[str]:
-        """Return a click per element of the page, after a search for the instruction if there is a search bar."""
+        """Return a click per clickable element of the page, after a search for the instruction if there is a search bar."""
         searches = [f"search[{self.instruction}]"] if self.has_search_bar else []
         return searches + [f"click[{element}]" for element in self.clickables]
 
@@ -130,13 +130,13 @@ def _command_prefix(text: str) -> str:
 
 
 class WebShopOracle:
-    """Searches for the product by kind and attributes, pages to it, chooses its options and buys it.
+    """Planner that searches for the product by kind and attributes, opens its page, chooses its options and buys it.
 
-    Each action follows from the current page alone, so the oracle continues from any page of the shop.
+    Each action is derived from the current page alone, so the oracle can continue from any page of the shop.
     """
 
     def __init__(self, visit: Visit, kind: str) -> None:
-        """Plan for ``visit``, which the caller steps; ``kind`` is the kind of the product to buy."""
+        """Create a planner for ``visit``; the caller executes the actions. ``kind`` is the kind of product to buy."""
         self._visit = visit
         self._keywords = " ".join([*visit.goal.attributes, kind])
 

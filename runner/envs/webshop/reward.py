@@ -10,13 +10,14 @@ from collections.abc import Iterable, Mapping
 from runner.envs.webshop.catalogue import Catalogue, Goal, Product
 
 MATCH_THRESHOLD = 85.0
-"""Texts with a token-set ratio above this count as equal."""
+"""Token-set ratio above which two texts count as equal."""
 
 
 def purchase_reward(catalogue: Catalogue, goal: Goal, product: Product, chosen: Mapping[str, str]) -> float:
-    """Return the share of attributes, options and price limit that a purchase meets, 0 to 1, times ``type_factor``.
+    """Return the reward of a purchase: the share of requirements that it meets, 0 to 1, times ``type_factor``.
 
-    Similar values of an option, such as a color, count as equal; a size must match exactly.
+    The requirements are the goal's attributes, options and price limit. Similar values of an option, such as a color,
+    count as equal; a size must match exactly.
 
     Args:
         catalogue: the shop's catalogue.
@@ -33,10 +34,11 @@ def purchase_reward(catalogue: Catalogue, goal: Goal, product: Product, chosen: 
 
 
 def type_factor(catalogue: Catalogue, product: Product, target: Product) -> float:
-    """Return how well the type of a product matches the goal's product.
+    """Return how well the type of a product matches the type of the goal's product, 0 to 1.
 
-    1 for the same kind, two shared category levels or more than 20% of the target title's nouns, else 0.5. A product
-    with less than 10% of the nouns gets 0.1, one with none of them 0.
+    The factor is 0 if the product's title has no noun of the target's title, and 0.1 if it has less than 10% of them.
+    Otherwise, it is 1 if the products have the same kind, share two category levels or share more than 20% of the
+    nouns, else 0.5.
     """
     overlap = len(product.nouns & target.nouns) / len(target.nouns)
     if overlap < 0.1:
@@ -48,8 +50,8 @@ def type_factor(catalogue: Catalogue, product: Product, target: Product) -> floa
 def token_set_ratio(first: str, second: str) -> float:
     """Return the similarity of two texts as sets of words, 0 to 100; 100 if one contains all words of the other.
 
-    Same as ``token_set_ratio`` of ``rapidfuzz``: the best similarity among the shared words and, for either text, the
-    shared words followed by its other words, each in alphabetical order.
+    As in ``rapidfuzz``, the result is the best similarity of any two of three strings: the shared words, and for each
+    text the shared words followed by the text's other words. The words are in alphabetical order.
     """
     first_words, second_words = set(first.split()), set(second.split())
     shared = first_words & second_words
@@ -83,7 +85,7 @@ def _similarity(first: str, second: str) -> float:
 def _common_length(first: str, second: str) -> int:
     """Return the length of the longest common subsequence, by Hyyrö's bit-parallel algorithm.
 
-    A 0 bit in ``row`` is a matched position of ``first``.
+    A 0 bit in ``row`` marks a matched position of ``first``.
     """
     positions = {letter: sum(1 << i for i, other in enumerate(first) if other == letter) for letter in set(first)}
     full = row = (1 << len(first)) - 1

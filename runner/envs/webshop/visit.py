@@ -16,11 +16,11 @@ PER_PAGE = 10
 SEPARATOR = " [SEP] "
 
 Link: TypeAlias = Callable[[], float | None]
-"""Follows a link; returns the reward of a purchase, else None."""
+"""Action that follows a link; returns the reward if the link makes a purchase, else None."""
 
 
 class Page(NamedTuple):
-    """A page: its text pieces, and its links by lower-case label."""
+    """A page of the shop: the pieces of its text, and a mapping from lower-case labels to links."""
 
     pieces: Sequence[str]
     links: Mapping[str, Link]
@@ -33,14 +33,14 @@ class Page(NamedTuple):
 
 
 class Visit:
-    """Navigation state of one task, from the start page on.
+    """State of one task in the shop: current page, latest search and chosen options.
 
     Attributes:
         goal: the task.
         page: current page.
         keywords: keywords of the last search, empty after a return to the start page.
-        product: product whose item or detail page is shown, else None.
-        chosen: option name -> value clicked for that product; cleared when search results are shown.
+        product: product whose item or detail page is shown; None on other pages.
+        chosen: option name -> value clicked for ``product``; cleared when search results are shown.
     """
 
     def __init__(self, catalogue: Catalogue, index: SearchIndex, goal: Goal) -> None:
@@ -63,7 +63,7 @@ class Visit:
         self._results(1)
 
     def click(self, label: str) -> float | None:
-        """Follow a link of the page and return the reward of a purchase; an unknown label does nothing."""
+        """Follow the link with a label; return the reward of a purchase, else None. An unknown label does nothing."""
         link = self.page.links.get(label)
         return link() if link else None
 

@@ -50,14 +50,14 @@ _COMPAT_GRAMMAR = _grammar(f"It is one of: {', '.join(AGENTGYM_WORDS)}.")
 
 
 class Wordle(EmbeddedEnvironment):
-    """Six guesses; finding the word gives 1 and ends the episode, everything else gives 0.
+    """Six guesses; finding the word gives 1 and ends the episode, every other step gives 0.
 
-    ``strict``: the published rules on 3,568 words of SCOWL (see ``data/wordle/LICENSE``). The task index selects the
+    ``strict``: the published rules with 3,568 words of SCOWL (see ``data/wordle/LICENSE``). The task index selects the
     hidden word; the first observation states the rules.
 
     ``compat``: the rules of AgentGym's ``agentenv-lmrlgym/agentenv_lmrlgym/wordle/environment.py`` with its 40 words,
     which the tool's description lists. It keeps two quirks: the hidden word is redrawn for each guess from the words
-    that fit all marks so far (the task index is the seed), and a misplaced letter is marked ``y`` whenever the word
+    that fit all earlier marks (the task index is the seed), and a misplaced letter is marked ``y`` whenever the word
     contains it, however often.
     """
 
@@ -77,15 +77,15 @@ class Wordle(EmbeddedEnvironment):
 
     @property
     def grammar(self) -> Grammar:
-        """One command: a guess."""
+        """Command grammar with one command: a guess."""
         return _STRICT_GRAMMAR if self.mode == "strict" else _COMPAT_GRAMMAR
 
     def admissible_actions(self) -> list[str]:
-        """Return every valid word, whatever the marks so far."""
+        """Return all valid words, including words that earlier marks exclude."""
         return list(self.words)
 
     def oracle(self, seed: int | None) -> WordleOracle:
-        """Return a planner that narrows the words down by the marks; it does not know the hidden word."""
+        """Return a planner that narrows the words down by the marks, without access to the hidden word."""
         return WordleOracle(self.words, self.marking, self.history, seed)
 
     def _reset(self, task_index: int) -> str:

@@ -20,8 +20,8 @@ class WordleOracle:
     Args:
         words: all valid words.
         marking: the marking rules of the episode.
-        history: the ``(guess, marks)`` so far, which the episode extends.
-        seed: selects the guesses to compare if there are too many to compare all.
+        history: the ``(guess, marks)`` pairs of the episode; the environment appends each new pair.
+        seed: selects the guesses to compare if there are too many guesses to compare all of them.
     """
 
     def __init__(

@@ -34,7 +34,7 @@ def shipped_words() -> tuple[str, ...]:
 
 @cache
 def hidden_words() -> tuple[str, ...]:
-    """Return the shipped words in task order, shuffled by digest (``random.shuffle`` may change between Pythons)."""
+    """Return the shipped words in task order: sorted by a digest, because ``random.shuffle`` may differ between Pythons."""
     return tuple(sorted(shipped_words(), key=lambda word: hashlib.sha256(word.encode()).digest()))
 
 
@@ -43,7 +43,7 @@ Marking: TypeAlias = Callable[[str, str], str]
 
 
 def official_marks(guess: str, secret: str) -> str:
-    """Mark by the published rules: a letter is marked as often as it occurs in the hidden word, right places first."""
+    """Return the marks by the published rules: a letter is marked at most as often as the hidden word contains it."""
     unplaced = [hidden for letter, hidden in zip(guess, secret, strict=True) if letter != hidden]
     marks = []
     for letter, hidden in zip(guess, secret, strict=True):
@@ -58,7 +58,7 @@ def official_marks(guess: str, secret: str) -> str:
 
 
 def loose_marks(guess: str, secret: str) -> str:
-    """Mark by AgentGym's rules: a misplaced letter is ``y`` whenever the hidden word contains it, however often."""
+    """Return the marks by AgentGym's rules: a misplaced letter is ``y`` whenever the hidden word contains it."""
     return "".join(
         "g" if letter == hidden else "y" if letter in secret else "b"
         for letter, hidden in zip(guess, secret, strict=True)
@@ -76,7 +76,7 @@ class FixedWord:
     """One hidden word for the whole episode, marked by the published rules."""
 
     def __init__(self, secret: str) -> None:
-        """Hide ``secret``."""
+        """Use ``secret`` as the hidden word."""
         self._secret = secret
 
     def mark(self, guess: str) -> str:
@@ -85,7 +85,7 @@ class FixedWord:
 
 
 class DrawnWord:
-    """A hidden word that is redrawn for each guess from the words that fit all marks so far.
+    """A hidden word that is redrawn for each guess from the words that fit all earlier marks.
 
     Each valid guess draws once with ``random.Random(seed).choice``, so the seed and the guesses determine all words.
     """
