@@ -72,7 +72,7 @@ def _run_console(args: argparse.Namespace) -> int:
 
 
 def _preview(args: argparse.Namespace) -> list[str]:
-    """Return lines to show before Textual is imported, which takes most of the start-up time."""
+    """Return the lines to show before Textual is imported, because this import takes most of the start-up time."""
     if args.command != "open":
         return []
     from agentgym_tui.logs.path_kind import is_log
@@ -90,7 +90,10 @@ def _preview(args: argparse.Namespace) -> list[str]:
 
 
 def _config(*, write: bool) -> int:
-    """Print or write the default settings; problems of the existing file go to standard error."""
+    """Print or write the default settings file; report problems of the existing file on standard error.
+
+    The exit code is 2 if there is a problem, else 0.
+    """
     from agentgym_tui.config.settings import config_path, default_settings_text, read_settings, write_default_settings
     from agentgym_tui.safe_text import sanitize_message
 
@@ -109,7 +112,10 @@ def _config(*, write: bool) -> int:
 
 
 def _location_error(args: argparse.Namespace) -> str | None:
-    """Return what is wrong with ``--config`` or ``--node``. Without them no profile is read before the first paint."""
+    """Return why ``--config`` or ``--node`` is invalid; None if they are valid.
+
+    Without these options nothing is checked, so that no profile is read before the first paint.
+    """
     if getattr(args, "config", None) is None and getattr(args, "node", None) is None:
         return None
     from agentgym_tui.sessions.node_launcher import StateLocator
@@ -221,10 +227,10 @@ def _add_location_options(parser: argparse.ArgumentParser) -> None:
 
 
 def parse_since(text: str) -> timedelta | Literal["all"]:
-    """Parse ``--since``: ``all``, or a number with s, m, h or d.
+    """Parse the value of ``--since``: ``all``, or a number followed by s, m, h or d.
 
     Raises:
-        argparse.ArgumentTypeError: the text is neither.
+        argparse.ArgumentTypeError: the value has a different form.
     """
     if text == "all":
         return "all"

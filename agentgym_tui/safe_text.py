@@ -1,7 +1,7 @@
-"""Text that is safe to show in a terminal.
+"""Conversion of untrusted text to text that is safe to show in a terminal.
 
-``SafeText`` is the type of every text that a widget takes, so the type checker keeps untrusted strings away from
-widgets. Text from models, environments and nodes is untrusted; this module makes it safe.
+Text from models, environments and nodes is untrusted. Widgets accept only ``SafeText``, so the type checker rejects
+code that passes an untrusted string to a widget.
 """
 
 from __future__ import annotations
@@ -14,45 +14,50 @@ from runner.util.display_text import is_unsafe, mask, one_line, sanitize
 SafeText = NewType("SafeText", str)
 
 MAX_LINE_CHARS: Final = 2_000
-"""Characters of a line that is not wrapped into rows; a line of 1 MB takes seconds to lay out."""
+"""Number of characters shown of a line that is not wrapped, because a line of 1 MB takes seconds to lay out."""
 
 MAX_TEXT_LINES: Final = 5_000
-"""Lines of one text that are laid out."""
+"""Largest number of lines shown of one text."""
 
 _STRIDE: Final = 64
 
 
 class SanitizedLines(NamedTuple):
-    """Sanitized lines of a text; ``changed`` is True where control characters had to be made visible."""
+    """Sanitized lines of a text.
+
+    Attributes:
+        lines: the sanitized lines.
+        changed: whether the text contained unsafe characters, which were replaced by visible symbols.
+    """
 
     lines: list[SafeText]
     changed: bool
 
 
 def trusted(text: str) -> SafeText:
-    """Mark a text that consists only of this program's own words and numbers."""
+    """Mark a text as safe; it must consist only of literals of this program and of numbers."""
     return SafeText(text)
 
 
 def sanitize_line(text: object, limit: int = 200) -> SafeText:
-    """Return untrusted text as one line of at most ``limit`` characters."""
+    """Return untrusted text as one sanitized line of at most ``limit`` characters."""
     return SafeText(one_line(str(text), limit))
 
 
 def safe_slice(text: SafeText, start: int, stop: int) -> SafeText:
-    """Return ``text[start:stop]``, which is as safe as ``text``."""
+    """Return ``text[start:stop]`` of a safe text as safe text."""
     return SafeText(text[start:stop])
 
 
 def join(parts: Iterable[SafeText], between: str = "") -> SafeText:
-    """Join safe texts; ``between`` must be a text of this program."""
+    """Join safe texts; the separator ``between`` must be a literal of this program."""
     return SafeText(between.join(parts))
 
 
 def sanitize_message(text: str, limit: int = 2_000) -> SafeText:
-    """Return an error message as sanitized text of several lines.
+    """Return an error message as sanitized text, which may have several lines.
 
-    The message may quote addresses and untrusted text; secrets in it are masked.
+    The message may quote addresses and untrusted text. Secrets in the message are masked.
     """
     return SafeText(sanitize(mask(text[: limit * 4]), limit=limit))
 
@@ -60,8 +65,8 @@ def sanitize_message(text: str, limit: int = 2_000) -> SafeText:
 def sanitize_lines(text: str, limit: int = MAX_LINE_CHARS) -> SanitizedLines:
     """Return untrusted text as sanitized lines.
 
-    Lines longer than ``limit`` characters and texts of more than ``MAX_TEXT_LINES`` lines are cut, with a mark. A
-    carriage return before a newline is removed.
+    Lines longer than ``limit`` characters are cut and marked as cut. Lines beyond ``MAX_TEXT_LINES`` are replaced by
+    one line that contains the number of removed lines. A carriage return before a newline is removed.
     """
     parts = text.split("\n", MAX_TEXT_LINES)
     rest = parts.pop() if len(parts) > MAX_TEXT_LINES else ""
@@ -74,29 +79,29 @@ def sanitize_lines(text: str, limit: int = MAX_LINE_CHARS) -> SanitizedLines:
 
 
 def has_unsafe_chars(text: str) -> bool:
-    """Return whether the text holds control, bidirectional or invisible characters."""
+    """Return whether the text has control, bidirectional or invisible characters; tabs and line breaks are safe."""
     return any(is_unsafe(part.removesuffix("\r")) for part in text.split("\n"))
 
 
 def unsafe_excerpt(text: str) -> str:
-    """Return the text from shortly before its first unsafe character, for a hex dump of limited length."""
+    """Return the part of the text that starts shortly before its first unsafe character; used for short hex dumps."""
     starts = range(0, len(text), _STRIDE)
     return text[next((start for start in starts if has_unsafe_chars(text[start : start + _STRIDE])), 0) :]
 
 
 def hex_lines(text: str, limit: int = 4_096) -> list[SafeText]:
-    """Return a hex dump of the first ``limit`` bytes: offset, 16 bytes and their printable ASCII per row."""
+    """Return the rows of a hex dump of the text's first ``limit`` bytes in UTF-8."""
     data = text[:limit].encode("utf-8", "surrogatepass")[:limit]
     return [hex_line(data, row) for row in range(n_hex_lines(data))]
 
 
 def n_hex_lines(data: bytes) -> int:
-    """Return the number of 16-byte rows."""
+    """Return the number of rows in a hex dump of ``data``; a row holds 16 bytes."""
     return (len(data) + 15) // 16
 
 
 def hex_line(data: bytes, row: int) -> SafeText:
-    """Return one row of a hex dump."""
+    """Return one row of a hex dump: offset, 16 bytes in hex, and the same bytes as printable ASCII."""
     shown = data[16 * row : 16 * row + 16]
     return trusted(f"{16 * row:04x}  {shown.hex(' '):<47}  {_ascii(shown)}")
 

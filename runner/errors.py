@@ -1,7 +1,7 @@
-"""The error classes of the runner, one per boundary, and ``catch_foreign`` around third-party code.
+"""Error classes of the runner, and ``catch_foreign``, which handles the exceptions of third-party code.
 
-A class that is renamed after a release keeps its ``error.type`` in a class attribute ``published_error_type``: see
-``runner.tracing.error_info``.
+A class that is renamed after a release keeps its old ``error.type`` in the class attribute ``published_error_type``;
+see ``runner.tracing.error_info``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 
 class RunnerError(Exception):
-    """Base of the runner's errors; the message names the request, the result, and the next step for the user."""
+    """Base class of the runner's errors; the message describes the attempt, the failure, and the user's next step."""
 
 
 class ConfigError(RunnerError):
@@ -21,11 +21,11 @@ class ConfigError(RunnerError):
 
 
 class EnvironmentFault(RunnerError):
-    """An environment broke its contract or could not be reached."""
+    """An environment violated the ``Environment`` protocol or could not be reached."""
 
 
 class AgentFault(RunnerError):
-    """An agent broke its contract."""
+    """An agent violated the ``Agent`` protocol."""
 
 
 class InferenceFault(RunnerError):
@@ -33,7 +33,7 @@ class InferenceFault(RunnerError):
 
 
 class OracleDiverged(RunnerError):
-    """The oracle's local twin returned another observation than the environment."""
+    """The oracle's local copy of the environment returned a different observation than the environment itself."""
 
 
 class StoreError(RunnerError):
@@ -42,7 +42,7 @@ class StoreError(RunnerError):
 
 @contextmanager
 def catch_foreign(on_error: Callable[[BaseException], None]) -> Iterator[None]:
-    """Pass every exception of foreign code to ``on_error``; cancellation and Ctrl-C propagate.
+    """Pass an exception that leaves the ``with`` block to ``on_error``; cancellation and Ctrl-C propagate.
 
     This is the only broad ``except`` in the project. Environments, agents and observers are third-party code: neither
     ``sys.exit`` nor an arbitrary exception in them may end the process or an episode worker.
@@ -67,7 +67,7 @@ def _must_propagate(exc: BaseException) -> bool:
 
 
 def log_failure(logger: logging.Logger, operation: str) -> Callable[[BaseException], None]:
-    """Return an ``on_error`` that only logs, for operations whose failure must not change a result."""
+    """Return an ``on_error`` callback that only logs, for an operation whose failure must not change a result."""
 
     def log(exc: BaseException) -> None:
         logger.warning("%s failed: %s: %s", operation, type(exc).__name__, exc)

@@ -1,6 +1,6 @@
-"""Environments and agents by name, from the entry points of all installed packages.
+"""Lookup of environments and agents by name, in the entry points of all installed packages.
 
-Listing reads names only. ``load`` imports a single object, and its errors name the entry point that failed.
+Listing names imports nothing. ``load`` imports one object; its error message names the entry point that failed.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ logger = logging.getLogger(__name__)
 ENVS = "agentgym.envs"
 AGENTS = "agentgym.agents"
 HTTP_ENVIRONMENT = "runner.envs.http.HttpEnvironment"
-"""Class that runs an environment on a server."""
+"""Import path of the class for environments that run on a server."""
 FAMILIES = {"gymnasium": "runner.envs.gymnasium:GymnasiumEnvironment"}
-"""Class per family of environments named ``family:id``: it takes the ``id``, and its ``check`` rejects invalid ids."""
+"""Entry point of each family, whose environments are named ``family:id``; its class takes the id and has a ``check``."""
 
 _FAMILY_NAME = re.compile(r"(?P<family>[A-Za-z]+):(?P<id>[A-Za-z0-9_./-]{1,100})")
 
 
 @cache
 def _entry_points(group: str) -> dict[str, list[EntryPoint]]:
-    """Return the entry points by name; a name has several where several distributions register it.
+    """Return a group's entry points by name; a name has several if several distributions register it.
 
-    The names of built-in objects are reserved in any case: entry points of other packages with such a name are ignored.
+    Names of built-in objects are reserved, ignoring case: entry points of other packages with a reserved name are ignored.
     """
     by_name: dict[str, list[EntryPoint]] = {}
     points = list(dict.fromkeys(entry_points(group=group)))
@@ -69,18 +69,18 @@ def _family_and_id(group: str, name: str) -> tuple[str, str] | None:
 
 
 def is_registered(group: str, name: str) -> bool:
-    """Return whether the name is registered, in any case; for ``family:id`` only the family is checked."""
+    """Return whether the name is registered, ignoring case; for ``family:id`` only the family is checked."""
     return _family_and_id(group, name) is not None or name.lower() in map(str.lower, _entry_points(group))
 
 
 def is_built_in(group: str, name: str) -> bool:
-    """Return whether the name, in any case, belongs to an object of this package."""
+    """Return whether the name, ignoring case, belongs to an object of this package."""
     points = [point for known, same in _entry_points(group).items() if known.lower() == name.lower() for point in same]
     return _family_and_id(group, name) is not None or any(point.module.startswith("runner.") for point in points)
 
 
 def suggest_name(name: str, known: Iterable[str]) -> str:
-    """Return a sentence with the known name closest to ``name``, or with all known names."""
+    """Return a sentence that suggests the known name closest to ``name``, or lists all known names."""
     by_lower = {candidate.lower(): candidate for candidate in known}
     close = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.5)
     if close:
@@ -89,10 +89,10 @@ def suggest_name(name: str, known: Iterable[str]) -> str:
 
 
 def canonical_name(group: str, name: str) -> str:
-    """Return the registered spelling of a name that is given in any case; an exact match wins.
+    """Return the registered spelling of a name, ignoring case; an exact match takes precedence.
 
     Raises:
-        ConfigError: unknown name (suggests the closest one), or a name that several packages register.
+        ConfigError: the name is unknown (the message suggests the closest name), or several packages register it.
     """
     if member := _family_and_id(group, name):
         return ":".join(member)
@@ -130,7 +130,7 @@ def load(group: str, name: str) -> Any:  # noqa: ANN401 - any registered object
     """Import and return the registered object.
 
     Raises:
-        ConfigError: unknown name, failed import of the entry point, or an id that the family rejects.
+        ConfigError: the name is unknown, the import fails, or the id of a name ``family:id`` is invalid.
     """
     point = _entry_point(group, name)
     loaded: list[Any] = []
@@ -151,7 +151,7 @@ def missing_packages(packages: Iterable[str]) -> list[str]:
 
 
 def installed_versions(packages: Iterable[str]) -> Mapping[str, str]:
-    """Return the version of each distribution in ``packages`` that is installed."""
+    """Return the versions of the installed distributions in ``packages``, by distribution name."""
     return {package: number for package in packages if (number := _version(package))}
 
 

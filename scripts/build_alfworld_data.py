@@ -2,7 +2,7 @@
 
     python scripts/build_alfworld_data.py
 
-The script reads no input. Every choice follows from a digest of its subject instead of a random generator, so the
+The script reads no input. Choices are made by digests of names and numbers instead of a random generator, so the
 output is identical with every Python version. The license notice of the tasks is ``data/alfworld/LICENSE``.
 """
 
@@ -55,7 +55,7 @@ THINGS: Mapping[str, Sequence[str]] = {
     "container": (*DISHES, *POTS, "box"),
     "toggleable": LAMPS,
 }
-"""Trait -> kinds of objects with it."""
+"""Trait -> kinds of objects that have the trait."""
 
 _TABLE = (*DISHES, *CONDIMENTS, *BOTTLES, *PAPER, *SMALL, *SHOWN, *LAMPS, "laptop", "newspaper")
 _WORKTOP = (*_TABLE, *FOOD, *POTS, *CUTLERY, *CLEANING, "kettle", "handtowel")
@@ -92,7 +92,7 @@ OPENABLE = _words("cabinet drawer fridge microwave safe")
 
 
 class Plan(NamedTuple):
-    """Furnishing of one type of room: minimum and maximum number of each receptacle and each object."""
+    """Plan of one type of room: number of rooms, and minimum and maximum of each kind of receptacle and object."""
 
     n_rooms: int
     receptacles: str
@@ -152,7 +152,7 @@ def derive() -> dict[str, Any]:
 
 
 def render(data: Mapping[str, Any]) -> str:
-    """Return the data as JSON, with one line per kind, room and task."""
+    """Return the content of the data file: JSON with one line per kind, room and task."""
     kinds = (
         f'"{part}": {{\n{_lines(f"{json.dumps(kind)}: {json.dumps(value)}" for kind, value in data[part].items())}\n}}'
         for part in ("things", "receptacles")
@@ -195,7 +195,7 @@ def _tasks(rooms: Sequence[Placed]) -> list[tuple[int, Goal]]:
 
 
 def _next_task(kind: str, index: int, left: list[tuple[int, list[tuple[str, str]]]]) -> tuple[int, Goal]:
-    """Remove a goal from the next room, and move that room to the end of the list."""
+    """Remove and return a goal of one of the first rooms in ``left``; the room moves to the end of the list."""
     at = min(range(min(len(left), 8)), key=lambda place: _digest(kind, str(index), str(left[place][0])))
     number, goals = left.pop(at)
     thing, target = goals.pop(_number(kind, str(index), "goal") % len(goals))
@@ -205,7 +205,7 @@ def _next_task(kind: str, index: int, left: list[tuple[int, list[tuple[str, str]
 
 
 def _goals(kind: str, room: Placed) -> Iterator[tuple[str, str]]:
-    """Yield the possible ``(object, target)`` pairs of a room whose target does not hold such an object yet."""
+    """Yield the possible goals ``(object, target)`` of a room; no target already holds an object of the kind."""
     appliance, trait = TREATED.get(kind, ("", ""))
     places = dict.fromkeys(map(_kind, room))
     found = Counter(_kind(name) for names in room.values() for name in names)
@@ -237,7 +237,7 @@ def _pick(values: Sequence[_T], *about: str) -> _T:
 
 
 def main() -> None:
-    """Write the tasks."""
+    """Write the data file."""
     parser = argparse.ArgumentParser(description="Invent ALFWorld's rooms and tasks.")
     parser.add_argument("--output", type=Path, default=TARGET)
     parser.parse_args().output.write_text(render(derive()), "utf-8")

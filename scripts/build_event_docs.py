@@ -42,13 +42,13 @@ def main() -> None:
 
 
 def files() -> dict[str, str]:
-    """Return the generated files by path within ``docs``."""
+    """Return the generated files: path within ``docs`` -> content."""
     schema_files = {f"schemas/{name}.json": _json(schema) for name, schema in schemas().items()}
     return {"events.md": "\n".join(_document()).rstrip() + "\n", **schema_files}
 
 
 def schemas() -> dict[str, Schema]:
-    """Return the JSON Schema of every message by subject without the node; control has a request and a reply."""
+    """Return subject without the node's name -> JSON Schema of its messages; control has a request and a reply."""
     result = {subject: _schema(event, subject) for subject, event in DURABLE_TYPES.items()}
     for channel in subjects.LIVE_CHANNELS:
         subject = f"agentgym.live.{channel}.v1"
@@ -172,7 +172,7 @@ def _meaning(name: str, field: str, schema: Schema) -> str:
 
 
 def _type(schema: Schema) -> str:
-    """Return a readable name of a type."""
+    """Return a readable name of a schema's type."""
     match schema:
         case {"$ref": "#/$defs/Outcome"}:
             return _type({"enum": list(Outcome)})

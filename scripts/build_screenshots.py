@@ -30,11 +30,11 @@ SIZE: Final = (120, 36)
 WAIT_S: Final = 60.0
 POLL_S: Final = 0.02
 SHOWN_FOLDER: Final = "/home/you/agent-gym"
-"""Shown instead of the path of the temporary folder, cut to the same length."""
+"""Path shown instead of the temporary folder's path, cut to the same length."""
 
 ENVS: Final = ("TextCraft", "Maze", "Wordle", "BabyAI")
 N_EPISODES, N_SHOWN = 60, 34
-"""Episodes per environment, and finished episodes of the last one at the time of the screenshots."""
+"""Episodes per environment, and finished episodes of the last environment at the time of the screenshots."""
 
 N_STEPS: Final = 3
 
@@ -47,7 +47,7 @@ def main(folder: Path = PICTURES) -> None:
 
 
 async def pictures() -> dict[str, str]:
-    """Run the console and return its screenshots as SVG, by name."""
+    """Run the console and return its screenshots: name -> SVG."""
     with tempfile.TemporaryDirectory(dir="/tmp", prefix="agent-") as folder:
         session = NodeSession(LaunchOptions(data_dir=f"{folder}/data", node=NODE))
         app = Console(session)
@@ -92,7 +92,7 @@ async def _capture_all(pilot: Pilot[None], session: NodeSession, screenshots: di
 
 
 async def _run_episodes(pilot: Pilot[None], session: NodeSession) -> None:
-    """Run episodes of all environments, and pause within one of the last environment."""
+    """Run episodes of all environments, and pause in the middle of an episode of the last environment."""
     args = StartArgs(batch_id=str(ULID()), envs=list(ENVS), agent="oracle", repeat=N_EPISODES)
     last = (await _control(session).start(args))[-1].batch_id
     await _wait_until(pilot, lambda: last in session.store.batches and session.store.batches[last].n_done >= N_SHOWN)

@@ -24,7 +24,7 @@ from scripts.sqlgym_questions import YEARS, Draw, Question, Templates, quoted
 TARGET = Path(__file__).resolve().parent.parent / "data" / "sqlgym"
 QUESTIONS_EACH = 25
 MOST_ROWS = 30
-"""Questions with more result rows are dropped."""
+"""Maximum number of result rows; a question with more rows is dropped."""
 
 _FIRST_DAY = date(YEARS[0], 1, 1)
 _N_DAYS = (date(YEARS[-1], 12, 31) - _FIRST_DAY).days + 1
@@ -43,7 +43,7 @@ class Relation(NamedTuple):
     rows: list[Row]
 
     def type_of(self, column: str) -> str:
-        """Return the type of a column, by its values."""
+        """Return the SQL type of a column, derived from its values."""
         return "integer" if isinstance(self.rows[0][self.columns.index(column)], int) else "text"
 
 
@@ -80,7 +80,7 @@ def _things(table: Table, draw: Draw) -> list[Row]:
 
 
 def drawn_names(names: Names, n: int, draw: Draw) -> list[str]:
-    """Return ``n`` distinct pairs of words."""
+    """Return ``n`` distinct names, each a pair of words."""
     pairs = [" ".join(pair) for pair in itertools.product(*names)]
     return [pairs.pop(draw(len(pairs))) for _ in range(n)]
 
@@ -113,7 +113,7 @@ def _statements(table: Relation) -> str:
 
 
 def schema(name: str, tables: Sequence[Relation]) -> dict[str, Any]:
-    """Return a database's entry in ``tables.json``; a column's number is its index in the list."""
+    """Return a database's entry in ``tables.json``; a column's number is its index in ``column_names``."""
     columns: list[tuple[int, str]] = [(-1, "*")]
     columns += [(number, column) for number, table in enumerate(tables) for column in table.columns]
     names = [table.name for table in tables]
@@ -135,7 +135,7 @@ def schema(name: str, tables: Sequence[Relation]) -> dict[str, Any]:
 
 
 def questions(domain: Domain, tables: Sequence[Relation], draw: Draw, first_kind: int) -> list[Question]:
-    """Return unambiguous questions, cycling through all kinds from ``first_kind`` on."""
+    """Return unambiguous questions about a database, cycling through all kinds of question from ``first_kind`` on."""
     names = {table.name: [str(row[1]) for row in table.rows] for table in tables}
     kinds = Templates(domain, names, draw).kinds()
     start = first_kind % len(kinds)
@@ -164,7 +164,7 @@ def is_clear(connection: sqlite3.Connection, question: Question) -> bool:
 
 
 def files() -> dict[str, str]:
-    """Return file name -> content."""
+    """Return the generated files: name -> content."""
     built: dict[str, str] = {}
     schemas, questions_by_domain = [], []
     for number, domain in enumerate(DOMAINS):

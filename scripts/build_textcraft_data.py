@@ -41,16 +41,16 @@ Row: TypeAlias = tuple[str, int, dict[str, int]]
 
 
 class Shape(NamedTuple):
-    """The common part of the variants of a recipe, whose grids differ only in the names of the items."""
+    """What the variants of a recipe have in common; only the items in the cells of the grid differ."""
 
     output: str
     makes: int
     grid: tuple[tuple[int, ...], ...]
-    """Index of the item in each cell, by order of first appearance; -1 is an empty cell."""
+    """Number of the item in each cell, by order of the items' first appearance; -1 for an empty cell."""
 
 
 def derive(recipes: Mapping[str, list[dict[str, Any]]], items: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """Return the table for a package's ``recipes.json`` and ``items.json``, each part sorted."""
+    """Return the recipe table for a package's ``recipes.json`` and ``items.json``, each part of the table sorted."""
     names = {item["id"]: item["name"] for item in items}
     variants: dict[Shape, set[tuple[str, ...]]] = defaultdict(set)
     for recipe in (recipe for same_output in recipes.values() for recipe in same_output):
@@ -64,7 +64,7 @@ def derive(recipes: Mapping[str, list[dict[str, Any]]], items: Iterable[dict[str
 
 
 def render(table: Mapping[str, Any]) -> str:
-    """Return the table as JSON, with one line per set of items and per recipe."""
+    """Return the recipe table as JSON, with one line per set of items and per recipe."""
     generics = ",\n".join(f"{json.dumps(name)}: {json.dumps(members)}" for name, members in table["generics"].items())
     recipes = ",\n".join(map(json.dumps, table["recipes"]))
     source = json.dumps(table["source"])
@@ -81,7 +81,7 @@ def _shape(recipe: dict[str, Any], names: Mapping[int, str]) -> tuple[Shape, tup
 
 
 def _rows(shape: Shape, variants: set[tuple[str, ...]], generics: dict[str, list[str]]) -> Iterator[Row]:
-    """Yield one row if the variants are all combinations of each slot's items, else one row per variant."""
+    """Yield one row if the variants are all combinations of the items of each slot, else one row per variant."""
     slots = [sorted(set(items)) for items in zip(*variants, strict=True)]
     n_combinations = 1
     for items in slots:
@@ -94,7 +94,7 @@ def _rows(shape: Shape, variants: set[tuple[str, ...]], generics: dict[str, list
 
 
 def _ingredient(items: list[str], generics: dict[str, list[str]]) -> str:
-    """Return the name of a slot's items: the item, the name of the set, or the alternatives joined by ``|``."""
+    """Return the ingredient name of a slot: its only item, the name of its set of items, or its items with ``|``."""
     name = next((name for name, form in _GENERICS.items() if all(re.fullmatch(form, item) for item in items)), None)
     if len(items) == 1 or name is None:
         return "|".join(items)
@@ -104,7 +104,7 @@ def _ingredient(items: list[str], generics: dict[str, list[str]]) -> str:
 
 
 def main() -> None:
-    """Read the package named on the command line and write the table."""
+    """Read the package named on the command line and write the recipe table."""
     parser = argparse.ArgumentParser(description="Derive TextCraft's recipe table.")
     parser.add_argument("package", type=Path, help="the folder of the unpacked npm package minecraft-data")
     parser.add_argument("--output", type=Path, default=TARGET)

@@ -2,7 +2,7 @@
 
     python scripts/build_webshop_data.py
 
-The script reads no input. Every choice follows from a digest of its subject instead of a random generator, so the
+The script reads no input. Choices are made by digests of names and numbers instead of a random generator, so the
 output is identical with every Python version. The license notice of the catalogue is ``data/webshop/LICENSE``.
 """
 
@@ -32,13 +32,13 @@ def _words(text: str) -> tuple[str, ...]:
 
 
 class Group(NamedTuple):
-    """A group of a department: its kinds of products with their attributes, options, uses and prices."""
+    """A group of products in a department: kinds of products with attributes, options, uses and prices."""
 
     category: tuple[str, str]
     kinds: tuple[str, ...]
     """Countable nouns in the singular."""
     attributes: tuple[str, ...]
-    """Adjectives that fit before and after a noun."""
+    """Adjectives that can stand before or after a noun."""
     options: Mapping[str, tuple[str, ...]]
     uses: tuple[str, ...]
     dollars: tuple[int, int]

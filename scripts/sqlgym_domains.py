@@ -1,7 +1,7 @@
 """Plans of SQLGym's databases: invented places, people and things, not taken from any source.
 
-Each database has the same plan: things of a ``first`` table belong to a ``place``, and each row of its ``fact`` table
-joins one of them with one of a ``second`` table.
+Each database has four tables: ``place``, ``first``, ``second`` and ``fact``. A row of ``first`` belongs to a row of
+``place``; a row of ``fact`` refers to a row of ``first`` and a row of ``second``.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from typing import NamedTuple
 
 
 class Choice(NamedTuple):
-    """A text column with few values."""
+    """A text column with a few possible values."""
 
     name: str
     values: tuple[str, ...]
 
 
 class Whole(NamedTuple):
-    """An integer column; money is in cents."""
+    """An integer column; amounts of money are in cents."""
 
     name: str
     low: int
@@ -32,7 +32,7 @@ class Names(NamedTuple):
 
 
 class Table(NamedTuple):
-    """A table with ``id`` and ``name``; ``one`` and ``many`` are the singular and plural of its rows."""
+    """A table with the columns ``id`` and ``name``; ``one`` and ``many`` are the noun for one row and for many rows."""
 
     one: str
     many: str
@@ -54,7 +54,7 @@ class Fact(NamedTuple):
 
 
 class Domain(NamedTuple):
-    """A database."""
+    """Plan of a database: its name and four tables."""
 
     name: str
     place: Table

@@ -1,4 +1,4 @@
-"""Question templates of SQLGym: each yields questions about a domain with their gold queries."""
+"""Question templates of SQLGym: each template yields questions about a database, with gold queries."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Question(NamedTuple):
 
 
 Draw: TypeAlias = Callable[[int], int]
-"""Draws an integer from 0 to its argument, exclusive."""
+"""Function that draws an integer from 0 (included) to its argument (excluded)."""
 
 
 class Templates:
@@ -28,7 +28,7 @@ class Templates:
     Args:
         domain: the database.
         names: table -> names of its rows.
-        draw: source of values, names and thresholds.
+        draw: random source of the values, names and thresholds in the questions.
     """
 
     def __init__(self, domain: Domain, names: dict[str, list[str]], draw: Draw) -> None:
@@ -41,7 +41,7 @@ class Templates:
         self._join_place = f"{self._join_first} JOIN {place.many} AS p ON p.id = a.{place.one}_id"
 
     def kinds(self) -> list[Callable[[], Question]]:
-        """Return one generator per kind of question; each call draws new values."""
+        """Return one function per kind of question; each call returns a question with new random values."""
         return [
             *(self._having_value, self._totals_by_place, self._extreme, self._more_than, self._days_in_year),
             *(self._never, self._sum_of_one, self._highest_total, self._above, self._joined_names),

@@ -1,1 +1,1 @@
-"""The Textual application: its screens, its refresh loop and its notifications."""
+"""The Textual application: its commands, its redrawing of screens, and its notifications."""

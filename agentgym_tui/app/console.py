@@ -1,4 +1,4 @@
-"""The console application: its modes, the commands that work everywhere, and its variants by first screen."""
+"""The console application: its modes, the commands available on every screen, and variants by first screen."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ NO_BUS: Final = trusted("files have no bus: use `agentgym-tui launch` or `agentg
 
 
 class Console(RefreshingApp, inherit_bindings=False):
-    """Shows a session.
+    """The application that shows a session.
 
     Args:
-        session: opened after the first paint, closed at the end.
+        session: the session; opened after the first paint and closed when the app ends.
         settings: the user's settings.
-        ui_state: the UI state of the last run; updated in place.
-        now: a monotonic clock, seconds.
+        ui_state: the UI state that the last run saved; updated in place.
+        now: returns the time of a monotonic clock in seconds.
     """
 
     TITLE = "AgentGym"
@@ -72,11 +72,11 @@ class Console(RefreshingApp, inherit_bindings=False):
             self.add_mode(mode, self._screen_factories[mode])
 
     def get_default_screen(self) -> Screen[None]:
-        """Return the first screen directly: as a registered mode Textual would parse all styles twice."""
+        """Return the first screen. It is not a registered mode, because Textual would then parse all styles twice."""
         return self._screen_factories[self.DEFAULT_MODE]()
 
     def on_mount(self) -> None:
-        """Switch to the screen of the last run and report invalid settings."""
+        """Switch to the screen that the last run showed at its end, and report invalid settings."""
         self.add_mode(self.DEFAULT_MODE, self.get_default_screen)
         first = "episodes" if self.session.control is None else self.ui_state.screen
         available = {"episodes"} | ({"events"} if self.session.events is not None else set())
@@ -86,7 +86,7 @@ class Console(RefreshingApp, inherit_bindings=False):
             toast(self, problem_summary(problems), failed=True)
 
     async def on_unmount(self) -> None:
-        """Save the current screen."""
+        """Save which screen was shown last."""
         if self.session.control is not None:
             self.ui_state.screen = self.current_mode
 
@@ -131,7 +131,7 @@ class Console(RefreshingApp, inherit_bindings=False):
             self.screen.show_episode(event.episode_id)
 
     def action_leave(self) -> None:
-        """Quit; ask first if that affects running episodes."""
+        """Quit; first show the quit dialog if quitting affects running episodes."""
         from agentgym_tui.screens.dialogs.quit import QuitDialog, stays_behind
 
         if stays_behind(self.session):
@@ -140,7 +140,7 @@ class Console(RefreshingApp, inherit_bindings=False):
             self.exit()
 
     def action_help(self) -> None:
-        """Show all keys."""
+        """Show the help dialog with all keys."""
         from agentgym_tui.screens.dialogs.help import HelpDialog
 
         self.push_screen(HelpDialog(self._available_commands()))
@@ -152,12 +152,12 @@ class Console(RefreshingApp, inherit_bindings=False):
         self.push_screen(CommandPalette(self._available_commands()), run_chosen(self))
 
     def action_zoom(self) -> None:
-        """Zoom the focused pane, or undo it."""
+        """Show the focused pane alone, or all panes again."""
         if isinstance(self.screen, Zoomable) and self._screen_accepts_keys:
             self.screen.zoom()
 
     def action_resize(self, direction: str) -> None:
-        """Resize the focused pane."""
+        """Resize the focused pane in ``direction``."""
         if self._screen_accepts_keys and not (isinstance(self.screen, Resizable) and self.screen.resize(direction)):
             toast(self, trusted("this pane cannot be resized"))
 
@@ -168,7 +168,7 @@ class Console(RefreshingApp, inherit_bindings=False):
         await save_screenshot(self)
 
     def action_hex(self) -> None:
-        """Show the bytes of the selected text."""
+        """Show a hex dump of the selected text."""
         from agentgym_tui.screens.dialogs.hex_dump import HexDumpDialog
 
         holders: list[object] = [self.screen, self.focused] if self._screen_accepts_keys else []
@@ -234,7 +234,7 @@ class Console(RefreshingApp, inherit_bindings=False):
 
 
 class EpisodesConsole(Console, inherit_bindings=False):
-    """A console that starts with the list of episodes; mounting the live screen first would delay it."""
+    """A console whose first screen is the list of episodes; mounting the live screen first would delay the list."""
 
     CSS_PATH: ClassVar[CSSPathType | None] = [*STYLES, "../styles/episodes.tcss"]
     BINDINGS: ClassVar[list[BindingType]] = Console.BINDINGS
@@ -242,7 +242,7 @@ class EpisodesConsole(Console, inherit_bindings=False):
 
 
 class LogsConsole(Console, inherit_bindings=False):
-    """A console that starts with the opened logs."""
+    """A console whose first screen shows the opened logs."""
 
     CSS_PATH: ClassVar[CSSPathType | None] = [*STYLES, "../styles/log.tcss"]
     BINDINGS: ClassVar[list[BindingType]] = Console.BINDINGS

@@ -1,4 +1,4 @@
-"""Notifications of ended batches and failovers: detection, toast, bell, and desktop messages."""
+"""Notifications of ended batches and failovers: detectors, toasts, the bell, and desktop messages."""
 
 from __future__ import annotations
 
@@ -23,30 +23,30 @@ if TYPE_CHECKING:
 
 OSC_9: Final = "\x1b]9;AgentGym: a batch has ended\x07"
 OSC_777: Final = "\x1b]777;notify;AgentGym;a batch has ended\x07"
-"""Desktop messages made of fixed text only: nothing untrusted is part of them."""
+"""Desktop messages; their text is fixed, so that they never contain untrusted text."""
 
 MAX_AGE: Final = timedelta(minutes=1)
-"""Older ends and failovers are history and are not reported; compares the clocks of stream and console."""
+"""Batch ends and failovers of a greater age are not reported; the age is console clock minus stream clock."""
 
 ACTIVE: Final = frozenset({"running", "paused"})
 _UNFINISHED: Final = frozenset({"queued", *ACTIVE})
 
 
 class EndedBatch(NamedTuple):
-    """A batch that ran and has ended; ``is_last`` unless others of its battery are unfinished."""
+    """A batch that ran and has ended; ``is_last`` is True unless other batches of its battery are unfinished."""
 
     batch: BatchRun
     is_last: bool
 
 
 class BatchEndDetector:
-    """Finds batches that were active at the last check and have ended since."""
+    """Finds the batches that were active at the previous check and have ended since then."""
 
     def __init__(self) -> None:
         self._active_ids: set[str] = set()
 
     def detect(self, store: RunStore, now: datetime) -> Iterator[EndedBatch]:
-        """Yield the batches that ended since the last call; old ends are skipped as history."""
+        """Yield the batches that ended since the last call, except those that ended more than ``MAX_AGE`` ago."""
         batches = store.batches
         active_ids = {batch_id for batch_id, batch in batches.items() if batch.status in ACTIVE}
         ended = [batches[batch_id] for batch_id in self._active_ids - active_ids if batch_id in batches]
@@ -57,7 +57,7 @@ class BatchEndDetector:
 
 
 def ended_text(batch: BatchRun) -> SafeText:
-    """Return one line about how a batch ended."""
+    """Return one line with the environment, final status and success count of an ended batch."""
     counts = f", success {format_count(batch.n_success)} of {format_count(batch.n_done)}" if batch.n_done else ""
     return join([sanitize_line(batch.env or "?", 60), trusted(" "), sanitize_line(batch.status, 20), trusted(counts)])
 
@@ -71,32 +71,32 @@ def _is_unfinished_sibling(other: BatchRun, batch: BatchRun) -> bool:
 
 
 def desktop_sequence(environ: Mapping[str, str]) -> str:
-    """Return the sequence that the terminal supports; unsupported ones show nothing."""
+    """Return the escape sequence for a desktop message; terminals that do not support the sequence ignore it."""
     supports_777 = environ.get("TERM", "").startswith("rxvt") or "VTE_VERSION" in environ
     return OSC_777 if supports_777 else OSC_9
 
 
 class FailoverDetector:
-    """Finds the failovers that a store has recorded since the last check."""
+    """Finds the failovers that a store has recorded since the previous check."""
 
     def __init__(self) -> None:
         self._n_reported = 0
 
     def detect(self, store: RunStore, now: datetime) -> Failover | None:
-        """Return the newest unreported failover; old ones are skipped as history."""
+        """Return the newest failover since the last call; None if there is none or it is older than ``MAX_AGE``."""
         is_new, self._n_reported = store.n_failovers > self._n_reported, store.n_failovers
         newest = store.failovers[-1] if is_new and store.failovers else None
         return newest if newest is not None and now - newest.at < MAX_AGE else None
 
 
 def notify_failover(app: App[Any], failover: Failover | None, notify: Notify) -> None:
-    """Report that another endpoint has taken over."""
+    """Show a toast about a failover to another endpoint; do nothing if ``failover`` is None."""
     if failover is not None and notify.toast:
         toast(app, failover_text(failover), failed=bool(failover.failed))
 
 
 def notify_batch_ends(app: App[Any], ended: Iterable[EndedBatch], notify: Notify) -> None:
-    """Report ended batches; bell and desktop message only at the end of a battery."""
+    """Show a toast for each ended batch; ring the bell and send a desktop message only at the end of a battery."""
     for each in ended:
         if notify.toast:
             toast(app, ended_text(each.batch))

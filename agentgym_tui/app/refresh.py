@@ -1,4 +1,4 @@
-"""An app that runs a session, redraws its screens when the session's store changes, and reports what ended."""
+"""An app that runs a session, redraws its screens when the session's store changes, and reports ended batches."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _INPUT_EVENTS: Final = (events.Key, events.Paste, events.MouseDown, events.Mouse
 
 
 class RefreshingApp(App[None], ReliableTimers, inherit_bindings=False):
-    """Redraws the current screens whenever the session's store has changed.
+    """An app that redraws the screens it shows whenever the session's store has changed.
 
     Args:
-        session: opened after the first paint, closed at the end.
-        settings: how the end of a batch is reported.
-        now: a monotonic clock, seconds.
+        session: the session; opened after the first paint and closed when the app ends.
+        settings: the user's settings, which include how the end of a batch is reported.
+        now: returns the time of a monotonic clock in seconds.
     """
 
     def __init__(self, session: Session, settings: Settings, now: Callable[[], float]) -> None:
@@ -57,13 +57,13 @@ class RefreshingApp(App[None], ReliableTimers, inherit_bindings=False):
         await self.session.close()
 
     async def on_event(self, event: events.Event) -> None:
-        """Give user input priority over bus messages."""
+        """Record user input, which has priority over bus messages, and handle the event."""
         if isinstance(event, _INPUT_EVENTS) and not event.is_forwarded:
             self.session.input_priority.input_received()
         await super().on_event(event)
 
     def post_display_hook(self) -> None:
-        """Note that the screen was painted."""
+        """Record that the screen was painted."""
         self.session.input_priority.painted()
 
     def _start_session(self) -> None:
@@ -75,7 +75,7 @@ class RefreshingApp(App[None], ReliableTimers, inherit_bindings=False):
         self._schedule_draw()
 
     def _session_ended(self, task: asyncio.Task[None]) -> None:
-        """Raise the session's failure in the app, as if a handler had failed."""
+        """If the session has failed, raise its exception in the app, as if a message handler had failed."""
         if not task.cancelled():
             failure = task.exception()
         else:

@@ -1,1 +1,1 @@
-"""Commands and their keys: the default keymap, and which command is available when."""
+"""Commands and their keys: the default keymap, and which commands are available in which situation."""

@@ -1,4 +1,4 @@
-"""Determine which commands are available, and which widget executes them."""
+"""Determine which commands are available, and which node of the Textual DOM executes each command."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _BY_ID: Final = {command.id: command for command in COMMANDS}
 
 
 class AvailableCommand(NamedTuple):
-    """A command and the node that executes it."""
+    """A command, and the app, screen or widget that executes it."""
 
     command: Command
     node: DOMNode
 
 
 def hidden_commands(session: Session) -> frozenset[str]:
-    """Return the ids of commands that a session does not support."""
+    """Return the ids of the commands that a session does not support."""
     requirements = (
         (session.read_only, NODE_COMMANDS),
         (session.events is None, BUS_COMMANDS),
@@ -36,7 +36,7 @@ def hidden_commands(session: Session) -> frozenset[str]:
 
 
 def available_commands(app: App[None], *, without: Collection[str] = ()) -> list[AvailableCommand]:
-    """Return the commands of the screen, of the focused widget and of the app, except the ids in ``without``."""
+    """Return the commands of the screen, the focused widget and the app, except the command ids in ``without``."""
     screen, focused = app.screen, app.focused
     nodes: list[DOMNode] = [screen, *([focused] if focused is not None else []), app]
     commands = [AvailableCommand(command, node) for node in nodes for command in _commands_of(node)]

@@ -1,7 +1,7 @@
 """All commands of the console as data: id, keys, title and help.
 
-Bindings, the help screen and the command palette are generated from ``COMMANDS``. Ids are stable: user keymaps refer to
-them.
+Bindings, the help screen and the command palette are generated from ``COMMANDS``. Command ids never change, because
+user keymaps contain them.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ class Command(NamedTuple):
     """A command with its default keys.
 
     Attributes:
-        id: the stable id.
+        id: the id, which never changes.
         keys: Textual key names, separated by commas.
         title: label in the footer.
-        action: name of the ``action_…`` method, with arguments.
-        scope: where the keys apply.
+        action: name of the ``action_…`` method without this prefix, with arguments if there are any.
+        scope: the screens or widgets in which the keys apply.
         help: one line for the help screen.
         footer: whether the footer shows the command.
     """
@@ -142,29 +142,29 @@ COMMANDS: tuple[Command, ...] = (
 
 
 NODE_COMMANDS: Final = frozenset(command.id for command in COMMANDS if command.id.startswith(("run.", "node.")))
-"""Commands that need a node which accepts control requests."""
+"""Ids of commands that need a node which accepts control requests."""
 BUS_COMMANDS: Final = frozenset({"app.events", "episode.events", "live.events"})
-"""Commands that need a bus."""
+"""Ids of commands that need a bus."""
 LOG_COMMANDS: Final = frozenset({"app.logs"})
-"""Commands that need opened log files."""
+"""Ids of commands that need opened log files."""
 
 _KEY_REFERENCE: Final = re.compile(r"\{([a-z._]+)\}")
 _KEY_SIGNS: Final = {"escape": "esc", "up": "↑", "down": "↓", "left": "←", "right": "→"}
 _KEY_CHARACTERS: Final = {"slash": "/", "backslash": "\\", "at": "@", "minus": "-", "plus": "+", "underscore": "_"}
-"""Characters whose Textual key names differ from their Unicode names."""
+"""Characters, by Textual key name, whose Unicode name differs from the Textual key name."""
 
 
 class Keymap(msgspec.Struct, frozen=True):
-    """The keys of all commands.
+    """The keys of all commands: the default keys, and the keys set by the user.
 
     Attributes:
-        overrides: the user's keys, by command id.
+        overrides: the keys set by the user, by command id.
     """
 
     overrides: Mapping[str, str] = msgspec.field(default_factory=dict)
 
     def keys_for(self, command: Command) -> str:
-        """Return the keys of a command, separated by commas."""
+        """Return the Textual key names of a command, separated by commas."""
         return self.overrides.get(command.id, command.keys)
 
     def display(self, command: Command) -> list[str]:
@@ -182,29 +182,29 @@ class Keymap(msgspec.Struct, frozen=True):
 
 @runtime_checkable
 class HasKeymap(Protocol):
-    """An app with a keymap."""
+    """An app that has a keymap."""
 
     keys: Keymap
 
 
 def keymap_of(app: object) -> Keymap:
-    """Return the keymap of an app, the default keymap if it has none."""
+    """Return the keymap of an app; the default keymap if the app has no keymap."""
     return app.keys if isinstance(app, HasKeymap) else Keymap()
 
 
 def bindings(scope: Scope) -> list[Binding]:
-    """Return the bindings of a scope, for ``BINDINGS``."""
+    """Return the Textual bindings of all commands of a scope, for the attribute ``BINDINGS`` of a class."""
     commands = [c for c in COMMANDS if c.scope == scope]
     return [Binding(c.keys, c.action, c.title, show=c.footer, id=c.id, tooltip=c.help or c.title) for c in commands]
 
 
 def display_keys(keys: str) -> list[str]:
-    """Return the labels of keys, such as ``?`` for ``question_mark``."""
+    """Return the labels of Textual key names, such as ``?`` for ``question_mark``; commas separate the names."""
     return [_display_key(key) for key in keys.split(",")]
 
 
 def typed_character(key: str) -> str | None:
-    """Return the printable character that a key types, None if it types none."""
+    """Return the printable character that a key produces; None if it produces none."""
     typed = _KEY_CHARACTERS.get(key) or key_to_character(key)
     return typed if typed is not None and typed.isprintable() else None
 

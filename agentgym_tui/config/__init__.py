@@ -1,1 +1,1 @@
-"""Settings, the user keymap and the UI state kept between sessions."""
+"""Settings, the user's keymap, and the UI state that is kept between sessions."""

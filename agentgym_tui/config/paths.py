@@ -1,4 +1,4 @@
-"""Locations of the console's own files, and a bounded reader for them."""
+"""Folders of the console's own files, and a reader for files of limited size."""
 
 from __future__ import annotations
 
@@ -11,13 +11,16 @@ from typing import Final
 
 FOLDER_NAME: Final = "agentgym-console"
 MAX_BYTES: Final = 64 * 1024
-"""Largest file that is read."""
+"""Maximum size of a file that is read, in bytes."""
 
 
 def xdg_folder(environ: Mapping[str, str], variable: str, default: str) -> Path:
-    """Return the console's folder in an XDG base directory, which defaults to a folder below the home directory.
+    """Return the console's folder inside an XDG base directory.
 
-    Variables without an absolute path are ignored.
+    Args:
+        environ: environment variables.
+        variable: name of the variable with the base directory; its value is ignored unless it is an absolute path.
+        default: base directory relative to the home directory, used without a valid variable.
     """
     base, home = Path(environ.get(variable, "")), Path(environ.get("HOME", ""))
     return (base if base.is_absolute() else (home if home.is_absolute() else Path("/")) / default) / FOLDER_NAME

@@ -1,6 +1,6 @@
 """The user's settings: keys, theme and notifications. Invalid settings are reported and ignored.
 
-Also the commented default file that ``agentgym-tui config`` prints.
+Also the default settings file with comments, which ``agentgym-tui config`` prints.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 DEFAULT_THEME: Final = "textual-dark"
 MAX_SHOWN_PROBLEMS: Final = 5
-"""Problems shown when the console starts."""
+"""Maximum number of problems shown when the console starts."""
 
 _Mapping: TypeAlias = "Mapping[str, YamlValue]"
 
 
 class Notify(NamedTuple):
-    """How the end of a batch is announced: a toast, the terminal bell, or a desktop notification."""
+    """Which signals announce the end of a batch: a toast, the terminal bell, a desktop notification."""
 
     toast: bool = True
     bell: bool = False
@@ -43,7 +43,7 @@ class Settings(msgspec.Struct, frozen=True):
     Attributes:
         keys: the keymap.
         theme: name of a Textual theme.
-        notify: notifications at the end of a batch.
+        notify: which signals announce the end of a batch.
         problems: one line per invalid setting.
     """
 
@@ -59,7 +59,7 @@ def config_path(environ: Mapping[str, str]) -> Path:
 
 
 def read_settings(path: Path) -> Settings:
-    """Read the settings. Without a file, return the defaults without importing a YAML parser."""
+    """Read the settings file. Without a file, return the defaults; this does not import a YAML parser."""
     try:
         data = read_small_file(path, links=True)
     except (FileNotFoundError, NotADirectoryError):
@@ -70,7 +70,7 @@ def read_settings(path: Path) -> Settings:
 
 
 def parse_settings(data: bytes) -> Settings:
-    """Parse the content of a settings file; invalid settings become ``problems``."""
+    """Parse the content of a settings file. Each invalid setting keeps its default and adds a line to ``problems``."""
     from runner.config.document import parse_yaml
     from runner.errors import ConfigError
 
@@ -88,7 +88,7 @@ def parse_settings(data: bytes) -> Settings:
 
 
 def problem_summary(problems: Sequence[SafeText]) -> SafeText:
-    """Return the first problems, one per line, for a toast."""
+    """Return the text of a toast: the first ``MAX_SHOWN_PROBLEMS`` problems, and the number of further problems."""
     n_more = len(problems) - MAX_SHOWN_PROBLEMS
     rest = [trusted(f"and {n_more} more; run agentgym-tui config to see all")] if n_more > 0 else []
     return join([trusted("console.yaml, ignored settings:"), *problems[:MAX_SHOWN_PROBLEMS], *rest], "\n")
@@ -119,7 +119,10 @@ def _section(document: _Mapping, name: str, problems: list[SafeText]) -> _Mappin
 
 
 def _key_entries(section: _Mapping, problems: list[SafeText]) -> Iterator[tuple[str, str]]:
-    """Yield keys by command id, joined with commas; lists and unquoted digits are accepted."""
+    """Yield pairs of a command id and its keys, joined with commas.
+
+    The keys in the settings file may be a text, a number or a list.
+    """
     for command_id, value in section.items():
         keys = value if isinstance(value, list) else [value]
         if keys and all(isinstance(key, str) or type(key) is int for key in keys):
@@ -166,12 +169,12 @@ _HEADER: Final = """\
 
 
 def default_settings_text(path: Path) -> SafeText:
-    """Return a settings file in which every default is commented out; its first line is the path."""
+    """Return the content of a settings file that lists every default as a comment; its first line is the path."""
     return join([trusted("# "), sanitize_line(path, 500), trusted("\n"), trusted("\n".join(_default_lines()) + "\n")])
 
 
 def write_default_settings(path: Path) -> bool:
-    """Write the default settings with mode 0600; return False if the file already exists.
+    """Write the default settings file with mode 0600; return False if the file already exists.
 
     Raises:
         OSError: the file cannot be written.

@@ -1,6 +1,6 @@
-"""UI state kept between sessions: screen, filters, sorting and pane sizes.
+"""UI state that is kept between sessions: last screen, filter words, sort orders and pane sizes.
 
-The file is untrusted: invalid entries are ignored.
+The state file is untrusted: invalid entries are ignored.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from agentgym_tui.safe_text import sanitize_line
 from agentgym_tui.state.sorting import Sorting
 
 MAX_NAMES: Final = 40
-"""Entries kept per field."""
+"""Maximum number of entries per field of the UI state."""
 
 MAX_WORDS: Final = 200
-"""Characters of a filter up to which it is kept."""
+"""Maximum number of characters of a filter that is stored."""
 
 RENAMED_COLUMNS: Final = {"over": "transport"}
-"""Titles that an earlier version wrote, by which a list can be sorted."""
+"""New titles of sort columns, by the old title that an earlier version of the console stored."""
 
 _Name = Annotated[str, msgspec.Meta(max_length=40)]
 _Words = Annotated[str, msgspec.Meta(max_length=MAX_WORDS)]
@@ -30,13 +30,13 @@ _Percent = Annotated[int, msgspec.Meta(ge=1, le=99)]
 
 
 class UiState(msgspec.Struct):
-    """State kept between sessions.
+    """UI state that is kept between sessions.
 
     Attributes:
-        screen: the screen shown last.
-        filters: filter words by list; a list without filter has no entry.
-        sorting: sorting by list; a list in default order has no entry.
-        sizes: pane sizes in percent of the shared space.
+        screen: the screen that was shown last.
+        filters: the filter words of each list, by list name; a list without filter has no entry.
+        sorting: the sort order of each list, by list name; a list in default order has no entry.
+        sizes: the size of each adjustable pane, by name, in percent of the space it shares with its neighbor.
     """
 
     screen: _Name = "live"
@@ -45,13 +45,13 @@ class UiState(msgspec.Struct):
     sizes: dict[_Name, _Percent] = {}
 
     def set_filter(self, view: str, words: str) -> None:
-        """Keep the filter of a list; an empty or too long one is removed."""
+        """Store the filter words of a list; remove them if they are empty or longer than ``MAX_WORDS`` characters."""
         self.filters.pop(view, None)
         if 0 < len(words) <= MAX_WORDS:
             self.filters[view] = words
 
     def set_sorting(self, view: str, sorting: Sorting | None) -> None:
-        """Keep the sorting of a list; None removes it."""
+        """Store the sort order of a list; None removes it, for the default order."""
         self.sorting.pop(view, None)
         if sorting is not None:
             self.sorting[view] = sorting
@@ -63,7 +63,7 @@ def state_path(environ: Mapping[str, str]) -> Path:
 
 
 def read_ui_state(path: Path) -> UiState:
-    """Read the UI state; invalid entries get their defaults."""
+    """Read the UI state file. Each invalid field gets its default; without a readable file, all fields do."""
     try:
         fields = msgspec.json.decode(read_small_file(path, links=False), type=dict[str, msgspec.Raw])
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -84,7 +84,7 @@ def read_ui_state(path: Path) -> UiState:
 
 
 def write_ui_state(path: Path, state: UiState) -> None:
-    """Write the UI state with mode 0600.
+    """Write the UI state file with mode 0600.
 
     Raises:
         OSError: the file cannot be written.

@@ -1,6 +1,6 @@
-"""Validate user-defined keys.
+"""Validate the keys that the user set for commands.
 
-Unknown commands, unusable keys and keys that conflict with another command are reported and ignored.
+Unknown commands, unusable keys and keys that belong to another command are reported and ignored.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from agentgym_tui.safe_text import SafeText, join, sanitize_line, trusted
 MAX_KEYS_PER_COMMAND: Final = 8
 
 RESERVED_KEYS: Final = frozenset({"tab", "shift+tab"})
-"""Keys that move the focus between panes."""
+"""Keys that move the focus between panes; they cannot be set for a command."""
 
 TERMINAL_ALIASES: Final = {
     "ctrl+i": "tab",
@@ -28,7 +28,7 @@ TERMINAL_ALIASES: Final = {
     "ctrl+space": "ctrl+@",
     "ctrl+slash": "ctrl+underscore",
 }
-"""Keys that terminals send as another key."""
+"""Keys that terminals cannot distinguish from another key, and that other key."""
 
 _COMMANDS: Final = {command.id: command for command in COMMANDS}
 _MODIFIERS: Final = frozenset({"ctrl", "alt", "shift", "super", "hyper", "meta"})
@@ -48,14 +48,23 @@ _TYPING_SCOPES: Final[frozenset[Scope]] = frozenset({"filter", "entry", "form", 
 
 
 class ResolvedKeymap(NamedTuple):
-    """The valid keymap, and one line per problem."""
+    """The result of validating the user's keys.
+
+    Attributes:
+        keys: the keymap with all valid keys.
+        problems: one line per rejected entry.
+    """
 
     keys: Keymap
     problems: list[SafeText]
 
 
 def resolve_keymap(requested: Mapping[str, str]) -> ResolvedKeymap:
-    """Validate keys by command id. When two commands conflict, the later one keeps its default keys."""
+    """Validate the user's keys, given by command id.
+
+    A changed command whose keys conflict with another command gets its default keys back. If both commands were
+    changed, only the command that comes later in ``requested`` does.
+    """
     changed: dict[str, str] = {}
     problems: list[SafeText] = []
     for command_id, keys in requested.items():
@@ -89,7 +98,11 @@ def _command(command_id: str) -> Command:
 
 
 def _validated_keys(command: Command, keys: str) -> str:
-    """Return the normalized key names."""
+    """Return the Textual names of a command's new keys, separated by commas.
+
+    Raises:
+        _KeyRejected: a key is unusable for this command, or there are too many keys.
+    """
     names = [_key_name(key) for key in ([keys] if keys == "," else keys.split(","))]
     new_keys = [key for key in names if key not in command.keys.split(",")]
     for key in new_keys:
@@ -133,9 +146,9 @@ def _is_key(key: str) -> bool:
 
 
 def _find_conflict(changed: Mapping[str, str]) -> _Conflict | None:
-    """Return the last changed command whose key belongs to another command in the same place, None if there is none.
+    """Return the last changed command that has a key of another command in an overlapping scope; None if there is none.
 
-    Commands that share a key by default may keep sharing it.
+    Two commands that share a key by default may keep sharing it.
     """
     keys, order = Keymap(changed), list(changed)
     candidates = (

@@ -1,1 +1,1 @@
-"""Reads log files of any size: line index, search and parsed records."""
+"""Log files of any size: index of the lines, search, and the time and kind of each line."""

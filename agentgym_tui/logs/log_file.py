@@ -1,7 +1,7 @@
-"""A log file that may be huge and may grow, shrink or be replaced while it is shown, and the index of its lines.
+"""Reader and line index for a log file that may be huge and may grow, shrink or be replaced while it is shown.
 
-``LineIndex`` counts newlines per block of the file; ``LogFile`` reads the file piece by piece. The file is not mapped
-into memory, because truncating a mapped file ends the process with SIGBUS.
+``LineIndex`` counts the newlines in each block of the file; ``LogFile`` reads the file piece by piece. The file is not
+mapped into memory, because reading a mapped file that another process has truncated ends this process with SIGBUS.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from pathlib import Path
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 BLOCK_BYTES: Final = 1 << 16
-"""Bytes per indexed block; an offset within a block fits into two bytes."""
+"""Largest size of an indexed block in bytes, so that an offset within a block fits into two bytes."""
 
 NEWLINE: Final = b"\n"
 
 
 class LineIndex:
-    """Line numbers of a file, as far as it has been read; needs eight bytes of memory per block.
+    """Index of the lines in the part of a file that has been read; takes eight bytes of memory per block.
 
     Args:
-        block: bytes per block, at most ``BLOCK_BYTES``.
+        block: size of a block in bytes, at most ``BLOCK_BYTES``.
 
     Attributes:
-        block: bytes per block.
-        size: bytes indexed so far.
-        n_newlines: newlines among them.
+        block: size of a block in bytes.
+        size: number of indexed bytes.
+        n_newlines: number of newlines in the indexed bytes.
     """
 
     def __init__(self, block: int = BLOCK_BYTES) -> None:
@@ -40,11 +40,11 @@ class LineIndex:
         self._ends_with_newline = True
 
     def __len__(self) -> int:
-        """Return the number of lines; the last one may not end with a newline yet."""
+        """Return the number of lines, including a last line that does not end with a newline yet."""
         return self.n_newlines + (not self._ends_with_newline)
 
     def add(self, data: bytes | bytearray, n: int) -> None:
-        """Index the next ``n`` bytes of the file, which are the first ``n`` bytes of ``data``."""
+        """Index the first ``n`` bytes of ``data``, which follow the indexed bytes in the file."""
         at = 0
         while at < n:
             n_free = self.block - self.size % self.block
@@ -58,17 +58,21 @@ class LineIndex:
             at = stop
 
     def locate(self, number: int) -> tuple[int, int]:
-        """Return where a line starts: its block, and the number of the newline in that block that precedes the line.
+        """Return the position of the newline that precedes a line.
 
         Args:
-            number: line number from 1 to ``n_newlines``.
+            number: line number from 1 to ``n_newlines``; the first line of the file has the number 0.
+
+        Returns:
+            The number of the block that contains the newline, and the number of the newline in that block. Both are
+            counted from 0.
         """
         block = bisect_left(self._newlines_before, number) - 1
         return block, number - 1 - self._newlines_before[block]
 
 
 def newline_offsets(block: bytes) -> array[int]:
-    """Return the offsets of all newlines in a block."""
+    """Return the offset of each newline in a block, from the start of the block."""
     offsets, at = array("H"), block.find(NEWLINE)
     while at >= 0:
         offsets.append(at)
@@ -77,25 +81,31 @@ def newline_offsets(block: bytes) -> array[int]:
 
 
 READ_BYTES: Final = 1 << 18
-"""Bytes per read."""
+"""Number of bytes per read."""
 
 BUDGET_S: Final = 0.03
-"""Seconds of reading after which the caller may repaint."""
+"""Seconds for which a call reads or searches before it returns, so that the caller can repaint."""
 
 MAX_LINE_BYTES: Final = 1 << 20
-"""Bytes of a line that are read."""
+"""Largest number of bytes read of a line."""
 
 _TAIL_BYTES: Final = 64
-"""Bytes before the indexed end that are compared to recognize a file that has grown."""
+"""Number of bytes at the indexed end of the file that are compared, to detect that a grown file was overwritten."""
 
 _MAX_BLOCKS: Final = 32
-"""Blocks whose newline offsets are cached."""
+"""Largest number of blocks whose newline offsets are cached."""
 
 ReloadReason: TypeAlias = Literal["", "shorter", "changed"]
 
 
 class LogLine(NamedTuple):
-    """A line: its first bytes without the line break, and its full length in bytes."""
+    """A line of a log file.
+
+    Attributes:
+        number: number of the line, from 0.
+        head: first bytes of the line, without the line break.
+        n_bytes: full length of the line in bytes, without the line break.
+    """
 
     number: int
     head: bytes
@@ -105,21 +115,22 @@ class LogLine(NamedTuple):
 class LogFile:
     """A log file that is read piece by piece.
 
-    One thread calls ``advance`` repeatedly; any thread may read lines. ``index`` is replaced, not cleared, when the
-    file is read again from its start.
+    One thread calls ``advance`` repeatedly; any thread may read lines. When the file has to be read again from its
+    start, ``index`` becomes a new object.
 
     Args:
         path: the file; it is opened by the first ``advance``.
-        read_bytes: bytes per read.
-        block: bytes per indexed block.
+        read_bytes: number of bytes per read.
+        block: size of an indexed block in bytes.
 
     Attributes:
-        index: the lines read so far.
+        path: the file.
+        index: index of the lines in the part of the file that has been read.
         size: size of the file in bytes when it was last checked.
-        failure: why the file cannot be read; "" when it can.
-        reload_reason: why the file was last read again from its start.
-        replaced: another file has taken the name; this one is still read.
-        deleted: no file has the name any more.
+        failure: why the file cannot be read; "" where the file can be read.
+        reload_reason: why the file was last read again from its start; "" where it was not.
+        replaced: whether ``path`` now names another file; the original file is still read.
+        deleted: whether ``path`` no longer names a file.
     """
 
     def __init__(self, path: Path, *, read_bytes: int = READ_BYTES, block: int = BLOCK_BYTES) -> None:
@@ -138,11 +149,11 @@ class LogFile:
 
     @property
     def is_complete(self) -> bool:
-        """Whether everything up to the last known size has been read."""
+        """Whether the file has been read up to its last known size."""
         return self._descriptor is not None and self.index.size >= self.size
 
     def advance(self, budget_s: float = BUDGET_S) -> bool:
-        """Check the file for changes and read on for ``budget_s`` seconds; return whether more is left to read."""
+        """Check the file for changes and read for up to ``budget_s`` seconds; return whether unread bytes are left."""
         deadline = time.monotonic() + budget_s
         with self._reading:
             try:
@@ -155,7 +166,7 @@ class LogFile:
             return self.index.size < self.size
 
     def reopen(self) -> None:
-        """Open the file that has the name now and read it from its start; blocks."""
+        """Close the file; the next ``advance`` opens the file that ``path`` names now and reads it from its start."""
         with self._reading:
             self.close()
             self._restart("")
@@ -168,7 +179,12 @@ class LogFile:
                 self._descriptor = None
 
     def line(self, number: int, limit: int = MAX_LINE_BYTES) -> LogLine:
-        """Return a line by its number, from 0; empty where the file no longer holds it."""
+        """Return a line; it is empty where the file no longer contains it.
+
+        Args:
+            number: line number, from 0.
+            limit: largest number of bytes read of the line.
+        """
         index = self.index
         start, stop = self.line_start(number, index), self.line_start(number + 1, index)
         if number < index.n_newlines:
@@ -180,7 +196,12 @@ class LogFile:
         return LogLine(number, head, n_bytes)
 
     def line_start(self, number: int, index: LineIndex | None = None) -> int:
-        """Return the offset at which a line starts; past the last line, the end of the indexed bytes."""
+        """Return the byte offset at which a line starts.
+
+        Args:
+            number: line number, from 0. Past the last line, the result is the end of the indexed bytes.
+            index: index to use; ``self.index`` by default.
+        """
         index = index or self.index
         if number <= 0:
             return 0
@@ -194,7 +215,7 @@ class LogFile:
         return block * index.block + offsets[position] + 1
 
     def read(self, start: int, n: int) -> bytes:
-        """Return up to ``n`` bytes of the file from an offset."""
+        """Return up to ``n`` bytes of the file from the offset ``start``; no bytes where the file cannot be read."""
         with self._lock:
             if self._descriptor is None or n <= 0:
                 return b""
@@ -214,7 +235,7 @@ class LogFile:
         return known
 
     def _check_file(self) -> None:
-        """Open the file, or detect that it was truncated, overwritten, replaced or deleted."""
+        """Open the file where needed; detect that it was truncated, overwritten, replaced or deleted."""
         if self._descriptor is None:
             self._open()
         descriptor = self._descriptor
@@ -253,7 +274,7 @@ class LogFile:
         self._blocks = {}
 
     def _read_next(self) -> bool:
-        """Read and index the next piece; return False where the file became shorter."""
+        """Read and index the next piece of the file; return False where the file is closed or became shorter."""
         index = self.index
         with self._lock:
             if self._descriptor is None:

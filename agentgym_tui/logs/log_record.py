@@ -1,4 +1,4 @@
-"""Finds the time and the kind of a log line of any program."""
+"""Finds the time and the kind of a log line, whatever program wrote the line."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ import msgspec
 from runner.events.limits import check_limits
 
 MAX_PARSED_BYTES: Final = 64 << 10
-"""Bytes of a line that is parsed as JSON; longer lines count as plain text."""
+"""Largest line that is parsed as JSON, in bytes; a longer line counts as plain text."""
 
 _TIME_FIELDS: Final = ("at", "time", "timestamp", "ts", "@timestamp", "datetime", "date", "started_at", "ended_at")
 _KIND_FIELDS: Final = ("kind", "subject", "type", "event", "op", "level", "levelname", "severity")
-"""Field names of JSON lines, the most informative first."""
+"""Names of the JSON fields that may contain the kind of a record, the most informative first."""
 
 _TIMESTAMP: Final = re.compile(
     rb"[\[(]?(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d(?::\d\d)?)(?:[.,](\d{1,9}))?\s?(Z|[+-]\d\d:?\d\d)?", re.ASCII
 )
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _EPOCH_UNITS: Final = ((1e17, 1e9), (1e14, 1e6), (1e11, 1e3), (1e8, 1.0))
-"""Smallest value and units per second of numeric times; smaller numbers are not times."""
+"""Units of numeric times: the smallest number in the unit and the units per second; smaller numbers are no times."""
 
 
 class LogRecord(NamedTuple):
-    """Time and kind of a line.
+    """Time and kind of a log line.
 
     Attributes:
-        at: the time with its zone; None where the line names none.
-        kind: the record's kind, untrusted text; "" for none.
+        at: time with a zone; None where the line contains no time.
+        kind: kind of the record, such as its level; "" where the line contains no kind. The text is untrusted.
     """
 
     at: datetime | None = None
@@ -42,10 +42,10 @@ EMPTY_RECORD: Final = LogRecord()
 
 
 def parse_record(line: bytes) -> LogRecord:
-    """Parse a line that is a JSON object or starts with a time; never fails.
+    """Parse a line that is a JSON object or starts with a time; return an empty record for any other line.
 
     Args:
-        line: the first bytes of the line; lines longer than ``MAX_PARSED_BYTES`` count as plain text.
+        line: first bytes of the line; more than ``MAX_PARSED_BYTES`` bytes are parsed as plain text, not as JSON.
     """
     if line[:1] != b"{" or len(line) > MAX_PARSED_BYTES:
         return LogRecord(_leading_time(line))
@@ -73,7 +73,7 @@ def _decode_scalar(raw: msgspec.Raw) -> object:
 
 
 def _parse_time(value: object) -> datetime | None:
-    """Parse a text, or a number of seconds, ms, µs or ns since 1970; a text without a zone is local time."""
+    """Parse a time: a text, local time without a zone, or a number of seconds, ms, µs or ns since 1970; else None."""
     match value:
         case str():
             return _leading_time(value.encode("utf-8", "replace")) if len(value) <= 80 else None
@@ -93,7 +93,7 @@ def _time_from_number(value: float) -> datetime | None:
 
 
 def _leading_time(line: bytes) -> datetime | None:
-    """Parse a time at the start of the line."""
+    """Parse the time at the start of a line; None where the line starts with no valid time."""
     if (match := _TIMESTAMP.match(line)) is None:
         return None
     day, clock, fraction, zone = (group.decode() if group else "" for group in match.groups())

@@ -1,4 +1,4 @@
-"""Searches a log file piece by piece: lines that hold some words, and lines at a given time."""
+"""Searches a log file: piece by piece for the lines that contain given words, or for the line at a given time."""
 
 from __future__ import annotations
 
@@ -11,26 +11,27 @@ from agentgym_tui.logs.log_file import BUDGET_S, MAX_LINE_BYTES, NEWLINE, LogFil
 from agentgym_tui.logs.log_record import MAX_PARSED_BYTES, parse_record
 
 MAX_MATCHES: Final = 2_000_000
-"""Matching lines that are kept, eight bytes each."""
+"""Largest number of matching lines kept; each takes eight bytes."""
 
 MAX_UNTIMED_LINES: Final = 500
-"""Consecutive lines without a time after which a part of a log counts as having none."""
+"""Number of consecutive lines without a time after which a search for a time gives up."""
 
 
 class LogSearch:
-    """Finds the lines that hold all words; ASCII letters match in either case.
+    """Finds the lines of a log that contain all given words; ASCII letters match in upper and lower case.
 
     Args:
         log: the log to search.
-        text: at least one word, separated by blanks.
-        piece: bytes searched at once, and searched of a line that is longer.
+        text: search words separated by blanks; at least one word.
+        piece: number of bytes searched at once. Of a line longer than ``piece``, only the first ``piece`` bytes are
+            searched.
 
     Attributes:
-        words: the words in lower case.
-        matches: numbers of the matching lines in ascending order; only grows.
-        partial_match: number of the last line where it matches and has no newline yet; else None.
-        position: bytes searched so far.
-        is_full: ``MAX_MATCHES`` was reached; more lines may match.
+        words: the search words in lower case.
+        matches: numbers of the matching lines in ascending order; numbers are only appended.
+        partial_match: number of the last line of the log where that line matches and has no newline yet; else None.
+        position: number of bytes searched, up to the end of a line.
+        is_full: whether the search has ended at ``MAX_MATCHES`` lines; more lines may match.
     """
 
     def __init__(self, log: LogFile, text: str, *, piece: int = MAX_LINE_BYTES) -> None:
@@ -51,11 +52,11 @@ class LogSearch:
 
     @property
     def is_complete(self) -> bool:
-        """Whether everything the log has read so far has been searched."""
+        """Whether the search has reached ``MAX_MATCHES`` lines or the end of the part that the log has read."""
         return self.is_full or self.position + self._n_tail_bytes >= self._index.size
 
     def advance(self, budget_s: float = BUDGET_S) -> bool:
-        """Search for ``budget_s`` seconds; return whether more is left to search."""
+        """Continue the search for up to ``budget_s`` seconds; return whether unsearched bytes are left."""
         deadline = time.monotonic() + budget_s
         if self._index.size > self.position + self._n_tail_bytes:
             self.partial_match, self._n_tail_bytes = None, 0
@@ -66,7 +67,7 @@ class LogSearch:
         return not (self.is_stale or self.is_complete)
 
     def _search_piece(self) -> None:
-        """Search the complete lines of the next piece, or one line that is longer than a piece."""
+        """Search the complete lines of the next piece; where no line is complete, search only the start of the line."""
         n_left = self._index.size - self.position
         data = self._log.read(self.position, min(self._piece, n_left)).lower()
         end = data.rfind(NEWLINE) + 1
@@ -104,9 +105,10 @@ class LogSearch:
 
 
 def find_line_at(log: LogFile, at: datetime) -> int | None:
-    """Return the number of the first line at or after a time; None where the log has no times.
+    """Return the number of the first line whose time is not before ``at``, by binary search.
 
-    The lines must be sorted by time. After the last time the last line is returned.
+    The lines must be sorted by time. Where all times are before ``at``, return the number of the last line. Return None
+    where no time is found.
     """
     low, high, match = 0, len(log.index), None
     while low < high:
@@ -124,7 +126,16 @@ def find_line_at(log: LogFile, at: datetime) -> int | None:
 
 
 def find_timed_line(log: LogFile, number: int, stop: int) -> tuple[int, datetime] | None:
-    """Return number and time of the first line in ``[number, stop)`` that has a time; gives up after a while."""
+    """Return the number and the time of the first line that has a time.
+
+    Args:
+        log: the log.
+        number: number of the first line to examine.
+        stop: number of the line before which the search ends; the search ends after ``MAX_UNTIMED_LINES`` lines anyway.
+
+    Returns:
+        None where no examined line has a time.
+    """
     for line in range(number, min(stop, number + MAX_UNTIMED_LINES)):
         if (at := parse_record(log.line(line, MAX_PARSED_BYTES).head).at) is not None:
             return line, at
@@ -132,7 +143,7 @@ def find_timed_line(log: LogFile, number: int, stop: int) -> tuple[int, datetime
 
 
 def find_last_time(log: LogFile) -> datetime | None:
-    """Return the time of the last line that has one, near the end of the log."""
+    """Return the time of the last line that has a time; None where the last MAX_UNTIMED_LINES lines have none."""
     last = len(log.index) - 1
     for line in range(last, max(last - MAX_UNTIMED_LINES, -1), -1):
         if (at := parse_record(log.line(line, MAX_PARSED_BYTES).head).at) is not None:

@@ -1,4 +1,4 @@
-"""Detects what a path given on the command line is: a folder, a log file or an episode file."""
+"""Detects whether a path given on the command line is a folder, a log file or an episode file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _HEAD_BYTES: Final = 64 << 10
 
 
 def is_folder(path: Path) -> bool:
-    """Return whether the path is a folder; False where permissions hide it."""
+    """Return whether the path is a folder; False where missing permissions prevent the check."""
     try:
         return path.is_dir()
     except OSError:  # reading the path reports the cause
@@ -21,10 +21,11 @@ def is_folder(path: Path) -> bool:
 
 
 def is_log(path: Path) -> bool:
-    """Return whether a path is shown line by line, and not as an episode or a folder of episodes.
+    """Return whether a path is a log file, which is shown line by line; else it is an episode file or a folder.
 
-    A ``.json`` file is an episode unless its first line is a complete JSON value and more lines follow. A file with
-    another suffix is a log unless it starts like an episode file.
+    A file with the suffix ``.jsonl``, ``.ndjson`` or ``.log`` is a log. A ``.json`` file is a log where its first line
+    is a complete JSON value and more lines follow. A file with any other suffix is a log unless it starts like an
+    episode file.
     """
     if is_folder(path):
         return False

@@ -1,1 +1,1 @@
-"""What the screens show, as lines and cells of safe text; nothing here knows a terminal."""
+"""Convert state to lines and cells of safe text. None of these modules depends on a terminal or on Textual."""

@@ -20,7 +20,7 @@ _MAX_REASON: Final = 120
 
 
 def streaming_parts(answer: StreamingAnswer) -> list[Line]:
-    """Return the parts that describe an answer while it is streamed; its rate is an estimate."""
+    """Describe an answer while it is streamed: endpoint, estimated tokens per second and time to the first token."""
     name = [Cell(_endpoint_names([answer.endpoint]))] if answer.endpoint else []
     mark = [Cell(join([FALLBACK_MARK, trusted(" ")]), "warn")] if answer.skipped_endpoints else []
     rate = answer.tokens_per_s
@@ -33,7 +33,7 @@ def streaming_parts(answer: StreamingAnswer) -> list[Line]:
 
 
 def answer_parts(episode: Episode, index: int) -> list[Line]:
-    """Return the parts that describe the answer of a step, finished or streaming."""
+    """Describe the answer of the step with this index; for an unfinished step, the streaming answer if there is one."""
     step = next((step for step in reversed(episode.steps) if step.index == index), None)
     if step is not None:
         return step_parts(step)
@@ -41,7 +41,7 @@ def answer_parts(episode: Episode, index: int) -> list[Line]:
 
 
 def step_parts(step: StepState) -> list[Line]:
-    """Return the parts that describe the finished answer of a step."""
+    """Describe the answer of a finished step: endpoint, tokens per second, time to the first token and cost."""
     mark = [Cell(join([FALLBACK_MARK, trusted(" ")]), "warn")] if step.skipped_endpoints else []
     return [
         [*mark, Cell(_endpoint_names([step.endpoint]))] if step.endpoint else [],
@@ -52,7 +52,11 @@ def step_parts(step: StepState) -> list[Line]:
 
 
 def fallback_note(episode: Episode) -> Line:
-    """Return a note if the current or newest answer does not come from the first endpoint of the chain."""
+    """Return a note that names the answering endpoint and the endpoints that failed before it.
+
+    The note describes the streaming answer, or else the answer of the newest step. It is empty if the first endpoint of
+    the chain answers.
+    """
     answer = episode.streaming
     if answer is not None and answer.failures:
         if answer.endpoint is None:
@@ -65,7 +69,7 @@ def fallback_note(episode: Episode) -> Line:
 
 
 def failover_text(failover: Failover) -> SafeText:
-    """Describe a switch to another endpoint, or back to the first one."""
+    """Describe a switch from failed endpoints to the next one, or the return to the first endpoint of the chain."""
     env, endpoint = sanitize_line(failover.env or "?", 60), _endpoint_names([failover.endpoint])
     if not failover.failed:
         return join([env, trusted(": "), endpoint, trusted(" responds again")])
@@ -84,7 +88,7 @@ def failover_text(failover: Failover) -> SafeText:
 
 
 def endpoint_state(endpoint: EndpointState) -> SafeText:
-    """Return the state of an endpoint in one or two words."""
+    """Return the state of an endpoint in one or two words, such as ``cooling down``."""
     if endpoint.status in ("down", "wrong") or endpoint.is_answering:
         return sanitize_line(endpoint.status, 20)
     return trusted(
@@ -93,7 +97,7 @@ def endpoint_state(endpoint: EndpointState) -> SafeText:
 
 
 def tokens_text(tokens: Tokens) -> SafeText:
-    """Describe token usage: prompt and completion tokens, with cached and reasoning tokens."""
+    """Describe token usage: prompt tokens, cached tokens, completion tokens and reasoning tokens."""
     cached = f" ({format_count(tokens.cached)} cached)" if tokens.cached else ""
     reasoning = f" ({format_count(tokens.reasoning)} reasoning)" if tokens.reasoning else ""
     return trusted(

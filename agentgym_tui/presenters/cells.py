@@ -1,8 +1,10 @@
-"""Data model of lists and tables, independent of widgets: cells, lines, columns and their layout.
+"""Data model of lists and tables, independent of widgets.
 
-Cells and lines (``Cell``, ``Line``, ``join_parts``), line sources (``TextSource``, ``KeyLookup``, ``FixedLines``),
-masked and flagged text (``masked_line``, ``flag_unsafe``), table columns (``Column``, ``arrange_columns``, ``fit_row``)
-and sorting by a column (``sorting_after_click``, ``next_sorting``, ``column_title``).
+- Cells and lines: ``Cell``, ``Line``, ``join_parts``.
+- Sources of lines: ``TextSource``, ``KeyLookup``, ``FixedLines``.
+- Masked text, and text with a warning sign: ``masked_line``, ``flag_unsafe``.
+- Table columns: ``Column``, ``arrange_columns``, ``fit_row``.
+- Sorting by a column: ``sorting_after_click``, ``next_sorting``, ``column_title``.
 """
 
 from __future__ import annotations
@@ -16,11 +18,11 @@ from agentgym_tui.state.sorting import Sorting
 from runner.util.display_text import mask
 
 Tone: TypeAlias = Literal["plain", "dim", "good", "bad", "warn", "accent", "head"]
-"""Meaning of a text, which selects its color. The text itself must convey the same meaning."""
+"""Meaning of a text; selects the color of the text. The words of the text must convey the same meaning."""
 
 
 class Cell(NamedTuple):
-    """A piece of a line."""
+    """A piece of a line: its text, and its tone, which selects the color."""
 
     text: SafeText
     tone: Tone = "plain"
@@ -37,38 +39,41 @@ UNSAFE_BADGE: Final = Cell(trusted("⚠ unsafe bytes"), "warn")
 
 
 class TextSource(Protocol):
-    """Lines of a list; a widget requests only the visible ones."""
+    """The lines of a list or table. A widget requests only the lines that are visible."""
 
     def __len__(self) -> int:
         """Return the number of lines."""
         ...
 
     def line(self, index: int, width: int) -> Line:
-        """Return one line for ``width`` terminal columns; for a table, one cell per column.
+        """Return one line for ``width`` terminal columns; in a table, the line has one cell per table column.
 
-        When a line has fewer cells than the table has columns, its last cell spans the rest of the line.
+        If a line has fewer cells than the table has columns, the last cell of the line spans the remaining columns.
         """
         ...
 
     def key(self, index: int) -> str:
-        """Return a stable identifier of the line, so a cursor stays on it when lines are added or removed."""
+        """Return an identifier of the line that does not change when other lines are added or removed.
+
+        The cursor stays on the line with this key.
+        """
         ...
 
 
 @runtime_checkable
 class KeyLookup(Protocol):
-    """A ``TextSource`` that finds a line by key without iterating over all keys."""
+    """A ``TextSource`` that finds a line by its key without comparing all keys."""
 
     def row_of(self, key: str) -> int | None:
-        """Return the index of the line with this key, or None."""
+        """Return the index of the line with this key; None if there is no such line."""
         ...
 
 
 class FixedLines:
-    """A ``TextSource`` over existing lines; the key is the line number.
+    """A ``TextSource`` over a sequence of finished lines; the key of a line is its index.
 
     Args:
-        lines: from top to bottom.
+        lines: the lines from top to bottom.
     """
 
     def __init__(self, lines: Sequence[Line]) -> None:
@@ -79,20 +84,23 @@ class FixedLines:
         return len(self._lines)
 
     def line(self, index: int, width: int) -> Line:
-        """Return the line unchanged."""
+        """Return the line at this index, unchanged."""
         return self._lines[index]
 
     def key(self, index: int) -> str:
-        """Return the line number."""
+        """Return the index of the line as text."""
         return str(index)
 
 
 class Column(NamedTuple):
     """A table column.
 
-    When space is short, columns with the highest ``rank`` are dropped first; those with rank 0 are kept. A column of
-    ``width`` None takes the remaining space, at least ``min_width`` columns while others can be dropped; a table has at
-    most one such column.
+    Attributes:
+        title: the heading.
+        width: width in terminal columns; None for the one column of a table that takes the remaining space.
+        right: whether the text is right-aligned.
+        rank: when space is short, the column with the highest rank is dropped first; rank 0 is never dropped.
+        min_width: minimum width of a column whose ``width`` is None, as long as another column can be dropped.
     """
 
     title: str
@@ -119,7 +127,7 @@ ColumnLayout: TypeAlias = Sequence[ColumnPosition]
 
 
 def arrange_columns(columns: Sequence[Column], width: int) -> list[ColumnPosition]:
-    """Return the columns that fit into ``width`` terminal columns; those with the highest rank are dropped first."""
+    """Return the columns that fit into ``width`` terminal columns, dropping columns with the highest rank first."""
     visible = list(enumerate(columns))
     while len(visible) > 1 and _total_width(column for _, column in visible) > width:
         last = max(visible, key=lambda item: (item[1].rank, item[0]))
@@ -138,7 +146,7 @@ def fit_row(
 ) -> Iterator[tuple[str, Tone]]:
     """Yield one padded text per visible column.
 
-    When there are fewer texts than columns, the last text spans the rest of the line.
+    If there are fewer texts than columns, the last text spans the remaining columns.
     """
     last = len(texts) - 1 if 0 < len(texts) < len(columns) else -1
     between, room = "", width
@@ -163,25 +171,25 @@ def masked_line(text: object, limit: int = 200) -> SafeText:
 
 
 def masked_rows(text: str, limit: int = 2_000) -> SafeText:
-    """Return untrusted text as up to 20 safe lines of at most ``limit`` characters each, with secrets masked."""
+    """Return untrusted text as up to 20 safe lines, each of at most ``limit`` characters, with URL secrets masked."""
     rows = mask(text[: limit * 4]).split("\n")[:_MAX_MASKED_ROWS]
     return join([sanitize_line(row, limit) for row in rows], "\n")
 
 
 def flag_unsafe(text: SafeText, unsafe: str | None) -> SafeText:
-    """Prefix ``text`` with a warning sign if ``unsafe`` is a non-empty text."""
+    """Prefix ``text`` with a warning sign if ``unsafe`` is neither None nor empty."""
     return join([trusted("⚠ "), text]) if unsafe else text
 
 
 def unsafe_texts(texts: Sequence[str]) -> str | None:
-    """Return those of ``texts`` that contain unsafe characters, one per line; None if there are none."""
+    """Return the texts that contain unsafe characters, joined by newlines; None if no text contains any."""
     return "\n".join(text for text in texts if has_unsafe_chars(text)) or None
 
 
 def join_parts(parts: Sequence[Line], width: int) -> Line:
-    """Join parts with separators. Parts that do not fit into ``width`` columns are skipped.
+    """Join parts of a line with separators; skip each part that does not fit into ``width`` columns.
 
-    The first part is always shown; it is cut if it is too wide by itself.
+    The first part is always included. It is cut if it alone is wider than ``width``.
     """
     shown: list[Cell] = []
     used = 0
@@ -206,10 +214,10 @@ def _cut_line(shown: Line, width: int) -> list[Cell]:
 
 
 def sorting_after_click(sorting: Sorting | None, column: Column) -> Sorting | None:
-    """Return the sorting after a click on a column title.
+    """Return the sort order after a click on a column title; None for the default order.
 
-    The first click sorts numbers in descending and texts in ascending order, the second one reverses the order, and the
-    third one returns None for the default order.
+    The first click sorts numbers in descending and texts in ascending order. A second click on the same title
+    reverses the order. A third click restores the default order.
     """
     first = Sorting(column.title, column.right)
     if sorting == first:
@@ -218,14 +226,17 @@ def sorting_after_click(sorting: Sorting | None, column: Column) -> Sorting | No
 
 
 def next_sorting(sorting: Sorting | None, columns: Sequence[Column]) -> Sorting | None:
-    """Return the sorting by the next column; after the last column None, for the default order."""
+    """Return the sort order by the next column; after the last column, return None for the default order."""
     titles = [column.title for column in columns]
     at = titles.index(sorting.column) + 1 if sorting is not None and sorting.column in titles else 0
     return Sorting(titles[at], columns[at].right) if at < len(columns) else None
 
 
 def column_title(column: Column, sorting: Sorting | None, width: int) -> str:
-    """Return a title of at most ``width`` characters, with an arrow if the rows are sorted by this column."""
+    """Return the title of a column, with an arrow for the sort direction if the rows are sorted by this column.
+
+    Only a title with an arrow is cut to ``width`` characters.
+    """
     if sorting is None or sorting.column != column.title or width < 1:
         return column.title
     return (

@@ -1,4 +1,4 @@
-"""Convert chat messages to blocks of safe text. Messages are untrusted JSON of any shape."""
+"""Convert chat messages to blocks of safe text. The messages are untrusted JSON of any shape."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 from agentgym_tui.safe_text import SafeText, has_unsafe_chars, join, sanitize_line, sanitize_lines, trusted
 
 MAX_TEXT: Final = 100_000
-"""Characters of one text that a transcript shows; the JSON view has the rest."""
+"""Maximum number of characters of one text in a transcript; the JSON view shows the whole text."""
 
 MAX_CHAT: Final = 500_000
-"""Characters of one chat that a transcript shows, counted from its last message."""
+"""Maximum number of characters of one chat in a transcript, counted from the last message backward."""
 
 MAX_NAME: Final = 80
-"""Characters of untrusted text in a title."""
+"""Maximum number of characters of untrusted text in a title."""
 
 MAX_INLINE_ARGUMENTS: Final = 60
-"""Characters up to which tool arguments stay on one line."""
+"""Maximum number of characters of tool arguments on one line; longer arguments are indented."""
 
 _OVERHEAD: Final = 40
-"""Characters that each block and each line counts in addition to its text."""
+"""Number of characters by which each block and each line counts more than its text."""
 
 BlockKind: TypeAlias = Literal[
     "system", "observation", "thought", "action", "tool", "reply", "streaming", "warning", "error", "note", "earlier"
 ]
-"""``note`` is a text of the console; ``earlier`` is a note about earlier messages that can be shown on request."""
+"""Kind of a block: ``note`` is a text by the console; ``earlier`` is a note about hidden earlier messages."""
 
 _ROLES: Final[dict[object, tuple[BlockKind, SafeText]]] = {
     "system": ("system", trusted("system")),
@@ -42,11 +42,11 @@ class Block(NamedTuple):
     """A titled text in a transcript.
 
     Attributes:
-        kind: selects the color.
+        kind: selects the color of the block.
         title: the heading.
         lines: the sanitized text.
-        has_unsafe: the raw text contains unsafe characters.
-        raw: the original text.
+        has_unsafe: whether the original text contains unsafe characters.
+        raw: the original, untrusted text.
     """
 
     kind: BlockKind
@@ -68,12 +68,13 @@ def text_block(
     """Return a block of untrusted text.
 
     Args:
-        kind: the kind of block.
+        kind: selects the color of the block.
         title: the heading.
         text: the original text.
-        title_text: untrusted text that is part of the title.
-        full_length: characters of the text before the node clipped it; anything but an int means it was not clipped.
-        shown_text: the part of ``text`` to show; None for all of it.
+        title_text: the untrusted text from which the title was made, if any.
+        full_length: length of the text in characters before the node clipped it; any value but an int if it was not
+            clipped.
+        shown_text: the part of ``text`` to show; None for the whole text.
     """
     laid_out = (text if shown_text is None else shown_text)[:MAX_TEXT]
     shown, has_unsafe = sanitize_lines(laid_out, MAX_TEXT) if text else ([], False)
@@ -87,12 +88,12 @@ def text_block(
 
 
 def note_block(text: str, kind: Literal["note", "earlier"] = "note") -> Block:
-    """Return a block with a note of the console itself."""
+    """Return a block without text whose title is a note written by the console."""
     return Block(kind, trusted(text), [])
 
 
 def last_message_blocks(messages: Sequence[object]) -> tuple[list[Block], int]:
-    """Return blocks of the last messages that fit into ``MAX_CHAT``, and the number of messages left out."""
+    """Return blocks of the last messages that fit into ``MAX_CHAT`` characters, and the number of messages left out."""
     room, blocks_by_message = MAX_CHAT, list[list[Block]]()
     for message in reversed(messages):
         if room <= 0:
@@ -105,7 +106,7 @@ def last_message_blocks(messages: Sequence[object]) -> tuple[list[Block], int]:
 
 
 def message_blocks(message: object) -> Iterator[Block]:
-    """Yield the reasoning, text and tool calls of a message."""
+    """Yield blocks of the reasoning, text and tool calls of a message."""
     fields = message_fields(message)
     role = fields.get("role")
     known = _ROLES.get(role) if isinstance(role, str) else None
@@ -125,29 +126,38 @@ def message_blocks(message: object) -> Iterator[Block]:
 
 
 def reasoning_blocks(message: object) -> Iterator[Block]:
-    """Yield the reasoning that a model returned beside its answer."""
+    """Yield a block of the reasoning that a model returned separately from its answer, if there is any."""
     fields = message_fields(message)
     yield from _reasoning(fields, message_fields(fields.get("full_length", {})))
 
 
 def tool_call_block(name: str, arguments: str, *, full_length: object = None) -> Block:
-    """Return a block of a tool call with indented arguments."""
+    """Return a block that shows a tool call with its arguments, as indented JSON if they are long.
+
+    Args:
+        name: name of the tool (untrusted text).
+        arguments: the arguments (untrusted text, usually JSON).
+        full_length: length of the arguments as in ``text_block``.
+    """
     title = join([trusted("tool call "), sanitize_line(name, MAX_NAME)])
     return text_block("tool", title, _indented_json(arguments), title_text=name, full_length=full_length)
 
 
 def message_fields(value: object) -> Mapping[str, Any]:
-    """Return the fields of a message; any other value becomes the content of one."""
+    """Return the fields of a message; for a value that is not a JSON object, one field ``content`` with that value."""
     return value if isinstance(value, dict) else {"content": value}
 
 
 def message_content(message: object) -> str:
-    """Return the text of a message."""
+    """Return the text of a message, without its reasoning and tool calls."""
     return content_text(message_fields(message).get("content"))
 
 
 def content_text(value: object) -> str:
-    """Return a text unchanged, the texts of a list of content parts, or any other value as JSON."""
+    """Convert message content to text: a list of content parts to their joined texts, any other value to JSON.
+
+    A string is returned unchanged; None becomes an empty text.
+    """
     if value is None or isinstance(value, str):
         return value or ""
     if isinstance(value, list):
@@ -156,7 +166,10 @@ def content_text(value: object) -> str:
 
 
 def split_thought(text: str) -> tuple[str, str]:
-    """Split a text into thought and action, marked by ``<think>…</think>`` or ``Thought: … Action: …``."""
+    """Split a text into thought and action; without marks, the thought is empty.
+
+    The marks are ``<think>…</think>`` or ``Thought: … Action: …``.
+    """
     head, mark, rest = text.partition("</think>")
     if mark or head.lstrip().startswith("<think>"):
         return head.strip().removeprefix("<think>").strip(), rest.strip()
@@ -191,7 +204,7 @@ def _as_json(value: object) -> str:
 
 
 def _indented_json(text: str) -> str:
-    """Indent JSON that is too long for one line; return other text, and very long text, unchanged."""
+    """Indent JSON that is too long for one line. Return text that is not JSON, or is very long, unchanged."""
     if not MAX_INLINE_ARGUMENTS < len(text) <= MAX_TEXT:
         return text
     try:

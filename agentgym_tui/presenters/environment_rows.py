@@ -45,16 +45,16 @@ ENV_SORT_KEYS: Final[Mapping[str, Callable[[EnvironmentState], Rank | None]]] = 
     "memory": lambda env: _memory_rank(env.ram),
     "tier": lambda env: text_rank(env.tier),
 }
-"""Sort key of each column, by title."""
+"""Function that returns the sort key of an environment, by column title."""
 
 _MEMORY: Final = re.compile(r"\D{0,3}(\d{1,9}(?:\.\d{1,3})?) ?([KMGT]?)i?B?", re.ASCII)
 
 
 class EnvironmentRows:
-    """Environments as rows of ``ENV_COLUMNS``; the key is the name."""
+    """Environments as rows of ``ENV_COLUMNS``; the key of a row is the environment's name."""
 
     def __init__(self, store: RunStore, sorting: Sorting | None = None) -> None:
-        """Take a snapshot of the environments, in profile order unless ``sorting`` is given."""
+        """Take a snapshot of the environments; without ``sorting`` they are in the order of the profile."""
         self._envs = list(store.envs.values())
         if sorting is not None and (rank := ENV_SORT_KEYS.get(sorting.column)) is not None:
             self._envs = sort_by_rank(self._envs, rank, descending=sorting.descending)
@@ -64,11 +64,11 @@ class EnvironmentRows:
         return len(self._envs)
 
     def key(self, index: int) -> str:
-        """Return the name."""
+        """Return the name of the environment in a row."""
         return self._envs[index].name
 
     def line(self, index: int, width: int) -> Line:
-        """Return one cell per column."""
+        """Return the cells of a row, one per table column."""
         env = self._envs[index]
         return [
             Cell(flag_unsafe(sanitize_line(env.name, 60), unsafe_environment_text(env))),
@@ -84,7 +84,7 @@ class EnvironmentRows:
 
 
 def unsafe_environment_text(env: EnvironmentState) -> str | None:
-    """Return the texts of an environment that contain unsafe characters, None if there are none."""
+    """Return the texts of an environment that contain unsafe characters; None if no text contains any."""
     return unsafe_texts([env.name, env.cause or "", env.transport, env.ram, env.tier])
 
 

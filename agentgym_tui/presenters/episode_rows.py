@@ -1,4 +1,4 @@
-"""Rows of the episode list, and the heading of one episode."""
+"""Rows of the episode list, the line above the list, and the heading of one episode."""
 
 from __future__ import annotations
 
@@ -56,27 +56,36 @@ EPISODE_COLUMNS: Final = (
 
 
 class EpisodeRows:
-    """Episodes of a list as rows of ``EPISODE_COLUMNS``; the key is the episode id or file path."""
+    """Rows of the episode list, with the columns ``EPISODE_COLUMNS``.
+
+    The key of a row is the episode id; for an unreadable file it is the path.
+    """
 
     def __init__(self, episodes: EpisodeList) -> None:
         self._episodes = episodes
 
     def __len__(self) -> int:
-        """Return the number of visible entries."""
+        """Return the number of rows that match the filter."""
         return len(self._episodes.shown)
 
     def key(self, index: int) -> str:
-        """Return the episode id or file path."""
+        """Return the episode id of a row; for an unreadable file, return its path."""
         return entry_key(self._episodes.shown[index])
 
     def line(self, index: int, width: int) -> Line:
-        """Return one cell per column."""
+        """Return the cells of a row, one per table column; for an unreadable file, the reason spans several columns."""
         entry = self._episodes.shown[index]
         return _unreadable_row(entry) if isinstance(entry, UnreadableFile) else _row(entry)
 
 
 def list_summary(episodes: EpisodeList, state: SafeText, width: int) -> Line:
-    """Return the line above the list: counts, filter, sorting, and ``state``, such as reading progress."""
+    """Return the line above the episode list: episode counts, filter words and sort order.
+
+    Args:
+        episodes: the list.
+        state: additional status, such as how many files have been read; may be empty.
+        width: columns available.
+    """
     sorting = episodes.sorting
     n_shown, n_unreadable = len(episodes.shown), episodes.n_unreadable
     matches = [
@@ -97,19 +106,19 @@ def list_summary(episodes: EpisodeList, state: SafeText, width: int) -> Line:
 
 
 def reading_progress(progress: ReadProgress | None) -> SafeText:
-    """Return how many files have been read so far."""
+    """Return how many of the found files have been read; the number is omitted while ``progress`` is None."""
     if progress is None:
         return trusted("reading …")
     return trusted(f"reading {progress.n_read:,} of {pluralize(progress.n_found, 'file')}")
 
 
 def empty_episodes_lines(episodes: EpisodeList, key: Callable[[str], str], read_only: str, width: int) -> list[Line]:
-    """Return the lines shown instead of an empty list.
+    """Return the text shown while the episode list has no rows.
 
     Args:
         episodes: the list.
         key: returns the key label of a command id.
-        read_only: why no run can be started from here, or "".
+        read_only: why this session cannot start a run; "" if it can.
         width: columns available.
     """
     if episodes.words:
@@ -136,8 +145,8 @@ def episode_heading(entry: ListEntry | None, state: SafeText, position: SafeText
 
     Args:
         entry: the episode; None if it is unknown.
-        state: additional status, such as that the episode is being read.
-        position: its position in the list.
+        state: additional status, such as ``reading …``; may be empty.
+        position: position of the episode in the list; may be empty.
         width: columns of the terminal.
     """
     status: Line = [Cell(state, "warn")] if state else []
@@ -157,7 +166,7 @@ def episode_heading(entry: ListEntry | None, state: SafeText, position: SafeText
 
 
 def error_text(entry: ListEntry | None) -> SafeText:
-    """Return type and first line of the error that ended an episode, "" if there is none."""
+    """Return type and first line of the error that ended an episode; an empty text if there is no error."""
     if entry is None or isinstance(entry, UnreadableFile):
         return trusted("")
     parts = (entry.error_type, entry.error_message if isinstance(entry, Episode) else None)
@@ -166,7 +175,7 @@ def error_text(entry: ListEntry | None) -> SafeText:
 
 
 def format_timestamp(time: datetime, *, year: bool = False) -> SafeText:
-    """Format a time in the local time zone."""
+    """Format a time in the local time zone: day and minute, or with ``year`` the full date and seconds."""
     try:
         local = as_aware(time).astimezone()
     except (OverflowError, ValueError, OSError):  # year 1 and year 9999 have no local time everywhere
@@ -261,12 +270,12 @@ def _token_count(episode: ListedEpisode) -> int:
 
 
 def unsafe_fields(entry: ListEntry | None) -> str | None:
-    """Return the searchable texts of an entry that contain unsafe characters, None if there are none."""
+    """Return the searchable texts of an entry that contain unsafe characters; None if no text contains any."""
     if entry is None:
         return None
     return unsafe_texts([field for field in searchable_fields(entry) if field])
 
 
 def format_exact(number: int | None) -> SafeText:
-    """Format an integer in full; very large ones are shortened."""
+    """Format an integer with all its digits, up to 15 digits; a larger integer is abbreviated."""
     return trusted(str(number)) if number is not None and abs(number) < 10**15 else format_count(number)

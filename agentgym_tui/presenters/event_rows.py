@@ -1,4 +1,4 @@
-"""Rows of the events screen: messages and notices, the heading above them, and the subject tree."""
+"""Rows of the events screen (messages and notices), its heading, and the rows of its subject tree."""
 
 from __future__ import annotations
 
@@ -37,43 +37,43 @@ SUBJECT_COLUMNS: Final = (
 DEFAULT_SORTING: Final = Sorting("subject")
 _SORT_KEYS: Final[tuple[SubjectOrder, ...]] = get_args(SubjectOrder)
 _INDENT: Final = 2
-"""Columns of indentation per level of the subject tree, while there is room for the word."""
+"""Columns of indentation per level of the subject tree; deep levels of a narrow tree have less."""
 _LIVE: Final = LIVE_SUBJECTS.removesuffix(">")
 KeyLabel: TypeAlias = Callable[[str], str]
-"""Returns the key label of a command id."""
+"""A function that returns the key label of a command id."""
 
 _SKEW_WARNING_S: Final = 1.0
-"""Clock difference from which on a warning is shown, in seconds."""
+"""Smallest clock difference, in seconds, that is shown as a warning."""
 
 _NOTICE_TONES: Final[dict[str, Tone]] = {"no_history": "dim", "reconnected": "dim"}
 
 
 class EventRows:
-    """Messages and notices as rows of ``EVENT_COLUMNS``; the key is the number of the entry."""
+    """Messages and notices as rows of ``EVENT_COLUMNS``; the key of a row is the number of its log entry."""
 
     def __init__(self, log: EventLog) -> None:
         self.log = log
         self._summaries = SummaryCache()
 
     def __len__(self) -> int:
-        """Return the number of visible entries."""
+        """Return the number of entries that match the filter."""
         return len(self.log.shown)
 
     def entry(self, index: int) -> LogEntry | None:
-        """Return the entry of a row, None if there is no such row."""
+        """Return the log entry of a row; None if there is no such row."""
         return self.log.shown[index] if 0 <= index < len(self.log.shown) else None
 
     def episode_id(self, index: int) -> str:
-        """Return the episode id named by a row's message (untrusted text), or an empty string."""
+        """Return the episode id in the message of a row (untrusted text); "" if the message has none."""
         entry = self.entry(index)
         return self._summaries.get(entry).episode_id if isinstance(entry, EventMessage) else ""
 
     def key(self, index: int) -> str:
-        """Return the number of the entry."""
+        """Return the number of the log entry in a row."""
         return str(self.log.shown[index].number)
 
     def line(self, index: int, width: int) -> Line:
-        """Return one cell per column; the text of a notice spans the rest of the line."""
+        """Return the cells of a row, one per table column; the text of a notice spans the remaining columns."""
         entry = self.log.shown[index]
         at = Cell(format_time(entry.at), "dim")
         if isinstance(entry, LogNotice):
@@ -102,7 +102,7 @@ def _shorten_subject(subject: SafeText) -> SafeText:
 
 
 def format_time(at: datetime) -> SafeText:
-    """Format the local time of day in milliseconds."""
+    """Format a time as local time of day with milliseconds."""
     try:
         local = at.astimezone()
     except (OverflowError, ValueError, OSError):
@@ -111,7 +111,7 @@ def format_time(at: datetime) -> SafeText:
 
 
 def events_heading(reader: EventReader, log: EventLog, store: RunStore, key: KeyLabel, width: int) -> list[Line]:
-    """Return two lines: the query and reading state, and the message counters."""
+    """Return the two lines above the messages: query and reading state, then the message counters."""
     link, tone = LINK_STATES[store.link.status]
     above = [
         [Cell(trusted("Events"), "head")],
@@ -125,7 +125,7 @@ def events_heading(reader: EventReader, log: EventLog, store: RunStore, key: Key
 
 
 def reading_state(reader: EventReader, key: KeyLabel) -> Cell:
-    """Return whether messages are being read, and how many are waiting."""
+    """Describe whether the console reads messages (live, history, paused, full), and how many messages are waiting."""
     waiting = "" if reader.n_waiting is None else f", {format_count(reader.n_waiting)} waiting"
     if reader.paused:
         return Cell(trusted(f"‖ paused{waiting}"), "warn")
@@ -150,7 +150,7 @@ def _query_parts(query: EventQuery) -> Iterator[Line]:
 
 
 def start_text(query: EventQuery) -> SafeText:
-    """Return where a query starts."""
+    """Describe where in the stream a query starts: at a time, a sequence number, the beginning, or now."""
     match query.start:
         case datetime():
             return trusted(f"{query.start.astimezone():%Y-%m-%d %H:%M:%S}")
@@ -173,7 +173,7 @@ def _counter_parts(log: EventLog, store: RunStore) -> Iterator[Line]:
 
 
 def _clock_parts(log: EventLog) -> Iterator[Line]:
-    """Show the clock with the largest skew."""
+    """Describe the sender whose clock differs most from the console's clock, with the difference in seconds."""
     for skew in log.clock_skew.skews[:1]:
         is_off, sender = abs(skew.ahead_s) >= _SKEW_WARNING_S, sanitize_line(skew.sender or "?", 24)
         late = " or late" if skew.ahead_s <= -_SKEW_WARNING_S else ""
@@ -184,7 +184,7 @@ def _clock_parts(log: EventLog) -> Iterator[Line]:
 
 
 def entry_info(entry: LogEntry | None, view: str) -> Line:
-    """Return size and decode error of an entry, shown beside its payload."""
+    """Return payload size and decode error of a message; an empty line for a notice."""
     if not isinstance(entry, EventMessage):
         return []
     error = decode_error(entry)
@@ -195,7 +195,7 @@ def entry_info(entry: LogEntry | None, view: str) -> Line:
 
 
 def empty_events_lines(reader: EventReader, log: EventLog, store: RunStore, key: KeyLabel, width: int) -> list[Line]:
-    """Return the lines shown instead of an empty list."""
+    """Return the text shown while the list of messages has no rows."""
     if log.words:
         head = f"None of {pluralize(len(log), 'message')} contains "
         return [
@@ -221,31 +221,34 @@ def _key_line(key: str, text: str) -> Line:
 
 
 class SubjectRows:
-    """A snapshot of the subject tree as rows of ``SUBJECT_COLUMNS``; the key is the subject prefix."""
+    """A snapshot of the subject tree as rows of ``SUBJECT_COLUMNS``; the key of a row is its subject prefix.
+
+    If the tree has reached its limit, an additional last row counts the messages on all other subjects.
+    """
 
     def __init__(self, branches: Sequence[SubjectRow] = (), n_others: int = 0) -> None:
         """Create the rows.
 
         Args:
-            branches: the visible rows of the tree.
-            n_others: messages on subjects beyond the limit of the tree.
+            branches: the visible branches of the tree.
+            n_others: number of messages on subjects that exceeded the limit of the tree.
         """
         self.branches = branches
         self._n_others = n_others
 
     @classmethod
     def from_tree(cls, tree: SubjectTree, sorting: Sorting | None = None) -> SubjectRows:
-        """Create the rows of a tree, sorted by subject unless ``sorting`` names another column."""
+        """Create the rows of a tree, sorted by subject unless ``sorting`` selects another column."""
         column, descending = sorting or DEFAULT_SORTING
         order = next((each for each in _SORT_KEYS if each == column), None)
         return cls(tree.rows(order or "subject", descending=descending and order is not None), tree.n_others)
 
     def __len__(self) -> int:
-        """Return the number of rows."""
+        """Return the number of rows, including the last row for the other subjects."""
         return len(self.branches) + bool(self._n_others)
 
     def line(self, index: int, width: int) -> Line:
-        """Return word, count and rate."""
+        """Return the cells of a row: last word of the subject prefix, message count, and messages per second."""
         if index >= len(self.branches):
             others = trusted(f"beyond {MAX_SUBJECTS:,} subjects")
             return [Cell(others, "warn"), Cell(format_count(self._n_others)), Cell(trusted(""))]
@@ -259,9 +262,9 @@ class SubjectRows:
         return [Cell(name, tone), Cell(format_count(branch.n), tone), Cell(format_per_second(branch.rate), "dim")]
 
     def key(self, index: int) -> str:
-        """Return the subject prefix of a row; empty for the last row, which counts the other subjects."""
+        """Return the subject prefix of a row; "" for the last row, which counts the messages on all other subjects."""
         return self.branches[index].path if index < len(self.branches) else ""
 
     def branch(self, index: int) -> SubjectRow | None:
-        """Return the branch of a row, None for the last row."""
+        """Return the branch of the tree in a row; None for the row that counts the messages on all other subjects."""
         return self.branches[index] if index < len(self.branches) else None

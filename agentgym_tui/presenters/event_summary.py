@@ -1,4 +1,4 @@
-"""Summarize bus messages in one line each. Only messages that are displayed are decoded."""
+"""Summarize each bus message in one line. A message is decoded only when it is displayed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from runner.events.limits import check_limits
 from runner.events.subjects import DurableNames
 
 MAX_SHOWN: Final = 200
-"""Characters of a foreign payload in its row."""
+"""Maximum number of characters shown of a payload that is not an AgentGym event."""
 
 MAX_KINDS: Final = 6
 MAX_CACHED: Final = 1_000
@@ -31,13 +31,13 @@ _TYPES: Final = frozenset(EVENT_NAMES.all())
 
 
 class MessageSummary(NamedTuple):
-    """One line about a message.
+    """A one-line summary of a message.
 
     Attributes:
-        node: the sender; untrusted text.
+        node: the sender (untrusted text).
         cell: the summary.
-        episode_id: the episode the message belongs to, "" if there is none; untrusted text.
-        has_unsafe: subject, node or payload contain unsafe characters.
+        episode_id: id of the episode to which the message belongs (untrusted text); "" if there is none.
+        has_unsafe: whether the subject, the node or the start of the payload contains unsafe characters.
     """
 
     node: str
@@ -64,14 +64,14 @@ class _EpisodeReference(msgspec.Struct):
 
 
 class SummaryCache:
-    """Summaries of the most recently displayed messages."""
+    """A cache of message summaries, emptied after ``MAX_CACHED`` messages."""
 
     def __init__(self) -> None:
         """Create an empty cache."""
         self._summaries: dict[int, MessageSummary] = {}
 
     def get(self, message: EventMessage) -> MessageSummary:
-        """Return the summary of a message."""
+        """Return the summary of a message from the cache, or create it."""
         if (known := self._summaries.get(message.number)) is not None:
             return known
         if len(self._summaries) >= MAX_CACHED:
@@ -81,7 +81,7 @@ class SummaryCache:
 
 
 def summarize(message: EventMessage) -> MessageSummary:
-    """Summarize a message without its ``has_unsafe`` flag. Malformed messages never raise an error."""
+    """Summarize a message, without setting ``has_unsafe``. A malformed message raises no error; it is described."""
     node = next((value for key, value in message.headers.items() if key.lower() == "ce-source"), "")
     if (live := _LIVE.fullmatch(message.subject)) is not None:
         return _summarize_live(message, node or live[1])
@@ -91,16 +91,19 @@ def summarize(message: EventMessage) -> MessageSummary:
 
 
 def is_agentgym_message(message: EventMessage) -> bool:
-    """Return whether subject or CloudEvents type mark a message as an AgentGym event, which must decode."""
+    """Return whether a message is an AgentGym event according to its subject or CloudEvents type.
+
+    An AgentGym event that does not decode is malformed; any other message may have any payload.
+    """
     if message.subject in _TYPES or _LIVE.fullmatch(message.subject):
         return True
     return any(key.lower() == "ce-type" and value.strip() in _TYPES for key, value in message.headers.items())
 
 
 def decode_error(message: EventMessage) -> str:
-    """Return why an AgentGym event, or one of its items, does not decode.
+    """Return why an AgentGym event, or an item of a live batch, cannot be decoded (untrusted text).
 
-    The reason is untrusted text. It is empty if the message decodes or is not an AgentGym event.
+    The reason is empty if the message can be decoded, or if it is not an AgentGym event.
     """
     if not is_agentgym_message(message):
         return ""
@@ -129,7 +132,7 @@ def _summarize_live(message: EventMessage, node: str) -> MessageSummary:
 
 
 def _items_text(batch: _Batch) -> SafeText:
-    """Summarize a live batch, such as ``3 timestep, 120 token · Wordle``."""
+    """Summarize the items of a live batch by kind, such as ``3 timestep, 120 token · Wordle``."""
     kinds = Counter(item.kind for item in batch.items)
     shown = [
         sanitize_line(kind, 40) if n == 1 else join([trusted(f"{n:,} "), sanitize_line(kind, 40)])
@@ -185,7 +188,7 @@ def _malformed_cell(message: EventMessage) -> Cell:
 
 
 def _payload_preview(message: EventMessage) -> SafeText:
-    """Return the start of a foreign payload."""
+    """Return the start of the payload of a message that is not an AgentGym event."""
     head = message.payload[: 4 * MAX_SHOWN]
     try:
         text = head.decode()

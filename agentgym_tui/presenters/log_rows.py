@@ -1,4 +1,4 @@
-"""Rows of the log screen: lines of a file, the heading above them, and the state of reading and search."""
+"""Rows of the log screen (lines of a file), and its heading with the progress of reading and search."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LOG_COLUMNS: Final = (
     Column("message", None, min_width=34),
 )
 MAX_SHOWN: Final = 400
-"""Characters of a line in its row."""
+"""Maximum number of characters of a line shown in the table."""
 
 MAX_CACHED: Final = 1_000
 _MAX_NAME: Final = 60
@@ -41,11 +41,13 @@ _RELOAD_TEXTS: Final[dict[ReloadReason, str]] = {
 
 
 class LogRows:
-    """Lines of a log, or the matches of a search, as rows of ``LOG_COLUMNS``; the key is the line number.
+    """Rows of ``LOG_COLUMNS``: the lines of a log, or only the lines that match a search.
+
+    The key of a row is its line number, counted from 0.
 
     Args:
         log: the file.
-        search: selects the lines; None for all lines.
+        search: the search whose matches are shown; None to show all lines.
     """
 
     def __init__(self, log: LogFile, search: LogSearch | None = None) -> None:
@@ -56,11 +58,11 @@ class LogRows:
         self._cells: dict[int, Line] = {}
 
     def __len__(self) -> int:
-        """Return the number of rows at the last ``refresh``."""
+        """Return the number of rows at the last call of ``refresh``."""
         return self._n_rows
 
     def refresh(self) -> None:
-        """Adopt the current progress of reading and search."""
+        """Update the number of rows to the lines read and the matches found by now."""
         if self._index is not self.log.index:
             self._index = self.log.index
             self._cells.clear()
@@ -71,7 +73,7 @@ class LogRows:
             self._n_rows = len(self.search.matches) + (self._partial_match is not None)
 
     def number(self, row: int) -> int:
-        """Return the line number of a row, counted from 0."""
+        """Return the line number of a row. Lines are counted from 0."""
         if self.search is None:
             return row
         if row < len(self.search.matches):
@@ -79,22 +81,22 @@ class LogRows:
         return self._partial_match or 0
 
     def row(self, number: int) -> int:
-        """Return the row of a line; if it is not shown, the next row, or else the last one."""
+        """Return the row of a line. If the line is not shown, return the row after it, or else the last row."""
         if self.search is None:
             return min(number, max(self._n_rows - 1, 0))
         return min(bisect_left(self.search.matches, number), max(self._n_rows - 1, 0))
 
     def key(self, index: int) -> str:
-        """Return the line number."""
+        """Return the line number of a row as text."""
         return str(self.number(index))
 
     def row_of(self, key: str) -> int | None:
-        """Return the row of a key, None if it is not shown."""
+        """Return the row of the line with this key; None if the line is not shown."""
         row = self.row(int(key))
         return row if row < self._n_rows and self.number(row) == int(key) else None
 
     def line(self, index: int, width: int) -> Line:
-        """Return one cell per column."""
+        """Return the cells of a row, one per table column."""
         number = self.number(index)
         if (cached := self._cells.get(number)) is not None:
             return cached
@@ -107,15 +109,15 @@ class LogRows:
 
 
 class LogViewState(NamedTuple):
-    """State shown above a log.
+    """The state that the heading of a log describes.
 
     Attributes:
         rows: the rows of the log.
         key: returns the key label of a command id.
-        position: index of this log among the opened logs, and their number.
-        following: the view stays at the end of the file.
+        position: index of this log among the opened logs, and the number of opened logs.
+        following: whether the view stays at the end of the file.
         per_second: bytes read per second while the file is being indexed, else 0.
-        has_unsafe: the selected line contains unsafe characters.
+        has_unsafe: whether the selected line contains unsafe characters.
     """
 
     rows: LogRows
@@ -127,19 +129,19 @@ class LogViewState(NamedTuple):
 
 
 def line_message(log: LogFile, number: int) -> EventMessage:
-    """Return a whole line as the payload of a message, for the payload view."""
+    """Return a line of a log as a message whose payload is that line, for the payload view."""
     raw_line = log.line(number)
     at = parse_record(raw_line.head).at or _NO_TIME
     return EventMessage(number, at, "", {}, raw_line.head, raw_line.n_bytes)
 
 
 def line_info(entry: LogEntry | None, view: str) -> Line:
-    """Return the size of the selected line, shown beside the names of the views."""
+    """Return the size of the selected line; an empty line if no line is selected."""
     return [payload_size(entry, view)] if isinstance(entry, EventMessage) else []
 
 
 def log_heading(state: LogViewState, width: int) -> list[Line]:
-    """Return two lines: the file and its reading state, and its counters."""
+    """Return the two lines above a log: its path, reading state and search words, then its counters and warnings."""
     log, search = state.rows.log, state.rows.search
     index, n_logs = state.position
     above: list[Line] = [
@@ -152,13 +154,13 @@ def log_heading(state: LogViewState, width: int) -> list[Line]:
 
 
 def log_name_parts(log: LogFile, width: int) -> list[Line]:
-    """Return the parts that name the file."""
+    """Return the heading ``Log``, and the path of the file, cut at its start if it is long."""
     name = cut_start(masked_line(log.path, 300), min(max(width // 2, 20), 2 * _MAX_NAME))
     return [[Cell(trusted("Log"), "head")], [Cell(name, "accent")]]
 
 
 def empty_log_lines(state: LogViewState, width: int) -> list[Line]:
-    """Return the lines shown instead of an empty list."""
+    """Return the text shown while a log has no rows: why it cannot be read, or that no line exists or matches."""
     log, search = state.rows.log, state.rows.search
     if log.failure:
         cause = wrap_text(masked_line(f"{log.path}: {log.failure}", 600), max(width - 2, 20), 4)
@@ -188,7 +190,7 @@ def _row(log: LogFile, number: int) -> Line:
 
 
 def format_date_time(at: datetime | None) -> SafeText:
-    """Format local day and time in milliseconds."""
+    """Format a time as local day and time of day with milliseconds; an en dash if it is unknown."""
     try:
         local = at.astimezone() if at is not None else None
     except (OverflowError, ValueError, OSError):

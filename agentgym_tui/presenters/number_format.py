@@ -1,4 +1,4 @@
-"""Format numbers of any size for people; an en dash stands for an unknown value."""
+"""Format numbers of any size for people. An en dash stands for an unknown number."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from agentgym_tui.safe_text import SafeText, trusted
 
 UNKNOWN: Final = trusted("\N{EN DASH}")
 _MAX_SHOWN_S: Final = 360_000
-"""Longer durations are shown as ``> 99 h``."""
+"""Duration in seconds from which on ``> 99 h`` is shown."""
 
 
 def format_duration(seconds: float | None) -> SafeText:
-    """Format seconds, such as ``4 ms``, ``1.2 s``, ``3:21`` and ``2:03:21``."""
+    """Format a duration in seconds, such as ``4 ms``, ``1.2 s``, ``3:21`` and ``2:03:21``."""
     if seconds is None or not math.isfinite(seconds):
         return UNKNOWN
     seconds = max(seconds, 0.0)
@@ -38,7 +38,7 @@ def format_reward(value: float | None) -> SafeText:
 
 
 def format_rate(value: float | None) -> SafeText:
-    """Format a rate per second without its unit, such as ``0.4``, ``42`` and ``1.2k``."""
+    """Format a rate per second without the unit, such as ``0.4``, ``42`` and ``1.2k``."""
     if value is None or not math.isfinite(value) or value < 0:
         return UNKNOWN
     return trusted(f"{value:.1f}") if value < 9.95 else format_count(round(value))
@@ -75,25 +75,25 @@ def format_size(number: int) -> SafeText:
 
 
 def format_percent(value: float | None) -> SafeText:
-    """Format a percentage; values outside 0 to 100 are clamped."""
+    """Format a percentage between 0 and 100; a value outside this range is replaced by the nearer limit."""
     if value is None or not math.isfinite(value):
         return UNKNOWN
     return trusted(f"{max(0.0, min(value, 100.0)):.0f}%")
 
 
 def format_share(part: int, whole: int) -> SafeText:
-    """Format ``part`` of ``whole`` as a percentage."""
+    """Format the quotient of ``part`` and ``whole`` as a percentage; an en dash if ``whole`` is not positive."""
     return format_percent(100 * part / whole) if whole > 0 else UNKNOWN
 
 
 def progress_bar(share: float, width: int) -> str:
-    """Return a horizontal bar of ``width`` characters, filled to ``share`` (0 to 1)."""
+    """Return a horizontal bar of ``width`` characters whose filled part is ``share`` (0 to 1)."""
     full = round(max(0.0, min(share, 1.0)) * width)
     return "█" * full + "░" * (width - full)
 
 
 def format_per_second(rate: float) -> SafeText:
-    """Format a rate with its unit, such as ``0.5/s`` and ``1.2k/s``; empty for zero."""
+    """Format a rate per second with the unit, such as ``0.5/s`` and ``1.2k/s``; an empty text for zero."""
     if rate <= 0:
         return trusted("")
     return trusted(f"{rate:.1f}/s" if rate < 9.95 else f"{format_count(round(rate))}/s")

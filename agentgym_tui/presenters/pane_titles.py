@@ -1,4 +1,4 @@
-"""Titles of the panes of the live screen, and its notice line."""
+"""Titles of the panes of the live screen, and the screen's notice line."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ _FOLLOWING: Final = Cell(trusted("following"), "dim")
 
 
 def environments_title(store: RunStore, selected: str, width: int) -> list[Line]:
-    """Return the number of environments, and the problem of the selected one or else the profile."""
+    """Return the title of the environments pane: the number of environments, and a note on the right.
+
+    The note is the problem of the selected environment, or the profile if it has none.
+    """
     env = store.envs.get(selected)
     number = format_count(len(store.envs)) if store.envs else trusted("")
     badge = [SEPARATOR, UNSAFE_BADGE] if any(map(unsafe_environment_text, store.envs.values())) else []
@@ -34,12 +37,12 @@ def environments_title(store: RunStore, selected: str, width: int) -> list[Line]
 
 
 def steps_title(store: RunStore, episode: Episode | None, key: str, width: int) -> list[Line]:
-    """Return the title of the steps pane.
+    """Return the title of the steps pane: a description of the watched episode.
 
     Args:
         store: the run state.
-        episode: the watched episode.
-        key: label of the key that goes to the newest step; "" while the pane follows it.
+        episode: the watched episode; None if no episode is running.
+        key: label of the key that goes to the newest step; "" while the pane follows the newest step.
         width: columns of the pane.
     """
     if episode is None:
@@ -50,7 +53,14 @@ def steps_title(store: RunStore, episode: Episode | None, key: str, width: int) 
 
 
 def transcript_title(episode: Episode, index: int, key: str, width: int) -> list[Line]:
-    """Return the shown step and its answer; ``key`` as in ``steps_title``."""
+    """Return the title of the transcript pane: the shown step and a description of its answer.
+
+    Args:
+        episode: the watched episode.
+        index: index of the shown step.
+        key: label of the key that goes to the end of the transcript; "" while the pane follows the end.
+        width: columns of the pane.
+    """
     parts = answer_parts(episode, index)
     note = _not_following(key)
     room = max(width - line_width(note) - (2 if note else 0), 0)
@@ -58,18 +68,24 @@ def transcript_title(episode: Episode, index: int, key: str, width: int) -> list
 
 
 def trace_title(n_spans: int, key: str, width: int) -> list[Line]:
-    """Return the number of spans; ``key`` as in ``steps_title``."""
+    """Return the title of the trace pane: the number of spans.
+
+    Args:
+        n_spans: the number of finished spans.
+        key: label of the key that goes to the last span; "" while the pane follows the last span.
+        width: columns of the pane.
+    """
     text = trusted(f"{format_count(n_spans)} spans" if n_spans else "no finished spans yet")
     return [justify(_title("Trace", text), _not_following(key), width)]
 
 
 def rewards_title(env: str, width: int) -> list[Line]:
-    """Return the environment whose rewards are shown."""
+    """Return the title of the rewards pane: the environment whose rewards are shown."""
     return [justify(_title("Rewards", sanitize_line(env, 60)), [], width)]
 
 
 def notice_line(notice: FeedNotice | None, width: int) -> Line:
-    """Return the latest notice about the bus subscription."""
+    """Return the latest notice about the bus subscription; an empty line if there is none."""
     if notice is None:
         return []
     times = [Cell(trusted(f" ({format_count(notice.n)})"), "dim")] if notice.n > 1 else []
@@ -77,7 +93,10 @@ def notice_line(notice: FeedNotice | None, width: int) -> Line:
 
 
 def justify(left: Line, right: Line, width: int) -> Line:
-    """Return a line with ``left`` at its start and ``right`` at its end; ``left`` is cut if needed."""
+    """Return a line of ``width`` columns with ``left`` at the start and ``right`` at the end.
+
+    ``left`` is cut if there is not enough space.
+    """
     room = width - line_width(right)
     shown = join_parts([left], room)
     return [*shown, Cell(trusted(" " * max(room - line_width(shown), 0))), *right]

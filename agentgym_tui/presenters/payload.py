@@ -1,4 +1,4 @@
-"""Views of one message or text: formatted JSON, raw text, a hex dump, and headers."""
+"""Views of one message: formatted JSON, raw text, a hex dump, and headers. Also numbered lines of any text."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from runner.events.limits import check_limits
 
 VIEWS: Final = ("formatted", "raw", "hex", "headers")
 MAX_FORMATTED: Final = 20_000
-"""JSON values up to which a payload is formatted, one per line."""
+"""Maximum number of JSON values in a payload that is formatted; each value takes one line."""
 
 FOLD_WIDTH: Final = 1_000
-"""Characters after which a long line is continued on the next one."""
+"""Maximum number of characters per line; a longer line is broken."""
 
 
 class HexRows:
-    """A hex dump of bytes, 16 per row; the key is the row number."""
+    """Rows of a hex dump, with 16 bytes per row; the key of a row is its index."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -31,23 +31,26 @@ class HexRows:
         return n_hex_lines(self._data)
 
     def line(self, index: int, width: int) -> Line:
-        """Return offset, hexadecimal bytes and ASCII."""
+        """Return the offset, the hexadecimal bytes and the ASCII characters of a row."""
         return [Cell(hex_line(self._data, index))]
 
     def key(self, index: int) -> str:
-        """Return the row number."""
+        """Return the index of the row as text."""
         return str(index)
 
 
 def payload_rows(entry: LogEntry | None, view: str) -> TextSource:
-    """Return an entry as rows in one of ``VIEWS``."""
+    """Return the rows that show a log entry in a view, which is one of ``VIEWS``."""
     if isinstance(entry, EventMessage) and view == "hex":
         return HexRows(entry.payload)
     return TextRows(fold_lines(payload_text(entry, view)))
 
 
 def payload_text(entry: LogEntry | None, view: str) -> str:
-    """Return an entry as one text in one of ``VIEWS``; the text is untrusted. A notice has only its own text."""
+    """Return the text that shows a log entry in a view, which is one of ``VIEWS``. The text is untrusted.
+
+    For a notice, every view shows the text of the notice.
+    """
     match entry:
         case None:
             return ""
@@ -62,7 +65,7 @@ def payload_text(entry: LogEntry | None, view: str) -> str:
 
 
 def fold_lines(text: str) -> str:
-    """Split lines longer than ``FOLD_WIDTH``."""
+    """Break each line longer than ``FOLD_WIDTH`` characters into several lines."""
     if len(text) <= FOLD_WIDTH:
         return text
     lines = (line[at : at + FOLD_WIDTH] for line in text.split("\n") for at in range(0, max(len(line), 1), FOLD_WIDTH))
@@ -70,7 +73,7 @@ def fold_lines(text: str) -> str:
 
 
 def format_json(payload: bytes) -> str | None:
-    """Return indented JSON; None if the payload is not JSON or exceeds a limit."""
+    """Return the payload as indented JSON; None if it is not JSON, or too large or too deeply nested to format."""
     if _is_large(payload):
         return None
     try:
@@ -81,7 +84,7 @@ def format_json(payload: bytes) -> str | None:
 
 
 def unsafe_text(entry: LogEntry | None) -> str | None:
-    """Return the texts of an entry that contain unsafe characters, None if there are none."""
+    """Return the texts of a log entry that contain unsafe characters; None if no text contains any."""
     match entry:
         case None:
             return None
@@ -94,7 +97,7 @@ def unsafe_text(entry: LogEntry | None) -> str | None:
 
 
 def payload_size(message: EventMessage, view: str) -> Cell:
-    """Return the payload size, how much of it is stored, and whether it is too large to format."""
+    """Return the size of a payload, how many bytes of it are stored, and whether it is too large to format."""
     stored = f", first {len(message.payload):,} shown" if message.n_bytes > len(message.payload) else ""
     large = " · too large to format" if view == "formatted" and _is_large(message.payload) else ""
     return Cell(trusted(f"{message.n_bytes:,} B{stored}{large}"), "dim")
@@ -117,6 +120,8 @@ def _headers(message: EventMessage) -> str:
 class TextRows:
     """Numbered lines of untrusted text; a line with unsafe characters has a warning sign instead of its number.
 
+    The key of a row is its index.
+
     Args:
         text: the text.
     """
@@ -130,7 +135,7 @@ class TextRows:
         return len(self._lines)
 
     def line(self, index: int, width: int) -> Line:
-        """Return line number and text, cut to ``MAX_LINE_CHARS``."""
+        """Return the number and the text of a line. The text is cut to ``MAX_LINE_CHARS`` characters."""
         raw = self._lines[index]
         (text,), has_unsafe = sanitize_lines(raw[:MAX_LINE_CHARS])
         sign = "⚠" if has_unsafe else index + 1
@@ -140,20 +145,20 @@ class TextRows:
         return number, Cell(text), Cell(trusted(f"… (+{len(raw) - MAX_LINE_CHARS})"), "dim")
 
     def key(self, index: int) -> str:
-        """Return the line number."""
+        """Return the index of the line as text."""
         return str(index)
 
     def raw(self, index: int) -> str:
-        """Return the original line."""
+        """Return the original line (untrusted text)."""
         return self._lines[index]
 
     def is_unsafe(self, index: int) -> bool:
-        """Return whether the shown part of a line contains unsafe characters."""
+        """Return whether the first ``MAX_LINE_CHARS`` characters of a line contain unsafe characters."""
         return has_unsafe_chars(self._lines[index][:MAX_LINE_CHARS])
 
 
 def pretty_json(data: bytes) -> str:
-    """Return indented JSON; text that is not JSON is returned unchanged."""
+    """Return data as indented JSON; if the data is not JSON, return it as unchanged text."""
     with contextlib.suppress(msgspec.DecodeError, RecursionError):
         data = msgspec.json.format(data, indent=2)
     return data.decode("utf-8", "replace")

@@ -1,4 +1,4 @@
-"""Plot the rewards and the moving success rate of an environment's newest episodes with block characters."""
+"""Plot rewards and moving success rate of an environment's newest episodes with block characters."""
 
 from __future__ import annotations
 
@@ -11,17 +11,26 @@ from agentgym_tui.safe_text import SafeText, trusted
 from agentgym_tui.state.environment_rewards import RewardPoint, rated_points
 
 SUCCESS_RATE_WINDOW: Final = 20
-"""Episodes in the moving success rate."""
+"""Number of episodes that the moving success rate covers."""
 
 _LABEL_WIDTH: Final = 8
 _EIGHTHS: Final = " ▁▂▃▄▅▆▇█"
 
 
 def column_chart(values: Sequence[float], width: int, height: int, low: float, high: float) -> list[str]:
-    """Draw the newest ``width`` values as columns, the newest on the right.
+    """Draw the newest ``width`` values as columns, with the newest value on the right.
 
-    Returns ``height`` lines, top line first; no lines if there is no room. Every column is at least an eighth of a line
-    high, so that each episode is visible.
+    Every column is at least an eighth of a line high, so that each episode is visible.
+
+    Args:
+        values: the values, from the oldest to the newest.
+        width: the number of columns.
+        height: the number of lines.
+        low: the value of the shortest column.
+        high: the value of a column of full height.
+
+    Returns:
+        ``height`` lines from top to bottom; no lines if ``width`` or ``height`` is less than 1.
     """
     if width < 1 or height < 1:
         return []
@@ -32,12 +41,12 @@ def column_chart(values: Sequence[float], width: int, height: int, low: float, h
 
 
 def value_range(values: Sequence[float]) -> tuple[float, float]:
-    """Return the range to plot, which includes 0 and 1."""
+    """Return the lowest and the highest value to plot. The range includes all values, 0 and 1."""
     return min(0.0, *values, 0.0), max(1.0, *values, 1.0)
 
 
 def moving_success_rate(successes: Sequence[bool], window: int) -> list[float]:
-    """Return, for each position, the success rate of the last ``window`` episodes up to it."""
+    """Return one success rate per episode: the rate of the ``window`` episodes that end with this episode."""
     rates: list[float] = []
     n_recent = 0
     for index, success in enumerate(successes):
@@ -53,7 +62,7 @@ def _level(value: float, low: float, high: float, height: int) -> int:
 
 
 def reward_lines(points: Sequence[RewardPoint], width: int, height: int) -> list[Line]:
-    """Plot the rewards of the newest scored episodes, their moving success rate, and a legend."""
+    """Plot the rewards and the moving success rate of the newest scored episodes, with a legend below the plot."""
     scored = rated_points(points)
     shown = scored[-max(width - _LABEL_WIDTH, 1) :]
     if not shown or height < 1 or width <= _LABEL_WIDTH:

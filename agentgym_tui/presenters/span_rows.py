@@ -1,4 +1,4 @@
-"""Spans of an episode as rows of a waterfall: a tree, derived from the flat list, on one time axis."""
+"""Rows of a waterfall of an episode's spans: an indented tree of names, beside bars on one time axis."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from agentgym_tui.safe_text import SafeText, join, sanitize_line, trusted
 from runner.types import Span
 
 MAX_INDENT: Final = 12
-"""Depth beyond which rows are not indented further."""
+"""Tree depth from which on rows are not indented further."""
 
 MIN_LABELS: Final = 30
-"""Axis width, in columns, from which on a label is shown in the middle."""
+"""Minimum width of a time axis, in columns, that has a label in the middle."""
 
 _TONES: Final[dict[str, Tone]] = {"environment": "accent", "agent": "good", "model": "good"}
 _EIGHTHS: Final = ("", *"▏▎▍▌▋▊▉")
 _MAX_NS: Final = 2**63
-"""Timestamps beyond this limit, in nanoseconds, are clamped."""
+"""Largest absolute value of a timestamp, in nanoseconds; a larger one is clamped."""
 
 
 class SpanRows:
-    """Spans as rows. A span without a known parent, or in a cycle, becomes a root.
+    """Spans as rows of a tree. A span becomes a root if its parent is unknown or if it is part of a cycle.
 
     Args:
         spans: the spans, in any order.
@@ -41,16 +41,16 @@ class SpanRows:
         return len(self._order)
 
     def line(self, index: int, width: int) -> Line:
-        """Return name and duration."""
+        """Return two cells: the indented name and the duration of a span."""
         return self.name(index), self.duration(index)
 
     def key(self, index: int) -> str:
-        """Return the span id and its list position, because untrusted ids may be duplicates."""
+        """Return the id of a span and its position in the list; the untrusted id alone may not be unique."""
         position = self._order[index][0]
         return f"{self._spans[position].id}.{position}"
 
     def name(self, index: int) -> Cell:
-        """Return the indented name, with the error type if the span failed."""
+        """Return the indented name of a span, with the error type if the span failed."""
         position, depth = self._order[index]
         span = self._spans[position]
         indent = trusted("  " * min(depth, MAX_INDENT))
@@ -62,7 +62,7 @@ class SpanRows:
         return Cell(join([indent, name]))
 
     def bar(self, index: int, width: int) -> Cell:
-        """Return the bar of a span on an axis of ``width`` columns; at least one column is marked."""
+        """Return the bar of a span on a time axis of ``width`` columns. The bar is at least one column wide."""
         span = self._spans[self._order[index][0]]
         start, end = _clamp(span.start_ns) - self._start, _clamp(span.end_ns) - self._start
         left = min(start * width // self._total, width - 1)
@@ -77,7 +77,7 @@ class SpanRows:
         return Cell(format_elapsed(_clamp(span.end_ns) - _clamp(span.start_ns)))
 
     def axis(self, width: int) -> SafeText:
-        """Return the labels of a time axis of ``width`` columns."""
+        """Return the labels of a time axis of ``width`` columns: start, middle and end."""
         middle, end = format_elapsed(self._total // 2), format_elapsed(self._total)
         if not self._spans or width <= len(end):
             return trusted("")
@@ -85,7 +85,7 @@ class SpanRows:
         return trusted(f"{left}{end:>{width - len(left)}}")
 
     def unsafe_text(self, index: int) -> str | None:
-        """Return name and attributes of a span that contain unsafe characters, None if there are none."""
+        """Return the name and attributes of a span that contain unsafe characters; None if no text contains any."""
         if index >= len(self):
             return None
         span = self._spans[self._order[index][0]]
@@ -93,7 +93,7 @@ class SpanRows:
 
 
 def format_elapsed(ns: int) -> SafeText:
-    """Format a duration given in nanoseconds."""
+    """Format a duration given in nanoseconds, such as ``12 µs``, ``3.4 ms`` and ``1.2 s``."""
     if ns < 1_000_000:
         return trusted(f"{max(ns, 0) / 1e3:.0f} µs")
     return trusted(f"{ns / 1e6:.1f} ms") if ns < 10_000_000 else format_duration(ns / 1e9)
@@ -104,7 +104,10 @@ def _clamp(ns: int) -> int:
 
 
 def _walk_tree(spans: Sequence[Span]) -> Iterator[tuple[int, int]]:
-    """Yield position and depth of each span, parents before their children, siblings ordered by start time."""
+    """Yield the list position and the tree depth of each span.
+
+    A parent comes before its children; siblings are in the order of their start times.
+    """
     by_start = sorted(range(len(spans)), key=lambda position: spans[position].start_ns)
     ids = {span.id for span in spans}
     children: defaultdict[int | None, list[int]] = defaultdict(list)
@@ -123,7 +126,7 @@ def _walk_tree(spans: Sequence[Span]) -> Iterator[tuple[int, int]]:
 
 
 def spans_text(spans: Sequence[Span], *, raw: bool) -> str:
-    """Return spans as an indented tree with durations, or, if ``raw``, as complete JSON."""
+    """Return spans as an indented tree with durations; if ``raw``, return all fields of the spans as JSON."""
     if raw:
         from runner.store.safe_json import encode
 

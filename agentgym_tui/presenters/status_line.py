@@ -1,4 +1,4 @@
-"""Status of the bus link, nodes and models above the live screen, its episode line, and batch progress."""
+"""Status of bus link, nodes and models; description of the watched episode; progress of a batch."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ OUTCOMES: Final[dict[str, tuple[SafeText, Tone]]] = {
 """Label and tone of each episode outcome."""
 
 ONE_LINE_WIDTH: Final = 143
-"""Terminal width from which on the status fits on one line."""
+"""Minimum terminal width, in columns, for a status of one line."""
 
 NODE_LOST: Final = Cell(trusted("✗ node lost"), "bad")
 
@@ -55,19 +55,22 @@ LINK_STATES: Final[dict[BusLinkStatus, tuple[SafeText, Tone]]] = {
 _NO_STATUS: Final = Cell(trusted("no model or host status yet"), "dim")
 _MIN_TITLE: Final = 20
 _MAX_ENDPOINTS: Final = 3
-"""Endpoints that the status names."""
+"""Maximum number of endpoints named in the status."""
 _MIN_HOST_WIDTH: Final = 60
-"""Columns reserved for models and host when the status has one line."""
+"""Columns reserved for models and host computer if the status has one line."""
 
 
 def status_lines(store: RunStore, title: str, width: int, *, max_cause_lines: int = 0) -> list[Line]:
-    """Return bus link, node, state directory, models and host; two lines unless the terminal is wide.
+    """Describe the bus link, nodes, state directory, models and host computer.
+
+    The result has one line on a terminal of at least ``ONE_LINE_WIDTH`` columns, else two, plus the lines of the cause.
 
     Args:
         store: the run state.
         title: location of the session, used when no node reports its state directory.
         width: columns of the terminal.
-        max_cause_lines: extra lines that the cause of a failure may take if it does not fit beside the rest.
+        max_cause_lines: maximum number of additional lines for the cause of a failed link. These lines are used only
+            if the cause does not fit into the first line.
     """
     cause, room = _cause_text(store), width - line_width(_connection_cells(store)) - len(SEPARATOR.text)
     cause_lines = (
@@ -87,12 +90,12 @@ def status_lines(store: RunStore, title: str, width: int, *, max_cause_lines: in
 
 
 def status_line(store: RunStore, title: str, width: int) -> Line:
-    """Return the status on one line; parts that do not fit are skipped."""
+    """Describe the same status as ``status_lines`` on one line; skip each part that does not fit."""
     return join_parts([*_location_parts(store, title, width, _cause_text(store)), *_host_parts(store)], width)
 
 
 def episode_line(store: RunStore, episode: Episode | None, width: int) -> Line:
-    """Return the watched episode: environment, task, outcome, progress and agent."""
+    """Describe the watched episode: environment, task, outcome, progress and agent."""
     if episode is None:
         return join_parts([[Cell(trusted("no episode running"), "dim")]], width)
     room, outcome = max(width // 3, 8), outcome_cell(episode)
@@ -121,13 +124,13 @@ def episode_line(store: RunStore, episode: Episode | None, width: int) -> Line:
 def progress_line(
     batch: BatchRun | None, width: int, *, lost: bool = False, spent: tuple[Tokens, float | None] | None = None
 ) -> Line:
-    """Return the progress of a batch; an empty line if there is none.
+    """Describe the progress of a batch; return an empty line if there is no batch.
 
     Args:
-        batch: the batch.
+        batch: the batch; None if there is none.
         width: columns available.
-        lost: its node is lost.
-        spent: tokens and cost so far, including running episodes.
+        lost: whether the batch's node is lost.
+        spent: tokens and cost of all episodes of the batch, including running episodes; the cost is None if unknown.
     """
     if batch is None:
         return []
@@ -161,7 +164,7 @@ def _connection_cells(store: RunStore, *, address: bool = False) -> Line:
 
 
 def _location_parts(store: RunStore, title: str, width: int, cause: SafeText) -> list[Line]:
-    """Return the link, its problem, and the state directory. The address is dropped if space is short."""
+    """Describe the bus link, its problem and the state directory; drop the bus address if space is short."""
     node = _only_node(store)
     title = (node.data_dir if node else "") or title
     link = _connection_cells(store, address=True)
@@ -252,7 +255,7 @@ def _loss_part(store: RunStore) -> Line:
 
 
 def outcome_cell(episode: Episode | EpisodeRow) -> Cell:
-    """Return how an episode ended, with its error type, or that it is running, paused or lost."""
+    """Return the outcome of an episode with its error type; for an unfinished episode: running, paused or node lost."""
     if episode.outcome is not None:
         text, tone = OUTCOMES.get(episode.outcome, (sanitize_line(episode.outcome, 20), "plain"))
         return Cell(

@@ -24,13 +24,13 @@ STEP_COLUMNS: Final = (
 )
 
 _NUMBER_WIDTH: Final = 8
-"""Columns of the step number, the gap before its action, and the warning sign for unsafe characters."""
+"""Total width of the step number, the space before the action, and the warning sign for unsafe characters."""
 
 
 class StepRows:
-    """Steps of an episode as rows of ``STEP_COLUMNS``, with a row for each gap in the received steps.
+    """Steps of an episode as rows of ``STEP_COLUMNS``; consecutive steps that were not received form one row, a gap.
 
-    While an episode runs, its last row is the step in progress, once the model has started to answer.
+    While the model answers in a running episode, the last row shows the streaming answer of the step in progress.
     """
 
     def __init__(self, episode: Episode) -> None:
@@ -48,21 +48,24 @@ class StepRows:
         self._next_index = next_index
 
     def __len__(self) -> int:
-        """Return the number of steps and gaps, plus one for a step in progress."""
+        """Return the number of rows: steps, gaps, and the step in progress if there is one."""
         return len(self._rows) + (self._streaming is not None)
 
     def key(self, index: int) -> str:
-        """Return the step index, or ``gap`` and the first missing index."""
+        """Return the step index as text; for a gap, ``gap`` followed by the index of the first missing step."""
         row = self._rows[index] if index < len(self._rows) else None
         return str(self._next_index if row is None else row.index) if not isinstance(row, tuple) else f"gap{row[0]}"
 
     def step(self, index: int) -> StepState | None:
-        """Return the step of a row; None for a gap and for the step in progress."""
+        """Return the step in a row; None for a gap or the step in progress."""
         row = self._rows[index] if 0 <= index < len(self._rows) else None
         return row if isinstance(row, StepState) else None
 
     def line(self, index: int, width: int) -> Line:
-        """Return one cell per column; the text of a gap or of a streaming answer spans the rest of the line."""
+        """Return the cells of a row, one per table column.
+
+        The text of a gap or of a streaming answer spans the remaining columns.
+        """
         row = self._rows[index] if index < len(self._rows) else None
         match row:
             case StepState():
@@ -80,19 +83,22 @@ class StepRows:
 
 
 def action_text(action: Action) -> str:
-    """Return an action in short: its text, or else its tool calls; untrusted text."""
+    """Return the text of an action; without text, return its tool calls. The result is untrusted text."""
     if action.text and action.text.strip():
         return action.text.strip()
     return ", ".join(f"{call.name} {call.arguments[:200]}" for call in action.tool_calls[:5])
 
 
 def unsafe_step_text(step: StepState) -> str | None:
-    """Return the action of a step if it contains unsafe characters, else None."""
+    """Return the action of a step if it contains unsafe characters; None otherwise."""
     return unsafe_texts([action_text(step.action)])
 
 
 def unsafe_episode_text(episode: Episode) -> str | None:
-    """Return the header fields of an episode that contain unsafe characters, None if there are none."""
+    """Return the environment, agent and other descriptive texts of an episode that contain unsafe characters.
+
+    The result is None if no text contains any.
+    """
     return unsafe_texts([episode.env, episode.agent, episode.model or "", episode.data_label, episode.error_type or ""])
 
 
@@ -117,7 +123,7 @@ def _step_row(step: StepState, unsafe: str | None) -> Sequence[Cell]:
 
 
 def _streaming_text(answer: StreamingAnswer, width: int) -> SafeText:
-    """Return the end of a streaming answer; before its first token, the endpoint that is being waited for."""
+    """Return the end of a streaming answer; before the first token, name the endpoint that has not answered yet."""
     call = answer.calls[-1] if answer.calls else None
     tail = answer.text or answer.reasoning if call is None else f"{call.tool} {call.arguments}"
     tail = tail[-2 * width :].strip().replace("\n", " ")

@@ -1,4 +1,4 @@
-"""Measure, pad, cut and wrap text in terminal columns, where a character is zero, one or two columns wide."""
+"""Measure, pad, cut and wrap text in terminal columns. A character is zero, one or two columns wide."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from rich.cells import cell_len, set_cell_size, split_graphemes
 from agentgym_tui.safe_text import SafeText
 
 LIST_MARGIN: Final = 2
-"""Columns beside a list's text: the cursor mark on the left and a blank before the scroll bar on the right."""
+"""Columns beside the text of a list: the cursor mark on the left, and a blank before the scroll bar on the right."""
 
 _CUT = "…"
 _MAX_CACHED_CHARS: Final = 512
-"""Longest text whose cut is cached: the same lines are drawn repeatedly."""
+"""Length in characters below which a cut text is cached, because the same lines are drawn repeatedly."""
 
 _cached_head = lru_cache(1_024)(set_cell_size)
 
@@ -26,7 +26,10 @@ def display_width(text: str) -> int:
 
 
 def fit(text: str, width: int, *, right: bool = False) -> str:
-    """Return ``text`` in exactly ``width`` columns: padded with blanks, or cut at its end with an ellipsis."""
+    """Return ``text`` in exactly ``width`` columns: padded with blanks, or cut at the end with an ellipsis.
+
+    Padding is added after the text; if ``right`` is true, before the text.
+    """
     if len(text) > width > 0 and text[: width + 1].isascii():
         return text[: width - 1] + _CUT
     room = width - display_width(text)
@@ -38,22 +41,25 @@ def fit(text: str, width: int, *, right: bool = False) -> str:
 
 
 def cut(text: SafeText, width: int) -> SafeText:
-    """Cut ``text`` at its end to at most ``width`` columns."""
+    """Cut ``text`` to at most ``width`` columns; an ellipsis replaces the end of the text."""
     return text if display_width(text) <= width else SafeText(fit(text, width))
 
 
 def cut_start(text: SafeText, width: int) -> SafeText:
-    """Cut ``text`` at its start to at most ``width`` columns, as for paths."""
+    """Cut ``text``, such as a path, to at most ``width`` columns; an ellipsis replaces the start of the text."""
     return text if display_width(text) <= width else _cut_around(text, width, 0)
 
 
 def cut_middle(text: SafeText, width: int) -> SafeText:
-    """Cut ``text`` in its middle to at most ``width`` columns, as for names with a common prefix."""
+    """Cut ``text`` to at most ``width`` columns; an ellipsis replaces the middle of the text.
+
+    This keeps names apart that have a common prefix.
+    """
     return text if display_width(text) <= width else _cut_around(text, width, (width - 1) // 2)
 
 
 def _cut_around(text: SafeText, width: int, n_first: int) -> SafeText:
-    """Keep ``n_first`` columns from the start of the text and fill the rest from its end."""
+    """Keep the first ``n_first`` columns of the text, an ellipsis, and as much of the text's end as fits."""
     if width <= 0:
         return SafeText("")
     head, rest = set_cell_size(text, n_first), width - 1 - n_first
@@ -66,7 +72,7 @@ def _cut_around(text: SafeText, width: int, n_first: int) -> SafeText:
 def wrap_text(text: SafeText, width: int, limit: int) -> list[SafeText]:
     """Wrap text into at most ``limit`` rows of ``width`` columns.
 
-    The last row is cut with an ellipsis when more rows would be needed.
+    If the text needs more rows, the last row ends with an ellipsis.
     """
     parts = text.split("\n")
     rows = [SafeText(line[start:stop]) for line in parts for start, stop in wrap_offsets(line, width)]
@@ -76,9 +82,10 @@ def wrap_text(text: SafeText, width: int, limit: int) -> list[SafeText]:
 
 
 def wrap_offsets(text: str, width: int) -> list[tuple[int, int]]:
-    """Wrap ``text`` at blanks, or inside words that are too long; return the start and stop offset of each row.
+    """Wrap ``text`` into rows of ``width`` columns and return the start and stop offset of each row.
 
-    An empty text has one row. Blanks at a break belong to no row.
+    Rows break at blanks, or inside a word that is wider than a row. A blank at a break belongs to no row. An empty text
+    has one row.
     """
     if width < 2 or display_width(text) <= width:
         return [(0, len(text))]
@@ -96,7 +103,7 @@ def _narrow(text: str, width: int) -> Iterator[tuple[int, int]]:
 
 
 def _wide(text: str, width: int) -> Iterator[tuple[int, int]]:
-    """Keep the characters of one grapheme together."""
+    """Yield the row offsets of text with wide or zero-width characters; a row never ends inside a grapheme."""
     start = used = since_blank = 0
     blank = -1
     for left, _, size in split_graphemes(text)[0]:

@@ -1,4 +1,4 @@
-"""A step of an episode as blocks of text: input, thought, action and reply, plus the answer being streamed.
+"""Convert a step of an episode to blocks of text: input, thought, action and reply, or the answer being streamed.
 
 Also the texts shown when an episode or its file is missing, and the transcript as plain text.
 """
@@ -27,25 +27,26 @@ from agentgym_tui.state.data_model import Episode, StepState, StreamingAnswer
 from runner.util.display_text import mask
 
 MAX_STREAMING_CHARS: Final = 6 * 1024
-"""Characters shown of one streaming line: more than a large pane holds, and fast to wrap."""
+"""Maximum number of characters shown of one streaming line: more than a large pane holds, and fast to wrap."""
 
 MAX_STREAMING_LINES: Final = 4_000
-"""Lines shown of a streaming text: below the limit of a block, which adds lines about hidden text."""
+"""Maximum number of lines shown of a streaming text; below the limit of a block, to leave room for notes."""
 
 _STRIDE: Final = 2 * 1024
-"""Characters hidden at a time, so that the remaining rows stay stable in between."""
+"""Number of characters hidden at a time; between two such steps the remaining rows do not move."""
 
 _WORD: Final = 80
-"""Characters within which the start of a shortened line is moved to a word boundary."""
+"""Maximum distance, in characters, by which the start of a shortened line moves to a word boundary."""
 
 
 def step_blocks(episode: Episode, step_index: int, *, full: bool = False) -> list[Block]:
-    """Return the transcript of one step.
+    """Return the blocks that show one step.
 
     Args:
         episode: the episode.
-        step_index: ``index`` of the step. A step not yet received is shown as far as it is known.
-        full: include messages that earlier steps show, before the agent's previous answer.
+        step_index: index of the step. For a step that has not been received, its input and its streaming answer are
+            shown if they are known.
+        full: whether to include the messages that earlier steps also show.
     """
     before, step = _find_steps(episode, step_index)
     is_last = step is None or step is episode.steps[-1]
@@ -70,7 +71,7 @@ def _unplayed_blocks(episode: Episode, step_index: int, before: StepState | None
 
 
 def _input_blocks(step: StepState, before: StepState | None, episode: Episode, full: bool) -> Iterator[Block]:
-    """Yield the messages the agent received; for agents without chats, the previous observation."""
+    """Yield the messages that the agent received; for an agent without chats, the previous observation."""
     if step.left_out:
         yield note_block(f"… {step.left_out} messages not sent live; see the episode file")
     if not (chats := step.chats):
@@ -85,7 +86,7 @@ def _input_blocks(step: StepState, before: StepState | None, episode: Episode, f
 
 
 def _chat_blocks(messages: Sequence[object], full: bool) -> Iterator[Block]:
-    """Yield the messages since the agent's previous answer, or all that fit."""
+    """Yield the messages of a chat since the agent's previous answer; if ``full``, all messages that fit."""
     answers = [number for number, message in enumerate(messages[:-1]) if _role(message) == "assistant"]
     n_earlier = answers[-1] + 1 if answers and not full else 0
     shown, n_omitted = last_message_blocks(messages[n_earlier:])
@@ -96,7 +97,7 @@ def _chat_blocks(messages: Sequence[object], full: bool) -> Iterator[Block]:
 
 
 def _action_blocks(step: StepState) -> Iterator[Block]:
-    """Yield the agent's thought, text and tool calls."""
+    """Yield the agent's thought, text and tool calls, and the measurements of its answer."""
     answer = chats[-1][-1] if (chats := step.chats) and chats[-1] else None
     if _role(answer) != "assistant":
         answer = None
@@ -117,7 +118,7 @@ def _action_blocks(step: StepState) -> Iterator[Block]:
 
 
 def _answer_blocks(step: StepState) -> Iterator[Block]:
-    """Yield endpoint, model, speed, cost and token usage of an answer."""
+    """Yield a note with endpoint, model, speed, cost and token usage of an answer."""
     names = [mask(name) for name in (step.endpoint, step.model) if name]
     parts = [sanitize_line(name, MAX_NAME) for name in names]
     if step.ttft_s is not None:
@@ -156,7 +157,7 @@ def _reply_blocks(step: StepState) -> list[Block]:
 
 
 def _end_blocks(episode: Episode) -> Iterator[Block]:
-    """Yield the blocks after the last step: the streaming answer, or the error that ended the episode."""
+    """Yield the blocks after an episode's last step: the streaming answer, and the error that ended the episode."""
     if episode.streaming is not None:
         yield from _streaming_blocks(episode.streaming)
     if episode.error_type or episode.error_message:
@@ -167,7 +168,7 @@ def _end_blocks(episode: Episode) -> Iterator[Block]:
 
 
 def _streaming_blocks(answer: StreamingAnswer) -> Iterator[Block]:
-    """Yield the answer to the next step as far as it has been received."""
+    """Yield the received part of the answer that is being streamed."""
     if answer.failures:
         yield text_block("warning", join([FALLBACK_MARK, trusted(" no answer from")]), mask("\n".join(answer.failures)))
     thought, text = split_thought(answer.text)
@@ -187,7 +188,7 @@ def _streaming_blocks(answer: StreamingAnswer) -> Iterator[Block]:
 
 
 def _streaming_note(answer: StreamingAnswer) -> Iterator[Block]:
-    """Yield a line below a streaming answer: its rate, or the endpoint that is being waited for."""
+    """Yield the note below a streaming answer: its token rate, or before the first token, the awaited endpoint."""
     names = [mask(name) for name in (answer.model if answer.n_tokens else answer.endpoint, answer.model) if name]
     parts = [sanitize_line(name, MAX_NAME) for name in dict.fromkeys(names)]
     if answer.n_tokens:
@@ -213,12 +214,12 @@ def _role(message: object) -> object:
 
 
 def failure_blocks(reason: str) -> list[Block]:
-    """Return why an episode cannot be shown; none while ``reason`` (untrusted text) is empty."""
+    """Return a block with the reason why an episode cannot be shown (untrusted text); no block if it is empty."""
     return [text_block("error", trusted("✗ this episode cannot be shown"), mask(reason))] if reason else []
 
 
 def missing_file_text(reason: str) -> str:
-    """Return the text shown instead of an episode file.
+    """Return the text shown instead of a missing episode file.
 
     Args:
         reason: why the file is missing (untrusted text); "" if the episode is still running.
@@ -229,16 +230,16 @@ def missing_file_text(reason: str) -> str:
 
 
 def transcript_text(blocks: Iterable[Block]) -> str:
-    """Return blocks with their headings and original texts."""
+    """Return the headings and original texts of blocks as plain text, which is untrusted."""
     return "\n\n".join(f"■ {shown.title}\n{shown.raw}".rstrip("\n") for shown in blocks)
 
 
 def streaming_tail(text: str, n_dropped: int = 0) -> str:
-    """Return the part of a streaming text to show, with a note about hidden characters.
+    """Return the end of a streaming text, with notes that count the hidden characters.
 
     Args:
-        text: the text received so far.
-        n_dropped: characters before ``text`` that were not stored.
+        text: the received text that is stored.
+        n_dropped: number of characters that were received before ``text`` but not stored.
     """
     if not n_dropped and len(text) <= MAX_STREAMING_CHARS:
         return text
@@ -250,7 +251,7 @@ def streaming_tail(text: str, n_dropped: int = 0) -> str:
 
 
 def _line_tails(lines: list[str], n_dropped: int) -> Iterator[str]:
-    """Yield the end of each line, after a note about its hidden start."""
+    """Yield the end of each line; before it, yield a note with the number of hidden characters if there are any."""
     offset, n_hidden = n_dropped, n_dropped
     for line in lines:
         start = _tail_start(line, offset)

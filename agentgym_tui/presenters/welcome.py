@@ -1,4 +1,4 @@
-"""The welcome text of a console without episodes: the keys to press, and what is missing with its remedy."""
+"""The text shown while there is no episode to watch: the keys to press, and what is missing to run an episode."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ KEYS: Final = (
     ("run.form", "choose what to run and how"),
     ("run.battery", "run all environments of a tier"),
 )
-"""Command ids with their help texts, as in ``commands.keymap``, which cannot be imported here: it imports Textual."""
+"""Command ids and help texts, copied from ``commands.keymap``: importing that module would import Textual."""
 
 READ_ONLY_KEYS: Final = (
     ("app.episodes", "stored and running episodes"),
     ("app.help", "show the keys of this screen"),
     ("app.quit", "quit; asks first if episodes are running"),
 )
-"""Commands of a read-only session."""
+"""Command ids and help texts of a read-only session."""
 
 BUS_KEYS: Final = (READ_ONLY_KEYS[0], ("app.events", "all bus messages"), READ_ONLY_KEYS[1])
-"""Commands of a read-only session on a bus."""
+"""Command ids and help texts of a read-only session on a bus."""
 
 MAX_ENVS: Final = 12
 MAX_MODELS: Final = 4
 MAX_ROWS: Final = 12
-"""Rows of one cause."""
+"""Maximum number of rows of one missing item or reason."""
 
 
 class MissingItem(NamedTuple):
-    """Something that is missing, and its remedy.
+    """Something that is missing to run an episode, and its remedy.
 
     Attributes:
-        text: what is missing; may have several lines.
-        command: the key to press or the command to type.
-        effect: what the command does.
+        text: description of what is missing; may have several lines.
+        command: the key to press or the command to type; may be empty.
+        effect: the effect of the command; may be empty.
         tone: tone of the text.
     """
 
@@ -58,7 +58,7 @@ def welcome_lines(store: RunStore, width: int, key: Callable[[str], str], read_o
         store: the run state.
         width: columns of the terminal.
         key: returns the key label of a command id.
-        read_only: why no run can be started from here, or "".
+        read_only: why this session cannot start a run; "" if it can.
     """
     keys: Sequence[Line] = [
         [Cell(trusted(f"  {sanitize_line(key(id), 20)}  "), "accent"), Cell(trusted(help_text))]
@@ -111,7 +111,7 @@ def _link_items(store: RunStore, key: Callable[[str], str], read_only: str) -> I
 
 
 def _missing_items(store: RunStore, key: Callable[[str], str], read_only: str) -> Iterator[MissingItem]:
-    """Yield models before environments: there are fewer of them."""
+    """Yield missing models before missing environments, because there are fewer models."""
     oracle = (
         (trusted(""), trusted(""))
         if read_only
@@ -142,7 +142,7 @@ def _cause_suffix(cause: str | None) -> SafeText:
 
 
 def _item_lines(missing: MissingItem, width: int) -> Iterator[Line]:
-    """Put the command on the last line of the text if it fits, else on a line of its own."""
+    """Yield the text of a missing item, with the command on the last line if it fits, else on an additional line."""
     command: list[Cell] = []
     if missing.command:
         effect = [Cell(join([trusted("  "), missing.effect]), "dim")] if missing.effect else []

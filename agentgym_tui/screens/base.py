@@ -1,4 +1,4 @@
-"""Base classes of screens: readiness, results, dialogs, and the protocols that the app uses to drive a screen."""
+"""Base classes of screens and dialogs, and the protocols through which the app redraws, zooms and resizes screens."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WIDTH_BREAKPOINTS: Final = [(0, "-narrow"), (110, "-wide")]
 
 
 class ConsoleScreen(Screen[ScreenResultType], ReliableTimers):
-    """A screen that ignores keys until all its widgets are mounted and after they are removed."""
+    """A screen that ignores keys before all its required widgets are mounted and after they are removed."""
 
     REQUIRED_WIDGETS: ClassVar[str] = ""
     """Comma-separated selectors of the widgets that must be mounted."""
@@ -23,7 +23,7 @@ class ConsoleScreen(Screen[ScreenResultType], ReliableTimers):
     _required: tuple[Widget, ...] = ()
 
     def on_compose(self) -> None:
-        """Set the size classes before anything is drawn, so that nothing is styled twice."""
+        """Set the style classes for the screen size before the first drawing, so that no widget is styled twice."""
         width, height = self.app.size
         for size, classes in ((width, self.HORIZONTAL_BREAKPOINTS), (height, self.VERTICAL_BREAKPOINTS)):
             self.add_class(*[name for minimum, name in classes or () if size >= minimum][-1:])
@@ -40,32 +40,32 @@ class ConsoleScreen(Screen[ScreenResultType], ReliableTimers):
 
     @property
     def accepts_keys(self) -> bool:
-        """Whether keys may act on this screen."""
+        """Whether keys may act on this screen: it is the current screen and is ready."""
         return self.is_mounted and self.is_current and self.is_attached and self.is_ready
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Return whether keys may act on this screen."""
+        """Return ``accepts_keys``, whatever the action."""
         return self.accepts_keys
 
 
 class ResultScreen(ConsoleScreen[ScreenResultType]):
-    """A screen that returns its result once, even if a second answer is already queued."""
+    """A screen that returns only one result, even if the user has already given a second answer."""
 
     def leave(self, result: ScreenResultType | None = None) -> None:
-        """Dismiss the screen with ``result``; does nothing if it has been dismissed."""
+        """Dismiss the screen with ``result``; do nothing if the screen has already been dismissed."""
         if self.is_current:
             self.dismiss(result)
 
 
 class DialogScreen(ModalScreen[ScreenResultType], ResultScreen[ScreenResultType]):
-    """A modal screen above another one; ``ModalScreen`` comes first because styles follow the first base."""
+    """A modal screen. ``ModalScreen`` is the first base class because styles are inherited only from the first base."""
 
     HORIZONTAL_BREAKPOINTS = WIDTH_BREAKPOINTS
 
 
 @runtime_checkable
 class Redrawable(Protocol):
-    """A screen that shows the store."""
+    """A screen that shows the content of the store."""
 
     def draw(self, store: RunStore) -> None:
         """Redraw after the store changed."""
@@ -86,7 +86,7 @@ class HasUnsafeText(Protocol):
     """A screen or widget that shows untrusted text."""
 
     def unsafe_text(self) -> str | None:
-        """Return the selected raw text if sanitizing changed it."""
+        """Return the selected raw text if sanitizing changed it, else None."""
         ...
 
 
@@ -95,5 +95,9 @@ class Resizable(Protocol):
     """A screen whose panes can be resized."""
 
     def resize(self, direction: str) -> bool:
-        """Resize the focused pane, or ``reset`` all; return False if it cannot be resized that way."""
+        """Resize the focused pane, or reset all panes if ``direction`` is ``reset``.
+
+        Returns:
+            False if the pane cannot be resized in that direction.
+        """
         ...

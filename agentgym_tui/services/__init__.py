@@ -1,1 +1,1 @@
-"""Services that screens share: clipboard, export, screenshots, toasts, timers and redraw throttling."""
+"""Services used by several screens: clipboard, export, screenshots, toasts, timers and redraw throttling."""

@@ -1,4 +1,4 @@
-"""Copy text to the terminal's clipboard with OSC 52, which limits its size."""
+"""Copy text to the terminal's clipboard with the escape sequence OSC 52. Terminals limit the size of the text."""
 
 from __future__ import annotations
 
@@ -15,11 +15,17 @@ if TYPE_CHECKING:
 
 
 MAX_CLIPBOARD_BYTES: Final = 100 * 1024
-"""Largest copied text, as UTF-8. Terminals discard longer texts entirely."""
+"""Maximum size of a copied text, as UTF-8. Terminals discard a larger text entirely."""
 
 
 def copy_to_clipboard(app: App[Any], text: str, *, raw: bool) -> None:
-    """Copy a text, unchanged or made safe, and show in a toast how much was copied."""
+    """Copy a text to the clipboard, and show in a toast how much was copied.
+
+    Args:
+        app: the console.
+        text: untrusted text.
+        raw: whether to keep control characters; otherwise they are made visible.
+    """
     shown = clipboard_text(text, raw=raw)
     if shown.text:
         app.copy_to_clipboard(shown.text)
@@ -29,7 +35,13 @@ def copy_to_clipboard(app: App[Any], text: str, *, raw: bool) -> None:
 
 
 class ClipboardText(NamedTuple):
-    """The part of a text that is copied, with its size and the size of the whole text in bytes."""
+    """A text to copy, which may be only the start of a longer text.
+
+    Attributes:
+        text: the text to copy.
+        n_bytes: size of ``text`` in bytes, as UTF-8.
+        n_total: size of the longer text in bytes; equal to ``n_bytes`` if ``text`` is complete.
+    """
 
     text: str
     n_bytes: int
@@ -37,11 +49,11 @@ class ClipboardText(NamedTuple):
 
 
 def clipboard_text(text: str, *, raw: bool) -> ClipboardText:
-    """Return the start of a text, cut at a character boundary.
+    """Return the start of a text, at most ``MAX_CLIPBOARD_BYTES`` bytes, cut between two characters.
 
     Args:
         text: untrusted text.
-        raw: keep control characters; otherwise they are made visible. Lone surrogates are always replaced.
+        raw: whether to keep control characters; otherwise they are made visible. Lone surrogates are always replaced.
     """
     n_total = len(text.encode("utf-8", "replace"))
     head = text[:MAX_CLIPBOARD_BYTES]
@@ -53,13 +65,13 @@ def clipboard_text(text: str, *, raw: bool) -> ClipboardText:
 
 
 def copy_summary(copy: ClipboardText, environ: Mapping[str, str], *, raw: bool = False, whole: str = "") -> SafeText:
-    """Describe how much was sent. The terminal does not confirm that it accepted the text.
+    """Describe how much text was sent to the terminal, which does not confirm that it accepted the text.
 
     Args:
-        copy: the copied text.
+        copy: the text that was sent.
         environ: environment variables.
-        raw: the text was sent unchanged.
-        whole: where the whole text can be found, shown if only a part was sent.
+        raw: whether control characters were kept.
+        whole: a hint where to find the whole text; used only if a part was sent.
     """
     is_whole = copy.n_bytes == copy.n_total
     amount = (

@@ -1,4 +1,4 @@
-"""Write files into a folder of the user: episodes as JSON, and screenshots."""
+"""Write episodes as JSON and screenshots as SVG into a folder of the user."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from textual.app import App
 
 MAX_COPIES: Final = 100
-"""Files of one name in a folder."""
+"""Maximum number of files in a folder whose names differ only in the appended number."""
 
 
 class ExportError(Exception):
@@ -26,11 +26,11 @@ class ExportError(Exception):
 
 
 def export_episode(episode_id: str, data: bytes, folder: Path) -> Path:
-    """Write an episode file with mode 0600 and return its path. Existing files are kept.
+    """Write an episode file with mode 0600 and return its path. An existing file is never overwritten.
 
     Args:
-        episode_id: names the file.
-        data: the JSON.
+        episode_id: the file name without ``.json``.
+        data: the episode as JSON.
         folder: the target folder.
 
     Raises:
@@ -44,10 +44,10 @@ def export_episode(episode_id: str, data: bytes, folder: Path) -> Path:
 
 
 def write_new_file(folder: Path, stem: str, suffix: str, data: bytes) -> Path:
-    """Write a file with mode 0600 and return its path. If the name is taken, a number is added.
+    """Write a file with mode 0600 and return its path. If the file exists, a number is appended to ``stem``.
 
     Raises:
-        ExportError: the file cannot be written.
+        ExportError: the file cannot be written, or ``MAX_COPIES`` files of this name exist.
     """
     try:
         path, descriptor = _open_new_file(folder, stem, suffix)
@@ -72,7 +72,7 @@ def _open_new_file(folder: Path, stem: str, suffix: str) -> tuple[Path, int]:
 
 
 async def save_screenshot(app: App[Any]) -> None:
-    """Write the screen as SVG into the current folder, and show the path in a toast."""
+    """Write a screenshot as SVG into the current folder, and show the path or the error in a toast."""
     svg = app.export_screenshot().encode("utf-8", "replace")
     name = f"agentgym-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
     try:

@@ -1,4 +1,4 @@
-"""Timers and background work of widgets: reliable one-shot timers, workers, and redraw throttling."""
+"""Timers and background work of widgets: one-shot timers that never get lost, workers, and redraw throttling."""
 
 from __future__ import annotations
 
@@ -17,14 +17,16 @@ MAX_INTERVAL_S: Final = 0.4
 """Maximum time between two repaints, in seconds."""
 
 SHARE: Final = 5
-"""Wait ``SHARE`` x the CPU time used since the last repaint, at most ``MAX_INTERVAL_S``."""
+"""The interval is ``SHARE`` times the CPU time used since the last repaint, within the two limits above."""
 
 
 class ReliableTimers(MessagePump):
-    """Mixin that runs one-shot timers even if they are late. List it after the Textual class.
+    """Mixin for a Textual class whose one-shot timers run even if they are late.
 
-    Textual skips a timer whose time has passed when it is first checked. If other processes delay the console for a
-    millisecond, a timer of one millisecond would be lost, and nothing would be drawn any more.
+    List the mixin after the Textual class in the bases of the combined class.
+
+    Textual skips a timer if its time has already passed when Textual checks it first. If other processes delayed the
+    console for a millisecond, a timer of one millisecond would be lost, and the screen would never be drawn again.
     """
 
     def set_timer(
@@ -49,11 +51,11 @@ def start_worker(node: DOMNode, work: Callable[[], Awaitable[None]], *, group: s
 
 
 class RedrawThrottle:
-    """Spaces repaints of a screen: the more CPU time the console uses, the longer the interval.
+    """Limits how often a screen is redrawn: the more CPU time the console uses, the longer the interval.
 
     Args:
-        now: a monotonic clock, in seconds.
-        cpu_time: CPU time used by the process, in seconds.
+        now: returns the time of a monotonic clock in seconds.
+        cpu_time: returns the CPU time used by the process in seconds.
     """
 
     def __init__(self, now: Callable[[], float], cpu_time: Callable[[], float] = time.process_time) -> None:
@@ -61,11 +63,11 @@ class RedrawThrottle:
         self._drawn_at, self._cpu_time_s = now() - MAX_INTERVAL_S, cpu_time()  # the first repaint need not wait
 
     def mark_redrawn(self) -> None:
-        """Record a repaint."""
+        """Start a new interval; called after each redraw."""
         self._drawn_at, self._cpu_time_s = self._now(), self._cpu_time()
 
     @property
     def wait_s(self) -> float:
-        """Seconds until the next repaint."""
+        """Seconds to wait before the next redraw; 0 if the interval has passed."""
         interval = min(max(MIN_INTERVAL_S, SHARE * (self._cpu_time() - self._cpu_time_s)), MAX_INTERVAL_S)
         return max(self._drawn_at + interval - self._now(), 0.0)

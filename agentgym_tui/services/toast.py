@@ -1,4 +1,4 @@
-"""Short messages above the screen."""
+"""Toasts: short messages that cover a part of the screen for a few seconds."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ERROR_TIMEOUT_S: Final = 6.0
 
 
 def toast(app: App[Any], text: SafeText, *, failed: bool = False) -> None:
-    """Show a message in place of the previous one, because toasts cover the screen."""
+    """Show a message in place of the previous message, so that only one toast covers the screen."""
     app.clear_notifications()
     timeout = ERROR_TIMEOUT_S if failed else TOAST_TIMEOUT_S
     app.notify(text, severity="error" if failed else "information", timeout=timeout, markup=False)

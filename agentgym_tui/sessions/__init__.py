@@ -1,1 +1,1 @@
-"""Sessions: where the console gets its state and sends its commands; a node, a bus, or files."""
+"""Sessions with a node, a bus or files, from which the console gets its state and to which it sends commands."""

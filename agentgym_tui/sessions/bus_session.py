@@ -1,4 +1,4 @@
-"""Session that watches a bus read-only: the bus of a state directory's node, or another one by its URL."""
+"""Session that watches a bus without sending commands: the bus of a local node, or a bus given by its URL."""
 
 from __future__ import annotations
 
@@ -26,18 +26,19 @@ if TYPE_CHECKING:
     from runner.bus.errors import BusState
 
 LIVE_HISTORY: Final = timedelta(minutes=10)
-"""History of live items that is read; covers most running episodes from their start."""
+"""Age of the oldest live items that are read, which covers most running episodes from their start."""
 
 WATCH_ONLY: Final = "watching only: nothing can be started or stopped from here; use `agentgym-tui launch` on the node"
 
 
 class BusSession:
-    """Watches a bus without changing anything on it.
+    """Session that watches a bus without changing anything on it; see ``Session``.
 
     Args:
-        options: names of subjects, and the state directory whose node is watched without ``url``.
-        url: another bus; its credentials come from the environment.
-        since: how far back durable events are read.
+        options: command-line options that select the profile, which names the subjects, and the state directory.
+        url: URL of the bus, whose credentials are read from environment variables; None for the bus of the node that
+            last ran in the state directory.
+        since: age of the oldest durable events that are read, or all of them.
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class BusSession:
         raise ControlRequestError(WATCH_ONLY)
 
     async def run(self) -> None:
-        """Read the bus until cancelled."""
+        """Connect to the bus and apply its messages to the store until cancelled."""
         try:
             location = await asyncio.to_thread(self._locator.find)
             read_address = self._address_of(location)
@@ -77,7 +78,7 @@ class BusSession:
         await self._subscribe(location, address, read_address)
 
     async def close(self) -> None:
-        """Do nothing; the session holds no resources."""
+        """Do nothing; the session has no resources to release."""
 
     def _address_of(self, location: StateLocation) -> Callable[[], BusAddress | None]:
         def read() -> BusAddress | None:

@@ -1,4 +1,4 @@
-"""Requests to a node over the bus."""
+"""Client that sends requests to a node over the bus."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ RETRY_INTERVAL_S: Final = 0.25
 """Seconds between attempts while no node answers."""
 
 MAX_RETRIES: Final = 10
-"""Attempts after the first one; safe to repeat, because a request without responders reached no node."""
+"""Largest number of further attempts. Repeating is safe, because a request without a responder reached no node."""
 
 MAX_REPLY_BYTES: Final = 1 << 20
 """Largest reply that is decoded."""
@@ -54,11 +54,12 @@ class NodeControl:
     """Sends requests to a node; see ``Control``.
 
     Args:
-        connection: returns the connection to the bus; None while there is none.
-        node: returns the name of the node, given the episode id of the request, or "" for others.
-        read_only: why commands are not allowed; "" where they are.
+        connection: returns the connection to the bus; None while the bus is not connected.
+        node: returns the name of the node to send a request to. Its argument is the id of the episode that the request
+            concerns, or "" for a request that concerns no single episode.
+        read_only: why commands are not allowed; "" where commands are allowed.
         on_command: called after a command has succeeded.
-        start_key: the key that starts the node, for hints.
+        start_key: key that starts the node; named in the hints of errors.
         timeout_s: seconds to wait for a reply.
         retry_interval_s: seconds between attempts while no node answers.
     """
@@ -83,19 +84,19 @@ class NodeControl:
         self._retry_interval_s = retry_interval_s
 
     async def start(self, args: StartArgs) -> list[BatchState]:
-        """Start batches."""
+        """Start a run; return its batches, one per environment."""
         return await self._command("start", args, list[BatchState])
 
     async def command(self, command: RunCommand, *, batch_id: str | None = None, episode_id: str | None = None) -> None:
-        """Send a command for a batch or an episode."""
+        """Send a command for the batch or battery ``batch_id``, or for the episode ``episode_id``."""
         await self._command(command, TargetArgs(batch_id=batch_id, episode_id=episode_id), NoArgs)
 
     async def shutdown(self, *, drain: bool) -> None:
-        """Stop the node; with ``drain`` after its running episodes."""
+        """Stop the node; where ``drain`` is True, the node first runs its queued batches."""
         await self._command("shutdown", ShutdownArgs(drain=drain), NoArgs)
 
     async def fetch_list(self) -> NodeList:
-        """Fetch batches, agents, models and environments."""
+        """Fetch the batches, agents, models and environments of the node."""
         return await self._request("list", NoArgs(), NodeList)
 
     async def fetch_health(self) -> NodeHealth:
@@ -105,10 +106,10 @@ class NodeControl:
     async def fetch_episode(self, episode_id: str) -> bytes:
         """Fetch an episode file in chunks and check it against its digest.
 
-        A file that changes meanwhile is fetched once more.
+        A file that changes during the transfer is fetched once more.
 
         Raises:
-            ControlRequestError: when no node has the file, it is too large, or it keeps changing.
+            ControlRequestError: the request failed, or the file is too large or keeps changing.
         """
         for _ in range(2):
             if (data := await self._download(episode_id)) is not None:
@@ -139,7 +140,7 @@ class NodeControl:
         return reply
 
     async def _request(self, op: Op, args: Any, result: type[_ResultT]) -> _ResultT:  # noqa: ANN401 - one of ``ARGS``
-        """Send a request and return its decoded result; raises ``ControlRequestError``."""
+        """Send a request and return the result in its reply, decoded as ``result``; raises ``ControlRequestError``."""
         connection = self._connection()
         if connection is None or not connection.connected:
             raise ControlRequestError(

@@ -1,9 +1,10 @@
-"""Worker process that decodes large live messages for a console; it ends when its parent does.
+"""Worker process that decodes large live messages for a console; it ends when the console ends.
 
     python -P -m agentgym_tui.sessions.decode_worker
 
-Requests and replies are frames: their length in four bytes, then the content. A request is a live message, its reply
-the ``DecodedBatch`` in MessagePack. An empty reply leaves the message to the parent.
+Requests and replies are frames: the length of the content in four bytes, then the content. A request is the payload of
+a live message. The reply is the ``DecodedBatch`` of that message in MessagePack. A reply without content means that the
+console has to decode the message itself.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _SUBJECT: Final = live_subject("episode", "any")
 
 
 def decode_payload(payload: bytes) -> bytes:
-    """Return the reply to a request."""
+    """Decode the payload of a live message; return the ``DecodedBatch`` in MessagePack, or b"" on failure."""
     row = decode(_SUBJECT, None, payload, DurableNames())
     try:
         return _ENCODER.encode(coalesce_batch(row)) if isinstance(row, LiveRow) else b""
@@ -32,14 +33,14 @@ def decode_payload(payload: bytes) -> bytes:
 
 
 def read_frame(pipe: IO[bytes]) -> bytes | None:
-    """Read the next frame; None at the end."""
+    """Read the content of the next frame; None at the end of the pipe."""
     n = int.from_bytes(head) if len(head := pipe.read(LENGTH_BYTES)) == LENGTH_BYTES else None
     data = None if n is None else pipe.read(n)
     return data if data is not None and len(data) == n else None
 
 
 def write_frame(pipe: IO[bytes], data: bytes) -> None:
-    """Write a frame; raises ``OSError`` when the other side has closed the pipe."""
+    """Write ``data`` as a frame; raises ``OSError`` where the reader has closed the pipe."""
     pipe.write(len(data).to_bytes(LENGTH_BYTES))
     pipe.write(data)
     pipe.flush()

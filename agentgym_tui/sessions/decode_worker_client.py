@@ -1,4 +1,4 @@
-"""Client of the decode worker: decodes large live messages in another process to keep the screen responsive."""
+"""Client of the decode worker, which decodes large live messages in another process to keep the screen responsive."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ if TYPE_CHECKING:
     from runner.subscribe.buffer import RawMessage
 
 MIN_BYTES: Final = 64 * 1024
-"""Smallest message that is sent to the worker: about a millisecond of work. Few nodes send messages this large."""
+"""Smallest message sent to the worker, in bytes; it takes about a millisecond to decode. Few nodes reach this size."""
 
 REPLY_TIMEOUT_S: Final = 2.0
-"""Seconds to wait for a reply; meanwhile no other message is applied, including heartbeats."""
+"""Seconds to wait for a reply; no other message, not even a heartbeat, is applied during the wait."""
 
 FIRST_REPLY_FACTOR: Final = 10
-"""Factor for the timeout of the first reply, which nothing waits for."""
+"""Factor by which the first reply may take longer, because no message waits for the first reply."""
 
 MAX_GAP_S: Final = 1.0
-"""Seconds within which a second large message must follow before the worker is started."""
+"""Longest time in seconds between two large messages after which the worker is started."""
 
 RESTART_DELAY_S: Final = 10.0
-"""Seconds before another worker is started after one has failed."""
+"""Seconds after the failure of a worker before another worker is started."""
 
 IDLE_S: Final = 60.0
 """Seconds without a request after which the worker is stopped."""
 
 PIPE_BYTES: Final = 1 << 20
-"""Requested pipe buffer: about the size of the largest message."""
+"""Requested size of a pipe buffer in bytes; about the size of the largest message."""
 
 _COMMAND: Final = (sys.executable, "-P", "-m", decode_worker.__name__)
 
@@ -50,17 +50,17 @@ _COMMAND: Final = (sys.executable, "-P", "-m", decode_worker.__name__)
 class DecodeWorkerClient:
     """Runs the decode worker while large messages arrive.
 
-    Without a worker, or while it starts, messages are decoded by the caller.
+    While no worker is ready, the caller decodes all messages.
 
     Args:
         names: subjects of the durable events.
         command: command line of the worker.
         timeout_s: seconds to wait for a reply.
-        now: a monotonic clock, in seconds.
+        now: returns the time of a monotonic clock in seconds.
 
     Attributes:
-        first_reply: the reply to an empty request, which shows that the worker is ready; its result is None where the
-            worker failed. None before a worker is started.
+        first_reply: task that waits for the reply to an empty request, which shows that the worker is ready. The result
+            of the task is None where the worker failed. The attribute is None where no worker runs.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class DecodeWorkerClient:
         self._process = self.first_reply = self._idle = None
 
     async def decode(self, message: RawMessage) -> DecodedBatch | None:
-        """Decode a large live message in the worker; None where the caller has to decode the message."""
+        """Decode a large live message in the worker; return None where the caller has to decode the message."""
         if len(message.payload) < MIN_BYTES or not is_live(message.subject, message.headers, self._names):
             return None
         before, self._large_at = self._large_at, self._now()
@@ -121,7 +121,7 @@ class DecodeWorkerClient:
         self.first_reply = asyncio.create_task(self._request(self._process, b"", FIRST_REPLY_FACTOR * self._timeout_s))
 
     async def _request(self, process: _WorkerProcess, payload: bytes, timeout_s: float) -> bytes | None:
-        """Return the reply of the worker; None where it fails or does not reply in time."""
+        """Send a request to the worker and return its reply; None where the worker fails or does not reply in time."""
         if self._idle is not None:
             self._idle.cancel()
         self._idle = asyncio.get_running_loop().call_later(IDLE_S, self.close)
@@ -136,7 +136,7 @@ class DecodeWorkerClient:
 
 
 class _WorkerProcess:
-    """The worker process; raises ``OSError`` when it cannot be started."""
+    """A running worker process. Creating the object starts the process, and raises ``OSError`` where that fails."""
 
     def __init__(self, command: tuple[str, ...]) -> None:
         self._process = subprocess.Popen(
@@ -156,7 +156,8 @@ class _WorkerProcess:
         """Send a request and return the reply.
 
         Raises:
-            OSError: when the process has ended; ``IncompleteReadError`` when it ended during the reply.
+            OSError: the process had ended before the request.
+            asyncio.IncompleteReadError: the process ended before its reply was complete.
         """
         requests = self._requests or await self._connect_pipes()
         requests.write(len(payload).to_bytes(decode_worker.LENGTH_BYTES))
@@ -177,7 +178,7 @@ class _WorkerProcess:
         threading.Thread(target=self._process.wait, daemon=True).start()
 
     async def _connect_pipes(self) -> asyncio.WriteTransport:
-        """Hand both pipes to the event loop, which closes them from then on."""
+        """Connect both pipes to the event loop, which becomes responsible for closing them; return the request pipe."""
         loop, replies = asyncio.get_running_loop(), asyncio.StreamReaderProtocol(self._replies)
         for pipe in self._files:
             if hasattr(fcntl, "F_SETPIPE_SZ"):

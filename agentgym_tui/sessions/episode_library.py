@@ -1,4 +1,4 @@
-"""Stored episodes of a state directory, read through its index, and the conversion of episode files."""
+"""Library of the episodes stored in a state directory, and conversion of episode files to ``Episode`` objects."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from runner.store import EpisodeIndex, EpisodeRecord, EpisodeRow, EpisodeStore, TimestepRecord
 
 MAX_ROWS: Final = 100_000
-"""Newest episodes that are listed."""
+"""Largest number of episodes listed; older episodes are left out."""
 
 RECONCILE_EVERY_S: Final = 5.0
-"""Seconds between comparisons of the index with the files."""
+"""Seconds between comparisons of the episode index with the episode files."""
 
 
 def episode_from_record(record: EpisodeRecord) -> Episode:
-    """Return the console's episode of a stored record."""
+    """Convert the record of an episode file to an ``Episode``."""
     error = record.error
     return Episode(
         **{name: getattr(record, name) for name in _SHARED_FIELDS},
@@ -39,19 +39,21 @@ def episode_from_record(record: EpisodeRecord) -> Episode:
 
 
 def episode_from_bytes(data: bytes, path: Path) -> Episode:
-    """Decode an episode file; ``path`` names it in errors.
+    """Decode the content of an episode file to an ``Episode``; ``path`` is only named in errors.
 
     Raises:
-        StoreError: when it is not an episode of this schema.
+        StoreError: the content is not an episode of the current schema.
     """
     return episode_from_record(record_from_bytes(data, path))
 
 
 def record_from_bytes(data: bytes, path: Path) -> EpisodeRecord:
-    """Decode an episode file that may have been moved, so its name need not match its content.
+    """Decode the content of an episode file to a record; ``path`` is only named in errors.
+
+    The file may have been moved or renamed: its path need not contain the ids of the episode.
 
     Raises:
-        StoreError: when it is not an episode of this schema.
+        StoreError: the content is not an episode of the current schema.
     """
     from msgspec.json import Decoder
 
@@ -68,10 +70,13 @@ def record_from_bytes(data: bytes, path: Path) -> EpisodeRecord:
 
 
 class StateDirLibrary:
-    """Episodes of a state directory, through the index that its node maintains, too; see ``Library``.
+    """Library of the episodes in a state directory, listed from the index of episodes; see ``Library``.
+
+    The node of the state directory also updates the index.
 
     Args:
-        find: returns the state directory; called once, in the thread of the first read; may raise ``ConfigError``.
+        find: returns the state directory; called at the first read, in the thread of the reader. May raise
+            ``ConfigError``.
     """
 
     def __init__(self, find: Callable[[], Path]) -> None:
@@ -82,7 +87,7 @@ class StateDirLibrary:
         self._reconciled = 0.0
 
     def rows(self) -> list[EpisodeRow]:
-        """Return all episodes, the newest first; raises ``StoreError``."""
+        """Return the index rows of up to ``MAX_ROWS`` episodes, the newest first; raises ``StoreError``."""
         _, index = self._open()
         if time.monotonic() - self._reconciled > RECONCILE_EVERY_S:
             index.reconcile()
@@ -105,7 +110,7 @@ class StateDirLibrary:
         return episode_from_record(decode_episode(data, path)), data
 
     def read_journals(self, batch_ids: Iterable[str]) -> list[Episode]:
-        """Return the running episodes of some batches from their journals, with all steps so far."""
+        """Return the running episodes of the given batches, each with all steps that its journal contains."""
         from runner.errors import StoreError
         from runner.store import is_ulid
         from runner.store.journal import JOURNAL_SUFFIX, read_journal
@@ -121,7 +126,7 @@ class StateDirLibrary:
         return episodes
 
     def close(self) -> None:
-        """Close the index."""
+        """Close the index of episodes."""
         with self._lock:
             if self._opened is not None:
                 self._opened[1].close()
@@ -147,7 +152,7 @@ _SHARED_FIELDS = (
     *("task_index", "seed", "attempt", "agent", "model", "profile"),
     *("success", "reward", "rounds", "duration_s", "tokens", "cost"),
 )
-"""Fields that a record and an ``Episode`` have in common."""
+"""Names of the fields that ``EpisodeRecord`` and ``Episode`` have in common."""
 
 
 def _running_episode(journal: Any) -> Episode:  # noqa: ANN401

@@ -1,4 +1,4 @@
-"""Loads an episode: from the live state while it runs, else from a local file or its node."""
+"""Loads an episode: from the live state while the episode runs, else from a local file or from the episode's node."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ from runner.errors import StoreError
 
 
 class LoadedEpisode(NamedTuple):
-    """An episode, as far as it is known.
+    """A loaded episode, which may be incomplete.
 
     Attributes:
-        data: content of its file; None where there is none.
-        missing_reason: why there is no file, untrusted text; "" for a running episode.
+        episode: the episode.
+        data: content of the episode file; None where ``episode`` comes from the live state.
+        missing_reason: why the file of an ended episode is not available; "" for a running episode and where ``data``
+            is set. The text is untrusted.
     """
 
     episode: Episode
@@ -27,21 +29,21 @@ class LoadedEpisode(NamedTuple):
 
 
 class EpisodeLoadError(Exception):
-    """An episode that cannot be shown, with the reason; untrusted text."""
+    """An episode cannot be shown. The message is the reason; untrusted text."""
 
     published_error_type = "NotLoaded"
 
 
 async def load_episode(session: Session, entry: ListEntry | None, episode_id: str) -> LoadedEpisode:
-    """Load an episode; falls back to the live state where its file is not available.
+    """Load an episode; where its file is not available, use the live state.
 
     Args:
-        session: the session to load it from.
-        entry: its row in a list.
-        episode_id: its id.
+        session: the session to load the episode from.
+        entry: row of the episode in the list of episodes; None where the list has no such row.
+        episode_id: id of the episode.
 
     Raises:
-        EpisodeLoadError: when nothing is known of it.
+        EpisodeLoadError: neither a readable file nor a live state of the episode is available.
     """
     if isinstance(entry, UnreadableFile):
         raise EpisodeLoadError(f"{entry.path}\n{entry.reason}")

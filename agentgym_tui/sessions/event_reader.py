@@ -1,4 +1,4 @@
-"""Reads a bus into an event log, as far as the user looks at it; unread messages wait on the bus."""
+"""Reads messages of a bus into an event log, as far as the user scrolls; unread messages wait on the bus."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from agentgym_tui.state.event_log import EventLog
 from agentgym_tui.state.event_query import EventQuery, resolve_start
 
 MAX_MESSAGES: Final = 500
-"""Messages appended before the screen may repaint."""
+"""Largest number of messages appended at once, after which the screen can repaint."""
 
 GATHER_S: Final = 0.05
 """Seconds for which single messages are gathered; appending them one by one would use most of a CPU."""
 
 BACKLOG_INTERVAL_S: Final = 2.0
-"""Seconds between measurements of the unread messages."""
+"""Seconds between measurements of the number of unread messages."""
 
 READ_AHEAD: Final = 200
-"""Entries of a history that are read beyond the selected one."""
+"""Number of log entries that are read ahead below the selected entry."""
 
 
 class EventReader:
-    """Reads the messages of a query.
+    """Reads the messages that match a query into an event log.
 
     Args:
         source: the bus.
@@ -33,14 +33,15 @@ class EventReader:
         on_change: called after each change of the log.
         now: returns the current time, with a zone.
         gather_s: seconds for which single messages are gathered.
-        backlog_interval_s: seconds between measurements of the unread messages.
+        backlog_interval_s: seconds between measurements of the number of unread messages.
 
     Attributes:
-        query: the messages to read.
-        paused: the user has paused reading.
-        following: the user looks at the end, so the oldest entries may be evicted; else reading stops at a full log.
-        suspended: the screen is not shown.
-        n_waiting: unread messages while reading has stopped; None where not known.
+        query: query for the messages to read.
+        paused: whether the user has paused reading.
+        following: whether the user looks at the end of the log. While True, the log evicts its oldest entries; while
+            False, reading stops when the log is full.
+        suspended: whether reading is stopped because the screen is not shown.
+        n_waiting: number of unread messages while reading is stopped; None where the number is not known.
     """
 
     def __init__(
@@ -69,7 +70,7 @@ class EventReader:
 
     @property
     def is_reading(self) -> bool:
-        """Whether new messages are appended."""
+        """Whether messages are currently read and appended to the log."""
         if self.suspended or self.paused:
             return False
         if self.query.is_history:
@@ -77,19 +78,19 @@ class EventReader:
         return self.following or not self._log.is_full
 
     def set_query(self, query: EventQuery) -> None:
-        """Clear the log for another query; ``run`` has to be started again."""
+        """Set another query and clear the log; the caller has to cancel ``run`` and start it again."""
         self.query, self.paused, self.following = query, False, not query.is_history
         self._log.reset(query.episode)
         self._until, self.n_waiting = READ_AHEAD, None
         self.update()
 
     def read_to(self, n_below: int) -> None:
-        """Read on until ``READ_AHEAD`` entries lie below the selected one, which has ``n_below`` below it now."""
+        """Read on until ``READ_AHEAD`` entries are below the selected entry; ``n_below`` is their current number."""
         self._until = self._log.n_matched - n_below + READ_AHEAD
         self.update()
 
     def update(self) -> None:
-        """Start or stop reading after attributes have changed."""
+        """Start or stop reading; must be called after a change of ``paused``, ``following`` or ``suspended``."""
         if self.is_reading:
             self.n_waiting = None
             self._may_read.set()
@@ -97,7 +98,7 @@ class EventReader:
             self._may_read.clear()
 
     async def run(self) -> None:
-        """Read until cancelled."""
+        """Subscribe to the messages of ``query`` and read them until cancelled."""
         since = resolve_start(self.query.start, self._now())
         async with self._source.open(self.query.patterns, since) as feed, asyncio.TaskGroup() as tasks:
             tasks.create_task(self._measure(feed))
@@ -112,7 +113,7 @@ class EventReader:
                 await asyncio.sleep(0 if len(messages) == MAX_MESSAGES else self._gather_s)
 
     async def _measure(self, feed: EventFeed) -> None:
-        """Measure the unread messages while reading has stopped."""
+        """Update ``n_waiting`` repeatedly while reading is stopped."""
         while True:
             await asyncio.sleep(self._backlog_interval_s)
             if not self.is_reading and not self.suspended:

@@ -1,4 +1,4 @@
-"""Raw messages of a bus for the event screens."""
+"""Source of raw, not decoded messages of a bus for the event screens."""
 
 from __future__ import annotations
 
@@ -16,33 +16,38 @@ if TYPE_CHECKING:
 FeedItem: TypeAlias = "RawMessage | Notice"
 
 MAX_WAITING: Final = 10_000
-"""Messages that wait here unread; ``MAX_WAITING_BYTES`` bounds their size. Stored messages wait in their stream."""
+"""Largest number of unread messages buffered in this process. Messages that a stream stores wait in the stream."""
 
 MAX_WAITING_BYTES: Final = 16 << 20
 
 
 class EventFeed(Protocol):
-    """Messages of some subjects; unread ones wait."""
+    """Subscription to the messages of some subjects; unread messages wait until they are read."""
 
     async def read(self, limit: int) -> Sequence[FeedItem]:
-        """Return up to ``limit`` messages; waits for at least one."""
+        """Wait until at least one message is available, and return up to ``limit`` messages."""
         ...
 
     async def n_pending(self) -> int | None:
-        """Return the number of messages still to come, counted per stream; None where not known."""
+        """Return the number of unread messages in the buffer and in the streams; None where the bus does not reply."""
         ...
 
 
 class EventSource(Protocol):
-    """A bus whose messages can be read."""
+    """Bus whose raw messages can be read."""
 
     def open(self, patterns: Sequence[str], since: Since) -> AbstractAsyncContextManager[EventFeed]:
-        """Subscribe to some subjects, their history first; waits for the connection."""
+        """Wait for the connection to the bus and subscribe to subjects.
+
+        Args:
+            patterns: patterns of the subjects.
+            since: where reading starts; stored messages are delivered before new messages.
+        """
         ...
 
 
 class BusEventSource:
-    """The bus of a session, which may still be connecting; see ``EventSource``."""
+    """Bus of a session, which can be opened before the session is connected; see ``EventSource``."""
 
     def __init__(self, *, max_waiting: int = MAX_WAITING) -> None:
         self._max_waiting = max_waiting
@@ -50,13 +55,13 @@ class BusEventSource:
         self._has_connection = asyncio.Event()
 
     def set_connection(self, connection: NatsConnection) -> None:
-        """Set the connection to subscribe with."""
+        """Set the connection for subscriptions, for which ``open`` waits."""
         self._connection = connection
         self._has_connection.set()
 
     @asynccontextmanager
     async def open(self, patterns: Sequence[str], since: Since) -> AsyncIterator[EventFeed]:
-        """Subscribe; see ``EventSource``."""
+        """Wait for the connection and subscribe; see ``EventSource.open``."""
         await self._has_connection.wait()
         from runner.subscribe.subscription import Subscription
 

@@ -1,4 +1,4 @@
-"""Session on files named on the command line: episodes, through ``FileLibrary``, and logs; nothing is written."""
+"""Session that reads the episode files and log files named on the command line; it writes no files."""
 
 from __future__ import annotations
 
@@ -26,26 +26,28 @@ if TYPE_CHECKING:
 
 
 MAX_DEPTH: Final = 2
-"""Levels of folders below a folder of runs that are searched."""
+"""Number of folder levels that are searched; 1 is the named folder itself."""
 
 MAX_FILES: Final = 200_000
-"""Files that are read."""
+"""Largest number of episode files read."""
 
 FIRST_PART_FILES: Final = 50
-"""Files in the first part; few, so that the first rows appear soon."""
+"""Number of files in the first part; small, so that the first rows appear soon."""
 
 PART_FILES: Final = 400
-"""Files in each later part."""
+"""Number of files in each later part."""
 
 
 class FileLibrary:
-    """Episodes among some files and folders; see ``Library``. ``scan`` finds them, in one thread.
+    """Library of the episodes in given files and folders; see ``Library``.
+
+    ``scan`` finds the episodes; only one thread at a time may run it.
 
     Args:
-        paths: the files and folders.
+        paths: files, and folders to search for episode files.
 
     Attributes:
-        progress: progress of ``scan``.
+        progress: how many of the files found ``scan`` has read.
     """
 
     def __init__(self, paths: Sequence[Path]) -> None:
@@ -58,7 +60,7 @@ class FileLibrary:
         self._paths: dict[str, Path] = {}
 
     def rows(self) -> list[EpisodeRow]:
-        """Return the rows read so far, the newest first."""
+        """Return the rows that ``scan`` has read, the newest episode first."""
         with self._lock:
             return [self._rows[episode_id] for episode_id in sorted(self._rows, reverse=True)]
 
@@ -75,7 +77,7 @@ class FileLibrary:
         return episode_from_record(record_from_bytes(data, path)), data
 
     def scan(self) -> Iterator[list[EpisodeRow]]:
-        """Read the files, the newest first by name; yield their rows part by part."""
+        """Read the episode files in descending order of their names, and yield the list rows of each part."""
         from agentgym_tui.sessions.episode_summary import SummaryReader
 
         paths = sorted(set(islice(self._candidates(), MAX_FILES)), key=os.path.basename, reverse=True)
@@ -96,7 +98,14 @@ class FileLibrary:
                 yield str(real)
 
     def _below(self, folder: str, depth: int) -> Iterator[str]:
-        """Yield the episode files of a folder as texts, five times faster than as paths; links are not followed."""
+        """Yield the episode files below a folder, without following links.
+
+        The files are texts, because ``Path`` objects take five times as long.
+
+        Args:
+            folder: the folder.
+            depth: number of folder levels to search; 1 for only the folder itself.
+        """
         try:
             with os.scandir(folder) as entries:
                 listed = [(entry.path, entry.is_dir(follow_symlinks=False)) for entry in entries]
@@ -136,10 +145,10 @@ FILES_ONLY: Final = "files only: nothing can be started here; use `agentgym-tui 
 
 
 class FileSession:
-    """Shows stored episodes and logs without a bus.
+    """Session that shows episode files and log files without a bus; see ``Session``.
 
     Args:
-        paths: the files and folders.
+        paths: log files, episode files, and folders to search for episode files.
     """
 
     def __init__(self, paths: Sequence[Path]) -> None:
@@ -159,7 +168,7 @@ class FileSession:
         raise ControlRequestError(FILES_ONLY)
 
     async def run(self) -> None:
-        """Read the files; rows are shown as soon as they are read."""
+        """Read the episode files; add the rows of each part to the store as soon as the part is read."""
         parts = self._files.scan()
         self.store.set_link(BusLink("none", "reading files"))
         while (rows := await asyncio.to_thread(next, parts, None)) is not None:
@@ -169,6 +178,6 @@ class FileSession:
         self.store.set_link(BusLink("none", "files"))
 
     async def close(self) -> None:
-        """Close the logs."""
+        """Close the log files."""
         for log in self.logs:
             log.close()

@@ -1,4 +1,4 @@
-"""Gives input priority over bus messages: a key press is shown before more messages are applied."""
+"""Gives user input priority over bus messages: the effect of a key is painted before more messages are applied."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import asyncio
 from typing import Final
 
 MAX_WAIT_S: Final = 0.025
-"""Seconds after which messages are applied although nothing was painted; not all input changes the screen."""
+"""Seconds to wait for a repaint after input; then messages are applied, because not all input changes the screen."""
 
 MAX_TOTAL_WAIT_S: Final = 0.1
-"""The same for continuous input that changes nothing, such as a wheel turned at the end of a list."""
+"""Seconds to wait for a repaint during continuous input, such as a mouse wheel turned at the end of a list."""
 
 
 class InputPriority:
-    """Coordinates the screen and the readers of a bus, all in one event loop."""
+    """Lets the readers of a bus wait until the screen has painted pending input; used in one event loop only."""
 
     def __init__(self) -> None:
         self._idle = asyncio.Event()
@@ -22,7 +22,7 @@ class InputPriority:
         self._timer: asyncio.TimerHandle | None = None
 
     def input_received(self) -> None:
-        """Record input from the user."""
+        """Record that the user has pressed a key or used the mouse."""
         if self._timer is not None:
             self._timer.cancel()
         loop = asyncio.get_running_loop()
@@ -39,5 +39,5 @@ class InputPriority:
         self._idle.set()
 
     async def wait_until_idle(self) -> None:
-        """Wait until pending input has been painted."""
+        """Wait until the screen has painted pending input, or until the longest wait is over."""
         await self._idle.wait()

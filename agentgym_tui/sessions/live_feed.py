@@ -1,4 +1,4 @@
-"""Applies the messages of a bus to a run store, in pauses that keep the screen responsive."""
+"""Applies the messages of a bus to a run store, with pauses that keep the screen responsive."""
 
 from __future__ import annotations
 
@@ -31,25 +31,25 @@ if TYPE_CHECKING:
     from runner.subscribe.subscription import Subscription
 
 MAX_MESSAGES: Final = 500
-"""Messages that are read at once."""
+"""Largest number of messages read at once."""
 
 MAX_READ_BYTES: Final = 256 * 1024
-"""The same in bytes; the last message may exceed it."""
+"""Size in bytes after which no further message is added to a read; the last message may exceed it."""
 
 MAX_PAUSE_S: Final = 0.05
-"""Longest pause after a portion."""
+"""Longest pause after a portion of messages, in seconds."""
 
 MAX_WAITING_BYTES: Final = 8 << 20
-"""Bytes of unread messages that wait here; stored messages wait in their stream."""
+"""Largest size of the unread messages buffered in this process. Messages that a stream stores wait in the stream."""
 
 GC_THRESHOLDS: Final = (10_000, 50, 20)
 """Thresholds of the garbage collector.
 
-Hardly any object here is part of a cycle, and a collection of ten thousand new ones takes 2 to 7 ms.
+Hardly any object of the console is part of a reference cycle, and collecting ten thousand new objects takes 2 to 7 ms.
 """
 
 THREAD_SWITCH_S: Final = 0.0005
-"""Interval of thread switches; the threads of keyboard and screen have little work, but it is urgent."""
+"""Interval of thread switches in seconds; short, because the threads of keyboard and screen must not wait."""
 
 _LINK_STATUS: Final[dict[str, BusLinkStatus]] = {
     "connecting": "connecting",
@@ -60,13 +60,13 @@ _LINK_STATUS: Final[dict[str, BusLinkStatus]] = {
 
 
 class LiveFeed:
-    """Applies the messages of some subjects to a store.
+    """Subscribes to a bus and applies its messages to a run store.
 
     Args:
-        store: the store.
-        input_priority: delays messages while input is pending.
-        cpu_time_s: returns the CPU time used by this thread. Wall time would make a console that was stopped meanwhile
-            pause for half of that time.
+        store: the run store.
+        input_priority: delays messages until pending input is painted.
+        cpu_time_s: returns the CPU time of the current thread in seconds. The pause after a portion of messages is half
+            the CPU time of the portion. Wall time would be wrong where the console was suspended in between.
     """
 
     def __init__(
@@ -77,7 +77,14 @@ class LiveFeed:
         self._cpu_time_s = cpu_time_s
 
     async def run(self, connection: NatsConnection, patterns: Sequence[str], since: Since, names: DurableNames) -> None:
-        """Subscribe and apply messages until cancelled."""
+        """Subscribe and apply messages until cancelled.
+
+        Args:
+            connection: connection to the bus.
+            patterns: patterns of the subjects to subscribe to.
+            since: where reading starts.
+            names: subjects of the durable events.
+        """
         from agentgym_tui.sessions.decode_worker_client import DecodeWorkerClient
         from runner.subscribe.subscription import Subscription
 
@@ -113,18 +120,18 @@ async def _decode_messages(
 
 
 def link_from_state(state: BusState, address: str) -> BusLink | None:
-    """Return the bus link for a connection state; None for a state that leaves the link as it is.
+    """Return the bus link that a connection state results in; None for a state that does not change the link.
 
     Args:
-        state: the state of the connection.
-        address: the bus URL without credentials.
+        state: state of the connection.
+        address: URL of the bus, without credentials.
     """
     status = _LINK_STATUS.get(state.status)
     return None if status is None else BusLink(status, state.reason, address)
 
 
 def feed_subjects(location: StateLocation) -> tuple[DurableNames, str]:
-    """Return the subjects of the durable events in a profile, and the pattern of all live items."""
+    """Return the subjects of the durable events, as named in the profile, and the pattern of all live subjects."""
     from runner.events.subjects import LIVE_SUBJECTS, DurableNames
 
     nats = location.profile.nats
@@ -135,6 +142,6 @@ def feed_subjects(location: StateLocation) -> tuple[DurableNames, str]:
 
 
 def batch_age(batch_id: str, now: datetime) -> timedelta | None:
-    """Return how long ago a batch was started, by its id; None where the id is no ULID."""
+    """Return the time since the start of a batch, which its id encodes; None where the id is no ULID."""
     started_at = ulid_time(batch_id)
     return None if started_at is None else max(now - started_at, timedelta())

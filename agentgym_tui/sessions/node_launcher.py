@@ -1,4 +1,4 @@
-"""Finds the state directory of the console's node, and starts a node process where none is running."""
+"""Finds the state directory of the console's node, and starts the node where it is not running."""
 
 from __future__ import annotations
 
@@ -21,23 +21,29 @@ if TYPE_CHECKING:
     from runner.node.state_lock import NodeFile
 
 NODE_IDLE_EXIT_S: Final = 120
-"""Idle seconds after which a node started here exits."""
+"""Seconds without work or requests after which a node started by the console exits."""
 
 START_TIMEOUT_S: Final = 40.0
 """Seconds to wait for a node to start."""
 
 POLL_INTERVAL_S: Final = 0.05
-"""Seconds between looks at ``node.json`` during the start."""
+"""Seconds between reads of ``node.json`` while a node starts."""
 
 MAX_LOG_LINES: Final = 6
-"""Lines of a failed node's log that are shown; ``MAX_LOG_BYTES`` are read."""
+"""Number of lines shown from the end of a failed node's log."""
 
 MAX_LOG_BYTES: Final = 4_096
 MAX_NODE_FILE_BYTES: Final = 64 * 1024
 
 
 class LaunchOptions(msgspec.Struct, frozen=True):
-    """Command-line options about the state directory; None where the profile decides."""
+    """Command-line options that select the profile and the state directory.
+
+    Attributes:
+        config: name or path of the profile; None for the default profile.
+        data_dir: path of the state directory; None where an environment variable or the profile decides.
+        node: name of the node; None where an environment variable or the profile decides.
+    """
 
     config: str | None = None
     data_dir: str | None = None
@@ -45,7 +51,13 @@ class LaunchOptions(msgspec.Struct, frozen=True):
 
 
 class StateLocation(msgspec.Struct, frozen=True):
-    """An absolute state directory, the name of a node started there, and its profile."""
+    """A state directory with the node that uses it.
+
+    Attributes:
+        data_dir: absolute path of the state directory.
+        node: name of a node that is started in the state directory.
+        profile: profile of the node.
+    """
 
     data_dir: Path
     node: str
@@ -53,12 +65,12 @@ class StateLocation(msgspec.Struct, frozen=True):
 
 
 class StateLocator:
-    """Finds the state directory once, in the thread that needs it first, because loading a profile takes time.
+    """Finds the state directory at the first call of ``find``, because loading a profile takes time.
 
     Args:
-        options: the command-line options.
+        options: command-line options that select the profile and the state directory.
         environ: environment variables; those of this process by default.
-        cwd: base of relative paths.
+        cwd: folder that relative paths start from; the current folder of this process by default.
     """
 
     def __init__(
@@ -71,10 +83,12 @@ class StateLocator:
         self._location: StateLocation | None = None
 
     def find(self) -> StateLocation:
-        """Return the location; blocks.
+        """Return the location of the state directory.
+
+        The first call blocks while it loads the profile; later calls return the same location.
 
         Raises:
-            ConfigError: when a profile or name is not valid; the next call tries again.
+            ConfigError: the profile or a name is not valid. The next call tries again.
         """
         with self._lock:
             if self._location is None:
@@ -91,13 +105,13 @@ class StateLocator:
 
 
 class NodeStartError(RunnerError):
-    """No node could be started; the message quotes the end of its log."""
+    """A node could not be started; the message may quote the end of the node's log."""
 
     published_error_type = "node_failed"
 
 
 def read_node_file(data_dir: Path) -> NodeFile | None:
-    """Return ``node.json``; None where it is missing or not valid."""
+    """Return the content of ``node.json`` in a state directory; None where the file is missing or not valid."""
     from runner.node.state_lock import NodeFile
 
     try:
@@ -108,11 +122,15 @@ def read_node_file(data_dir: Path) -> NodeFile | None:
 
 
 async def ensure_node(location: StateLocation, config: str | None) -> None:
-    """Return once a node owns the state directory; starts one in the background where there is none.
+    """Start a node process in the background unless a node owns the state directory; return once a node owns it.
+
+    Args:
+        location: the state directory, and the name of the node.
+        config: name or path of the profile for the node; None for the default profile.
 
     Raises:
-        NodeStartError: when it exits or does not start in time.
-        StoreError: when the state directory cannot be used.
+        NodeStartError: the node process exits or does not start in time.
+        StoreError: the state directory cannot be used.
     """
     from runner.node.state_lock import is_node_alive
 
@@ -170,7 +188,7 @@ def _start(location: StateLocation, config: str | None, log: Path) -> subprocess
 
 
 def read_last_lines(log: Path) -> str:
-    """Return the end of a log, "" where it cannot be read; untrusted text."""
+    """Return the last lines of a log as untrusted text; "" where the log cannot be read."""
     try:
         with log.open("rb") as file:
             file.seek(max(log.stat().st_size - MAX_LOG_BYTES, 0))

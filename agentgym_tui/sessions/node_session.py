@@ -1,4 +1,4 @@
-"""Session on the node of a state directory: finds or starts the node, follows its bus and sends it requests."""
+"""Session with the node of a state directory: finds or starts the node, reads its bus and sends requests to it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from runner.events.control import NodeList
 
 POLL_INTERVAL_S: Final = 20.0
-"""Seconds between requests for the node's state; a node without requests for two minutes exits."""
+"""Seconds between requests for the state of the node; a node that gets no requests for two minutes exits."""
 
 RETRY_INTERVAL_S: Final = 1.0
 """Seconds between requests while the node does not reply."""
@@ -37,24 +37,24 @@ FIRST_LIST_TIMEOUT_S: Final = 3.0
 """Seconds to wait for the first list before live items are read."""
 
 REPAIR_INTERVAL_S: Final = 2.0
-"""Seconds between reads of files whose live items were missed."""
+"""Seconds between reads of the files of episodes with missing live items."""
 
 MAX_REPAIRED: Final = 20
-"""Newest episodes whose files are read after missed live items; others are read when they are opened."""
+"""Number of newest episodes whose files are read where live items are missing."""
 
 MIN_HISTORY: Final = timedelta(seconds=15)
-"""History of live items that is read where nothing is running."""
+"""Age of the oldest live items that are read where no batch is running."""
 
 HISTORY_MARGIN: Final = timedelta(seconds=5)
-"""History of live items before the start of the oldest running batch."""
+"""Time before the start of the oldest running batch from which live items are read."""
 
 
 class NodeSession:
-    """Attaches to the node of a state directory; starts one where there is none.
+    """Session with the node of a state directory, which is started where it is not running; see ``Session``.
 
     Args:
-        options: which state directory, node and profile.
-        start_key: the key that starts the node again, for hints.
+        options: command-line options that select the state directory, the node and the profile.
+        start_key: key that starts the node again; named in hints.
         lost_after_s: seconds of silence after which the node counts as lost.
     """
 
@@ -86,11 +86,11 @@ class NodeSession:
         self._starting = False
 
     async def start_node(self) -> None:
-        """Start the node again after it has stopped or failed to start."""
+        """Start the node again where it has stopped or failed to start."""
         self._start.set()
 
     async def run(self) -> None:
-        """Find or start the node, and follow its bus until cancelled."""
+        """Find or start the node, and apply the messages of its bus to the store until cancelled."""
         while (location := await self._locate()) is None:
             await self._start.wait()
         async with asyncio.TaskGroup() as tasks:
@@ -99,7 +99,7 @@ class NodeSession:
             tasks.create_task(self._subscribe(location))
 
     async def close(self) -> None:
-        """Close the index; the node keeps running."""
+        """Close the index of episodes; the node keeps running."""
         await asyncio.to_thread(self._library.close)
 
     async def _locate(self) -> StateLocation | None:
@@ -126,7 +126,7 @@ class NodeSession:
             self.store.set_link(BusLink("failed", str(exc)))
 
     async def _keep_node(self, location: StateLocation) -> None:
-        """Start a node now, and again on each request."""
+        """Start the node where it is not running: now, and after each call of ``start_node``."""
         while True:
             self._start.clear()
             self._starting = True
@@ -171,7 +171,7 @@ class NodeSession:
         return read
 
     async def _address(self, read: Callable[[], BusAddress | None]) -> BusAddress:
-        """Return the address of the node's bus once the node has written it."""
+        """Wait until the node has written the address of its bus, and return the address."""
         await self._node_is_up.wait()
         while True:
             try:
@@ -188,7 +188,10 @@ class NodeSession:
         self._poll_now.set()
 
     async def _keep_polling(self, location: StateLocation) -> None:
-        """Poll the node: on each connect, after each command and at intervals; check its process where it fails."""
+        """Request the state of the node after each change of the connection, after each command and at intervals.
+
+        Where the node does not answer, check whether its process is alive.
+        """
         while True:
             self._poll_now.clear()
             answered = await self._poll(location)
@@ -224,7 +227,7 @@ class NodeSession:
             self.store.mark_node_lost(self._node)
 
     async def _prepare(self, listed: NodeList) -> None:
-        """Compute how far back live items are read, and read the journals of running batches."""
+        """Set the age of the oldest live items to read, and merge the journals of running batches into the store."""
         now = datetime.now(UTC)
         running = [batch for batch in listed.batches if batch.status in ("running", "paused")]
         ages = [age for batch in running if (age := batch_age(batch.batch_id, now)) is not None]
@@ -233,7 +236,7 @@ class NodeSession:
         await self._read_journals({batch.batch_id for batch in running})
 
     async def _keep_repairing(self) -> None:
-        """Read the files of the newest episodes whose live items were missed."""
+        """Repeatedly read the files of those newest episodes whose live items are missing."""
         while True:
             await asyncio.sleep(REPAIR_INTERVAL_S)
             newest = [*self.store.episodes.values()][-MAX_REPAIRED:]

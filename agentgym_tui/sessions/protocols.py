@@ -1,6 +1,6 @@
-"""Protocols between screens and sessions.
+"""Interfaces through which all screens use a session.
 
-A session shows the node of a state directory, another bus, or files; all screens use the same interface.
+A session is connected to the node of a state directory, watches a bus, or reads files.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     from runner.store.index_schema import EpisodeRow
 
 RunCommand: TypeAlias = Literal["cancel", "pause", "resume", "step"]
-"""Command for a batch or an episode."""
+"""Name of a command for a batch, a battery or an episode."""
 
 
 class ControlRequestError(Exception):
-    """A request to a node was rejected or not answered.
+    """A request to a node could not be sent, was rejected or was not answered.
 
     Args:
-        message: what was requested and what came back; untrusted text, as it may quote a node.
-        hint: what to do next; untrusted text.
+        message: what was requested and why it failed; untrusted text, because it may quote a node.
+        hint: what the user can do; untrusted text.
     """
 
     published_error_type = "ControlFailed"
@@ -40,40 +40,40 @@ class ControlRequestError(Exception):
 
 
 class Control(Protocol):
-    """Requests to a node; all methods raise ``ControlRequestError``."""
+    """Client that sends requests to a node; all methods raise ``ControlRequestError`` where a request fails."""
 
     async def start(self, args: StartArgs) -> list[BatchState]:
-        """Start batches."""
+        """Start a run; return its batches, one per environment."""
         ...
 
     async def command(self, command: RunCommand, *, batch_id: str | None = None, episode_id: str | None = None) -> None:
-        """Send a command for a batch or an episode."""
+        """Send a command for the batch or battery ``batch_id``, or for the episode ``episode_id``."""
         ...
 
     async def fetch_list(self) -> NodeList:
-        """Fetch batches, agents, models and environments."""
+        """Fetch the batches, agents, models and environments of the node."""
         ...
 
     async def fetch_episode(self, episode_id: str) -> bytes:
-        """Fetch an episode file, checked against its digest."""
+        """Fetch the content of an episode file and check it against its digest."""
         ...
 
     async def shutdown(self, *, drain: bool) -> None:
-        """Stop the node; with ``drain`` after its running episodes."""
+        """Stop the node; where ``drain`` is True, the node first runs its queued batches."""
         ...
 
 
 class Library(Protocol):
-    """Stored episodes; the methods block and are called in a thread.
+    """Library of stored episodes. The methods block, so they are called in a thread.
 
     Attributes:
-        unreadable: files that cannot be read, among those read so far.
+        unreadable: episode files found that cannot be read.
     """
 
     unreadable: Sequence[UnreadableFile]
 
     def rows(self) -> Sequence[EpisodeRow]:
-        """Return all episodes, the newest first; raises ``StoreError``."""
+        """Return the list rows of all known episodes, the newest first; raises ``StoreError``."""
         ...
 
     def load(self, episode_id: str) -> tuple[Episode, bytes]:
@@ -82,18 +82,18 @@ class Library(Protocol):
 
 
 class Session(Protocol):
-    """A source of state and the requests that it supports.
+    """Source of the state that the console shows, and recipient of the user's commands.
 
     Attributes:
-        title: what the session shows; untrusted text.
-        read_only: why nothing can be started or commanded; "" where it can.
+        title: name of what the session shows; untrusted text.
+        read_only: why commands are not allowed; "" where commands are allowed.
         store: the state; changed only in the event loop.
-        input_priority: delays bus messages while input is pending.
-        library: stored episodes on this machine; None for another machine's bus.
-        control: requests to the node; None where there is none.
-        events: raw messages of the bus; None without a bus.
-        logs: opened log files.
-        data_dir: the state directory, once it is known; None without one.
+        input_priority: delays bus messages until pending input is painted.
+        library: episodes stored on this machine; None for a session that only watches a bus.
+        control: client for requests to nodes; None for a session without a node.
+        events: source of the raw messages of the bus; None for a session without a bus.
+        logs: log files named on the command line.
+        data_dir: the state directory; None where it is not known yet or the session has none.
     """
 
     title: str
@@ -107,16 +107,21 @@ class Session(Protocol):
     data_dir: Path | None
 
     async def start_node(self) -> None:
-        """Start the node again after it has stopped; does nothing while it runs. Raises ``ControlRequestError``."""
+        """Start the node again where it has stopped; do nothing while it runs.
+
+        Raises:
+            ControlRequestError: the session cannot start a node.
+        """
         ...
 
     async def run(self) -> None:
-        """Connect and follow the source until cancelled.
+        """Connect to the source and update ``store`` until cancelled or until all files are read.
 
-        The app starts this after the first paint, so implementations import bus libraries here.
+        The app calls this method after the first paint. Implementations import the slow bus libraries in it, so that
+        they do not delay the first paint.
         """
         ...
 
     async def close(self) -> None:
-        """Release the resources of the session; a node that it started keeps running."""
+        """Release the resources of the session; a node that the session started keeps running."""
         ...

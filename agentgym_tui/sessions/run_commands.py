@@ -1,4 +1,4 @@
-"""Commands of the user to the node: default agent, batteries, starting, pausing and canceling runs."""
+"""Commands from the user to the node: choose the agent, list batteries, and start, pause and cancel runs."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ MODELLESS_AGENTS: Final = frozenset({"oracle", "random", "scripted", "human"})
 """Agents that use no model."""
 
 FALLBACK_AGENT: Final = "oracle"
-"""Agent that is started where no agent with a model is installed."""
+"""Name of the agent that is chosen by default where no agent that uses a model is installed."""
 
 MAX_TOAST_CHARS: Final = 400
-"""Characters of an error that a toast shows."""
+"""Largest number of characters of an error that a toast shows."""
 
 _UNFINISHED: Final = frozenset({"queued", "running", "paused"})
 
@@ -29,8 +29,9 @@ class AgentChoice(NamedTuple):
     """Agent and model of a run.
 
     Attributes:
-        model: model name; None for the profile's.
-        problem: why no model can be used, untrusted text; "" where one can.
+        agent: name of the agent.
+        model: name of the model; None for the default model of the profile.
+        problem: why no model can be used; "" where a model can be used. The text is untrusted.
     """
 
     agent: str
@@ -39,15 +40,16 @@ class AgentChoice(NamedTuple):
 
 
 def default_agent(store: RunStore) -> AgentChoice:
-    """Return the first agent that uses a model, even where no model is reachable.
+    """Return the first installed agent that uses a model, or the oracle where no such agent is installed.
 
-    No agent without a model ever replaces it unless the user chooses one.
+    An agent that uses a model is returned even where no model is reachable: only the user may replace it by an agent
+    without a model.
     """
     return AgentChoice(next(iter(_model_agents(store)), FALLBACK_AGENT), None, model_problem(store))
 
 
 def model_problem(store: RunStore) -> str:
-    """Return why no model can be used, "" where one can."""
+    """Return why no model can be used, as untrusted text; "" where a model can be used."""
     if not store.agents:
         return "waiting for the node's list of agents"
     if not _model_agents(store):
@@ -59,17 +61,18 @@ def model_problem(store: RunStore) -> str:
 
 
 def startable_agents(store: RunStore) -> list[str]:
-    """Return the agents that can be started by name alone; the oracle is always among them."""
+    """Return the agents that can be started without further input; the oracle is always included."""
     agents = [agent for agent in store.agents if agent not in ("scripted", "human")]
     return agents if FALLBACK_AGENT in agents else [*agents, FALLBACK_AGENT]
 
 
 class EnvironmentBattery(NamedTuple):
-    """A battery of environments.
+    """A battery: environments that are run together.
 
     Attributes:
-        envs: environments that can be run now.
-        excluded: environments that cannot.
+        name: tier of the environments, or ``everything``.
+        envs: names of the environments that can be run now.
+        excluded: environments that cannot be run now.
     """
 
     name: str
@@ -78,7 +81,7 @@ class EnvironmentBattery(NamedTuple):
 
 
 def list_batteries(store: RunStore) -> list[EnvironmentBattery]:
-    """Return a battery per tier, then one of all environments."""
+    """Return one battery per tier and, where there are several tiers, one battery of all environments."""
     batteries: dict[str, EnvironmentBattery] = {}
     for env in store.envs.values():
         if env.tier:
@@ -97,7 +100,7 @@ def list_batteries(store: RunStore) -> list[EnvironmentBattery]:
 
 
 def is_runnable(env: EnvironmentState) -> bool:
-    """Return whether an environment can be run; status ``wrong`` concerns a server and not an embedded environment."""
+    """Return whether an environment can be run; status ``wrong`` prevents that only where it runs on a server."""
     return env.status != "down" and not (env.status == "wrong" and env.transport == "http")
 
 
@@ -107,25 +110,25 @@ def unfinished_batches(store: RunStore) -> list[BatchRun]:
 
 
 def command_targets(batches: Sequence[BatchRun]) -> list[str]:
-    """Return the ids to name in a command for some batches; the batches of a battery share one."""
+    """Return the distinct ids for a command on ``batches``: the battery id where a batch has one, else the batch id."""
     return list(dict.fromkeys(batch.battery_id or batch.batch_id for batch in batches))
 
 
 def control_error_text(error: ControlRequestError) -> SafeText:
-    """Return the message and hint of an error for a toast."""
+    """Return the sanitized message and hint of an error, each short enough for a toast."""
     hint = [trusted("\n"), sanitize_message(error.hint, MAX_TOAST_CHARS)] if error.hint else []
     return join([sanitize_message(str(error), MAX_TOAST_CHARS), *hint])
 
 
 class RunCommands:
-    """Sends commands to the node of a session; all methods raise ``ControlRequestError``.
+    """Sends commands to the node of a session. Methods that send raise ``ControlRequestError`` on failure.
 
     Args:
         session: the session.
-        new_id: makes the id of a run; a new ULID by default.
+        new_id: returns the id for a new run; returns a new ULID by default.
 
     Attributes:
-        last_run: the last run that was started successfully.
+        last_run: start request of the last run that was started; None before the first run.
     """
 
     def __init__(self, session: Session, new_id: Callable[[], str] | None = None) -> None:
@@ -134,29 +137,36 @@ class RunCommands:
         self.last_run: StartArgs | None = None
 
     def agent_choice(self) -> AgentChoice:
-        """Return agent and model of the last run, else the defaults."""
+        """Return the agent and model of the last run, or the defaults before the first run."""
         if self.last_run is not None and self.last_run.agent is not None:
             return AgentChoice(self.last_run.agent, self.last_run.model, "")
         return default_agent(self._session.store)
 
     def single_run(self, envs: Sequence[str]) -> StartArgs:
-        """Return a run of each environment once."""
+        """Return a start request that runs one episode in each environment."""
         choice = self.agent_choice()
         return StartArgs(batch_id=self.new_id(), envs=list(envs), agent=choice.agent, model=choice.model)
 
     def repeat_run(self, keys: Sequence[str]) -> StartArgs:
-        """Return a copy of the last run with a new id; ``keys`` start a first run, for the hint."""
+        """Return a start request like that of the last run, with a new id.
+
+        Args:
+            keys: keys that start a first run; named in the hint of the error.
+
+        Raises:
+            ControlRequestError: no run has been started yet.
+        """
         if self.last_run is None:
             raise ControlRequestError("nothing has been started from here yet", f"press {' or '.join(keys)}")
         return msgspec.structs.replace(self.last_run, batch_id=self.new_id())
 
     async def start(self, args: StartArgs) -> None:
-        """Start a run."""
+        """Start a run and remember it as ``last_run``."""
         await self.control.start(args)
         self.last_run = args
 
     async def pause_or_resume(self, batch: BatchRun) -> str:
-        """Pause or resume a batch; return what was done."""
+        """Resume a batch where it is paused, else pause it; return a text that describes the effect."""
         if batch.status == "paused":
             await self.control.command("resume", batch_id=batch.batch_id)
             return "resumed"
@@ -168,13 +178,13 @@ class RunCommands:
         await self.control.command("step", episode_id=episode.episode_id)
 
     async def cancel(self, run_ids: Sequence[str]) -> None:
-        """Cancel batches or batteries."""
+        """Cancel the batches or batteries with the given ids."""
         for run_id in run_ids:
             await self.control.command("cancel", batch_id=run_id)
 
     @property
     def control(self) -> Control:
-        """The session's connection to its node."""
+        """Client for requests to the node; raises ``ControlRequestError`` where commands are not allowed."""
         if self._session.read_only or self._session.control is None:
             raise ControlRequestError(self._session.read_only or "there is no node to control")
         return self._session.control

@@ -1,4 +1,4 @@
-"""Fields of the run form: their bounds, and the conversion between typed texts and a start request."""
+"""Number fields of the run form with their bounds, and conversion between the typed texts and a start request."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ MAX_EPISODES: Final = 1_000_000
 FieldId: TypeAlias = Literal[
     "repeat", "attempts", "task_index", "seed", "concurrency", "max_rounds", "max_duration_sec"
 ]
-"""Fields of ``StartArgs``."""
+"""Id of a form field, which is the name of the field in ``StartArgs``."""
 
 
 class FormField(NamedTuple):
-    """A number in the form.
+    """A field of the run form for a number.
 
     Attributes:
-        optional: where left empty, the profile decides.
-        fraction: decimals are allowed.
+        default: text of the field in a new form.
+        optional: whether the field may be empty; the profile then supplies the number.
+        fraction: whether the number may have decimals.
     """
 
     id: FieldId
@@ -57,14 +58,19 @@ FORM_FIELDS: Final = (
     ),
 )
 PROFILE_DEFAULT: Final = trusted("default")
-"""Placeholder of an empty field that the profile decides."""
+"""Placeholder in an empty field whose number the profile supplies."""
 
 _INTEGER: Final = re.compile(r"[0-9]{1,19}", re.ASCII)
 _DECIMAL: Final = re.compile(r"[0-9]{1,9}(\.[0-9]{1,6})?", re.ASCII)
 
 
 class Parsed(NamedTuple):
-    """A start request, or the errors by field; ``envs`` for the environments."""
+    """Result of parsing the form.
+
+    Attributes:
+        args: the start request; None where there are errors.
+        errors: error of each invalid field by field id; the key ``envs`` stands for the choice of environments.
+    """
 
     args: StartArgs | None
     errors: Mapping[str, SafeText]
@@ -73,7 +79,15 @@ class Parsed(NamedTuple):
 def parse_form(
     texts: Mapping[FieldId, str], *, envs: Sequence[str], agent: str, model: str | None, batch_id: str
 ) -> Parsed:
-    """Parse the texts of the form."""
+    """Parse the texts of the form, and check that at least one environment is chosen.
+
+    Args:
+        texts: typed text by field id; a missing text counts as empty.
+        envs: names of the chosen environments.
+        agent: name of the chosen agent.
+        model: name of the chosen model; None for the default model of the profile.
+        batch_id: id for the run.
+    """
     values: dict[str, int | float | None] = {}
     errors: dict[str, SafeText] = {}
     for field in FORM_FIELDS:
@@ -93,7 +107,7 @@ def parse_form(
 
 
 def parse_number(field: FormField, text: str) -> tuple[int | float | None, SafeText | None]:
-    """Return the number, None for an empty optional field, or an error."""
+    """Return the number and no error, or no number and an error; an empty optional field has neither."""
     text = text.strip()
     if not text and field.optional:
         return None, None
@@ -108,7 +122,7 @@ def parse_number(field: FormField, text: str) -> tuple[int | float | None, SafeT
 
 
 def form_texts(args: StartArgs | None) -> dict[FieldId, str]:
-    """Return the texts that would start the same run again; the defaults for None."""
+    """Return the text of each form field for the same start request; the default texts where ``args`` is None."""
     if args is None:
         return {field.id: field.default for field in FORM_FIELDS}
     return {field.id: _number_text(getattr(args, field.id)) for field in FORM_FIELDS}

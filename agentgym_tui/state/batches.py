@@ -19,7 +19,7 @@ _FINISHED: Final = frozenset({"completed", "cancelled"})
 
 
 class BatchRegistry:
-    """Batches by id, the newest last; at most ``MAX_BATCHES``, of which finished ones are evicted first."""
+    """Up to ``MAX_BATCHES`` batches by id, the newest last; finished batches are evicted before unfinished batches."""
 
     def __init__(self) -> None:
         self.batches: dict[str, BatchRun] = {}
@@ -37,7 +37,7 @@ class BatchRegistry:
             batch.status = "running" if batch.status in _PENDING else batch.status
 
     def apply_progress(self, item: BatchProgress, boot: str) -> None:
-        """Update a batch from a progress item; ignore an item older than the last one applied.
+        """Update a batch from a progress item; ignore an item older than the item applied last.
 
         Args:
             item: the progress item; items of one process are ordered by ``item.seq``.

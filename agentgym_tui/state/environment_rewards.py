@@ -62,7 +62,7 @@ class RewardHistory:
             self.merge(env, [point])
 
     def merge(self, env: str, points: Iterable[RewardPoint]) -> None:
-        """Add reward points in any order; a point replaces an earlier one with the same episode id."""
+        """Add reward points in any order; a new point replaces a known point with the same episode id."""
         if env not in self.by_env and len(self.by_env) >= self._max_envs:
             return
         by_id = {point.episode_id: point for point in (*self.by_env.get(env, ()), *points)}

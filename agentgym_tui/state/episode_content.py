@@ -20,7 +20,7 @@ _SPAN_BYTES: Final = 500
 _RAW_MESSAGES_BYTES: Final = 100
 _RAW_SPAN_BYTES: Final = 250
 _COLONS_PER_SPAN: Final = 10
-"""Colons in the JSON of a span with few attributes; each further colon may stand for a field that grows when decoded."""
+"""Colons in the JSON of a span with few attributes; each further colon suggests a field that grows when decoded."""
 
 
 class DecodedMessages(msgspec.Struct, frozen=True, tag="decoded"):
@@ -31,7 +31,7 @@ class DecodedMessages(msgspec.Struct, frozen=True, tag="decoded"):
 
     @property
     def size(self) -> int:
-        """Approximate memory in bytes."""
+        """Approximate memory of the messages in bytes."""
         return sum(map(_messages_size, self.chats)) + _messages_size(self.observation)
 
 
@@ -53,7 +53,7 @@ class RawMessages(msgspec.Struct, frozen=True, tag="heard", gc=False):
 
     @property
     def size(self) -> int:
-        """Approximate memory in bytes."""
+        """Approximate memory of the messages in bytes."""
         return _RAW_MESSAGES_BYTES + len(self.raw_chats) + len(self.raw_observation)
 
 

@@ -51,7 +51,7 @@ class EpisodeRegistry:
     """The newest episodes, limited in number and in memory.
 
     Args:
-        max_episodes: largest number of episodes; ended episodes are evicted before running ones.
+        max_episodes: largest number of episodes; ended episodes are evicted before running episodes.
         max_bytes: approximate limit of the memory that all episodes take, in bytes.
 
     Attributes:
@@ -132,7 +132,13 @@ class EpisodeRegistry:
         return True
 
     def apply_foreign(self, episode_id: str, event: ForeignEpisode, at: datetime) -> None:
-        """Add an ended episode of a foreign field runner, unless ``episode_id`` is known; ``at`` is its start time."""
+        """Add a completed episode of another field runner, unless the id is known.
+
+        Args:
+            episode_id: id made for the episode, because its event has none.
+            event: the completion event.
+            at: time of the event.
+        """
         if episode_id in self._evicted or episode_id in self.episodes:
             return
         episode = self._create(episode_id, at)
@@ -149,7 +155,7 @@ class EpisodeRegistry:
             self._record_result(episode, row)
 
     def merge_file(self, episode: Episode, boot: str) -> bool:
-        """Merge an episode read from a journal or an episode file, which takes precedence over live items.
+        """Merge an episode that was read from a journal or an episode file; the file takes precedence over live items.
 
         Args:
             episode: the episode that was read.
@@ -201,7 +207,7 @@ class EpisodeRegistry:
         return bool(interrupted)
 
     def assign_boot(self, node: str, boot: str) -> None:
-        """Assign a process id to the running episodes of a node whose process is not known, such as those of journals."""
+        """Assign a process id to those running episodes of a node that have none, because they were read from files."""
         for episode in self.running.values():
             tracker = self._trackers[episode.episode_id]
             if episode.node == node and not tracker.boot:
@@ -267,7 +273,7 @@ class EpisodeRegistry:
             self._evict(next(iter(self.episodes.values())))
 
     def _drop_messages(self, episode: Episode) -> None:
-        """Drop the messages of an episode step by step, the oldest first, until the memory limit holds; then its spans."""
+        """Drop messages of an episode, the oldest first, and finally its spans; stop when the memory limit holds."""
         tracker = self._trackers[episode.episode_id]
         for index, step in enumerate(episode.steps):
             if self._bytes <= self._max_bytes:

@@ -49,7 +49,7 @@ class EventMessage(msgspec.Struct, gc=False):
 
     @property
     def size(self) -> int:
-        """Approximate memory in bytes."""
+        """Approximate memory of the entry in bytes."""
         headers = sum([len(name) + len(value) for name, value in self.headers.items()]) if self.headers else 0
         return ENTRY_BYTES + len(self.payload) + headers
 
@@ -70,7 +70,7 @@ class LogNotice(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Approximate memory in bytes."""
+        """Approximate memory of the entry in bytes."""
         return ENTRY_BYTES + len(self.text)
 
 
@@ -100,7 +100,7 @@ class EventLog:
         n_received: number of messages received since the last ``reset``.
         n_evicted: number of entries evicted since the last ``reset``.
         n_matched: number of entries that were added to ``shown`` since the last ``reset`` or ``search``, including
-            evicted ones.
+            entries evicted since.
         n_gap: number of messages that were deleted from their stream before this program read them.
         n_skipped: number of messages dropped unread because they arrived too fast and no stream stores them.
     """
@@ -137,7 +137,7 @@ class EventLog:
         return clamp_count(sum(self._pending.values()))
 
     def reset(self, required: str = "") -> None:
-        """Remove all entries and set the counters to 0; keep only later messages that contain ``required``."""
+        """Remove all entries and set the counters to 0; from then on, keep only messages that contain ``required``."""
         self._entries.clear()
         self.shown.clear()
         self._pending.clear()

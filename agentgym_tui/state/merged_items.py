@@ -1,8 +1,8 @@
-"""Updates: the items of live messages, merged into chunks of one kind and one episode.
+"""Updates: items of live messages, merged into chunks where possible.
 
-A node may send tens of thousands of items per second. Items that occur often are merged into ``AnswerChunk``,
-``FinishedAnswers``, ``SpanChunk`` and ``StepChunk``; the others are updates of their own. ``DecodedBatch`` holds the
-updates of one live message.
+A node may send tens of thousands of items per second. Frequent items of one kind and one episode are merged into an
+``AnswerChunk``, ``FinishedAnswers``, ``SpanChunk`` or ``StepChunk``. Every other item is an update by itself.
+``DecodedBatch`` holds the updates of one live message.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from runner.events.live import (
 from runner.types import DeltaPart
 
 MAX_GAP_RATIO: Final = 32
-"""Largest range of sequence numbers, as a multiple of their count, whose gaps are listed."""
+"""Largest length of a range of sequence numbers, as a multiple of the numbers received, whose gaps are listed."""
 
 _ItemT = TypeVar("_ItemT")
 
@@ -42,8 +42,9 @@ class _Chunk(msgspec.Struct, kw_only=True, tag_field="kind", gc=False):
     """Merged items of one episode.
 
     Attributes:
-        seqs: their sequence numbers; lists with a value per item have the same length.
-        gaps: missing numbers in between; None where the numbers are sparse or do not ascend, or gaps are not known.
+        seqs: sequence numbers of the items; each list with one value per item has the same length as ``seqs``.
+        gaps: numbers missing between the first and the last of ``seqs``; None where they are not known, as for sparse
+            numbers and numbers that do not ascend.
         at: time of the first item.
     """
 
@@ -58,9 +59,12 @@ class AnswerChunk(_Chunk, kw_only=True, tag="texts"):
 
     Attributes:
         until: time of the last item.
-        part: the part of the answer; of a tool call, ``call`` is its number and ``tool`` its name, if an item has it.
-        texts: the text of each item.
-        ns: the number of tokens of each item; 0 where it is not known.
+        part: extended part of the answer: its text, its reasoning or a tool call.
+        call: number of the tool call in the answer; used only where ``part`` is a tool call.
+        tool: name of the called tool; "" where no item carries the name.
+        texts: text of each item.
+        ns: number of tokens of each item; 0 where the number is not known.
+        ttft_s: seconds from the request to the first token; None where it is not known.
     """
 
     until: datetime
@@ -73,7 +77,7 @@ class AnswerChunk(_Chunk, kw_only=True, tag="texts"):
     ttft_s: float | None
 
     def select(self, positions: Sequence[int]) -> Self:
-        """Return a chunk of the items at some positions."""
+        """Return a chunk with only the items at ``positions``."""
         return msgspec.structs.replace(
             self,
             seqs=_pick(self.seqs, positions),
@@ -84,7 +88,14 @@ class AnswerChunk(_Chunk, kw_only=True, tag="texts"):
 
 
 class InferenceStarted(NamedTuple):
-    """An endpoint starts to answer a step; ``position`` is that of the item in ``seqs``."""
+    """An endpoint starts to answer a step.
+
+    Attributes:
+        position: position of the item in ``FinishedAnswers.seqs``.
+        step: index of the step.
+        endpoint: name of the endpoint.
+        model: name of the model; None where it is not known.
+    """
 
     position: int
     step: int
@@ -93,29 +104,35 @@ class InferenceStarted(NamedTuple):
 
 
 class FinishedAnswers(_Chunk, kw_only=True, tag="past"):
-    """Items of answers that are followed by a later answer in the same message.
+    """Items of finished answers, which are answers that a later answer follows in the same message.
 
     Attributes:
-        started: the endpoints used, by step. The endpoint of the newest answer may be among them, or be all there is.
+        started: endpoints that started to answer, in the order of the items. The start of the newest, unfinished answer
+            may be included, and may be the only one.
     """
 
     started: list[InferenceStarted]
 
     def select(self, positions: Sequence[int]) -> Self:
-        """Return a chunk of the items at some positions."""
+        """Return a chunk with only the items at ``positions``."""
         by_position = {start.position: start for start in self.started}
         started = [by_position[old]._replace(position=new) for new, old in enumerate(positions) if old in by_position]
         return msgspec.structs.replace(self, seqs=_pick(self.seqs, positions), gaps=None, started=started)
 
 
 class SpanChunk(_Chunk, kw_only=True, tag="spans"):
-    """Spans as JSON; ``size`` is their approximate memory in bytes."""
+    """Spans of an episode.
+
+    Attributes:
+        spans: each span as JSON.
+        size: approximate memory of the spans in bytes.
+    """
 
     spans: list[bytes]
     size: int
 
     def select(self, positions: Sequence[int]) -> Self:
-        """Return a chunk of the items at some positions."""
+        """Return a chunk with only the items at ``positions``."""
         spans = _pick(self.spans, positions)
         return msgspec.structs.replace(
             self, seqs=_pick(self.seqs, positions), gaps=None, spans=spans, size=raw_spans_size(spans)
@@ -123,12 +140,13 @@ class SpanChunk(_Chunk, kw_only=True, tag="spans"):
 
 
 class StepChunk(_Chunk, kw_only=True, tag="steps"):
-    """Steps.
+    """Steps of an episode.
 
     Attributes:
-        until: time of the last step.
+        until: time of the last item.
+        steps: step of each item.
         size: approximate memory of the steps in bytes.
-        resets: JSON of the reset observation, by position of the item that carries it.
+        resets: reset observations as JSON, by position of the item that carries the observation.
     """
 
     until: datetime
@@ -137,7 +155,7 @@ class StepChunk(_Chunk, kw_only=True, tag="steps"):
     resets: dict[int, bytes]
 
     def select(self, positions: Sequence[int]) -> Self:
-        """Return a chunk of the items at some positions."""
+        """Return a chunk with only the items at ``positions``."""
         resets = {new: self.resets[old] for new, old in enumerate(positions) if old in self.resets}
         seqs, steps = _pick(self.seqs, positions), _pick(self.steps, positions)
         return msgspec.structs.replace(self, seqs=seqs, gaps=None, steps=steps, size=steps_size(steps), resets=resets)
@@ -151,7 +169,16 @@ CHUNK_TYPES: Final = (AnswerChunk, FinishedAnswers, SpanChunk, StepChunk)
 
 
 class DecodedBatch(msgspec.Struct, kw_only=True, gc=False):
-    """A live message as updates; ``n_items`` counts its items without the ``n_malformed`` ones that did not decode."""
+    """The updates of one live message.
+
+    Attributes:
+        node: name of the node that sent the message.
+        boot: id of the node process that sent the message.
+        dropped: number of live items that the process never sent.
+        n_items: number of items in the message that were decoded.
+        n_malformed: number of items in the message that could not be decoded.
+        updates: the decoded items, merged where possible.
+    """
 
     node: str
     boot: str
@@ -162,7 +189,7 @@ class DecodedBatch(msgspec.Struct, kw_only=True, gc=False):
 
 
 def find_gaps(seqs: Sequence[int]) -> list[int] | None:
-    """Return the numbers missing between the first and the last; None where they are sparse or do not ascend."""
+    """Return the numbers missing between the first and the last of ``seqs``; None for sparse or unsorted numbers."""
     first, end = seqs[0], seqs[-1] + 1
     if end - first > MAX_GAP_RATIO * len(seqs) or not is_ascending(seqs):
         return None
@@ -170,7 +197,7 @@ def find_gaps(seqs: Sequence[int]) -> list[int] | None:
 
 
 def is_ascending(numbers: Sequence[int]) -> bool:
-    """Return whether each number is larger than the one before."""
+    """Return whether each number is larger than its predecessor."""
     return all(map(lt, numbers, islice(numbers, 1, None)))
 
 

@@ -1,4 +1,4 @@
-"""Nodes, when they were last seen, and the load of their hosts."""
+"""Registry of nodes: when each node was last seen, whether it is lost, and the load of its host."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class NodeRegistry:
     """Nodes by name.
 
     Args:
-        now: the console's monotonic clock, in seconds.
+        now: returns the time of the console's monotonic clock in seconds.
         lost_after_s: seconds of silence after which a node counts as lost.
     """
 
@@ -33,11 +33,11 @@ class NodeRegistry:
 
     @property
     def needs_tick(self) -> bool:
-        """Whether a node may still be lost."""
+        """Whether ``tick`` may mark a node as lost: whether any node is neither lost nor stopped."""
         return any(not node.lost and node.status != "stopped" for node in self.nodes.values())
 
     def get(self, node_name: str) -> NodeInfo:
-        """Return the node of this name, created where needed; the node silent for longest is evicted."""
+        """Return a node by its name, created where needed; at the limit, evict the node that was silent for longest."""
         node_name = clip_name(node_name)
         if (node := self.nodes.get(node_name)) is None:
             if len(self.nodes) >= MAX_NODES:
@@ -46,7 +46,15 @@ class NodeRegistry:
         return node
 
     def on_heartbeat(self, node_name: str, dropped: int) -> tuple[NodeInfo, bool]:
-        """Record a live message of a node; return the node, and whether the message changed it."""
+        """Record that a live message of a node has arrived.
+
+        Args:
+            node_name: name of the node.
+            dropped: number of live items that the current process of the node never sent.
+
+        Returns:
+            The node, and whether the node is new or its ``lost`` or ``dropped`` has changed.
+        """
         known = node_name in self.nodes
         node = self.get(node_name)
         before = (node.lost, node.dropped)
@@ -54,7 +62,7 @@ class NodeRegistry:
         return node, not known or before != (node.lost, node.dropped)
 
     def apply_health(self, health: NodeHealth) -> NodeInfo:
-        """Apply a node's health reply."""
+        """Update a node from its reply to a health request, and return the node."""
         node = self.get(health.node)
         node.last_seen_at, node.lost = self._now(), False
         node.profile, node.status, node.data_dir = (
@@ -65,7 +73,7 @@ class NodeRegistry:
         return node
 
     def on_status_event(self, event: FieldStatus) -> NodeInfo:
-        """Apply a status event; events of earlier processes of the node are ignored."""
+        """Update a node from its status event, and return the node; ignore an event of an earlier process."""
         node = self.get(event.node)
         if event.boot >= node.boot:
             node.status, node.profile = event.status, clip_name(event.config)
@@ -73,12 +81,16 @@ class NodeRegistry:
 
     @property
     def next_loss_s(self) -> float:
-        """Seconds until a node is lost if none sends anything until then."""
+        """Seconds until the first node counts as lost, provided that no node sends a message in the meantime."""
         known = (node.last_seen_at for node in self.nodes.values() if not node.lost and node.status != "stopped")
         return min(known, default=self._now()) + self._lost_after_s - self._now()
 
     def mark_lost(self, node_name: str) -> bool:
-        """Mark a node as lost before its silence shows it; return whether that is new."""
+        """Mark a node as lost at once, without waiting for ``lost_after_s`` seconds of silence.
+
+        Returns:
+            False where the node is not known, already lost or stopped.
+        """
         node = self.nodes.get(clip_name(node_name))
         if node is None or node.lost or node.status == "stopped":
             return False
@@ -86,19 +98,19 @@ class NodeRegistry:
         return True
 
     def on_disconnect(self) -> None:
-        """Clear recent losses: without a bus the silence of a node means nothing."""
+        """Mark recently lost nodes as not lost, because a broken bus connection may be the reason for their silence."""
         limit = self._now() - 2 * self._lost_after_s
         for node in self.nodes.values():
             node.lost = node.lost and node.last_seen_at < limit
 
     def on_reconnect(self) -> None:
-        """Count the silence of nodes from now on."""
+        """Restart the measurement of silence for all nodes that are not lost."""
         for node in self.nodes.values():
             if not node.lost:
                 node.last_seen_at = self._now()
 
     def tick(self) -> bool:
-        """Mark silent nodes as lost; return whether there is a new one."""
+        """Mark nodes as lost that were silent for too long; return whether any node was marked."""
         limit = self._now() - self._lost_after_s
         lost = [node for node in self.nodes.values() if not node.lost and node.last_seen_at < limit]
         lost = [node for node in lost if node.status != "stopped"]
@@ -108,7 +120,7 @@ class NodeRegistry:
 
 
 def set_host_load(node: NodeInfo, item: Host) -> None:
-    """Apply the load of a node's host."""
+    """Store the CPU, memory and GPU load that a node reported for its host."""
     node.cpu, node.ram = item.cpu, item.ram
     node.gpus = [_gpu(gpu) for gpu in (item.gpu or ())[:MAX_GPUS]]
 

@@ -1,7 +1,7 @@
-"""Normalizes values from outside: bounded texts and numbers, comparable times, times in ULIDs, memory of JSON values.
+"""Functions that normalize untrusted values: cut texts, clamp numbers, make times comparable and measure JSON.
 
-Messages may carry texts of any length and integers of thousands of digits; the state keeps bounded ones. Times in
-ULIDs are decoded here because the import of the ULID library is slow.
+Messages may carry texts of any length and integers of thousands of digits; the state keeps only bounded texts and
+numbers. This module decodes the time in a ULID itself, because the import of the ULID library is slow.
 """
 
 from __future__ import annotations
@@ -13,46 +13,46 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 MAX_ID_CHARS: Final = 200
-"""Longest id; a longer text is not an id."""
+"""Largest number of characters in an id; a longer text is not a valid id."""
 
 MAX_NAME_CHARS: Final = 200
-"""Longest name of an environment, agent, model or node."""
+"""Number of characters kept of the name of an environment, agent, model or node."""
 
 MAX_CAUSE_CHARS: Final = 4_000
-"""Longest cause of a failure."""
+"""Number of characters kept of the cause of a failure."""
 
 MAX_ERROR_CHARS: Final = 64 * 1024
-"""Longest error message or traceback of an episode."""
+"""Number of characters kept of the error message or traceback of an episode."""
 
 MAX_COUNT: Final = 10**9
-"""Largest count."""
+"""Largest count that is kept."""
 
 _OBJECT_BYTES: Final = 64
-"""Approximate memory of an object beside its contents."""
+"""Approximate memory of a Python object without its contents, in bytes."""
 
 
 def clip_name(text: str) -> str:
-    """Return the name, cut to ``MAX_NAME_CHARS``."""
+    """Return the name, cut to ``MAX_NAME_CHARS`` characters."""
     return text[:MAX_NAME_CHARS]
 
 
 def clip_names(texts: Iterable[str], limit: int = 200) -> list[str]:
-    """Return the first ``limit`` distinct names."""
+    """Return the first ``limit`` distinct names, each cut to ``MAX_NAME_CHARS`` characters."""
     return list(dict.fromkeys(map(clip_name, texts)))[:limit]
 
 
 def clip_optional(text: str | None, limit: int = MAX_NAME_CHARS) -> str | None:
-    """Return the text cut to ``limit`` characters; None for None."""
+    """Return the text, cut to ``limit`` characters; None where the text is None."""
     return None if text is None else text[:limit]
 
 
 def clamp_count(number: int) -> int:
-    """Return the count as a number from 0 to ``MAX_COUNT``; JSON allows integers of thousands of digits."""
+    """Return the number, limited to the range from 0 to ``MAX_COUNT``."""
     return max(0, min(number, MAX_COUNT))
 
 
 def clamp_finite(number: float) -> float:
-    """Return the number, or the largest float of its sign where a sum has overflowed."""
+    """Return the number; for an infinite sum, return the largest finite float with the same sign."""
     return number if math.isfinite(number) else math.copysign(sys.float_info.max, number or 0.0)
 
 
@@ -83,12 +83,12 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def as_aware(time: datetime) -> datetime:
-    """Return a time that can be compared with others; without a zone it counts as UTC."""
+    """Return the time with a zone, so that it can be compared; a time without a zone is taken as UTC."""
     return time if time.tzinfo is not None else time.replace(tzinfo=UTC)
 
 
 def ulid_time(ulid: str) -> datetime | None:
-    """Return when a ULID was made, by its first ten characters; None where the text is no ULID."""
+    """Return the creation time that the first ten characters of a ULID encode; None where the text is no ULID."""
     head = ulid[:10].upper()
     if len(head) < 10 or not all(digit in _VALUES for digit in head):
         return None
@@ -102,6 +102,6 @@ def ulid_time(ulid: str) -> datetime | None:
 
 
 def ulid_prefix(time: datetime) -> str:
-    """Return the first ten characters of a ULID made at ``time``."""
+    """Return the first ten characters of a ULID created at ``time``."""
     milliseconds = max((time - _EPOCH) // timedelta(milliseconds=1), 0)
     return "".join(_DIGITS[milliseconds >> shift & 31] for shift in range(45, -1, -5))

@@ -9,22 +9,22 @@ from typing import Final, NamedTuple
 from agentgym_tui.state.normalize import MAX_CAUSE_CHARS, clamp_count
 
 MAX_NOTICES: Final = 200
-"""Notices that are kept."""
+"""Largest number of notices kept."""
 
 RECENT_S: Final = 15.0
 """Seconds for which a loss of messages counts as recent."""
 
 SHOWN_S: Final = 60.0
-"""Seconds for which the newest notice is shown; later it would look as if it had only just happened."""
+"""Seconds for which the newest notice is shown; an older notice would look like news."""
 
 
 class FeedNotice(NamedTuple):
-    """A notice.
+    """A notice about the subscription.
 
     Attributes:
-        text: untrusted text.
-        at: seconds of the console's monotonic clock.
-        n: number of lost messages; 0 where the notice is about something else.
+        text: what happened; untrusted text.
+        at: when the notice arrived, in seconds of the console's monotonic clock.
+        n: number of lost messages; 0 for a notice that does not report a loss.
     """
 
     text: str
@@ -33,10 +33,12 @@ class FeedNotice(NamedTuple):
 
 
 class NoticeList:
-    """The newest notices, the newest last; a notice that repeats the one before adds to its count.
+    """The newest notices, the newest last.
+
+    A notice with the same text as the previous notice replaces it; the numbers of lost messages are added.
 
     Args:
-        now: the console's monotonic clock, in seconds.
+        now: returns the time of the console's monotonic clock in seconds.
     """
 
     def __init__(self, now: Callable[[], float]) -> None:
@@ -46,27 +48,27 @@ class NoticeList:
 
     @property
     def newest(self) -> FeedNotice | None:
-        """The newest notice, unless it is older than ``SHOWN_S``."""
+        """The newest notice; None where it is older than ``SHOWN_S`` seconds or there is no notice."""
         return self.notices[-1] if self.notices and self.notices[-1].at >= self._now() - SHOWN_S else None
 
     @property
     def needs_tick(self) -> bool:
-        """Whether a shown notice may become old."""
+        """Whether a notice is shown that ``tick`` will find too old at some time."""
         return self._last_shown != (None, None)
 
     def tick(self) -> bool:
-        """Return whether a shown notice has become old since the last call."""
+        """Return whether a notice in ``newest`` or ``recent_loss`` has become too old since the last call."""
         before, self._last_shown = self._last_shown, (self.newest, self.recent_loss)
         return self._last_shown != before
 
     @property
     def recent_loss(self) -> FeedNotice | None:
-        """The newest notice about lost messages, unless it is older than ``RECENT_S``."""
+        """The newest notice about lost messages; None where all of these are older than ``RECENT_S`` seconds."""
         since = self._now() - RECENT_S
         return next((note for note in reversed(self.notices) if note.n and note.at >= since), None)
 
     def add(self, text: str, n: int) -> None:
-        """Add a notice about ``n`` lost messages."""
+        """Add a notice; ``n`` is the number of lost messages, or 0 for a notice that does not report a loss."""
         text = text[:MAX_CAUSE_CHARS]
         if self.notices and self.notices[-1].text == text:
             n += self.notices.pop().n

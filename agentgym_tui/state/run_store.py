@@ -1,4 +1,4 @@
-"""The state shown on all screens: nodes, environments, batches, episodes, endpoints and rewards, within limits."""
+"""Store of the state that all screens show: nodes, environments, batches, episodes, endpoints and rewards."""
 
 from __future__ import annotations
 
@@ -34,25 +34,25 @@ if TYPE_CHECKING:
     from runner.store.index_schema import EpisodeRow
 
 MAX_EPISODES: Final = 400
-"""Episodes that are kept."""
+"""Largest number of episodes kept."""
 
 MAX_EPISODE_BYTES: Final = 36 << 20
-"""Approximate memory of the texts of all episodes."""
+"""Approximate memory limit of all episodes, in bytes."""
 
 LOST_AFTER_S: Final = 5.0
 """Seconds of silence after which a node counts as lost."""
 
 
 class RunStore:
-    """State reduced from bus messages, replies of nodes and stored episodes.
+    """State built from bus messages, replies of nodes and stored episodes.
 
-    Widgets read it; only the live feed of the session and the app change it. Each change raises ``version`` and calls
+    Widgets only read the store; the session and the app change it. Each change adds 1 to ``version`` and calls
     ``on_change`` once.
 
     Args:
-        now: the console's monotonic clock, in seconds.
-        max_episodes: largest number of episodes; the newest are kept.
-        max_bytes: approximate memory limit of their texts.
+        now: returns the time of the console's monotonic clock in seconds.
+        max_episodes: largest number of episodes kept.
+        max_bytes: approximate memory limit of all episodes, in bytes.
         lost_after_s: seconds of silence after which a node counts as lost.
 
     Attributes:
@@ -61,12 +61,13 @@ class RunStore:
         notices: notices about the subscription, the newest last.
         nodes: nodes by name.
         endpoints: model endpoints by name, in the order in which agents try them.
-        failovers: changes from one endpoint to another and back, the newest last.
+        failovers: the newest changes from one endpoint to another and back, the newest last.
         batches: batches by id, the newest last.
-        rewards: the newest reward points per environment, the oldest first.
-        n_ended: raised whenever an episode ends or is stored, so that lists are read again.
-        read_progress: progress of reading files; None where none are being read.
-        n_stored: index rows received so far; None before the first read.
+        rewards: the newest reward points of each environment, sorted from the oldest to the newest.
+        n_ended: counter that grows whenever an episode ends or is stored; a screen reads its list again when the
+            counter has changed.
+        read_progress: progress of reading files; None while no files are being read.
+        n_stored: number of index rows received; None before the first rows.
     """
 
     def __init__(
@@ -106,22 +107,22 @@ class RunStore:
 
     @property
     def n_failovers(self) -> int:
-        """Number of failovers so far."""
+        """Number of all failovers, including those no longer in ``failovers``."""
         return self._endpoints.n_failovers
 
     @property
     def newest_notice(self) -> FeedNotice | None:
-        """The newest notice, unless it is old."""
+        """The newest notice; None where it is too old to be shown or there is no notice."""
         return self._notices.newest
 
     @property
     def recent_loss(self) -> FeedNotice | None:
-        """The newest notice about lost messages, unless it is old."""
+        """The newest notice about lost messages; None where there is no recent notice."""
         return self._notices.recent_loss
 
     @property
     def envs(self) -> dict[str, EnvironmentState]:
-        """Environments by name, in the order of the profile."""
+        """Environments by name: those of the profile in its order, then all other known environments."""
         return self._envs.envs
 
     @property
@@ -131,31 +132,31 @@ class RunStore:
 
     @property
     def n_items(self) -> int:
-        """Live items received."""
+        """Number of live items received."""
         return self._reducer.n_items
 
     @property
     def n_malformed(self) -> int:
-        """Messages and items that did not decode."""
+        """Number of messages and live items that could not be decoded or have no valid episode id."""
         return self._reducer.n_malformed
 
     @property
     def n_missing(self) -> int:
-        """Live items of all episodes that were sent and not received."""
+        """Number of live items of all episodes that were sent and have not arrived."""
         return self._episodes.n_missing
 
     @property
     def needs_tick(self) -> bool:
-        """Whether ``tick`` may change anything, or an episode is running."""
+        """Whether ``tick`` has to be called: an episode runs, a node can become lost or a shown notice too old."""
         return bool(self._episodes.running) or (self._bus_is_up and self._nodes.needs_tick) or self._notices.needs_tick
 
     @property
     def all_nodes_lost(self) -> bool:
-        """Whether there are nodes and all of them are lost."""
+        """Whether all nodes are lost; False where no node is known."""
         return bool(self.nodes) and all(node.lost for node in self.nodes.values())
 
     def running_episodes(self) -> list[Episode]:
-        """Return the running episodes, including those of lost nodes, the newest last."""
+        """Return the episodes without an outcome, including those of lost nodes, sorted with the newest last."""
         return sorted(self._episodes.running.values(), key=attrgetter("started_at"))
 
     def active_batch(self) -> BatchRun | None:
@@ -163,7 +164,11 @@ class RunStore:
         return self._batches.active()
 
     def usage_of(self, batch: BatchRun) -> tuple[Tokens, float | None]:
-        """Return tokens and cost of a batch so far: the node's totals plus the steps of running episodes."""
+        """Return the tokens and the cost of a batch, including its running episodes.
+
+        The node reports totals of the ended episodes; the known steps of running episodes are added. The cost is None
+        where no cost is known.
+        """
         episodes = [each for each in self.episodes.values() if each.batch_id == batch.batch_id]
         counted = [each for each in episodes if each.running or batch.tokens is None]
         costs = [cost for cost in (batch.cost, *(each.cost for each in counted)) if cost is not None]
@@ -171,13 +176,13 @@ class RunStore:
         return tokens, clamp_finite(sum(costs)) if costs else None
 
     def apply_events(self, messages: Sequence[SubscriptionItem | DecodedBatch]) -> None:
-        """Apply messages of the bus in their order."""
+        """Update the state from bus messages in the given order."""
         changed = [self._reducer.apply(message) for message in messages]
         if any(changed):
             self._commit()
 
     def apply_list(self, listed: NodeList) -> None:
-        """Apply a node's list of batches, agents, models and environments."""
+        """Update the state from a node's reply to a list request: batches, agents, models and environments."""
         self._batches.apply_list(listed.batches)
         self.agents, self.model_names = clip_names(listed.agents), clip_names(listed.models)
         for env in clip_names(listed.envs):
@@ -185,7 +190,7 @@ class RunStore:
         self._commit()
 
     def apply_health(self, health: NodeHealth) -> None:
-        """Apply a node's health reply."""
+        """Update the state from a node's reply to a health request."""
         node = self._nodes.apply_health(health)
         self._reducer.on_boot(node.name, health.boot, sure=True)
         for item in health.items:
@@ -193,12 +198,16 @@ class RunStore:
         self._commit()
 
     def apply_profile(self, entries: Iterable[tuple[str, str, str | None]]) -> None:
-        """Apply the environments of a profile: tier, name and memory of their server."""
+        """Set the order, tiers and server memory of the environments from a profile.
+
+        Args:
+            entries: tier, environment name and memory of the environment's server, in the order of the profile.
+        """
         self._envs.apply_profile(entries)
         self._commit()
 
     def apply_stored(self, rows: Sequence[EpisodeRow]) -> None:
-        """Apply index rows, the newest first."""
+        """Update the state from index rows of stored episodes; the newest episode is first in ``rows``."""
         for row in rows:
             self._episodes.apply_stored(row)
         self._envs.apply_stored(rows)
@@ -207,13 +216,13 @@ class RunStore:
         self._commit()
 
     def merge_episode(self, episode: Episode) -> None:
-        """Merge an episode read from a journal or an episode file."""
+        """Merge an episode that was read from a journal or an episode file into the state."""
         node = self.nodes.get(episode.node)
         self._episodes.merge_file(episode, node.boot if node else "")
         self._commit()
 
     def set_link(self, link: BusLink) -> None:
-        """Set the state of the bus link."""
+        """Set the state of the connection to the bus."""
         if link == self.link:
             return
         was_up, self.link = self._bus_is_up, link
@@ -225,16 +234,16 @@ class RunStore:
 
     @property
     def next_loss_s(self) -> float:
-        """Seconds until ``tick`` may find a node lost."""
+        """Seconds until ``tick`` may mark a node as lost; infinite while the bus is down."""
         return self._nodes.next_loss_s if self._bus_is_up else math.inf
 
     def mark_node_lost(self, node: str) -> None:
-        """Mark a node as lost."""
+        """Mark a node as lost, unless it is unknown or stopped."""
         if self._nodes.mark_lost(node):
             self._commit()
 
     def tick(self) -> None:
-        """Mark silent nodes as lost, unless the bus is down, and drop old notices."""
+        """Mark silent nodes as lost, unless the bus is down; report a change where a shown notice became too old."""
         has_old_notice = self._notices.tick()
         if (self._bus_is_up and self._nodes.tick()) or has_old_notice:
             self._commit()
@@ -245,7 +254,7 @@ class RunStore:
         return self.link.status in ("connected", "none")
 
     def _commit(self) -> None:
-        """Restore order and limits, count ended episodes and report the change."""
+        """Complete a change: update fields that depend on other objects, enforce the limits and call ``on_change``."""
         for node in self.nodes.values():
             if node.status == "stopped":
                 self._episodes.mark_interrupted(node.name, "")

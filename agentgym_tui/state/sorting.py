@@ -9,7 +9,7 @@ from typing import Annotated, Final, NamedTuple, TypeAlias, TypeVar
 import msgspec
 
 Rank: TypeAlias = "tuple[float, str]"
-"""Sort key of a row: compared by number, then by text."""
+"""Sort key of a row; two keys are compared by their numbers first, then by their texts."""
 
 Item = TypeVar("Item")
 
@@ -19,31 +19,39 @@ _MAX_RANK: Final = 10**18
 
 
 class Sorting(NamedTuple):
-    """Column title to sort by, and whether the largest comes first."""
+    """Sort order of a table.
+
+    Attributes:
+        column: title of the column to sort by.
+        descending: whether the row with the largest value comes first.
+    """
 
     column: Annotated[str, msgspec.Meta(max_length=40)]
     descending: bool = False
 
     @property
     def sign(self) -> str:
-        """Arrow for the column title."""
+        """Arrow that marks the sort direction in the column title."""
         return DOWN if self.descending else UP
 
 
 def number_rank(value: float | None) -> Rank | None:
-    """Return the sort key of an untrusted number of any size; None for no number and NaN."""
+    """Return the sort key of an untrusted number of any size; None where the number is None or NaN."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return None
     return float(max(-_MAX_RANK, min(value, _MAX_RANK))), ""
 
 
 def text_rank(value: str | None) -> Rank | None:
-    """Return the sort key of a text; None for an empty one."""
+    """Return the sort key of a text, ignoring case; None where the text is None or empty."""
     return (0.0, value.casefold()) if value else None
 
 
 def sort_by_rank(items: Iterable[Item], rank: Callable[[Item], Rank | None], *, descending: bool) -> list[Item]:
-    """Sort items by their sort keys; items without one come last, equal items keep their order."""
+    """Return the items sorted by the sort keys that ``rank`` returns.
+
+    Items whose sort key is None come last. Items with equal sort keys keep their order.
+    """
     ranked = [(rank(item), item) for item in items]
     sortable = [(key, item) for key, item in ranked if key is not None]
     sortable.sort(key=lambda pair: pair[0], reverse=descending)

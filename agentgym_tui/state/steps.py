@@ -1,4 +1,4 @@
-"""Steps of an episode: built from live items, measured, reduced in size and summed up."""
+"""Functions on the steps of an episode: build them from live items, measure, shrink, sum and count them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _STEP_BYTES = 1_500
 
 
 def step_from_item(item: LazyTimestep) -> StepState:
-    """Return the step of a live item."""
+    """Return the step that a live item describes."""
     return StepState(
         index=clamp_count(item.index),
         actor=item.actor,
@@ -52,12 +52,12 @@ def steps_size(steps: Iterable[StepState]) -> int:
 
 
 def episode_size(episode: Episode) -> int:
-    """Return the approximate memory of the steps and spans of an episode in bytes."""
+    """Return the approximate memory of the steps, spans and reset observation of an episode in bytes."""
     return steps_size(episode.steps) + episode.spans.size + json_size(episode.reset_observation)
 
 
 def strip_messages(step: StepState) -> StepState:
-    """Return a step without messages: its numbers and the start of its action."""
+    """Return a copy of a step with its numbers and the start of its action text, without messages and tool calls."""
     n_messages = sum(map(len, step.chats)) + len(step.observation)
     action = LiveAction(clip_optional(step.action.text))
     return replace(
@@ -66,13 +66,13 @@ def strip_messages(step: StepState) -> StepState:
 
 
 def recompute_totals(episode: Episode) -> None:
-    """Recompute reward, tokens and cost of a running episode from its steps."""
+    """Recompute the rounds, reward, tokens and cost of a running episode from its steps."""
     episode.reward, episode.tokens, episode.cost = 0.0, Tokens(), None
     add_totals(episode, episode.steps)
 
 
 def add_totals(episode: Episode, steps: Sequence[StepState]) -> None:
-    """Add steps to the totals of a running episode."""
+    """Add new steps, already in the episode, to the reward, tokens and cost of a running episode; update its rounds."""
     episode.rounds = len(episode.steps)
     episode.reward = clamp_finite(sum([step.reward for step in steps], episode.reward))
     episode.tokens = sum([step.tokens for step in steps if step.tokens], episode.tokens)
@@ -81,5 +81,5 @@ def add_totals(episode: Episode, steps: Sequence[StepState]) -> None:
 
 
 def count_missing_steps(episode: Episode) -> int:
-    """Return how many steps are missing: gaps, and rounds after the last step."""
+    """Return the number of missing steps: gaps between step indices, and rounds without a step after the last step."""
     return max(episode.steps[-1].index + 1, episode.rounds) - len(episode.steps) if episode.steps else 0

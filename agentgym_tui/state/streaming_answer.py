@@ -1,4 +1,4 @@
-"""The answer for the current step, extended by live items."""
+"""Extends the streaming answer for the current step of an episode by live items."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from runner.events.live import TokenText
 from runner.types import DeltaPart
 
 MAX_STREAMED_CHARS: Final = 64 * 1024
-"""Characters of an answer's text that are kept, and of its reasoning: the newest."""
+"""Number of characters kept at the end of an answer's text, and at the end of its reasoning."""
 
 MAX_ARGUMENT_CHARS: Final = 8 * 1024
-"""Characters of the arguments of each tool call that are kept: the newest."""
+"""Number of characters kept at the end of the arguments of each tool call."""
 
 MAX_CALLS: Final = 16
 MAX_FAILURES: Final = 20
 _CHARS_PER_TOKEN: Final = 4
-"""Approximate characters per token, for items without a token count."""
+"""Assumed number of characters per token in items without a token count."""
 
 
 class _AnswerTexts(NamedTuple):
-    """Text, reasoning and tool calls of an answer."""
+    """Text, reasoning and tool calls of an answer, with the numbers of characters that are not kept."""
 
     text: str
     reasoning: str
@@ -38,9 +38,11 @@ class _AnswerTexts(NamedTuple):
 def update_answer(
     before: StreamingAnswer | None, update: InferenceStarted | AnswerChunk | TokenText
 ) -> StreamingAnswer:
-    """Return the answer after an update.
+    """Return the streaming answer that results from an update.
 
-    An update of a later step starts a new answer; updates of earlier steps are ignored.
+    Args:
+        before: the answer before the update; None where there is none.
+        update: the update. An update of a later step starts a new answer; an update of an earlier step is ignored.
     """
     if before is not None and before.step > update.step:
         return before

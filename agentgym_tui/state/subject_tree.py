@@ -1,4 +1,4 @@
-"""Subjects of a bus as a tree, with message counts and rates."""
+"""Tree of the subjects of a bus, with message counts and rates."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 import msgspec
 
 SubjectOrder: TypeAlias = Literal["subject", "count", "rate"]
-"""Sort order of the branches."""
+"""Value by which the rows of a branch are sorted."""
 
 MAX_SUBJECTS: Final = 6_000
-"""Subjects that are counted one by one."""
+"""Largest number of subjects with a count of their own."""
 
 MAX_OVERFLOW_GROUPS: Final = 200
-"""First words under which further subjects are counted together."""
+"""Largest number of groups of further subjects; a group counts all further subjects with the same first word."""
 
 MAX_SUBJECT_CHARS: Final = 256
-"""Characters of a subject that are compared."""
+"""Number of characters at the start of a subject by which subjects are distinguished."""
 
 MAX_DEPTH: Final = 16
 AUTO_OPEN_MAX: Final = 16
-"""A branch with more children than this is closed at first."""
+"""Largest number of children of a branch that is open before the user toggles it."""
 
 
 class _SubjectCount(msgspec.Struct):
@@ -39,14 +39,18 @@ class _Node(msgspec.Struct):
 
 
 class SubjectRow(NamedTuple):
-    """A row of the tree: one word of a subject.
+    """A row of the tree, which stands for one word of a subject.
 
     Attributes:
-        path: the words from the root to this one.
-        n: messages on ``path`` and below; ``rate`` of them per second.
-        n_children: rows directly below, shown or not.
-        is_subject: messages arrive on ``path`` itself.
-        is_truncated: further subjects below are counted together.
+        path: words from the root to the word of this row, joined by dots.
+        word: the word of this row.
+        depth: number of rows above this row on the way to the root.
+        n: number of messages on ``path`` and on all subjects below it.
+        rate: messages per second on ``path`` and on all subjects below it.
+        n_children: number of rows directly below this row, including hidden rows.
+        is_open: whether the rows directly below this row are shown.
+        is_subject: whether messages arrive on ``path`` itself.
+        is_truncated: whether the branch contains subjects without rows, which are only counted together.
     """
 
     path: str
@@ -61,13 +65,13 @@ class SubjectRow(NamedTuple):
 
     @property
     def patterns(self) -> tuple[str, ...]:
-        """Patterns to subscribe to the whole branch; the words are untrusted text."""
+        """Subject patterns that match all messages on ``path`` and below it; untrusted text."""
         below = (f"{self.path}.>",) if self.n_children or self.is_truncated else ()
         return (self.path, *below) if self.is_subject or not below else below
 
 
 class SubjectTree:
-    """Subjects of a bus with their counts.
+    """Message counts and rates of the subjects of a bus.
 
     Attributes:
         rate: messages per second on all subjects.
@@ -87,25 +91,25 @@ class SubjectTree:
 
     @property
     def n_others(self) -> int:
-        """Messages on subjects beyond all limits."""
+        """Number of messages on subjects that have neither a count of their own nor a group."""
         return self._others.n
 
     def add(self, subject: str) -> str:
-        """Count a message; return its subject as one object shared by all its messages."""
+        """Count a message; return its subject as a string object that all messages on that subject share."""
         if (count := self._counts.get(subject)) is None:
             subject, count = self._new(subject)
         count.n += 1
         return self._interned.get(subject, subject)
 
     def reset_counts(self) -> None:
-        """Count from 0 again; the subjects stay known."""
+        """Set all counts and rates to 0; the subjects stay in the tree."""
         for count in self._all_counts():
             count.n = count.n_before = 0
             count.rate = 0.0
         self.rate, self._ticked_at = 0.0, None
 
     def tick(self, now: float) -> None:
-        """Compute the rates since the last call; ``now`` is in seconds of a monotonic clock."""
+        """Compute the rates for the time since the last call; ``now`` is the time of a monotonic clock in seconds."""
         elapsed_s = None if self._ticked_at is None else now - self._ticked_at
         if elapsed_s is not None and elapsed_s <= 0:
             return
@@ -116,11 +120,16 @@ class SubjectTree:
         self.rate = sum(count.rate for count in self._all_counts())
 
     def toggle(self, path: str) -> None:
-        """Open or close a branch."""
+        """Open a closed branch, or close an open branch."""
         self._toggled ^= {path}
 
     def rows(self, by: SubjectOrder = "subject", *, descending: bool = False) -> list[SubjectRow]:
-        """Return the rows of the tree, each branch sorted; closed branches without the rows below them."""
+        """Return the shown rows of the tree from top to bottom.
+
+        Args:
+            by: value by which the rows directly below the same row are sorted.
+            descending: whether the largest value comes first.
+        """
         return list(_rows(self._tree(), _child_order(by, descending), self._toggled))
 
     def _new(self, subject: str) -> tuple[str, _SubjectCount]:
@@ -164,7 +173,7 @@ _ChildOrder: TypeAlias = Callable[[_Node], list[str]]
 
 
 def _child_order(by: SubjectOrder, descending: bool) -> _ChildOrder:
-    """Return a function that sorts the children of a node; equal ones stay in alphabetical order."""
+    """Return a function that sorts the words below a tree node; words with equal values stay in alphabetical order."""
 
     def order(node: _Node) -> list[str]:
         if by == "subject":

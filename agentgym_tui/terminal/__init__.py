@@ -1,1 +1,1 @@
-"""The terminal: entering and leaving it, signals, the startup preview and the crash report."""
+"""The terminal: alternate screen, signals, startup preview, Textual driver and crash report."""

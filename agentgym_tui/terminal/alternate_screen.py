@@ -1,4 +1,4 @@
-"""Enter and leave the terminal's alternate screen: escape sequences, startup preview, and terminal restoration."""
+"""Enter and leave the terminal's alternate screen, and show a startup preview on it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SIGNALS: Final = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 RESTORE_MODES: Final = (
     "\x1b[<u\x1b[?1000l\x1b[?1003l\x1b[?1015l\x1b[?1006l\x1b[?2004l\x1b[?1004l\x1b[?7h\x1b[?1049l\x1b[?25h\x1b[0m"
 )
-"""Resets the modes that Textual sets: keyboard, mouse, paste, focus, wrapping, alternate screen, cursor, colors."""
+"""Resets the modes set by Textual: keyboard, mouse, paste, focus, wrapping, alternate screen, cursor, colors."""
 
 ENTER_ALTERNATE_SCREEN: Final = "\x1b[?1049h"
 HIDE_CURSOR: Final = "\x1b[?25l"
@@ -25,9 +25,9 @@ HIDE_CURSOR: Final = "\x1b[?25l"
 
 @contextmanager
 def preview_screen(lines: Sequence[str]) -> Iterator[None]:
-    """Show lines of safe text on the alternate screen while Textual is being imported.
+    """Show lines of safe text on the alternate screen while Textual is being imported inside the ``with`` block.
 
-    Without lines the terminal is left as it is. Typed keys are not echoed and stay queued for Textual.
+    Typed keys are not echoed; they stay queued for Textual. Without lines, the terminal is not changed.
     """
     if not lines:
         yield
@@ -53,7 +53,12 @@ def preview_screen(lines: Sequence[str]) -> Iterator[None]:
 
 
 def exit_after_signal(number: int, attributes: list[Any]) -> None:
-    """Restore the terminal and exit with 128 + the signal number, even if the terminal does not respond."""
+    """Restore the terminal and exit with 128 + the signal number, even if the terminal does not respond.
+
+    Args:
+        number: the signal number.
+        attributes: terminal attributes to restore, as returned by ``termios.tcgetattr``.
+    """
     restoring = threading.Thread(target=restore_terminal, args=(attributes,), daemon=True)  # writing may block
     restoring.start()
     restoring.join(1.0)
@@ -70,7 +75,11 @@ def is_terminal_open() -> bool:
 
 
 def restore_terminal(attributes: list[Any]) -> None:
-    """Restore modes and attributes of the terminal, in case Textual could not. Repeating it is harmless."""
+    """Restore modes and attributes of the terminal in case Textual could not; calling this twice is harmless.
+
+    Args:
+        attributes: terminal attributes, as returned by ``termios.tcgetattr``.
+    """
     if is_terminal_open():
         os.write(2, RESTORE_MODES.encode())
         termios.tcsetattr(0, termios.TCSADRAIN, attributes)

@@ -1,4 +1,4 @@
-"""Crash reports: where the error occurred and the state of the session, without any untrusted text."""
+"""Crash reports: the location of the error and the state of the session, without any untrusted text."""
 
 from __future__ import annotations
 
@@ -22,7 +22,12 @@ MAX_CHAIN_DEPTH: Final = 8
 
 
 def write_report(error: BaseException | None, session: Session) -> Path | str:
-    """Write the report with mode 0600; return its path, or a note that it could not be written."""
+    """Write a crash report with mode 0600; return its path, or a message if no file could be written.
+
+    Args:
+        error: the error that ended the console; None if Textual ended without an error.
+        session: the session whose state is reported.
+    """
     text = "\n".join(report_lines(error, session)) + "\n"
     for folder in _report_folders(session):
         try:
@@ -36,7 +41,7 @@ def write_report(error: BaseException | None, session: Session) -> Path | str:
 
 
 def report_lines(error: BaseException | None, session: Session) -> Iterator[str]:
-    """Yield the lines of a report."""
+    """Yield the lines of a crash report; the arguments are those of ``write_report``."""
     yield f"agentgym-tui {__version__}, Python {platform.python_version()}, {platform.system()} {platform.machine()}"
     yield ", ".join(f"{name} {_version(name)}" for name in LIBRARIES)
     yield f"TERM {one_line(os.environ.get('TERM', ''), 40)}, size {_terminal_size()}"
@@ -51,7 +56,14 @@ def report_lines(error: BaseException | None, session: Session) -> Iterator[str]
 
 
 def _stack_lines(error: BaseException, depth: int) -> Iterator[str]:
-    """Yield types and frames of an error and its causes. Messages are omitted: they may contain untrusted text."""
+    """Yield the types and stack frames of an error and its causes.
+
+    Error messages are omitted because they may contain untrusted text.
+
+    Args:
+        error: the error.
+        depth: how many levels of causes to include.
+    """
     yield f"{type(error).__module__}.{type(error).__qualname__}"
     frames = traceback.extract_tb(error.__traceback__, limit=-MAX_FRAMES)
     yield from (f"  {frame.filename}:{frame.lineno} {frame.name}" for frame in frames)

@@ -14,7 +14,10 @@ from agentgym_tui.terminal.alternate_screen import ENTER_ALTERNATE_SCREEN
 
 
 class TerminalDriver(LinuxDriver):
-    """A driver that keeps running where Textual's driver would stop reading or wait for a closed terminal."""
+    """A driver that handles closed terminals, resumed processes and invalid UTF-8.
+
+    In these cases Textual's own driver would stop reading input, or wait forever.
+    """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - Textual's arguments
         super().__init__(*args, **kwargs)
@@ -24,22 +27,22 @@ class TerminalDriver(LinuxDriver):
         asyncio.get_running_loop().add_signal_handler(signal.SIGCONT, self._resume)
 
     def start_application_mode(self) -> None:
-        """Enter application mode."""
+        """Switch the terminal to application mode, which Textual needs."""
         self._is_active, self._is_suspended = True, False
         super().start_application_mode()  # type: ignore[no-untyped-call]
 
     def suspend_application_mode(self) -> None:
-        """Leave application mode until the process resumes."""
+        """Leave application mode until the suspended process resumes."""
         self._is_suspended = True
         super().suspend_application_mode()
 
     def close(self) -> None:
-        """Leave application mode."""
+        """Leave application mode for good."""
         self._is_active = False
         super().close()
 
     def _resume(self) -> None:
-        """Enter application mode again after SIGCONT, because another program may have changed the terminal.
+        """Enter application mode again after the signal SIGCONT, because another program may have changed the terminal.
 
         Application mode is left first; otherwise two threads would read the terminal. A background process must not
         touch the terminal: it stops itself until it is in the foreground.
@@ -60,7 +63,7 @@ class TerminalDriver(LinuxDriver):
             return True
 
     def run_input_thread(self) -> None:
-        """Read input until the end. A read with invalid UTF-8 is discarded."""
+        """Read input until the driver stops. Input that is not valid UTF-8 is discarded."""
         while not self.exit_event.is_set():
             try:
                 super().run_input_thread()
@@ -69,12 +72,15 @@ class TerminalDriver(LinuxDriver):
 
 
 class PreparedTerminalDriver(TerminalDriver):
-    """A driver for a terminal on its alternate screen: entering it twice would clear some terminals."""
+    """A driver for a terminal that already shows its alternate screen.
+
+    Some terminals would clear the screen if the alternate screen were entered twice.
+    """
 
     _is_first_write = True
 
     def write(self, data: str) -> None:
-        """Write ``data``, except the first request to enter the alternate screen."""
+        """Write ``data`` to the terminal, but skip the first request to enter the alternate screen."""
         if self._is_first_write and data == ENTER_ALTERNATE_SCREEN:
             self._is_first_write = False
         else:
@@ -82,7 +88,7 @@ class PreparedTerminalDriver(TerminalDriver):
 
 
 class _TolerantFile:
-    """Ignores write errors of a closed terminal, so that the writer thread continues."""
+    """A file that ignores the write errors of a closed terminal, so that Textual's writer thread continues."""
 
     def __init__(self, file: TextIO) -> None:
         self._file = file

@@ -1,4 +1,4 @@
-"""The first lines of a log as plain text, shown while Textual is being imported."""
+"""The start of a log as plain text, shown while Textual is being imported."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _HEADER_LINES: Final = 2
 
 
 def preview_lines(log: LogFile, columns: int, lines: int) -> list[str]:
-    """Return at most ``lines`` lines of safe text, each narrower than ``columns``; none for an empty log.
+    """Return a preview of a log as lines of safe text; no lines for an empty log.
 
     Args:
-        log: the log, as far as it has been indexed.
-        columns: columns of the terminal.
-        lines: lines of the terminal.
+        log: the log; only its indexed part is shown.
+        columns: columns of the terminal; each line is narrower.
+        lines: lines of the terminal; the preview has no more lines than this.
     """
     rows = LogRows(log)
     rows.refresh()

@@ -1,4 +1,4 @@
-"""Run the console in its terminal, and restore the terminal however the console ends."""
+"""Run the console in the terminal, and restore the terminal however the console ends."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from agentgym_tui.sessions.protocols import Session
 
 MIN_SIZE: Final = (60, 20)
-"""Smallest supported terminal: columns and lines."""
+"""Minimum size of the terminal: columns and lines."""
 EXIT_TIMEOUT_S: Final = 3.0
-"""Seconds after a signal until the process is forced to exit."""
+"""Time between a signal and the forced exit of the process, in seconds."""
 
 
 def unsupported_reason(environ: Mapping[str, str]) -> str | None:
-    """Return why the console cannot be shown in this terminal, None if it can."""
+    """Return why the console cannot be shown in this terminal; None if it can."""
     if not all(os.isatty(number) for number in (0, 1, 2)):
         return "the console needs a terminal; for pipes use agentgym-runner watch --json"
     if environ.get("TERM", "") in ("", "dumb", "unknown"):
@@ -43,12 +43,12 @@ def unsupported_reason(environ: Mapping[str, str]) -> str | None:
 
 
 def run_console(app: App[Any], session: Session, *, prepared: bool = False) -> int:
-    """Run the console and return the exit code. Nothing that contains untrusted text is printed.
+    """Run the console and return its exit code. If it crashes, no untrusted text is printed.
 
     Args:
         app: the console.
-        session: the session it shows.
-        prepared: the alternate screen was already entered for the startup preview.
+        session: the session that the console shows.
+        prepared: whether the startup preview has already entered the alternate screen.
     """
     logging.getLogger().addHandler(logging.NullHandler())  # otherwise library warnings would be printed at exit
     silenced = io.StringIO()
@@ -100,7 +100,12 @@ async def _run_app(app: App[Any], attributes: list[Any]) -> None:
 
 
 def _force_exit_later(number: int, attributes: list[Any]) -> None:
-    """Exit after ``EXIT_TIMEOUT_S`` unless the console has ended. After a hang-up, detach from the terminal."""
+    """Force the process to exit after ``EXIT_TIMEOUT_S`` if it is still running; detach from a terminal that hung up.
+
+    Args:
+        number: number of the received signal.
+        attributes: terminal attributes to restore, as returned by ``termios.tcgetattr``.
+    """
     if number == signal.SIGHUP and not is_terminal_open():
         signal.signal(signal.SIGCONT, signal.SIG_IGN)  # sent with a hang-up; Textual would resume
         null = os.open(os.devnull, os.O_RDWR)

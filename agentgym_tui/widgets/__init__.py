@@ -1,1 +1,1 @@
-"""Widgets of the console, all drawn line by line from text that has been made safe."""
+"""Widgets of the console. Every widget draws sanitized text, line by line."""

@@ -1,4 +1,4 @@
-"""Widgets that cache the rows they have drawn, because Textual renders them again with every neighboring repaint."""
+"""Widgets that cache their rendered rows; Textual renders a widget again when a neighboring widget is repainted."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from textual.widget import Widget
 
 
 class _CachedWidget(Widget):
-    """Renders all its rows at once and keeps them until something about it changes."""
+    """Base of widgets that render all rows at once and cache them until size, style or content changes."""
 
     _rows: Sequence[Strip] = ()
     _region = Region()
@@ -32,7 +32,7 @@ class _CachedWidget(Widget):
         super().notify_style_update()
 
     def render_lines(self, crop: Region) -> list[Strip]:
-        """Return the rows inside ``crop``."""
+        """Return the part of the cached rows that lies inside ``crop``."""
         region = self.outer_size.region
         if region != self._region:
             self._rows, self._region = self.render_rows(region), region
@@ -52,7 +52,7 @@ class CachedScrollBar(_CachedWidget, ScrollBar):
     """A vertical scroll bar."""
 
     def render_rows(self, region: Region) -> list[Strip]:
-        """Render the bar directly: Textual's general path takes longer than drawing the list beside it."""
+        """Render the bar directly: Textual's general renderer takes longer than drawing the list beside the bar."""
         bar = self.render()
         if not (isinstance(bar, ScrollBarRender) and isinstance(style := bar.style, Style)):
             return super().render_rows(region)

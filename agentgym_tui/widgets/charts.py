@@ -18,12 +18,12 @@ _DURATION_WIDTH: Final = 9
 
 
 class Waterfall(LineList):
-    """The spans of an episode as a tree, each with a bar on one time axis (Perfetto's track model)."""
+    """The spans of an episode as a tree; each row has a bar on the common time axis (Perfetto's track model)."""
 
     N_HEADER: ClassVar[int] = 1
 
     def show_spans(self, spans: Sequence[Span], *, follow: bool | None = None) -> None:
-        """Show spans, in any order; ``follow`` as in ``show``."""
+        """Show spans given in any order; ``follow`` has the meaning that it has in ``LineList.show``."""
         self.show(SpanRows(spans), follow=follow)
 
     def header(self, width: int) -> Iterable[tuple[str, Tone]]:
@@ -43,7 +43,7 @@ class Waterfall(LineList):
         yield fit(rows.duration(index).text, _DURATION_WIDTH, right=True), "plain"
 
     def unsafe_text(self) -> str | None:
-        """Return name and attributes of the span under the cursor if sanitizing changes them."""
+        """Return name and attributes of the span under the cursor if sanitizing changes them, else None."""
         return self.source.unsafe_text(self.cursor) if isinstance(self.source, SpanRows) else None
 
 
@@ -53,18 +53,18 @@ def _column_widths(width: int) -> tuple[int, int]:
 
 
 class RewardPlot(LineList):
-    """Rewards and success rate of an environment's episodes, as large as the widget."""
+    """A plot of the rewards and the success rate of an environment's episodes; it fills the widget."""
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(cursor_type="none", id=id)
         self._points: Sequence[RewardPoint] = ()
 
     def show_points(self, points: Sequence[RewardPoint]) -> None:
-        """Show the rewards of episodes, the newest last."""
+        """Show the rewards of episodes; the newest episode comes last."""
         self._points = points
         size = self.scrollable_content_region
         self.show(FixedLines(reward_lines(points, max(size.width - LIST_MARGIN, 0), size.height)))
 
     def on_resize(self) -> None:
-        """Draw the plot in the new size."""
+        """Redraw the plot in the new size."""
         self.show_points(self._points)

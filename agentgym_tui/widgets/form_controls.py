@@ -1,4 +1,4 @@
-"""Form controls: a list with check marks, and a stepper through a few options."""
+"""Form controls: a list with check marks, and a field that steps through a few options."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from agentgym_tui.widgets.static_lines import StaticLines
 
 
 class CheckRows:
-    """Names as rows with a check mark.
+    """Rows that each consist of a check mark and a name.
 
     Args:
-        names: the rows, in this order.
+        names: the names, in the order of the rows.
         chosen: indices of the checked rows.
     """
 
@@ -33,7 +33,7 @@ class CheckRows:
         return len(self._names)
 
     def line(self, index: int, width: int) -> Line:
-        """Return check mark and name."""
+        """Return the check mark and the name of row ``index``."""
         is_chosen = index in self._chosen
         return [
             Cell(trusted("[x] " if is_chosen else "[ ] "), "accent" if is_chosen else "dim"),
@@ -49,8 +49,8 @@ class CheckList(LineList):
     """Lets the user check any number of names.
 
     Args:
-        names: the rows.
-        chosen: indices that are checked at first.
+        names: the names, in the order of the rows.
+        chosen: indices of the rows that are checked at first.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("checks")]
@@ -71,7 +71,7 @@ class CheckList(LineList):
             self.refresh()
 
     def action_all(self) -> None:
-        """Check all rows, or none if all are checked."""
+        """Check all rows; uncheck all rows if all are checked."""
         everything = set(range(len(self.source)))
         self.chosen ^= everything if self.chosen in (everything, set()) else everything - self.chosen
         self.refresh()
@@ -84,11 +84,11 @@ class CheckList(LineList):
 
 
 class OptionStepper(StaticLines, can_focus=True):
-    """Steps through a few options with left and right.
+    """A field that shows one of a few options; the keys left and right step through the options.
 
     Args:
         names: the options.
-        index: the option selected at first.
+        index: index of the option that is selected at first.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("choice")]
@@ -102,13 +102,13 @@ class OptionStepper(StaticLines, can_focus=True):
         self.index = index
 
     def set_options(self, names: Sequence[SafeText]) -> None:
-        """Replace the options; the first one is selected if they differ from the current ones."""
+        """Replace the options; if the new options differ from the old options, select the first option."""
         if list(names) != list(self._names):
             self._names, self.index = names, 0
             self.show(self._lines)
 
     def mark(self, index: int) -> str:
-        """Return the focus bar."""
+        """Return the bar that marks the focused widget, or a space."""
         return "▌" if self.has_focus and index == 0 else " "
 
     def action_left(self) -> None:

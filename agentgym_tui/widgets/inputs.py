@@ -1,4 +1,4 @@
-"""Text inputs: a field that keeps keys in order, search words, the filter of a list, and a one-line prompt."""
+"""Text inputs: a field that handles keys in order, a search field, the filter of a list, and a one-line prompt."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from agentgym_tui.safe_text import sanitize_line
 
 
 class TextField(Input):
-    """An input that handles keys in the order they were pressed.
+    """An input that handles keys in the order in which they were pressed.
 
     Textual's ``Input`` inserts a letter at once but resolves other keys only after every ancestor has seen them. When
     keys arrive together, as over a slow connection, a letter would overtake the backspace before it.
     """
 
     async def on_key(self, event: events.Key) -> None:
-        """Run the key's binding here or on the screen; forward the key if an earlier one has moved the focus."""
+        """Run the key's binding of this input or of the screen; if an earlier key moved the focus, forward this key."""
         if self.app.focused is not self:
             self.app.post_message(events.Key(event.key, event.character))
         elif event.is_printable or not await self._run_binding(event.key):
@@ -42,24 +42,24 @@ MAX_QUERY_CHARS: Final = 200
 
 
 class SearchInput(TextField):
-    """A line of search words; pasted text is untrusted and is made safe."""
+    """An input for search words; it sanitizes pasted text, which is untrusted."""
 
     def replace(self, text: str, start: int, end: int) -> None:
-        """Insert ``text`` after making it safe; all typed and pasted text comes through here."""
+        """Sanitize ``text`` and insert it; Textual calls this method for all typed and pasted text."""
         super().replace(sanitize_line(text, MAX_QUERY_CHARS), start, end)
 
     def focus_main_widget(self) -> None:
-        """Focus the screen's main widget at once, so that the next key goes there."""
+        """Focus the screen's main widget immediately, so that the main widget gets the next key."""
         self.screen.set_focus(self.screen.query_one(self.screen.AUTO_FOCUS or "", Widget))
 
 
 class FilterInput(SearchInput):
-    """The words that the rows of a list must contain."""
+    """The filter of a list: an input for the words that each shown row must contain."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("filter")]
 
     class Closed(Message):
-        """The user has left the filter; ``cleared`` if no words remain."""
+        """The user has left the filter; ``cleared`` is True if the filter has no words."""
 
         def __init__(self, cleared: bool) -> None:
             super().__init__()
@@ -71,7 +71,7 @@ class FilterInput(SearchInput):
         self._leave(cleared=True)
 
     def action_leave(self) -> None:
-        """Return to the list and keep the filter; without words the filter is closed."""
+        """Return to the list and keep the filter; close the filter if it has no words."""
         self._leave(cleared=not self.value.strip())
 
     def _leave(self, *, cleared: bool) -> None:
@@ -80,7 +80,7 @@ class FilterInput(SearchInput):
 
 
 class EntryInput(SearchInput):
-    """A one-line prompt whose text counts once it is submitted."""
+    """A one-line prompt; its text has no effect until the user submits it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("entry")]
 

@@ -33,11 +33,11 @@ class _Key(NamedTuple):
 
 
 class KeyBar(StaticLines):
-    """The available keys; clicking one runs its command. Keys without room are listed in the help.
+    """The keys of the available commands; a click on a key runs its command. The help lists the keys that do not fit.
 
     Args:
-        scope: scope whose commands come first, at the left; those that work everywhere follow at the right.
-        without: ids of commands that are not available here.
+        scope: scope of the commands at the left; the commands that work on every screen are at the right.
+        without: ids of commands that are not available on this screen.
     """
 
     def __init__(self, scope: Scope, *, without: Collection[str] = ()) -> None:
@@ -47,7 +47,7 @@ class KeyBar(StaticLines):
         self._everywhere: list[_Key] = []
 
     def on_mount(self) -> None:
-        """Read the keymap."""
+        """Create the keys from the app's keymap."""
         keys = keymap_of(self.app)
         self._local_keys = [key for key in _footer_keys(self._scope, keys) if key.command.id not in self._without]
         without = {*self._without, f"app.{self._scope}"}  # the current screen
@@ -72,9 +72,9 @@ class KeyBar(StaticLines):
         return [line]
 
     def _positions(self, width: int) -> Iterator[tuple[int, _Key]]:
-        """Yield each key with its column: the screen's at the left, help and quit at the right, more if there is room.
+        """Yield each key with its column: the screen's keys at the left, at least help and quit at the right.
 
-        Other screens come before the palette, which lists them all.
+        If there is room, the keys of the other screens are added first and the key of the command palette last.
         """
         always_shown = [key for key in self._everywhere if key.command.id in ALWAYS_SHOWN]
         local_keys = _fit_keys(self._local_keys, width - _total_width(always_shown) - 2 * len(_GAP))

@@ -1,4 +1,4 @@
-"""The base of all lists: draws only the visible lines, moves a cursor, and can follow a growing end."""
+"""The base of all lists: draws only the visible lines, moves a cursor, and can follow the end of a growing list."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class LineList(LineRenderer, can_focus=True, inherit_bindings=False):
 
         @property
         def control(self) -> LineList:
-            """The list that sent the message, for ``@on(…, "#id")``."""
+            """The list that sent the message; ``@on(…, "#id")`` compares its id."""
             return self.view
 
     class _LineMessage(_ListMessage):
@@ -43,10 +43,10 @@ class LineList(LineRenderer, can_focus=True, inherit_bindings=False):
             self.key = key
 
     class CursorMoved(_LineMessage):
-        """The cursor is on another line, or the line under the cursor was replaced."""
+        """The cursor has moved to another line, or the line under the cursor was replaced."""
 
     class Selected(_LineMessage):
-        """Enter or a double click on a line."""
+        """The user pressed Enter or double-clicked a line."""
 
     class FollowChanged(_ListMessage):
         """The list started or stopped following its end."""
@@ -95,7 +95,7 @@ class LineList(LineRenderer, can_focus=True, inherit_bindings=False):
             self._sync()
 
     def show(self, source: TextSource, *, follow: bool | None = None) -> None:
-        """Show another source; the cursor stays on its key if the source has it.
+        """Show another source; the cursor stays on the line with the same key if the new source has that key.
 
         Args:
             source: the lines.
@@ -107,7 +107,7 @@ class LineList(LineRenderer, can_focus=True, inherit_bindings=False):
         self._sync()
 
     def refresh_lines(self, y_start: int = 0, line_count: int | None = None) -> None:
-        """Redraw all lines, or some rows, after the source has changed."""
+        """Redraw all lines, or ``line_count`` rows from ``y_start``, after the source has changed."""
         if line_count is None:
             self._sync()
         else:
@@ -131,11 +131,11 @@ class LineList(LineRenderer, can_focus=True, inherit_bindings=False):
         return index is not None
 
     def is_highlighted(self, index: int) -> bool:
-        """Return whether ``index`` is the line of a visible cursor."""
+        """Return whether the cursor is visible and on line ``index``."""
         return index == self._cursor and self.cursor_type == "line"
 
     def unsafe_text(self) -> str | None:
-        """Return the raw text under the cursor if sanitizing changed it, for the hex dump."""
+        """Return the raw text of the line under the cursor, for the hex dump; None if sanitizing did not change it."""
         return None
 
     def _sync_if_stale(self) -> None:
@@ -155,7 +155,7 @@ class LineList(LineRenderer, can_focus=True, inherit_bindings=False):
         self._report_cursor()
 
     def _cursor_after_change(self) -> int:
-        """Return the cursor's index in the changed source: the index of its key, else where it was."""
+        """Return the cursor's index in the changed source: the index of its key, else the old index, clamped."""
         last = max(self._n_lines - 1, 0)
         guess = last if self._follow else min(self._cursor, last)
         if self._follow or not self._key or not self._n_lines or self.source.key(guess) == self._key:
@@ -197,7 +197,7 @@ class LineList(LineRenderer, can_focus=True, inherit_bindings=False):
             self._scroll_into_view(self._cursor)
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
-        """Stop following when the user scrolls up; keep the cursor of prose in view."""
+        """Stop following when the user scrolls up; keep an invisible cursor inside the visible lines."""
         super().watch_scroll_y(old_value, new_value)
         if new_value < old_value and new_value < self.max_scroll_y:
             self.follow = False
@@ -206,11 +206,11 @@ class LineList(LineRenderer, can_focus=True, inherit_bindings=False):
             self._set_cursor(min(max(top, min(self._cursor, top + self._page() - 1)), self._n_lines - 1))
 
     def on_mount(self) -> None:
-        """Adopt the first source."""
+        """Show the initial source."""
         self._sync()
 
     def on_resize(self) -> None:
-        """Keep the end or the cursor in view."""
+        """Keep the end of the list in view while following, else the cursor."""
         if self._follow:
             self._scroll(self.max_scroll_y)
         elif self.cursor_type == "line":
@@ -247,7 +247,7 @@ class LineList(LineRenderer, can_focus=True, inherit_bindings=False):
         self.move_to(0)
 
     def action_bottom(self) -> None:
-        """Move to the last line, and follow the end if the list can grow."""
+        """Move to the last line; also follow the end if following is enabled."""
         self.move_to(len(self.source) - 1)
         self.follow = self._can_follow
 
@@ -257,7 +257,7 @@ class LineList(LineRenderer, can_focus=True, inherit_bindings=False):
             self.post_message(self.Selected(self, self._cursor, self._key))
 
     def _step(self, by: int) -> None:
-        """Move the cursor; in prose scroll as long as there is room to scroll."""
+        """Move the cursor by ``by`` lines; without a visible cursor, scroll as long as there is more to show."""
         self._sync_if_stale()
         room = self.max_scroll_y - self.scroll_offset.y if by > 0 else self.scroll_offset.y
         if self.cursor_type == "none" and room:

@@ -1,4 +1,4 @@
-"""Line rendering: draws only the visible lines in the styles of their tones, and scrolls wide lines sideways."""
+"""Line rendering: draws only the visible lines, styles each text by its tone, and scrolls wide lines sideways."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ TONE_CLASSES: Final = {*_TONE_CLASS.values(), *_CURSOR_CLASS.values()}
 
 
 def tone_style(widget: Widget, tone: Tone, background: Color) -> Style:
-    """Return the style of ``tone`` on ``background``; looked up once per app rather than once per list."""
+    """Return the style of ``tone`` on ``background``; Textual looks the tone up once per app, not once per list."""
     styles = widget.app.get_component_styles(_TONE_CLASS[tone])
     color = background.get_contrast_text(styles.color.a) if styles.auto_color else styles.color
     return Style.from_color((background + color).rich_color, background.rich_color) + styles.text_style
 
 
 def cursor_style(widget: Widget) -> Style:
-    """Return the style that the cursor adds to its line."""
+    """Return the style that is added to the line under the cursor."""
     return widget.app.get_component_styles(_CURSOR_CLASS[widget.has_focus]).partial_rich_style
 
 
@@ -76,7 +76,7 @@ class LineRenderer(ScrollView, inherit_bindings=False):
 
     @property
     def vertical_scrollbar(self) -> ScrollBar:
-        """The cached scroll bar; Textual's takes longer to draw than the lines."""
+        """The cached scroll bar; Textual's own scroll bar takes longer to draw than the lines."""
         if self._vertical_scrollbar is None:
             self._vertical_scrollbar = CachedScrollBar(thickness=self.scrollbar_size_vertical)
             self._vertical_scrollbar.display = False
@@ -84,7 +84,7 @@ class LineRenderer(ScrollView, inherit_bindings=False):
         return self._vertical_scrollbar
 
     def is_highlighted(self, index: int) -> bool:
-        """Return whether line ``index`` is drawn as the cursor's line."""
+        """Return whether line ``index`` is drawn as the line under the cursor."""
         return False
 
     def mark(self, index: int) -> str:
@@ -96,11 +96,11 @@ class LineRenderer(ScrollView, inherit_bindings=False):
         return self.source.line(index, width)
 
     def header(self, width: int) -> Iterable[tuple[str, Tone]]:
-        """Return the texts of the header with their tones; used if ``N_HEADER`` is not 0."""
+        """Return the texts of the header with their tones; called only if ``N_HEADER`` is not 0."""
         return ()
 
     def refresh(self, *regions: Region, repaint: bool = True, layout: bool = False, recompose: bool = False) -> Self:
-        """Repaint some regions, or everything, with fresh styles."""
+        """Repaint ``regions``, or the whole widget if none are given; styles are looked up again."""
         if repaint and regions:
             self._rendered_crop = None
             for region in regions:
@@ -116,10 +116,10 @@ class LineRenderer(ScrollView, inherit_bindings=False):
         super().notify_style_update()
 
     def grow_to(self, height: int) -> None:
-        """Set the number of lines, header included; only a scroll bar that appears causes a layout.
+        """Set the number of lines, including the header. Textual lays out the screen only if a scroll bar appears.
 
-        The size is kept here because Textual would lay out the screen for every added line. For the same reason a
-        scroll bar that is no longer needed stays until the next resize.
+        This method sets ``virtual_size`` itself because Textual would lay out the screen for every added line. For the
+        same reason a scroll bar that is no longer needed stays until the next resize.
         """
         if height == self.virtual_size.height:
             return
@@ -133,12 +133,12 @@ class LineRenderer(ScrollView, inherit_bindings=False):
             self._scroll(self.max_scroll_y)
 
     def on_resize(self) -> None:
-        """Hide a scroll bar that is no longer needed: the layout runs anyway."""
+        """Hide a scroll bar that is no longer needed; a resize lays out the screen in any case."""
         if self.styles.overflow_y == "scroll" and self.virtual_size.height <= self.scrollable_content_region.height:
             self.styles.overflow_y = "auto"
 
     def refresh_changed(self) -> None:
-        """Repaint only the rows whose content differs from the screen."""
+        """Repaint only the rows whose content has changed since the last repaint."""
         if self._update_geometry() or not self._screen_strips:
             self.refresh(self._inner_size.region)
             return
@@ -147,7 +147,7 @@ class LineRenderer(ScrollView, inherit_bindings=False):
             self.refresh(*(Region(0, row, self._inner_size.width, 1) for row in changed))
 
     def render_lines(self, crop: Region) -> list[Strip]:
-        """Return the visible rows; without border or padding, unchanged rows come from the cache."""
+        """Return the visible rows; if the widget has neither border nor padding, unchanged rows come from the cache."""
         self._update_geometry()
         if self.styles.gutter:
             return super().render_lines(crop)
@@ -156,7 +156,7 @@ class LineRenderer(ScrollView, inherit_bindings=False):
         return self._rendered_crop[1]
 
     def render_line(self, y: int) -> Strip:
-        """Return row ``y`` of the widget; equal content yields the same strip object."""
+        """Return row ``y`` of the widget; rows with equal content share one strip object."""
         width, index = self._width - LIST_MARGIN, self._top + y - self.N_HEADER
         if y >= self.N_HEADER and index >= len(self.source):
             return self._blank()
@@ -186,7 +186,7 @@ class LineRenderer(ScrollView, inherit_bindings=False):
         return strip
 
     def _update_geometry(self) -> bool:
-        """Measure sizes and offsets once per repaint; return whether they changed."""
+        """Measure the widget's size and scroll offset, once per repaint; return whether either has changed."""
         measured = self.outer_size, self.show_vertical_scrollbar
         if measured != self._measured_size:  # deriving the rest from Textual is slow
             self._measured_size, edges = measured, self.styles.gutter
@@ -241,13 +241,13 @@ class LineRenderer(ScrollView, inherit_bindings=False):
         return style
 
     def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
-        """Scroll right if shift is held."""
+        """Scroll right if the shift key is held."""
         if event.shift:
             self.action_right()
             event.stop().prevent_default()
 
     def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
-        """Scroll left if shift is held."""
+        """Scroll left if the shift key is held."""
         if event.shift:
             self.action_left()
             event.stop().prevent_default()
@@ -258,7 +258,7 @@ class LineRenderer(ScrollView, inherit_bindings=False):
         self.refresh()
 
     def action_right(self) -> None:
-        """Scroll wide lines right, as far as the widest visible line."""
+        """Scroll wide lines right, at most to the end of the widest visible line."""
         if self._widest() > self._left + self._width - LIST_MARGIN:
             self._left += SCROLL_COLUMNS
             self.refresh()

@@ -16,7 +16,7 @@ class PaneTitle(StatusText):
     """The title line of a pane, with a bar at the left while the pane has the focus."""
 
     def mark(self, index: int) -> str:
-        """Return the focus bar."""
+        """Return the bar that marks the focused pane, or a space."""
         return "▌" if isinstance(self.parent, Pane) and self.parent.has_class("-focused") else " "
 
 
@@ -44,7 +44,7 @@ class Pane(Vertical):
         yield self._view
 
     def set_title(self, make_lines: LineFactory) -> None:
-        """Set the title."""
+        """Set the function that makes the lines of the title."""
         self._title.show(make_lines)
 
     def on_descendant_focus(self) -> None:
@@ -63,7 +63,8 @@ class DialogFrame(Vertical):
 
     Args:
         title: text of the upper border.
-        keys: text of the lower border, how to leave the dialog; ids such as ``{dialog.close}`` become keys.
+        keys: text of the lower border, which names the dialog's keys; a command id such as ``{dialog.close}`` is
+            replaced by the key of the command.
     """
 
     def __init__(self, title: SafeText, *, keys: str, id: str | None = None) -> None:

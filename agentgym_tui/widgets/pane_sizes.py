@@ -1,4 +1,4 @@
-"""Resizable panes: a split view with a border to drag, and the sizes that the user has chosen."""
+"""Resizable panes: a split view with a border that can be dragged, and the pane sizes that the user has chosen."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 
 class SplitView(Container):
-    """A container whose second child has a border at its left that the user can drag."""
+    """A container with two children; the user can drag the border between them."""
 
     ALLOW_SELECT: ClassVar[bool] = False
     BLANK = True  # fully covered by children; Textual need not draw the background
 
     class Dragged(Message):
-        """The border was dragged; ``percent`` is the requested width of the first child."""
+        """The border was dragged; ``percent`` is the requested width of the first child in percent of the container."""
 
         def __init__(self, percent: int) -> None:
             super().__init__()
@@ -39,7 +39,7 @@ class SplitView(Container):
             event.stop()
 
     def on_mouse_move(self, event: events.MouseMove) -> None:
-        """Report the requested width."""
+        """Post ``Dragged`` with the requested width while the border is dragged."""
         if self.app.mouse_captured is self:
             percent = round(100 * (event.screen_x - self.region.x) / max(self.region.width, 1))
             self.post_message(self.Dragged(max(1, min(percent, 99))))
@@ -55,8 +55,8 @@ class PaneSizes:
 
     Args:
         root: ancestor of all panes.
-        ui_state: saved sizes; updated in place.
-        layouts: one per arrangement of the screen.
+        ui_state: saved pane sizes; updated in place.
+        layouts: one layout per arrangement of the screen (wide, narrow, …).
     """
 
     def __init__(self, root: DOMNode, ui_state: UiState, *layouts: PaneLayout) -> None:
@@ -64,11 +64,11 @@ class PaneSizes:
         self._sizes = list(dict.fromkeys(size for layout in layouts for size in sizes_of(layout)))
 
     def apply(self, layout: PaneLayout | None, default_sizes: Mapping[str, int] | None = None) -> None:
-        """Set the size of each pane; panes without a saved size keep that of the style sheet.
+        """Set the size of each pane; a pane without a saved size keeps the size that the style sheet gives it.
 
         Args:
-            layout: the current arrangement; None if one pane is zoomed.
-            default_sizes: rows or columns of widgets that have a computed default, by widget id.
+            layout: the layout of the current arrangement; None removes all set sizes, as for a single zoomed pane.
+            default_sizes: default size of some widgets, in rows or columns, by widget id.
         """
         saved = {size.widget_id: (size, self._ui_state.sizes.get(size.key)) for size in sizes_of(layout or {})}
         for widget_id, axis in dict.fromkeys((size.widget_id, size.axis) for size in self._sizes):
@@ -80,15 +80,15 @@ class PaneSizes:
                     _set(widget, axis, (default_sizes or {}).get(widget_id))
 
     def resize(self, layout: PaneLayout, pane: str | None, direction: str) -> bool:
-        """Change the saved size of a pane, or reset all; call ``apply`` afterwards.
+        """Change the saved size of a pane, or reset the sizes of all panes; the caller has to call ``apply`` next.
 
         Args:
-            layout: the current arrangement.
+            layout: the layout of the current arrangement.
             pane: id of the focused pane.
             direction: a key of ``RESIZE_STEPS``, or ``reset``.
 
         Returns:
-            False if the pane cannot be resized that way.
+            False if the pane cannot be resized in that direction.
         """
         if direction not in RESIZE_STEPS:
             for size in self._sizes:
@@ -107,7 +107,7 @@ class PaneSizes:
         return True
 
     def drag(self, layout: PaneLayout, percent: int) -> None:
-        """Save ``percent`` as the width of the split view's first child; call ``apply`` afterwards."""
+        """Save ``percent`` as the width of the split view's first child; the caller has to call ``apply`` next."""
         for size in sizes_of(layout):
             if size.axis == "width":
                 self._ui_state.sizes[size.key] = size.clamp(percent)

@@ -1,4 +1,4 @@
-"""Views of one payload: long text, and a bus message or log line in several representations."""
+"""Views of one payload: a long text, and a bus message or log line in several representations."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from agentgym_tui.widgets.tab_bar import Tab, TabBar
 
 
 class TextView(LineList):
-    """Numbered lines of a long text, such as the JSON of an episode; each line is made safe when it is drawn.
+    """Numbered lines of a long text, such as the JSON of an episode; each line is sanitized when it is drawn.
 
     Args:
         source: the lines shown at first.
@@ -38,7 +38,7 @@ class TextView(LineList):
         self.show(TextRows(text))
 
     def unsafe_text(self) -> str | None:
-        """Return the first line in view that sanitizing changes."""
+        """Return the raw text of the first visible line that sanitizing changes, or None."""
         rows = self.source
         if not isinstance(rows, TextRows):
             return None
@@ -50,8 +50,8 @@ class PayloadView(Vertical):
 
     Args:
         views: names of the representations, in tab order.
-        about: returns the note beside the tabs for an entry and a view.
-        command: id of the command that shows the next view.
+        about: makes the note beside the tabs from the shown message or line and the name of the representation.
+        command: id of the command that shows the next representation.
     """
 
     def __init__(
@@ -70,23 +70,23 @@ class PayloadView(Vertical):
         yield TextView(id="payload")
 
     def show(self, entry: LogEntry | None) -> None:
-        """Show another entry."""
+        """Show a bus message or log line; None empties the view."""
         if entry is not self._entry:
             self._entry = entry
             self._fill()
 
     def next_view(self) -> None:
-        """Show the next view; the first one follows the last."""
+        """Show the next representation; the first representation follows the last."""
         self.select_view(self._views[(self._views.index(self._view) + 1) % len(self._views)])
 
     def select_view(self, view: str) -> None:
-        """Show the view named ``view``."""
+        """Show the representation named ``view``."""
         self._view = view
         self.query_one(TabBar).select_tab(view)
         self._fill()
 
     def text(self) -> str:
-        """Return the shown text, untrusted and unchanged."""
+        """Return the raw, untrusted text of the shown representation."""
         return payload_text(self._entry, self._view)
 
     @on(TabBar.TabSelected)

@@ -1,4 +1,4 @@
-"""Pane layouts: the sizes that a resize key changes for each focused pane, in each arrangement of a screen."""
+"""Pane layouts: for each arrangement of a screen, the size that a resize key changes while a pane has the focus."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RESIZE_STEPS: Final[Mapping[str, tuple[Axis, int]]] = {
 
 
 class PaneSize(NamedTuple):
-    """A widget whose share of its container can be set, in percent; its neighbor takes the rest."""
+    """The adjustable width or height of a widget, in percent of its container; the neighbor takes the rest."""
 
     key: str
     """Key in the saved UI state."""
@@ -36,7 +36,7 @@ class PaneSize(NamedTuple):
 
 
 class ResizeRule(NamedTuple):
-    """The size that changes when a pane grows; ``sign`` is -1 if the pane takes the rest."""
+    """The size to change when a pane is resized; ``sign`` is -1 if the pane grows while that size shrinks."""
 
     size: PaneSize
     sign: int = 1
@@ -110,5 +110,5 @@ LOG: Final[PaneLayout] = {("lines", "height"): ResizeRule(_LINES), ("payload", "
 
 
 def sizes_of(layout: PaneLayout) -> list[PaneSize]:
-    """Return the sizes that a layout can set, without duplicates."""
+    """Return the sizes that the rules of a layout change, without duplicates."""
     return list(dict.fromkeys(rule.size for rule in layout.values()))

@@ -1,4 +1,4 @@
-"""Text generated for the available width: fixed lines, a status text, and wrapped text that scrolls."""
+"""Widgets whose text is generated for the available width: static lines, a status text, and scrollable text."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class GeneratedLines:
         return 1 << 16  # missing lines read as empty
 
     def line(self, index: int, width: int) -> Line:
-        """Return line ``index``, empty if it does not exist."""
+        """Return line ``index``; an empty line if ``index`` is past the end."""
         if self._cached[0] != width:
             self._cached = width, self._make_lines(width)
         lines = self._cached[1]
@@ -39,7 +39,7 @@ class GeneratedLines:
 
 
 class StaticLines(LineRenderer, can_focus=False):
-    """Lines of safe text without focus or scrolling; shows as many as its style has room for."""
+    """Lines of safe text that can neither be focused nor scrolled; lines that do not fit into the widget are hidden."""
 
     DEFAULT_CSS = """
     StaticLines { height: 1; overflow: hidden hidden; scrollbar-gutter: auto; }
@@ -51,12 +51,12 @@ class StaticLines(LineRenderer, can_focus=False):
         super().__init__(GeneratedLines(make_lines or _no_lines), name=None, id=id, classes=classes)
 
     def show(self, make_lines: LineFactory) -> None:
-        """Show other lines."""
+        """Show the lines that ``make_lines`` makes."""
         self.source = GeneratedLines(make_lines)
         self.refresh()
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
-        """Return 1: the source has no end that Textual could measure."""
+        """Return 1, because the number of lines is not known."""
         return 1
 
 
@@ -65,10 +65,10 @@ def _no_lines(width: int) -> Sequence[Line]:
 
 
 class StatusText(StaticLines):
-    """Static lines that repaint only the rows whose content changed."""
+    """Static lines of which only the rows with changed content are repainted."""
 
     def show(self, make_lines: LineFactory) -> None:
-        """Show other lines."""
+        """Show the lines that ``make_lines`` makes."""
         self.source = GeneratedLines(make_lines)
         self.refresh_changed()
 
@@ -77,7 +77,7 @@ class WrappedText(LineList):
     """A list without a cursor whose lines are generated again when the width changes.
 
     Args:
-        make_lines: makes the lines for a number of columns.
+        make_lines: makes the lines for a width in columns.
     """
 
     def __init__(self, make_lines: LineFactory, *, id: str) -> None:
@@ -86,7 +86,7 @@ class WrappedText(LineList):
         self._cached: Sequence[Line] = ()
 
     def set_lines(self, make_lines: LineFactory) -> None:
-        """Show other lines."""
+        """Show the lines that ``make_lines`` makes."""
         self._make_lines = make_lines
         self.on_resize()
 

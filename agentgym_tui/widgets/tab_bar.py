@@ -1,4 +1,4 @@
-"""A line of tabs, one of which is shown below it."""
+"""A line of tabs; the content of the selected tab is shown below the line."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class Tab(NamedTuple):
 
 
 class TabBar(StaticLines):
-    """Tabs that can be clicked; their keys belong to the screen.
+    """Tabs that can be clicked; the screen handles the keys that select a tab.
 
     Args:
-        tabs: from left to right; the first one is selected.
+        tabs: the tabs from left to right; the first tab is selected at first.
     """
 
     class TabSelected(Message):
@@ -46,17 +46,17 @@ class TabBar(StaticLines):
         self._note: Line = ()
 
     def select_tab(self, tab: str) -> None:
-        """Mark a tab as selected."""
+        """Mark the tab with id ``tab`` as selected."""
         self._shown = tab
         self.show(self._line)
 
     def set_note(self, note: Line) -> None:
-        """Set the text right of the tabs."""
+        """Set the text to the right of the tabs."""
         self._note = note
         self.show(self._line)
 
     def on_click(self, event: events.Click) -> None:
-        """Report the tab under the pointer."""
+        """Post ``TabSelected`` for the tab under the pointer."""
         column = event.x - 1
         for tab in self._tabs:
             width = display_width(self._label(tab, False))

@@ -1,4 +1,4 @@
-"""Tables: lists with columns and a header, whose columns are dropped by rank when room is short, and sortable ones."""
+"""Tables: lists with columns and a header, plain or sortable. Narrow tables hide their least important columns."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Table(LineList):
     """A list whose lines have one cell per column.
 
     Args:
-        columns: from left to right.
+        columns: the columns from left to right.
         source: the lines shown at first.
     """
 
@@ -55,7 +55,7 @@ class Table(LineList):
         return self._fit_cells([(column.title, "head") for column in self._columns], width)
 
     def row_cells(self, index: int, width: int) -> Iterable[tuple[str, Tone]]:
-        """Return the cells that have room, each as wide as its column."""
+        """Return the cells of the visible columns, each as wide as its column."""
         return self._fit_cells(self.source.line(index, width), width)
 
     def visible_columns(self, width: int) -> ColumnLayout:
@@ -69,19 +69,19 @@ class Table(LineList):
 
 
 class SortableTable(Table, inherit_bindings=False):
-    """Reports the order the user requests; its source has to apply it.
+    """A table that posts ``Sorted`` when the user requests a sort order; it does not sort its lines itself.
 
     Args:
-        columns: from left to right.
+        columns: the columns from left to right.
         source: the lines shown at first.
-        sorting: the order at first; None for the default one.
-        default_sorting: the default order, if there is one.
+        sorting: the initial sort order; None for the default order.
+        default_sorting: the default sort order; None if the lines are not sorted by a column.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("list"), *bindings("table")]
 
     class Sorted(Message):
-        """Another order was requested; None for the default one."""
+        """The user has requested another sort order; None requests the default order."""
 
         def __init__(self, view: SortableTable, sorting: Sorting | None) -> None:
             super().__init__()
@@ -106,7 +106,7 @@ class SortableTable(Table, inherit_bindings=False):
         self.sorting, self._default_sorting = sorting, default_sorting
 
     def header(self, width: int) -> Iterable[tuple[str, Tone]]:
-        """Return the column titles, one of them with the sort direction."""
+        """Return the column titles; the title of the sort column shows the sort direction."""
         widths = {number: size for number, size, _ in self.visible_columns(width)}
         shown = self.sorting or self._default_sorting
         return self._fit_cells(
@@ -114,19 +114,19 @@ class SortableTable(Table, inherit_bindings=False):
         )
 
     def on_click(self, event: events.Click) -> None:
-        """Sort by the clicked column title."""
+        """Request sorting by the column whose title was clicked."""
         offset = event.get_content_offset(self)
         if offset is not None and offset.y == 0 and (column := self._column_at(offset.x)) is not None:
             self._sort(sorting_after_click(self.sorting, column))
 
     def action_sort(self) -> None:
-        """Sort by the next visible column; before the first layout all columns count as visible."""
+        """Request sorting by the next visible column; until the first layout, all columns count as visible."""
         width = self._width - LIST_MARGIN
         visible = [self._columns[number] for number, _, _ in self.visible_columns(width)] if width else self._columns
         self._sort(next_sorting(self.sorting or self._default_sorting, visible))
 
     def action_reverse(self) -> None:
-        """Reverse the order."""
+        """Request the reverse of the current sort order."""
         if (sorting := self.sorting or self._default_sorting) is not None:
             self._sort(Sorting(sorting.column, not sorting.descending))
 

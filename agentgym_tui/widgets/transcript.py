@@ -1,4 +1,4 @@
-"""The transcript of a step, as blocks of wrapped text under headings."""
+"""The transcript of a step: blocks of wrapped text, each under a heading."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _INDENT: Final = 2
 
 
 class _Row(NamedTuple):
-    """A row of a block: part of one of its lines, its heading (-1), or the space below it (-2)."""
+    """A row of a block; ``line`` is a line of the block, -1 for the heading, or -2 for the space below the block."""
 
     line: int
     start: int = 0
@@ -38,13 +38,13 @@ _HEADING, _SPACE = _Row(-1), _Row(-2)
 
 
 class BlockRows:
-    """Blocks as rows of a given width; blocks that ``previous`` has wrapped already are reused.
+    """Blocks wrapped into rows of a given width; blocks that ``previous`` contains are not wrapped again.
 
     Args:
         blocks: the blocks to show.
-        width: columns.
+        width: width of the rows in columns.
         subject: identifies the step.
-        previous: the rows shown before.
+        previous: the rows that these rows replace.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class BlockRows:
         return len(self._positions)
 
     def line(self, index: int, width: int) -> Line:
-        """Return a heading, a row of text, or an empty line."""
+        """Return row ``index``: a heading, a row of text, or an empty line."""
         number, row = self._positions[index]
         block = self.blocks[number]
         tone = _TONES.get(block.kind, "plain")
@@ -80,33 +80,33 @@ class BlockRows:
         return Cell(trusted(" " * _INDENT)), Cell(safe_slice(block.lines[row.line], row.start, row.stop), tone)
 
     def key(self, index: int) -> str:
-        """Return block, line and start offset of the row."""
+        """Return a key that consists of the row's block, line and start offset."""
         number, row = self._positions[index]
         return f"{self.subject}/{number}.{row.line}.{row.start}"
 
     def block(self, index: int) -> int:
-        """Return the index of the block a row belongs to."""
+        """Return the index of the block that row ``index`` belongs to."""
         return self._positions[index][0]
 
     def is_text(self, index: int) -> bool:
-        """Return whether the row is more than the space between two blocks."""
+        """Return whether row ``index`` is a heading or text, not the space between two blocks."""
         return self._positions[index][1] != _SPACE
 
 
 class Transcript(LineList):
-    """The blocks of a step; use ``block`` instead of the keys of ``Selected`` and ``CursorMoved``."""
+    """The blocks of a step; handlers of ``Selected`` and ``CursorMoved`` use ``block``, not the message's key."""
 
     def __init__(self, *, name: str | None = None, id: str | None = None, classes: str | None = None) -> None:
         self._rows = BlockRows((), 0)
         super().__init__(self._rows, cursor_type="none", name=name, id=id, classes=classes)
 
     def show_blocks(self, blocks: Sequence[Block], *, subject: str = "", follow: bool | None = None) -> None:
-        """Show blocks.
+        """Show the blocks of a step.
 
         Args:
             blocks: the blocks of a step.
-            subject: identifies episode and step; a new one is shown from its beginning.
-            follow: as in ``show``.
+            subject: identifies episode and step; a new subject is shown from its first row.
+            follow: whether to stay at the end; None keeps the user's choice.
         """
         is_new = subject != self._rows.subject
         self._rows = BlockRows(blocks, self._text_width(), subject, self._rows)
@@ -116,17 +116,17 @@ class Transcript(LineList):
 
     @property
     def block(self) -> Block | None:
-        """The block under the cursor."""
+        """The block under the cursor; None if there are no blocks."""
         return self._rows.blocks[self._rows.block(self.cursor)] if len(self._rows) else None
 
     def unsafe_text(self) -> str | None:
-        """Return the raw text of the block under the cursor, else in view, that sanitizing changed."""
+        """Return the raw text of the block under the cursor, else of a visible block, if sanitizing changed it."""
         rows_in_view = [self.cursor, *self._in_view()] if len(self._rows) else []
         blocks = [self._rows.blocks[number] for number in dict.fromkeys(self._rows.block(row) for row in rows_in_view)]
         return next((unsafe_excerpt(block.raw) for block in blocks if block.has_unsafe), None)
 
     def mark(self, index: int) -> str:
-        """Return a bar beside the block under the cursor while the transcript has the focus."""
+        """Return a bar for the rows of the block under the cursor while the transcript has the focus, else a space."""
         rows = self._rows
         return "▎" if self.has_focus and rows.is_text(index) and rows.block(index) == rows.block(self.cursor) else " "
 

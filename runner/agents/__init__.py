@@ -1,1 +1,1 @@
-"""Agents: language-model agents, an oracle, a random baseline and a fixed script."""
+"""Agents: language-model agents, an oracle, a random baseline, and an agent that plays a fixed script."""

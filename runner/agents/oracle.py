@@ -12,7 +12,9 @@ from runner.types.maybe_async import maybe_await
 
 
 class OracleAgent:
-    """Plans on a local twin that it steps in parallel, so the real environment may run on a server.
+    """Agent that plans on its twin, a local copy of the environment, and repeats each action on the twin.
+
+    The environment that is played may therefore run on a server.
 
     Args:
         twin: a local instance of the same environment, in the same mode, that has an oracle.
@@ -24,7 +26,7 @@ class OracleAgent:
     tracer: Any = None
 
     def __init__(self, *, twin: Environment) -> None:
-        """Store the twin; ``init_after_reset`` resets it with the task's arguments."""
+        """Store the twin; ``init_after_reset`` resets the twin with the task's arguments."""
         if not isinstance(twin, SupportsOracle):
             raise AgentFault(f"{type(twin).__name__} has no oracle; choose another agent")
         self._twin: Environment = twin
@@ -34,11 +36,11 @@ class OracleAgent:
         self._expected: Chat = []
 
     def bind(self, environment: Environment, reset_kwargs: Mapping[str, Any]) -> None:
-        """Store the arguments of the task that is about to start."""
+        """Store the reset arguments of the task that is about to start."""
         self._reset_kwargs = dict(reset_kwargs)
 
     async def init_after_reset(self) -> None:
-        """Reset the twin to the same task."""
+        """Reset the twin to the task of the environment."""
         self._expected = await maybe_await(self._twin.reset(**self._reset_kwargs))
         self._planner = self._oracle_of(self._reset_kwargs.get("seed"))
 

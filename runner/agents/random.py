@@ -13,17 +13,17 @@ from runner.types.maybe_async import is_awaitable
 
 
 class RandomAgent:
-    """Chooses one of the environment's admissible actions at random, with the episode's seed (default 0)."""
+    """Agent that chooses an admissible action at random, by a generator with the episode's seed (default 0)."""
 
     tracer: Any = None
 
     def __init__(self) -> None:
-        """Start unbound; call ``bind`` before the first ``act``."""
+        """Create an agent without an environment; call ``bind`` before the first ``act``."""
         self._random = random.Random(0)
         self._environment: Environment | None = None
 
     def bind(self, environment: Environment, reset_kwargs: Mapping[str, Any]) -> None:
-        """Store the environment and seed the generator."""
+        """Store the environment and seed the random generator."""
         self._environment = environment
         self._random = random.Random(reset_kwargs.get("seed") or 0)
 

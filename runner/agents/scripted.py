@@ -24,34 +24,34 @@ class TextAgent(ABC):
         """Return the text of the next action."""
 
     def act(self, observation: Chat, tool_schemas: list[ToolSchema]) -> tuple[list[Chat], Action]:
-        """Return the step's chat and the decided action."""
+        """Return the step's chat and the action from ``decide``."""
         return single_chat(observation, self.decide(observation))
 
 
 def single_chat(observation: Chat, text: str) -> tuple[list[Chat], Action]:
-    """Return the result of ``act`` for an action text: one chat of the observation and the answer, and the action."""
+    """Return what ``act`` returns for an action text: one chat (observation and answer) and the action."""
     return [[*observation, {"role": "assistant", "content": text}]], Action(text=text)
 
 
 class Script(msgspec.Struct, frozen=True):
     """The action texts of a script.
 
-    A separate struct because the texts are untrusted: in the config tree that agents are built from, ``${…}`` would be
-    interpolated.
+    The texts are untrusted. They are in a struct because the config tree that agents are built from would interpolate
+    ``${…}`` in plain strings.
     """
 
     actions: tuple[str, ...]
 
 
 class ScriptedAgent(TextAgent):
-    """Plays the actions of a script in order.
+    """Agent that plays the actions of a script in order.
 
     Args:
         script: the actions.
     """
 
     def __init__(self, *, script: Script) -> None:
-        """Start with the first action."""
+        """Create an agent that starts with the first action of the script."""
         self._actions = script.actions
         self._next = 0
 

@@ -50,7 +50,7 @@ class _ObserverThread(threading.Thread):
                         self._observer(items.popleft())
 
     def _next(self) -> deque[Item]:
-        """Wait for items and return all queued ones; after ``close``, return an empty queue when all are delivered."""
+        """Wait for items and return all queued items; after ``close``, return an empty queue when no item is left."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed, BATCHING_INTERVAL_S)
             self._idle = True
@@ -80,7 +80,7 @@ class ObserverHub:
         return sum(thread.dropped for thread in self._threads)
 
     def emit(self, item: Item) -> None:
-        """Queue an item for all observers, without waiting for them."""
+        """Queue a copy of an item for all observers, without waiting for its delivery."""
         if self._threads:
             item = detach(item)
         for thread in self._threads:

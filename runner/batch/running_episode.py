@@ -1,4 +1,4 @@
-"""A batch's record of a running episode: recording, commands and deadlines."""
+"""State of a running episode in its batch: recording, commands and deadlines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Entry point of ``python -m runner.cli``, the same as ``agentgym-runner``."""
+"""Entry point of ``python -m runner.cli``, which is the same as the command ``agentgym-runner``."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""The options of ``agentgym-runner`` and the option types that its subcommands share."""
+"""Options of ``agentgym-runner``, and the option types that its subcommands also use."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ exit codes:
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The parsed command line; None stands for the profile's value."""
+    """The parsed command line; None: the option is not given, so the profile's value applies if there is one."""
 
     run: str | None = None
     battery: Literal["lightweight", "moderate", "all"] | None = None
@@ -59,11 +59,11 @@ class Options:
 
 _ALWAYS_ALLOWED = frozenset({"config", "json"})
 _ALLOWED_WITH = {"list_envs": _ALWAYS_ALLOWED, "results": _ALWAYS_ALLOWED | {"env", "data_dir"}}
-"""The options that are valid with a goal; a run accepts all but ``--env``."""
+"""Options that may be combined with ``--list-envs`` and ``--results``, by the attribute of that action."""
 
 
 def parse_options(argv: Sequence[str]) -> Options:
-    """Parse the command line; argparse handles ``--help``, ``--version`` and invalid usage (exit code 2)."""
+    """Parse the command line; ``--help``, ``--version`` and invalid usage (exit code 2) raise ``SystemExit``."""
     parser = _parser()
     provided = vars(parser.parse_args(argv))  # contains only options of the command line
     options = Options(**provided, argv=tuple(argv))
@@ -159,7 +159,7 @@ def _at_least(minimum: int) -> type[int]:
 
 
 def positive_seconds(text: str) -> float:
-    """Parse a positive number of seconds, for argparse."""
+    """Return the positive number of seconds in an option's text; the ``type`` of an argparse option."""
     value = float(text)
     if not (value > 0 and math.isfinite(value)):
         raise argparse.ArgumentTypeError(f"{text} is not a positive number of seconds")
@@ -167,7 +167,7 @@ def positive_seconds(text: str) -> float:
 
 
 def add_server_options(group: argparse._ActionsContainer) -> None:
-    """Add ``--host``, ``--token`` and ``--allow-host``."""
+    """Add the options ``--host``, ``--token`` and ``--allow-host`` to a parser or group."""
     group.add_argument(
         "--host", default="127.0.0.1", help="address to listen on (default 127.0.0.1); others require --token"
     )
@@ -184,7 +184,7 @@ def add_server_options(group: argparse._ActionsContainer) -> None:
 
 
 def port(text: str) -> int:
-    """Parse a port, for argparse; 0 selects a free port."""
+    """Return the port in an option's text; the ``type`` of an argparse option. 0 selects a free port."""
     value = int(text)
     if not 0 <= value <= 65535:
         raise argparse.ArgumentTypeError(f"{text} is not a port from 0 to 65535")

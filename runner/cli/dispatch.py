@@ -1,4 +1,4 @@
-"""Dispatch of the command line: a subcommand, or the options of a run; errors become exit codes."""
+"""Dispatch of the command line to a subcommand or a run, and conversion of errors to exit codes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Subcommand: TypeAlias = Callable[[Sequence[str]], int]
 
 
 def run(arguments: list[str]) -> int:
-    """Run the command, flush its output, and return its exit code."""
+    """Run the command with these arguments, flush the output, and return the exit code."""
     repair_std_streams()
     code = _run(arguments)
     exit_despite_stuck_threads(code)
@@ -47,7 +47,7 @@ def _run(arguments: list[str]) -> int:
 
 
 def _subcommand(name: str) -> Subcommand | None:
-    """Return the function of a subcommand; None if ``name`` is not one."""
+    """Return the function of the subcommand with this name; None if there is no such subcommand."""
     match name:
         case "node":
             from runner.cli.node import main_node

@@ -22,7 +22,7 @@ State: TypeAlias = Literal["ok", "warn", "fail"]
 
 
 class PreflightRow(msgspec.Struct, frozen=True):
-    """The result of one check; the state ``warn`` marks a problem that does not prevent the run."""
+    """Result of one check; ``warn`` is the state for a problem that does not prevent the run."""
 
     what: str
     ok: bool
@@ -31,7 +31,7 @@ class PreflightRow(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, what: str, ok: bool, detail: str) -> Self:
-        """Create a row with the state ``ok`` or ``fail``."""
+        """Create the row of a check that passed (state ``ok``) or failed (state ``fail``)."""
         return cls(what, ok, detail, "ok" if ok else "fail")
 
 
@@ -63,7 +63,7 @@ def _to_row(check: PreflightCheck) -> PreflightRow:
 
 
 def _check_batch(session: RunSession, spec: BatchSpec, models: Models) -> PreflightRow:
-    """Run the first step of the first task without storing anything."""
+    """Run the first step of a batch's first task, without storing anything; return the result as a row."""
     what = f"{spec.env} with {spec.agent}"
     try:
         placement = session.choose_placement(spec)

@@ -1,4 +1,4 @@
-"""Delivery of a foreground run's events, on its own thread and event loop so that a slow bus never delays the run."""
+"""Delivery of the events of a foreground run, on a separate thread so that a slow bus does not delay the run."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from runner.publish.publisher import Publisher, Sink
 from runner.types import Item
 
 DRAIN_TIMEOUT_S = 5.0
-"""Seconds to wait for the delivery of events at the end of a run."""
+"""Maximum seconds to wait at the end of a run for the delivery of its events."""
 
 
 class EventThread:
-    """Delivers recorded events and live items to the broker of a running node and to the egress."""
+    """Delivers recorded events and live items to the broker of a running node and to the egress bus."""
 
     def __init__(self, recorder: EventRecorder, workspace: Workspace, egress: Callable[[], BusAddress | None]) -> None:
-        """Start delivering; does not wait for any connection."""
+        """Start the thread without waiting for a connection."""
         self._recorder = recorder
         self._workspace = workspace
         self._egress = egress
@@ -36,7 +36,7 @@ class EventThread:
         self._ready.wait()
 
     def __call__(self, item: Item) -> None:
-        """Publish a live item; callable from any thread."""
+        """Publish a live item; thread-safe."""
         if self._live is not None:
             self._live(item)
 
@@ -73,7 +73,7 @@ class EventThread:
 
 
 def _nothing() -> None:
-    """Do nothing: the thread is not ready."""
+    """Do nothing; used until the thread is ready."""
 
 
 def _report_failure(exc: BaseException) -> None:

@@ -1,4 +1,4 @@
-"""``--list-envs``: the environments of the profile and of installed packages, with their availability."""
+"""``--list-envs``: print the environments of the profile and of installed packages, with their availability."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from runner.envs.placement import AS_PUBLISHED, SERVER_NAMES
 
 
 class EnvironmentRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One environment of ``--list-envs``.
+    """One environment in the output of ``--list-envs``.
 
     Attributes:
         name: name of the environment.
-        tier: tier of the profile; ``skip`` or ``installed`` outside the tiers.
-        port: port of its server in the profile.
-        server: state of that server: up, slow, wrong or down; null if none is used.
+        tier: tier in the profile; ``skip`` if the profile skips it, ``installed`` if the profile does not list it.
+        port: port of its server, as in the profile.
+        server: state of its server: up, slow, wrong or down; None if the environment uses no server.
         latency_s: response time of the server, in seconds.
         kind: ``console`` for a server of this project, ``agentgym`` for AgentGym's, else ``unknown``.
-        mode: rules of the server.
+        mode: rules that the server applies: strict or compat.
         open: number of open instances on the server.
-        transport: embedded or http, for a batch that starts now.
-        data_label: its data; empty for the published data, null if unknown before a run.
-        ram: memory requirement in the profile.
-        deps: dependencies in the profile.
+        transport: transport of a batch that starts now: embedded or http.
+        data_label: which data it uses; empty: the published data; None: unknown before a run.
+        ram: required memory, as in the profile.
+        deps: dependencies, as in the profile.
         playable: whether a batch can run now.
-        health: state of the environment; the reason if it is not playable.
+        health: state of the environment, with the reason if it is not playable.
     """
 
     name: str
@@ -50,7 +50,7 @@ class EnvironmentRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def list_environments(session: RunSession) -> int:
-    """Print all known environments; return the exit code."""
+    """Print all environments and their availability; return the exit code."""
     profile = session.profile
     addresses = {entry.name: probe_address(entry) for _, entry in profile.tiered_entries()}
     states = probe_servers({name: address for name, address in addresses.items() if address is not None})

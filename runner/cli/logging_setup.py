@@ -1,6 +1,6 @@
-"""Logging: the runner's warnings on standard error and in ``logs/runner.log``, sanitized and without secrets.
+"""Logging: the runner's warnings go to standard error and ``logs/runner.log``, sanitized and without secrets.
 
-Records of libraries go to the file only, without tracebacks; the runner reports their relevant errors itself.
+Log records of libraries go only to the file, without tracebacks; the runner reports the relevant errors itself.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class _SafeFormatter(logging.Formatter):
 
 class _LogFileHandler(RotatingFileHandler):
     def handleError(self, record: logging.LogRecord) -> None:
-        """Ignore write errors: the run itself reports a full disk."""
+        """Ignore errors of writing the log file; if the disk is full, the run reports it."""
 
 
 class _StderrHandler(logging.Handler):
@@ -38,7 +38,7 @@ class _StderrHandler(logging.Handler):
 
 
 def log_to_stderr() -> None:
-    """Send the runner's warnings to standard error and discard those of libraries."""
+    """Send the runner's warnings to standard error; discard the log records of libraries."""
     to_person = _StderrHandler()
     to_person.setFormatter(_SafeFormatter("%(levelname)s: %(message)s"))
     logging.getLogger("runner").handlers = [to_person]
@@ -50,7 +50,7 @@ def log_to_stderr() -> None:
 def log_to_file(data_dir: Path) -> None:
     """Send the runner's warnings to standard error and, if possible, to a rotating log file.
 
-    Call it before opening the state directory, which may log warnings, too.
+    Call this function before the state directory is opened, because opening it may log warnings.
     """
     log_to_stderr()
     logger = logging.getLogger("runner")

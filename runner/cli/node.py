@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def main_node(argv: Sequence[str]) -> int:
-    """Run the node until SIGTERM or SIGINT and return 0; a second signal ends it immediately.
+    """Run the node until SIGTERM or SIGINT, then return 0; a second signal skips waiting for running steps.
 
     Raises:
         RunnerError: the node cannot start.
@@ -77,7 +77,7 @@ def _first_error(group: BaseExceptionGroup[RunnerError]) -> RunnerError:
 
 
 class NatsInfo(msgspec.Struct, kw_only=True):
-    """The output of ``nats-info``; the password is only in the credential file."""
+    """The output of ``nats-info``: the address of a broker, and the path of the file with its password."""
 
     url: str
     credential_file: str
@@ -86,10 +86,10 @@ class NatsInfo(msgspec.Struct, kw_only=True):
 
 
 def main_nats_info(argv: Sequence[str]) -> int:
-    """Print the URL and the credential file of the node's broker; return 0.
+    """Print the URL of the node's broker and the path of its credential file; return 0.
 
     Raises:
-        ConfigError: there is no node, or its file cannot be read.
+        ConfigError: no node is running, or its file ``node.json`` cannot be read.
     """
     options = _nats_info_parser().parse_args(argv)
     profile = load_profile(options.config, environ=os.environ, cwd=Path.cwd())

@@ -1,4 +1,4 @@
-"""``agentgym-runner outbox``: undelivered events and dead letters."""
+"""``agentgym-runner outbox``: print the number of undelivered events and dead letters (rejected events)."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ ALL = "all"
 
 
 class SinkReport(SinkCounts, frozen=True, kw_only=True):
-    """Event counts of a sink; ``configured`` is whether the current configuration delivers to it."""
+    """Number of events for one sink; ``configured``: whether the current configuration delivers events to it."""
 
     configured: bool
 
 
 def main_outbox(argv: Sequence[str]) -> int:
-    """Print the outbox of a state directory, after requeueing dead letters with ``--retry``.
+    """Print the event counts of an outbox; with ``--retry``, first queue its dead letters again.
 
     Returns:
-        0, or 1 if ``--retry`` finds no dead letter.
+        The exit code: 0, or 1 if ``--retry`` finds no dead letter.
 
     Raises:
         RunnerError: the profile or the outbox cannot be read.

@@ -1,4 +1,4 @@
-"""``agentgym-runner preflight``: check whether a run would work, with a hint for each problem."""
+"""``agentgym-runner preflight``: check whether a run would work, and print a hint for each problem."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STATE_LABELS = {"ok": "ok", "warn": "warn", "fail": "FAIL"}
 
 
 def main_preflight(argv: Sequence[str]) -> int:
-    """Run the checks and print them; return 0, or 1 if a run would fail.
+    """Run the checks and print their results; return 0, or 1 if a run would fail.
 
     Raises:
         ConfigError: the profile, the agent or an environment is invalid.

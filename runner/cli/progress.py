@@ -1,4 +1,4 @@
-"""Progress of a batch: a live bar on a terminal, else one line per finished episode."""
+"""Progress of a batch on standard error: a live bar on a terminal, else one line per finished episode."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from runner.types import UNRATED, BatchProgress, EpisodeEnded, Item
 
 @contextmanager
 def batch_progress(spec: BatchSpec) -> Iterator[Observer]:
-    """Yield an observer that shows the progress of a batch on standard error while the block runs."""
+    """Yield an observer that shows the progress of a batch until the ``with`` block ends."""
     title = f"{spec.env} · {spec.agent}" + (" · compat" if spec.mode == "compat" else "")
     if stderr_console().is_terminal:
         with _bar(title, spec.n_planned) as observer:
@@ -65,7 +65,7 @@ def _lines(title: str) -> Observer:
 
 
 class _RunningStats:
-    """Success rate and mean reward so far; like the summary, without cancelled and interrupted episodes."""
+    """Success rate and mean reward of a running batch; cancelled and interrupted episodes do not count."""
 
     def __init__(self) -> None:
         self._n_unrated = 0

@@ -1,4 +1,4 @@
-"""Reports for people: the summary of a run, its errors, and the cells of result tables."""
+"""Output for people: the summary of a run, its errors, and the texts in result tables."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from runner.store import DamagedFile, EpisodeRecord
 from runner.types import Tokens
 
 MAX_ERRORS = 5
-"""Errors printed per batch; the episode files contain all."""
+"""Maximum number of errors to print per batch; the episode files contain all errors."""
 USAGE_COLUMNS = ("tokens", "latency", "cost")
 
 
 def print_summary(results: list[BatchResult], data_dir: Path, *, as_json: bool) -> None:
-    """Print one row per batch; as JSON, print all episodes, too."""
+    """Print a table with one row per batch; as JSON, print the results with all episodes."""
     if as_json:
         print_json({"data_dir": str(data_dir), "batches": results})
         return
@@ -29,7 +29,7 @@ def print_summary(results: list[BatchResult], data_dir: Path, *, as_json: bool) 
 
 
 def report_errors(results: list[BatchResult], data_dir: Path) -> None:
-    """Print the errors of each batch and the folder of its episodes."""
+    """Print the first errors of each batch, and the folder of its episode files."""
     for result in results:
         _report_batch_errors(result)
         print_stderr(f"{result.env}: episodes in {data_dir / 'runs' / result.batch_id}")
@@ -66,30 +66,30 @@ def _report_batch_errors(result: BatchResult) -> None:
 
 
 def report_recovered(records: list[EpisodeRecord]) -> None:
-    """Print the episodes that were recovered from killed runs."""
+    """Print a message for each episode that was recovered from a killed run."""
     for record in records:
         episode = f"{record.env} episode {record.episode_id}"
         print_stderr(f"Recovered {episode} of a killed run: {record.rounds} rounds, interrupted.")
 
 
 def report_damaged(files: Iterable[DamagedFile]) -> None:
-    """Print the episode files that are missing in the results; damaged journals are reported when they are read."""
+    """Print a message for each damaged episode file, which the results therefore do not contain."""
     for file in files:
         print_stderr(f"Skipped {file.path}: {file.reason}")
 
 
 def environment_cell(env: str, mode: str, data_label: str) -> str:
-    """Return the environment with its mode and data label, where these make its results incomparable to others."""
+    """Return the name of an environment; add the mode unless it is strict, and the data label unless it is empty."""
     return " · ".join([env, *(label for label in (mode if mode != "strict" else "", data_label) if label)])
 
 
 def outcomes_cell(outcomes: Mapping[str, int]) -> str:
-    """Return the number of episodes per outcome."""
+    """Return the number of episodes per outcome as text."""
     return ", ".join(f"{count} {outcome}" for outcome, count in outcomes.items())
 
 
 def usage_cells(tokens: Tokens, latency_s: float | None, cost: float | None) -> tuple[str, str, str]:
-    """Return the cells of ``USAGE_COLUMNS``: tokens, latency and cost."""
+    """Return the texts for the table columns ``USAGE_COLUMNS``: tokens, latency and cost."""
     parts = [
         f"{tokens.prompt} in" + (f" ({tokens.cached} cached)" if tokens.cached else ""),
         f"{tokens.completion} out" + (f" ({tokens.reasoning} reasoning)" if tokens.reasoning else ""),
@@ -99,22 +99,22 @@ def usage_cells(tokens: Tokens, latency_s: float | None, cost: float | None) -> 
 
 
 def format_percent(rate: float | None) -> str:
-    """Format a rate as percentage; ``-`` for None."""
+    """Format a rate (0 to 1) as a percentage; None becomes ``-``."""
     return "-" if rate is None else f"{rate:.1%}"
 
 
 def format_interval(bounds: tuple[float, float] | None) -> str:
-    """Format an interval of rates; ``-`` for None."""
+    """Format an interval of rates as percentages; None becomes ``-``."""
     return "-" if bounds is None else f"{bounds[0]:.1%} to {bounds[1]:.1%}"
 
 
 def format_number(value: float | None) -> str:
-    """Format a mean with up to three decimals; ``-`` for None."""
+    """Format a number with at most three decimals; None becomes ``-``."""
     return "-" if value is None else f"{value:.3f}".rstrip("0").rstrip(".")
 
 
 def report_models(results: Iterable[BatchResult]) -> None:
-    """Print the number of answers per model, for batches that used several models."""
+    """Print the number of answers of each model, for each batch in which several models answered."""
     for result in results:
         if len(result.answers) > 1:
             counts = ", ".join(f"{count} by {model}" for model, count in result.answers.items())

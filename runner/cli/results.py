@@ -1,4 +1,4 @@
-"""``--results``: a summary of all stored episodes, models first, baselines separately."""
+"""``--results``: print a summary of all stored episodes: a table for models, then a table for baselines."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def show_results(session: RunSession) -> int:
 
 
 def _filter_env(rows: list[ResultRow], env: str, session: RunSession) -> list[ResultRow]:
-    """Return the rows of one environment, ignoring case."""
+    """Return the rows of one environment; its name may be in any case."""
     matching = [row for row in rows if row.env.lower() == env.lower()]
     if not matching:
         listed = [entry.name for _, entry in session.profile.tiered_entries()]
@@ -67,7 +67,7 @@ def _filter_env(rows: list[ResultRow], env: str, session: RunSession) -> list[Re
 
 
 def _print(rows: Sequence[ResultRow], metrics: Sequence[str]) -> None:
-    """Print models first, then baselines, which have no model column."""
+    """Print a table for models, then a table for baselines, which has no column for the model."""
     columns = ("n", "95% interval", *metrics, "outcomes")
     models, baselines = [row for row in rows if not row.baseline], [row for row in rows if row.baseline]
     if models:

@@ -35,7 +35,7 @@ _MODEL_OPTIONS = ("--agent", "--model")
 
 
 def run_batches(session: RunSession) -> int:
-    """Run the batches of the command line; return the exit code.
+    """Run the batches that the command line describes; return the exit code.
 
     Raises:
         ConfigError: an environment, the agent, the model or the profile cannot be used.
@@ -71,7 +71,7 @@ def _exit_code(results: list[BatchResult], *, interrupted: bool) -> int:
 
 @contextmanager
 def _event_recording(session: RunSession, workspace: Workspace) -> Iterator[tuple[EventRecorder, list[Observer]]]:
-    """Record events in the outbox, and deliver them if a node or an egress is available."""
+    """Yield a recorder of events and the observers that deliver live items, if a node or an egress is available."""
     recorder = EventRecorder(workspace, durable_names(session.profile.nats), role="run")
     egress = egress_reader(session.profile)
     with closing(recorder):
@@ -97,7 +97,7 @@ def _running_status(recorder: EventRecorder) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class _BatchSequence:
-    """Runs batches in order; stops after one that did not complete."""
+    """Runs batches one after another; a batch that does not complete is the last one."""
 
     session: RunSession
     workspace: Workspace
@@ -143,10 +143,10 @@ class _BatchSequence:
 
 
 def require_model(session: RunSession, specs: Sequence[BatchSpec], models: Models) -> None:
-    """Check that an endpoint responds, if the agent uses a model.
+    """Check that a model endpoint answers, if the agent uses a model.
 
     Raises:
-        ConfigError: no endpoint responds; with the cause of each, and a command that needs no model.
+        ConfigError: no endpoint answers; the message has the cause of each, and a command that needs no model.
     """
     try:
         states = models.require(specs[0].model)
@@ -162,7 +162,7 @@ def require_model(session: RunSession, specs: Sequence[BatchSpec], models: Model
 
 
 def command_without_model(argv: Sequence[str], specs: Iterable[BatchSpec]) -> str:
-    """Return the same command with an agent that uses no model: oracle if all environments have one, else random."""
+    """Return the command with another agent: ``oracle`` if all environments have an oracle, else ``random``."""
     agent = "oracle" if all(map(_has_oracle, specs)) else "random"
     other_words: list[str] = []
     words = iter(argv)

@@ -1,4 +1,4 @@
-"""One invocation of the command: its options, profile, state directory and node name."""
+"""Settings of one invocation of ``agentgym-runner``: options, profile, state directory and node name."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from runner.types import Limits
 
 @dataclass(frozen=True)
 class RunSession:
-    """The options, the loaded profile, the state directory and the node's name."""
+    """The options, profile, state directory and node name of one invocation."""
 
     options: Options
     profile: Profile
@@ -28,7 +28,7 @@ class RunSession:
 
     @classmethod
     def open(cls, options: Options) -> RunSession:
-        """Load the profile and resolve all paths and names; create nothing.
+        """Load the profile and resolve all paths and names, without creating files.
 
         Raises:
             ConfigError: the profile or a name is invalid.
@@ -43,10 +43,13 @@ class RunSession:
         )
 
     def specs(self) -> list[BatchSpec]:
-        """Return the batches of ``--run`` or ``--battery``; a battery skips unavailable environments with a message.
+        """Return the batches of ``--run`` or ``--battery``.
+
+        For a battery, print a message for each unavailable environment and skip it.
 
         Raises:
-            ConfigError: the environment is unknown, skipped or not installed, or none of the battery is available.
+            ConfigError: the environment is unknown, not installed or skipped by the profile, or no environment of the
+                battery is available.
         """
         if self.options.run is not None:
             return [self._spec(self.options.run)]
@@ -73,12 +76,12 @@ class RunSession:
         return choose_placement(environment_entry(self.profile, spec.env), spec.env, spec.mode)
 
     def models(self) -> Models:
-        """Create the models of the profile; sends no request."""
+        """Create the models of the profile, without sending a request."""
         return Models.from_settings(self.profile.agent, os.environ)
 
     @property
     def agent(self) -> str:
-        """The name of the agent."""
+        """The name of the agent to run."""
         return self.options.agent or DEFAULT_AGENT
 
     def _battery(self) -> tuple[EnvironmentEntry, ...]:

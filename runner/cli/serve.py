@@ -1,4 +1,4 @@
-"""``agentgym-runner serve``: embedded environments over AgentGym's HTTP protocol."""
+"""``agentgym-runner serve``: serve embedded environments with AgentGym's HTTP protocol."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from runner.serve.host import Site
 
 THREADS = 16
-"""Threads per environment, which limits how many of its instances run in parallel."""
+"""Number of threads per environment, which is the maximum of its instances that run in parallel."""
 
 
 def main_serve(argv: Sequence[str]) -> int:
-    """Serve until SIGTERM or SIGINT; return 0.
+    """Serve environments until SIGTERM or SIGINT; return 0.
 
     Raises:
         ConfigError: an option, the profile, an environment or an address cannot be used.
@@ -72,7 +72,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _ports(profile: Profile, names: Sequence[str], options: int | None) -> dict[str, int]:
-    """Return the port of each environment to serve by its registered name; without names, all of the profile."""
+    """Return the ports of the environments to serve, by registered name; no names: all of the profile with a port."""
     from runner.batch.spec import resolve_environment
 
     resolved = list(dict.fromkeys(resolve_environment(profile, name) for name in names)) or _all_of(profile)

@@ -1,4 +1,4 @@
-"""``agentgym-runner serve-model``: a test endpoint in place of a language model."""
+"""``agentgym-runner serve-model``: serve a test endpoint that replaces a language model."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ faults: KIND for all requests, KIND:SHARE for a share of them, KINDxN for the fi
 
 
 def main_serve_model(argv: Sequence[str]) -> int:
-    """Serve until SIGTERM or SIGINT; return 0.
+    """Serve the test endpoint until SIGTERM or SIGINT; return 0.
 
     Raises:
         ConfigError: an option is invalid, or the address cannot be used.

@@ -1,4 +1,4 @@
-"""The end of a run: Ctrl-C and SIGTERM, and threads of an environment that never return."""
+"""The end of a run: by Ctrl-C or SIGTERM, or despite threads of an environment that never end."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ if TYPE_CHECKING:
 INTERRUPTED = 130
 
 THREAD_EXIT_TIMEOUT_S = 1.0
-"""Seconds threads have to end once the run is complete."""
+"""Seconds that threads have to end after the run is complete."""
 
 MESSAGE_TIMEOUT_S = 1.0
-"""Seconds to wait for a blocked terminal to print a message; then the run ends without it."""
+"""Maximum seconds that the end of a run waits for a blocked terminal to print a message."""
 
 
 class SignalHandler:
-    """Handles SIGINT and SIGTERM: the first ends the run after the current steps, the second immediately.
+    """Handles SIGINT and SIGTERM: the first signal ends the run after the current steps, the second immediately.
 
-    Before the first batch, the first signal ends the run immediately, as there is nothing to store.
+    Before the first batch, even the first signal ends the run immediately, because there is nothing to store.
     """
 
     def __init__(self, message_timeout_s: float = MESSAGE_TIMEOUT_S) -> None:
-        """Create a handler; see ``installed``."""
+        """Create a handler that is not active; ``installed`` activates it."""
         self._message_timeout_s = message_timeout_s
         self._n_received = 0
         self._batch: Batch | None = None
@@ -48,7 +48,7 @@ class SignalHandler:
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Handle the signals while the block runs; its end waits for the message to be printed."""
+        """Handle the signals in the ``with`` block; at its end, wait until the signal message is printed."""
         try:
             with _signal_handler(signal.SIGINT, self._receive), _signal_handler(signal.SIGTERM, self._receive):
                 yield
@@ -58,7 +58,7 @@ class SignalHandler:
 
     @contextmanager
     def forwarding_to(self, batch: Batch) -> Iterator[None]:
-        """Forward signals to a batch while the block runs, including one received before it."""
+        """Forward signals to a batch in the ``with`` block, including a signal that was received earlier."""
         self._batch, self._batch_started = batch, True
         if self._n_received:
             batch.command("cancel")
@@ -93,10 +93,10 @@ def _signal_handler(number: signal.Signals, handle: Callable[[int, FrameType | N
 
 
 def exit_despite_stuck_threads(code: int) -> None:
-    """Exit the process with ``code`` if a thread is still running after ``THREAD_EXIT_TIMEOUT_S``; else return.
+    """Exit the process with this code if threads still run after ``THREAD_EXIT_TIMEOUT_S`` seconds; else return.
 
-    The interpreter would wait for executor threads that an environment keeps busy, and it fails if an abandoned
-    worker prints during its shutdown.
+    At its normal exit, the interpreter would wait for executor threads that an environment keeps busy, and it would
+    crash if an abandoned worker prints at that moment.
     """
     deadline = time.monotonic() + THREAD_EXIT_TIMEOUT_S
     for thread in threading.enumerate():

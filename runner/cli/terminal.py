@@ -1,4 +1,4 @@
-"""Output to the terminal: standard streams, messages, JSON and tables, always sanitized and never parsed as markup."""
+"""Output on standard output and standard error: messages, JSON and tables, sanitized and without markup."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 PIPE_WIDTH = 160
-"""Width of a table in characters if neither a terminal nor ``COLUMNS`` defines it."""
+"""Width of tables in characters if neither a terminal nor the variable ``COLUMNS`` defines it."""
 MAX_TABLE_WIDTH = 100_000
-"""Width in characters for measuring a table without wrapping."""
+"""Width in characters that is large enough to measure any table without wrapping."""
 
 
 def repair_std_streams() -> None:
-    """Open closed standard streams on the null device, and escape characters that a stream cannot encode.
+    """Connect closed standard streams to the null device; make output escape characters that it cannot encode.
 
-    Without this, a file opened later could get the descriptor of a standard stream.
+    Otherwise, a file that is opened later could get the descriptor of a closed standard stream.
     """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
@@ -44,8 +44,8 @@ def repair_std_streams() -> None:
 def reserve_stdout() -> TextIO:
     """Reserve standard output for this module; everything else printed there goes to standard error.
 
-    Environments and agents are third-party code that may print. This is never undone: an abandoned step may print at
-    any time.
+    Environments and agents are third-party code that may print. The reservation is never undone, because an abandoned
+    step may print at any time.
     """
     sys.stdout.flush()
     reserved = os.fdopen(os.dup(1), "w", encoding=sys.stdout.encoding, errors="backslashreplace")
@@ -54,28 +54,28 @@ def reserve_stdout() -> TextIO:
 
 
 def output_stream() -> TextIO:
-    """Return the stream for results."""
+    """Return the stream for results: the reserved standard output if ``reserve_stdout`` was called."""
     return reserve_stdout() if reserve_stdout.cache_info().currsize else sys.stdout
 
 
 def output_console() -> Console:
-    """Return the Rich console for results."""
+    """Return a Rich console for results (``output_stream``)."""
     return _console(output_stream())
 
 
 def stderr_console() -> Console:
-    """Return the Rich console for messages."""
+    """Return a Rich console for messages (standard error)."""
     return _console(sys.stderr)
 
 
 @cache
 def _console(stream: TextIO) -> Console:
-    """Create a console without markup, emoji codes and highlighting."""
+    """Create a Rich console that does not interpret markup or emoji codes, and does not highlight text."""
     from rich.console import Console
 
     class Plain(Console):
         def on_broken_pipe(self) -> None:
-            """Leave it to ``write_result``; Rich would end the process here."""
+            """Raise the error again, so that ``write_result`` handles it; Rich would end the process."""
             raise
 
     columns = os.environ.get("COLUMNS", "")
@@ -84,7 +84,7 @@ def _console(stream: TextIO) -> Console:
 
 
 def print_stderr(text: str) -> None:
-    """Print a message to standard error."""
+    """Print a sanitized message to standard error; do nothing if the stream is closed."""
     try:
         stderr_console().print(safe_text(text), soft_wrap=True)
     except OSError:  # the reader has closed the stream; the run continues
@@ -92,20 +92,20 @@ def print_stderr(text: str) -> None:
 
 
 def safe_text(text: str) -> str:
-    """Return an untrusted text for a terminal: secrets masked, control characters visible."""
+    """Return untrusted text in a form for terminals: secrets masked, control characters made visible."""
     return sanitize(mask(text))
 
 
 def print_json(value: object) -> None:
-    """Print a JSON document, in ASCII so that it is safe in a terminal, too."""
+    """Print a JSON document in ASCII, so that no control character reaches a terminal."""
     text = json.dumps(msgspec.to_builtins(value), ensure_ascii=True, indent=2)
     output_stream().write(text.replace("\x7f", "\\u007f") + "\n")
 
 
 def write_result(code: int, show: Callable[[], object]) -> int:
-    """Print a result and return the exit code: ``code``, or 1 instead of 0 if it could not be written.
+    """Print a result with ``show`` and return ``code``; return 1 instead of 0 if the output cannot be written.
 
-    A reader that closes the pipe early, such as ``head``, is not a failure.
+    It is not a failure if the reader of a pipe, such as ``head``, closes the pipe early.
     """
     try:
         show()
@@ -120,7 +120,7 @@ def write_result(code: int, show: Callable[[], object]) -> int:
 
 
 def discard_output() -> None:
-    """Discard the rest of the output."""
+    """Discard all later output of results."""
     _redirect_to_null(output_stream())
 
 
@@ -132,7 +132,7 @@ def _redirect_to_null(stream: TextIO) -> None:
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print untrusted rows as a table, or line by line if it is too wide; the first cell names the row."""
+    """Print untrusted rows as a table; if it is too wide, print one line per cell, below the first cell of the row."""
     from rich.table import Table
 
     names, cells = _safe_cells(columns), [_safe_cells(row) for row in rows]
@@ -160,5 +160,5 @@ def _safe_cells(texts: Iterable[str]) -> list[str]:
 
 
 def print_line(line: str) -> None:
-    """Print one line of output at once."""
+    """Print one line to standard output and flush it."""
     write_result(0, lambda: output_stream().write(f"{safe_text(line)}\n"))

@@ -1,4 +1,4 @@
-"""``agentgym-runner watch``: the messages of a bus, one line each, for pipes and small terminals."""
+"""``agentgym-runner watch``: print the messages of a bus as lines, for pipes and small terminals."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
 def main_watch(argv: Sequence[str]) -> int:
-    """Print messages until interrupted, or until the reader closes the pipe.
+    """Print the messages of a bus until interrupted, or until the reader of the output closes the pipe.
 
     Raises:
-        RunnerError: the bus does not exist, or it rejects the credentials.
+        RunnerError: the bus does not exist or rejects the credentials.
     """
     options = _parser().parse_args(argv)
     log_to_stderr()
@@ -54,7 +54,7 @@ def main_watch(argv: Sequence[str]) -> int:
 
 
 def _raise_failure(failure: BaseException) -> None:
-    """Raise a failure as a `RunnerError`, since a traceback could quote untrusted data of the bus."""
+    """Raise a failure as a `RunnerError`, because a traceback could quote untrusted data of the bus."""
     if isinstance(failure, BrokenPipeError):  # discard buffered output, too
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     elif isinstance(failure, RunnerError | OSError):
@@ -90,7 +90,7 @@ def _write(text: str) -> None:
 
 
 async def _connect(options: argparse.Namespace, profile: Profile) -> NatsConnection:
-    """Open a connection, which may still be retrying; only rejected credentials and TLS problems are errors."""
+    """Return a connection, which may still retry to connect; only rejected credentials and TLS problems raise."""
     from runner.bus.connection import BusError, NatsConnection, address_from_environ, address_of_node
 
     data_dir = resolve_data_dir(options.data_dir, os.environ, profile, Path.cwd())

@@ -17,11 +17,11 @@ from runner.util.display_text import mask, masker, one_line
 MAX_LINE = 600
 MAX_VALUE = 120
 MAX_CLOCK_SKEW_S = 2.0
-"""Clock difference of the sender in seconds above which it is printed."""
+"""Seconds between the clocks of sender and receiver above which the difference is printed."""
 
 
 def plain_lines(message: BusMessage) -> Iterator[str]:
-    """Yield a line per event or live item: time, sequence, kind and fields."""
+    """Yield one line of text per event or live item: time, sequence number, kind and fields."""
     at = message.time.astimezone().strftime("%H:%M:%S") if message.time else "-"
     position = "-" if message.sequence is None else f"#{message.sequence}"
     for kind, fields in _contents(message):
@@ -34,7 +34,7 @@ def plain_lines(message: BusMessage) -> Iterator[str]:
 
 
 def json_lines(message: BusMessage) -> Iterator[str]:
-    """Yield one JSON document with the whole message, in ASCII so that it is safe in a terminal, too."""
+    """Yield one line: the whole message as JSON in ASCII, so that no control character reaches a terminal."""
     document: dict[str, Any] = {
         "subject": message.subject,
         "stream": message.stream,
@@ -48,7 +48,7 @@ def json_lines(message: BusMessage) -> Iterator[str]:
 
 
 def _mask_strings(value: Any, mask_text: Callable[[str], str]) -> Any:  # noqa: ANN401 - any JSON value
-    """Mask secrets in all strings; masking the encoded text could break the JSON."""
+    """Return a value with secrets masked in all its strings; masking the encoded text could break the JSON."""
     match value:
         case str():
             return mask_text(value)

@@ -17,7 +17,7 @@ _Entries: TypeAlias = list[tuple[KeyPath, EnvironmentEntry | SkipEntry]]
 
 
 def find_violations(profile: Profile, format_value: FormatValue) -> list[Problem]:
-    """Return all violations of the constraints.
+    """Return every violated constraint: its key path and a description of the problem.
 
     Args:
         profile: a profile that passed the type checks.

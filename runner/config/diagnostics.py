@@ -16,13 +16,13 @@ MAX_PROBLEMS = 20
 """Maximum number of problems reported for one file."""
 
 KeyPath: TypeAlias = tuple[str | int, ...]
-"""Mapping keys and list indexes from the top level of the file."""
+"""Location of a value: the mapping keys and list indexes from the top level of the file."""
 
 Problem: TypeAlias = tuple[KeyPath, str]
-"""A key path and the problem there."""
+"""A key path, and a description of the problem with its value."""
 
 FormatValue: TypeAlias = Callable[[KeyPath, YamlValue], str]
-"""Formats the value at a key path for an error message."""
+"""Function that formats the value at a key path for an error message."""
 
 _TYPE_NAMES: dict[type[inspect.Type], str] = {
     inspect.StrType: "a text",

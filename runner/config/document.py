@@ -20,7 +20,7 @@ YamlValue: TypeAlias = "str | int | float | bool | list[YamlValue] | dict[str, Y
 MAX_DEPTH = 32
 """Maximum levels of nesting."""
 MAX_NODES = 20_000
-"""Maximum number of values, aliases expanded."""
+"""Maximum number of values; the values of an alias count each time it is used."""
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _WORDS: dict[str, bool | None] = {
@@ -33,10 +33,10 @@ _FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?"
 
 
 def parse_yaml(text: str) -> YamlValue:
-    """Parse a YAML text that has at most one document; empty text is None.
+    """Parse a YAML text that has at most one document; return None for an empty text.
 
     Raises:
-        ConfigError: invalid YAML, or a feature that is not supported; the message has the line.
+        ConfigError: invalid YAML, or a feature that is not supported; the message has the line number.
     """
     try:
         return _Parser(text).parse()
@@ -49,7 +49,7 @@ def parse_yaml(text: str) -> YamlValue:
 def resolve_scalar(text: str) -> YamlValue:
     """Return the value of an unquoted scalar by the YAML 1.2 core schema: boolean, null, finite decimal number or text.
 
-    Unlike in YAML 1.1, ``off`` and ``no`` are texts (``tracing: off`` is a level), and so is ``12:30``.
+    Unlike in YAML 1.1, ``off``, ``no`` and ``12:30`` are texts; ``off`` is a value of the key ``tracing``.
     """
     if text in _WORDS:
         return _WORDS[text]

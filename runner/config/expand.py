@@ -20,9 +20,9 @@ class Expanded(msgspec.Struct):
 
     Attributes:
         data: the data, copied so that two key paths never share a value.
-        texts: the text of every value that consisted of a single reference. ``data`` has it as a number, boolean or
-            null where it reads as one; a key that expects a text needs the original.
-        problems: all problems found.
+        texts: the expanded text of every value that was a single reference. In ``data``, a text such as ``12`` or
+            ``true`` is a number, boolean or null; a key that expects a text needs the original text.
+        problems: all problems found in keys, texts and references.
     """
 
     data: YamlValue = None

@@ -151,7 +151,7 @@ def _read(file: Traversable) -> str:
 
 
 def user_config_dir(environ: Mapping[str, str]) -> Path | None:
-    """Return the user's folder of profiles; None without a home folder.
+    """Return the user's folder of profiles; None if the user has no home folder.
 
     It is ``$XDG_CONFIG_HOME/agentgym-console/configs``, by default under ``~/.config``.
     """

@@ -45,7 +45,7 @@ Subject: TypeAlias = Annotated[
 
 
 class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Base of all sections; an unknown key is an error."""
+    """Base class of all sections of a profile; an unknown key is an error."""
 
 
 class Hardware(_Section, frozen=True):
@@ -82,7 +82,7 @@ class EndpointConfig(_Section, frozen=True):
 
 
 class Price(_Section, frozen=True):
-    """Price of a model per million tokens; None charges reasoning as completion and cached as prompt tokens."""
+    """Prices per million tokens; without own prices, reasoning and cached tokens cost as completion and prompt tokens."""
 
     prompt_per_mtok: Amount = 0.0
     completion_per_mtok: Amount = 0.0
@@ -98,13 +98,13 @@ class FeedbackMetrics(_Section, frozen=True):
 
 
 class AgentSettings(_Section, frozen=True):
-    """The model, its endpoints, and the fallbacks.
+    """The agent's model, the endpoint that serves it, and the fallback endpoints.
 
     Attributes:
         timeout_sec: time limit of one answer in seconds, retries excluded.
         context_tokens: conversations are trimmed to this size before they are sent; a token is about 4 characters.
         max_unparsed: number of consecutive replies without an action after which the episode fails.
-        feedback: TensorZero metrics to report to; None reports nothing.
+        feedback: TensorZero metrics that receive the result of each episode; None sends no feedback.
     """
 
     mode: Literal["api", "local"] = "api"
@@ -127,9 +127,9 @@ class EnvironmentEntry(_Section, frozen=True):
     """An environment that the node runs.
 
     Attributes:
-        server_cmd: command of its server; without ``server_cmd`` and ``base_url`` the environment runs embedded.
+        server_cmd: command that starts its server; without ``server_cmd`` and ``base_url`` the environment runs embedded.
         ram: memory of its server, for display only, e.g. ``110 MiB``.
-        deps: Python distributions it needs in addition to those of the runner.
+        deps: Python distributions that the environment needs in addition to those of the runner.
         base_url: URL of a remote server, instead of ``port``.
         timeout_sec: time limit of one request to its server, in seconds.
         autostart: whether the node starts ``server_cmd``.
@@ -184,7 +184,7 @@ class StreamSettings(_Section, frozen=True):
 
 
 class NatsSettings(_Section, frozen=True):
-    """Subjects of the durable events, retention in the own broker, and an external broker that also receives them."""
+    """Subjects of the durable events, streams of the node's own broker, and an external broker that also gets the events."""
 
     episode_completed: Subject = "agentgym.episode.completed.v1"
     eval_batch: Subject = "agentgym.eval.batch.completed.v1"
@@ -218,7 +218,7 @@ class Profile(_Section, frozen=True):
         return [(tier, entry) for tier in tiers for entry in self.tier(tier)]
 
     def find_entry(self, name: str) -> EnvironmentEntry | SkipEntry | None:
-        """Return the environment with that name, in any case, or None."""
+        """Return the environment with the given name, ignoring case; None if there is none."""
         environments = self.environments
         entries: tuple[EnvironmentEntry | SkipEntry, ...] = (
             *environments.lightweight,

@@ -43,7 +43,7 @@ def build_profile(expanded: Expanded, format_value: FormatValue) -> Profile | li
 
 
 def _locate(message: str, data: YamlValue) -> tuple[KeyPath, bool]:
-    """Return the key path in msgspec's message, and whether it is an unknown key."""
+    """Return the key path in msgspec's error message, and whether the problem is an unknown key."""
     problem, separator, steps = message.rpartition(" - at `$")
     key_path: KeyPath = ()
     for key, index in _STEP.findall(steps if separator else ""):
@@ -55,9 +55,9 @@ def _locate(message: str, data: YamlValue) -> tuple[KeyPath, bool]:
 
 
 def _invalid_price(prices: YamlValue) -> str:
-    """Return the model with an invalid price.
+    """Return the name of the model whose price is invalid.
 
-    msgspec writes ``[...]`` for a key of a mapping with free keys; ``price`` is the only such mapping.
+    msgspec's message has ``[...]`` in place of a key that the schema does not define; only ``price`` has keys of this kind.
     """
     for model, price in prices.items() if isinstance(prices, dict) else ():
         try:
@@ -79,7 +79,7 @@ def _value_at(data: YamlValue, key_path: KeyPath) -> YamlValue:
 
 
 def _restore_text(expanded: Expanded, key_path: KeyPath) -> bool:
-    """Replace a resolved scalar at ``key_path`` by its expanded text; return False if there is no such text."""
+    """Replace a number, boolean or null at ``key_path`` by its text in ``expanded.texts``; return False without a text."""
     text = expanded.texts.pop(key_path, None)
     if text is None or not key_path:
         return False

@@ -47,7 +47,7 @@ def availability_of(entry: EnvironmentEntry, state: ServerState | None) -> Avail
 
     Args:
         entry: the environment's entry in the profile.
-        state: result of probing the environment's server; None if no server is configured or probed yet.
+        state: result of probing the environment's server; None if there is no server or it was not probed yet.
     """
     missing = missing_requirement(entry.name, entry.deps)
     can_embed = missing is None and entry.transport != "http"

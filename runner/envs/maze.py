@@ -63,8 +63,8 @@ class Maze(EmbeddedEnvironment):
     steps, the next action is not executed: it gives -1 and ends the episode as truncated.
 
     ``compat`` keeps a quirk of AgentGym's server (``maze/environment.py``): a move with surrounding white space, such
-    as the newline at the end of a model's answer, is invalid. ``strict`` ignores the white space. Both modes
-    have the same texts.
+    as the newline at the end of a model's answer, is invalid. ``strict`` ignores the white space. The
+    texts of both modes are equal.
     """
 
     name: ClassVar[str] = "Maze"

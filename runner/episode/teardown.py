@@ -35,7 +35,7 @@ async def evaluate(
 ) -> Trajectory:
     """Set the success and the outcome of a trajectory; return it, with the environment's evaluation details if any.
 
-    If the environment fails, ``on_error`` receives the exception.
+    ``on_error`` receives an error of ``success``; an error of ``get_evaluation_details`` is only logged.
     """
     with catch_foreign(on_error):
         trajectory.success = bool(await maybe_await(environment.success(trajectory)))

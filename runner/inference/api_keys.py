@@ -1,4 +1,4 @@
-"""API keys of endpoints: read from the environment, and redacted from everything that is shown or stored."""
+"""API keys of model endpoints: read from environment variables, and removed from everything shown or stored."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from runner.types import DeltaPart, StreamDelta
 from runner.util.display_text import MASK, masker
 
 MIN_KEY_LENGTH = 16
-"""Shorter keys are placeholders such as ``EMPTY``; redacting them would alter ordinary words in replies."""
+"""Minimum characters of a key to redact; a shorter key is a placeholder such as ``EMPTY``, not a secret."""
 
 _SENDABLE = re.compile(r"[\x21-\x7e]{1,4096}")
 
 
 def read_api_key(spec: EndpointSpec, kind: Kind, environ: Mapping[str, str]) -> str | None:
-    """Return the API key to send, or None if there is none.
+    """Return the API key to send to an endpoint, or None if no key is configured.
 
     Raises:
-        EndpointFailure: if the configured variable is not set, its value is not valid in a header, or the URL contains
-            a login as well.
+        EndpointFailure: if the configured variable is not set, its value is not valid in an HTTP header, or the URL of
+            the endpoint contains a login in addition to the key.
     """
     name = spec.api_key_env or (spec.optional_key_env if kind == "tensorzero" else None)
     value = environ.get(name, "").strip() if name else ""
@@ -43,7 +43,7 @@ def read_api_key(spec: EndpointSpec, kind: Kind, environ: Mapping[str, str]) -> 
 
 
 def build_mask(specs: tuple[EndpointSpec, ...], environ: Mapping[str, str]) -> Mask:
-    """Return a mask like ``runner.util.display_text.mask`` that also hides these endpoints' keys and logins."""
+    """Return a function like ``runner.util.display_text.mask`` that also hides the endpoints' keys and logins."""
     named = {f"key of {spec.name}": environ.get(spec.api_key_env, "") for spec in specs if spec.api_key_env}
     logins = {f"password of {spec.name}": _sent_login(spec.url) for spec in specs}
     return masker({**environ, **named, **logins})
@@ -55,7 +55,7 @@ def is_secret(key: str | None) -> TypeGuard[str]:
 
 
 def redact_key(reply: ModelReply, key: str | None) -> ModelReply:
-    """Return the reply without the key, which a server may have quoted."""
+    """Return a reply with the key redacted, in case the server quoted the key."""
     if not is_secret(key):
         return reply
     encoded = without = msgspec.json.encode(reply)
@@ -82,7 +82,7 @@ def _sent_login(url: str) -> str:
 
 
 class KeyFilter:
-    """Redacts a key in a streamed text, even if the key is split between two deltas."""
+    """Redacts a key in a streamed text, even if the key is split between deltas."""
 
     def __init__(self, key: str) -> None:
         """Start with an empty buffer."""
@@ -90,7 +90,7 @@ class KeyFilter:
         self._withheld = ""
 
     def add(self, text_delta: str) -> str:
-        """Return the text that can be emitted; withhold its end while that may be the start of the key."""
+        """Add text and return all text that can be emitted; withhold an end that may be the beginning of the key."""
         text = _redact(self._withheld + text_delta, self._forms)
         longest = min(len(self._forms[0]) - 1, len(text))
         ends = (size for size in range(longest, 0, -1) if any(form.startswith(text[-size:]) for form in self._forms))
@@ -99,13 +99,13 @@ class KeyFilter:
         return text[: len(text) - n_withheld]
 
     def flush(self) -> str:
-        """Return the withheld text at the end of the stream."""
+        """Return the withheld text; call it at the end of the stream."""
         withheld, self._withheld = self._withheld, ""
         return withheld
 
 
 class DeltaFilter:
-    """Redacts a key in a streamed answer, separately in each of its parts.
+    """Redacts a key in a streamed answer, separately in each part (reasoning, text, each tool call).
 
     Args:
         key: the key to redact.
@@ -120,7 +120,7 @@ class DeltaFilter:
         self._parts: dict[tuple[DeltaPart, int], tuple[KeyFilter, StreamDelta]] = {}
 
     def add(self, delta: StreamDelta) -> None:
-        """Redact and emit a delta."""
+        """Redact a delta and emit it, without an end that may be the beginning of the key."""
         part = delta.part, delta.call
         filter = self._parts[part][0] if part in self._parts else KeyFilter(self._key)
         tool = _redact(delta.tool, self._forms)
@@ -130,7 +130,7 @@ class DeltaFilter:
             self._emit(filtered)
 
     def flush(self) -> None:
-        """Emit the withheld texts."""
+        """Emit the withheld text of each part; call it at the end of the stream."""
         for filter, last in self._parts.values():
             if text := filter.flush():
                 self._emit(msgspec.structs.replace(last, text=text))

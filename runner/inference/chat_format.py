@@ -1,4 +1,4 @@
-"""OpenAI chat format with TensorZero's additions: request bodies, replies, tool calls and ``<think>`` blocks."""
+"""OpenAI's chat format with TensorZero's additions: request bodies, replies, tool calls, ``<think>`` blocks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from runner.inference.providers import Target
 from runner.types import Chat, Message, Tokens, ToolSchema
 
 MAX_TEXT = 2 << 20
-"""Maximum characters of a reply: content, reasoning and tool calls together."""
+"""Maximum total characters of a reply's content, reasoning and tool calls."""
 MAX_TOOL_CALLS = 64
 
 _SENT_FIELDS = frozenset({"role", "content", "tool_calls", "tool_call_id"})
@@ -24,7 +24,7 @@ _OPEN, _CLOSE = re.compile(r"<think(?:ing)?>", re.IGNORECASE), re.compile(r"</th
 
 
 class InferenceQuestion(msgspec.Struct, frozen=True, kw_only=True):
-    """A question to a model, independent of the endpoint."""
+    """A question to a model, in a form that does not depend on the endpoint."""
 
     messages: Chat
     tools: list[ToolSchema] = []
@@ -34,7 +34,7 @@ class InferenceQuestion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelReply(msgspec.Struct, kw_only=True):
-    """A model's reply; texts are valid UTF-8 and of limited length, tool calls have the OpenAI shape."""
+    """A model's reply; its texts are valid UTF-8 of limited length, its tool calls have the OpenAI shape."""
 
     content: str = ""
     reasoning: str = ""
@@ -56,7 +56,10 @@ class ModelReply(msgspec.Struct, kw_only=True):
 
 
 def tokens_per_s(reply: ModelReply, seconds: float) -> float | None:
-    """Return the completion tokens per second of a reply that took ``seconds``, from its first token if known."""
+    """Return the completion tokens per second of a reply that took ``seconds`` in all, or None if unknown.
+
+    The time before the first token is excluded if it is known.
+    """
     seconds -= reply.ttft_s or 0.0
     return reply.tokens.completion / seconds if reply.tokens and reply.tokens.completion and seconds > 0 else None
 
@@ -64,7 +67,7 @@ def tokens_per_s(reply: ModelReply, seconds: float) -> float | None:
 def request_body(
     question: InferenceQuestion, target: Target, *, use_tools: bool, episode_id: str | None = None
 ) -> bytes:
-    """Return the request body for ``target``; without ``use_tools`` earlier tool calls become plain text."""
+    """Return the JSON request body for a target; if ``use_tools`` is False, it has earlier tool calls as plain text."""
     chat = question.messages if use_tools or not question.tools else flatten_tool_calls(question.messages)
     body: dict[str, Any] = {
         "model": target.model,
@@ -84,15 +87,15 @@ def request_body(
 
 
 def flatten_tool_calls(chat: Chat) -> Chat:
-    """Return the chat with tool calls and their results as plain messages, for endpoints without tools."""
+    """Return the chat with tool calls and their results as plain text, for endpoints that do not accept tools."""
     return [_flatten_message(message) for message in chat]
 
 
 def parse_reply(body: bytes) -> ModelReply:
-    """Parse a reply body.
+    """Return the reply in a response body.
 
     Raises:
-        EndpointFailure: if it contains no usable answer.
+        EndpointFailure: if the body contains no usable answer.
     """
     value = decode_json(body)
     if not isinstance(value, dict):
@@ -111,10 +114,10 @@ def parse_reply(body: bytes) -> ModelReply:
 
 
 def raise_on_error(value: dict[str, Any]) -> None:
-    """Raise if a body or chunk contains an error, even with HTTP status 200.
+    """Check a decoded response body or stream chunk for an error, which may come with HTTP status 200.
 
     Raises:
-        EndpointFailure: with the server's text, which the caller must mask.
+        EndpointFailure: if there is an error; the message quotes the server, so the caller must mask it.
     """
     if error := value.get("error"):
         message = as_text(error) or as_text(as_dict(error).get("message"))
@@ -122,10 +125,10 @@ def raise_on_error(value: dict[str, Any]) -> None:
 
 
 def validate_reply(reply: ModelReply) -> ModelReply:
-    """Return the reply if it is neither empty nor too long.
+    """Return the reply unchanged after checking its length.
 
     Raises:
-        EndpointFailure: if it is empty or longer than ``MAX_TEXT``.
+        EndpointFailure: if the reply is empty or longer than ``MAX_TEXT``.
     """
     calls = sum(len(call["function"]["arguments"]) for call in reply.tool_calls)
     if len(reply.content) + len(reply.reasoning) + calls > MAX_TEXT:
@@ -136,12 +139,12 @@ def validate_reply(reply: ModelReply) -> ModelReply:
 
 
 def reply_too_long() -> EndpointFailure:
-    """Return the failure of a reply longer than ``MAX_TEXT``."""
+    """Return the exception for a reply that is longer than ``MAX_TEXT``."""
     return EndpointFailure("reply", f"the reply is longer than {MAX_TEXT >> 20} MiB of text")
 
 
 def reasoning_of(message: dict[str, Any]) -> str:
-    """Return the model's reasoning from the field that the server uses for it."""
+    """Return the reasoning in a message; servers use different fields for it."""
     text = as_text(message.get("reasoning_content")) or as_text(message.get("reasoning"))
     if text:
         return text
@@ -150,7 +153,7 @@ def reasoning_of(message: dict[str, Any]) -> str:
 
 
 def read_metadata(reply: ModelReply, value: dict[str, Any]) -> None:
-    """Copy model, gateway episode id and token counts from a body or chunk; earlier names and ids stay."""
+    """Copy model name, gateway episode id and token counts from a body or chunk; keep a name or id already set."""
     reply.model = reply.model or as_text(value.get("model"))[:200] or None
     reply.episode_id = reply.episode_id or as_text(value.get("episode_id"))[:64] or None
     usage = value.get("usage")
@@ -164,7 +167,7 @@ def read_metadata(reply: ModelReply, value: dict[str, Any]) -> None:
 
 
 def parse_tool_calls(value: object) -> list[dict[str, Any]]:
-    """Return tool calls in the OpenAI shape; calls without a name are omitted."""
+    """Return the tool calls of a message in the OpenAI shape; omit calls without a function name."""
     calls = [as_dict(call) for call in as_list(value)[:MAX_TOOL_CALLS]]
     functions = [(as_text(call.get("id")), as_dict(call.get("function"))) for call in calls]
     return with_unique_ids(
@@ -175,7 +178,7 @@ def parse_tool_calls(value: object) -> list[dict[str, Any]]:
 
 
 def with_unique_ids(calls: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the calls with unique ids, because tool results refer to them by id."""
+    """Return the tool calls with unique ids, because a tool result refers to its call by id."""
     used: set[str] = set()
     unique = []
     for call in calls:
@@ -186,7 +189,7 @@ def with_unique_ids(calls: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def tool_call(number: int, id: str, name: str, arguments: str) -> dict[str, Any]:
-    """Return one call in the OpenAI shape, with an id if it has none."""
+    """Return a tool call in the OpenAI shape; an empty id is replaced by ``call_<number>``."""
     return {
         "id": id[:200] or f"call_{number}",
         "type": "function",
@@ -195,7 +198,7 @@ def tool_call(number: int, id: str, name: str, arguments: str) -> dict[str, Any]
 
 
 def arguments_text(value: object) -> str:
-    """Return arguments as JSON text; some servers send a JSON object instead."""
+    """Return the arguments of a tool call as JSON text; some servers send a JSON object instead of a text."""
     return as_text(value) if value is None or isinstance(value, str) else _encode(value).decode()
 
 
@@ -217,9 +220,10 @@ def _encode(value: object) -> bytes:
 
 
 def split_thinking(text: str) -> tuple[str, str]:
-    """Split a text into the contents of all ``<think>`` blocks and the remaining text, both stripped.
+    """Split a text into the contents of all ``<think>`` blocks and the remaining text, each stripped.
 
-    An unclosed block extends to the end; a block opened by the prompt starts at the beginning.
+    A block without an end tag extends to the end of the text. A block without a start tag extends from the beginning,
+    because some prompts already contain the start tag.
     """
     thoughts, answers, position = [], [], 0
     first_open, first_close = _OPEN.search(text), _CLOSE.search(text)

@@ -1,4 +1,4 @@
-"""Retry timing: a circuit breaker per endpoint, pauses between passes, and ``Retry-After`` headers."""
+"""Timing of retries: circuit breakers of endpoints, pauses between passes, and ``Retry-After`` headers."""
 
 from __future__ import annotations
 
@@ -11,30 +11,31 @@ from email.utils import parsedate_to_datetime
 from runner.inference.errors import EndpointFailure
 
 MAX_PASSES = 3
-"""Maximum number of passes of one inference through the endpoints."""
+"""Maximum number of times that one inference tries all endpoints."""
 FIRST_PAUSE_S = 0.5
 MAX_RETRY_AFTER_S = 3600.0
 FIRST_REST_S, MAX_REST_S = 1.0, 60.0
-"""Seconds without requests after an immediate failure: initial and maximum; doubled per consecutive failure."""
+"""Seconds of an endpoint's rest after a failure other than a timeout: first and maximum; each failure doubles it."""
 FIRST_TIMEOUT_REST_S, MAX_TIMEOUT_REST_S = 30.0, 300.0
-"""Seconds without requests after a timeout: initial and maximum."""
+"""Seconds of an endpoint's rest after a timeout: first and maximum; each failure doubles it."""
 PROBE_WINDOW_S = 5.0
-"""Seconds during which only one caller tries the endpoint after a rest."""
+"""Seconds after a rest during which only one caller may try the endpoint."""
 TOLERATED_FAILURES = 2
-"""Consecutive server errors and invalid replies that cause no rest."""
+"""Number of consecutive server errors or invalid replies after which an endpoint still gets no rest."""
 
 
 class CircuitBreaker:
-    """Blocks requests to a failing endpoint for a while; shared by all threads of a process.
+    """Blocks requests to a failing endpoint for a period, the rest; shared by all threads of a process.
 
-    After the rest one caller may try the endpoint; the others wait up to ``PROBE_WINDOW_S`` for the outcome.
+    After the rest, one caller may try the endpoint. The other callers wait until that request has ended, but at most
+    ``PROBE_WINDOW_S`` seconds.
 
     Args:
         now: a monotonic clock in seconds.
     """
 
     def __init__(self, now: Callable[[], float]) -> None:
-        """Start closed: requests are allowed."""
+        """Start with requests allowed."""
         self.cause = ""
         self._now = now
         self._lock = threading.Lock()
@@ -43,7 +44,10 @@ class CircuitBreaker:
         self._probed_until = 0.0
 
     def try_enter(self) -> bool:
-        """Return whether a request is allowed; ``record_success``, ``record_failure`` or ``leave`` must follow it."""
+        """Return whether a request to the endpoint is allowed.
+
+        If it is, the caller must call ``record_success``, ``record_failure`` or ``leave`` after the request.
+        """
         with self._lock:
             if self._wait_s() > 0:
                 return False
@@ -52,7 +56,7 @@ class CircuitBreaker:
             return True
 
     def wait_s(self) -> float:
-        """Return the seconds until ``try_enter`` may allow a request."""
+        """Return the seconds until ``try_enter`` may return True; 0 if it may now."""
         with self._lock:
             return self._wait_s()
 
@@ -62,7 +66,7 @@ class CircuitBreaker:
             self._failures, self._rests_until, self._probed_until, self.cause = 0, None, 0.0, ""
 
     def record_failure(self, failure: EndpointFailure, cause: str) -> None:
-        """Block requests for a while; ``cause`` explains the block to callers."""
+        """Block requests for a time that depends on the failure; ``cause`` is the explanation for callers."""
         with self._lock:
             self._probed_until = 0.0
             resting = self._wait_s() > 0  # requests that were already running when the first one failed
@@ -74,7 +78,7 @@ class CircuitBreaker:
                 self._rests_until, self.cause = self._now() + rest_s, cause
 
     def leave(self) -> None:
-        """End a request without a verdict on the endpoint, e.g. after a cancellation."""
+        """End a request that shows neither success nor failure of the endpoint, e.g. a cancelled one."""
         with self._lock:
             self._probed_until = 0.0
 
@@ -98,13 +102,13 @@ def _backoff(first: float, times: int, maximum: float) -> float:
 
 
 def pause_s(attempt: int, uniform: Callable[[float, float], float]) -> float:
-    """Return the seconds before pass ``attempt`` (from 1): exponential backoff, half of it random."""
+    """Return the seconds to wait before a repeated pass (``attempt`` 1, 2, …): exponential backoff with jitter."""
     maximum = FIRST_PAUSE_S * 2.0 ** (attempt - 1)
     return uniform(maximum / 2, maximum)
 
 
 def retry_after_s(header: str | None, now: datetime) -> float | None:
-    """Return the seconds in a ``Retry-After`` header (a number or an HTTP date), or None if absent or invalid."""
+    """Return the seconds to wait by a ``Retry-After`` header (seconds or an HTTP date); None if absent or invalid."""
     if header is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""State that all sessions of a manager share: endpoints, their detected features, and circuit breakers."""
+"""State that all inference sessions share: the endpoints with their detected features and circuit breakers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Timing:
-    """Clock, sleep and random numbers; tests replace them."""
+    """Sources of time and random numbers, replaceable in tests."""
 
     clock: Clock = field(default_factory=Clock)
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
@@ -32,17 +32,17 @@ class Timing:
 
 
 class LiveEndpoint:
-    """An endpoint and its features detected by this process; thread-safe."""
+    """An endpoint with the features that this process has detected; thread-safe."""
 
     def __init__(self, spec: EndpointSpec, breaker: CircuitBreaker) -> None:
-        """Start with the configured kind."""
+        """Start with the configured kind of server and without known restrictions."""
         self.spec = spec
         self.breaker = breaker
         self.kind: AnyKind = spec.kind
         self._without_tools: set[str] = set()
 
     async def find_kind(self, client: httpx.AsyncClient, mask: Mask, now: datetime) -> Kind:
-        """Return the kind of server, detected once until ``reconsider_kind`` resets it.
+        """Return the kind of server; detect it if it is ``auto`` and not yet detected.
 
         Raises:
             EndpointFailure: if the endpoint does not answer or its kind cannot be detected.
@@ -53,27 +53,27 @@ class LiveEndpoint:
         return kind
 
     def reconsider_kind(self, failure: EndpointFailure) -> None:
-        """Reset the detected kind if another server may now run at this URL."""
+        """Discard the detected kind of server if the failure may mean that another server now runs at the URL."""
         if failure.is_missing_path or failure.reason == "connection":
             self.kind = self.spec.kind
 
     def supports_tools_for(self, model: str) -> bool:
-        """Return whether this model accepts tools, as far as known."""
+        """Return False if the endpoint has rejected tools for this model, else True."""
         return model not in self._without_tools
 
     def mark_without_tools(self, model: str) -> None:
-        """Remember that this model rejects tools."""
+        """Record that the endpoint rejects tools for this model."""
         self._without_tools.add(model)
 
     def info(self, model: str) -> EndpointInfo:
-        """Return the endpoint's data for display."""
+        """Return the endpoint's data for display; ``model`` is used if the endpoint has no own model."""
         display_model = one_line(self.spec.model or model)
         return EndpointInfo(name=self.spec.name, url=safe_url(self.spec.url), kind=self.kind, model=display_model)
 
 
 @dataclass(frozen=True)
 class InferenceContext:
-    """Settings, endpoints and masking, shared by all episodes of a process."""
+    """Settings, endpoints and mask that all episodes of a process share."""
 
     settings: AgentSettings
     environ: Mapping[str, str]
@@ -90,5 +90,5 @@ class InferenceContext:
         return cls(settings, environ, timing, endpoints, build_mask(specs, environ))
 
     def error_text(self, exc: Exception) -> str:
-        """Return the message of a failure, masked and on one line."""
+        """Return the message of an exception with secrets masked, on one line of limited length."""
         return one_line(self.mask(str(exc)), 300)

@@ -1,4 +1,4 @@
-"""Model endpoints of a profile, in the order in which they are tried."""
+"""Model endpoints of a profile, in the order in which an inference tries them."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ Kind: TypeAlias = Literal["tensorzero", "ollama", "openai"]
 AnyKind: TypeAlias = Literal["auto"] | Kind
 
 GATEWAY, FALLBACK = "gateway", "ollama"
-"""Names of the two endpoints that a profile configures without a name."""
+"""Names for the two endpoints whose names a profile does not set."""
 OLLAMA_PORT = 11434
 GATEWAY_KEY_ENV = "TENSORZERO_API_KEY"
 
 _ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}
-"""Loopback address to use for a server that listens on all addresses."""
+"""Loopback address for clients, by the wildcard address that a server listens on."""
 
 
 class EndpointSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """One configured endpoint; its API key stays in the environment.
+    """One configured endpoint; it has the names of API key variables, but no key.
 
     Attributes:
-        model: the endpoint's own model; None uses the episode's model.
-        api_key_env: variable that must contain the API key.
-        optional_key_env: variable that may contain an API key; sent only to TensorZero.
+        model: the model of this endpoint; None: the model of the episode.
+        api_key_env: environment variable that must contain the API key; None: no key is required.
+        optional_key_env: environment variable that may contain an API key; the key is sent only to TensorZero.
     """
 
     name: str
@@ -50,25 +50,25 @@ class EndpointInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def resolve_endpoints(settings: AgentSettings, environ: Mapping[str, str]) -> tuple[EndpointSpec, ...]:
-    """Return the endpoints of a profile with unique names: the gateway, the configured ones, then Ollama."""
+    """Return the endpoints of a profile, with unique names: the gateway, the named endpoints, Ollama."""
     used_names: set[str] = set()
     return tuple(_with_unique_name(spec, used_names) for spec in _specs(settings, environ))
 
 
 def safe_url(url: str) -> str:
-    """Return a URL for display: masked, without login and query."""
+    """Return a URL for display: without login and query, with secrets masked."""
     parts = urlsplit(url)
     return one_line(mask(urlunsplit((parts.scheme, parts.netloc, parts.path, "", ""))))
 
 
 def url_origin(url: str) -> str:
-    """Return the scheme, login, host and port of a URL."""
+    """Return a URL without its path and query: scheme, login, host and port."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc}"
 
 
 def ollama_url(environ: Mapping[str, str]) -> str:
-    """Return Ollama's URL from OLLAMA_HOST, with the same rules as Ollama: scheme and port are optional."""
+    """Return Ollama's URL from the variable OLLAMA_HOST; as in Ollama, its scheme and port are optional."""
     configured = environ.get("OLLAMA_HOST", "").strip().strip("'\"")
     scheme, separator, rest = configured.rpartition("://")
     if scheme not in ("", "http", "https"):

@@ -1,4 +1,4 @@
-"""Endpoint failures: their reason, and what it implies for retries and other endpoints."""
+"""Failures of endpoints, with reasons that decide about retries and fallback to other endpoints."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from runner.inference.json_accessors import as_dict, as_text, decode_json
 from runner.util.display_text import one_line
 
 Reason: TypeAlias = Literal["connection", "timeout", "busy", "server", "reply", "configuration", "request"]
-"""``reply``: the reply is unusable; ``request``: the request was rejected, as it would be by any other endpoint."""
+"""``reply``: the reply is unusable; ``request``: the request is invalid, so any endpoint would reject it."""
 
 Mask: TypeAlias = Callable[[str], str]
 
@@ -38,13 +38,13 @@ _NO_TOOLS = re.compile(
 
 
 class EndpointFailure(InferenceFault):
-    """One endpoint did not answer one request.
+    """Failure of one endpoint to answer one request.
 
     Attributes:
         reason: kind of failure.
-        status: HTTP status, or None without a response.
-        retry_after_s: seconds from the ``Retry-After`` header, or None.
-        no_tools: whether the endpoint rejected only the tools.
+        status: HTTP status of the response, or None if there was none.
+        retry_after_s: seconds to wait by the ``Retry-After`` header, or None.
+        no_tools: whether the endpoint rejected the request only because of its tools.
         unknown_model: whether the endpoint does not know the model.
     """
 
@@ -68,17 +68,17 @@ class EndpointFailure(InferenceFault):
 
     @property
     def otel_error_type(self) -> str:
-        """The span attribute ``error.type``: the HTTP status, or the reason without one."""
+        """The span attribute ``error.type``: the HTTP status, or the reason if there was no response."""
         return str(self.status) if self.status is not None else self.reason
 
     @property
     def is_missing_path(self) -> bool:
-        """Whether the requested path does not exist on the server."""
+        """Whether the server has no such path (as opposed to no such model)."""
         return self.status in (404, 405) and not self.unknown_model
 
 
 def response_failure(status: int, body: bytes, mask: Mask, retry_after_s: float | None = None) -> EndpointFailure:
-    """Return the failure that a response with a status other than 200 means."""
+    """Return the exception for a response with a status other than 200."""
     message = _error_message(body)
     reason = _reason(status, message)
     quoted = one_line(mask(message), MAX_QUOTE_CHARS)

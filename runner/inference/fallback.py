@@ -1,4 +1,4 @@
-"""One inference: the endpoints are tried in order until one answers."""
+"""One inference: try the endpoints in order until one answers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import httpx
 
 GRACE_S = 0.25
-"""Extra seconds of a request at the end of an episode, so that the episode ends as a timeout and not as an error."""
+"""Seconds that a request may exceed the episode's time limit, so that the episode ends as a timeout, not an error."""
 
 
 @dataclass(frozen=True)
@@ -34,10 +34,11 @@ class InferenceRequest:
     """The parameters of one inference.
 
     Attributes:
-        model: used by endpoints without their own model.
-        id: unique per inference; identifies its flows in the trace.
+        model: model for endpoints without their own model.
+        episode: id of the episode.
+        id: unique id of the inference, part of its flow ids in the trace.
         on_delta: receives the streamed answer, the endpoint in use, and failures.
-        gateway_ids: TensorZero's episode ids by endpoint; extended by the session.
+        gateway_ids: TensorZero's id of the episode by endpoint name.
     """
 
     question: InferenceQuestion
@@ -52,7 +53,7 @@ class InferenceRequest:
 
 @dataclass(frozen=True)
 class EndpointAnswer:
-    """A reply with its endpoint; ``tokens_per_s`` is None if the endpoint does not count tokens."""
+    """A reply and the endpoint that sent it; ``tokens_per_s`` is None if the endpoint does not count tokens."""
 
     endpoint: LiveEndpoint
     target: Target
@@ -64,14 +65,14 @@ class EndpointAnswer:
 
 
 class FallbackChain:
-    """Tries the endpoints in order until one answers; ``warnings`` lists the failures on the way.
+    """Tries the endpoints in order until one answers; ``warnings`` lists the failures before the answer.
 
-    After a failure the next endpoint is tried immediately. After all have failed, the chain waits until the first of
-    them is ready again and starts another pass, at most ``MAX_PASSES`` in all.
+    After a failure the next endpoint is tried immediately. When all endpoints have failed, the chain waits until at
+    least one of them is ready again and then tries all once more, up to ``MAX_PASSES`` passes.
     """
 
     def __init__(self, context: InferenceContext, request: InferenceRequest) -> None:
-        """Start with the first endpoint; ``run`` may be awaited once."""
+        """Prepare one inference; ``run`` may be awaited only once."""
         self._context = context
         self._request = request
         self._now = context.timing.clock.monotonic
@@ -82,14 +83,14 @@ class FallbackChain:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """The last failure of each endpoint, in order."""
+        """The latest failure of each endpoint that has failed, as ``name: failure``."""
         return tuple(f"{name}: {note}" for name, note in self._notes.items())
 
     async def run(self) -> EndpointAnswer:
         """Return the first answer.
 
         Raises:
-            InferenceFault: if no endpoint answers; names each endpoint and its failure.
+            InferenceFault: if no endpoint answers; the message names each endpoint and its failure.
         """
         for attempt in range(MAX_PASSES):
             if attempt and not await self._wait(attempt):
@@ -101,7 +102,7 @@ class FallbackChain:
         raise InferenceFault(self._failure_summary())
 
     async def _wait(self, attempt: int) -> bool:
-        """Wait until an endpoint is ready again; return False if none will be ready in time."""
+        """Wait until an endpoint is ready again; return False if no endpoint will be ready before the time limit."""
         usable = [end for end in self._context.endpoints if end.spec.name not in self._excluded]
         if not usable:
             return False
@@ -181,7 +182,7 @@ class FallbackChain:
     async def _exchange(
         self, endpoint: LiveEndpoint, use_tools: bool, span: SpanHandle, flow_id: int
     ) -> EndpointAnswer:
-        """Detect the endpoint's kind if unknown, send the request and read the reply, within the time limit."""
+        """Send the request to an endpoint and read the reply, within the time limit; first detect an unknown kind."""
         bound_s = min(self._context.settings.timeout_sec, self._deadline - self._now() + GRACE_S)
         try:
             async with asyncio.timeout(bound_s):

@@ -1,4 +1,4 @@
-"""Sends the reward and success of episodes to TensorZero in the background; a failure never affects an episode."""
+"""Feedback to TensorZero: the reward and success of episodes, sent in the background; failures are only logged."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ PATH = "/feedback"
 REQUEST_TIMEOUT_S = 10.0
 MAX_QUEUED = 1000
 MAX_EPISODES = 10_000
-"""Maximum number of running episodes whose gateway ids are kept."""
+"""Maximum number of running episodes whose gateway ids are kept; the oldest ids are dropped."""
 
 
 class FeedbackLink(NamedTuple):
-    """An episode's id at a gateway, with the gateway's origin and API key."""
+    """An episode at a gateway: the origin of the gateway's URL, its id of the episode, and the API key to send."""
 
     origin: str
     id: str
@@ -40,11 +40,11 @@ class _FeedbackItem(NamedTuple):
 
 
 class FeedbackSender:
-    """Sends feedback on its own thread, which starts with the first item; thread-safe.
+    """Sends feedback on its own thread, which the first item starts; thread-safe.
 
     Args:
         metrics: TensorZero's metric names for reward and success; None disables feedback.
-        mask: hides secrets in a gateway's messages.
+        mask: hides secrets in logged messages of a gateway.
     """
 
     def __init__(self, metrics: FeedbackMetrics | None, mask: Mask) -> None:
@@ -58,7 +58,7 @@ class FeedbackSender:
         self._warned = False
 
     def remember(self, episode_id: str, link: FeedbackLink) -> None:
-        """Keep the gateway's id of an episode until the episode ends."""
+        """Keep the link of an episode to a gateway until ``send`` uses it."""
         if self._metrics is None:
             return
         with self._lock:
@@ -67,7 +67,7 @@ class FeedbackSender:
                 self._links.popitem(last=False)
 
     def send(self, episode_id: str, reward: float, success: bool) -> None:
-        """Queue feedback for every gateway that answered in an episode; never raises and never blocks."""
+        """Queue the feedback on an episode for every gateway that answered in it; never raises and never blocks."""
         with self._lock:
             links = self._links.pop(episode_id, [])
         for link in links:
@@ -75,7 +75,7 @@ class FeedbackSender:
                 self._enqueue(_FeedbackItem(link, metric, value))
 
     def close(self, timeout_s: float) -> None:
-        """Send the queued feedback for at most ``timeout_s``, then end the thread."""
+        """Send the queued feedback for at most ``timeout_s`` seconds, then end the thread and drop the rest."""
         with self._lock:
             thread, self._thread = self._thread, None
         if thread is None:

@@ -14,7 +14,7 @@ from runner.tracing import SpanHandle, Tracer
 from runner.util.display_text import one_line
 
 OPERATION = "chat"
-"""Value of ``gen_ai.operation.name``."""
+"""Value of the span attribute ``gen_ai.operation.name``."""
 CATEGORY = "inference"
 
 
@@ -22,7 +22,7 @@ CATEGORY = "inference"
 def request_span(
     tracer: Tracer, spec: EndpointSpec, model: str, question: InferenceQuestion, episode: str
 ) -> Iterator[SpanHandle]:
-    """Record a span around one request to one endpoint.
+    """Open the span of one request to an endpoint; the end of the ``with`` block closes the span.
 
     The attributes follow https://opentelemetry.io/docs/specs/semconv/gen-ai/; ``agentgym.*`` attributes are our own.
     """
@@ -46,12 +46,12 @@ def request_span(
 
 
 def record_target(span: SpanHandle, target: Target) -> None:
-    """Record the kind of server once it is known."""
+    """Add the kind of server to a request's span; it is known only after detection."""
     span.set_attribute("gen_ai.provider.name", target.kind)
 
 
 def record_reply(span: SpanHandle, reply: ModelReply, tokens_per_s: float | None) -> None:
-    """Record the reply: model, finish reason, timing and token counts."""
+    """Add the reply's model, finish reason, timing and token counts to a request's span."""
     span.set_attribute("gen_ai.response.model", reply.model)
     span.set_attribute("gen_ai.response.finish_reasons", reply.finish_reason)
     if reply.ttft_s is not None:

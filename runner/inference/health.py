@@ -1,4 +1,4 @@
-"""Health checks of endpoints: whether they answer and know their model, without running a model."""
+"""Health checks of endpoints: whether each answers and knows its model; no check runs a model."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ if TYPE_CHECKING:
 
 CHECK_TIMEOUT_S = 2.0
 SLOW_AFTER_S = 1.0
-"""Seconds after which a check counts as slow."""
+"""Seconds of a request above which the endpoint counts as slow."""
 
 Status: TypeAlias = Literal["up", "slow", "down", "misconfigured"]
 
 _UNKNOWN_TOOL = "agentgym_preflight"
-"""An undefined tool; TensorZero looks up the model, then rejects the tool, so no model runs."""
+"""Name of an undefined tool. TensorZero first looks up the model and then rejects the tool, so no model runs."""
 
 
 class EndpointHealth(msgspec.Struct, frozen=True, kw_only=True):
     """Health of one endpoint.
 
     Attributes:
-        latency_s: seconds of the last request of the check; None without a response.
-        cause: what is wrong, or None.
+        latency_s: seconds of the last request of the check; None if it got no response.
+        cause: why the endpoint is unhealthy, or None.
         hint: what to do about the cause, or None.
-        url: URL that a run uses, if the kind of server is known.
-        model: model name that a run sends, if the kind of server is known.
-        note: how URL or model differ from the profile, or None.
-        rest_s: seconds for which the circuit breaker blocks requests; None if it allows them.
+        url: URL that a run uses; if the kind of server is unknown, the URL of the profile.
+        model: model name that a run sends; if the kind of server is unknown, the name in the profile.
+        note: how the URL or the model name differs from the profile, or None.
+        rest_s: seconds for which the circuit breaker still blocks requests; None if it does not.
     """
 
     name: str

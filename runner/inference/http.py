@@ -1,4 +1,4 @@
-"""HTTP access of the inference room: one httpx client per event loop, size limits, and error translation."""
+"""HTTP access for inference: one httpx client per event loop, size limits, and translation of errors."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
     import httpx
 
 MAX_SMALL_BODY = 1 << 20
-"""Maximum bytes of a health check, a model list or an error."""
+"""Maximum bytes of a response other than a model's reply: a health check, a model list or an error."""
 CONNECT_TIMEOUT_S = 5.0
 KEEPALIVE_S = 4.0
-"""Seconds to keep an unused connection; shorter than servers do, so that none is used while the server closes it."""
+"""Seconds to keep an unused connection; shorter than on servers, so that it is not used while a server closes it."""
 
 _clients_lock = threading.Lock()
 _clients: dict[asyncio.AbstractEventLoop, tuple[httpx.AsyncClient, AsyncGenerator[httpx.AsyncClient]]] = {}
-"""One client per event loop, shared by all callers; it holds only connections, which end with the loop."""
+"""The HTTP client of each running event loop, and the generator that closes the client with the loop."""
 
 
 async def loop_client() -> httpx.AsyncClient:
-    """Return the client of the running event loop; it is created at the first call and closed with the loop."""
+    """Return the HTTP client of the running event loop; the first call creates it, the end of the loop closes it."""
     loop = asyncio.get_running_loop()
     if loop not in _clients:
         lifetime = _client_lifetime(loop)
@@ -57,7 +57,7 @@ async def _client_lifetime(loop: asyncio.AbstractEventLoop) -> AsyncGenerator[ht
 
 
 def new_client() -> httpx.AsyncClient:
-    """Return a client for model servers; callers bound the total time of a reply."""
+    """Return an HTTP client for model servers; the caller must limit the total time of a reply."""
     import httpx
 
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=KEEPALIVE_S)
@@ -65,7 +65,7 @@ def new_client() -> httpx.AsyncClient:
 
 
 def client_options() -> dict[str, Any]:
-    """Return httpx options: no compression, no cookies, and no proxy for this machine."""
+    """Return the options of httpx clients: no compression, no cookies, and no proxy for servers on this machine."""
     from http.cookiejar import CookieJar, DefaultCookiePolicy
 
     return {
@@ -85,7 +85,7 @@ def _ssl_context() -> ssl.SSLContext:
 
 
 class SmallResponse(msgspec.Struct, frozen=True):
-    """A complete response of limited size."""
+    """A complete response whose body has at most ``MAX_SMALL_BODY`` bytes."""
 
     status: int
     body: bytes
@@ -95,10 +95,10 @@ class SmallResponse(msgspec.Struct, frozen=True):
 async def fetch(
     client: httpx.AsyncClient, method: str, url: str, body: object = None, headers: dict[str, str] | None = None
 ) -> SmallResponse:
-    """Send a request and read its small response.
+    """Send a request and return its complete response.
 
     Raises:
-        EndpointFailure: if there is no response, or its body is larger than ``MAX_SMALL_BODY``.
+        EndpointFailure: if there is no response, or its body is larger than ``MAX_SMALL_BODY`` bytes.
     """
     content = None if body is None else msgspec.json.encode(body)
     async with send_request(client, method, url, content, headers or {}) as response:
@@ -110,10 +110,10 @@ async def fetch(
 async def send_request(
     client: httpx.AsyncClient, method: str, url: str, content: bytes | None, headers: dict[str, str], mask: Mask = str
 ) -> AsyncIterator[httpx.Response]:
-    """Send a request and yield the response before its body is read.
+    """Send a request and yield the response; the caller reads its body in the ``with`` block.
 
     Raises:
-        EndpointFailure: for any network error, also while the caller reads the body.
+        EndpointFailure: for a network error, including errors while the caller reads the body.
     """
     content_type = {"Content-Type": "application/json"} if content is not None else {}
     with translate_errors(mask):
@@ -129,7 +129,7 @@ async def read_body(response: httpx.Response, limit: int) -> bytes:
     """Return the body of a response.
 
     Raises:
-        EndpointFailure: if it is longer than ``limit`` bytes, or compressed although that was not requested.
+        EndpointFailure: if the body is longer than ``limit`` bytes or compressed.
     """
     reject_encoding(response)
     chunks, size = [], 0
@@ -142,10 +142,10 @@ async def read_body(response: httpx.Response, limit: int) -> bytes:
 
 
 def reject_encoding(response: httpx.Response) -> None:
-    """Reject compressed replies, because a small one may expand to gigabytes.
+    """Reject a compressed response: a few bytes could expand to gigabytes, and no request allows compression.
 
     Raises:
-        EndpointFailure: if the reply is compressed; names the encoding.
+        EndpointFailure: if the response is compressed; the message names the encoding.
     """
     encoding: Any = response.headers.get("content-encoding", "identity")
     if encoding.strip().lower() not in ("", "identity"):
@@ -154,7 +154,7 @@ def reject_encoding(response: httpx.Response) -> None:
 
 @contextmanager
 def translate_errors(mask: Mask) -> Iterator[None]:
-    """Turn httpx exceptions into endpoint failures with masked messages.
+    """Convert httpx exceptions in the ``with`` block to endpoint failures with masked messages.
 
     Raises:
         EndpointFailure: for network errors, protocol errors and invalid URLs.

@@ -1,4 +1,4 @@
-"""Inference session of one episode, and the cost of its tokens."""
+"""Inferences of one episode (``InferenceSession``), and the cost of tokens."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _MILLION = 1_000_000
 
 
 class Inference(msgspec.Struct, frozen=True, kw_only=True):
-    """A model's answer.
+    """A model's answer to a chat.
 
     Attributes:
         message: chat message with ``content`` and, if present, ``reasoning_content`` and ``tool_calls``.
-        usage: tokens, cost and timing, with the endpoint and model that answered.
-        finish_reason: the endpoint's value, such as ``stop`` or ``length``.
+        usage: token counts, cost and timing, and the names of the endpoint and model that answered.
+        finish_reason: why the model ended its answer, as sent by the endpoint, such as ``stop`` or ``length``.
         used_tools: whether the request included the tools; False if the model accepts none.
-        flow_id: id of the flow that starts at the response in the trace.
+        flow_id: id of the trace flow that starts at the response.
     """
 
     message: Message
@@ -40,10 +40,10 @@ class Inference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InferenceSession:
-    """Inferences of one episode; created by ``InferenceManager.session``, used by one task at a time."""
+    """Inferences of one episode; only one asyncio task may use it at a time. See ``InferenceManager.session``."""
 
     def __init__(self, context: InferenceContext, feedback: FeedbackSender, header: EpisodeHeader, model: str) -> None:
-        """Start a session; no request is sent yet."""
+        """Start a session without sending a request."""
         self.model = model
         self._context = context
         self._feedback = feedback
@@ -53,7 +53,7 @@ class InferenceSession:
 
     @property
     def supports_tools(self) -> bool:
-        """Whether the endpoint to be tried next accepts tools, as far as known."""
+        """Whether the next endpoint to try accepts tools; True unless it has rejected them."""
         ready = [end for end in self._context.endpoints if end.breaker.wait_s() <= 0] or self._context.endpoints
         return all(end.supports_tools_for(end.spec.model or self.model) for end in ready[:1])
 
@@ -66,18 +66,18 @@ class InferenceSession:
         on_delta: Callable[[StreamDelta], None] | None = None,
         tracer: Tracer | None = None,
     ) -> Inference:
-        """Return the model's answer to a chat, from the first endpoint that answers.
+        """Return a model's answer to a chat: the answer of the first endpoint that responds.
 
         Args:
             messages: the complete chat.
             tools: OpenAI function schemas that the model may call; may be empty.
-            time_left_s: seconds until the episode's time limit; no request takes longer.
-            on_delta: receives the streamed answer with reasoning and tool calls, the endpoint in use, and a restart
-                when an endpoint fails in the middle of an answer.
-            tracer: receives a span for each request.
+            time_left_s: seconds until the episode's time limit, which also limits the requests.
+            on_delta: receives the deltas of the streamed answer (reasoning, text, tool calls), the name of the endpoint
+                in use, and a restart if an endpoint fails in the middle of an answer.
+            tracer: records a span for each request; None: no spans.
 
         Raises:
-            InferenceFault: if no endpoint answers, or an endpoint rejects the request itself.
+            InferenceFault: if no endpoint answers, or an endpoint rejects the request as invalid.
         """
         chain = FallbackChain(self._context, self._request(messages, tools, time_left_s, on_delta, tracer))
         answer = await chain.run()
@@ -139,10 +139,10 @@ class InferenceSession:
 
 
 def token_cost(tokens: Tokens | None, price: Price | None) -> float | None:
-    """Return the cost of the tokens, or None if tokens or price are unknown.
+    """Return the cost of the tokens, or None if the tokens or the price are unknown.
 
-    Cached tokens are part of the prompt and reasoning tokens are part of the completion; without their own price they
-    cost as much as the other prompt or completion tokens.
+    Prompt tokens include the cached tokens, and completion tokens include the reasoning tokens. If a price has no rate
+    for cached or reasoning tokens, they cost as much as other prompt or completion tokens.
     """
     if tokens is None or price is None:
         return None

@@ -1,4 +1,4 @@
-"""Lenient JSON accessors: a wrong type reads as missing."""
+"""Lenient access to decoded JSON: a value of the wrong type counts as missing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MAX_COUNT = 2**53
 
 
 def decode_json(data: bytes) -> object:
-    """Return the decoded JSON value, or None if invalid; tolerate lone surrogates and invalid UTF-8."""
+    """Return the decoded JSON value, or None if it is invalid; accept lone surrogates and invalid UTF-8."""
     try:
         return msgspec.json.decode(data)
     except (msgspec.MsgspecError, RecursionError, UnicodeError):
@@ -25,29 +25,29 @@ def decode_json(data: bytes) -> object:
 
 
 def as_dict(value: object) -> dict[str, Any]:
-    """Return the value if it is a mapping, else an empty one."""
+    """Return the value if it is a dict, else an empty dict."""
     return value if isinstance(value, dict) else {}
 
 
 def as_list(value: object) -> list[Any]:
-    """Return the value if it is a list, else an empty one."""
+    """Return the value if it is a list, else an empty list."""
     return value if isinstance(value, list) else []
 
 
 def as_text(value: object) -> str:
-    """Return the value as valid UTF-8 text if it is a string, else an empty one."""
+    """Return the value as text that can be encoded in UTF-8 if it is a string, else an empty string."""
     if not isinstance(value, str):
         return ""
     return value if value.isascii() else escape_surrogates(value)
 
 
 def as_count(value: object) -> int:
-    """Return the value if it is a valid token count, else 0."""
+    """Return the value if it is a valid number of tokens, else 0."""
     return value if type(value) is int and 0 <= value < _MAX_COUNT else 0
 
 
 def content_text(value: object) -> str:
-    """Return a message's content as text: a string, or the joined texts of its parts."""
+    """Return the content of a message as text; the content is a string or a list of parts, whose texts are joined."""
     if isinstance(value, list):
         return "".join(as_text(as_dict(part).get("text")) for part in value)
     return as_text(value)

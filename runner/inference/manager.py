@@ -1,4 +1,4 @@
-"""Entry point of inference: the model endpoints of a profile, shared by all episodes of a process."""
+"""Entry point to inference: the model endpoints of a profile, which all episodes of a process share."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from runner.inference.inference_session import InferenceSession
 from runner.types import EpisodeHeader
 
 FLUSH_TIMEOUT_S = 5.0
-"""Maximum seconds for ``close`` to send the queued feedback."""
+"""Maximum seconds that ``close`` takes to send the queued feedback."""
 
 
 class InferenceManager:
-    """Sends inferences to a chain of endpoints; one per process, thread-safe and usable on several event loops.
+    """Sends inferences to the endpoints of a profile; thread-safe, usable on several event loops, one per process.
 
-    It can be pickled without its API keys, which are read from the environment of the unpickling process.
+    A pickled manager contains no API keys; the unpickling process reads them from its own environment variables.
 
     Args:
         settings: the profile's ``agent`` section.
-        environ: variables with API keys and OLLAMA_HOST.
-        timing: clock, sleep and random numbers; replaced in tests.
+        environ: environment variables, which contain the API keys and OLLAMA_HOST.
+        timing: sources of time and random numbers; None: the real ones.
     """
 
     def __init__(self, settings: AgentSettings, environ: Mapping[str, str], timing: Timing | None = None) -> None:
-        """Prepare the endpoints; no connection is made."""
+        """Prepare the endpoints without connecting to them."""
         self._context = InferenceContext.build(settings, environ, timing or Timing())
         self._feedback = FeedbackSender(settings.feedback, self._context.mask)
 
     @classmethod
     def from_profile(cls, settings: AgentSettings, environ: Mapping[str, str]) -> Self:
-        """Return the manager of a profile's ``agent`` section."""
+        """Return a manager for the ``agent`` section of a profile."""
         return cls(settings, environ)
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -44,33 +44,35 @@ class InferenceManager:
 
     @property
     def endpoints(self) -> list[EndpointInfo]:
-        """Endpoints for display, in the order in which they are tried."""
+        """Data of the endpoints for display, in the order in which an inference tries them."""
         return [endpoint.info(self._context.settings.model) for endpoint in self._context.endpoints]
 
     def session(self, header: EpisodeHeader, model: str | None = None) -> InferenceSession:
-        """Return a session for one episode; ``model`` overrides the profile's model."""
+        """Return an inference session for one episode; ``model`` replaces the profile's default model."""
         return InferenceSession(self._context, self._feedback, header, model or self._context.settings.model)
 
     def supports_tools(self, session: InferenceSession) -> bool:
-        """Return whether the session's next endpoint accepts tools, as far as known; sends no request."""
+        """Return whether the session's next endpoint accepts tools: True unless it has rejected them; no request."""
         return session.supports_tools
 
     async def check(self, model: str | None = None, *, timeout_s: float = CHECK_TIMEOUT_S) -> list[EndpointHealth]:
-        """Return the health of each endpoint within ``timeout_s`` seconds, without running a model."""
+        """Check the health of each endpoint for at most ``timeout_s`` seconds, without running a model."""
         return await check_endpoints(self._context, model or self._context.settings.model, timeout_s)
 
     def feedback(self, episode_id: str, reward: float, success: bool) -> None:
-        """Queue an episode's reward and success for TensorZero, if it answered in the episode and the profile asks so.
+        """Queue the reward and success of an episode for TensorZero.
+
+        Does nothing if no TensorZero gateway answered in the episode, or the profile disables feedback.
 
         Args:
-            episode_id: the id in the session's episode header.
+            episode_id: id of the episode, as in the header given to ``session``.
             reward: sum of the episode's rewards.
             success: whether the episode reached its goal.
         """
         self._feedback.send(episode_id, reward, success)
 
     def close(self) -> None:
-        """Send the queued feedback, for at most ``FLUSH_TIMEOUT_S``; connections close with their event loops."""
+        """Send the queued feedback, for at most ``FLUSH_TIMEOUT_S`` seconds; each event loop closes its connections."""
         self._feedback.close(FLUSH_TIMEOUT_S)
 
 

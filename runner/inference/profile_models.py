@@ -1,4 +1,4 @@
-"""The models of a profile, as batches use them: availability checks, and feedback to the gateway."""
+"""The models of a profile, for batches: availability checks, and feedback to the gateway."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ NO_ENDPOINT = "the profile has no model endpoint; set agent.api_endpoint or agen
 
 
 class NoModel(InferenceFault):
-    """No model endpoint answers.
+    """Error: no model endpoint answers.
 
     Attributes:
-        states: health of each endpoint, with cause and hint.
-        hint: the endpoints' hints on one line.
+        states: health of each endpoint, with the cause of its failure and a hint.
+        hint: the hints of all endpoints, on one line.
     """
 
     def __init__(self, states: Sequence[EndpointHealth]) -> None:
-        """Build the message from the cause of each endpoint."""
+        """Create the error; its message contains the cause of each endpoint."""
         causes = "; ".join(f"{state.name}: {state.cause}" for state in states)
         super().__init__(f"no model answers: {causes or NO_ENDPOINT}")
         self.states = tuple(states)
@@ -38,7 +38,7 @@ class NoModel(InferenceFault):
 
 
 class RatedEpisode(Protocol):
-    """The part of a stored episode that feedback needs."""
+    """Protocol for stored episodes: the properties that feedback needs."""
 
     @property
     def episode_id(self) -> str:
@@ -50,7 +50,7 @@ class RatedEpisode(Protocol):
 
     @property
     def reward(self) -> float:
-        """Sum of the step rewards."""
+        """Sum of the rewards of all steps."""
 
     @property
     def success(self) -> bool:
@@ -59,14 +59,14 @@ class RatedEpisode(Protocol):
 
 @dataclass(frozen=True)
 class Models:
-    """The models of a profile; one object per process, so that all batches share the endpoint state."""
+    """The models of a profile; create one object per process, because it holds the state of the endpoints."""
 
     settings: AgentSettings
     manager: InferenceManager
 
     @classmethod
     def from_settings(cls, settings: AgentSettings, environ: Mapping[str, str]) -> Self:
-        """Build from a profile's ``agent`` section; no request is sent."""
+        """Create the object from the ``agent`` section of a profile, without sending a request."""
         from runner.inference import InferenceManager  # imported late, so that commands without a model start fast
 
         return cls(settings, InferenceManager.from_profile(settings, environ))
@@ -77,14 +77,14 @@ class Models:
         return model_names(self.settings)
 
     def check(self, model: str | None = None, *, timeout_s: float = CHECK_TIMEOUT_S) -> list[EndpointHealth]:
-        """Return the health of each endpoint within ``timeout_s`` seconds.
+        """Check the health of each endpoint for at most ``timeout_s`` seconds.
 
-        Blocks, so never call it on an event loop's thread.
+        This blocks the calling thread, so do not call it on the thread of an event loop.
         """
         return run_in_thread(lambda: self.manager.check(model, timeout_s=timeout_s))
 
     def require(self, model: str | None) -> list[EndpointHealth]:
-        """Return the health of the endpoints before a batch starts; empty if ``model`` is None.
+        """Check before a batch that an endpoint answers; return the endpoints' health, or no items for ``model=None``.
 
         Raises:
             NoModel: if no endpoint answers.
@@ -97,19 +97,19 @@ class Models:
         return states
 
     def feedback(self, episode: RatedEpisode) -> None:
-        """Send the episode's reward and success to the gateway in the background, unless the user ended it."""
+        """Send an episode's reward and success to the gateway in the background, unless the user ended the episode."""
         if episode.outcome not in UNRATED:
             self.manager.feedback(episode.episode_id, episode.reward, episode.success)
 
     def close(self) -> None:
-        """Send the pending feedback, for a few seconds at most."""
+        """Send the queued feedback, for a few seconds at most."""
         self.manager.close()
 
 
 def run_in_thread(work: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
     """Run a coroutine on a new thread with its own event loop, and return its result.
 
-    Return as soon as the coroutine is done, without waiting for the loop to close: a pending name lookup may take long.
+    The function does not wait for the event loop to close, because an unfinished name lookup may delay that for long.
     """
     import asyncio
 
@@ -140,11 +140,11 @@ def model_names(settings: AgentSettings) -> list[str]:
 
 
 def is_answering(state: EndpointHealth) -> bool:
-    """Return whether an endpoint answers."""
+    """Return whether an endpoint is healthy enough for a run."""
     return state.status in ("up", "slow")
 
 
 def describe_endpoint(state: EndpointHealth) -> str:
-    """Return the endpoint's name, kind, URL and model on one line."""
+    """Return the name, kind, URL and model of an endpoint as one line of text."""
     kind = "" if state.kind == "auto" else f"{state.kind}, "
     return one_line(f"{state.name} ({kind}{state.url}, model {state.model})")

@@ -1,4 +1,4 @@
-"""Kinds of model servers (TensorZero, Ollama, OpenAI-compatible): detection, and the URL and model name for each."""
+"""Kinds of model servers (TensorZero, Ollama, OpenAI-compatible): their detection, URLs and model names."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ GATEWAY_PATH = "/openai/v1/chat/completions"
 GATEWAY_PREFIX = "tensorzero::"
 _CHAT_PATH = "/chat/completions"
 NO_MODEL_BODY = {"model": "", "messages": []}
-"""Rejected by every server before a model runs; TensorZero's error message contains its model prefix."""
+"""Body of a chat request that every server rejects without running a model; used to recognize TensorZero."""
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
-    """URL and model name for an endpoint of known kind.
+    """URL and model name for requests to an endpoint whose kind of server is known.
 
     Attributes:
-        url: URL of the chat completions.
-        model: model name as sent.
+        url: URL for chat completions.
+        model: model name that requests contain.
     """
 
     kind: Kind
@@ -38,19 +38,19 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def origin(self) -> str:
-        """Scheme, login, host and port."""
+        """Scheme, login, host and port of the URL."""
         return url_origin(self.url)
 
     @property
     def models_url(self) -> str:
-        """URL of an OpenAI-compatible server's model list."""
+        """URL of the model list, for OpenAI-compatible servers."""
         return self.url.partition("?")[0].removesuffix(_CHAT_PATH) + "/models"
 
 
 def resolve_target(spec: EndpointSpec, kind: Kind, model: str) -> Target:
-    """Return the URL and name under which an endpoint serves ``model``.
+    """Return the URL and model name for requests to an endpoint of the given kind.
 
-    TensorZero serves one fixed path, regardless of the profile's URL, and requires a prefix for models and functions.
+    TensorZero has a fixed path, so the path of the profile's URL is ignored; its model names need a prefix.
     """
     model = spec.model or model
     if kind == "tensorzero":
@@ -60,10 +60,10 @@ def resolve_target(spec: EndpointSpec, kind: Kind, model: str) -> Target:
 
 
 async def find_kind(client: httpx.AsyncClient, spec: EndpointSpec, mask: Mask, now: datetime) -> Kind:
-    """Detect the kind of a server with three concurrent requests, without a key.
+    """Detect the kind of an endpoint's server with three concurrent requests, without an API key.
 
     Raises:
-        EndpointFailure: if it does not answer, or is too busy to show its kind.
+        EndpointFailure: if the server does not answer, or is too busy to show its kind.
     """
     if spec.kind != "auto":
         return spec.kind

@@ -1,4 +1,4 @@
-"""One request to one endpoint: send it, read the reply or stream, and enforce size limits."""
+"""One inference request to one endpoint: send it and read the reply, streamed or whole, within size limits."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 MAX_BODY = 4 << 20
 """Maximum bytes of a reply that is not streamed."""
 MAX_STREAM = 64 << 20
-"""Maximum bytes of a streamed reply; each token takes several hundred bytes."""
+"""Maximum bytes of a streamed reply; a stream needs several hundred bytes per token."""
 STREAM_END_TIMEOUT_S = 0.25
-"""Maximum seconds between the final event of a stream and its end."""
+"""Maximum seconds to wait for the end of a stream after its final event."""
 
 
 class InferenceCall(msgspec.Struct, frozen=True, kw_only=True):
-    """A request ready to send; ``key`` is used only in the Authorization header."""
+    """An inference request that is ready to send; ``key`` is sent only in the Authorization header."""
 
     target: Target
     body: bytes
@@ -42,10 +42,10 @@ class InferenceCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def send_call(client: httpx.AsyncClient, call: InferenceCall) -> ModelReply:
-    """Send a request and read its reply; the caller sets the timeout.
+    """Send a request and return its reply; the caller must limit the time.
 
     Raises:
-        EndpointFailure: if there is no usable reply.
+        EndpointFailure: if the endpoint gives no usable reply.
     """
     headers = {"Authorization": f"Bearer {call.key}"} if call.key else {}
     accumulator = StreamAccumulator(call.clock.monotonic, call.on_delta)
@@ -64,7 +64,7 @@ async def _refusal(response: httpx.Response, call: InferenceCall) -> EndpointFai
 
 
 async def _stream(response: httpx.Response, accumulator: StreamAccumulator) -> ModelReply:
-    """Read events until the final event or the end of the stream."""
+    """Read a stream until its final event or its end, and return the reply."""
     reject_encoding(response)
     chunks, parser, size = response.aiter_raw(), EventParser(), 0
     async for chunk in chunks:
@@ -80,7 +80,7 @@ async def _stream(response: httpx.Response, accumulator: StreamAccumulator) -> M
 
 
 async def _drain(chunks: AsyncIterator[bytes]) -> None:
-    """Read the rest of the stream so that the connection can be reused; some servers never end it."""
+    """Read the rest of a stream for a short time, so that its connection can be reused; some servers never end it."""
     import httpx
 
     with suppress(TimeoutError, httpx.TransportError):
@@ -90,7 +90,7 @@ async def _drain(chunks: AsyncIterator[bytes]) -> None:
 
 
 def _parse_body(body: bytes, accumulator: StreamAccumulator, media_type: str) -> ModelReply:
-    """Parse a complete reply; accept events even if the media type is wrong."""
+    """Return the reply in a complete body; accept server-sent events even with the media type of JSON."""
     if body.startswith((b"data:", b":", b"event:")):
         for data in EventParser().feed(body + b"\n\n"):
             accumulator.add(data)

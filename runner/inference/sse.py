@@ -1,4 +1,4 @@
-"""Server-sent events: parsing the stream, and accumulating its chunks into a reply."""
+"""Server-sent events: parsing of a stream, and accumulation of its chunks to a reply."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ _BOM = b"\xef\xbb\xbf"
 
 
 class EventParser:
-    """Parses server-sent events from a byte stream that may be split anywhere."""
+    """Parses a stream of server-sent events; chunks of bytes may end at any position."""
 
     def __init__(self) -> None:
-        """Start at the beginning of a stream."""
+        """Create a parser for a new stream."""
         self._line_parts: list[bytes] = []
         self._data: list[bytes] = []
         self._size = 0
@@ -43,7 +43,7 @@ class EventParser:
         self._after_return = False
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """Add bytes; return the data of the events that are complete now.
+        """Add a chunk of bytes; return the data of each event that this chunk completes.
 
         Raises:
             EndpointFailure: if an event is larger than ``MAX_EVENT``.
@@ -63,7 +63,7 @@ class EventParser:
         return events
 
     def _line(self, end: bytes) -> bytes | None:
-        """Add the rest of a line; return the event's data if the line ends an event with data."""
+        """Add the last bytes of a line; return the data of the event if this line ends it, else None."""
         self._size += len(end)
         line = b"".join([*self._line_parts, end])
         self._line_parts.clear()
@@ -79,7 +79,7 @@ class EventParser:
 
 
 class StreamAccumulator:
-    """Accumulates the chunks of a streamed reply; ``done`` is True after the final event.
+    """Accumulates the chunks of a streamed reply; the attribute ``done`` is True after the final event.
 
     Args:
         now: a monotonic clock in seconds.
@@ -87,7 +87,7 @@ class StreamAccumulator:
     """
 
     def __init__(self, now: Callable[[], float], on_delta: Callable[[StreamDelta], None] | None = None) -> None:
-        """Start measuring the time to the first token."""
+        """Start without chunks; the time to the first token is measured from now."""
         self.done = False
         self._now = now
         self._started = now()
@@ -102,7 +102,7 @@ class StreamAccumulator:
         """Add the data of one event.
 
         Raises:
-            EndpointFailure: if it is an error or not a JSON object, or the reply becomes too long.
+            EndpointFailure: if the data is an error or not a JSON object, or the reply becomes too long.
         """
         data = data.strip()
         if data in (DONE, b""):

@@ -1,4 +1,4 @@
-"""Queue of batches on disk."""
+"""Queue of requested batches, stored on disk so that it survives restarts of the node."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from runner.errors import StoreError
 Status: TypeAlias = Literal["queued", "running", "completed", "cancelled", "interrupted"]
 
 BUSY_TIMEOUT_S = 1.0
-"""Seconds to wait while another process has the file locked; the control request waits meanwhile."""
+"""Maximum seconds to wait for another process that has locked the queue file; a control request waits as long."""
 
 _TABLE = """
 CREATE TABLE IF NOT EXISTS batches (
@@ -64,7 +64,7 @@ class BatchQueue:
             raise StoreError(f"{path} cannot be used: {exc}; move the file away (no episode is lost)") from exc
 
     def add(self, *batches: QueuedBatch) -> bool:
-        """Append all batches, or none and return False if one of the ids already exists."""
+        """Append all batches and return True; if the queue already has one of the ids, append none and return False."""
         rows = [
             (batch.batch_id, batch.battery_id, msgspec.json.encode(batch.spec), batch.status, batch.n_done)
             for batch in batches
@@ -82,16 +82,16 @@ class BatchQueue:
         return True
 
     def get(self, batch_id: str) -> QueuedBatch | None:
-        """Return a batch by its id."""
+        """Return the batch with this id, or None."""
         rows = self._select("WHERE batch_id = ?", (batch_id,))
         return rows[0] if rows else None
 
     def in_battery(self, battery_id: str) -> list[QueuedBatch]:
-        """Return the batches of a battery, in order."""
+        """Return the batches of a battery in the order in which they were added."""
         return self._select("WHERE battery_id = ? ORDER BY position", (battery_id,))
 
     def queued(self) -> list[QueuedBatch]:
-        """Return the queued batches, the next one first."""
+        """Return the batches with the status ``queued``, in the order in which they will run."""
         return self._select("WHERE status = 'queued' ORDER BY position", ())
 
     def finished(self) -> list[QueuedBatch]:
@@ -103,7 +103,10 @@ class BatchQueue:
         return self._select("ORDER BY position DESC LIMIT ?", (limit,))
 
     def set_status(self, batch_id: str, status: Status, *, only: tuple[Status, ...] = ()) -> bool:
-        """Set the status of a batch, if its status is in ``only`` (when given); return whether it was set."""
+        """Set the status of a batch and return whether it was set.
+
+        If ``only`` is not empty, the status is set only if ``only`` contains the current status.
+        """
         condition = f" AND status IN ({', '.join('?' * len(only))})" if only else ""
         return self._write(f"UPDATE batches SET status = ? WHERE batch_id = ?{condition}", (status, batch_id, *only))
 
@@ -135,7 +138,7 @@ class BatchQueue:
 
 
 def queued_ids(path: Path) -> set[str]:
-    """Return the batch ids in a queue file, read-only; a node may have the file open.
+    """Return the batch ids in a queue file without changing it; a running node may have the file open.
 
     Raises:
         StoreError: if the file exists and cannot be read.

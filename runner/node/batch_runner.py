@@ -24,18 +24,18 @@ logger = logging.getLogger(__name__)
 logger.setLevel(logging.INFO)  # log the placement of each batch
 
 RETRY_S = 1.0
-"""Seconds before the queue is read again after an error."""
+"""Seconds after an error until the queue is read again."""
 
 
 @dataclass(frozen=True)
 class BatchCallbacks:
-    """Callbacks of a ``BatchRunner``; called on its threads, so they must be quick.
+    """Callbacks of a ``BatchRunner``; they run on its threads and must return quickly.
 
     Attributes:
-        on_item: receives every live item.
+        on_item: receives every event and progress item of a running batch.
         on_record: receives every finished episode.
-        on_result: receives every batch that has ended for good.
-        on_busy: receives True when a batch starts and False when none is left.
+        on_result: receives the result of every batch that has ended and cannot be resumed.
+        on_busy: receives True when a batch starts; after a batch, receives whether another batch is queued.
     """
 
     on_item: Observer
@@ -49,15 +49,15 @@ def _embedded_placement(spec: BatchSpec) -> Placement:
 
 
 class BatchRunner:
-    """Runs the queued batches; after ``stop`` the interrupted batch can be resumed.
+    """Runs the queued batches one after another on its own thread; a batch that ``stop`` interrupts can be resumed.
 
     Args:
         workspace: the state directory that stores the episodes.
         queue: batches to run.
         callbacks: receive items, episodes, results and the busy state.
-        choose_placement: returns the placement of a batch that is about to start, or raises if it cannot run; may wait
-            for an environment server.
-        models: the profile's models, for agents that use one.
+        choose_placement: returns where the environment of a batch runs (embedded or HTTP), or raises if the batch
+            cannot run; may wait for an environment server.
+        models: the profile's models, required if an agent uses one.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class BatchRunner:
         choose_placement: Callable[[BatchSpec], Placement] = _embedded_placement,
         models: Models | None = None,
     ) -> None:
-        """Prepare the thread; ``start`` starts it."""
+        """Prepare the thread without starting it."""
         self._workspace = workspace
         self._queue = queue
         self._callbacks = callbacks
@@ -100,16 +100,16 @@ class BatchRunner:
         return batch is not None and batch.batch_id == batch_id and batch.paused
 
     def start(self) -> None:
-        """Start running queued batches."""
+        """Start the thread that runs the queued batches."""
         self._thread.start()
 
     def wake(self) -> None:
-        """Read the queue again."""
+        """Let the thread read the queue again, e.g. after a batch was added."""
         with self._changed:
             self._changed.notify()
 
     def command(self, name: CommandName, batch_id: str) -> bool:
-        """Send a command to the running or starting batch; return False if this batch is neither."""
+        """Send a command to a batch; return False if the batch is neither running nor starting."""
         with self._changed:
             if self._claimed is None or self._claimed.batch_id != batch_id:
                 return False
@@ -120,7 +120,7 @@ class BatchRunner:
             return True
 
     def command_episode(self, name: CommandName, episode_id: str) -> bool:
-        """Send a command to an episode; return False if it is not running."""
+        """Send a command to an episode; return False if the episode is not running."""
         batch = self._batch
         if batch is None or episode_id not in batch.episode_ids:
             return False
@@ -135,14 +135,14 @@ class BatchRunner:
         return int(count)
 
     def cancel_unstarted(self, queued: QueuedBatch) -> bool:
-        """Cancel a queued or interrupted batch for good; return False if it is no longer either."""
+        """Cancel a queued or interrupted batch for good; return False if it has started or ended in the meantime."""
         if not self._queue.set_status(queued.batch_id, "cancelled", only=("queued", "interrupted")):
             return False
         self._publish_from_files(queued, "interrupted" if queued.status == "interrupted" else "cancelled")
         return True
 
     def publish_missing_results(self, known_ids: set[str]) -> None:
-        """Publish the results of ended batches whose events an earlier process did not add to the outbox."""
+        """Publish the results of the ended batches whose event ids are not in ``known_ids``."""
         for queued in self._queue.finished():
             if f"batch:{queued.batch_id}" not in known_ids:
                 self._publish_from_files(queued, "completed" if queued.status == "completed" else "cancelled")
@@ -157,13 +157,13 @@ class BatchRunner:
         )
 
     def drain(self) -> None:
-        """Run the queued batches, then stop."""
+        """Let the thread run the batches that are still queued, then end."""
         with self._changed:
             self._draining = True
             self._changed.notify()
 
     def stop(self) -> None:
-        """Interrupt the running batch after its current steps, then stop; queued batches stay queued."""
+        """Interrupt the running batch after its current steps and end the thread; queued batches stay queued."""
         with self._changed:
             self._stopping = True
             self._changed.notify()
@@ -171,7 +171,7 @@ class BatchRunner:
                 self._batch.command("interrupt")
 
     def join(self, timeout_s: float | None) -> bool:
-        """Wait until the thread has ended; return False after ``timeout_s``."""
+        """Wait until the thread has ended; return False if it is still running after ``timeout_s`` seconds."""
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
@@ -192,7 +192,7 @@ class BatchRunner:
                 self._callbacks.on_busy(not self.is_idle)
 
     def _run_next(self) -> bool:
-        """Run one batch; return False if no further batch will come."""
+        """Wait for a queued batch and run it; return False, without a batch, if the thread is to end."""
         with self._changed:
             self._early_commands.clear()
             while (queued := self._claim()) is None:
@@ -237,7 +237,7 @@ class BatchRunner:
         self._queue.set_done(queued.batch_id, result.n_episodes)
 
     def _save_final_status(self) -> None:
-        """Save the status of a batch that failed, so that it can be resumed; retry while the disk is full."""
+        """Save the final status of a batch that raised an exception; retry until the queue can be written."""
         if self._claimed is None:
             return
         with catch_foreign(log_failure(logger, "reporting the busy state")):

@@ -1,4 +1,4 @@
-"""Parsing of control requests, and error replies to them: bounded, masked and safe to display."""
+"""Parsing of control requests, and the errors in replies: of limited length, masked and safe to display."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ logger = logging.getLogger(__name__)
 
 MAX_REQUEST_BYTES = 64 * 1024
 MAX_ECHO_CHARS = 200
-"""Maximum length of a request id and of an error message, which may both repeat text from the request."""
+"""Maximum characters of a request id or an error message in a reply; either may repeat text of the request."""
 
 
 class RequestRejected(RunnerError):
-    """A control request that the node rejects, with the error code, message and hint of the reply."""
+    """Rejection of a control request, with the error code, message and hint for the reply."""
 
     published_error_type = "refused"
 
     def __init__(self, code: str, message: str, hint: str = "") -> None:
-        """Store the code, message and hint of the reply."""
+        """Store the error code, message and hint for the reply."""
         super().__init__(message)
         self.code = code
         self.hint = hint
 
 
 class _RequestId(msgspec.Struct):
-    """The id alone, which a reply needs even if the rest of the request is invalid."""
+    """The id of a request, decoded separately because even the reply to an invalid request needs it."""
 
     id: str = ""
 
@@ -40,7 +40,7 @@ def parse_request_id(payload: bytes) -> str:
 
     Raises:
         RequestRejected: if the request is too large.
-        msgspec.MsgspecError: if it is not a JSON object.
+        msgspec.MsgspecError: if the request is not a JSON object.
     """
     if len(payload) > MAX_REQUEST_BYTES:
         raise RequestRejected(
@@ -50,7 +50,7 @@ def parse_request_id(payload: bytes) -> str:
 
 
 def check_request_id(request_id: str) -> None:
-    """Raise ``RequestRejected`` if the id is too long, or a reply would have to mask or escape it."""
+    """Raise ``RequestRejected`` if the id is too long, or contains text that a reply must mask or escape."""
     if safe_echo(request_id) != request_id:
         raise RequestRejected(
             "bad_request", f"an id must have at most {MAX_ECHO_CHARS} characters, all of them visible"
@@ -58,12 +58,12 @@ def check_request_id(request_id: str) -> None:
 
 
 def parse_args(op: Op, args: msgspec.Raw) -> Args:
-    """Return the arguments of a request; raise ``msgspec.MsgspecError`` if they do not fit the operation."""
+    """Return the decoded arguments of an operation; raise ``msgspec.MsgspecError`` if they are invalid for it."""
     return msgspec.json.decode(args, type=ARGS[op])
 
 
 def to_control_error(exc: BaseException) -> ControlError:
-    """Return the error of a reply; an unexpected exception is logged as well."""
+    """Return the error that a reply contains for an exception; log the exception if it is unexpected."""
     match exc:
         case RequestRejected():
             return ControlError(code=exc.code, message=safe_echo(str(exc)), hint=exc.hint)
@@ -77,5 +77,5 @@ def to_control_error(exc: BaseException) -> ControlError:
 
 
 def safe_echo(text: str) -> str:
-    """Return an untrusted text for use in a reply: masked, on one line, of limited length."""
+    """Return untrusted text in a form for replies: secrets masked, on one line, of limited length."""
     return one_line(mask(text), MAX_ECHO_CHARS)

@@ -1,4 +1,4 @@
-"""Episode files in chunks, for clients on other machines."""
+"""Episode files in chunks, so that clients on other machines can read them over the bus."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ MAX_CACHED_HASHES = 64
 
 
 class _CachedHash(msgspec.Struct, frozen=True):
-    """Hash of a file, with the size and modification time it had then."""
+    """Hash of a file, with the size and modification time that the file had when it was hashed."""
 
     stamp: tuple[int, int]
     sha256: str
 
 
 class EpisodeFiles:
-    """Reads episode files chunk by chunk; an unchanged file is read as a whole only for its first chunk."""
+    """Reads episode files chunk by chunk; a file is read as a whole only when its hash is not cached."""
 
     def __init__(self, store: EpisodeStore, index: EpisodeIndex, *, max_cached_hashes: int = MAX_CACHED_HASHES) -> None:
         """Start with an empty hash cache."""
@@ -38,7 +38,7 @@ class EpisodeFiles:
         self._lock = threading.Lock()
 
     def chunk(self, episode_id: str, offset: int) -> EpisodeChunk:
-        """Return at most ``CHUNK_BYTES`` bytes from ``offset``; empty beyond the end of the file.
+        """Return the file's size, its hash and at most ``CHUNK_BYTES`` bytes from ``offset``; no bytes beyond the end.
 
         Raises:
             StoreError: if the episode does not exist or its file cannot be read.

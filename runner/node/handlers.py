@@ -1,4 +1,4 @@
-"""Handlers of control requests: each operation of the control subject, independent of the bus."""
+"""Handlers of control requests: one for each operation; they do not depend on the bus."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _T = TypeVar("_T")
 
 MAX_LISTED_BATCHES = 200
 MAX_HINT_CHARS = 400
-"""Maximum length of a hint; a ``no_model`` hint lists every endpoint."""
+"""Maximum characters of a hint in a reply; the hint of the error ``no_model`` lists every endpoint."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class ControlHandler:
     Attributes:
         health: returns the result of the ``health`` operation.
         stopping: returns whether the node is stopping.
-        shutdown: requests a shutdown; receives ``drain``.
+        shutdown: requests the end of the node; its argument ``drain`` is whether to run the queued batches first.
     """
 
     profile: Profile
@@ -75,7 +75,10 @@ class ControlHandler:
     shutdown: Callable[[bool], object]
 
     def handle(self, payload: bytes, *, commands: bool = True) -> bytes:
-        """Return the reply to a request, which may be any bytes; without ``commands`` only ``health`` is allowed."""
+        """Return the JSON reply to a request; invalid requests get an error reply.
+
+        If ``commands`` is False, every operation except ``health`` is rejected.
+        """
         request_id = ""
         result = msgspec.Raw()
         problems: list[BaseException] = []
@@ -234,7 +237,7 @@ def _or_default(value: _T | None, default: _T) -> _T:
 
 
 def _check_same(args: StartArgs, specs: list[BatchSpec]) -> None:
-    """Reject a known ``batch_id`` whose request differs; omitted values take those of the known batch."""
+    """Reject a start request that differs from the known batch with its id; values it omits do not differ."""
     first = specs[0]
     pairs = {
         "envs": ({env.lower() for env in args.envs}, {spec.env.lower() for spec in specs}),
@@ -260,7 +263,7 @@ def _check_same(args: StartArgs, specs: list[BatchSpec]) -> None:
 
 
 def derived_batch_id(battery_id: str, env: str) -> str:
-    """Return the batch id of one environment of a battery: deterministic, a ULID with the battery's timestamp."""
+    """Return the batch id for one environment of a battery: a ULID derived only from the arguments."""
     digest = hashlib.blake2b(f"{battery_id}/{env}".encode(), digest_size=10).digest()
     return str(ULID.from_bytes(ULID.from_str(battery_id).bytes[:6] + digest))
 

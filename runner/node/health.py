@@ -1,4 +1,4 @@
-"""Health of a node's host, environments and models: published as live items and kept for control requests."""
+"""Health of a node's host, environments and models: published on the bus and kept for control requests."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ logger = logging.getLogger(__name__)
 HEARTBEAT_INTERVAL_S = 2.0
 ENVIRONMENTS, MODELS = "the environments", "the models"
 HOST_BEATS, ENVS_BEATS, MODELS_BEATS = 2, 5, 7
-"""Heartbeats between two checks of the host, of the environments and of the models."""
+"""Number of heartbeats between two checks of the host, of the environments and of the models, respectively."""
 MODELS_IDLE_BEATS = 60
-"""Heartbeats between two checks of the models while the node is idle and receives no requests."""
+"""Number of heartbeats between two checks of the models while the node is idle and receives no requests."""
 
 
 def _always_active() -> bool:
@@ -49,11 +49,11 @@ class HealthMonitor:
     Args:
         profile: lists the environments.
         clock: supplies timestamps.
-        servers: environment servers that this node starts.
-        models: the profile's models.
-        is_active: returns whether a batch is running or a request came recently; if not, models are checked rarely.
-        heartbeat_interval_s: seconds between two heartbeats, which also time the checks.
-        probe_timeout_s: maximum seconds for a probe of all environment servers.
+        servers: environment servers that this node starts, or None.
+        models: the profile's models; None: models are not checked.
+        is_active: returns whether a batch runs or a request came recently; models are checked more often then.
+        heartbeat_interval_s: seconds between two heartbeats; the intervals of the checks are multiples of it.
+        probe_timeout_s: maximum seconds for one check of all environment servers.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class HealthMonitor:
         heartbeat_interval_s: float = HEARTBEAT_INTERVAL_S,
         probe_timeout_s: float = PROBE_TIMEOUT_S,
     ) -> None:
-        """Start without results; ``run`` adds them."""
+        """Start without results; ``run`` performs the checks."""
         self._profile = profile
         self._clock = clock
         self._servers = servers
@@ -81,11 +81,11 @@ class HealthMonitor:
 
     @property
     def latest(self) -> list[HealthItem]:
-        """Latest health items; thread-safe."""
+        """Latest result of each check; thread-safe."""
         return [item for items in list(self._latest.values()) for item in items]
 
     async def run(self, live: LivePublisher) -> None:
-        """Publish heartbeats and health items until cancelled; a failed check is repeated at its next time."""
+        """Publish heartbeats and check results until cancelled; a check that fails is repeated after its interval."""
         self._update(ENVIRONMENTS, lambda: self._environments({}), live)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._watch_environments(live))
@@ -98,7 +98,7 @@ class HealthMonitor:
                 await asyncio.sleep(self._heartbeat_interval_s)
 
     async def _watch_environments(self, live: LivePublisher) -> None:
-        """Check environments in a separate task, because servers may answer slowly."""
+        """Check the environments periodically; a separate task, because their servers may answer slowly."""
         addresses = {
             entry.name: address
             for _, entry in self._profile.tiered_entries()
@@ -113,7 +113,7 @@ class HealthMonitor:
                     await asyncio.sleep(self._heartbeat_interval_s)
 
     async def _watch_models(self, models: Models, live: LivePublisher) -> None:
-        """Check models in a separate task and thread, because endpoints may answer slowly."""
+        """Check the models periodically; a separate task and thread, because their endpoints may answer slowly."""
         while True:
             with catch_foreign(partial(self._log_failure, MODELS)):
                 states = await asyncio.to_thread(models.check)
@@ -158,11 +158,11 @@ def environment_health(
     states: Mapping[str, ServerState],
     start_cause: Callable[[str], str | None] = _no_cause,
 ) -> list[EnvHealth]:
-    """Return one item per environment of the profile: its availability and current transport.
+    """Return the health of each environment of the profile: whether it is available, and its current transport.
 
     Args:
         profile: lists the environments.
-        at: time of the server checks.
+        at: time at which the servers were checked.
         states: state of each environment's server, by environment name.
         start_cause: returns why a server that this node started is not running, or None.
     """
@@ -198,14 +198,14 @@ def _model_health(state: EndpointHealth, at: datetime) -> ModelHealth:
 
 
 class HostLoad:
-    """Load of the host between two samples; the first sample has a CPU load of 0."""
+    """Measures the load of the host since the previous sample; the CPU load of the first sample is 0."""
 
     def __init__(self) -> None:
-        """Load the GPU library if there is one."""
+        """Load NVIDIA's management library, if available, to measure the GPU load."""
         self._nvml = _nvml()
 
     def sample(self, at: datetime) -> Host:
-        """Return the load since the last sample."""
+        """Return the load of the host since the previous call."""
         import psutil
 
         return Host(at=at, cpu=psutil.cpu_percent(), ram=psutil.virtual_memory().percent, gpu=self._gpus())
@@ -220,7 +220,7 @@ class HostLoad:
 
 
 def _nvml() -> Any | None:  # noqa: ANN401 - an optional library without types
-    """Return NVIDIA's management library if it is installed and finds a driver."""
+    """Return NVIDIA's management library; None if it is not installed or finds no driver."""
     loaded: list[Any] = []
     with catch_foreign(_ignore):
         nvml = importlib.import_module("pynvml")

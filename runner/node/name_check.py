@@ -21,15 +21,15 @@ HEALTH_REQUEST = msgspec.json.encode(ControlRequest(id="name", op="health"))
 
 
 async def check_name_is_free(name: str, boot: str, address: BusAddress | None) -> None:
-    """Send a health request to ``name`` on the egress bus, to find another node with that name.
+    """Check that no other node with this name answers a health request on the egress bus.
 
     Args:
         name: name of this node.
-        boot: boot id of this node; a reply with this id is its own.
+        boot: boot id of this node; a reply with this id comes from this node itself.
         address: address of the egress bus, or None if there is none.
 
     Raises:
-        StoreError: if another node answers; names its boot id.
+        StoreError: if another node answers; the message contains its boot id.
     """
     if address is None:
         return
@@ -49,7 +49,7 @@ async def check_name_is_free(name: str, boot: str, address: BusAddress | None) -
 
 
 async def _request_health(connection: NatsConnection, subject: str) -> bytes | None:
-    """Return the reply, or None after a timeout; a subscriber to all subjects receives requests but never answers."""
+    """Return the reply to a health request; None after a timeout (a mere listener gets the request but is silent)."""
     try:
         return await send_request(connection, subject, HEALTH_REQUEST, timeout_s=1.0)
     except BusError as exc:
@@ -60,7 +60,7 @@ async def _request_health(connection: NatsConnection, subject: str) -> bytes | N
 
 
 def _boot_of(reply: bytes) -> str:
-    """Return the boot id in a ``health`` reply, or "unknown": any reply means that the name is taken."""
+    """Return the boot id in the reply to a health request; "unknown" if the reply contains none."""
     try:
         decoded = msgspec.json.decode(reply, type=ControlReply)
         if isinstance(decoded.result, msgspec.Raw):

@@ -1,4 +1,4 @@
-"""A node from start to stop: state lock, broker, publishing, batches, control requests."""
+"""A node from start to stop: its state lock, broker, publishing, batches and control requests."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ from runner.publish.recovery import record_missed_batches
 logger = logging.getLogger(__name__)
 
 IDLE_POLL_S = 1.0
-"""Seconds between two checks whether the node is idle."""
+"""Seconds between two checks of whether the node is idle."""
 RECENT_REQUEST_S = 60.0
-"""Seconds after a control request during which the node counts as watched, so models are checked often."""
+"""Seconds after a control request during which the models are checked often, because a client is active."""
 BROKER_START_TIMEOUT_S = 15.0
-"""Maximum seconds for the node's own broker to accept a connection."""
+"""Maximum seconds until the node's own broker must accept a connection."""
 
 
 def _ignore(node_file: NodeFile) -> None:
@@ -55,17 +55,17 @@ def _ignore(node_file: NodeFile) -> None:
 
 
 class Node:
-    """The worker service of one state directory; ``run`` returns when it has stopped.
+    """The service that owns one state directory and runs its batches.
 
     Args:
         profile: the environments, limits and models of this node.
         data_dir: absolute path of the state directory.
         name: name of the node on the bus.
-        egress: returns the address of a second broker that receives the events, or None; called at each attempt to
-            connect.
-        idle_exit_s: stop after this many seconds without a running or queued batch or a request; None: never.
-        on_ready: called once the node answers requests.
-        retry_s: seconds before a failed service of the node restarts.
+        egress: returns the address of a second broker that also receives the events, or None; called before each
+            attempt to connect.
+        idle_exit_s: stop the node after this many seconds without batches and requests; None: never.
+        on_ready: called when the node answers requests, with the contents of ``node.json``.
+        retry_s: seconds until a failed service of the node restarts.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Node:
         on_ready: Callable[[NodeFile], object] = _ignore,
         retry_s: float = RETRY_S,
     ) -> None:
-        """Store the settings; no file or socket is opened before ``run``."""
+        """Store the settings; ``run`` opens the files and sockets."""
         self._profile = profile
         self._data_dir = data_dir
         self._name = name
@@ -96,21 +96,24 @@ class Node:
         self._started = self._last_activity_at = time.monotonic()
 
     def stop(self, *, drain: bool = False) -> None:
-        """Request a stop; call it in the node's event loop, e.g. from a signal handler. A second call ends a drain."""
+        """Request a stop; call it in the node's event loop, e.g. from a signal handler.
+
+        With ``drain``, the node first runs its queued batches; a second call without ``drain`` ends that early.
+        """
         self._drain = drain and not self._stopping.is_set()
         self._stopping.set()
 
     def interrupt(self) -> None:
-        """Request a stop; a node that is already stopping no longer waits for running steps and unpublished events."""
+        """Request a stop; if the node is already stopping, do not wait for running steps and unpublished events."""
         if self._stopping.is_set() and not self._drain:
             self._immediate.set()
         self.stop()
 
     async def run(self) -> None:
-        """Run the node until ``stop`` is called.
+        """Run the node until it is stopped or has been idle for ``idle_exit_s``.
 
         Raises:
-            RunnerError: if the node cannot start: another node has the directory or the name, or the broker fails.
+            RunnerError: if another node uses the directory or the name, or the broker cannot be started.
         """
         async with AsyncExitStack() as stack:
             lock = StateLock(self._data_dir)
@@ -190,7 +193,7 @@ class Node:
         return handle
 
     async def _wait_until_stopped(self, batch_runner: BatchRunner) -> None:
-        """Wait for ``stop``, or until the node has been idle for ``idle_exit_s``."""
+        """Wait until a stop is requested or the node has been idle for ``idle_exit_s`` seconds."""
         while not self._stopping.is_set():
             if not batch_runner.is_idle:
                 self._last_activity_at = time.monotonic()

@@ -1,4 +1,4 @@
-"""Preflight checks of a run: models, environments, buses and the state directory, each with a hint if it fails."""
+"""Checks before a run: models, environments, buses and the state directory, with a hint for each problem."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ BUS_TIMEOUT_S = 2.0
 
 
 class PreflightCheck(msgspec.Struct, frozen=True, kw_only=True):
-    """The check of one resource that a run uses.
+    """Result of the check of one resource that a run uses.
 
     Attributes:
-        state: ``warn`` if it is unavailable but not required, ``fail`` if the run would fail without it.
+        state: ``ok``; ``warn`` if an optional resource is unavailable; ``fail`` if a required one is unavailable.
         detail: kind, location and use of the resource.
-        cause: why it is unavailable, or None.
+        cause: why the resource is unavailable, or None.
         hint: what to do about the cause, or None.
     """
 
@@ -47,12 +47,12 @@ class PreflightCheck(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PlannedRun(msgspec.Struct, frozen=True, kw_only=True):
-    """The run to check.
+    """A run whose resources are to be checked.
 
     Attributes:
-        model: LLM name; None for agents that use none.
-        env: environment name; None checks every environment of the profile.
-        egress: returns the address of a second bus that receives the events, or None.
+        model: name of the LLM; None if the agent uses no model.
+        env: name of the environment; None for every environment of the profile.
+        egress: returns the address of a second bus that also receives the events, or None.
     """
 
     profile: Profile
@@ -64,17 +64,17 @@ class PlannedRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def preflight(plan: PlannedRun, models: Models) -> list[PreflightCheck]:
-    """Run all checks concurrently; takes about 3 seconds at most.
+    """Run all checks concurrently and return their results, after at most about 3 seconds.
 
     Raises:
-        ConfigError: if the environment is unknown or skipped.
+        ConfigError: if the environment of the plan is unknown, or skipped by the profile.
     """
     entries = _entries(plan)
     return run_in_thread(lambda: _check_all(plan, models, entries))
 
 
 def can_run(checks: Iterable[PreflightCheck]) -> bool:
-    """Return whether no check failed."""
+    """Return whether a run would work: no check has the state ``fail``."""
     return all(check.state != "fail" for check in checks)
 
 
@@ -94,7 +94,7 @@ async def _check_all(
 
 
 async def check_models(model: str | None, models: Models) -> list[PreflightCheck]:
-    """Check the model endpoints; they fail only if none answers. No model: no checks."""
+    """Check the model endpoints; the checks fail only if no endpoint answers. Return no checks for ``model=None``."""
     if model is None:
         return []
     checks = [_endpoint_check(state) for state in await models.manager.check(model)]
@@ -181,7 +181,7 @@ def _hint(name: str, availability: Availability, entry: EnvironmentEntry | None)
 
 
 def check_state_dir(data_dir: Path) -> PreflightCheck:
-    """Check that the state directory, or its nearest existing parent, is writable."""
+    """Check that the state directory is writable; if it does not exist, its nearest existing parent."""
     folder = data_dir
     while not folder.exists():
         folder = folder.parent
@@ -216,7 +216,7 @@ def _check_broker() -> PreflightCheck:
 
 
 async def _check_egress(address: BusAddress) -> PreflightCheck:
-    """Check the egress bus; if it is unavailable, the run still works and its events wait in the outbox."""
+    """Check the egress bus, which is optional: without it, the events of a run wait in the outbox."""
     from runner.bus.connection import NatsConnection
 
     check = PreflightCheck(what="bus", name="egress", state="ok", detail=address.display_url)

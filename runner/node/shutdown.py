@@ -1,4 +1,4 @@
-"""Stopping a node (end the running batches, publish the remaining events, both bounded) and restarting its services."""
+"""Stop of a node: end its batches and publish the remaining events in limited time. Also: restart of services."""
 
 from __future__ import annotations
 
@@ -15,19 +15,23 @@ from runner.publish.publisher import Publisher
 logger = logging.getLogger(__name__)
 
 STOP_TIMEOUT_S = 15.0
-"""Maximum seconds for the running steps to end, and again for the remaining events to be published."""
+"""Maximum seconds to wait for the running steps, and separately for publishing the remaining events."""
 
 STALL_TIMEOUT_S = 3.0
-"""Seconds without any delivery after which the remaining events stay in the outbox for the next node."""
+"""Seconds without a delivered event after which publishing ends; the outbox keeps the remaining events."""
 
 JOIN_POLL_S = 0.2
 
 RETRY_S = 1.0
-"""Seconds before a failed service restarts."""
+"""Seconds until a failed service restarts."""
 
 
 async def stop_batches(batch_runner: BatchRunner, is_draining: Callable[[], bool], immediate: asyncio.Event) -> None:
-    """Run queued batches while ``is_draining``; then wait for the running steps, unless ``immediate`` is set."""
+    """Let the batch runner stop, and wait until it has.
+
+    While ``is_draining()`` is true, it continues to run the queued batches. After that it has ``STOP_TIMEOUT_S``
+    seconds to end the running steps, or no time if ``immediate`` is set.
+    """
     if is_draining():
         batch_runner.drain()
     stopped_at: float | None = None
@@ -49,7 +53,10 @@ async def publish_remaining(
     timeout_s: float = STOP_TIMEOUT_S,
     stall_timeout_s: float = STALL_TIMEOUT_S,
 ) -> None:
-    """Publish the remaining events while deliveries succeed; the others stay in the outbox."""
+    """Publish the events in the outbox until it is empty or ``immediate`` is set, for at most ``timeout_s`` seconds.
+
+    Publishing also ends after ``stall_timeout_s`` seconds without a delivery. Undelivered events stay in the outbox.
+    """
     sending = asyncio.create_task(publisher.wait_until_drained(timeout_s, stall_timeout_s=stall_timeout_s))
     interrupted = asyncio.create_task(immediate.wait())
     done, pending = await asyncio.wait({sending, interrupted}, return_when=asyncio.FIRST_COMPLETED)
@@ -62,7 +69,7 @@ async def publish_remaining(
 async def run_with_restarts(
     name: str, create: Callable[[], Coroutine[Any, Any, None]], *, retry_s: float = RETRY_S
 ) -> None:
-    """Run a service to its end; log each failure and restart it after ``retry_s`` seconds."""
+    """Run a service until it returns; log each exception and restart the service ``retry_s`` seconds later."""
     task = asyncio.current_task()
     done = False
 

@@ -1,4 +1,4 @@
-"""Ownership of a state directory: a lock that ends with its process, and ``node.json`` for clients."""
+"""Ownership of a state directory: a lock that ends with the owning process, and ``node.json`` for clients."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from runner.errors import StoreError
 
 
 class NodeFile(msgspec.Struct, kw_only=True):
-    """Contents of ``node.json``, where clients find the node; the lock, not the pid, shows whether it is alive."""
+    """Contents of ``node.json``, which clients read to find a node; ``is_node_alive`` shows whether the node runs."""
 
     node: str
     boot: str
@@ -28,10 +28,10 @@ class StateLock:
     """Exclusive lock of a state directory, held until ``release`` or the end of the process."""
 
     def __init__(self, data_dir: Path) -> None:
-        """Create the directory if needed and lock it.
+        """Create the directory if needed, and lock it.
 
         Raises:
-            StoreError: if the directory cannot be opened, or another node holds it; names that node's pid.
+            StoreError: if the directory cannot be opened, or another node has locked it; with the pid of that node.
         """
         self._file = data_dir / "node.json"
         path = data_dir / "node.lock"
@@ -61,12 +61,12 @@ class StateLock:
         temporary.replace(self._file)
 
     def release(self) -> None:
-        """Release the lock; ``node.json`` stays, for clients that wait for the next node."""
+        """Release the lock; keep ``node.json``, because clients may wait for the next node."""
         os.close(self._descriptor)
 
 
 def is_node_alive(data_dir: Path) -> bool:
-    """Return whether a node holds the state directory now."""
+    """Return whether a running node has locked the state directory."""
     try:
         descriptor = os.open(data_dir / "node.lock", os.O_RDWR | os.O_CLOEXEC)
     except OSError:

@@ -1,1 +1,1 @@
-"""HTTP servers: environments over AgentGym's protocol, a test endpoint in place of a language model, their host."""
+"""HTTP servers: environments with AgentGym's protocol, a test endpoint that replaces a language model, hosting."""

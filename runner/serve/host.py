@@ -1,4 +1,4 @@
-"""Host ASGI applications on local ports with uvicorn: connection limits, tokens, readiness and shutdown."""
+"""Hosting of ASGI applications with uvicorn: ports, connection limits, tokens, readiness and shutdown."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ __all__ = [
 ]
 
 ReadyCallback = Callable[[str], object]
-"""Receives ``<url> <description>`` of a site that accepts requests."""
+"""Called with ``<url> <description>`` of each site when the site accepts requests."""
 
 SHUTDOWN_TIMEOUT_S = 2
-"""Seconds running requests have to finish once the server stops."""
+"""Seconds that running requests have to finish when the server stops."""
 KEEP_ALIVE_TIMEOUT_S = 120
-"""Seconds after which an idle connection is closed; longer than most replies of a model take."""
+"""Seconds after which an idle connection is closed; most models reply faster, so an agent need not reconnect."""
 
 HEADER_TIMEOUT_S = 10.0
-"""Seconds a client has to send the request headers, from its connection or the first byte of the headers."""
+"""Seconds that a client has to send the headers of a request."""
 MAX_CONNECTIONS = 512
-"""Per site; further connections are closed immediately."""
+"""Maximum number of connections of a site; further connections are closed immediately."""
 _OTHER_OPEN_FILES = 256
-"""Open files of the process other than connections."""
+"""Estimated number of open files of the process that are not connections."""
 
 _TOKEN = re.compile(r"[\x21-\x7e]{16,512}")
 _MAX_TOKEN_FILE = 4096
@@ -59,7 +59,7 @@ _MAX_TOKEN_FILE = 4096
 
 @dataclass(frozen=True)
 class ServerLimits:
-    """Limits of one server: seconds for headers and for shutdown, and the number of connections."""
+    """Limits of one server: seconds for request headers, number of connections, and seconds for the shutdown."""
 
     header_timeout_s: float = HEADER_TIMEOUT_S
     max_connections: int = MAX_CONNECTIONS
@@ -70,7 +70,7 @@ DEFAULT_LIMITS = ServerLimits()
 
 
 class Site(NamedTuple):
-    """An application and its address; port 0 selects a free port. ``description`` is one line."""
+    """An application, its address and a description in one line; port 0 selects a free port."""
 
     app: ASGIApp
     host: str
@@ -79,22 +79,22 @@ class Site(NamedTuple):
 
 
 def check_exposure(host: str, token: str | None) -> None:
-    """Reject an address that other machines can reach if there is no token.
+    """Check that a server without a token is not reachable from other machines.
 
     Raises:
-        ConfigError: with what to do.
+        ConfigError: there is no token, and ``host`` is not a loopback address; the message contains a remedy.
     """
     if token is None and not is_loopback(host):
         raise ConfigError(f"Other machines can reach the host '{one_line(host)}'; give --token, or listen on 127.0.0.1")
 
 
 def read_token(source: str | None, environ: Mapping[str, str]) -> str | None:
-    """Read the token from an environment variable, or from ``@`` and the path of a private file.
+    """Read the token: ``source`` is the name of an environment variable, or ``@`` and the path of a private file.
 
-    The option never contains the token itself, because every user of the machine can see command lines.
+    The command line option does not contain the token, because all users of a machine can see command lines.
 
     Raises:
-        ConfigError: the token is missing or weak, or other users can read the file; the message never quotes it.
+        ConfigError: the token is missing or weak, or other users can read the file; the message contains no token.
     """
     if source is None:
         return None
@@ -110,7 +110,7 @@ def read_token(source: str | None, environ: Mapping[str, str]) -> str | None:
 
 
 def run_apps(sites: Sequence[Site], *, on_ready: ReadyCallback) -> None:
-    """Serve until SIGTERM or SIGINT; see :func:`serve_apps`."""
+    """Serve all sites until SIGTERM or SIGINT; see `serve_apps`."""
 
     async def run() -> None:
         stop, loop = asyncio.Event(), asyncio.get_running_loop()
@@ -125,16 +125,16 @@ def run_apps(sites: Sequence[Site], *, on_ready: ReadyCallback) -> None:
 async def serve_apps(
     sites: Sequence[Site], *, on_ready: ReadyCallback, stop: asyncio.Event, limits: ServerLimits = DEFAULT_LIMITS
 ) -> None:
-    """Serve all sites, or none if one cannot listen, until ``stop`` is set.
+    """Serve all sites until ``stop`` is set; if one address cannot be used, serve no site.
 
     Args:
-        sites: applications, each already guarded.
-        on_ready: called with ``<url> <description>`` of each site once it accepts requests.
+        sites: the applications, each with its request guard.
+        on_ready: called with ``<url> <description>`` of each site when the site accepts requests.
         stop: ends serving; running requests then have ``limits.shutdown_timeout_s`` seconds to finish.
-        limits: of each site's server.
+        limits: limits that apply to each site separately.
 
     Raises:
-        ConfigError: naming the address that cannot be used.
+        ConfigError: an address cannot be used; the message names it.
     """
     _silence_uvicorn()
     with ExitStack() as stack:
@@ -152,13 +152,13 @@ async def serve_apps(
 
 
 class _Config(uvicorn.Config):
-    """Configuration that carries the limits to the protocol."""
+    """Uvicorn's configuration, with the server limits for ``_Protocol``."""
 
     limits: ServerLimits
 
 
 class _Protocol(H11Protocol):
-    """HTTP/1.1 with a header timeout and a limit on connections, neither of which uvicorn has."""
+    """Uvicorn's HTTP/1.1 protocol, plus a timeout for request headers and a limit for connections."""
 
     _header_timer: asyncio.TimerHandle | None = None
 
@@ -194,7 +194,7 @@ class _Protocol(H11Protocol):
 
 
 class _Server(uvicorn.Server):
-    """Uvicorn without signal handlers, as several servers share a process, and with a readiness callback."""
+    """Uvicorn's server, plus a readiness callback, minus the signal handlers: several servers share a process."""
 
     def __init__(self, app: ASGIApp, on_ready: Callable[[], object], limits: ServerLimits) -> None:
         config = _Config(
@@ -241,7 +241,7 @@ def _raise_open_file_limit(n_files: int) -> None:
 
 
 def _bind(host: str, port: int) -> socket.socket:
-    """Return a listening socket; with its protocol named, asyncio sets TCP_NODELAY on the connections."""
+    """Return a listening socket with an explicit TCP protocol, so that asyncio sets TCP_NODELAY on connections."""
     shown = f"{one_line(host)}, port {port}"
     try:
         family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[

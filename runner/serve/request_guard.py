@@ -1,4 +1,4 @@
-"""Middleware in front of every server: host, origin, token and body checks."""
+"""Middleware of all servers: checks the host, origin, token and body of each request."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from runner.util.display_text import one_line
 
 MAX_BODY_BYTES = 1 << 20
 BODY_TIMEOUT_S = 30.0
-"""Seconds a client has to send the request body."""
+"""Seconds that a client has to send the body of a request."""
 
 _HOST = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<name>[^:\[\]/@\s]+))(?::\d{1,5})?")
 _ALLOWED_FETCH_SITES = (None, "none", "same-origin")
@@ -33,24 +33,24 @@ def guard_app(
     allowed_hosts: Collection[str] = (),
     body_timeout_s: float = BODY_TIMEOUT_S,
 ) -> ASGIApp:
-    """Wrap ``app`` in checks that reject a request with ``{"detail": …}`` and a status of 400 or more.
+    """Wrap an application in request checks; a rejected request gets ``{"detail": …}`` and a status of 400 or more.
 
     ``Host`` must name this machine: a loopback name or address, the address of the connection, or one of
     ``allowed_hosts`` (this stops DNS rebinding). Requests from pages of other sites are rejected. A body must have the
-    content type ``application/json``. The guard reads the whole body before it calls the app.
+    content type ``application/json``. The guard reads the whole body before it calls the application.
 
     Args:
-        app: any ASGI application; WebSocket connections never reach it.
-        token: required as ``Authorization: Bearer …``, or as the password of the URL; None: no authentication.
-        max_body: largest body in bytes, with or without a declared length.
-        allowed_hosts: additional host names of this server.
-        body_timeout_s: seconds a client has to send the request body.
+        app: any ASGI application; the guard passes no WebSocket connection to it.
+        token: token to require, as ``Authorization: Bearer …`` or as the password of the URL; None: no authentication.
+        max_body: maximum bytes of a body, even if its length is not declared.
+        allowed_hosts: additional host names to accept in ``Host``.
+        body_timeout_s: seconds that a client has to send the body of a request.
     """
     return _GuardMiddleware(app, token, max_body, frozenset(map(_normalize_host, allowed_hosts)), body_timeout_s)
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a host name or address, without a port, is a loopback one."""
+    """Return whether a host (name or address, without a port) is a loopback name or address."""
     if _normalize_host(host) == "localhost":
         return True
     try:

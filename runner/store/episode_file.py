@@ -38,13 +38,13 @@ _HeaderT = TypeVar("_HeaderT", bound=EpisodeHeader)
 
 
 class ActionRecord(Action, frozen=True):
-    """An action; ``valid`` is whether it is one of the environment's."""
+    """A stored action; ``valid`` is False if it is not a valid action of the environment."""
 
     valid: bool = True
 
 
 class TimestepRecord(msgspec.Struct, kw_only=True):
-    """A stored ``TimeStep``; ``tool_schemas_ref`` is an index into the tool schemas of its episode."""
+    """A stored ``TimeStep``; ``tool_schemas_ref`` is the index of its tool schemas in the table of its episode."""
 
     index: int
     actor: Literal["agent", "human"]
@@ -66,7 +66,7 @@ class TimestepRecord(msgspec.Struct, kw_only=True):
 
 
 class EpisodeRecord(EpisodeHeader, kw_only=True):
-    """An episode file; ``tokens`` and ``cost`` are sums over the steps, ``cost`` is None if no step has one."""
+    """Content of an episode file; ``tokens`` and ``cost`` are sums over the steps (``cost`` None if no step has a cost)."""
 
     env_episode_id: str | None = None
     ended_at: datetime
@@ -89,13 +89,13 @@ class EpisodeRecord(EpisodeHeader, kw_only=True):
 
     @property
     def model_s(self) -> float | None:
-        """Seconds of all model answers, None if no model answered."""
+        """Total seconds of all model answers; None if no model answered."""
         answered = [step.model_s for step in self.timesteps if step.endpoint is not None]
         return finite(sum(answered)) if answered else None
 
     @property
     def fallback(self) -> str | None:
-        """Endpoints that answered as a fallback, joined by commas; None if no step used one."""
+        """Endpoints that answered in place of a failed one, joined by commas; None if there are none."""
         return fallback_endpoints((step.endpoint, step.warnings) for step in self.timesteps)
 
 
@@ -114,7 +114,7 @@ class ToolSchemaTable:
         self.lists: list[list[ToolSchema]] = []
 
     def index_of(self, schemas: list[ToolSchema]) -> int:
-        """Return the index of ``schemas`` in ``lists``; appends a new list."""
+        """Return the index of ``schemas`` in ``lists``; append them first if they are new."""
         for index, known in enumerate(self.lists):
             if known is schemas or known == schemas:
                 return index
@@ -140,7 +140,7 @@ class TimestepLog:
         return data
 
     def with_encoded(self, record: EpisodeRecord) -> EpisodeRecord:
-        """Return the record of these steps with all foreign data encoded, so that saving it runs no foreign code."""
+        """Return ``record`` with these steps and all data of third-party code as JSON, so that saving runs no such code."""
         return msgspec.structs.replace(
             record,
             timesteps=self.encoded,
@@ -205,7 +205,7 @@ def finished_record(
     Args:
         header: description of the episode.
         trajectory: the finished trajectory.
-        steps: the steps recorded so far; missing steps of the trajectory are appended. None for none.
+        steps: the steps already recorded, None if there are none; the trajectory's other steps are appended.
         ended_at: end of the episode.
         spans: closed spans of the trace.
         flows: flows of the trace.

@@ -55,7 +55,7 @@ class EpisodeStore:
             raise StoreError(f"{self.runs} cannot be created: {exc}; choose another folder with --data-dir") from exc
 
     def path(self, batch_id: str, episode_id: str) -> Path:
-        """Return the path of an episode file, existing or not.
+        """Return the path of an episode file, which need not exist.
 
         Raises:
             StoreError: an id is not a ULID.
@@ -149,7 +149,7 @@ class EpisodeStore:
     def recover(self, clock: Clock | None = None) -> list[EpisodeRecord]:
         """Turn journals of dead processes into ``interrupted`` episodes, and remove abandoned temporary files.
 
-        Journals of running processes, including this one, stay.
+        Journals of running processes, including this one, are left unchanged.
 
         Returns:
             The recovered episodes.
@@ -190,7 +190,7 @@ class EpisodeStore:
     ) -> EpisodeRecord:
         """Write the episode file of a journal that has no writer any more, then remove the journal.
 
-        From a damaged journal the steps before the damage are recovered, and it is kept as ``….journal.jsonl.damaged``.
+        A damaged journal is kept as ``….journal.jsonl.damaged``; its steps before the damage are recovered.
 
         Args:
             path: the journal.

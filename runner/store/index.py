@@ -19,7 +19,7 @@ from runner.util.files import DamagedFile, file_lock
 from runner.util.safe_values import escape_surrogates
 
 FILES_PER_TRANSACTION = 200
-"""Number of files added in one transaction, so that other writers can get the lock in between."""
+"""Maximum number of files added in one transaction; other writers can get the lock between two transactions."""
 
 Key: TypeAlias = tuple[str, str]
 """Batch id and episode id."""
@@ -37,7 +37,7 @@ class EpisodeIndex:
     """
 
     def __init__(self, store: EpisodeStore, connection: sqlite3.Connection) -> None:
-        """Use an open database; see ``open_index``."""
+        """Create the index on an open database; use ``open_index`` instead."""
         self._store = store
         self._connection = connection
         self._lock = threading.Lock()
@@ -47,7 +47,7 @@ class EpisodeIndex:
         """Insert or replace the row of a saved episode.
 
         Raises:
-            StoreError: its file is missing, or the database cannot be written; the next ``reconcile`` adds the row.
+            StoreError: the episode file is missing, or the database cannot be written; the next ``reconcile`` adds the row.
         """
         values = to_columns(episode_row(record), self._store.stat_file(record))
         with self._session() as connection:
@@ -99,7 +99,7 @@ class EpisodeIndex:
             self._connection.close()
 
     def _changed_files(self, known: dict[Key, Stamp], rejected: dict[Key, tuple[Stamp, str]]) -> Iterator[EpisodeFile]:
-        """Yield new and changed files; removes the keys of all existing files from both dicts."""
+        """Yield new and changed files; remove the keys of all existing files from ``known`` and ``rejected``."""
         for file in self._store.list_files(self.damaged):
             key, stamp = (file.batch_id, file.episode_id), (file.size, file.mtime_ns)
             known_stamp, rejection = known.pop(key, None), rejected.pop(key, None)

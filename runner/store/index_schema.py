@@ -19,9 +19,9 @@ class EpisodeRow(msgspec.Struct, frozen=True, kw_only=True):
     """Row of an episode in the index.
 
     Attributes:
-        model_s: seconds of all model answers, None if no model answered.
+        model_s: total seconds of all model answers; None if no model answered.
         error_type: ``error.type`` of the error that ended the episode.
-        fallback: model endpoints that answered as a fallback, joined by commas.
+        fallback: model endpoints that answered in place of a failed one, joined by commas.
     """
 
     episode_id: str

@@ -24,7 +24,7 @@ _T = TypeVar("_T")
 
 
 class TraceDelta(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """Spans and flows closed since the previous line, and copies of all open spans that end at the time of writing."""
+    """Spans and flows closed since the previous line, and copies of all open spans, with the time of writing as end."""
 
     spans: list[Span] = []
     flows: list[Flow] = []
@@ -32,7 +32,7 @@ class TraceDelta(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class JournalExtras(msgspec.Struct, kw_only=True):
-    """Fields of a journal line in addition to the timestep; each is present only on the line where it is new.
+    """Fields of a journal line in addition to the timestep; a field is present only on the first line with its value.
 
     The line with ``env_episode_id`` is written after the reset and has no timestep.
     """
@@ -87,10 +87,10 @@ class JournalWriter:
         self._descriptor: int | None = descriptor
 
     def append(self, *objects: bytes) -> None:
-        """Append a line with the fields of all encoded objects; does nothing after ``fence`` or ``close``.
+        """Append one line that merges the fields of all encoded objects; do nothing after ``fence`` or ``close``.
 
         Raises:
-            OSError: the line cannot be written. Lines after a torn line would be unreadable, so the journal is fenced.
+            OSError: the line cannot be written. The journal is then fenced: lines after an incomplete line are unreadable.
         """
         data = b"{%b}\n" % b",".join([fields[1:-1] for fields in objects if fields != b"{}"])
         with self._lock:
@@ -149,7 +149,7 @@ def unfinished_record(
     traces: TraceDelta | None = None,
     duration_s: float | None = None,
 ) -> EpisodeRecord:
-    """Return the record of an episode that stopped before its end.
+    """Return the record of an episode that stopped without a normal end.
 
     Args:
         journal: the readable part of its journal.

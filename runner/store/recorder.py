@@ -1,4 +1,4 @@
-"""Recording of one episode from its events: first to a journal, at its end to an episode file and the index."""
+"""Recording of one episode from its events: in a journal, and at the episode's end in an episode file and the index."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from runner.util.clock import Clock
 logger = logging.getLogger(__name__)
 
 LOCK_TIMEOUT_S = 2.0
-"""Default time to wait for a file write in progress before an episode is abandoned without it."""
+"""Default seconds that ``abandon`` waits for a file write in progress."""
 
 
 class SpanSource(Protocol):
@@ -46,7 +46,7 @@ class SpanSource(Protocol):
 
     @property
     def open_spans(self) -> Callable[[], list[Span]]:
-        """Function that returns copies of the open spans, as ``Tracer.open_spans``; callable from any thread."""
+        """Function that returns copies of the open spans, like ``Tracer.open_spans``; may be called from any thread."""
 
 
 class EpisodeRecorder:
@@ -73,7 +73,7 @@ class EpisodeRecorder:
         *,
         lock_timeout_s: float = LOCK_TIMEOUT_S,
     ) -> None:
-        """Initialize; the first event creates the journal."""
+        """Create the recorder; the first event creates the journal."""
         self.record: EpisodeRecord | None = None
         self.journal_error: OSError | None = None
         self._store = store

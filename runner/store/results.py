@@ -21,7 +21,7 @@ class ResultRow(msgspec.Struct, frozen=True, kw_only=True):
     Rates and means cover the rated episodes and are None if there is none.
 
     Attributes:
-        baseline: whether no model was used; such a row is not comparable with models.
+        baseline: whether no model was used; a baseline is not comparable with the rows of models.
         n: number of episodes.
         n_rated: number of episodes with an outcome outside ``UNRATED``.
         success_interval: 95% Wilson score interval of ``success_rate``.
@@ -29,8 +29,8 @@ class ResultRow(msgspec.Struct, frozen=True, kw_only=True):
         completion_time_sec: mean duration in seconds, pauses included.
         token_count: mean number of prompt and completion tokens.
         tokens: token sums over all episodes.
-        cost: sum over all episodes, None if no episode has a cost.
-        latency_s: mean seconds of a model answer, None if no model answered.
+        cost: sum of the costs of all episodes; None if no episode has a cost.
+        latency_s: mean duration of a model answer in seconds; None if no model answered.
     """
 
     env: str
@@ -65,11 +65,11 @@ def wilson_interval(successes: int, n: int) -> tuple[float, float]:
 
 
 def summarize_results(index: EpisodeIndex, *, env: str | None = None) -> list[ResultRow]:
-    """Return one row per environment, data, mode, agent and model; within an environment, models come first.
+    """Return one row per environment, data, mode, agent and model; within an environment, baselines come last.
 
     Args:
         index: the index to query.
-        env: environment name, in any case; None for all environments.
+        env: environment name, ignoring case; None for all environments.
 
     Raises:
         StoreError: the index cannot be read.

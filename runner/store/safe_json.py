@@ -28,7 +28,7 @@ def encode(value: object) -> bytes:
 
 
 def finite(value: float) -> float:
-    """Return ``value``, with infinity replaced by the largest float and NaN by 0, as JSON has neither."""
+    """Return ``value``, with infinity replaced by the largest float and NaN by 0, because JSON has neither."""
     if math.isfinite(value):
         return value
     return 0.0 if math.isnan(value) else math.copysign(sys.float_info.max, value)

@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 BUSY_TIMEOUT_S = 10.0
 
 DATABASE_ERRORS = (sqlite3.Error, UnicodeDecodeError)
-"""Exceptions of the module ``sqlite3``; with a corrupt file, its error message may not be valid UTF-8."""
+"""Exceptions that ``sqlite3`` raises; the message about a corrupt file may not be valid UTF-8."""
 
 _SIDE_FILES = ("", "-wal", "-shm", "-journal")
 _DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT})
@@ -28,7 +28,7 @@ class SqliteSchema:
     Attributes:
         version: version of the tables; a file of another version is replaced.
         tables: script that creates the tables and sets ``user_version``.
-        probes: queries that fail on any other schema.
+        probes: queries that fail unless the file has this schema.
     """
 
     version: int
@@ -43,9 +43,9 @@ class _IncompatibleDatabase(sqlite3.DatabaseError):
 
 
 def open_database(path: Path, schema: SqliteSchema, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> sqlite3.Connection:
-    """Open a database with mode 0600; a missing, damaged or incompatible one is created anew.
+    """Open a database with mode 0600; a missing, damaged or incompatible file is replaced by a new one.
 
-    The caller must hold a lock if several processes may open the file: one could delete the new file of another.
+    If several processes may open the file, the caller must hold a lock: a process could delete the new file of another.
 
     Raises:
         StoreError: the file can be neither opened nor replaced, or another process keeps it locked.

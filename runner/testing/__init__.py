@@ -25,7 +25,7 @@ class CheckFailed(EnvironmentFault):
 def check_env(factory: Callable[[], Environment], *, tasks: Sequence[int] = (0, 1), max_steps: int = 60) -> None:
     """Check that ``factory`` creates environments, sync or async, that the runner can play.
 
-    It runs its own event loop, so call it from code without a running one.
+    The check runs its own event loop, so call it from code without a running event loop.
 
     Args:
         factory: creates a new instance at each call.
@@ -33,7 +33,7 @@ def check_env(factory: Callable[[], Environment], *, tasks: Sequence[int] = (0, 
         max_steps: maximum number of steps per episode.
 
     Raises:
-        CheckFailed: with all violations.
+        CheckFailed: if there are violations; ``problems`` lists all of them.
     """
     problems = asyncio.run(EnvironmentCheck(factory, max_steps).run(tasks))
     if problems:

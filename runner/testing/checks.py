@@ -40,7 +40,7 @@ _N_COMPARED = 8
 
 
 class EnvironmentCheck:
-    """Runs all checks, each on its own instances; a failed check does not stop the others."""
+    """Runs all checks, each on new instances of the environment; a failed check does not stop the other checks."""
 
     def __init__(self, factory: Callable[[], Environment], max_steps: int) -> None:
         self._factory = factory
@@ -50,7 +50,7 @@ class EnvironmentCheck:
         self._problems: dict[str, None] = {}  # a set that keeps its order
 
     async def run(self, tasks: Sequence[int]) -> list[str]:
-        """Run all checks and return the distinct problems."""
+        """Run all checks for the task indices ``tasks`` and return the distinct problems."""
         per_task = (self._resets, self._replay, self._actions, self._oracle)
         for task in tasks:
             for check in per_task:

@@ -1,4 +1,4 @@
-"""Building blocks of the contract test: validated single calls, and hostile inputs."""
+"""Helpers of the contract test: calls of an environment with validated results, and hostile inputs."""
 
 from __future__ import annotations
 
@@ -58,7 +58,13 @@ async def timestep(environment: Environment, index: int, action: Action) -> Time
 
 
 def observation_text(chat: Chat) -> str:
-    """Return the message texts as JSON, without the roles, which differ between answers to texts and to tool calls."""
+    """Return the texts of an observation's messages as JSON.
+
+    The roles are left out, because they differ between answers to texts and answers to tool calls.
+
+    Raises:
+        EnvironmentFault: if a message has no text.
+    """
     contents: list[object] = [message.get("content") for message in chat]
     if not all(isinstance(content, str) for content in contents):
         raise EnvironmentFault(f"an observation should have text in each message; got {shorten(repr(contents))}")
@@ -66,7 +72,7 @@ def observation_text(chat: Chat) -> str:
 
 
 def outcome(step: TimeStep) -> tuple[str, float, bool]:
-    """Return the part of a step that must be equal when it is repeated."""
+    """Return observation, reward and done of a step, which must be equal when an episode is repeated."""
     return observation_text(step.observation), step.reward, step.done
 
 
@@ -76,12 +82,12 @@ async def tool_names(environment: Environment) -> set[str]:
 
 
 def called_tools(parsed: Action | InvalidAction) -> set[str]:
-    """Return the tools that a parsed text calls; empty if it is invalid."""
+    """Return the names of the tools that a parsed text calls; empty if the text is invalid."""
     return {call.name for call in parsed.tool_calls} if isinstance(parsed, Action) else set()
 
 
 def is_tool(schema: object) -> bool:
-    """Return whether ``schema`` is an OpenAI function tool with an object of parameters."""
+    """Return whether ``schema`` is an OpenAI function tool whose parameters are an object."""
     match schema:
         case {"type": "function", "function": {"name": str(), "description": str(), "parameters": {"type": "object"}}}:
             return True
@@ -89,6 +95,6 @@ def is_tool(schema: object) -> bool:
 
 
 def shorten(text: str) -> str:
-    """Return the beginning of a text as printable text for a message."""
+    """Return a text for an error message: at most 120 characters, with invalid characters escaped."""
     short = text if len(text) <= 120 else f"{text[:120]}…"
     return short.encode("utf-8", "backslashreplace").decode()

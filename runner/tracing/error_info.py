@@ -11,7 +11,7 @@ from runner.util.display_text import mask
 from runner.util.safe_values import escape_surrogates, safe_str, truncate_text
 
 MAX_ERROR_BYTES = 16 * 1024
-"""Maximum size of a message, which keeps its beginning, and of a traceback, which keeps its end, in bytes."""
+"""Maximum bytes of a message, of which the beginning is kept, and of a traceback, of which the end is kept."""
 
 _MAX_FRAMES = 100
 _WORD_START = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
@@ -41,8 +41,8 @@ def _unwrap_hydra(exc: BaseException) -> BaseException:
 def error_type(kind: type[BaseException]) -> str:
     """Return the ``error.type`` of an exception class.
 
-    A renamed class keeps its value in the class attribute ``published_error_type``, which subclasses do not inherit.
-    Other classes use their name, subclasses of ``RunnerError`` in snake case, e.g. ``oracle_diverged``.
+    A renamed class keeps its old ``error.type`` in the class attribute ``published_error_type``, which subclasses do not inherit.
+    For other classes it is the class name, for subclasses of ``RunnerError`` in snake case, e.g. ``oracle_diverged``.
     """
     if explicit := _explicit_type(kind):
         return explicit

@@ -28,7 +28,7 @@ _EVENT_TAG = 0x5A
 class PerfettoFile:
     """Appends the episodes of one process to a trace file; thread-safe.
 
-    Several processes may append to the same file: ``boot`` keeps their tracks apart.
+    Several processes may append to the same file; ``boot`` distinguishes the tracks of the processes.
 
     Args:
         path: the file, usually ``<data>/traces/<batch_id>.pftrace``; created by the first flush.
@@ -36,7 +36,7 @@ class PerfettoFile:
     """
 
     def __init__(self, path: Path, *, boot: str | None = None) -> None:
-        """Initialize; the first flush creates the file and imports protobuf."""
+        """Create the object; the first flush creates the file and imports protobuf."""
         self.path = path
         self._boot = boot or uuid.uuid4().hex
         self._sequence = create_flow_id("sequence", self._boot) % (2**32 - 1) + 1
@@ -74,7 +74,7 @@ class PerfettoFile:
         return encoder
 
     def _clocks(self) -> bytes:
-        """Encode the clock snapshot: times in the trace are monotonic, with the matching time of day."""
+        """Encode a clock snapshot, which relates the monotonic times of the trace to the time of day."""
         from perfetto.trace_builder.proto_builder import TraceProtoBuilder
 
         builder = TraceProtoBuilder()
@@ -108,7 +108,7 @@ class PerfettoTrack:
     """Buffers the spans of one episode, from one tracer, until ``flush``."""
 
     def __init__(self, file: PerfettoFile, track: str) -> None:
-        """Start empty; see ``PerfettoFile.for_track``."""
+        """Create an empty buffer; use ``PerfettoFile.for_track`` instead."""
         self._file = file
         self._track = track
         self._spans: list[Span] = []
@@ -117,7 +117,7 @@ class PerfettoTrack:
         self.on_flow = self._flows.append
 
     def flush(self) -> None:
-        """Append the spans collected since the last flush; they survive a crash of the process.
+        """Append the spans collected since the last flush to the file, so that they survive a crash of the process.
 
         Raises:
             StoreError: the file cannot be written; the collected spans are discarded.
@@ -157,7 +157,7 @@ class _SliceEncoder:
         self._end = functools.lru_cache(maxsize=16)(self._encode_end)
 
     def slices(self, events: Iterable[SliceEdge], arrows: Mapping[int, Sequence[Flow]]) -> list[bytes]:
-        """Return the encoded packets as chunks to join."""
+        """Return the encoded packets of the events as chunks, which the caller joins."""
         chunks: list[bytes] = []
         message, encode, plain_begin, end = self._time, self._time.SerializeToString, self._plain_begin, self._end
         for time_ns, span in events:
@@ -180,7 +180,7 @@ class _SliceEncoder:
         attributes: Mapping[str, PlainValue] | None = None,
         arrows: Sequence[Flow] = (),
     ) -> bytes:
-        """Encode the packet that begins a slice, without its last ``n_more`` bytes."""
+        """Encode the packet that begins a slice, except its last ``n_more`` bytes, which the caller appends."""
         event = self._named_event(name, category)
         if attributes:
             event += b"".join([_encode_annotation(key, value) for key, value in attributes.items()])

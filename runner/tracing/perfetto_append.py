@@ -19,7 +19,7 @@ _PACKET_TAG = 0x0A
 
 @functools.lru_cache(maxsize=1024)
 def field_header(length: int, tag: int = _PACKET_TAG) -> bytes:
-    """Return the tag and length of a length-delimited protobuf field, by default of a packet."""
+    """Return the encoded tag and length that precede the content of a protobuf field, by default of a packet."""
     encoded = [tag]
     while length >= 0x80:
         encoded.append(length & 0x7F | 0x80)
@@ -80,7 +80,7 @@ def _truncate_incomplete(path: Path, descriptor: int, valid_bytes: int) -> int:
 
 
 def complete_length(data: bytes | mmap.mmap, start: int = 0) -> int:
-    """Return the number of bytes at the beginning that are complete packets; the first ``start`` are not scanned."""
+    """Return the size of all complete packets at the beginning; the first ``start`` bytes are not scanned."""
     size, complete = len(data), start
     while complete < size and data[complete] == _PACKET_TAG:
         end = _packet_end(data, complete + 1)
@@ -91,7 +91,7 @@ def complete_length(data: bytes | mmap.mmap, start: int = 0) -> int:
 
 
 def _packet_end(data: bytes | mmap.mmap, position: int) -> int:
-    """Return the end of the packet whose length (a varint) starts at ``position``; may be beyond the data."""
+    """Return the end of the packet whose length (a varint) is at ``position``; an incomplete packet ends beyond the data."""
     length = shift = 0
     for index in range(position, min(position + 10, len(data))):
         length |= (data[index] & 0x7F) << shift

@@ -13,7 +13,7 @@ from typing import TypeAlias
 from runner.types import Span
 
 SliceEdge: TypeAlias = tuple[int, Span | None]
-"""A time in nanoseconds, and the span that begins there, or None if the innermost open span ends there."""
+"""A time in nanoseconds, and the span that begins at that time, or None if the innermost open span ends."""
 
 _id, _start_ns = attrgetter("id"), attrgetter("start_ns")
 
@@ -22,11 +22,11 @@ class Lane:
     """A track of nested slices in time order.
 
     Args:
-        free_from: end of the last slice written to this lane before, in nanoseconds; new slices must not begin earlier.
+        free_from: end of the last slice already written to this lane, in nanoseconds; new slices must not begin earlier.
     """
 
     def __init__(self, free_from: int) -> None:
-        """Start without open spans."""
+        """Create a lane without open spans."""
         self.events: list[SliceEdge] = []
         self.free_from = free_from
         self._open: list[Span] = []

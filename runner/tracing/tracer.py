@@ -1,4 +1,4 @@
-"""The tracer: spans and flows (arrows between spans) across threads and tasks, and the collectors they go to."""
+"""The tracer: spans and flows (arrows between spans) across threads and tasks, and the collectors that receive them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Collector(Protocol):
     """
 
     def on_span(self, span: Span) -> None:
-        """Receive a closed span, which does not change any more."""
+        """Receive a closed span; the span does not change any more."""
 
     def on_flow(self, flow: Flow) -> None:
         """Receive a flow that starts or ends at the span closed last."""
@@ -39,7 +39,7 @@ class SpanList:
     """Collects all spans and flows in closing order, for the episode file."""
 
     def __init__(self) -> None:
-        """Start empty."""
+        """Create an empty list."""
         self.spans: list[Span] = []
         self.flows: list[Flow] = []
         self.on_span = self.spans.append
@@ -158,7 +158,7 @@ class Tracer:
         track: str = "slot 0",
         clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        """Start with no span open."""
+        """Create a tracer without open spans."""
         self.level: SpanLevel = level
         self.track = plain_text(track)
         self._full = level == "full"
@@ -205,7 +205,7 @@ _OFF_TRACER = Tracer("off")
 
 
 def create_flow_id(kind: str, id: str) -> int:
-    """Return an unsigned 64-bit number, never 0, derived from two texts; equal on all machines and in all processes."""
+    """Derive a flow id, an unsigned 64-bit number other than 0, from two texts; the same in all processes."""
     data = f"{len(kind)}:{kind}{id}".encode("utf-8", "surrogatepass")
     return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "big") or 1
 

@@ -47,7 +47,7 @@ class Action(msgspec.Struct, frozen=True):
 
 
 class InvalidAction(msgspec.Struct, frozen=True):
-    """A text that is not an action of the environment; ``expected`` describes valid actions."""
+    """An agent's text that is not an action of the environment; ``expected`` describes the valid actions."""
 
     text: str
     expected: str
@@ -57,7 +57,7 @@ StepResult: TypeAlias = tuple[Chat, float, bool]
 
 
 class Tokens(msgspec.Struct, frozen=True, gc=False):
-    """Token counts of one or many inferences."""
+    """Token counts of one model answer, or the sums over several answers."""
 
     prompt: int = 0
     completion: int = 0
@@ -74,7 +74,7 @@ class Tokens(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def total(self) -> int:
-        """Prompt plus completion tokens, which include reasoning and cached tokens."""
+        """Prompt tokens, including cached ones, plus completion tokens, including reasoning."""
         return self.prompt + self.completion
 
 
@@ -85,9 +85,9 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
         endpoint: name of the endpoint that answered.
         model: model name used by that endpoint.
         ttft_s: seconds from the request to the first token; None if the answer was not streamed.
-        tokens_per_s: completion tokens per second, measured from the first token if ``ttft_s`` is known; None without
-            a token count.
-        cost: in the profile's currency; None if the model has no price.
+        tokens_per_s: completion tokens per second, measured from the first token if ``ttft_s`` is known; None if the
+            number of tokens is unknown.
+        cost: cost in the currency of the profile's prices; None if the model has no price.
         warnings: deviations from the configuration, e.g. ``name: reason`` for a skipped endpoint.
     """
 
@@ -107,7 +107,7 @@ def skipped_endpoints(endpoint: str | None, warnings: Iterable[str]) -> list[str
 
     Args:
         endpoint: name of the endpoint that answered; None for an answer without an endpoint.
-        warnings: the warnings of its answer, as in ``Usage``.
+        warnings: warnings of this answer, as in ``Usage.warnings``.
     """
     failures = (warning.partition(": ") for warning in warnings if endpoint)
     before = takewhile(lambda failure: failure[0] != endpoint, failures)
@@ -115,7 +115,7 @@ def skipped_endpoints(endpoint: str | None, warnings: Iterable[str]) -> list[str
 
 
 def fallback_endpoints(answers: Iterable[tuple[str | None, Sequence[str]]]) -> str | None:
-    """Return the endpoints that answered as a fallback, joined by commas; None if no answer used one.
+    """Return the endpoints that answered in place of a failed one, joined by commas; None if there are none.
 
     Args:
         answers: endpoint and warnings of each answer.
@@ -130,12 +130,14 @@ class StreamDelta(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         text: text received since the previous delta.
         part: part of the answer that ``text`` extends.
-        call: index of the tool call in the answer, from 0; ``tool`` is the name of its tool.
-        n: number of chunks from the model, each about one token.
+        call: index of the tool call in the answer, from 0.
+        tool: name of the tool that is called.
+        n: number of chunks from the model in this update; a chunk is about one token.
         ttft_s: seconds from the request to the first token.
-        endpoint: endpoint that is queried from here on, for the model ``model``.
-        failure: reason why the previous endpoint, or one that was skipped, does not answer.
-        restart: discard the text received so far in this step.
+        endpoint: name of the endpoint that is queried next.
+        model: model name used by that endpoint.
+        failure: name of an endpoint that failed or was skipped, and the reason.
+        restart: whether to discard the text already received for this step.
     """
 
     text: str = ""
@@ -151,7 +153,7 @@ class StreamDelta(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ErrorInfo(msgspec.Struct, frozen=True):
-    """An exception as data; ``type`` is its class or kind, see ``runner.tracing.error_info``."""
+    """An exception as data; ``runner.tracing.error_info`` defines the values of ``type``."""
 
     type: str
     message: str
@@ -171,16 +173,16 @@ class Outcome(enum.StrEnum):
 
 
 UNRATED = frozenset({Outcome.CANCELLED, Outcome.INTERRUPTED})
-"""Outcomes that do not reflect the agent: these episodes are counted but excluded from rates and means."""
+"""Outcomes that do not depend on the agent; their episodes are counted, but excluded from rates and means."""
 
 
 class Limits(msgspec.Struct, frozen=True):
     """Hard limits of one episode.
 
     Attributes:
-        max_rounds: number of steps.
-        max_duration_s: seconds, pauses excluded.
-        max_unparsed: consecutive replies that are not an action.
+        max_rounds: maximum number of steps.
+        max_duration_s: maximum duration in seconds, pauses excluded.
+        max_unparsed: maximum number of consecutive replies that are not an action.
     """
 
     max_rounds: int = 15
@@ -192,13 +194,13 @@ class TimeStep(msgspec.Struct, kw_only=True):
     """One step: the agent's chats and action, and the environment's observation and reward.
 
     Attributes:
-        chats: the agent's chats for this step, each a list of messages; usually one.
+        chats: the agent's chats for this step, usually one chat; each is a list of messages.
         action: the agent's action; for an action as text, the environment's parser fills ``action.tool_calls``.
-        valid: whether the action is one of the environment's.
+        valid: whether ``action`` is a valid action of the environment.
         observation: the environment's reply to the action.
         reward: reward of this step, finite.
         model_s: seconds spent in the agent; ``ttft_s`` of them passed before the model's first token.
-        tokens_per_s: completion tokens per second of the endpoint's answer, without other work of the agent.
+        tokens_per_s: completion tokens per second while the endpoint answered; excludes other work of the agent.
         env_s: seconds spent in the environment's step; 0 if the reply was not an action.
         warnings: deviations from the configuration, such as an answer from a fallback endpoint.
     """
@@ -250,7 +252,7 @@ class Trajectory(msgspec.Struct, kw_only=True):
 
 
 class EvaluatedTrajectory(Trajectory, kw_only=True):
-    """A trajectory with the environment's evaluation details, as JSON-encodable data."""
+    """A trajectory, and the environment's evaluation details of it as JSON-encodable data."""
 
     evaluation: dict[str, Any]
 

@@ -1,4 +1,4 @@
-"""Events that an episode or batch emits to its observers: a closed union with the tag ``kind``."""
+"""Events that an episode or batch emits to its observers: a closed union, tagged by the field ``kind``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from runner.types.data import Chat, Mode, Span, StreamDelta, TimeStep, Tokens, T
 
 
 class EpisodeHeader(msgspec.Struct, kw_only=True):
-    """Description of an episode before its reset: first line of the journal, first fields of the episode file."""
+    """What is known of an episode before its reset; the first line of its journal and the first fields of its file."""
 
     schema: int = 1
     episode_id: str
@@ -56,7 +56,7 @@ class EpisodeResumed(_EpisodeEventBase, kw_only=True, tag="episode.resumed"):
 
 
 class TimestepPlayed(_EpisodeEventBase, kw_only=True, tag="timestep"):
-    """A step has ended; the event of the first step also has the observation of the reset."""
+    """A step has ended; the event of the first step also has the observation that the reset returned."""
 
     step: TimeStep
     reset_observation: Chat | None = None
@@ -70,7 +70,7 @@ class TokensStreamed(_EpisodeEventBase, kw_only=True, tag="token"):
 
 
 class SpansClosed(_EpisodeEventBase, kw_only=True, tag="span"):
-    """Closed spans of the trace; each has its own sequence number, ``seq`` is that of the first one."""
+    """Spans of the trace have closed; they are numbered consecutively, and the first of them has the number ``seq``."""
 
     spans: list[Span]
 
@@ -86,8 +86,8 @@ class BatchProgress(msgspec.Struct, kw_only=True, tag_field="kind", tag="batch.p
 
     Attributes:
         eta_s: estimated seconds until the end; None before the first episode has ended.
-        tokens: sum over all ended episodes.
-        cost: sum over all ended episodes; None if no answer has a price.
+        tokens: token counts, summed over all ended episodes.
+        cost: cost, summed over all ended episodes; None if no answer has a price.
     """
 
     at: datetime
@@ -109,7 +109,7 @@ Item: TypeAlias = EpisodeEvent | BatchProgress
 
 
 def detach(item: Item) -> Item:
-    """Return a copy with its own lists and messages, so that an observer can change neither record nor episode."""
+    """Copy an event with its lists and messages, so that an observer can change neither the record nor the episode."""
     match item:
         case EpisodeStarted():
             header = msgspec.structs.replace(item.header, versions=item.header.versions.copy())

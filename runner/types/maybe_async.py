@@ -9,10 +9,10 @@ _T = TypeVar("_T")
 
 
 def is_awaitable(value: _T | Awaitable[_T]) -> TypeGuard[Awaitable[_T]]:
-    """Return whether ``value`` must be awaited; checking first is cheaper, because most callees are sync."""
+    """Return whether ``value`` must be awaited; this check is cheaper than ``await maybe_await(value)``."""
     return hasattr(value, "__await__")
 
 
 async def maybe_await(value: _T | Awaitable[_T]) -> _T:
-    """Return ``value``, awaited first if the callee was async."""
+    """Return ``value``, or the result of awaiting it if it is awaitable."""
     return await value if is_awaitable(value) else cast(_T, value)

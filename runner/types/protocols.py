@@ -25,7 +25,7 @@ class Environment(Protocol):
         """Number of tasks; task indexes are taken modulo this number."""
 
     def reset(self, **reset_kwargs: Any) -> MaybeAwaitable[Chat]:  # noqa: ANN401 - an environment's own arguments
-        """Start the task ``task_index`` and return the first observation."""
+        """Start the task with the index ``task_index`` in ``reset_kwargs``, and return the first observation."""
 
     def step(self, action: Action) -> MaybeAwaitable[StepResult]:
         """Execute one action and return ``(observation, reward, done)``; the reward is a finite number."""
@@ -34,20 +34,20 @@ class Environment(Protocol):
         """Return the tools available in the current state, as OpenAI function schemas."""
 
     def get_episode_id(self) -> MaybeAwaitable[str]:
-        """Return the environment's name of the episode: untrusted text, never used in a path."""
+        """Return the id that the environment gives the episode: untrusted text that is never used in a path."""
 
     def admissible_actions(self) -> MaybeAwaitable[list[str] | None]:
         """Return the texts that are valid actions in the current state; None if they cannot be listed."""
 
     def parse(self, text: str) -> MaybeAwaitable[Action | InvalidAction]:
-        """Parse the text of an action into its tool call; called right before ``step``."""
+        """Convert the text of an action to a tool call; the runner calls it directly before ``step``."""
 
     def success(self, trajectory: Trajectory) -> MaybeAwaitable[bool]:
         """Return whether the episode reached the goal of its task."""
 
 
 class Agent(Protocol):
-    """A policy that answers observations with actions; the runner sets ``tracer``."""
+    """A policy that answers observations with actions; the runner sets its attribute ``tracer``."""
 
     tracer: Any
 
@@ -64,13 +64,13 @@ class Agent(Protocol):
 
 @dataclass(frozen=True)
 class EpisodeInfo:
-    """The running episode, as an agent may see it.
+    """Information about the running episode that an agent may use.
 
     Attributes:
         header: ids, environment, task and model of the episode.
-        time_left_s: returns the seconds until the episode's time limit.
-        stream: publishes the model's answer while it arrives. A string is new text, and an empty string discards the
-            text of this step. A ``StreamDelta`` can also hold reasoning, tool calls and endpoint changes.
+        time_left_s: function that returns the seconds until the episode's time limit.
+        stream: function that publishes the model's answer while it arrives. A string is new text; an empty string
+            discards the text of this step. A ``StreamDelta`` can also hold reasoning, tool calls and endpoint changes.
     """
 
     header: EpisodeHeader
@@ -92,7 +92,7 @@ class SupportsUsage(Protocol):
 
     @property
     def last_usage(self) -> Usage | None:
-        """Usage of the latest ``act``; read after each call."""
+        """Usage of the latest call of ``act``; the runner reads it after each call."""
 
 
 @runtime_checkable
@@ -134,7 +134,7 @@ class SupportsTruncation(Protocol):
 
     @property
     def truncated(self) -> bool:
-        """Whether that limit ended the episode."""
+        """Whether the environment's own step limit ended the episode."""
 
 
 @runtime_checkable
@@ -154,7 +154,7 @@ class OraclePlanner(Protocol):
 
 @runtime_checkable
 class SupportsOracle(Protocol):
-    """An environment with an oracle."""
+    """An environment with an oracle, which plans actions that solve its tasks."""
 
     def oracle(self, seed: int | None) -> OraclePlanner:
-        """Return a planner for this instance; the caller steps the instance."""
+        """Create a planner for this environment instance; the caller steps the environment."""

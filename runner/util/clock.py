@@ -1,4 +1,4 @@
-"""The clock of the runner: monotonic seconds for durations, UTC for time stamps; tests replace both."""
+"""The clock of the runner: monotonic seconds for durations, and UTC time stamps; tests replace the clock."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""External text made safe to display: control characters visible, length bounded, secrets masked.
+"""Functions that make text safe to display: they show control characters, limit the length, and mask secrets.
 
 Use ``sanitize`` on external text before it reaches a terminal or a log, and ``mask`` on messages of the runner that may
-quote secrets. Where both apply, call ``mask`` first: it does not recognize an escaped secret.
+quote secrets. For a text that needs both functions, call ``mask`` first: it does not recognize a secret that
+``sanitize`` has changed.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ from collections.abc import Callable, Iterator, Mapping
 
 MASK = "***"
 MIN_SECRET_LENGTH = 4
-"""Shorter values, in characters, are not masked: a flag such as ``1`` or ``yes`` would mask unrelated text."""
+"""Minimum number of characters of a masked value; masking a flag such as ``1`` or ``yes`` would hide unrelated text."""
 MIN_SECRET_DIGITS = 8
-"""Shorter numbers are not masked: they are sizes and limits, such as ``MAX_TOKENS``."""
+"""Minimum number of digits of a masked number; shorter numbers are sizes and limits, such as ``MAX_TOKENS``."""
 
 _NOT_SECRET = frozenset({"true", "false", "none", "null"})
-"""Values of settings such as ``TOKENIZERS_PARALLELISM``, whose names only resemble those of secrets."""
+"""Values that are never masked: settings such as ``TOKENIZERS_PARALLELISM`` only have a name like a secret."""
 
 _SECRET_NAME = re.compile(r"(?i)key|token|secret|passw")
 # The scheme is left out and the second alternative is bounded, so that hostile text cannot cause quadratic time. The
@@ -52,12 +53,12 @@ def sanitize(text: str, *, limit: int = 4096) -> str:
 
 
 def is_unsafe(text: str) -> bool:
-    """Return whether ``sanitize`` would replace a character."""
+    """Return whether the text has a character that ``sanitize`` replaces."""
     return not (text.isascii() and text.isprintable()) and _UNSAFE.search(text) is not None
 
 
 def one_line(text: str, limit: int = 200) -> str:
-    """Make external text safe for a single line: like ``sanitize``, and newlines and tabs become visible, too."""
+    """Make external text safe for a single line: like ``sanitize``, but newlines and tabs also become visible symbols."""
     return sanitize(text, limit=limit).replace("\n", "␊").replace("\t", "␉")
 
 
@@ -66,7 +67,7 @@ def mask(text: str, environ: Mapping[str, str] | None = None) -> str:
 
     A variable is secret if its name contains key, token, secret or passw in any case, and its stripped value has at
     least ``MIN_SECRET_LENGTH`` characters and is neither a word such as ``false`` nor a number of fewer than
-    ``MIN_SECRET_DIGITS`` digits. Values are also found in the escaped forms that Python and JSON write.
+    ``MIN_SECRET_DIGITS`` digits. A value is also masked where it is escaped as in Python or JSON.
 
     Args:
         text: a text to display or store.
@@ -76,7 +77,7 @@ def mask(text: str, environ: Mapping[str, str] | None = None) -> str:
 
 
 def masker(environ: Mapping[str, str] | None = None) -> Callable[[str], str]:
-    """Return ``mask`` as a function for many texts; it collects the secrets only once."""
+    """Return a function that masks like ``mask``, but collects the secrets only once; use it for many texts."""
     secrets = _secret_forms(os.environ if environ is None else environ)
 
     def mask_text(text: str) -> str:

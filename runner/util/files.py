@@ -17,10 +17,10 @@ import msgspec
 from runner.errors import ConfigError, StoreError
 
 MAX_FILE_BYTES = 256 * 1024 * 1024
-"""Largest file that ``read_file`` reads."""
+"""Maximum size in bytes of a file for ``read_file``."""
 
 MAX_SECRET_BYTES = 64 * 1024
-"""Largest file that ``read_secret`` reads; keys and credentials are smaller."""
+"""Maximum size in bytes of a file for ``read_secret``; keys and credentials are smaller."""
 
 TEMPORARY_SUFFIX = ".tmp"
 """Suffix of a file that is still being written."""
@@ -53,7 +53,7 @@ def sync_folder(path: Path) -> None:
 
 
 def create_private(path: Path) -> int:
-    """Open an empty file, mode 0600, for appending; the caller closes the descriptor."""
+    """Create or empty a file, mode 0600, and return a descriptor for appending; the caller closes the descriptor."""
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_NOFOLLOW, 0o600)
 
 
@@ -108,7 +108,7 @@ def read_file(path: Path) -> bytes:
 
 @contextlib.contextmanager
 def file_lock(path: Path, *, wait: bool) -> Iterator[bool]:
-    """Hold the lock of a file or folder; yields False if it is missing or, without ``wait``, in use."""
+    """Hold the lock of a file or folder; yield False if the path is missing, or locked and ``wait`` is False."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
@@ -136,7 +136,7 @@ def _is_same_file(descriptor: int, path: Path) -> bool:
 
 
 def read_secret(path: Path, source: str) -> str:
-    """Return the text of a file that only its owner can read.
+    """Return the text of a secret file, which must be accessible to its owner only.
 
     Args:
         path: a regular file, or a link to one.

@@ -10,7 +10,7 @@ from pathlib import Path
 def package_resource(*parts: str) -> Traversable:
     """Return a shipped file or folder, e.g. ``package_resource("data", "wordle", "words.txt")``.
 
-    A wheel contains them inside the package; in a checkout they are beside it, where developers edit them.
+    In a wheel the shipped files are inside the package; in a checkout they are beside the package.
     """
     package = files("runner")
     packaged = package.joinpath("shipped")

@@ -1,4 +1,4 @@
-"""External values made safe to store: bounded, of plain types, and encodable as UTF-8."""
+"""Functions that make external values safe to store: of bounded size, of plain types, and encodable as UTF-8."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ALWAYS_PLAIN = frozenset({float, bool, type(None)})
 def plain_value(value: Any) -> PlainValue:  # noqa: ANN401 - dispatches on the exact type, for speed
     """Return a value that JSON and protobuf can hold.
 
-    64-bit integers, floats, booleans and None stay; every other value becomes text of at most 1 KiB.
+    64-bit integers, floats, booleans and None are returned unchanged; every other value becomes text of at most 1 KiB.
     """
     kind = type(value)
     if (
@@ -32,7 +32,7 @@ def plain_value(value: Any) -> PlainValue:  # noqa: ANN401 - dispatches on the e
 
 
 def plain_attributes(attributes: dict[str, Any]) -> dict[str, PlainValue]:
-    """Make all keys and values of ``attributes`` plain, in place where possible, and return the dict."""
+    """Return the attributes with plain keys and values (see ``plain_value``); may change the given dict."""
     keys = "".join(attributes)  # one check for all keys, which are nearly always short and ASCII
     if len(keys) > MAX_VALUE_BYTES or not keys.isascii():
         attributes = {plain_text(key): value for key, value in attributes.items()}

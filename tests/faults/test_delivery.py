@@ -33,6 +33,7 @@ async def run_with_nats_url(folder: Path, bus: Bus, *options: str) -> subprocess
     return await asyncio.to_thread(run_agentgym, folder, *options, environ={"NATS_URL": bus.url})
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("jetstream", [False, True])
 async def test_a_core_subscriber_receives_all_three_subjects(
     tmp_path: Path, core_nats_server: NatsServer, bus: NatsAccount, jetstream: bool
@@ -59,6 +60,7 @@ async def test_a_core_subscriber_receives_all_three_subjects(
             assert message.headers["ce-type"] == message.subject
 
 
+@pytest.mark.long
 async def test_events_wait_for_the_next_node(tmp_path: Path) -> None:
     run = await asyncio.to_thread(run_agentgym, tmp_path, *MAZE, "--repeat", "3", "--json")
     (batch,) = json.loads(run.stdout)["batches"]

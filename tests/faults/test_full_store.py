@@ -113,6 +113,7 @@ async def add_stream(nats_server: NatsServer, storage: StorageType = StorageType
         await client.jetstream().add_stream(config)
 
 
+@pytest.mark.long
 async def test_events_wait_until_the_full_disk_of_a_server_has_room(tmp_path: Path, outbox: Outbox) -> None:
     with mount_small_disk(tmp_path / "disk", 4) as disk:
         nats_server = NatsServer(tmp_path / "server", config={"jetstream": {"max_file_store": 1 << 30}})

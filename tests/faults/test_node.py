@@ -131,6 +131,7 @@ async def test_the_batch_of_a_killed_node_is_interrupted_and_can_be_resumed(tmp_
     assert json.loads(received[0].data)["n_episodes"] == repeat
 
 
+@pytest.mark.long
 async def test_sigterm_interrupts_the_batch_publishes_stopped_and_exits_0(tmp_path: Path, bus: NatsAccount) -> None:
     data_dir, batch_id = tmp_path / "data", str(ULID())
     received: list[Msg] = []

@@ -127,6 +127,7 @@ async def test_too_large_events_become_dead_letters_and_the_others_arrive(tmp_pa
     assert "size exceeds maximum" in letters[2].reason
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("jetstream", [True, False])
 async def test_events_of_a_denied_subject_become_dead_letters(jetstream: bool, tmp_path: Path, outbox: Outbox) -> None:
     denied, allowed = subjects.EPISODE_COMPLETED, subjects.BATCH_COMPLETED

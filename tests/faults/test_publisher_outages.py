@@ -32,6 +32,7 @@ N_EVENTS, N_KILLS = (2000, 10) if os.environ.get("AGENTGYM_FAULTS") == "full" el
 PAUSES_S = (2, 12, 60) if os.environ.get("AGENTGYM_FAULTS") == "full" else (2,)
 
 
+@pytest.mark.long
 async def test_killed_servers_neither_lose_nor_repeat_events(nats_server: NatsServer, outbox: Outbox) -> None:
     async with run_publisher(outbox, sink_to(nats_server, "local")) as running:
         adding = asyncio.create_task(asyncio.to_thread(_add_slowly, outbox, N_EVENTS))

@@ -63,6 +63,7 @@ async def test_no_event_waits_for_an_egress_without_an_address(
     assert outbox.counts() == {"local": SinkCounts(acked=3)}
 
 
+@pytest.mark.long
 async def test_an_egress_that_gets_an_address_receives_all_stored_events(
     bus: NatsAccount, second_bus: NatsAccount, outbox: Outbox
 ) -> None:

@@ -329,6 +329,7 @@ def has_child(pid: int) -> bool:
     return any(file.read_text() for file in Path(f"/proc/{pid}/task").glob("*/children"))
 
 
+@pytest.mark.long
 def test_the_command_names_the_reason_of_a_failed_start(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

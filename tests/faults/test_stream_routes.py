@@ -68,6 +68,7 @@ async def receive(server: NatsServer, subject: str, **login: str) -> AsyncIterat
         yield received
 
 
+@pytest.mark.long
 async def test_events_wait_for_a_jetstream_that_does_not_answer(tmp_path: Path, outbox: Outbox) -> None:
     with NatsServer(tmp_path / "server", config=WITHOUT_QUORUM) as server:
         outbox.add(outbox_event(0))

@@ -111,6 +111,7 @@ async def test_a_pattern_that_streams_keep_in_part(bus: NatsAccount, bus_client:
         ]
 
 
+@pytest.mark.long
 async def test_the_catch_all_pattern_excludes_internal_messages(bus: NatsAccount, bus_client: Client) -> None:
     await add_stream(bus_client)
     async with subscribe_to(bus, patterns=[">"]) as recorder:
@@ -145,6 +146,7 @@ async def test_a_work_queue_is_not_consumed(bus: NatsAccount, bus_client: Client
     assert (await bus_client.jetstream().stream_info("S")).state.messages == 2
 
 
+@pytest.mark.long
 async def test_a_work_queue_is_reported_once_with_its_reason(bus: NatsAccount, bus_client: Client) -> None:
     intervals: dict[str, Any] = {"lookup_interval_s": 0.05, "first_lookup_interval_s": 0.05}
     await add_stream(bus_client, "JOBS", subjects=["jobs.>"], retention=RetentionPolicy.WORK_QUEUE)
@@ -202,6 +204,7 @@ async def test_without_permission_to_read_streams_only_new_messages_arrive(
                 assert PASSWORD not in str(recorder.notices)
 
 
+@pytest.mark.long
 async def test_deliveries_to_other_consumers_are_not_repeated(tmp_path: Path) -> None:
     with NatsServer(tmp_path / "nats", config=_users(publish={"deny": ["$JS.>"]})) as server:
         full_access = BusAddress(server.url, user="all", password=PASSWORD)

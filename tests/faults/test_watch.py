@@ -103,6 +103,7 @@ async def test_a_closed_pipe_ends_watch(bus: NatsAccount, tmp_path: Path) -> Non
             assert b"Traceback" not in await process.stderr.read()
 
 
+@pytest.mark.long
 async def test_a_suspended_viewer_catches_up(bus: NatsAccount, tmp_path: Path) -> None:
     async with nats_client(bus) as client:
         await add_stream(client)

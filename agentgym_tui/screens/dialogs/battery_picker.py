@@ -1,4 +1,4 @@
-"""The dialog that chooses a tier of environments."""
+"""The dialog in which the user chooses a tier of environments to run."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from agentgym_tui.widgets.static_lines import StaticLines
 
 
 class BatteryPicker(DialogScreen[list[str]]):
-    """Chooses a tier; the result is the list of its available environments.
+    """A dialog to choose a tier; its result is the list of the tier's available environments.
 
     Args:
         store: provides the tiers.
-        agent: the agent that will run them.
+        agent: the agent that will run the environments.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("dialog")]
@@ -37,7 +37,7 @@ class BatteryPicker(DialogScreen[list[str]]):
         self._agent = agent
 
     def compose(self) -> ComposeResult:
-        """Yield the agent, the tiers, and the environments left out."""
+        """Yield the agent, the tiers, and the environments of the selected tier."""
         with DialogFrame(trusted("Battery"), keys="{list.choose} runs · {dialog.close} closes"):
             yield StaticLines(self._about, id="about")
             yield LineList(FixedLines([_tier(tier) for tier in self._tiers]), id="tiers")
@@ -67,7 +67,7 @@ class BatteryPicker(DialogScreen[list[str]]):
         return [[name, Cell(trusted(" runs each environment once, in order."))]]
 
     def _left_out(self, width: int) -> list[Line]:
-        """Return all environments of the selected tier, and those left out with the cause."""
+        """Return the available environments of the selected tier, and each unavailable environment with the cause."""
         if not self._tiers:
             return []
         tier = self._tiers[self.query_one("#tiers", LineList).cursor]

@@ -1,4 +1,4 @@
-"""The command palette: every available command, found by name."""
+"""The command palette: a list of all available commands, which can be searched by name."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _KEY_WIDTH: Final = 6
 
 
 class CommandPalette(DialogScreen[AvailableCommand]):
-    """Chooses a command.
+    """A dialog to choose a command.
 
     Args:
         commands: the available commands.
@@ -43,7 +43,7 @@ class CommandPalette(DialogScreen[AvailableCommand]):
         self._list = LineList(id="commands")
 
     def compose(self) -> ComposeResult:
-        """Yield search field and list."""
+        """Yield the search field and the list of commands."""
         with DialogFrame(trusted("Commands"), keys="{palette.up} {palette.down} enter · {palette.close} closes"):
             yield SearchInput(
                 placeholder="type part of a command name", id="words", compact=True, max_length=MAX_QUERY_CHARS
@@ -85,7 +85,7 @@ class CommandPalette(DialogScreen[AvailableCommand]):
 
 
 def search(commands: Sequence[AvailableCommand], text: str) -> list[AvailableCommand]:
-    """Return the commands whose name or help contains all words, those with all words in the name first."""
+    """Return the commands whose name or help contains all words of ``text``; matches in the name come first."""
     words = text.casefold().split()
     matches = [each for each in commands if all(word in _text(each) for word in words)]
     return sorted(matches, key=lambda each: not all(word in each.command.title.casefold() for word in words))

@@ -22,11 +22,11 @@ from agentgym_tui.widgets.static_lines import StaticLines
 
 
 class ConfirmDialog(DialogScreen[str]):
-    """A question; the result is the name of the answer.
+    """A dialog with a question; its result is the name of the chosen answer.
 
     Args:
         title: title of the dialog.
-        scope: scope of the answers' commands, ``answer('…')``.
+        scope: command scope whose commands are the answers; their actions have the form ``answer('…')``.
         default: the answer whose button has the focus.
     """
 
@@ -43,7 +43,7 @@ class ConfirmDialog(DialogScreen[str]):
         raise NotImplementedError
 
     def ask(self) -> None:
-        """Show the question, again if its subject has changed."""
+        """Show the question; called again when the state that the question describes has changed."""
         heading, lines = self.query_one("#question", StaticLines), self.question()
         heading.styles.height = len(lines) + 2
         heading.show(lambda _: lines)
@@ -65,7 +65,7 @@ class ConfirmDialog(DialogScreen[str]):
         self.query_one(f"#{self._default}").focus()
 
     def action_answer(self, answer: str) -> None:
-        """Return the answer."""
+        """Close the dialog with ``answer`` as its result."""
         self.leave(answer)
 
     @on(Button.Pressed)
@@ -74,11 +74,11 @@ class ConfirmDialog(DialogScreen[str]):
 
 
 class CancelDialog(ConfirmDialog):
-    """Asks how much of a battery to cancel.
+    """A dialog that lets the user cancel one batch or its whole battery.
 
     Args:
         batch: the running batch.
-        n_more: number of waiting batches.
+        n_more: number of waiting batches of the same battery.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("cancel")]
@@ -89,7 +89,7 @@ class CancelDialog(ConfirmDialog):
         self._n_more = n_more
 
     def question(self) -> Sequence[Line]:
-        """Return the running environment and the number that wait."""
+        """Return lines with the running environment and the number of waiting batches."""
         env = Cell(sanitize_line(self._batch.env, 40), "head")
         return [[env, Cell(trusted(f" is running; {self._n_more} more in this battery"))]]
 

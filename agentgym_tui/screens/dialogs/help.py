@@ -1,4 +1,4 @@
-"""The help dialog: all keys of a screen, and the meaning of its signs."""
+"""The help dialog: all keys of a screen, the mouse actions, and the meaning of the symbols."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _MAX_ROWS: Final = 4
 
 
 class HelpDialog(DialogScreen[None]):
-    """Lists the available commands.
+    """A dialog that lists the available commands with their keys.
 
     Args:
         commands: the available commands.
@@ -57,18 +57,18 @@ class HelpDialog(DialogScreen[None]):
         self._commands = [each.command for each in commands]
 
     def compose(self) -> ComposeResult:
-        """Yield the text."""
+        """Yield the help text."""
         with DialogFrame(trusted("Help"), keys="{dialog.close} closes · {list.down} {list.up} scroll"):
             keys = keymap_of(self.app)
             yield WrappedText(lambda width: list(help_lines(self._commands, keys, width)), id="help")
 
     def action_close(self) -> None:
-        """Close."""
+        """Close the dialog."""
         self.leave()
 
 
 def help_lines(commands: Sequence[Command], keys: Keymap, width: int) -> Iterator[Line]:
-    """Yield the commands by scope, then mouse and signs."""
+    """Yield the commands grouped by scope, then the mouse actions and the meaning of the symbols."""
     for scope, group in groupby(commands, key=lambda command: command.scope):
         yield _title(_SCOPE_TITLES.get(scope, "This screen"))
         yield from (row for command in group for row in _command(command, keys, width))

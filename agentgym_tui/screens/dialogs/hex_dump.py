@@ -1,4 +1,4 @@
-"""The hex dump of an untrusted text."""
+"""The dialog with the hex dump of an untrusted text."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAX_BYTES: Final = 4_096
 
 
 class HexDumpDialog(DialogScreen[None]):
-    """Shows a text as bytes.
+    """A dialog that shows the bytes of a text.
 
     Args:
         text: untrusted text.
@@ -35,10 +35,10 @@ class HexDumpDialog(DialogScreen[None]):
         self._title = trusted(f"{n_bytes:,} bytes of UTF-8{more}")
 
     def compose(self) -> ComposeResult:
-        """Yield the bytes."""
+        """Yield the hex dump."""
         with DialogFrame(self._title, keys="{dialog.close} closes"):
             yield LineList(FixedLines(self._lines), cursor_type="none", id="hex")
 
     def action_close(self) -> None:
-        """Close."""
+        """Close the dialog."""
         self.leave()

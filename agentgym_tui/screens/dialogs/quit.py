@@ -19,10 +19,10 @@ _MAX_BATCHES: Final = 4
 
 
 class QuitDialog(ConfirmDialog):
-    """Asks what to do with running episodes: ``stop``, ``leave`` or ``stay``.
+    """A dialog for quitting while episodes run; its result is ``stop``, ``leave`` or ``stay``.
 
     Args:
-        session: the session whose node runs them.
+        session: the session whose node runs the episodes.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("quit")]
@@ -32,7 +32,7 @@ class QuitDialog(ConfirmDialog):
         self._session = session
 
     def question(self) -> list[Line]:
-        """Return the running and the waiting batches."""
+        """Return lines that describe the running and the waiting batches."""
         return _question(self._session.store)
 
     def draw(self, store: RunStore) -> None:
@@ -42,7 +42,7 @@ class QuitDialog(ConfirmDialog):
 
 
 def stays_behind(session: Session) -> bool:
-    """Return whether episodes would keep running that this console may stop."""
+    """Return whether this console may stop runs and some batch is still running or waiting."""
     return not session.read_only and session.control is not None and bool(_unfinished(session.store))
 
 

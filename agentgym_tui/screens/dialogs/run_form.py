@@ -1,4 +1,4 @@
-"""The run form: environments, agent, model, number of episodes and limits."""
+"""The run form, with fields for environments, agent, model, number of episodes and limits."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ KEYS: Final = "{form.start} starts · tab next · {checks.toggle} chooses · {fo
 
 
 class RunForm(DialogScreen[StartArgs]):
-    """Asks what to run; the result is the request for the node.
+    """A form in which the user chooses what to run; its result is the start request for the node.
 
     Args:
         session: provides environments, agents and models.
-        commands: knows the last run.
-        envs: environments that are checked at first.
+        commands: the run commands, which remember the last run.
+        envs: names of the environments that are checked at first.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("form")]
@@ -83,7 +83,7 @@ class RunForm(DialogScreen[StartArgs]):
         self._errors: Mapping[str, SafeText] = {}
 
     def compose(self) -> ComposeResult:
-        """Yield the environments at the left, the fields at the right."""
+        """Yield the environments at the left and the other fields at the right."""
         with DialogFrame(
             trusted("Run"),
             keys=KEYS,
@@ -106,7 +106,7 @@ class RunForm(DialogScreen[StartArgs]):
                 yield Button(Content("Close"), id="close", compact=True)
 
     def action_start(self) -> None:
-        """Return the request, unless the form has errors."""
+        """Close the form with the start request as its result; do nothing if the form has errors."""
         parsed = self._parsed()
         self._show_errors(parsed.errors)
         if parsed.args is not None:
@@ -176,7 +176,7 @@ class RunForm(DialogScreen[StartArgs]):
             self.query_one(f"#about-{field.id}", StaticLines).show(lambda _, cells=cells: [cells])  # type: ignore[misc]
 
     def on_resize(self) -> None:
-        """Give the note the rows that the fields leave."""
+        """Set the height of the note to the rows that the fields leave, within limits."""
         self.query_one("#note").styles.height = self._n_note
 
     @property
@@ -184,7 +184,7 @@ class RunForm(DialogScreen[StartArgs]):
         return max(3, min(6, self.app.size.height - 19))
 
     def _note(self, width: int) -> list[Line]:
-        """Return the first error if it has no room beside its field, else why no model is available."""
+        """Return the first error if it does not fit beside its field, else the reason why no model is available."""
         invalid = next((field for field in FORM_FIELDS if field.id in self._errors), None)
         if invalid is not None and width < _MIN_ERROR_WIDTH:
             return [[Cell(join([trusted("✗ "), invalid.title, trusted(": "), self._errors[invalid.id]]), "bad")]]

@@ -45,13 +45,13 @@ CLEAR_AFTER_S: Final = 0.2
 
 
 class EpisodeScreen(ResultScreen[str]):
-    """Shows an episode; its result is the key of the episode shown last.
+    """A screen that shows one episode; its result is the key of the episode shown last.
 
     Args:
         session: provides the episode.
         key: key of the episode in ``episodes``.
-        episodes: the list for next and previous; by default the episodes since the start.
-        ui_state: saved sizes; updated in place.
+        episodes: the list in which to look up the next and the previous episode; by default the episodes in the store.
+        ui_state: saved pane sizes; updated in place.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("episode")]
@@ -61,7 +61,7 @@ class EpisodeScreen(ResultScreen[str]):
     HORIZONTAL_BREAKPOINTS = WIDTH_BREAKPOINTS
 
     class EventsRequested(Message):
-        """The user wants the bus messages of an episode."""
+        """The user has requested the bus messages of an episode."""
 
         def __init__(self, episode_id: str) -> None:
             super().__init__()
@@ -84,7 +84,7 @@ class EpisodeScreen(ResultScreen[str]):
         self._load_context: tuple[object, ...] | None = None
 
     def compose(self) -> ComposeResult:
-        """Yield heading, steps, tabs and keys."""
+        """Yield heading, steps, tabs and key bar."""
         yield StatusText(id="heading")
         with SplitView(id="episode"):
             yield Table(STEP_COLUMNS, id="steps")
@@ -118,7 +118,7 @@ class EpisodeScreen(ResultScreen[str]):
             self._show(loaded)
 
     def unsafe_text(self) -> str | None:
-        """Return the raw text behind the shown tab, else behind the heading, if sanitizing changed it."""
+        """Return the raw text of the shown tab, else that of the heading, if sanitizing changed it."""
         return self._views.unsafe_text() or unsafe_fields(self._entry)
 
     def zoom(self) -> None:
@@ -130,7 +130,7 @@ class EpisodeScreen(ResultScreen[str]):
         self._fit()
 
     def resize(self, direction: str) -> bool:
-        """Resize the focused pane; return False if it cannot be resized that way."""
+        """Resize the focused pane; return False if the pane cannot be resized in that direction."""
         focused = self.focused.id if self.focused is not None else None
         if self.has_class("-alone") or not self._sizes.resize(self._layout, focused, direction):
             return False
@@ -142,23 +142,23 @@ class EpisodeScreen(ResultScreen[str]):
         self.leave(self._key)
 
     def action_next_episode(self) -> None:
-        """Show the next episode of the list."""
+        """Show the episode after this one in the list."""
         self._open_neighbor(1)
 
     def action_previous_episode(self) -> None:
-        """Show the previous episode of the list."""
+        """Show the episode before this one in the list."""
         self._open_neighbor(-1)
 
     def action_tab(self, tab: str) -> None:
-        """Show another tab."""
+        """Show the tab with id ``tab``."""
         self._views.select_tab(tab)
 
     def action_copy(self) -> None:
-        """Copy the shown text with visible control characters."""
+        """Copy the shown text; visible symbols replace control characters."""
         self._copy(raw=False)
 
     def action_copy_raw(self) -> None:
-        """Copy the shown text unchanged."""
+        """Copy the raw text of the shown tab."""
         self._copy(raw=True)
 
     def action_export(self) -> None:
@@ -171,7 +171,7 @@ class EpisodeScreen(ResultScreen[str]):
             self._toast(f"not exported: {reason or STILL_RUNNING}", failed=True)
 
     def action_events(self) -> None:
-        """Show the bus messages of this episode."""
+        """Request the bus messages of this episode."""
         self.post_message(self.EventsRequested(self._key))
 
     @on(SplitView.Dragged)
@@ -265,7 +265,7 @@ class EpisodeScreen(ResultScreen[str]):
             self._clear_timer = None
 
     def _clear(self, failure: str = "") -> None:
-        """Show nothing, or the failure as untrusted text."""
+        """Empty the panes; show ``failure``, an untrusted text, if it is not empty."""
         self._cancel_clear()
         if not self.is_ready:
             return
@@ -275,7 +275,7 @@ class EpisodeScreen(ResultScreen[str]):
         self._show_step()
 
     def _show(self, loaded: LoadedEpisode, *, is_new: bool = False) -> None:
-        """Show an episode: a new one from its first step, a running one from its last."""
+        """Show an episode; select the first step of a newly opened episode, but the last step of a running one."""
         running = loaded.episode.running
         self._show_heading(trusted("file not available here" if loaded.missing_reason else ""))
         self._steps.show(StepRows(loaded.episode), follow=running if is_new or not running else None)

@@ -44,7 +44,7 @@ _NOTE_WIDTH: Final = 120
 
 
 class EpisodeTabs(Vertical):
-    """Shows one tab of an episode at a time."""
+    """The tab bar of an episode and the content of the selected tab."""
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
@@ -58,7 +58,7 @@ class EpisodeTabs(Vertical):
         self._json: str | None = None
 
     def compose(self) -> ComposeResult:
-        """Yield the tab bar and the tabs."""
+        """Yield the tab bar and the content of each tab."""
         yield TabBar(TABS, id="tabs")
         with ContentSwitcher(initial=TABS[0].id):
             yield Transcript(id="transcript")
@@ -71,7 +71,7 @@ class EpisodeTabs(Vertical):
         return self.query_one(ContentSwitcher).current or TABS[0].id
 
     def select_tab(self, tab: str) -> None:
-        """Show another tab."""
+        """Show the tab with id ``tab``."""
         self.query_one(ContentSwitcher).current = tab
         self.query_one(TabBar).select_tab(tab)
         self.query_one(TabBar).set_note(self._note())
@@ -79,24 +79,24 @@ class EpisodeTabs(Vertical):
         self.screen.set_focus(self.query_one(f"#{tab}", LineList))
 
     def show(self, key: str, loaded: LoadedEpisode | None, failure: str = "") -> None:
-        """Show an episode; ``failure`` is the reason why there is none, untrusted text."""
+        """Show an episode; if it could not be loaded, show ``failure``, the cause as untrusted text."""
         if loaded is not self._loaded:
             self._json = None
         self._key, self._loaded, self._failure = key, loaded, failure
         self._fill_tab()
 
     def show_step(self, index: int, *, follow: bool = False) -> None:
-        """Show the transcript of a step; ``follow`` to stay at its end."""
+        """Show the transcript of a step; if ``follow`` is True, stay at the end while the transcript grows."""
         self._show_all_messages = self._show_all_messages and index == self._step
         self._step, self._follow = index, follow
         self._show_blocks()
 
     def unsafe_text(self) -> str | None:
-        """Return the raw text behind the shown text if sanitizing changed it."""
+        """Return the raw text of the shown tab if sanitizing changed it, else None."""
         return self.query_one(f"#{self.tab}", LineList).unsafe_text()
 
     def text(self, *, raw: bool) -> str:
-        """Return the shown tab as one text."""
+        """Return the content of the shown tab as one text; if ``raw`` is True, trace and file are not sanitized."""
         loaded = self._loaded
         if self.tab == "transcript" or loaded is None:
             return transcript_text(self._blocks)
@@ -130,7 +130,7 @@ class EpisodeTabs(Vertical):
         return loaded is not None and bool(loaded.episode.steps or not loaded.missing_reason)
 
     def _note(self) -> Line:
-        """Return the step, the effect of Enter if there is one, and the endpoint's timings."""
+        """Return the step number, the effect of Enter if Enter has one, and the timings of the endpoint."""
         if not self._has_steps or self.tab != "transcript":
             return []
         has_more = any(shown.kind == "earlier" for shown in self._blocks)

@@ -1,4 +1,4 @@
-"""The list of stored and running episodes."""
+"""The screen with the list of stored and running episodes."""
 
 from __future__ import annotations
 
@@ -51,21 +51,21 @@ duration of a read.
 
 
 class EpisodeTable(SortableTable, inherit_bindings=False):
-    """A table that leaves Enter to the screen, whose footer names the command."""
+    """A table that does not handle Enter; the screen does, so that the key bar can show the command."""
 
     BINDINGS: ClassVar[list[BindingType]] = SortableTable.BINDINGS
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Return False for ``choose``."""
+        """Return False for ``choose``, the action of Enter, and True for all other actions."""
         return action != "choose"
 
 
 class EpisodesScreen(ConsoleScreen[None]):
-    """Stored and running episodes, the newest first.
+    """A screen that lists stored and running episodes, by default the newest first.
 
     Args:
-        session: provides store and library.
-        ui_state: saved filter and order; updated in place.
+        session: provides the store and the library of stored episodes.
+        ui_state: saved filter and sort order; updated in place.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("episodes")]
@@ -86,7 +86,7 @@ class EpisodesScreen(ConsoleScreen[None]):
         self._failure: SafeText = trusted("")
 
     def compose(self) -> ComposeResult:
-        """Yield heading, filter, list, status and keys."""
+        """Yield heading, filter, list, status and key bar."""
         yield StatusText(self._summary_lines, id="summary")
         words = self._ui_state.filters.get(LIST_KEY, "")
         self.set_class(bool(words), "-filtering")
@@ -99,7 +99,7 @@ class EpisodesScreen(ConsoleScreen[None]):
         yield KeyBar("episodes", without=hidden_commands(self._session))
 
     def on_screen_resume(self) -> None:
-        """Catch up with the store."""
+        """Show the changes of the store since the screen was last shown."""
         self.draw(self._session.store)
 
     def draw(self, store: RunStore) -> None:
@@ -116,7 +116,7 @@ class EpisodesScreen(ConsoleScreen[None]):
             start_worker(self, self._read, group="read")
 
     def unsafe_text(self) -> str | None:
-        """Return the raw text behind the selected row if sanitizing changed it."""
+        """Return the raw text of the selected row if sanitizing changed it, else None."""
         return unsafe_fields(self._episodes.get(self._table.key))
 
     def action_open(self) -> None:
@@ -136,7 +136,7 @@ class EpisodesScreen(ConsoleScreen[None]):
         self.query_one(FilterInput).action_clear()
 
     def action_reload(self) -> None:
-        """Read the library again now."""
+        """Read the library again without waiting."""
         self._n_read = None
         self.draw(self._session.store)
 
@@ -174,7 +174,7 @@ class EpisodesScreen(ConsoleScreen[None]):
             self._table.select(key)
 
     async def _read(self) -> None:
-        """Read the library for as long as episodes have ended since the last read."""
+        """Read the library; repeat as long as further episodes have ended since the previous read."""
         store = self._session.store
         try:
             while self._n_read != store.n_ended and self.is_current:

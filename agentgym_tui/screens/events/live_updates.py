@@ -1,4 +1,4 @@
-"""The base of the events screen: reads the bus while the screen is shown, and draws new messages."""
+"""The base class of the events screen: reads the bus while the screen is shown, and draws new messages."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ SUBJECTS_KEY: Final = "events.subjects"
 
 
 class LiveEventsScreen(ConsoleScreen[None]):
-    """Reads a session's bus while the screen is shown.
+    """A screen that reads a session's bus while the screen is shown.
 
     Args:
         session: a session with a bus.
-        ui_state: saved words, subjects, order and sizes; updated in place.
-        now: a monotonic clock, seconds.
+        ui_state: saved filter words, subject filter, sort order and pane sizes; updated in place.
+        now: returns the time of a monotonic clock in seconds.
 
     Attributes:
         session: the session.
-        event_log: the messages read.
-        reader: reads the messages.
-        panes: the panes that show them.
+        event_log: the messages that have been read.
+        reader: reads messages from the bus into ``event_log``.
+        panes: the panes that show the messages.
     """
 
     REQUIRED_WIDGETS = "#summary, #nothing, #filter, #entry, #messages, #subjects, #payload, #tabs"
@@ -87,11 +87,11 @@ class LiveEventsScreen(ConsoleScreen[None]):
         self._set_active(False)
 
     def draw(self, store: RunStore) -> None:
-        """Redraw after the store changed: it holds the state of the connection."""
+        """Redraw after the store changed, because the store holds the state of the connection to the bus."""
         self.show_texts()
 
     def set_query(self, query: EventQuery) -> None:
-        """Read the messages of another query; those read so far are forgotten."""
+        """Discard all messages and read the messages that match ``query``."""
         self._query = query
         self.ui_state.set_filter(SUBJECTS_KEY, "" if query.patterns == ALL_SUBJECTS else " ".join(query.patterns))
         if self._ticker is None or not self.is_ready:
@@ -120,7 +120,7 @@ class LiveEventsScreen(ConsoleScreen[None]):
 
     @on(LineList.FollowChanged, "#messages")
     def _followed(self) -> None:
-        """Resume live messages at the end of the list, also at that of a history."""
+        """Follow live messages while the list is at its end; this also leaves a history whose end is reached."""
         reader = self.reader
         reader.following = self.panes.messages.follow
         if reader.following and reader.query.is_history:
@@ -147,13 +147,13 @@ class LiveEventsScreen(ConsoleScreen[None]):
         self.show_texts()
 
     def show_texts(self) -> None:
-        """Redraw the heading and the text shown instead of messages."""
+        """Redraw the heading and the text that replaces an empty list of messages."""
         for name, make_lines in (("summary", self.heading_lines), ("nothing", self.nothing_lines)):
             for widget in self.query(f"#{name}").results(StatusText):
                 widget.show(make_lines)
 
     def _tick(self) -> None:
-        """Update the rates and counts of the tree."""
+        """Update the rates and counts in the subject tree."""
         self.event_log.subjects.tick(self._now())
         rate = (self.event_log.n_received, self.event_log.subjects.rate)
         if rate != self._drawn_rate and self.is_ready:
@@ -166,12 +166,12 @@ class LiveEventsScreen(ConsoleScreen[None]):
         return events_heading(self.reader, self.event_log, self.session.store, keymap_of(self.app).key, width)
 
     def nothing_lines(self, width: int) -> list[Line]:
-        """Return the lines shown instead of messages."""
+        """Return the lines that are shown if there are no messages."""
         if self.event_log.shown:
             return []
         return empty_events_lines(self.reader, self.event_log, self.session.store, keymap_of(self.app).key, width)
 
 
 def default_query(patterns: tuple[str, ...] = ALL_SUBJECTS) -> EventQuery:
-    """Return the query for live messages with a little history."""
+    """Return the query for live messages preceded by a few stored messages."""
     return EventQuery(patterns, datetime.now(UTC) - (DEFAULT_HISTORY if patterns == ALL_SUBJECTS else CHOSEN_HISTORY))

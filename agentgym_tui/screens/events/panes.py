@@ -33,16 +33,16 @@ _TREE_WIDTH: Final = 32
 
 
 class EventPanes(SplitView):
-    """Subjects, messages, payload.
+    """The panes for subjects, messages and payload.
 
     Args:
         log: the messages.
-        ui_state: saved order of the subjects and sizes of the panes; updated in place.
+        ui_state: saved sort order of the subjects and sizes of the panes; updated in place.
 
     Attributes:
         messages: the list of messages.
-        subjects: the subject tree, last drawn with ``n_subjects`` subjects.
-        payload: the selected message.
+        subjects: the subject tree, which had ``n_subjects`` subjects when it was last drawn.
+        payload: the payload of the selected message.
     """
 
     def __init__(self, log: EventLog, ui_state: UiState, *, id: str) -> None:
@@ -67,22 +67,22 @@ class EventPanes(SplitView):
 
     @property
     def entry(self) -> LogEntry | None:
-        """The selected message."""
+        """The selected message; None if there is none."""
         return self._rows.entry(self.messages.cursor)
 
     @property
     def episode_id(self) -> str:
-        """The episode of the selected message, untrusted text; "" for none."""
+        """Id of the selected message's episode, untrusted text; "" if the message belongs to no episode."""
         return self._rows.episode_id(self.messages.cursor)
 
     @property
     def branch(self) -> SubjectRow | None:
-        """The selected branch of the tree."""
+        """The selected branch of the subject tree; None if there is none."""
         return self._subjects.branch(self.subjects.cursor)
 
     @property
     def n_rows_below(self) -> int:
-        """Number of messages below the selected one."""
+        """Number of messages below the selected message."""
         return max(len(self._event_log.shown) - 1 - self.messages.cursor, 0)
 
     def draw_messages(self) -> None:
@@ -91,20 +91,20 @@ class EventPanes(SplitView):
         self.payload.show(self.entry)
 
     def select_first_message(self) -> bool:
-        """Select the first message, after any notices; return whether there is one."""
+        """Select the first message below any notices; return whether there is a message."""
         first = next((row for row, entry in enumerate(self._event_log.shown) if isinstance(entry, EventMessage)), None)
         if first is not None:
             self.messages.move_to(first)
         return first is not None
 
     def draw_subjects(self) -> None:
-        """Redraw the tree after its subjects or counts changed."""
+        """Redraw the subject tree after its subjects or counts changed."""
         self.n_subjects = len(self._event_log.subjects)
         self._subjects = SubjectRows.from_tree(self._event_log.subjects, self.subjects.sorting)
         self.subjects.show(self._subjects)
 
     def resize(self, direction: str) -> bool:
-        """Resize the focused pane; return False if it cannot be resized that way."""
+        """Resize the focused pane; return False if the pane cannot be resized in that direction."""
         focused = self.screen.focused
         changed = not self._is_zoomed and self._sizes.resize(
             self._layout, focused.id if focused is not None else None, direction
@@ -113,7 +113,7 @@ class EventPanes(SplitView):
         return changed
 
     def fit(self) -> None:
-        """Fit the panes to the current size and arrangement."""
+        """Fit the panes to the current screen size and arrangement."""
         if self._is_zoomed:
             self._sizes.apply(None)
         elif self._layout is EVENTS_WIDE:
@@ -144,11 +144,11 @@ class EventPanes(SplitView):
         return EVENTS_WIDE if self.screen.has_class("-wide") else EVENTS_NARROW
 
     def focused_class(self) -> str:
-        """Return the style class of the focused pane."""
+        """Return the style class that stands for the focused pane."""
         if self.subjects.has_focus:
             return "-subjects"
         return "-messages" if self.messages.has_focus else "-message"
 
     def unsafe_text(self) -> str | None:
-        """Return the raw text of the selected message if sanitizing changes it."""
+        """Return the raw text of the selected message if sanitizing changes it, else None."""
         return unsafe_text(self.entry)

@@ -1,4 +1,4 @@
-"""The events screen: all bus messages, from any publisher."""
+"""The events screen, which shows the bus messages of all publishers."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ GO_TO_HINT: Final = "a sequence, 14:30, 10m, 2026-05-01 14:30, all"
 
 
 class EventsScreen(LiveEventsScreen):
-    """Shows the messages of a session's bus.
+    """A screen that shows the messages of a session's bus.
 
     Args:
         session: a session with a bus.
-        ui_state: saved words, subjects, order and sizes; updated in place.
-        now: a monotonic clock, seconds.
+        ui_state: saved filter words, subject filter, sort order and pane sizes; updated in place.
+        now: returns the time of a monotonic clock in seconds.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("events")]
@@ -45,7 +45,7 @@ class EventsScreen(LiveEventsScreen):
     HORIZONTAL_BREAKPOINTS = WIDTH_BREAKPOINTS
 
     def compose(self) -> ComposeResult:
-        """Yield heading, inputs, panes and keys."""
+        """Yield heading, inputs, panes and key bar."""
         yield StatusText(self.heading_lines, id="summary")
         words = self.ui_state.filters.get(FILTER_KEY, "")
         self.set_class(bool(words), "-filtering")
@@ -72,15 +72,15 @@ class EventsScreen(LiveEventsScreen):
         self.panes.fit()
 
     def resize(self, direction: str) -> bool:
-        """Resize the focused pane; return False if it cannot be resized that way."""
+        """Resize the focused pane; return False if the pane cannot be resized in that direction."""
         return self.panes.resize(direction)
 
     def unsafe_text(self) -> str | None:
-        """Return the raw text of the selected message if sanitizing changes it."""
+        """Return the raw text of the selected message if sanitizing changes it, else None."""
         return self.panes.unsafe_text()
 
     def action_pause(self) -> None:
-        """Pause reading, or resume: at the end, or at the current place in a history."""
+        """Pause or resume reading; live reading resumes at the newest message, reading of a history where it paused."""
         self.reader.paused = not self.reader.paused
         if not (self.reader.paused or self.reader.query.is_history):
             self.panes.messages.follow = True
@@ -93,7 +93,7 @@ class EventsScreen(LiveEventsScreen):
         self.set_focus(self.query_one(FilterInput))
 
     def action_subject(self) -> None:
-        """Prompt for subjects."""
+        """Prompt for the subjects to show."""
         self._open_prompt("subject", SUBJECT_HINT)
 
     def action_go_to(self) -> None:
@@ -108,7 +108,7 @@ class EventsScreen(LiveEventsScreen):
             self._toast(trusted("this message names no episode"))
 
     def action_clear(self) -> None:
-        """Clear the filter; without one, show all subjects live and forget the messages read so far."""
+        """Clear the filter; if there is no filter, discard the messages and show all subjects live."""
         query = self.reader.query
         if self.event_log.words:
             self.query_one(FilterInput).action_clear()
@@ -122,21 +122,21 @@ class EventsScreen(LiveEventsScreen):
         self.set_focus(self.panes.subjects if to_tree else self.panes.messages)
 
     def action_fold(self) -> None:
-        """Fold or unfold a branch."""
+        """Fold or unfold the selected branch of the subject tree."""
         if (branch := self.panes.branch) is not None and branch.n_children:
             self.event_log.subjects.toggle(branch.path)
             self.panes.draw_subjects()
 
     def action_next_view(self) -> None:
-        """Show the message in the next representation."""
+        """Show the selected message in the next representation."""
         self.panes.payload.next_view()
 
     def action_copy(self) -> None:
-        """Copy the shown text with visible control characters."""
+        """Copy the shown text; visible symbols replace control characters."""
         copy_to_clipboard(self.app, self.panes.payload.text(), raw=False)
 
     def action_copy_raw(self) -> None:
-        """Copy the shown text unchanged."""
+        """Copy the raw text, without sanitizing it."""
         copy_to_clipboard(self.app, self.panes.payload.text(), raw=True)
 
     @on(LineList.Selected, "#messages")

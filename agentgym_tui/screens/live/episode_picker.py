@@ -1,4 +1,4 @@
-"""Selection of the episode on the live screen: the newest one until the user selects another."""
+"""Selection of the episode on the live screen: by default the newest episode, or the episode that the user selects."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from agentgym_tui.state.run_store import RunStore
 
 
 class EpisodePicker:
-    """Selects an episode.
+    """Selects the episode that the live screen shows.
 
     Attributes:
-        episode_id: the selected episode, "" for none.
+        episode_id: the selected episode, "" if there is none.
     """
 
     def __init__(self) -> None:
@@ -18,11 +18,11 @@ class EpisodePicker:
         self._awaited_id = ""
 
     def watch_batch(self, run_id: str) -> None:
-        """Select the first episode of this batch or battery as soon as it exists."""
+        """Select an episode of the batch or battery ``run_id`` as soon as the first episode exists."""
         self._awaited_id = run_id
 
     def select_episode(self, store: RunStore, *, following: bool) -> Episode | None:
-        """Return the episode to show; a running one stays, an ended one is replaced if ``following``."""
+        """Return the episode to show; another episode replaces an ended episode only if ``following`` is True."""
         shown = store.episodes.get(self.episode_id)
         if (awaited := self._awaited_episode(store)) is not None:
             shown, self._awaited_id = awaited, ""
@@ -32,7 +32,11 @@ class EpisodePicker:
         return shown
 
     def select_neighbor(self, store: RunStore, by: int) -> Episode | None:
-        """Select the running episode ``by`` positions on, wrapping around; return None if there is no other one."""
+        """Select the running episode ``by`` positions after the selected episode, wrapping around.
+
+        Returns:
+            The newly selected episode; None if no other episode is running.
+        """
         running = store.running_episodes()
         positions = [position for position, episode in enumerate(running) if episode.episode_id == self.episode_id]
         if not running or (positions and len(running) == 1):
@@ -51,7 +55,7 @@ class EpisodePicker:
 
 
 def _next_episode(store: RunStore, shown: Episode | None) -> Episode | None:
-    """Return the newest active episode, preferably of the same batch, else the last one of that batch or of all."""
+    """Return the newest active episode, preferably of the batch of ``shown``; else the last episode of that batch."""
     active = [episode for episode in store.running_episodes() if episode.is_active]
     same = [episode for episode in active if shown is not None and episode.batch_id == shown.batch_id]
     for choice in (same, active):

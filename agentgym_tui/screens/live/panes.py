@@ -45,12 +45,12 @@ VIEWS: Final = ("transcript", "trace", "rewards")
 
 
 class LivePanes(SplitView):
-    """Environments, and steps, transcript, trace and rewards of one episode; a welcome text if there is none.
+    """The environments beside one episode (steps, transcript, trace, rewards), or beside a welcome text without one.
 
     Args:
         store: the console's state.
-        read_only: why nothing can be started from here, "" if it can.
-        ui_state: saved order of the environments and sizes of the panes; updated in place.
+        read_only: why this console cannot start runs, "" if it can.
+        ui_state: saved sort order of the environments and sizes of the panes; updated in place.
     """
 
     class Completed(Message):
@@ -79,12 +79,12 @@ class LivePanes(SplitView):
         self._sizes = PaneSizes(self, self._ui_state, LIVE_WIDE, LIVE_NARROW, LIVE_NARROW_TRACE)
 
     def compose(self) -> ComposeResult:
-        """Yield environments at the left, welcome at the right."""
+        """Yield the environments at the left and the welcome text at the right."""
         yield CachedContainer(self._panes["environments"], id="left")
         yield CachedContainer(self._panes["welcome"], id="right")
 
     def on_mount(self) -> None:
-        """Mount the episode's panes after the first paint, which they would delay."""
+        """Mount the panes of the episode after the first paint, because mounting them earlier would delay it."""
         self._panes["welcome"].set_title(lambda _: [[Cell(trusted("Welcome"), "head")]])
         self.call_after_refresh(self._mount_others)
 
@@ -102,7 +102,7 @@ class LivePanes(SplitView):
         self._fit_sizes()
 
     def draw(self, episode: Episode | None) -> None:
-        """Show the store's current state and ``episode``."""
+        """Show the current state of the store and the episode ``episode``."""
         previous, self._episode = self._episode, episode if self._is_complete else None
         episode = self._episode
         if self.has_class("-empty") != (episode is None):
@@ -131,7 +131,7 @@ class LivePanes(SplitView):
         self._fit_sizes()
 
     def resize(self, direction: str) -> bool:
-        """Resize the focused pane; return False if it cannot be resized that way."""
+        """Resize the focused pane; return False if the pane cannot be resized in that direction."""
         if self.has_class("-zoomed") or self._episode is None:
             return False
         focused = self.screen.focused
@@ -145,14 +145,14 @@ class LivePanes(SplitView):
         self._fit_sizes()
 
     def next_view(self) -> None:
-        """Show the next of transcript, trace and rewards."""
+        """Show the view that follows the current view in the order transcript, trace, rewards."""
         if self._episode is None:
             return
         self._select_view(VIEWS[(VIEWS.index(self._view) + 1) % len(VIEWS)])
         self.screen.set_focus(self.query_one(f"#{self._view}"))
 
     def on_descendant_focus(self, event: events.DescendantFocus) -> None:
-        """Show the focused view if the views share one place."""
+        """Select the focused view; the narrow layout shows only the selected view."""
         if event.widget.id in VIEWS:
             self._select_view(event.widget.id)
 
@@ -164,7 +164,7 @@ class LivePanes(SplitView):
             self._fit_sizes()
 
     def unsafe_text(self) -> str | None:
-        """Return the raw text of the selected table row if sanitizing changes it."""
+        """Return the raw text of the selected table row if sanitizing changes it, else None."""
         env = self._store.envs.get(self.environments.key)
         if self.environments.has_focus and env is not None:
             return unsafe_environment_text(env)
@@ -265,7 +265,7 @@ class LivePanes(SplitView):
         self._fit_sizes()
 
     def _fit_sizes(self) -> None:
-        """Apply the saved sizes; by default the environments get as many rows as they need, within limits."""
+        """Apply the saved pane sizes; by default the environments pane is as high as its content, within limits."""
         if self.has_class("-zoomed"):
             self._sizes.apply(None)
             return

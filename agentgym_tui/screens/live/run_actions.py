@@ -27,7 +27,7 @@ class RunActionsScreen(ConsoleScreen[None]):
     """A screen with commands that start and control runs.
 
     Args:
-        session: the session whose node runs them.
+        session: the session whose node executes the runs.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("live")]
@@ -38,19 +38,19 @@ class RunActionsScreen(ConsoleScreen[None]):
         self.commands = RunCommands(session)
 
     def selected_env(self) -> str:
-        """Return the selected environment, "" for none."""
+        """Return the name of the selected environment, "" if there is none."""
         raise NotImplementedError
 
     def watched_episode(self) -> Episode | None:
-        """Return the shown episode."""
+        """Return the episode that the screen shows; None if there is none."""
         raise NotImplementedError
 
     def started(self, args: StartArgs) -> None:
-        """React to a started run."""
+        """React to a run that was started with ``args``."""
         raise NotImplementedError
 
     def show_toast(self, text: SafeText, *, failed: bool = False) -> None:
-        """Show a toast."""
+        """Show ``text`` as a toast, styled as an error if ``failed`` is True."""
         toast(self.app, text, failed=failed)
 
     def action_run_selected(self) -> None:
@@ -63,7 +63,7 @@ class RunActionsScreen(ConsoleScreen[None]):
             self.show_toast(trusted("environments not loaded yet"), failed=True)
 
     def action_run_form(self, *envs: str) -> None:
-        """Open the run form."""
+        """Open the run form with ``envs`` checked."""
         from agentgym_tui.screens.dialogs.run_form import RunForm
 
         if not self._reject_if_read_only():
@@ -88,7 +88,7 @@ class RunActionsScreen(ConsoleScreen[None]):
             self.show_toast(control_error_text(exc), failed=True)
 
     def action_cancel(self) -> None:
-        """Cancel the running batch; ask how much if its battery has more."""
+        """Cancel the running batch; if its battery has more batches, let the user choose how much to cancel."""
         if self._reject_if_read_only():
             return
         batch = self._batch()
@@ -109,7 +109,7 @@ class RunActionsScreen(ConsoleScreen[None]):
         self.app.push_screen(CancelDialog(batch, len(others) - 1), dialog_closed)
 
     def action_pause(self) -> None:
-        """Pause or resume the watched batch, also between two episodes."""
+        """Pause or resume the batch of the watched episode; this also works between two episodes."""
         if self._reject_if_read_only():
             return
         if (batch := self._batch()) is None:

@@ -37,11 +37,11 @@ _MAX_REASON_LINES: Final = 3
 
 
 class LiveScreen(RunActionsScreen):
-    """Shows the state of a session's node, and controls it.
+    """The screen that shows the state of a session's node and controls its runs.
 
     Args:
-        session: the session.
-        ui_state: saved order and sizes; updated in place.
+        session: the session whose node is shown.
+        ui_state: saved sort order and pane sizes; updated in place.
     """
 
     CSS_PATH = "../../styles/live.tcss"
@@ -60,18 +60,18 @@ class LiveScreen(RunActionsScreen):
         self._progress = StatusText(self._progress_lines, id="progress")
 
     def compose(self) -> ComposeResult:
-        """Yield status, panes, progress and keys."""
+        """Yield status, panes, progress and key bar."""
         yield self._status
         yield self._panes
         yield self._progress
         yield KeyBar("live", without=hidden_commands(self.session))
 
     def on_screen_resume(self) -> None:
-        """Catch up with the store."""
+        """Show the changes of the store since the screen was last shown."""
         self.draw(self.session.store)
 
     def on_resize(self) -> None:
-        """Give the status more lines on a narrow screen."""
+        """Fit the height of the status to its lines; a narrow screen needs more lines."""
         self._fit_status()
 
     def draw(self, store: RunStore) -> None:
@@ -83,15 +83,15 @@ class LiveScreen(RunActionsScreen):
         self._panes.draw(self._episode)
 
     def selected_env(self) -> str:
-        """Return the environment under the cursor."""
+        """Return the name of the environment under the cursor, "" if there is none."""
         return self._panes.environments.key
 
     def watched_episode(self) -> Episode | None:
-        """Return the shown episode."""
+        """Return the episode that the screen shows; None if there is none."""
         return self._episode
 
     def started(self, args: StartArgs) -> None:
-        """Watch the run as soon as its first episode starts."""
+        """Show the first episode of the started run as soon as that episode exists."""
         self._picker.watch_batch(args.batch_id)
         self.draw(self.session.store)
 
@@ -100,11 +100,11 @@ class LiveScreen(RunActionsScreen):
         self._panes.zoom()
 
     def resize(self, direction: str) -> bool:
-        """Resize the focused pane; return False if it cannot be resized that way."""
+        """Resize the focused pane; return False if the pane cannot be resized in that direction."""
         return self._panes.resize(direction)
 
     def unsafe_text(self) -> str | None:
-        """Return the raw text of the selected table row if sanitizing changes it."""
+        """Return the raw text of the selected table row if sanitizing changes it, else None."""
         return self._panes.unsafe_text()
 
     def action_open(self) -> None:
@@ -134,7 +134,7 @@ class LiveScreen(RunActionsScreen):
         self._watch_neighbor(-1)
 
     def action_next_view(self) -> None:
-        """Show the next of the views that share one place."""
+        """Show the view that follows the current view in the order transcript, trace, rewards."""
         self._panes.next_view()
 
     @on(LineList.Selected)

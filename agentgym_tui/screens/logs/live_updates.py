@@ -1,4 +1,4 @@
-"""The base of the log screen: reads and searches the open log while the screen is shown, and draws new lines."""
+"""The base class of the log screen: reads and searches the open log while the screen is shown, and draws new lines."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ POLL_INTERVAL_S: Final = 0.5
 
 
 class LogTable(Table):
-    """A table that can follow its end although it starts at its top."""
+    """A table of log lines that starts at the first line and can follow the end of the log."""
 
     def __init__(self, source: LogRows, *, id: str) -> None:
         super().__init__(LOG_COLUMNS, source, id=id)
@@ -51,14 +51,14 @@ class LogTable(Table):
 
 
 class OpenedLog:
-    """An opened log with the state in which it was left.
+    """An opened log, with the view state to restore when the log is shown again.
 
     Attributes:
-        log: the file.
+        log: the log file.
         rows: the shown lines.
         text: the search words.
-        line: the line under the cursor.
-        follow: whether the list follows the end.
+        line: number of the line under the cursor.
+        follow: whether the list follows the end of the log.
     """
 
     def __init__(self, log: LogFile) -> None:
@@ -69,12 +69,12 @@ class OpenedLog:
         self.follow = False
 
     def search(self, text: str) -> None:
-        """Search for words from the beginning; without words all lines are shown."""
+        """Search the log from its first line for the words of ``text``; without words, show all lines."""
         self.text = text
         self.rows = LogRows(self.log, LogSearch(self.log, text) if text.split() else None)
 
     def advance(self) -> bool:
-        """Read and search for a while; return whether more work is left."""
+        """Read and search for a short time; return whether lines are left to read or search."""
         more = self.log.advance()
         if (search := self.rows.search) is None:
             return more
@@ -82,17 +82,17 @@ class OpenedLog:
 
 
 class LiveLogScreen(ConsoleScreen[None]):
-    """Reads the shown log while the screen is shown.
+    """A screen that reads the shown log while the screen is visible.
 
     Args:
         session: a session with logs.
-        now: a monotonic clock, seconds.
+        now: returns the time of a monotonic clock in seconds.
 
     Attributes:
         session: the session.
         opened: the shown log.
-        table: its lines.
-        payload: the selected line; mounted after the first paint.
+        table: the table of the log's lines.
+        payload: the view of the selected line; mounted after the first paint.
     """
 
     REQUIRED_WIDGETS = "#summary, #nothing, #filter, #entry, #lines, #payload, #tabs"
@@ -128,11 +128,11 @@ class LiveLogScreen(ConsoleScreen[None]):
         self._wake.set()
 
     def on_screen_suspend(self) -> None:
-        """Suspend reading after the current chunk."""
+        """Suspend reading at the end of the current chunk."""
         self._suspended = True
 
     def refresh_view(self) -> None:
-        """Wake the reader and redraw after log or search words changed."""
+        """Resume reading and redraw, after another log or other search words were selected."""
         self._wake.set()
         self.show_all()
 
@@ -152,14 +152,14 @@ class LiveLogScreen(ConsoleScreen[None]):
         self.show_texts()
 
     def show_texts(self) -> None:
-        """Redraw the heading and the text shown instead of lines."""
+        """Redraw the heading and the text that replaces an empty list of lines."""
         for name, make_lines in (("summary", self.heading_lines), ("nothing", self.nothing_lines)):
             for widget in self.query(f"#{name}").results(StatusText):
                 widget.show(make_lines)
 
     @property
     def message(self) -> EventMessage | None:
-        """The selected line, None if there is none; the same object for as long as the line is the same."""
+        """The selected line as a message; None if there is none. An unchanged line always yields the same object."""
         rows = self.opened.rows
         if not len(rows):
             return None
@@ -170,11 +170,11 @@ class LiveLogScreen(ConsoleScreen[None]):
         return self._selected_message[1]
 
     def heading_lines(self, width: int) -> list[Line]:
-        """Return the lines above the list."""
+        """Return the heading lines above the list."""
         return log_heading(self._state, width)
 
     def nothing_lines(self, width: int) -> list[Line]:
-        """Return the text shown instead of lines."""
+        """Return the text that is shown if there are no log lines."""
         return [] if len(self.opened.rows) else empty_log_lines(self._state, width)
 
     @property
@@ -208,7 +208,7 @@ class LiveLogScreen(ConsoleScreen[None]):
         start_worker(self, self._read, group="log", exclusive=True)
 
     async def _read(self) -> None:
-        """Read and search to the end, then poll the file."""
+        """Read and search the log to its end, then poll the file for new lines."""
         while True:
             self._wake.clear()
             opened = self.opened

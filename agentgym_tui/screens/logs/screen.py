@@ -1,4 +1,4 @@
-"""The log screen: a file of events or other lines of any size, while it is written or afterwards."""
+"""The log screen: shows a file of events or other lines, of any size, even while the file is being written."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ GO_TO_HINT: Final = "a line (1200), 14:30, 10m before the end, 2026-05-01 14:30,
 
 
 class LogScreen(LiveLogScreen):
-    """Shows the logs of a session, one at a time.
+    """A screen that shows the logs of a session, one log at a time.
 
     Args:
         session: a session with logs.
-        ui_state: saved sizes; updated in place.
-        now: a monotonic clock, seconds.
+        ui_state: saved pane sizes; updated in place.
+        now: returns the time of a monotonic clock in seconds.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("log")]
@@ -67,14 +67,14 @@ class LogScreen(LiveLogScreen):
         self._sizes = PaneSizes(self, ui_state or UiState(), LOG)
 
     def compose(self) -> ComposeResult:
-        """Yield heading, lines and keys."""
+        """Yield heading, lines and key bar."""
         yield StatusText(self.heading_lines, id="summary")
         with CachedContainer(id="log"):
             yield self.table
         yield KeyBar("log", without=hidden_commands(self.session))
 
     async def mount_deferred(self) -> None:
-        """Mount the payload, the inputs and the text for an empty list after the first lines are painted."""
+        """Mount the payload, the inputs and the text for an empty list, after the first lines were painted."""
         from agentgym_tui.widgets.inputs import MAX_QUERY_CHARS, EntryInput, FilterInput
         from agentgym_tui.widgets.payload_view import PayloadView
 
@@ -91,7 +91,7 @@ class LogScreen(LiveLogScreen):
         self._fit()
 
     def zoom(self) -> None:
-        """Show the focused pane alone, or both again."""
+        """Show the focused pane alone, or both panes again."""
         if self.has_class("-alone"):
             self.remove_class("-alone", "-lines", "-message")
         else:
@@ -99,7 +99,7 @@ class LogScreen(LiveLogScreen):
         self._fit()
 
     def resize(self, direction: str) -> bool:
-        """Resize the focused pane; return False if it cannot be resized that way."""
+        """Resize the focused pane; return False if the pane cannot be resized in that direction."""
         focused = self.focused.id if self.focused is not None else None
         if self.has_class("-alone") or not self._sizes.resize(LOG, focused, direction):
             return False
@@ -107,7 +107,7 @@ class LogScreen(LiveLogScreen):
         return True
 
     def unsafe_text(self) -> str | None:
-        """Return the raw text of the selected line if sanitizing changes it."""
+        """Return the raw text of the selected line if sanitizing changes it, else None."""
         return unsafe_text(self.message)
 
     def action_filter(self) -> None:
@@ -116,7 +116,7 @@ class LogScreen(LiveLogScreen):
         self.set_focus(self._filter)
 
     def action_go_to(self) -> None:
-        """Prompt for a line or a time."""
+        """Prompt for the line number or the time to go to."""
         self.add_class("-prompting")
         self._prompt.prompt(GO_TO_HINT)
 
@@ -125,7 +125,7 @@ class LogScreen(LiveLogScreen):
         self._filter.action_clear()
 
     def action_next_view(self) -> None:
-        """Show the line in the next representation."""
+        """Show the selected line in the next representation."""
         self.payload.next_view()
 
     def action_next_log(self) -> None:
@@ -137,15 +137,15 @@ class LogScreen(LiveLogScreen):
         self._show_neighbor(-1)
 
     def action_copy(self) -> None:
-        """Copy the shown text with visible control characters."""
+        """Copy the shown text; visible symbols replace control characters."""
         copy_to_clipboard(self.app, self.payload.text(), raw=False)
 
     def action_copy_raw(self) -> None:
-        """Copy the shown text unchanged."""
+        """Copy the raw text, without sanitizing it."""
         copy_to_clipboard(self.app, self.payload.text(), raw=True)
 
     def action_reload(self) -> None:
-        """Reopen the file by name."""
+        """Open the file at the log's path again."""
         start_worker(self, partial(self._reload, self.opened.log), group="reload", exclusive=True)
 
     @on(LineList.Selected, "#lines")
@@ -154,7 +154,7 @@ class LogScreen(LiveLogScreen):
             self.set_focus(self.payload.query_one(LineList))
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        """Search for other words; a naming-convention handler, as the inputs are imported after the first paint."""
+        """Search for the new words. ``@on`` is not possible because the inputs are imported after the first paint."""
         if event.input.id != "filter" or not self.is_ready or event.value.split() == self.opened.text.split():
             return
         self.opened.search(event.value)
@@ -163,7 +163,7 @@ class LogScreen(LiveLogScreen):
         self.table.move_to(self.table.cursor if self.opened.rows.search is None else 0)
 
     def on_filter_input_closed(self, event: FilterInput.Closed) -> None:
-        """Return to the lines."""
+        """Move the focus back to the lines."""
         self.set_class(not event.cleared, "-filtering")
 
     def on_entry_input_closed(self, event: EntryInput.Closed) -> None:
@@ -197,7 +197,7 @@ class LogScreen(LiveLogScreen):
         self.refresh_view()
 
     def _show_neighbor(self, by: int) -> None:
-        """Show another opened log in the state it was left in."""
+        """Show the opened log ``by`` positions after the shown log, in its last view state."""
         if len(self.logs) == 1:
             toast(self.app, trusted("no other log is open"))
             return
@@ -213,7 +213,7 @@ class LogScreen(LiveLogScreen):
 
 
 def _line_of(log: LogFile, text: str) -> int | str:
-    """Return the line number from 0 that ``text`` refers to, -1 for the end, or an error as untrusted text."""
+    """Return the line number that ``text`` refers to, from 0; -1 for the end; an error, untrusted text, if invalid."""
     from agentgym_tui.state.event_query import parse_start
 
     newest = find_last_time(log)

@@ -1,7 +1,7 @@
 """Extraction of the action from a model's text, by the rule of each environment; model text is never evaluated.
 
 The rules are those of AgentGym's clients, ``agentenv/agentenv/envs/<environment>.py`` (``lmrlgym.py`` for Maze and
-Wordle), so an answer has the same meaning in both.
+Wordle), so an answer means the same in AgentGym and in this runner.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 from typing import Literal, TypeAlias
 
 ActionStyle: TypeAlias = Literal["once", "first", "last", "sql", "fence", "raw"]
-"""Position of the action: the only ``Action:`` line, after the first or last ``Action:``, a block, the whole text."""
+"""Place of the action: the only ``Action:`` line, after the first or last ``Action:``, in a block, or all the text."""
 
 ACTION_MARK = "Action:"
 EXPECTED_FORMAT: dict[ActionStyle, str] = {
@@ -40,12 +40,12 @@ _SQL = re.compile(r"```sql(?:ite)?\b", re.IGNORECASE)
 
 
 def action_style(env: str) -> ActionStyle:
-    """Return the rule of an environment, by its case-insensitive name; ``last`` for unknown environments."""
+    """Return the extraction rule of an environment; ``last`` for unknown environments. ``env`` is case-insensitive."""
     return _STYLES.get(env.lower(), "last")
 
 
 def parse_action(text: str, style: ActionStyle) -> str | None:
-    """Return the action in a text, None if there is none."""
+    """Return the action in a model's text; None if the text contains no action."""
     text = text.strip().removesuffix("</s>").rstrip()
     match style:
         case "once":

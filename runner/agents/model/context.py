@@ -1,8 +1,8 @@
-"""Trimming of a conversation to the model's context.
+"""Trimming of a conversation to the size of the model's context.
 
 The system prompt, the first observation and the latest turn are always sent. Of the other turns, the oldest are omitted
-until the estimated size fits; a note at the end of the first observation gives their number. If that does not suffice,
-the longest messages except the system prompt are cut in the middle.
+until the estimated size fits; a note at the end of the first observation gives the number of omitted turns. If the chat
+is still too long, the longest messages except the system prompt are cut in the middle.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ ANSWER_RESERVE_TOKENS = 2048
 _MESSAGE_OVERHEAD_CHARS = 16
 _NOTE_CHARS = 60
 _MIN_CUT_CHARS = 400
-"""Shortest length that a message is cut to."""
+"""Minimum length of a cut message, in characters."""
 
 
 def chat_budget(settings: AgentSettings, schemas: Sequence[ToolSchema]) -> int:
-    """Return the maximum size of a chat in characters, without tools and answer; at least a quarter of the context."""
+    """Return the maximum size of a chat in characters: the context without tools and answer, but at least a quarter."""
     quarter = settings.context_tokens // 4
     answer = settings.max_tokens or min(ANSWER_RESERVE_TOKENS, quarter)
     budget = CHARS_PER_TOKEN * max(settings.context_tokens - answer, quarter)
@@ -69,7 +69,7 @@ def _with_note(opening: Chat, n_omitted: int) -> Chat:
 
 
 def _cut_messages(chat: Chat, budget: int) -> Chat:
-    """Cut the longest message, then the next one, until the chat fits or all are at their minimum length."""
+    """Cut messages, the longest first, until the chat fits or all messages have their minimum length."""
     chat = chat.copy()
     excess = _chat_size(chat) - budget
     by_length = sorted(range(1, len(chat)), key=lambda index: len(chat[index]["content"] or ""), reverse=True)

@@ -1,4 +1,4 @@
-"""Conversation of an episode, in a form that can be sent to a model again."""
+"""Conversation of an episode, stored in a form that can be sent to a model."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from runner.inference.json_accessors import as_text, content_text
 from runner.types import Action, Chat, InvalidAction, Message
 
 MAX_CALL_CHARS = 8000
-"""Longest tool calls that are sent again as calls; longer ones are sent as text, which can be cut."""
+"""Maximum length of a reply's call arguments, in characters. A longer reply is sent as text, which can be cut."""
 NO_ANSWER = "(no answer)"
-"""Replaces an empty reply, which some endpoints reject."""
+"""Text that replaces an empty reply, since some endpoints reject empty messages."""
 NOT_EXECUTED = "Not executed: one action per step."
 
 
@@ -23,12 +23,12 @@ class Conversation:
     """
 
     def __init__(self) -> None:
-        """Start empty."""
+        """Create an empty conversation."""
         self.opening: Chat = []
         self.turns: list[Chat] = []
 
     def add_observation(self, observation: Chat) -> None:
-        """Append the latest observation."""
+        """Append an observation: the first one, or the environment's answer to the latest reply."""
         messages = [_normalize(message) for message in observation]
         if not self.turns:
             self.opening += flatten_tool_calls(messages)
@@ -38,7 +38,7 @@ class Conversation:
         turn += _answer_calls(calls, messages) if calls else flatten_tool_calls(messages)
 
     def add_reply(self, reply: Message, action: Action | InvalidAction) -> None:
-        """Append the model's reply, which was parsed as ``action``.
+        """Append the model's reply; ``action`` is the result of parsing the reply.
 
         Calls with invalid arguments are stored as text, because an endpoint would reject a chat that contains them.
         """
@@ -52,7 +52,7 @@ class Conversation:
 
 
 def strip_thinking(message: Message) -> Message:
-    """Return the reply with inline reasoning moved from ``content`` to ``reasoning_content``."""
+    """Return a model's reply with its inline reasoning moved from ``content`` to ``reasoning_content``."""
     thought, answer = split_thinking(message["content"] or "")
     reasoning = "\n".join(filter(None, [message.get("reasoning_content"), thought]))
     calls = message.get("tool_calls")
@@ -73,7 +73,7 @@ def _normalize(message: Message) -> Message:
 
 
 def _answer_calls(calls: list[dict[str, Any]], messages: Chat) -> Chat:
-    """Return one answer per call: the environment's messages if they match, else all their text for the first call."""
+    """Return one answer per call: ``messages`` if their ids match, else the joined text as answer to the first call."""
     ids = [call["id"] for call in calls]
     if [message.get("tool_call_id") for message in messages] == ids:
         return messages

@@ -12,7 +12,7 @@ from runner.util.display_text import one_line
 
 
 class EnvironmentGuide(NamedTuple):
-    """Rules of an environment and description of its actions, for the model."""
+    """Rules of an environment and description of its actions, as parts of the system prompt."""
 
     rules: str
     actions: str
@@ -113,7 +113,7 @@ def _words_of(env: str, schemas: Sequence[ToolSchema]) -> str:
 
 
 def _actions_of(schemas: Sequence[ToolSchema]) -> str:
-    """Describe the tools as actions; for a single tool with one string parameter, the action is that string."""
+    """Describe the tools as text actions; a single tool with one string parameter is described as that string."""
     match [list(_parameters(schema).values()) for schema in schemas]:
         case []:
             return "The action is a text."

@@ -19,7 +19,7 @@ from runner.types import Action, Chat, EpisodeInfo, InvalidAction, ToolSchema, U
 
 
 class ReactAgent:
-    """Agent that requests one model answer, a thought and an action, per step.
+    """Agent that requests one answer per step from a model; an answer is a thought and an action.
 
     ``agent.format`` of the profile selects the form of the answer: ``tools`` for tool calls, ``react`` for text,
     ``auto`` for tool calls if the next endpoint supports them. An answer in the other form is also accepted. The agent
@@ -30,7 +30,7 @@ class ReactAgent:
         settings: the profile's agent settings; only the format and the context limits are used.
 
     Attributes:
-        last_usage: token usage of the latest answer, None if there was none.
+        last_usage: token usage of the latest answer; None if it is unknown.
         last_response_flow_id: id of the trace flow that starts at the latest answer.
     """
 
@@ -51,7 +51,7 @@ class ReactAgent:
         self._episode = episode, self._manager.session(episode.header, episode.header.model)
 
     def init_after_reset(self) -> None:
-        """Do nothing."""
+        """Do nothing; a reset needs no preparation."""
 
     async def act(self, observation: Chat, tool_schemas: list[ToolSchema]) -> tuple[list[Chat], Action | InvalidAction]:
         """Return the chat (prompt and reply) and the model's next action, which may be invalid.

@@ -16,7 +16,7 @@ _DECODER = json.JSONDecoder(strict=False)
 _CALL_PREFIX = re.compile(r"([\w.-]{1,100})\(\s*\Z")
 """Start of a call such as ``move({"to": "left"})``.
 
-``flatten_tool_calls`` writes earlier calls in this form for endpoints without tools, and models imitate it.
+``flatten_tool_calls`` writes earlier calls in this form for endpoints without tools, and models imitate the form.
 """
 _MAX_PREFIX_CHARS = 120
 
@@ -24,13 +24,14 @@ _MAX_PREFIX_CHARS = 120
 def parse_reply(
     message: Message, style: ActionStyle, schemas: Sequence[ToolSchema], *, as_calls: bool
 ) -> Action | InvalidAction:
-    """Parse a reply: its tool calls, else the call or the action in its text.
+    """Return the action in a reply: native tool calls, else a call written as text, else an action text.
 
-    The first call is executed. Later ones are kept if their arguments are valid JSON, since each needs an answer.
+    Only the first call is executed. Later calls are kept if their arguments are valid JSON, since a chat must contain
+    an answer to each call.
 
     Args:
         message: the reply without the model's reasoning.
-        style: position of the environment's actions in a text.
+        style: the environment's rule for finding an action in a text.
         schemas: the available tools.
         as_calls: whether the model was instructed to call tools.
     """
@@ -66,7 +67,7 @@ def _has_valid_arguments(call: ToolCall) -> bool:
 
 
 def _find_written_call(text: str, schemas: Sequence[ToolSchema]) -> ToolCall | None:
-    """Return the call at the first brace after the last ``Action:``, if any, fenced or not."""
+    """Return the call at the first brace after the last ``Action:``, in a code block or not; None if there is none."""
     body = text.rpartition(ACTION_MARK)[2]
     start = body.find("{")
     if start < 0:
@@ -82,7 +83,7 @@ def _find_written_call(text: str, schemas: Sequence[ToolSchema]) -> ToolCall | N
 
 
 def _call_from_json(value: dict[str, Any]) -> ToolCall | None:
-    """Return a call in the form of AgentGym (``function_name``) or of OpenAI and its relatives, else None.
+    """Return the call in a JSON object of AgentGym's form (``function_name``) or OpenAI's; None for other objects.
 
     AgentGym's form is that of ``agentenv/agentenv/controller/utils.py``.
     """

@@ -57,8 +57,8 @@ class ActionMenu:
     def moves(self, command: str) -> list[int] | str:
         """Return the low-level steps of a command, or the text that rejects the command.
 
-        The command must be in lower case, without surrounding white space.
-        ``drop`` and ``toggle`` work even if they are not listed: a key can be in a box, which only ``toggle`` opens.
+        The command must be in lower case and without surrounding white space. ``drop`` and ``toggle`` work even if they
+        are not listed: a key can be in a box, which only ``toggle`` opens.
         """
         if command == "move forward" and self._blocked:
             return BARRIER

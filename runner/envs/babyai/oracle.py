@@ -174,7 +174,7 @@ class Planner:
             yield from self._fetch([held], blocked)
 
     def _clear(self, thing: Item, blocked: Collection[GridCell], keep_free: Collection[GridCell]) -> Texts:
-        """Yield the texts that move an object out of the way; finally, the agent carries what it carried at the start."""
+        """Yield the texts that move an object out of the way and leave the agent with the object it carried."""
         held = self._env.world.carrying
         yield from self._put_down(blocked, keep_free)
         yield from self._fetch([thing], blocked)

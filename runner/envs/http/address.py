@@ -50,7 +50,7 @@ class ServerAddress(msgspec.Struct, frozen=True):
 
     @property
     def authorization(self) -> str | None:
-        """``Authorization`` header: Basic for a user and password, Bearer for a password alone; None without a password.
+        """``Authorization`` header: Basic for a user and password, Bearer for a password alone, None for neither.
 
         Raises:
             ConfigError: if the URL is invalid or the token is not visible ASCII.

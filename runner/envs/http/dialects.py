@@ -234,7 +234,7 @@ _CREATE_ENV = ClientDialect(
 
 
 def dialect_for(env: str) -> ClientDialect | None:
-    """Return the dialect of AgentGym's server of an environment; None if there is no dialect. Names ignore case."""
+    """Return the dialect of AgentGym's server of an environment; None if there is none. ``env`` is case-insensitive."""
     return _BY_NAME.get(env.lower())
 
 

@@ -1,6 +1,7 @@
 """Tasks of SQLGym with databases and schemas: those shipped with the runner, or those in a folder of BIRD's data.
 
-``catalogue`` returns all tasks; a ``Split`` holds the tasks of one folder. ``DatabaseSchema`` describes a database in words.
+``catalogue`` returns all tasks; a ``Split`` holds the tasks of one folder. ``DatabaseSchema`` describes a
+database in words.
 """
 
 from __future__ import annotations
@@ -152,7 +153,7 @@ class Catalogue:
         self.n_tasks = len(self._entries)
 
     def __getitem__(self, task_index: int) -> tuple[Split, Task]:
-        """Return the task with an index, preceded by its split."""
+        """Return the split and the task of a task index."""
         return self._entries[task_index]
 
 

@@ -131,8 +131,8 @@ def _limit(kind: int, soft: int, hard: int) -> None:
 def same_rows(rows: Rows, gold: set[Row]) -> bool:
     """Return whether ``rows`` and ``gold`` are equal as sets.
 
-    ``rows`` are looked up in ``gold`` instead of being put into a set, because creating a set of crafted rows with equal
-    hashes would take quadratic time.
+    ``rows`` are looked up in ``gold`` instead of being put into a set, because creating a set of crafted rows with
+    equal hashes would take quadratic time.
     """
     missing = gold.copy()
     for row in rows:

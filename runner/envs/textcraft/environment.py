@@ -101,7 +101,7 @@ class TextCraft(EmbeddedEnvironment):
         return msgspec.structs.replace(parsed, text=text)
 
     def admissible_actions(self) -> list[str]:
-        """Return ``inventory``, a ``get`` per base ingredient for the goal, and the listed recipes that the inventory allows.
+        """Return ``inventory``, a ``get`` per base ingredient for the goal, and the listed recipes that can be crafted.
 
         More actions are possible: ``get`` accepts any base item in any number, and unlisted recipes can be crafted.
         """

@@ -21,8 +21,8 @@ class CraftStep(NamedTuple):
 class TextCraftOracle:
     """Planner that first gets all base items, then crafts the intermediate items and the goal.
 
-    The recipe of each ingredient is chosen at the start by hill climbing: one recipe is changed at a time as long as the
-    plan gets shorter. The oracle makes a new plan when the inventory differs from the expected one.
+    The recipe of each ingredient is chosen at the start by hill climbing: one recipe is changed at a time as long as
+    the plan gets shorter. The oracle makes a new plan when the inventory differs from the expected one.
 
     Args:
         table: the recipe table.
@@ -91,7 +91,7 @@ class _Plan:
         return gets + self._crafts
 
     def _make(self, name: str, needed: int) -> None:
-        """Plan the crafting of at least ``needed`` of an item or generic ingredient, and add the result to the stock."""
+        """Plan to craft at least ``needed`` of an item or generic ingredient, and add the result to the stock."""
         recipe = self._recipes[name]
         times = -(-needed // recipe.count)
         reserved: dict[str, int] = {}
@@ -104,7 +104,7 @@ class _Plan:
         self._stock[recipe.output] = self._stock.get(recipe.output, 0) + reserved[recipe.output]
 
     def _reserve(self, name: str, needed: int, reserved: dict[str, int]) -> None:
-        """Reserve ``needed`` of an ingredient: first from the stock, then by planning to get or craft the missing items."""
+        """Reserve ``needed`` of an ingredient: first from the stock, then by planning to get or craft missing items."""
         accepted = self._table.generics.get(name, {name})
         missing = self._reserve_from_stock([item for item in self._stock if item in accepted], needed, reserved)
         if missing and name in self._table.base:

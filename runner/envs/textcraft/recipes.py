@@ -62,7 +62,7 @@ class RecipeTable:
 
     @cached_property
     def generics(self) -> Mapping[str, frozenset[str]]:
-        """Generic name -> accepted names: the members, and base items that are generic names for a subset of the members."""
+        """Generic name -> accepted names: its members, and base items that are generic names of some members."""
         return {
             name: frozenset(members).union(
                 other for other, narrower in self._members.items() if other in self.base and {*narrower} <= {*members}

@@ -68,7 +68,7 @@ class Goal(msgspec.Struct, frozen=True, array_like=True):
 
 
 class CatalogueFile(msgspec.Struct, frozen=True):
-    """Content of the shipped ``catalogue.json``; ``kinds`` maps a kind to its category levels, from the department down."""
+    """Content of the shipped ``catalogue.json``; ``kinds`` maps a kind to its category levels, department first."""
 
     source: str
     kinds: dict[str, tuple[str, str, str]]
@@ -121,7 +121,7 @@ class SearchIndex:
         self._database.executemany("INSERT INTO shop(rowid, words) VALUES (?, ?)", enumerate(map(_text, products)))
 
     def find(self, keywords: str) -> list[Product]:
-        """Return up to ``MAX_HITS`` products that contain any of the keywords, best first; ties are in catalogue order."""
+        """Return at most ``MAX_HITS`` products that contain a keyword, best first; ties are in catalogue order."""
         words = dict.fromkeys(itertools.islice((match[0] for match in _WORD.finditer(keywords.lower())), MAX_WORDS))
         if not words:
             return []

@@ -75,7 +75,7 @@ class WebShop(EmbeddedEnvironment):
 
     @property
     def clickables(self) -> list[str]:
-        """Clickable elements of the page, in lower case; the search bar's button is left out because it does nothing."""
+        """Clickable elements of the page, in lower case, except the search bar's button, which does nothing."""
         return list(self._visit.page.links)
 
     def step(self, action: Action) -> StepResult:
@@ -93,7 +93,7 @@ class WebShop(EmbeddedEnvironment):
         return Action(text=text, tool_calls=parsed.tool_calls) if isinstance(parsed, Action) else parsed
 
     def admissible_actions(self) -> list[str]:
-        """Return a click per clickable element of the page, after a search for the instruction if there is a search bar."""
+        """Return a click per element of the page, after a search for the instruction if the page has a search bar."""
         searches = [f"search[{self.instruction}]"] if self.has_search_bar else []
         return searches + [f"click[{element}]" for element in self.clickables]
 

@@ -34,7 +34,10 @@ def shipped_words() -> tuple[str, ...]:
 
 @cache
 def hidden_words() -> tuple[str, ...]:
-    """Return the shipped words in task order: sorted by a digest, because ``random.shuffle`` may differ between Pythons."""
+    """Return the shipped words in task order.
+
+    They are sorted by digest, because the result of ``random.shuffle`` may differ between Python versions.
+    """
     return tuple(sorted(shipped_words(), key=lambda word: hashlib.sha256(word.encode()).digest()))
 
 
@@ -43,7 +46,11 @@ Marking: TypeAlias = Callable[[str, str], str]
 
 
 def official_marks(guess: str, secret: str) -> str:
-    """Return the marks by the published rules: a letter is marked at most as often as the hidden word contains it."""
+    """Return the marks by the published rules.
+
+    A letter is marked ``g`` or ``y`` at most as often as the hidden word contains it; letters in the right place count
+    first.
+    """
     unplaced = [hidden for letter, hidden in zip(guess, secret, strict=True) if letter != hidden]
     marks = []
     for letter, hidden in zip(guess, secret, strict=True):

@@ -1,1 +1,1 @@
-"""Processes of environment servers: start, supervise, log and stop them."""
+"""Environment servers as child processes of a node: start, supervision, logs and stop."""

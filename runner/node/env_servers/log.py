@@ -1,4 +1,4 @@
-"""Log file of an environment server: limited in size, masked, with its recent lines in memory."""
+"""Log file of an environment server: limited in size, secrets masked, the most recent lines kept in memory."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from typing import IO
 from runner.util.display_text import masker, one_line
 
 MAX_BYTES = 1 << 20
-"""Maximum size of the log; one previous log is kept beside it."""
+"""Maximum bytes of the log file; a full log file is renamed to ``….log.1`` and replaces the one of that name."""
 MAX_LINE_BYTES = 2000
 N_RECENT_LINES, MAX_RECENT_CHARS = 5, 200
 """Number of recent lines in memory, and maximum length of each."""
 
 
 def log_name(env: str) -> str:
-    """Return the log's file name; special characters are replaced and a hash of the name is added."""
+    """Return the log file name of an environment: its name without special characters, plus a hash of the name."""
     plain = re.sub(r"[^A-Za-z0-9_-]", "_", env)[:64]
     if plain != env:
         plain += "-" + hashlib.blake2b(env.encode(errors="replace"), digest_size=4).hexdigest()
@@ -28,10 +28,10 @@ def log_name(env: str) -> str:
 
 
 class ServerLog:
-    """Writes the output of one server; used by one thread."""
+    """Log of one server; only one thread may write to it."""
 
     def __init__(self, path: Path, max_bytes: int = MAX_BYTES) -> None:
-        """Prepare the log; the file is created with the first line."""
+        """Prepare the log; the first line creates the file."""
         self.path = path
         self._max_bytes = max_bytes
         self._recent: deque[str] = deque(maxlen=N_RECENT_LINES)
@@ -40,11 +40,11 @@ class ServerLog:
 
     @property
     def recent_output(self) -> str:
-        """The most recent lines, joined; thread-safe."""
+        """The most recent lines as one text; thread-safe."""
         return " | ".join(self._recent.copy()) or "no output"
 
     def drain(self, output: IO[bytes]) -> None:
-        """Write a server's output to the log until it ends; an unwritable log never blocks the server."""
+        """Write a server's output to the log until the output ends; keep reading even if the log cannot be written."""
         with output:
             while line := output.readline(MAX_LINE_BYTES):
                 text = one_line(self._mask(line.decode(errors="replace").rstrip("\r\n")), MAX_LINE_BYTES)

@@ -1,4 +1,4 @@
-"""Environment servers that a node starts and stops: the profile's ``server_cmd``, on request or by ``autostart``."""
+"""Environment servers of a node: runs each ``server_cmd`` of the profile on request, or at start (``autostart``)."""
 
 from __future__ import annotations
 
@@ -22,38 +22,38 @@ logger = logging.getLogger(__name__)
 
 READY_POLL_S = 0.2
 STOP_WAIT_S = 1.0
-"""Seconds that ``stop`` waits for the server to end before it returns."""
+"""Maximum seconds that ``stop`` waits for the server to end."""
 
 
 class EnvServerManager:
     """Starts and stops environment servers; thread-safe."""
 
     def __init__(self, profile: Profile, logs: Path, timings: StartTimings = DEFAULT_TIMINGS) -> None:
-        """Prepare without starting a server; ``logs`` is the folder of the server logs."""
+        """Store the settings without starting a server; ``logs`` is the folder for the log files of the servers."""
         self._profile = profile
         self._logs = logs
         self._timings = timings
         self._guard = threading.Lock()
         self._servers: dict[str, EnvServer] = {}
         self._start_errors: dict[str, str] = {}
-        """Why a server could not be started, by environment name in lower case."""
+        """Reasons why servers could not be started, by environment name in lower case."""
         self._closed = False
         self._n_changes = itertools.count(1)
         self.n_changes = 0
-        """Number of status changes of all servers; when it grows, the health monitor checks them again."""
+        """Total status changes of all servers; the health monitor checks the servers again when this number grows."""
 
     def autostart(self) -> None:
-        """Start the servers with ``autostart``; log a failure and report it as the cause of its environment."""
+        """Start the servers that have ``autostart`` in the profile; log each failure and return it from ``cause``."""
         for _, entry in self._profile.tiered_entries():
             if entry.autostart:
                 with catch_foreign(partial(self._note_start_failure, entry.name)):
                     self.start(entry.name)
 
     def start(self, env: str) -> ServerInfo:
-        """Start a server without waiting until it is ready; do nothing if it is starting or running.
+        """Start the server of an environment without waiting until it is ready; do nothing if it already runs.
 
         Raises:
-            ConfigError: if it cannot be started.
+            ConfigError: if the server cannot be started.
         """
         entry = self._entry(env)
         with self._guard:
@@ -68,7 +68,7 @@ class EnvServerManager:
         return server.info
 
     def stop(self, env: str) -> ServerInfo:
-        """Stop a server that this node started; return after at most ``STOP_WAIT_S``, even if it is still stopping.
+        """Stop a server that this node started; wait at most ``STOP_WAIT_S`` seconds for its end.
 
         Raises:
             ConfigError: if this node did not start a server of that environment.
@@ -83,7 +83,7 @@ class EnvServerManager:
         return server.info
 
     def close(self) -> None:
-        """Stop all servers; none can be started afterwards."""
+        """Stop all servers and reject later starts."""
         with self._guard:
             self._closed = True
             servers = list(self._servers.values())
@@ -93,13 +93,13 @@ class EnvServerManager:
             server.stop()
 
     def cause(self, env: str) -> str | None:
-        """Return why a server that was started is not running, or None."""
+        """Return why the server of an environment could not be started or has ended; else None."""
         server = self._servers.get(env.casefold())
         cause = self._start_errors.get(env.casefold()) if server is None else server.cause
         return None if cause is None else f"its server: {cause}"
 
     def wait_for(self, env: str, is_cancelled: Callable[[], bool]) -> None:
-        """Wait until a starting server is ready or has failed, at most ``READY_TIMEOUT_S``."""
+        """Wait until a starting server is ready or has failed; return early if ``is_cancelled()`` becomes true."""
         server = self._servers.get(env.casefold())
         deadline = time.monotonic() + READY_TIMEOUT_S
         while server is not None and not is_cancelled() and time.monotonic() < deadline:

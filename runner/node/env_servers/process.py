@@ -30,18 +30,18 @@ from runner.util.display_text import is_secret_name, mask, one_line
 logger = logging.getLogger(__name__)
 
 READY_TIMEOUT_S = 60.0
-"""Maximum seconds for a server to become ready; some load large data first."""
+"""Maximum seconds until a started server must be ready; some servers load large data first."""
 WRONG_SERVER_TIMEOUT_S = 10.0
-"""Maximum seconds of wrong answers, because some servers answer with errors while they load data."""
+"""Seconds that a starting server may give wrong answers; some answer with errors while they load data."""
 POLL_INTERVAL_S = 0.1
 STOP_TIMEOUT_S = process_guard.STOP_GRACE_S + 2.0
 DRAIN_TIMEOUT_S = 1.0
-"""Maximum seconds to read the remaining output; an orphaned child may keep the pipe open."""
+"""Maximum seconds to read the output of an ended server; an orphaned child process may keep the pipe open."""
 
 
 @dataclass(frozen=True)
 class StartTimings:
-    """Seconds a server has to become ready, or to stop answering wrongly, and between two checks of it."""
+    """Durations in seconds: limit for becoming ready, limit for wrong answers, interval between two checks."""
 
     ready_timeout_s: float = READY_TIMEOUT_S
     wrong_server_timeout_s: float = WRONG_SERVER_TIMEOUT_S
@@ -54,7 +54,7 @@ DEFAULT_TIMINGS = StartTimings()
 class EnvServer:
     """A server process, started once and never restarted.
 
-    ``on_change`` is called on the server's thread after each change of status.
+    ``on_change`` is called after each change of ``status``, on the thread that supervises the server.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class EnvServer:
         """Check that the server can be started.
 
         Raises:
-            ConfigError: if the profile lacks its command or port, or the command is not installed.
+            ConfigError: if the profile has no command or no port for the server, or the command is not installed.
         """
         self.env = entry.name
         self._command = _command(entry)
@@ -94,27 +94,27 @@ class EnvServer:
         return ServerInfo(env=self.env, status=self.status, cause=self.cause)
 
     def start(self) -> None:
-        """Start the server without waiting; ``status`` shows the progress."""
+        """Start the server and return immediately; ``status`` changes when the server is ready or has failed."""
         self._thread.start()
 
     def wait_ready(self, timeout_s: float) -> bool:
-        """Wait until the server is ready or has failed; return False after ``timeout_s``."""
+        """Wait until the server is ready or has failed; return False if it is still starting after ``timeout_s``."""
         return self._ready_or_failed.wait(timeout_s)
 
     def request_stop(self) -> None:
-        """Request the end of the server without waiting."""
+        """Request the server to end; return immediately."""
         if self.is_alive:
             self.cause = "it is stopping"
         self._stop_requested.set()
         self._close_stdin()
 
     def wait_stopped(self, timeout_s: float) -> bool:
-        """Wait until the server has ended; return False after ``timeout_s``."""
+        """Wait until the server has ended; return False if it still runs after ``timeout_s`` seconds."""
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
     def stop(self) -> None:
-        """Stop the server; kill it after ``STOP_TIMEOUT_S``."""
+        """Stop the server and wait for its end; kill it if it still runs after ``STOP_TIMEOUT_S`` seconds."""
         self.request_stop()
         if not self.wait_stopped(STOP_TIMEOUT_S) and self._process is not None:
             os.killpg(self._process.pid, signal.SIGKILL)
@@ -167,7 +167,7 @@ class EnvServer:
                 cast(IO[bytes], self._process.stdin).close()
 
     def _serve(self, process: subprocess.Popen[bytes]) -> str:
-        """Wait until the server is ready, then until it ends; return why it ended."""
+        """Supervise the server until it ends; return the reason of its end."""
         output = cast(IO[bytes], process.stdout)
         drain = threading.Thread(target=self._log.drain, args=(output,), name="server log", daemon=True)
         drain.start()
@@ -181,7 +181,7 @@ class EnvServer:
         return f"{cause}; last output: {self._log.recent_output} (see {self._log.path})"
 
     def _wait_until_ready(self, process: subprocess.Popen[bytes]) -> str | None:
-        """Wait until the server is ready; return why it failed, or None if it is ready, has ended or was stopped."""
+        """Wait until the server is ready, has ended or was stopped, and return None; return the reason if it failed."""
         started, wrong_since, cause = time.monotonic(), math.inf, "it was not checked"
         while process.poll() is None and not self._stop_requested.wait(self._timings.poll_interval_s):
             now = time.monotonic()
@@ -200,9 +200,10 @@ class EnvServer:
 
 
 def child_environ(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables for a server, without those that look like secrets or hold a URL with a password.
+    """Return the environment variables for a server process.
 
-    The folder of this Python's commands is added to PATH.
+    Variables that look like secrets or contain a URL with a password are removed. PATH also contains the folder of the
+    commands of this Python installation.
     """
     safe = {name: value for name, value in environ.items() if not (is_secret_name(name) or mask(value, {}) != value)}
     return safe | {"PATH": os.pathsep.join(filter(None, (safe.get("PATH"), str(Path(sys.executable).parent))))}

@@ -1,9 +1,10 @@
-"""Supervises one environment server for a node: a separate program that uses only the standard library.
+"""A separate program that supervises one environment server for a node; it needs only the standard library.
 
     python -I -S process_guard.py COMMAND… < pipe
 
-It starts the command in its own process group and exits with the command's exit code. When its standard input closes,
-because the node stops the server or has died, it ends the whole group: SIGTERM first, SIGKILL after ``STOP_GRACE_S``.
+The program runs the command in its own process group and exits with the exit code of the command. The node holds the
+other end of standard input: when standard input closes, the node stops the server or has died. The program then ends
+the whole process group: first with SIGTERM, and after ``STOP_GRACE_S`` seconds with SIGKILL.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import sys
 from types import FrameType
 
 STOP_GRACE_S = 3.0
-"""Seconds between SIGTERM and SIGKILL."""
+"""Seconds that the server has to end after SIGTERM, before SIGKILL."""
 EXIT_NOT_STARTED = 127
 
 
@@ -40,11 +41,11 @@ def main(command: list[str]) -> int:
 
 
 def _ignore_signal(number: int, frame: FrameType | None) -> None:
-    """Do nothing; the wakeup file descriptor interrupts ``select``."""
+    """Do nothing: the signal handler must exist, so that the wakeup file descriptor interrupts ``select``."""
 
 
 def _wait_for_end(server: subprocess.Popen[bytes], wakeup_read: int) -> bool:
-    """Wait until the server exits, or standard input closes; return True in the second case."""
+    """Wait until the server exits or standard input closes; return whether standard input was closed."""
     while server.poll() is None:
         ready, _, _ = select.select([0, wakeup_read], [], [])
         if wakeup_read in ready:

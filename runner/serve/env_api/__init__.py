@@ -1,4 +1,4 @@
-"""Embedded environments over AgentGym's HTTP protocol."""
+"""HTTP servers for embedded environments, with AgentGym's protocol."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ __all__ = ["DIALECTS", "EnvironmentApp", "environment_app"]
 def environment_app(
     name: str, *, mode: Mode, max_open: int, idle_s: float, executor: Executor, clock: Clock | None = None
 ) -> EnvironmentApp:
-    """Build the application of a registered environment; constructs one instance to check that it loads.
+    """Build the web application of a registered environment; construct one instance to check that it loads.
 
     Args:
         name: registered name of the environment, in any case.
-        mode: its rules, strict or compat.
-        max_open: maximum number of open instances.
+        mode: rules of the environment: ``strict`` or ``compat``.
+        max_open: maximum number of instances that clients may have open at the same time.
         idle_s: seconds without a request after which an instance is closed.
         executor: runs the environment's code.
         clock: source of time for ``idle_s``.
 
     Raises:
-        ConfigError: the environment is unknown, cannot be loaded, or has no protocol.
+        ConfigError: the environment is unknown, cannot be loaded, or AgentGym has no server for it.
     """
     name = plugins.canonical_name(plugins.ENVS, name)
     if name not in DIALECTS:

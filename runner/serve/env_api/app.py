@@ -1,4 +1,4 @@
-"""The web application of one environment: AgentGym's protocol over pooled instances and a thread pool."""
+"""The web application of one environment: AgentGym's protocol, with a pool of instances and a thread pool."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 
 class ServedEnvironment(msgspec.Struct, frozen=True, kw_only=True):
-    """The environment of a server."""
+    """Description of the environment that a server provides."""
 
     env: str
     mode: Mode
@@ -39,22 +39,22 @@ class ServedEnvironment(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, sample: EmbeddedEnvironment) -> ServedEnvironment:
-        """Describe the environment of which ``sample`` is an instance."""
+        """Create the description from an instance of the environment."""
         return cls(env=sample.name, mode=sample.mode, data_label=sample.data_label, n_tasks=sample.n_tasks)
 
     @property
     def description(self) -> str:
-        """The environment with its mode and data label, as one text."""
+        """Name, mode and data label of the environment as one text."""
         return f"{self.env} ({self.mode}, {self.data_label or AS_PUBLISHED})"
 
 
 class EnvironmentApp:
-    """One environment on its server.
+    """Serves the instances of one environment.
 
     Args:
-        dialect: its protocol.
-        sample: an instance that describes the environment and is never stepped.
-        pool: the instances of the clients.
+        dialect: protocol of AgentGym's server for this environment.
+        sample: an instance that supplies the description of the environment; it is never stepped.
+        pool: the instances that clients have opened.
         executor: runs the environment's code.
     """
 
@@ -69,7 +69,7 @@ class EnvironmentApp:
         self._executor = executor
 
     def application(self) -> Starlette:
-        """Build the application, without a guard."""
+        """Build the web application; the caller adds the request guard."""
         routes = self._routes()
         text_errors = self._dialect.text_errors
         document = openapi_document(self.served.description, __version__, routes, text_errors=text_errors)
@@ -216,7 +216,7 @@ class EnvironmentApp:
     async def _run_on_instance(
         self, instance_id: int, operation: _Operation, *, remove_after: bool = False
     ) -> Response:
-        """Run an operation on an instance in the executor, one at a time per instance."""
+        """Run an operation on an instance in the executor; operations on the same instance never overlap."""
         self._close_idle()
         instance = self._pool.touch(instance_id)
         if instance is None:

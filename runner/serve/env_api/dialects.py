@@ -1,7 +1,7 @@
-"""The requests and replies of each AgentGym server, one table row each.
+"""The requests and replies of each AgentGym server, as a table with one row per server.
 
-Measured on WooooDyy/AgentGym 3ef9235, ``agentenv-*/agentenv_*/server.py`` and ``environment.py`` or ``env_wrapper.py``
-of each environment; ``docs/serving.md`` lists the differences.
+The source is WooooDyy/AgentGym at commit 3ef9235: ``agentenv-*/agentenv_*/server.py`` and ``environment.py`` or
+``env_wrapper.py`` of each environment. ``docs/serving.md`` lists where our servers differ.
 """
 
 from __future__ import annotations
@@ -35,14 +35,17 @@ from runner.serve.env_api.request_fields import RequestField
 
 
 def babyai_task_index(task_number: int, n_tasks: int) -> int:
-    """Return the task of AgentGym's BabyAI server: level ``n % 40 + 1``, seed ``n // 40``, which is not negative."""
+    """Return the task index for a task number n of AgentGym's BabyAI server: level ``n % 40 + 1``, seed ``n // 40``."""
     if task_number < 0:
         raise PoolRejected(f"Seed must be greater or equal to zero, actual value: {task_number // 40}")
     return task_number % n_tasks
 
 
 def maze_task_index(task_number: int, n_tasks: int) -> int:
-    """Return the task of AgentGym's Maze server, a Python list index into the starts; its last entry is the goal."""
+    """Return the task index for a task number of AgentGym's Maze server.
+
+    The number is a Python index (so it may be negative) into a list of start positions, whose last entry is the goal.
+    """
     n_starts = n_tasks + 1
     if not -n_starts <= task_number < n_starts:
         raise PoolRejected(f"The game {task_number} is not valid.")
@@ -52,23 +55,23 @@ def maze_task_index(task_number: int, n_tasks: int) -> int:
 
 
 def wordle_task_index(task_number: int, n_tasks: int) -> int:
-    """Return the task of AgentGym's Wordle server: ``random.seed`` ignores the sign of an integer."""
+    """Return the task index for a task number of AgentGym's Wordle server, which ignores the sign of the number."""
     return abs(task_number) % n_tasks
 
 
 def list_task_index(task_number: int, n_tasks: int) -> int:
-    """Return the task of a server that rejects numbers outside its list, such as SQLGym's and WebShop's."""
+    """Return the task index for a server that rejects numbers outside its task list, such as SQLGym's and WebShop's."""
     if not 0 <= task_number < n_tasks:
         raise PoolRejected(f"Task {task_number} is out of range: there are {n_tasks} tasks, counted from 0")
     return task_number
 
 
 class ReadRoute(msgspec.Struct, frozen=True):
-    """A GET route that reads an instance.
+    """A GET route that returns data of an instance.
 
     Attributes:
-        reply_before_reset: reply before the first reset; None: an error.
-        error_before_reset: text of that error on AgentGym's server; None: the id.
+        reply_before_reset: reply before the first reset of the instance; None: an error.
+        error_before_reset: text of the error before the first reset; None: the id of the instance.
     """
 
     path: str
@@ -78,23 +81,23 @@ class ReadRoute(msgspec.Struct, frozen=True):
 
 
 class ServerDialect(msgspec.Struct, frozen=True, kw_only=True):
-    """The protocol of one server.
+    """The protocol of one AgentGym server.
 
     Attributes:
-        task_field: field of ``reset`` with the task number.
+        task_field: request field of ``reset`` that contains the task number.
         create_reply: reply to ``create``.
         reset_reply: reply to ``reset``.
-        step_reply: reply to ``step``; ``truncated`` is added to it.
-        prefix: prefix of all its paths.
-        id_field: field with the id of an instance.
-        reset_options: additional fields of ``reset``.
+        step_reply: reply to ``step``, to which the app adds the field ``truncated``.
+        prefix: prefix of the paths of all routes.
+        id_field: request field that contains the id of an instance.
+        reset_options: additional request fields of ``reset``.
         create_starts_task: whether ``create`` requires a JSON object and starts task 0.
-        read_routes: routes that read an instance.
-        action_list_paths: paths of the list of actions, where it is the same for all instances.
+        read_routes: routes that return data of an instance.
+        action_list_paths: paths that return a list of actions which is the same for all instances.
         lists_instances: whether ``/list_envs`` lists the open instances.
-        text_errors: whether errors are plain text with status 500; else objects with status 200.
-        final_when_done: whether every request except ``reset`` fails after the end of a task.
-        task_index_of: maps a task number and the number of tasks to a task index, in compat mode.
+        text_errors: whether errors are plain text with status 500; if not, they are JSON objects with status 200.
+        final_when_done: whether, after the end of a task, every request except ``reset`` fails.
+        task_index_of: returns the task index for a task number and the number of tasks; used in compat mode.
     """
 
     task_field: RequestField
@@ -240,4 +243,4 @@ DIALECTS: Mapping[str, ServerDialect] = {
         task_index_of=list_task_index,
     ),
 }
-"""The dialects by registered name of the environment."""
+"""The protocol of each server, by the registered name of its environment."""

@@ -1,4 +1,4 @@
-"""The open environment instances of one server, limited in number and in idle time."""
+"""The open environment instances of one server, with limits for their number and idle time."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from runner.util.clock import Clock
 
 
 class PoolRejected(RunnerError):
-    """A request that cannot be fulfilled now; the message is for the client."""
+    """Error: a request cannot be fulfilled; its message is sent to the client."""
 
     published_error_type = "refused"
 
 
 @dataclass(eq=False)
 class PooledInstance:
-    """An environment with its last observation; hold ``lock`` while using it, as environments are not thread-safe.
+    """An environment instance with its latest state; hold ``lock`` while using it, because it is not thread-safe.
 
     Attributes:
-        instance_id: its id, never reused.
-        build: builds the environment on first use.
-        last_used_at: time of the last request, in monotonic seconds.
+        instance_id: id of the instance; it is never used for another instance.
+        build: called on first use to build the environment.
+        last_used_at: time of the latest request, in seconds of a monotonic clock.
         lock: serializes all use of the environment.
-        initial_observation: first observation of the task; None before the first reset.
+        initial_observation: observation of the latest reset; None before the first reset.
         observation: latest observation.
-        task_number: task number as sent by the client.
-        reward: reward of the last step.
-        score: sum of the rewards since the last reset.
+        task_number: task number that the client sent.
+        reward: reward of the latest step; 0 before the first step.
+        score: sum of the rewards since the latest reset.
         done: whether the task has ended.
     """
 
@@ -53,30 +53,30 @@ class PooledInstance:
         return self.build()
 
     def reset(self, task_number: int, task_index: int) -> None:
-        """Start the task ``task_index``; ``task_number`` is the client's name for it."""
+        """Start the task with this index in the environment; the client sent ``task_number`` to select the task."""
         self.initial_observation = None
         self.task_number, self.reward, self.score, self.done = task_number, 0.0, 0.0, False
         self.initial_observation = self.observation = _text(self.environment.reset(task_index=task_index))
 
     def step(self, action: str) -> None:
-        """Take one action."""
+        """Run one action in the environment and store the resulting state."""
         chat, self.reward, self.done = self.environment.step(Action(text=action))
         self.observation = _text(chat)
         self.score += self.reward
 
     def cleanup(self) -> None:
-        """Release the environment's resources, if it was built."""
+        """Release the resources of the environment, if the environment was built."""
         if "environment" in vars(self):
             self.environment.cleanup()
 
 
 class InstancePool:
-    """Open instances by id; use it on one event loop only.
+    """The open instances by id; only one event loop may use a pool.
 
     Args:
-        build: builds an environment.
+        build: builds an environment for a new instance.
         limit: maximum number of open instances.
-        idle_s: seconds without a request after which an instance is idle.
+        idle_s: seconds without a request after which ``remove_idle`` removes an instance.
         clock: source of time.
     """
 
@@ -88,7 +88,7 @@ class InstancePool:
         self._idle_s = idle_s
         self._clock = clock or Clock()
         self._instances: dict[int, PooledInstance] = {}
-        """Least recently used first."""
+        """The open instances by id, least recently used first."""
         self._n_opened = 0
 
     def __len__(self) -> int:
@@ -100,10 +100,10 @@ class InstancePool:
         return sorted(self._instances)
 
     def open(self) -> PooledInstance:
-        """Add an instance.
+        """Add a new instance and return it.
 
         Raises:
-            PoolRejected: the limit is reached.
+            PoolRejected: the maximum number of instances is open.
         """
         if len(self._instances) >= self.limit:
             raise PoolRejected(
@@ -116,7 +116,7 @@ class InstancePool:
         return instance
 
     def touch(self, instance_id: int) -> PooledInstance | None:
-        """Return the instance with that id and restart its idle time; None if there is none."""
+        """Return the instance with this id and restart its idle time; None if no such instance is open."""
         instance = self._instances.pop(instance_id, None)
         if instance is not None:
             instance.last_used_at = self._clock.monotonic()
@@ -124,11 +124,11 @@ class InstancePool:
         return instance
 
     def remove(self, instance: PooledInstance) -> None:
-        """Remove an instance; its id becomes invalid."""
+        """Remove an instance from the pool; its id becomes invalid."""
         self._instances.pop(instance.instance_id, None)
 
     def remove_idle(self) -> list[PooledInstance]:
-        """Remove and return the instances that have been idle for ``idle_s`` seconds and are not in use."""
+        """Remove and return the instances that got no request for ``idle_s`` seconds and are not in use."""
         idle = []
         latest = self._clock.monotonic() - self._idle_s
         for instance in self._instances.values():

@@ -1,4 +1,4 @@
-"""Reply fields: how each member of a server's reply is read from an instance."""
+"""Reply fields: functions that read the values of a server's reply from an environment instance."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from runner.serve.env_api.pool import PooledInstance
 
 FieldGetter: TypeAlias = Callable[[PooledInstance], object]
 ReplyTemplate: TypeAlias = Mapping[str, FieldGetter] | FieldGetter
-"""A JSON object by its members, or a single value."""
+"""Template of a reply: a JSON object with a function for each member, or a function for a single value."""
 
 
 def constant(value: object) -> FieldGetter:
-    """Return a getter of the same value for every instance."""
+    """Return a function that returns the same value for every instance."""
     return lambda instance: value
 
 
@@ -27,7 +27,7 @@ TASK_NUMBER: FieldGetter = attrgetter("task_number")
 DELETED: FieldGetter = constant(False)
 
 BARE_OBSERVATION: FieldGetter = attrgetter("environment.observation")
-"""ALFWorld's observation without the list of actions, which has its own field."""
+"""Returns ALFWorld's observation without the list of actions, which is in a separate reply field."""
 TASK_TYPE: FieldGetter = attrgetter("environment.task_type")
 INSTRUCTION: FieldGetter = attrgetter("environment.instruction")
 HAS_SEARCH_BAR: FieldGetter = attrgetter("environment.has_search_bar")
@@ -35,12 +35,12 @@ CLICKABLES: FieldGetter = attrgetter("environment.clickables")
 
 
 def available_actions(instance: PooledInstance) -> list[str]:
-    """Return the admissible actions."""
+    """Return the actions that are admissible in the current state of an instance."""
     return instance.environment.admissible_actions() or []
 
 
 def observation_with_goal(instance: PooledInstance) -> str:
-    """Return the observation below the first line of the task, as BabyAI's ``/observation`` does."""
+    """Return the task's first line (the goal) and below it the observation, like BabyAI's ``/observation``."""
     initial_observation = instance.initial_observation or ""
     if instance.observation == initial_observation:
         return initial_observation
@@ -48,15 +48,15 @@ def observation_with_goal(instance: PooledInstance) -> str:
 
 
 def observation_pair(instance: PooledInstance) -> list[object]:
-    """Return ``[observation, null]``, as SQLGym's and WebShop's ``/reset`` do."""
+    """Return ``[observation, null]``, like ``/reset`` of SQLGym and WebShop."""
     return [instance.observation, None]
 
 
 def render_reply(reply: ReplyTemplate, instance: PooledInstance) -> object:
-    """Return a reply about an instance as plain values."""
+    """Return the reply that a template yields for an instance, as values for JSON."""
     return render_fields(reply, instance) if isinstance(reply, Mapping) else reply(instance)
 
 
 def render_fields(reply: Mapping[str, FieldGetter], instance: PooledInstance) -> dict[str, object]:
-    """Return a reply that is a JSON object."""
+    """Return the JSON object that a template yields for an instance."""
     return {name: value(instance) for name, value in reply.items()}

@@ -1,4 +1,4 @@
-"""Request fields: parsing and validation errors, both as in FastAPI, which AgentGym's servers use."""
+"""Parsing and validation of request fields, with the errors of FastAPI, which AgentGym's servers use."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Location: TypeAlias = Literal["body", "query"]
 Values: TypeAlias = dict[str, Any]
 
 MAX_DIGITS = 4300
-"""Longer integers in strings are rejected, like Python's own limit."""
+"""Maximum characters of an integer in a string; Python has the same limit."""
 _MAX_ECHO_BYTES = 1 << 16
 
 _INTEGER = re.compile(r"\s*[+-]?\d+(?:_\d+)*(?:\.0*)?\s*", re.ASCII)
@@ -26,8 +26,8 @@ class RequestField(msgspec.Struct, frozen=True):
     """One field of a request.
 
     Attributes:
-        required: an optional field may be null or missing, and is then ``default``.
-        choices: allowed strings, empty for any; the handler checks them.
+        required: whether the field must be present; if not, ``default`` replaces a missing value or null.
+        choices: allowed strings; empty: any string. The handler of the request checks them.
     """
 
     name: str
@@ -38,7 +38,7 @@ class RequestField(msgspec.Struct, frozen=True):
 
 
 class FieldError(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A validation error of one field, with FastAPI's keys and texts."""
+    """Validation error of one field, with the keys and texts that FastAPI uses."""
 
     type: str
     loc: tuple[str | int, ...]
@@ -48,18 +48,18 @@ class FieldError(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class MalformedRequest(Exception):
-    """A request whose body or query does not match its route."""
+    """Error: the body or the query of a request does not match its route."""
 
     published_error_type = "Malformed"
 
     def __init__(self, *errors: FieldError) -> None:
-        """Create the exception from its validation errors."""
+        """Create the exception for one or more validation errors."""
         super().__init__("malformed request")
         self.errors = errors
 
 
 def parse_body(fields: Sequence[RequestField], body: bytes) -> Values:
-    """Return the values of ``fields`` in a JSON body; other members are ignored.
+    """Return the values of these fields in a JSON body; ignore other members of the body.
 
     Raises:
         MalformedRequest: with all validation errors.
@@ -76,7 +76,7 @@ def parse_body(fields: Sequence[RequestField], body: bytes) -> Values:
 def parse_fields(
     location: Location, fields: Sequence[RequestField], payload: Mapping[str, object], raw_payload: msgspec.Raw = _NULL
 ) -> Values:
-    """The values of ``fields`` among those that were sent.
+    """Return the values of these fields in a decoded body or query; ignore other members.
 
     Raises:
         MalformedRequest: with all validation errors.
@@ -100,7 +100,7 @@ def parse_fields(
 
 
 def _find_error(field: RequestField, value: object) -> tuple[str, str] | None:
-    """Return the type and message of the error of a value; None if it is valid."""
+    """Return the type and message of the validation error for a value; None if the value is valid."""
     if field.kind == "string":
         return None if isinstance(value, str) else ("string_type", "Input should be a valid string")
     match value:
@@ -133,7 +133,7 @@ def _decode_json(body: bytes) -> object:
 
 
 def _json_error(body: bytes, problem: str) -> FieldError:
-    """Describe invalid JSON with the position and message of Python's decoder, which FastAPI uses, if it has any."""
+    """Return the error for invalid JSON, like FastAPI with the position and message of Python's decoder if known."""
     location = 0
     try:
         json.loads(body)

@@ -1,4 +1,4 @@
-"""The routes of a server: their table, the application built from it, and its OpenAPI document."""
+"""The routes of a server: the web application and the OpenAPI document that are built from them."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ Handler: TypeAlias = Callable[[Values], Awaitable[Response]]
 
 
 class Route(NamedTuple):
-    """One route.
+    """One route of a server.
 
     Attributes:
-        body: fields of its JSON body; None: it has no body and ignores any.
-        query: its query parameters.
+        body: fields of the JSON body; None: the route ignores the body.
+        query: fields of the query.
     """
 
     method: Literal["GET", "POST"]
@@ -35,7 +35,7 @@ class Route(NamedTuple):
 
 
 def build_application(routes: Sequence[Route]) -> Starlette:
-    """Build an application of these routes; unknown paths and methods get FastAPI's errors."""
+    """Build the web application of these routes; unknown paths and methods get the same errors as in FastAPI."""
     handlers = [StarletteRoute(route.path, partial(_handle, route), methods=[route.method]) for route in routes]
     app = Starlette(routes=handlers, exception_handlers={HTTPException: _http_error})
     app.router.redirect_slashes = False
@@ -43,7 +43,7 @@ def build_application(routes: Sequence[Route]) -> Starlette:
 
 
 def json_response(value: object, status: int = 200) -> Response:
-    """Return a response with ``value`` as JSON."""
+    """Return a response with a value encoded as JSON."""
     return Response(msgspec.json.encode(value), status, media_type="application/json")
 
 
@@ -68,7 +68,7 @@ JsonSchema: TypeAlias = dict[str, Any]
 
 
 def openapi_document(title: str, version: str, routes: Sequence[Route], *, text_errors: bool) -> JsonSchema:
-    """Return the OpenAPI 3.1 document; with ``text_errors``, failures are plain text with status 500."""
+    """Return the OpenAPI 3.1 document of the routes; ``text_errors``: errors are plain text with status 500."""
     paths: dict[str, JsonSchema] = {}
     for route in routes:
         operation = _operation(route)

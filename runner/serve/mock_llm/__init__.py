@@ -1,4 +1,4 @@
-"""A test endpoint in place of a language model: OpenAI's protocol, replies from an oracle or a script, and faults."""
+"""A test endpoint that replaces a language model: OpenAI's protocol, replies of an oracle or a script, faults."""
 
 from runner.serve.mock_llm.app import ModelApp
 from runner.serve.mock_llm.faults import Behavior, Fault

@@ -1,4 +1,4 @@
-"""The routes of the test endpoint: chat completions, model lists in OpenAI's and Ollama's form, health."""
+"""The web application of the test endpoint: chat completions, model lists for OpenAI and Ollama, health."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ from runner.serve.request_guard import guard_app
 from runner.util.display_text import one_line
 
 HEADER = "x-agentgym-test-model"
-"""Present on every response, including errors: marks it as not from a language model."""
+"""Header of every response, including errors; it marks a response as not written by a language model."""
 FAULT_HEADER = "x-agentgym-test-fault"
 MAX_BODY_BYTES = 8 << 20
 N_RECEIVED = 1000
-"""Number of requests kept for tests."""
+"""Maximum number of received requests to keep for tests."""
 
 
 class ReceivedRequest(msgspec.Struct, frozen=True):
-    """A completion request as received; header names are in lower case."""
+    """A received completion request; its header names are in lower case."""
 
     headers: Mapping[str, str]
     body: bytes
 
 
 class ModelApp:
-    """An OpenAI-compatible endpoint that marks every response as not from a language model.
+    """An OpenAI-compatible endpoint; a header marks each response as not written by a language model.
 
     Args:
-        responder: writes the replies; default: the oracle.
-        behavior: delays and faults.
-        models: additional model names for the responder, beside ``test-<responder>`` and ``agentgym-test-model``.
-        remember: whether to keep the latest requests in ``received``.
+        responder: writes the replies; None: the oracle.
+        behavior: delays and faults; None: none.
+        models: model names for the responder, in addition to ``test-<responder>`` and ``agentgym-test-model``.
+        remember: whether to keep the latest ``N_RECEIVED`` requests in ``received``.
     """
 
     def __init__(
@@ -65,9 +65,9 @@ class ModelApp:
         self.received: deque[ReceivedRequest] = deque(maxlen=N_RECEIVED if remember else 0)
 
     def asgi_app(self, *, token: str | None = None, allowed_hosts: Collection[str] = ()) -> ASGIApp:
-        """Build the application with its guard and the marking header.
+        """Build the ASGI application, with the request guard and the header that marks responses.
 
-        It belongs to one event loop; close the previous one before building another.
+        The application belongs to one event loop. Call ``close`` before building another application.
         """
         self._responses = ResponseBuilder(self._behavior)
         routes = [
@@ -80,11 +80,11 @@ class ModelApp:
         return _with_header(app)
 
     def inject(self, *faults: Fault) -> None:
-        """Replace the faults for subsequent requests."""
+        """Replace the faults that affect later requests."""
         self._faults = FaultInjector(faults, self._behavior.seed)
 
     def close(self) -> None:
-        """End pending responses; call it in the event loop of the server."""
+        """End all responses that are not complete; call it in the event loop of the server."""
         self._responses.closing.set()
 
     async def _complete(self, request: Request) -> PacedResponse:

@@ -1,6 +1,6 @@
-"""OpenAI's chat completions: the parts of a request that matter here, and the documents of a reply.
+"""OpenAI's format of chat completions: the request fields that the test endpoint reads, and its replies.
 
-There is no tokenizer: four characters count as one token.
+The test endpoint has no tokenizer: four characters count as one token.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from runner.serve.mock_llm.scripted_reply import TEST_MODEL_NAME, ScriptedReply
 CHARS_PER_TOKEN = 4
 """Estimated characters per token."""
 MAX_STREAM_CHUNKS = 20_000
-"""Per streamed text; a longer text has larger chunks."""
+"""Maximum number of chunks for one streamed text; a longer text has larger chunks."""
 
 _CALL_ID = Annotated[str, Meta(max_length=1000)]
 
@@ -35,7 +35,7 @@ class CalledFunction(msgspec.Struct):
 
 
 class ToolCallPart(msgspec.Struct):
-    """A tool call of an earlier reply."""
+    """A tool call in an assistant message of the conversation."""
 
     function: CalledFunction
     id: str = ""
@@ -51,12 +51,12 @@ class ChatMessage(msgspec.Struct):
 
     @property
     def text(self) -> str:
-        """The content as a single text."""
+        """The content of the message as a single text."""
         return "\n".join(part.text for part in self.content) if isinstance(self.content, list) else self.content or ""
 
 
 class ToolFunction(msgspec.Struct):
-    """A function that may be called."""
+    """Description of a function that a reply may call."""
 
     name: str
     description: str | None = None
@@ -64,19 +64,19 @@ class ToolFunction(msgspec.Struct):
 
 
 class Tool(msgspec.Struct):
-    """A tool that may be called."""
+    """A tool that a reply may call."""
 
     function: ToolFunction
 
 
 class StreamOptions(msgspec.Struct):
-    """Options of a streamed reply."""
+    """Request options for a streamed reply."""
 
     include_usage: bool | None = False
 
 
 class ChatRequest(msgspec.Struct, kw_only=True):
-    """A request; ``agentgym_test_fault`` selects a fault for its reply."""
+    """A chat completion request; ``agentgym_test_fault`` selects a fault for its reply."""
 
     model: str
     messages: Annotated[list[ChatMessage], Meta(min_length=1)]
@@ -93,12 +93,12 @@ class ChatRequest(msgspec.Struct, kw_only=True):
 
     @property
     def includes_usage(self) -> bool:
-        """Whether a stream ends with its token counts."""
+        """Whether a streamed reply ends with a chunk that contains the token counts."""
         return bool(self.stream_options and self.stream_options.include_usage)
 
 
 class Completion(msgspec.Struct, frozen=True):
-    """A reply with the data of its documents; ``created`` is in seconds since 1970."""
+    """A chat completion, as one document or as stream chunks; ``created`` is in seconds since 1970."""
 
     id: str
     created: int
@@ -115,7 +115,7 @@ class Completion(msgspec.Struct, frozen=True):
         return {**self._common_fields("chat.completion"), "choices": [choice], "usage": self._usage()}
 
     def chunks(self) -> Iterator[dict[str, Any]]:
-        """Yield the completion as stream chunks of about one token."""
+        """Yield the completion as stream chunks, each with about one token."""
         yield self._chunk({"role": "assistant", "content": ""})
         yield from (self._chunk({"reasoning_content": text}) for text in _split_tokens(self.reply.reasoning_content))
         yield from (self._chunk({"content": text}) for text in _split_tokens(self.reply.content))
@@ -172,12 +172,12 @@ class Completion(msgspec.Struct, frozen=True):
 
 
 def estimate_tokens(text: str) -> int:
-    """Return a quarter of the number of characters, rounded up."""
+    """Return the estimated number of tokens: a quarter of the number of characters, rounded up."""
     return -(-len(text) // CHARS_PER_TOKEN)
 
 
 def error_document(message: str, *, kind: str, code: str | None, param: str | None = None) -> dict[str, Any]:
-    """Return an error in OpenAI's form."""
+    """Return the JSON document of an error, in OpenAI's form."""
     return {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 

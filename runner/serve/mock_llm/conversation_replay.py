@@ -1,4 +1,4 @@
-"""Replay of a conversation: its turns, and a session that applies them to a second instance of the environment."""
+"""Replay of a conversation: its actions are applied to a second instance of the environment, the twin."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from runner.types import Action, OraclePlanner, SupportsOracle, ToolCall
 ASSISTANT = "assistant"
 
 _REJECTED_ACTION = "Invalid action. Expected "
-"""Start of the message for an action that the runner rejects before the environment receives it."""
+"""Beginning of the message after an action that the runner rejected without stepping the environment."""
 _ACTION_MARK = re.compile(r"\bAction:", re.IGNORECASE)
 
 
 class Turn(NamedTuple):
-    """An action of the model and the messages after it.
+    """An action of the model and the observation that follows it in a conversation.
 
     Attributes:
-        tool_call: name and arguments of the tool, if the action is a tool call.
-        text: the action, if it is a text.
-        observation: the messages until the next action, with single spaces.
+        tool_call: name and arguments of the called tool; None if the action is a text.
+        text: the action as text; empty if the action is a tool call.
+        observation: text of the messages until the next action, with single spaces.
     """
 
     tool_call: tuple[str, str] | None
@@ -35,19 +35,19 @@ class Turn(NamedTuple):
 
     @property
     def action(self) -> Action:
-        """The action in the form that environments accept."""
+        """The action as an object for ``step`` of an environment."""
         if self.tool_call is None:
             return Action(text=self.text)
         return Action(tool_calls=[ToolCall("call_0", *self.tool_call)])
 
     @property
     def action_key(self) -> tuple[tuple[str, str] | None, str]:
-        """The action without its observation, for comparison."""
+        """A value that is equal for turns with the same action, whatever their observations."""
         return self.tool_call, self.text if self.tool_call is None else ""
 
 
 def parse_turns(messages: Sequence[ChatMessage]) -> tuple[Turn, ...]:
-    """Return the turns after the first observation, without actions that never reached the environment."""
+    """Return the turns in messages after the first observation, without actions that the runner rejected."""
     turns: list[Turn] = []
     for message in messages:
         if message.role == ASSISTANT:
@@ -67,17 +67,17 @@ def _turn(message: ChatMessage) -> Turn:
 
 @dataclass
 class ReplaySession:
-    """A conversation replayed on a twin: a second instance of the environment, which the oracle plans on.
+    """A conversation that is replayed on a twin, i.e. a second instance of the environment with an oracle.
 
     Attributes:
-        candidate: the task.
-        twin: the instance, after ``turns``.
-        planner: the oracle's planner over the twin.
-        remaining: other tasks with the same first observation, tried if this one diverges.
-        verify: whether the twin's observations must match the conversation's.
-        turns: the turns applied so far.
+        candidate: the task that the conversation is assumed to have.
+        twin: the second instance, to which ``turns`` have been applied.
+        planner: the oracle's planner, which reads the state of the twin.
+        remaining: other tasks with the same first observation, for the case that ``candidate`` is wrong.
+        verify: whether the observations of the twin must match those of the conversation.
+        turns: the turns that were applied to the twin.
         done: whether the episode has ended.
-        plan: the next action, once computed.
+        plan: the next action of the planner; None if it is not computed yet.
     """
 
     candidate: TaskCandidate
@@ -90,20 +90,20 @@ class ReplaySession:
     plan: str | None = None
 
     def apply_turn(self, turn: Turn) -> bool:
-        """Step the twin; return whether its observation matches the conversation."""
+        """Apply a turn to the twin; return whether the observation of the twin matches that of the turn."""
         chat, _, self.done = self.twin.step(turn.action)
         self.turns, self.plan = (*self.turns, turn), None
         return not self.verify or observation_text(chat) in turn.observation
 
     def next_action(self) -> str:
-        """Return the planner's next action; it stays the same until a turn is applied."""
+        """Return the next action of the planner; repeated calls return the same action until a turn is applied."""
         if self.plan is None:
             self.plan = self.planner.next_action()
         return self.plan
 
 
 def replay_turns(candidates: Iterable[TaskCandidate], turns: tuple[Turn, ...], *, verify: bool) -> ReplaySession | None:
-    """Return a session of the first candidate whose observations match these turns; None if there is none."""
+    """Return a session after these turns for the first candidate whose observations match; None if none matches."""
     remaining = iter(candidates)
     for candidate in remaining:
         session = _start_session(candidate, remaining, verify=verify)

@@ -1,4 +1,4 @@
-"""Faults of the test endpoint: their kinds, their frequency, and the choice of the requests they affect."""
+"""Faults of the test endpoint: their kinds and frequency, and the random choice of affected requests."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ FAULT_KINDS = {
     "truncated": "close the connection after half of the reply",
     "wrong-type": "send a web page",
 }
-"""The kinds and their meaning; also a status from 400 to 599 for an error, 429 and 503 with ``Retry-After``."""
+"""Kinds of faults and their meaning. A status from 400 to 599 is also a kind; 429 and 503 have ``Retry-After``."""
 
 _STATUS = re.compile(r"[45][0-9]{2}")
 _SPEC = re.compile(r"(?P<kind>[a-z0-9-]+?)(?::(?P<share>[0-9]*\.?[0-9]+))?(?:x(?P<times>[1-9][0-9]{0,6}))?")
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """A fault of ``kind`` for a ``share`` (0 to 1) of the requests, ``times`` times at most."""
+    """A kind of fault, the share of requests that it affects (0 to 1), and the maximum number of them (None: all)."""
 
     kind: str
     share: float = 1.0
@@ -37,10 +37,10 @@ class Fault(msgspec.Struct, frozen=True):
 
     @classmethod
     def parse(cls, spec: str) -> Self:
-        """Parse the command line form: ``KIND``, ``KIND:SHARE``, ``KINDxTIMES`` or ``KIND:SHARExTIMES``.
+        """Parse a fault of the command line: ``KIND``, ``KIND:SHARE``, ``KINDxTIMES`` or ``KIND:SHARExTIMES``.
 
         Raises:
-            ConfigError: the form or the kind is invalid.
+            ConfigError: the text has another form, or the kind is unknown.
         """
         match = _SPEC.fullmatch(spec)
         share = float(match["share"] or 1) if match else 2.0
@@ -53,15 +53,15 @@ class Fault(msgspec.Struct, frozen=True):
 
 
 class Behavior(msgspec.Struct, frozen=True, kw_only=True):
-    """Delays and faults of the endpoint, independent of its replies.
+    """Delays and faults of the test endpoint.
 
     Attributes:
         latency_s: seconds before each reply.
         token_latency_s: seconds between the tokens of a streamed reply.
-        faults: at most one affects a request: the first that is drawn.
-        seed: determines which requests are affected.
-        retry_after_s: ``Retry-After`` of 429 and 503, in seconds.
-        drip_s: seconds between the bytes of a ``drip`` fault.
+        faults: possible faults; a request gets the first fault that the random choice hits, or no fault.
+        seed: random seed for the choice of the affected requests.
+        retry_after_s: seconds in the ``Retry-After`` header of errors with status 429 or 503.
+        drip_s: seconds between two bytes of a reply with the fault ``drip``.
     """
 
     latency_s: float = 0.0
@@ -73,15 +73,15 @@ class Behavior(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FaultInjector:
-    """Draws the fault of each request."""
+    """Chooses at random which requests get which fault."""
 
     def __init__(self, faults: Iterable[Fault], seed: int) -> None:
-        """Create an injector; the same seed draws the same sequence."""
+        """Create an injector; with the same seed and faults, it makes the same choices."""
         self._remaining = [(fault, fault.times) for fault in faults]
         self._random = random.Random(seed)
 
     def next_fault(self) -> str | None:
-        """Return the kind of fault for the next request; None for no fault."""
+        """Return the kind of fault for the next request; None if the request gets no fault."""
         for index, (fault, remaining) in enumerate(self._remaining):
             if remaining != 0 and self._random.random() < fault.share:
                 self._remaining[index] = (fault, None if remaining is None else remaining - 1)
@@ -90,15 +90,15 @@ class FaultInjector:
 
 
 def fault_status(kind: str) -> int | None:
-    """Return the HTTP status of a fault that is a status; None for other kinds."""
+    """Return the HTTP status if the kind of fault is a status, such as ``503``; else None."""
     return int(kind) if _STATUS.fullmatch(kind) else None
 
 
 def check_fault_kind(kind: str) -> None:
-    """Check the name of a kind of fault.
+    """Check that a kind of fault exists.
 
     Raises:
-        ConfigError: the kind is unknown; lists the known kinds.
+        ConfigError: the kind is unknown; the message lists the known kinds.
     """
     if kind not in FAULT_KINDS and fault_status(kind) is None:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""HTTP responses: replies and faults as status, headers and paced chunks (``ResponseBuilder``, ``PacedResponse``)."""
+"""HTTP responses with replies and faults: status, headers, and chunks with pauses between them."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from runner.util.clock import Clock
 
 
 class PacedResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """An ASGI application that sends one response; it stops when the client disconnects.
+    """An ASGI application that sends one response with delays; it ends when the client disconnects.
 
     Attributes:
-        closing: set when the server stops; ends pending responses.
-        chunks: the body in parts.
-        status: HTTP status.
+        closing: event that ends the response early; set when the server stops.
+        chunks: body of the response, in the parts to send.
+        status: HTTP status of the response.
         headers: response headers.
         delay_s: seconds before the headers; infinite for a response that never starts.
         pause_s: seconds between two chunks.
-        complete: whether the body ends properly; else the connection closes after the last chunk.
+        complete: whether the body ends properly; if not, the connection closes after the last chunk.
     """
 
     closing: asyncio.Event
@@ -39,7 +39,7 @@ class PacedResponse(msgspec.Struct, frozen=True, kw_only=True):
     complete: bool = True
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the response."""
+        """Send the response as an ASGI application."""
         if not (self.delay_s or self.pause_s) and len(self.chunks) < 2:
             await self._send(send)
             return
@@ -85,10 +85,10 @@ _ERRORS: dict[int, tuple[str, str | None, str]] = {
 
 
 class ResponseBuilder:
-    """Builds the responses of one endpoint."""
+    """Builds the HTTP responses of one test endpoint."""
 
     def __init__(self, behavior: Behavior) -> None:
-        """Create a builder for the given delays and faults."""
+        """Create a builder that applies these delays and settings of faults."""
         self.closing = asyncio.Event()
         self._behavior = behavior
         self._completion_numbers = itertools.count(1)
@@ -97,13 +97,13 @@ class ResponseBuilder:
     def json_response(
         self, value: object, status: int = 200, headers: Mapping[str, str] | None = None
     ) -> PacedResponse:
-        """Return a response with ``value`` as JSON, without delay."""
+        """Return a response with a value encoded as JSON, to be sent without delay."""
         body = msgspec.json.encode(value)
         all_headers = {"content-type": _JSON_TYPE, "content-length": str(len(body)), **(headers or {})}
         return PacedResponse(closing=self.closing, chunks=[body], status=status, headers=all_headers)
 
     def error_response(self, status: int, message: str | None = None, **fields: str) -> PacedResponse:
-        """Return an error in OpenAI's form, without delay; ``message`` defaults to one for the status."""
+        """Return an error in OpenAI's form, to be sent without delay; there is a default message for each status."""
         default_kind = "server_error" if status >= 500 else "invalid_request_error"
         kind, code, reason = _ERRORS.get(status, (default_kind, None, "The server had an error."))
         text = message or f"{reason} This is {TEST_MODEL_NAME}."
@@ -114,7 +114,7 @@ class ResponseBuilder:
     def build_response(
         self, request: ChatRequest, reply: ScriptedReply, responder_name: str, fault: str | None
     ) -> PacedResponse:
-        """Return a responder's reply as a response, with its fault, if any."""
+        """Return the HTTP response for a responder's reply; ``fault`` is the kind of fault to apply, or None."""
         fault = fault or reply.fault
         if fault == "huge":
             reply = msgspec.structs.replace(reply, content=_FILLER * (HUGE_REPLY_CHARS // len(_FILLER) + 1))

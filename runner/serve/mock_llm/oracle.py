@@ -1,4 +1,4 @@
-"""The oracle as a model: recognizes the task of a conversation and replies with the planner's next action."""
+"""The oracle as a model: recognize the task of a conversation and reply with the oracle's next action."""
 
 from __future__ import annotations
 
@@ -20,30 +20,34 @@ from runner.util.display_text import one_line
 ORACLE_MODEL_PREFIX = "oracle:"
 """Prefix of a model name that selects the task: ``oracle:<environment>:<task index>``."""
 OMITTED_TURNS = re.compile(r"\[(\d{1,9}) earlier turns? left out]")
-"""The runner's agents write this in place of turns that no longer fit the context window."""
+"""Text that the runner's agents insert for the turns that they omit because of the context window."""
 MAX_SESSIONS = 256
 MAX_MESSAGES_SEARCHED = 10
-"""The first observation must be among the first messages."""
+"""Number of messages, from the first, among which the first observation must be."""
 THOUGHT = "The test oracle has planned this."
 
 
 class OracleResponder:
-    """Replays conversations on twins (second instances) of the embedded environments and replies with their oracle.
+    """Replays conversations on twins (second instances) of the embedded environments; their oracles plan the replies.
 
-    The task is the one whose first observation occurs in a message. If several tasks start alike, it is the first one
-    whose replay matches the conversation. Sessions are kept between requests, so a conversation may later omit turns.
+    A task is recognized by its first observation. If several tasks have the same first observation, the first task
+    whose replay matches the conversation is used. Sessions are kept between requests, so that later requests of a
+    conversation may omit turns.
     """
 
     name = "oracle"
 
     def __init__(self) -> None:
-        """Create a responder without sessions."""
+        """Create a responder that knows no conversation yet."""
         self._task_matcher = TaskMatcher()
         self._sessions: OrderedDict[tuple[Opening, tuple[Turn, ...]], ReplaySession] = OrderedDict()
         self._executor = ThreadPoolExecutor(1, "oracle")  # a single thread: twins and matcher are not thread-safe
 
     async def respond(self, request: ChatRequest) -> ScriptedReply:
-        """Reply with the next action, as a tool call if the tool is offered, else as text; or with a reason."""
+        """Return a reply with the oracle's next action, or with the reason why there is none.
+
+        The action is a tool call if the request offers the tool, else a text.
+        """
         return await asyncio.get_running_loop().run_in_executor(self._executor, self._respond, request)
 
     def _respond(self, request: ChatRequest) -> ScriptedReply:
@@ -53,7 +57,7 @@ class OracleResponder:
         return replies[0]
 
     def _find(self, request: ChatRequest) -> ReplaySession | None:
-        """Return the session of a conversation, after its last turn; None if its task is unknown."""
+        """Return the session of a conversation with all its turns applied; None if the task is not recognized."""
         start, opening = self._find_opening(request.messages)
         candidates = None
         if request.model.startswith(ORACLE_MODEL_PREFIX):
@@ -86,7 +90,7 @@ class OracleResponder:
         return 0, None
 
     def _resume_session(self, opening: Opening, turns: tuple[Turn, ...]) -> ReplaySession | None:
-        """Return the kept session of this conversation, after its latest turn."""
+        """Return the kept session of a conversation with all these turns applied; None if no session is kept."""
         if current := self._sessions.pop((opening, turns), None):
             return current
         previous = self._sessions.pop((opening, turns[:-1]), None) if turns else None
@@ -95,10 +99,10 @@ class OracleResponder:
         return replay_turns(previous.remaining, turns, verify=previous.verify)
 
     def _match_shortened(self, opening: Opening, turns: tuple[Turn, ...], n_omitted: int = 0) -> ReplaySession | None:
-        """Return a kept session whose last turns are those of this conversation, which omits earlier ones.
+        """Find the kept session of a conversation whose request omits its earlier turns; None if no session matches.
 
-        The latest turn is either new or a repetition of the last request; the likelier case by number of turns is
-        tried first.
+        The latest of ``turns`` is either new or was already in the previous request. The number of turns decides which
+        of the two cases is tried first.
         """
         n_before = n_omitted + len(turns) - 1
         for (known_opening, known_turns), session in reversed(self._sessions.items()):
@@ -114,7 +118,7 @@ class OracleResponder:
 
 
 def task_from_model_name(model: str) -> tuple[Opening, list[TaskCandidate]]:
-    """Parse a model name that selects a task, such as ``oracle:Maze:3``.
+    """Return the opening and the tasks for a model name that selects a task, such as ``oracle:Maze:3``.
 
     Raises:
         ConfigError: the name has another form, or the environment is unknown.

@@ -1,4 +1,4 @@
-"""Replies of the test endpoint: one scripted reply, scripts in files, and the responders that return them."""
+"""Replies of the test endpoint: their contents, script files with replies, and responders that choose them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from runner.serve.mock_llm.chat_format import ChatRequest
 
 TEST_MODEL_NAME = "agentgym-test-model"
-"""Name of the endpoint wherever a model name is shown."""
+"""Model name of the test endpoint in replies and model lists."""
 MAX_SCRIPT_BYTES = 16 << 20
 
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}")
@@ -28,7 +28,7 @@ _FRAMING_HEADERS = frozenset({"connection", "content-length", "transfer-encoding
 
 
 class ScriptedCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A tool call; ``arguments`` given as text is sent verbatim, so it can be malformed."""
+    """A tool call of a reply; ``arguments`` are sent verbatim if they are a text, which may be malformed JSON."""
 
     name: str
     arguments: str | dict[str, Any] = {}
@@ -36,23 +36,24 @@ class ScriptedCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def arguments_text(self) -> str:
-        """The arguments as sent."""
+        """The arguments as the text to send."""
         return self.arguments if isinstance(self.arguments, str) else msgspec.json.encode(self.arguments).decode()
 
 
 class ScriptedReply(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One reply: a completion, streamed if requested, unless ``status`` or ``body`` is set.
+    """One reply: a chat completion (streamed if requested), or an error or a body if ``status`` or ``body`` is set.
 
     Attributes:
         content: text of the message.
-        reasoning_content: reasoning before the message.
+        reasoning_content: reasoning of the model before the message.
         tool_calls: tool calls of the message.
-        finish_reason: default: ``tool_calls`` or ``stop``.
-        delay_s: seconds before the reply starts, in addition to the latency of the endpoint.
-        status: HTTP status; 400 and above without a ``body`` is an error in OpenAI's form with ``content`` as message.
-        headers: additional headers; with a ``body`` they include its content type.
-        body: sent verbatim in place of a completion.
-        fault: kind of fault, see :mod:`runner.serve.mock_llm.faults`.
+        finish_reason: None: ``tool_calls`` if there are tool calls, else ``stop``.
+        delay_s: seconds before the reply, in addition to the endpoint's ``latency_s``.
+        status: HTTP status; from 400 and without a ``body``, the reply is an error in OpenAI's form with the message
+            ``content``.
+        headers: additional response headers; they must include the content type of a ``body``.
+        body: text to send verbatim instead of a completion.
+        fault: kind of fault (see `runner.serve.mock_llm.faults`), or None.
     """
 
     content: str | None = None
@@ -66,7 +67,7 @@ class ScriptedReply(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     fault: str | None = None
 
     def check(self) -> None:
-        """Check that the reply can be sent.
+        """Check that the reply is valid.
 
         Raises:
             ConfigError: a header or the fault is invalid.
@@ -88,10 +89,12 @@ class ScriptedReply(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
 
 def read_script(path: Path) -> list[ScriptedReply]:
-    """Read the replies of a file: a line that starts with ``{`` is a `ScriptedReply` as JSON, any other its content.
+    """Read the replies in a script file, one per line.
+
+    A line that starts with ``{`` is a `ScriptedReply` as JSON; any other line is the content of a reply.
 
     Raises:
-        ConfigError: the file cannot be read, or a line is invalid; names the line.
+        ConfigError: the file cannot be read, or a line is invalid; the message contains the line number.
     """
     try:
         with path.open("rb") as stream:
@@ -121,23 +124,23 @@ def _read(line: str, location: str) -> ScriptedReply:
 
 
 class Responder(Protocol):
-    """Writes the replies to requests."""
+    """Protocol: chooses the reply to each request."""
 
     @property
     def name(self) -> str:
-        """One word, part of the model name."""
+        """One word that is part of the model name ``test-<name>``."""
 
     async def respond(self, request: ChatRequest) -> ScriptedReply:
         """Return the reply to a request."""
 
 
 class ScriptResponder:
-    """Returns the replies of a script in order, across all clients, and starts over at the end."""
+    """Returns the replies of a script in order, regardless of the client; after the last one, starts again."""
 
     name = "script"
 
     def __init__(self, replies: Sequence[ScriptedReply | str]) -> None:
-        """Create a responder; a text stands for a reply with that content."""
+        """Create a responder for these replies; a text is the content of a reply."""
         script = [ScriptedReply(content=reply) if isinstance(reply, str) else reply for reply in replies]
         for reply in script:
             reply.check()
@@ -149,10 +152,10 @@ class ScriptResponder:
 
 
 class EchoResponder:
-    """Repeats the last message."""
+    """Replies with the content of the last message."""
 
     name = "echo"
 
     async def respond(self, request: ChatRequest) -> ScriptedReply:
-        """Return the content of the last message."""
+        """Return a reply with the content of the last message."""
         return ScriptedReply(content=request.messages[-1].text)

@@ -1,4 +1,4 @@
-"""The test endpoint on a thread of this process, for tests."""
+"""The test endpoint as a server on a thread of the test process."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ START_TIMEOUT_S = 20.0
 
 
 class ModelServer:
-    """A test endpoint on 127.0.0.1, from ``start`` to ``stop`` or for a ``with`` block; it can be restarted.
+    """A test endpoint on 127.0.0.1; it runs between ``start`` and ``stop`` or in a ``with`` block, and can restart.
 
     Args:
-        responder: writes the replies; default: the oracle.
-        behavior: delays and faults.
+        responder: writes the replies; None: the oracle.
+        behavior: delays and faults; None: none.
         models: additional model names for the responder.
-        token: required from clients as ``Authorization: Bearer …``.
-        port: 0 selects a free port, which stays the same after a restart.
+        token: token that clients must send as ``Authorization: Bearer …``; None: no token.
+        port: port of the server; 0 selects a free port at the first start, which is kept for restarts.
     """
 
     def __init__(
@@ -46,20 +46,20 @@ class ModelServer:
 
     @property
     def url(self) -> str:
-        """Base URL, without a path."""
+        """Base URL of the server, without a path."""
         return f"http://127.0.0.1:{self.port}"
 
     @property
     def received(self) -> list[ReceivedRequest]:
-        """The completion requests so far, oldest first."""
+        """The received completion requests, oldest first."""
         return list(self.app.received)
 
     def inject(self, *faults: Fault) -> None:
-        """Replace the faults for subsequent requests."""
+        """Replace the faults that affect later requests."""
         self.app.inject(*faults)
 
     def start(self) -> Self:
-        """Start serving; return once requests are accepted.
+        """Start the server; return when it accepts requests.
 
         Raises:
             RuntimeError: the server did not start within ``START_TIMEOUT_S`` seconds.
@@ -72,7 +72,7 @@ class ModelServer:
         return self
 
     def stop(self) -> None:
-        """Stop serving: end pending responses and close connections."""
+        """Stop the server: end all responses that are not complete, and close the connections."""
         self._stop()
         if self._thread is not None:
             self._thread.join(START_TIMEOUT_S)

@@ -1,4 +1,4 @@
-"""Recognize a task by its first observation: an index of the embedded environments' tasks, built on demand."""
+"""Recognition of a task by its first observation, with an index of tasks that is built on demand."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from runner.errors import ConfigError
 from runner.types import Chat, Mode
 
 MAX_TASKS_SEARCHED = 200
-"""Number of tasks of an environment in the index, starting with the first."""
+"""Maximum number of tasks of an environment in the index, counted from its first task."""
 MAX_TASKS_SEARCHED_FAST = 4000
-"""The same for environments whose reset is fast."""
+"""Maximum number of tasks in the index for an environment whose reset is fast."""
 _FAST = frozenset({"TextCraft", "WebShop", "Wordle"})
 _SLOW = frozenset({"BabyAI"})
-"""Searched last."""
+"""Environments whose reset is slow; they are searched last."""
 
 MODES: tuple[Mode, ...] = get_args(Mode)
 
@@ -54,13 +54,13 @@ class TaskMatcher:
         return None
 
     def candidates(self, opening: Opening) -> Iterator[TaskCandidate]:
-        """Yield the tasks that start with this observation."""
+        """Yield the tasks whose first observation this is."""
         for mode in MODES:
             for task_index in self._openings(opening.env, mode).get(opening.text, ()):
                 yield TaskCandidate(opening.env, mode, task_index)
 
     def _openings(self, env: str, mode: Mode) -> dict[str, list[int]]:
-        """Return the task indices by first observation."""
+        """Return the task indices of an environment by their first observation."""
         if (env, mode) not in self._index:
             openings: dict[str, list[int]] = {}
             twin = make_environment(env, mode)
@@ -71,15 +71,15 @@ class TaskMatcher:
 
 
 def environments() -> list[str]:
-    """Return the registered embedded environments that have an oracle, the slow ones last."""
+    """Return the names of the registered embedded environments with an oracle; slow environments come last."""
     return sorted(filter(_has_oracle, plugins.registered_names(plugins.ENVS)), key=lambda name: name in _SLOW)
 
 
 def make_environment(env: str, mode: Mode) -> EmbeddedEnvironment:
-    """Build an instance of an environment.
+    """Build an instance of an embedded environment with an oracle.
 
     Raises:
-        ConfigError: there is no embedded environment of that name with an oracle.
+        ConfigError: no embedded environment of this name has an oracle.
     """
     if not _has_oracle(env):
         raise ConfigError(f"No embedded environment named {env} has an oracle")
@@ -88,7 +88,7 @@ def make_environment(env: str, mode: Mode) -> EmbeddedEnvironment:
 
 
 def observation_text(chat: Chat) -> str:
-    """Return an observation as one text with single spaces."""
+    """Return the contents of an observation's messages as one text with single spaces."""
     return normalize_whitespace(" ".join(message["content"] or "" for message in chat))
 
 
@@ -100,5 +100,5 @@ def _has_oracle(env: str) -> bool:
 
 
 def normalize_whitespace(text: str) -> str:
-    """Replace runs of whitespace by single spaces; agents and gateways change whitespace in what they forward."""
+    """Replace each run of whitespace by a single space; agents and gateways change whitespace in messages."""
     return " ".join(text.split())

@@ -40,6 +40,7 @@ async def open_run_form(pilot: Pilot[None]) -> RunForm:
     return pilot.app.screen
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(3))
 async def test_random_keys_do_not_crash_the_console(seed: int) -> None:
     dice = random.Random(seed)

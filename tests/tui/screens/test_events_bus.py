@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
 from nats.aio.client import Client
 from textual.pilot import Pilot
 
@@ -42,6 +43,7 @@ async def publish_orders(client: Client, *numbers: int) -> None:
         await js.publish(f"orders.{('eu', 'us')[n % 2]}", b'{"order": %d}' % n)
 
 
+@pytest.mark.long
 async def test_foreign_messages_live_paused_and_from_history(bus: NatsAccount, tmp_path: Path) -> None:
     async with nats_client(bus) as client:
         await add_stream(client, "ORDERS", subjects=["orders.*"])
@@ -72,6 +74,7 @@ async def test_foreign_messages_live_paused_and_from_history(bus: NatsAccount, t
             assert '{"order": 11}' not in widget_text(pilot, "#messages")
 
 
+@pytest.mark.long
 async def test_a_jump_merges_all_streams_into_one_history(bus: NatsAccount, tmp_path: Path) -> None:
     async with nats_client(bus) as client:
         await add_stream(client, "LONG", subjects=["mixed.long"])
@@ -181,6 +184,7 @@ async def wait_until_pending(feed: EventFeed, count: int) -> None:
         await asyncio.sleep(0.02)
 
 
+@pytest.mark.long
 async def test_pending_messages_are_counted_after_the_server_lost_its_store(nats_server: NatsServer) -> None:
     async with nats_client(nats_server) as client:
         await add_stream(client, "LOST", subjects=["lost"])

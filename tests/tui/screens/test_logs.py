@@ -308,6 +308,7 @@ async def test_a_log_that_grew_on_another_screen_is_read_on_return(log: Path) ->
         await wait_until_read(pilot, 501)
 
 
+@pytest.mark.long
 async def test_a_log_of_a_million_lines(tmp_path: Path) -> None:
     path = tmp_path / "large"
     path.write_bytes(b"line\n" * 1_000_000 + b"last")

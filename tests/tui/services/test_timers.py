@@ -62,6 +62,7 @@ async def test_bus_messages_are_shown() -> None:
             await wait_for_text(pilot, f'{{"order": {number}}}')
 
 
+@pytest.mark.long
 async def test_lines_appended_to_a_log_are_shown(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     path.write_bytes(log_lines(3))

@@ -234,6 +234,7 @@ def test_a_batch_without_items_is_a_portion() -> None:
     assert list(split_portions([empty])) == [[empty]] and empty.n_malformed == 1
 
 
+@pytest.mark.long
 def test_the_memory_for_a_batch_of_many_episodes_is_bounded() -> None:
     many = decode_items(*(token(n, seq=9_999) for n in range(2_000)))
     store = RunStore(max_episodes=100)
