@@ -24,7 +24,7 @@ AGENTS = "agentgym.agents"
 HTTP_ENVIRONMENT = "runner.envs.http.HttpEnvironment"
 """Import path of the class for environments that run on a server."""
 FAMILIES = {"gymnasium": "runner.envs.gymnasium:GymnasiumEnvironment"}
-"""Entry point of each family, whose environments are named ``family:id``; its class takes the id and has a ``check``."""
+"""Class per family of environments named ``family:id``; it takes the id, and its ``check`` rejects an invalid id."""
 
 _FAMILY_NAME = re.compile(r"(?P<family>[A-Za-z]+):(?P<id>[A-Za-z0-9_./-]{1,100})")
 
@@ -33,7 +33,7 @@ _FAMILY_NAME = re.compile(r"(?P<family>[A-Za-z]+):(?P<id>[A-Za-z0-9_./-]{1,100})
 def _entry_points(group: str) -> dict[str, list[EntryPoint]]:
     """Return a group's entry points by name; a name has several if several distributions register it.
 
-    Names of built-in objects are reserved, ignoring case: entry points of other packages with a reserved name are ignored.
+    Names of built-in objects are reserved, ignoring case: other packages' entry points with these names are ignored.
     """
     by_name: dict[str, list[EntryPoint]] = {}
     points = list(dict.fromkeys(entry_points(group=group)))

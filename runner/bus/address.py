@@ -1,4 +1,4 @@
-"""Address of a bus: URL, login and TLS settings, from the environment, a profile or a state directory's node."""
+"""Address of a bus: URL, login and TLS settings, from environment variables, a profile or a node's state directory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _FLAGS = {"": False, "0": False, "false": False, "no": False, "1": True, "true":
 
 
 class TlsSettings(msgspec.Struct, frozen=True):
-    """TLS files in PEM format; having any settings makes TLS required. Without ``ca``, system authorities are used."""
+    """Paths of PEM files for TLS, which is then required. Without ``ca``, the system's authorities are used."""
 
     ca: str | None = None
     cert: str | None = None
@@ -32,7 +32,7 @@ class TlsSettings(msgspec.Struct, frozen=True):
 
 
 class BusAddress(msgspec.Struct, frozen=True):
-    """Servers of one bus, at most one login method, and TLS settings; having TLS settings makes TLS required.
+    """Servers of one bus, at most one login method, and TLS settings; with TLS settings, TLS is required.
 
     ``url`` may name several servers, separated by commas. Its user information is used when no other login is given.
     """
@@ -125,7 +125,7 @@ class Credential(msgspec.Struct):
 
 
 def address_of_node(data_dir: Path) -> BusAddress | None:
-    """Return the bus of a state directory's node, running or not; None when no node has run there.
+    """Return the bus address of a state directory's node, even a stopped one; None if no node has used the directory.
 
     Raises:
         ConfigError: the node's files are damaged or readable by others.

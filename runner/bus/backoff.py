@@ -40,7 +40,7 @@ class SubjectBackoff:
 
     @property
     def cause(self) -> str | None:
-        """Return why a subject is paused, None when none is."""
+        """Return why one of the paused subjects is paused, None when no subject is paused."""
         return next((cause for _, cause in self._paused.values()), None)
 
     def pause(self, subject: str, cause: str) -> None:

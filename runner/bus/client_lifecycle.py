@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 CLOSE_TIMEOUT_S = 2.0
 RECONNECT_SILENCE_S = 10.0
-"""A reconnecting client reports each attempt; without a report for this long it is stuck and gets replaced."""
+"""Seconds without a reported attempt after which a reconnecting client counts as stuck and is replaced."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Connection to a bus that reports the first error as itself and reconnects forever."""
+"""Connection to a bus; raises the first error of the first attempt, and reconnects forever after a success."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ MAX_DENIED_SUBJECTS = 100
 
 
 class NatsConnection:
-    """Connection that outlives its clients; create it with ``open``, close it as a context manager or with ``close``.
+    """Connection that replaces failed clients. Create it with ``open``; end it with ``async with`` or ``close``.
 
     ``client`` reconnects by itself and keeps its subscriptions. It is replaced after fatal errors, such as a revoked
     password, and when the bus address changes; ``generation`` then increases and subscriptions must be made again.
@@ -56,7 +56,7 @@ class NatsConnection:
         state: current state.
         generation: number of clients connected so far.
         last_loss: reason of the last disconnect, "" before the first one.
-        last_permission_error: the last denied subject.
+        last_permission_error: error about the subject that was denied last.
         on_permission: called for each denied subject; without it a denied publish looks like a time-out.
         on_error: called for other asynchronous errors, such as ``nats.errors.SlowConsumerError``.
     """
@@ -106,7 +106,7 @@ class NatsConnection:
             address: the bus.
             name: client name shown by the server.
             on_state: called in the event loop at each change of state.
-            read_address: called before each attempt, for a bus that may move; None keeps the last address.
+            read_address: called before each attempt, for a bus that may move; returns its address, None if unchanged.
             timeout_s: time limit of each attempt, in seconds.
             required: raise when the first attempt fails; otherwise retry in the background.
 
@@ -144,7 +144,7 @@ class NatsConnection:
         return self.state.status == "connected"
 
     def permission_error(self, subject: str) -> BusError | None:
-        """Return the error when the server denied publishing or subscribing to a subject since the last connect."""
+        """Return the error when the server denied publishing or subscribing since the last connect, else None."""
         return self._denied.get(subject.lower())
 
     async def __aenter__(self) -> Self:
@@ -154,7 +154,7 @@ class NatsConnection:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close."""
+        """Close the connection."""
         await self.close()
 
     async def close(self) -> None:

@@ -40,7 +40,7 @@ BusStatus: TypeAlias = Literal["connecting", "connected", "stalled", "disconnect
 
 
 class BusState(msgspec.Struct, frozen=True):
-    """State of a connection and its reason; ``stalled`` is connected to a server that does not answer."""
+    """State of a connection and its reason; ``stalled`` means connected to a server that does not answer."""
 
     status: BusStatus
     kind: BusErrorKind | None = None

@@ -106,7 +106,7 @@ class HardenedNatsClient(Client):
 
 
 def advertises_jetstream(client: Client) -> bool:
-    """Whether the server advertises JetStream; another server (cluster, leaf node) may still provide it otherwise."""
+    """Whether the server advertises JetStream; if not, another server of its cluster may still provide it."""
     return bool(client._server_info.get("jetstream"))
 
 

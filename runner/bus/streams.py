@@ -20,21 +20,21 @@ BUS_ERRORS: Final = (nats.errors.Error, OSError)
 """Errors of a client operation on the bus, including time-outs."""
 
 STREAM_NAMES_SUBJECT: Final = "$JS.API.STREAM.NAMES"
-"""Subject of the request that looks up streams, which needs the permission to publish to it."""
+"""Subject of the request that looks up streams; a client needs the permission to publish to it."""
 
 _T = TypeVar("_T")
 
 DEFAULT_STREAMS = StreamSettings()
 
 _LIVE_WINDOW_S = 120.0
-"""Live items have no message ids, but JetStream requires a duplicate window of at most ``max_age``."""
+"""Duplicate window in seconds, which JetStream requires (at most ``max_age``) although live items have no ids."""
 
 _NOT_ENABLED = (None, 10039, 10076)
-"""API error codes of a server without JetStream, or with none for this account; None: the server sent no code."""
+"""Error codes of a server or an account without JetStream; None is an error without a code."""
 
 
 def stream_configs(durable_subjects: Sequence[str], settings: StreamSettings = DEFAULT_STREAMS) -> list[StreamConfig]:
-    """Return the streams of the own broker: durable events and live items."""
+    """Return the configurations of the own broker's streams, for durable events and for live items."""
     events = StreamConfig(
         name=EVENTS_STREAM,
         subjects=sorted(set(durable_subjects)),
@@ -89,7 +89,7 @@ async def find_stream_or_none(js: JetStreamContext, subject: str) -> str | None:
     """Return the stream that keeps a subject, None when there is none or JetStream is not available.
 
     Raises:
-        nats.errors.Error: no or no valid answer; a missing permission is a time-out, see
+        nats.errors.Error: there is no valid answer; a missing permission appears as a time-out, see
             ``NatsConnection.permission_error``.
     """
     try:

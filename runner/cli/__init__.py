@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit code: 0 success, 1 error, 2 invalid usage or configuration, 130 interrupted."""
+    """Run the command and return the exit code: 0 success, 1 error, 2 invalid usage or settings, 130 interrupted."""
     try:
         from runner.cli.dispatch import run  # imported here so that Ctrl-C works while modules load
 

@@ -82,7 +82,7 @@ class EndpointConfig(_Section, frozen=True):
 
 
 class Price(_Section, frozen=True):
-    """Prices per million tokens; without own prices, reasoning and cached tokens cost as completion and prompt tokens."""
+    """Prices per million tokens; None: reasoning tokens cost as completion tokens, cached tokens as prompt tokens."""
 
     prompt_per_mtok: Amount = 0.0
     completion_per_mtok: Amount = 0.0
@@ -127,7 +127,7 @@ class EnvironmentEntry(_Section, frozen=True):
     """An environment that the node runs.
 
     Attributes:
-        server_cmd: command that starts its server; without ``server_cmd`` and ``base_url`` the environment runs embedded.
+        server_cmd: command that starts its server; without ``server_cmd`` and ``base_url`` it runs embedded.
         ram: memory of its server, for display only, e.g. ``110 MiB``.
         deps: Python distributions that the environment needs in addition to those of the runner.
         base_url: URL of a remote server, instead of ``port``.
@@ -184,7 +184,7 @@ class StreamSettings(_Section, frozen=True):
 
 
 class NatsSettings(_Section, frozen=True):
-    """Subjects of the durable events, streams of the node's own broker, and an external broker that also gets the events."""
+    """Subjects of the durable events, streams of the own broker, and an external broker that also gets the events."""
 
     episode_completed: Subject = "agentgym.episode.completed.v1"
     eval_batch: Subject = "agentgym.eval.batch.completed.v1"

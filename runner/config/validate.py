@@ -57,7 +57,7 @@ def _locate(message: str, data: YamlValue) -> tuple[KeyPath, bool]:
 def _invalid_price(prices: YamlValue) -> str:
     """Return the name of the model whose price is invalid.
 
-    msgspec's message has ``[...]`` in place of a key that the schema does not define; only ``price`` has keys of this kind.
+    msgspec's message has ``[...]`` in place of a key that the schema does not define; only ``price`` has them.
     """
     for model, price in prices.items() if isinstance(prices, dict) else ():
         try:
@@ -79,7 +79,7 @@ def _value_at(data: YamlValue, key_path: KeyPath) -> YamlValue:
 
 
 def _restore_text(expanded: Expanded, key_path: KeyPath) -> bool:
-    """Replace a number, boolean or null at ``key_path`` by its text in ``expanded.texts``; return False without a text."""
+    """Replace a number, boolean or null at ``key_path`` by its text in ``expanded.texts``; False if it has none."""
     text = expanded.texts.pop(key_path, None)
     if text is None or not key_path:
         return False

@@ -42,17 +42,17 @@ __all__ = [
 ]
 
 MAX_RAW_ITEMS: Final = 1_000
-"""Undecodable items reported per message; decoding stops there, which bounds the time one message can take."""
+"""Maximum undecodable items reported per message; decoding of the message then stops, which limits its duration."""
 
 MAX_ID: Final = 256
-"""Characters of an event id; a longer id is ignored."""
+"""Maximum length of an event id in characters; a longer id is ignored."""
 
 ID_HEADERS: Final = ("ce-id", "Nats-Msg-Id")
 Headers: TypeAlias = Mapping[str, str]
 
 
 class _Envelope(msgspec.Struct, kw_only=True):
-    """``LiveBatch`` whose items are still JSON."""
+    """``LiveBatch`` whose items are undecoded JSON."""
 
     node: str
     boot: str
@@ -73,8 +73,8 @@ def headers_for(event_type: str, event_id: str, source: str, time: datetime) -> 
     """Return the CloudEvents 1.0 headers of a durable event, plus ``Nats-Msg-Id`` for JetStream's deduplication.
 
     Args:
-        event_type: the canonical type, even when the profile gives the subject another name.
-        event_id: stable across repeated sends of one event.
+        event_type: canonical event type, even if the profile publishes it under another subject.
+        event_id: id of the event, the same each time the event is sent.
         source: name of the node.
         time: when the event happened; must have a time zone.
     """
@@ -90,7 +90,7 @@ def headers_for(event_type: str, event_id: str, source: str, time: datetime) -> 
 
 
 def message_id(headers: Headers | None) -> str:
-    """Return the id of a message, "" when it has no usable one."""
+    """Return the event id in the headers of a message, "" when there is no valid id."""
     for name in ID_HEADERS if headers else ():
         if (value := _header(headers, name)) and len(value) <= MAX_ID:
             return value
@@ -106,7 +106,7 @@ def is_live(subject: str, headers: Headers | None, names: DurableNames) -> bool:
 
 
 def decode(subject: str, headers: Headers | None, payload: bytes, names: DurableNames) -> Decoded:
-    """Decode a message of any content; the type in the headers takes precedence over the subject."""
+    """Decode any message; the event type in its headers takes precedence over its subject."""
     try:
         check_bytes(payload)
         kind = _message_kind(subject, _header(headers, "ce-type"), names)
@@ -198,7 +198,7 @@ def _check_timestep_depth(batch: LazyBatch) -> None:
 
 
 def _decode_items_separately(payload: bytes) -> LiveRow:
-    """Decode items one by one and return undecodable ones raw; stop after ``MAX_RAW_ITEMS`` of those."""
+    """Decode live items one by one; stop after ``MAX_RAW_ITEMS`` undecodable items, which are returned raw."""
     envelope = _ENVELOPE.decode(payload)
     items: list[LazyItem] = []
     raw: list[RawRow] = []

@@ -36,14 +36,14 @@ class StartArgs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class TargetArgs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Target of the operation: exactly one of the two fields."""
+    """Target of the operation; exactly one of the two fields is set."""
 
     batch_id: Annotated[str | None, Meta(description="a batch, or all batches of a battery")] = None
     episode_id: Annotated[str | None, Meta(description="a running episode")] = None
 
 
 class EpisodeArgs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Episode file, and the offset to read from."""
+    """Episode file to read, and the offset of the requested chunk."""
 
     episode_id: EpisodeId
     offset: Annotated[int, Meta(description="offset in bytes from the start of the file")] = 0
@@ -148,7 +148,7 @@ class ControlReply(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class BatchState(msgspec.Struct, kw_only=True):
-    """Batch known to the node."""
+    """State of a batch that the node knows."""
 
     batch_id: BatchId
     battery_id: BatteryId

@@ -13,7 +13,7 @@ from runner.events.durable import DurableEvent, ForeignEpisode
 from runner.events.live import LazyBatch
 
 MAX_RAW_BYTES: Final = 64 * 1024
-"""Bytes of an undecodable message that are kept for display."""
+"""Maximum number of bytes of an undecodable message that are kept for display."""
 
 
 class DurableRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,7 +39,7 @@ class RawRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LiveRow(msgspec.Struct, frozen=True, kw_only=True):
-    """Message of a live subject; ``raw`` has its undecodable items, such as those of a newer version."""
+    """Message of a live subject; ``raw`` has its undecodable items, such as items of a newer version."""
 
     batch: LazyBatch
     raw: tuple[RawRow, ...] = ()

@@ -88,7 +88,7 @@ class EpisodeEnded(_EpisodeItem, kw_only=True, tag="episode.ended"):
 
 
 class LiveAction(Action, frozen=True, omit_defaults=True, gc=False):
-    """Action of the agent or person."""
+    """Action of the agent, or of the person in its place."""
 
     full_length: Annotated[
         dict[str, int],
@@ -135,7 +135,7 @@ class Timestep(_TimestepFields, kw_only=True, tag="timestep"):
 
 
 class LazyTimestep(_TimestepFields, kw_only=True, tag="timestep"):
-    """Received ``Timestep`` whose messages are raw JSON, as few are ever displayed; ``null`` where there are none."""
+    """Received ``Timestep`` with messages as raw JSON, as few are displayed; a field without messages is ``null``."""
 
     chats: msgspec.Raw
     observation: msgspec.Raw

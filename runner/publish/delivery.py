@@ -35,12 +35,12 @@ class DeliveryOptions:
 
     Args:
         ack_timeout_s: seconds to wait for the acknowledgement of an event.
-        unknown_route_timeout_s: the same on the route ``unknown``.
+        unknown_route_timeout_s: seconds to wait for the acknowledgement on the route ``unknown``.
         lookup_timeout_s: seconds to wait for each answer about streams.
         missing_jetstream_timeout_s: seconds to wait for the JetStream of a broker that had streams before; then events
             are sent without a stream.
-        poll_s: seconds between two reads of the outbox, as other processes add to it as well.
-        batch_size: events read, sent and marked together.
+        poll_s: seconds between two reads of the outbox, because other processes also add events.
+        batch_size: maximum number of events read, sent and marked together.
         max_in_flight: maximum number of sent events without an acknowledgement.
     """
 
@@ -63,7 +63,7 @@ class PermanentFailure(msgspec.Struct, frozen=True):
 
 
 class TransientFailure(msgspec.Struct, frozen=True):
-    """The event could not be delivered this time."""
+    """The event could not be delivered; a later attempt may succeed."""
 
     cause: str
 

@@ -20,7 +20,7 @@ from runner.store import EpisodeIndex, EpisodeRecord, EpisodeRow
 from runner.types import Tokens
 
 MAX_EVENTS_PER_TRANSACTION = 500
-"""Events per transaction; small enough that other writers of the outbox are not blocked for long."""
+"""Maximum number of events per transaction; small enough that other writers of the outbox are not blocked for long."""
 
 
 def episode_event(episode: EpisodeRecord | EpisodeRow, names: DurableNames) -> OutboxEvent:

@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 class EventRecorder:
     """Queues durable events for the outbox. Its methods are thread-safe, return immediately and never raise.
 
-    An event that cannot be added is retried until ``close``; the next start derives the rest from the episode files.
+    An event that cannot be added is retried until ``close``; after that, the next start creates it from the files.
     """
 
     def __init__(self, workspace: Workspace, names: DurableNames, *, role: Literal["node", "run"]) -> None:

@@ -28,7 +28,7 @@ INTERVAL_S = 0.1
 MAX_MESSAGE_BYTES = 512 * 1024
 MAX_QUEUED_BYTES = 8 * 1024 * 1024
 MAX_UNSENT_BYTES = 2 * 1024 * 1024
-"""Bytes that may wait in the client's buffer before items stay in the queue."""
+"""Maximum bytes in the client's send buffer; above this, items stay in the queue."""
 
 STREAM_TIMEOUT_S = 2.0
 """Seconds to wait for the live stream of the own broker; then items are sent without it, to current subscribers."""

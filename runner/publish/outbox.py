@@ -173,7 +173,7 @@ class Outbox:
         return n_new
 
     def pending(self, sink: str, limit: int, *, without: Sequence[str] = ()) -> list[OutboxEvent]:
-        """Return the oldest pending events of a sink, without those on the subjects ``without``."""
+        """Return the oldest pending events of a sink, except those on the subjects in ``without``."""
         exclusion = f"AND subject NOT IN ({', '.join('?' * len(without))}) " if without else ""
         query = (
             "SELECT id, subject, type, source, time, payload FROM marks INDEXED BY waiting CROSS JOIN events USING (n) "
@@ -220,13 +220,13 @@ class Outbox:
     def reconcile_stream(self, sink: str, stream: str, *, created: datetime | None, last_seq: int) -> int:
         """Compare acknowledged events with the state of their stream and make lost ones pending again.
 
-        A recreated stream has lost all events, any other stream those after its last sequence.
+        A recreated stream has lost all events; any other stream has lost the events after its last sequence.
 
         Args:
             sink: key of the sink.
             stream: name of the stream.
             created: creation time of the stream.
-            last_seq: its last sequence.
+            last_seq: last sequence of the stream.
 
         Returns:
             The number of events that are pending again; pruned events (see ``KEEP_ACKED_S``) are not.

@@ -31,7 +31,7 @@ from runner.publish.sink import SinkConnection, sink_key, sink_lock_path
 from runner.publish.stream_routes import StreamRoutes
 
 MAX_TRIED_AFTER_FAILURE = 16
-"""Events of a subject that are tried after a failure; the others wait until one of these succeeds."""
+"""Number of events of a subject that are sent after a failure; its other events wait until one of them succeeds."""
 
 REFRESH_S = 60.0
 """Seconds after which the streams are looked up again even without failures."""
@@ -46,10 +46,10 @@ MIN_INTERVAL_S = 0.25
 
 
 class OutboxDrain:
-    """Sends the outbox to one sink. Only one process at a time drains a sink; the others wait for its lock.
+    """Sends the outbox to one sink. Only one process at a time drains a sink; others wait for the lock.
 
     Attributes:
-        added: to be set when the outbox may have new events.
+        added: must be set when the outbox may have new events.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class _OutboxSender:
         return self._sink_connection.client is self._client
 
     async def send_pending(self) -> str | None:
-        """Send pending events; returns why sending stopped, None when all others are sent or on paused subjects."""
+        """Send pending events; return why sending stopped, None when only events on paused subjects are left."""
         try:
             if not self._registered:
                 await asyncio.to_thread(self._outbox.register_sinks, self._sink)

@@ -28,7 +28,7 @@ FLUSH_TIMEOUT_S = 15.0
 
 
 class OutboxWriter:
-    """Queues events from any thread and adds them to the outbox in this order, with retries."""
+    """Queues events from any thread and adds them to the outbox in the order of arrival, with retries."""
 
     def __init__(self, outbox: Outbox) -> None:
         """Start the writer thread."""

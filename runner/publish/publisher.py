@@ -104,7 +104,7 @@ class Publisher:
         return True
 
     async def n_undelivered(self) -> int:
-        """Return the largest number of pending events of an external sink, or of the own broker if it was reached."""
+        """Return the largest number of pending events of any sink; the own broker counts only if it was reached."""
         counted = (
             sink_connection
             for sink_connection in self.sink_connections

@@ -24,7 +24,7 @@ from runner.publish.outbox import LOCAL
 SinkStatus: TypeAlias = Literal["absent", "connecting", "up", "down", "stalled"]
 
 ADDRESS_POLL_S = 1.0
-"""Seconds between two reads of the address while there is none."""
+"""Seconds between two reads of the address while a sink has none."""
 
 
 @dataclass(frozen=True)
@@ -34,8 +34,8 @@ class Sink:
     Args:
         name: ``local`` for the node's own broker, ``egress`` for an external one, see ``sink_key``.
         read_address: called before each attempt to connect; returns None while there is no address.
-        owned: whether this is the own broker, where streams are created.
-        streams: settings of these streams.
+        owned: whether the sink is the node's own broker, on which the runner creates streams.
+        streams: settings of the streams that the runner creates.
     """
 
     name: str
@@ -60,7 +60,7 @@ class SinkConnection:
 
     Attributes:
         up: set while connected to a responsive server.
-        down: set otherwise.
+        down: set while ``up`` is not set.
         reconnected: set at each connect; cleared by the consumer of this event.
         n_connects: number of connects.
     """

@@ -17,10 +17,10 @@ from runner.events.live import MAX_TEXT
 from runner.util.safe_values import escape_surrogates, safe_str, truncate_text
 
 MAX_NESTING = 32
-"""Nesting levels kept of a message; a payload may have 64."""
+"""Maximum nesting levels kept of a message; a whole payload may have 64."""
 
 MAX_VALUES = 20_000
-"""Values kept of a message."""
+"""Maximum number of values kept of a message."""
 
 FULL_LENGTH = "full_length"
 
@@ -48,7 +48,7 @@ class SizeBudget:
         return True
 
     def newest(self, messages: Iterable[object]) -> list[Any]:
-        """Return the last messages that fit as JSON, oldest first."""
+        """Return the latest messages that fit in the budget, as JSON and in their original order."""
         fitting: list[msgspec.Raw] = []
         remaining = list(messages)
         while remaining:

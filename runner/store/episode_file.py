@@ -66,7 +66,7 @@ class TimestepRecord(msgspec.Struct, kw_only=True):
 
 
 class EpisodeRecord(EpisodeHeader, kw_only=True):
-    """Content of an episode file; ``tokens`` and ``cost`` are sums over the steps (``cost`` None if no step has a cost)."""
+    """Content of an episode file; ``tokens`` and ``cost`` are sums over the steps (``cost``: None if none has one)."""
 
     env_episode_id: str | None = None
     ended_at: datetime
@@ -140,7 +140,7 @@ class TimestepLog:
         return data
 
     def with_encoded(self, record: EpisodeRecord) -> EpisodeRecord:
-        """Return ``record`` with these steps and all data of third-party code as JSON, so that saving runs no such code."""
+        """Return ``record`` with these steps and all data of third-party code as JSON, to save without running it."""
         return msgspec.structs.replace(
             record,
             timesteps=self.encoded,

@@ -47,7 +47,7 @@ class EpisodeIndex:
         """Insert or replace the row of a saved episode.
 
         Raises:
-            StoreError: the episode file is missing, or the database cannot be written; the next ``reconcile`` adds the row.
+            StoreError: the file is missing, or the database cannot be written; the next ``reconcile`` adds the row.
         """
         values = to_columns(episode_row(record), self._store.stat_file(record))
         with self._session() as connection:

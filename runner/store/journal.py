@@ -90,7 +90,7 @@ class JournalWriter:
         """Append one line that merges the fields of all encoded objects; do nothing after ``fence`` or ``close``.
 
         Raises:
-            OSError: the line cannot be written. The journal is then fenced: lines after an incomplete line are unreadable.
+            OSError: the line cannot be written. The journal is fenced: lines after a partial line are unreadable.
         """
         data = b"{%b}\n" % b",".join([fields[1:-1] for fields in objects if fields != b"{}"])
         with self._lock:

@@ -18,10 +18,10 @@ from runner.events.subjects import DurableNames
 from runner.subscribe.messages import BusMessage, Notice, SubscriptionItem
 
 MAX_IDS_REMEMBERED = 100_000
-"""Event ids remembered for deduplication; a broker forgets its own after minutes."""
+"""Maximum number of event ids remembered to detect duplicates."""
 
 MAX_CORE_REMEMBERED = 1_000
-"""Messages remembered from core subscriptions, because a stream found later may deliver them again."""
+"""Maximum number of messages of core subscriptions remembered, because a stream found later may repeat them."""
 
 
 class RawMessage(msgspec.Struct, gc=False):
@@ -51,7 +51,7 @@ class FetchLimit(msgspec.Struct, frozen=True):
 
 MAX_FETCH: Final = FetchLimit(500, 8 << 20)
 MIN_FETCH: Final = FetchLimit(20, 64 << 10)
-"""Limits of all readers together, and the minimum for each of them.
+"""``MAX_FETCH``: limit of the fetches of all readers together. ``MIN_FETCH``: smallest limit of a single reader.
 
 A subscriber to ``>`` receives every delivery a second time, and nats-server disconnects a client with 64 MiB pending.
 """
@@ -60,8 +60,8 @@ A subscriber to ``>`` receives every delivery a second time, and nats-server dis
 class DedupBuffer:
     """Unread messages and notices of a subscription.
 
-    Messages of streams are ``put``, and their reader calls ``wait_for_space`` before it fetches more. Messages without
-    a stream are ``offer``ed: a full buffer drops and counts them.
+    The reader of a stream adds messages with ``put``, and calls ``wait_for_space`` before it fetches more. Messages
+    without a stream are added with ``offer``, which drops and counts them when the buffer is full.
     """
 
     def __init__(
@@ -103,10 +103,10 @@ class DedupBuffer:
         self._stream_ends[stream] = last
 
     def update_pending(self, stream: str, pending: int) -> None:
-        """Set the number of messages that a stream has left; does nothing here."""
+        """Set the number of messages that a stream has left; only ``TimeOrderedBuffer`` uses it."""
 
     def remove_stream(self, stream: str) -> None:
-        """Unregister a stream that is no longer read; does nothing here."""
+        """Unregister a stream that is no longer read; has an effect only in ``TimeOrderedBuffer``."""
 
     def put(self, message: RawMessage) -> None:
         """Add a message of a stream, even beyond the limits, unless a core subscription delivered it before."""

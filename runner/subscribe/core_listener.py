@@ -16,7 +16,7 @@ from runner.subscribe.subject_patterns import covered_by_any, covers
 
 FLUSH_TIMEOUT_S: Final = 2
 _DELIVERED: Final = "$JS.ACK."
-"""Prefix of the reply subject of a stream's delivery to another consumer, which was published once before."""
+"""Reply subject prefix of a message that a stream delivers to another consumer: a copy, which is ignored."""
 
 _INTERNAL: Final = ("$", "_INBOX.")
 
@@ -34,7 +34,7 @@ class CoreListener:
         self._subscriptions: dict[str, NatsSubscription] = {}
 
     async def listen(self, patterns: list[str], stream_subjects: list[str]) -> None:
-        """Subscribe to exactly these patterns and ignore the subjects that streams keep.
+        """Subscribe to ``patterns`` and end all other subscriptions; ignore messages on ``stream_subjects``.
 
         Raises:
             nats.errors.Error, OSError: the bus is not connected.

@@ -50,8 +50,8 @@ class _Lane(msgspec.Struct, eq=False):
 class TimeOrderedBuffer(DedupBuffer):
     """``DedupBuffer`` that returns the messages of all streams in the order of their times.
 
-    Half of the capacity is shared equally by the streams. Messages without a stream count as newest: they come after
-    the history that the streams had when they were added, and later ones in the order of their arrival.
+    Half of the capacity is shared equally by the streams. A message without a stream comes after
+    all messages that the streams had when it was added; later messages follow in the order of their arrival.
     """
 
     def __init__(
@@ -122,13 +122,13 @@ class TimeOrderedBuffer(DedupBuffer):
         self.update_pending(lane.name, message.pending)
 
     async def wait_for_space(self, stream: str) -> None:
-        """Wait until at most half of the stream's share is in use."""
+        """Wait until unread messages fill at most half of the stream's share of the buffer's capacity."""
         while (lane := self._lanes.get(stream)) is not None and self._is_half_full(lane):
             self._emptied.clear()
             await self._emptied.wait()
 
     def fetch_limit(self, stream: str) -> FetchLimit:
-        """Return half of the stream's share, so that two fetches fit."""
+        """Return half of the stream's share of the buffer's capacity, so that two fetches fit."""
         most, share = super().fetch_limit(stream), self._share()
         return FetchLimit(
             min(max(share.count // 2, MIN_FETCH.count), most.count),

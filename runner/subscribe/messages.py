@@ -10,7 +10,7 @@ import msgspec
 from runner.events.decoded import Decoded
 
 Since: TypeAlias = Literal["now", "all"] | timedelta | int
-"""Start of the history: ``now`` (none), ``all``, a time span back from now, or a sequence of each stream.
+"""Start of the history: ``now`` (no history), ``all``, a time span before now, or a sequence number in each stream.
 
 A stream that has not reached the sequence has no history.
 """
@@ -25,7 +25,7 @@ class BusMessage(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         subject: subject of the message.
-        stream: stream that keeps the message; None, like ``sequence`` and ``time``, without a stream.
+        stream: stream that keeps the message; without a stream, it is None, like ``sequence`` and ``time``.
         sequence: position in the stream, which defines the order of events.
         time: when the stream stored the message, by the server's clock.
         headers: all headers, including those of CloudEvents.
@@ -52,7 +52,7 @@ class BusMessage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Notice(msgspec.Struct, frozen=True, kw_only=True):
-    """Event of the subscription itself.
+    """Report about the subscription itself, such as a lost connection.
 
     Attributes:
         kind: ``no_history``: only new messages are available; ``permission``: reading is denied; ``gap``: messages were
@@ -60,7 +60,7 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True):
             was replaced and is read from its beginning; ``disconnected``, ``lost_server`` (connected, but no answer),
             ``reconnected``; ``skipped``: the subscriber was too slow for messages that no stream keeps.
         text: message for people; may quote subjects.
-        count: number of messages of a ``gap`` or ``skipped``.
+        count: number of missing messages for ``gap`` and ``skipped``.
     """
 
     kind: NoticeKind

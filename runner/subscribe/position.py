@@ -51,10 +51,10 @@ class Position(msgspec.Struct):
 
 
 async def n_left(js: JetStreamContext, positions: Mapping[str, Position]) -> int:
-    """Return the number of messages after these positions, by stream name; a deleted stream has none.
+    """Return the total number of messages after ``positions`` (keys: stream names); a deleted stream counts as 0.
 
     Raises:
-        nats.errors.Error, OSError: no or no valid answer.
+        nats.errors.Error, OSError: there is no valid answer.
     """
     infos = {name: info for name in list(positions) if (info := await _existing_stream(js, name)) is not None}
     return sum(positions[name].n_left(info) for name, info in infos.items())

@@ -1,4 +1,4 @@
-"""Look up the streams that keep some subjects; read-only."""
+"""Lookup of the streams that keep given subjects; it changes nothing on the bus."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from runner.util.display_text import mask, one_line
 
 
 class StreamsUnavailable(RunnerError):
-    """The bus has no streams, or they cannot be looked up; ``forbidden``: for lack of permission."""
+    """The bus has no streams, or they cannot be looked up; ``forbidden``: a permission is missing."""
 
     published_error_type = "no_streams"
 

@@ -26,7 +26,7 @@ from runner.subscribe.subject_patterns import are_disjoint, covered_by_any, inte
 API_TIMEOUT_S: Final = 1.5
 POLL_S: Final = 0.1
 RETRY_PAUSES_S: Final = (0.1, 0.3, 1.0)
-"""Pauses after consecutive failures; the last one is repeated."""
+"""Pauses in seconds after consecutive failures; the last pause is repeated."""
 
 CONSUMER_IDLE_TIMEOUT_S: Final = 30.0
 """Seconds after which the server deletes a consumer without fetch requests."""
@@ -141,7 +141,7 @@ class StreamReader:
             position.cursor = first - 1
 
     async def _report_removed(self, js: JetStreamContext, consumer: PullConsumer) -> None:
-        """Report missing sequences that the stream has removed; the others did not match the filter."""
+        """Report missing sequences that the stream has removed; other missing sequences did not match the filter."""
         gaps = consumer.gaps[:]
         consumer.gaps.clear()
         if not gaps:

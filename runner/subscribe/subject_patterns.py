@@ -12,7 +12,7 @@ PATTERN = re.compile(r"(?:[^\s.*>]+|\*)(?:\.(?:[^\s.*>]+|\*))*(?:\.>)?|>")
 
 @lru_cache(maxsize=1024)  # thousands of messages per second share a few subjects
 def covers(wide: str, narrow: str) -> bool:
-    """Whether the pattern ``wide`` matches every subject of ``narrow``, a subject or a pattern."""
+    """Whether the pattern ``wide`` matches every subject that ``narrow`` (a subject or pattern) matches."""
     return intersection(wide, narrow) == narrow
 
 

@@ -1,7 +1,7 @@
 """Subscription to a bus: one iterator over history and new messages, which survives outages and reports gaps.
 
-Subjects kept by a stream are read from it. Other subjects, and streams without read permission, are read by core
-subscriptions, which a notice reports. A subscription changes nothing on the bus.
+A subject that a stream keeps is read from the stream. Other subjects, and streams without read permission, are read by
+core subscriptions, which a notice reports. A subscription changes nothing on the bus.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ CHECK_INTERVAL_S: Final = 0.4
 """Seconds between two checks of the connection; long enough to cost nothing while idle."""
 
 SLOW_CHECK_INTERVAL_S: Final = 1.0
-"""The same when streams keep all subjects, because their readers check for themselves."""
+"""Seconds between two checks when streams keep all subjects, because stream readers check the connection, too."""
 
 MAX_LOOKUP_FAILURES: Final = 2
 """Consecutive unanswered lookups after which the subscription continues without streams."""
@@ -59,7 +59,7 @@ class Subscription:
         max_bytes: maximum size of the buffered messages in bytes.
         in_time_order: merge several streams by time instead of by arrival.
         lookup_interval_s: seconds between two lookups of streams while a subject has none.
-        first_lookup_interval_s: the same before the second lookup.
+        first_lookup_interval_s: seconds between the first and the second lookup.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class Subscription:
         raise self._end_reason()
 
     async def next_batch(self, limit: int = 500) -> list[SubscriptionItem]:
-        """Wait for at least one item and return all available ones, at most ``limit``.
+        """Wait for at least one item and return all available items, at most ``limit``.
 
         Raises:
             StopAsyncIteration: the subscription has ended.
@@ -309,7 +309,7 @@ async def _first_of(tasks: list[asyncio.Task[None]], timeout_s: float) -> None:
 
 
 async def _cancel_all(tasks: list[asyncio.Task[None]]) -> None:
-    """Cancel repeatedly, because ``wait_for`` in nats-py may swallow a cancellation."""
+    """Cancel the tasks repeatedly until they end, because ``wait_for`` in nats-py may swallow a cancellation."""
     pending = set(tasks)
     while pending:
         for task in pending:

@@ -91,7 +91,7 @@ def complete_length(data: bytes | mmap.mmap, start: int = 0) -> int:
 
 
 def _packet_end(data: bytes | mmap.mmap, position: int) -> int:
-    """Return the end of the packet whose length (a varint) is at ``position``; an incomplete packet ends beyond the data."""
+    """Return the end of the packet whose length (a varint) is at ``position``; may be beyond the end of ``data``."""
     length = shift = 0
     for index in range(position, min(position + 10, len(data))):
         length |= (data[index] & 0x7F) << shift

@@ -22,7 +22,7 @@ class Lane:
     """A track of nested slices in time order.
 
     Args:
-        free_from: end of the last slice already written to this lane, in nanoseconds; new slices must not begin earlier.
+        free_from: end of the last slice already in this lane, in nanoseconds; new slices must not begin earlier.
     """
 
     def __init__(self, free_from: int) -> None:

@@ -1,1 +1,1 @@
-"""General helpers that do not depend on environments, agents or episodes: clock, text, files, package data and bounded values."""
+"""General helpers, independent of the other packages: clock, text, files, package data and bounded values."""

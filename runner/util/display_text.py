@@ -58,7 +58,7 @@ def is_unsafe(text: str) -> bool:
 
 
 def one_line(text: str, limit: int = 200) -> str:
-    """Make external text safe for a single line: like ``sanitize``, but newlines and tabs also become visible symbols."""
+    """Make external text safe for a single line: like ``sanitize``, but newlines and tabs become symbols."""
     return sanitize(text, limit=limit).replace("\n", "␊").replace("\t", "␉")
 
 

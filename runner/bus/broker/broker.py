@@ -33,16 +33,16 @@ logger = logging.getLogger(__name__)
 USER = "agentgym"
 MAX_BACKOFF_S = 5.0
 STABLE_AFTER_S = 10.0
-"""A server that ran this long is restarted without a growing pause."""
+"""Seconds; a server that ran at least this long is restarted after the shortest pause."""
 
 DISK_POLL_S = 1.0
 """Seconds between two checks of the disk."""
 
 DISK_FULL_BYTES = 1 << 20
-"""A disk with less free space counts as full."""
+"""A disk with fewer free bytes counts as full."""
 
 DISK_RECOVERED_BYTES = 4 << 20
-"""A full disk with more free space counts as recovered."""
+"""A full disk counts as recovered when it has more free bytes than this."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class BrokerTimeouts:
     """Time limits of a broker.
 
     Args:
-        lock_s: seconds to wait for the store of another process.
+        lock_s: seconds to wait until another process releases the store.
         port_s: seconds to wait for the previous port to become free.
         stop_s: seconds after which a server that does not stop is killed.
     """
@@ -196,7 +196,7 @@ class Broker:
         return self._lock
 
     def _supervise(self, server: str, lock: StoreLock) -> None:
-        """Run the server and restart it. Only this thread starts servers, because a server dies with its thread."""
+        """Run and restart the server. Only this thread starts servers: each dies with the thread that started it."""
         backoff = Backoff(MAX_BACKOFF_S)
         while not self._stopping.is_set():
             started = time.monotonic()

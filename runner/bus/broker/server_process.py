@@ -21,7 +21,7 @@ from runner.util.files import write_secret
 
 HOST = "127.0.0.1"
 START_TIMEOUT_S = 60.0
-"""Seconds to wait for a server to listen; it reads a large store first."""
+"""Seconds to wait until a started server listens; reading a large store takes time."""
 
 LOG_BYTES = 4 << 20
 STORE_BYTES = 4 << 30

@@ -1,4 +1,4 @@
-"""Lock on a broker's store, because two servers on one store both run and lose messages."""
+"""Lock on a broker's store; without it, two servers could use one store and lose messages."""
 
 from __future__ import annotations
 
