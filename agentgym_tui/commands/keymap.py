@@ -59,7 +59,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("run.pause", "space", "Pause", "pause", "live", "pause or resume"),
     Command("run.step", "s", "Step", "step", "live", "run one step, then pause"),
     Command("live.next", "right_square_bracket", "Next run", "next_running", "live", "next episode", False),
-    Command("live.previous", "left_square_bracket", "Previous run", "previous_running", "live", "previous episode", False),
+    Command("live.previous", "left_square_bracket", "Previous run", "previous_running", "live", "prior episode", False),
     Command("live.open", "enter", "Open", "open", "live", "open the watched episode", False),
     Command("live.events", "a", "Events", "events", "live", "bus messages of this episode", False),
     Command("live.view", "v", "View", "next_view", "live", "switch between transcript, trace and rewards", False),

@@ -1,4 +1,4 @@
-"""Parsing and validation of request fields; invalid ones get the error responses of FastAPI, as on AgentGym's servers."""
+"""Parsing and validation of request fields; invalid ones get FastAPI's error responses, as on AgentGym's servers."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def with_history(session: FakeSession) -> FakeSession:
         session.fake_library.stored.append(row(n, outcome=outcome, error_type=error, success=reward > 0, **fields))
     session.fake_library.unreadable = [UnreadableFile(Path("/srv/runs/\x1b[2J.json"), "it is not JSON: \x1b]0;x\x07")]
     session.fake_library.damaged = {episode_id(43): "/srv/runs/x.json is damaged: JSON ends too early"}
-    session.fake_library.load = lambda episode_id: _load(session, episode_id)  # type: ignore[method-assign, assignment]
+    session.fake_library.load = lambda episode_id: _load(session, episode_id)  # type: ignore[method-assign]
     return session
 
 
