@@ -12,7 +12,7 @@ WORKERS ?= 2
 .DEFAULT_GOAL := help
 
 help:
-	@printf '%s\n' 'make launch            open the console' 'make test              run the tests' 'make test-long         run the slow tests: real terminals, faults, gateway, wheel' \
+	@printf '%s\n' 'make launch            open the console' 'make test              run the tests' 'make test-long         run the tests of real processes: terminals, faults, commands, gateway, wheel' \
 	  'make run ENV=BabyAI AGENT=oracle REPEAT=3' 'make run-lightweight   every lightweight environment once' \
 	  'make results           what has run so far' 'make check             lint, types, import directions' \
 	  'make faults            every fault in its long form' 'make bench             measured ratios' 'make bench-full        the console under load and with big files' 'make install           set up .venv and stop' 'make clean             remove .venv'

@@ -13,6 +13,8 @@ import pytest
 
 from tests.support.command import COMMAND, ENVIRON, run_agentgym
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture
 def profile_with_missing_env(tmp_path: Path) -> str:
@@ -156,7 +158,6 @@ def test_list_envs_names_missing_environments(tmp_path: Path, profile_with_missi
     assert rows["Maze"] == (True, "installed (embedded)")
 
 
-@pytest.mark.long
 def test_results_can_be_filtered_and_name_damaged_files(tmp_path: Path) -> None:
     run_agentgym(tmp_path, "--battery", "lightweight", "--agent", "oracle")
     (batch,) = json.loads(run_agentgym(tmp_path, "--run", "Maze", "--agent", "oracle", "--json").stdout)["batches"]

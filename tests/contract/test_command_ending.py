@@ -18,6 +18,8 @@ from runner.cli import dispatch, main, signals
 from runner.cli.signals import SignalHandler
 from tests.support.command import environ_with_environments, run_agentgym
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture
 def workspace(tmp_path: Path) -> Iterator[Workspace]:
@@ -30,7 +32,6 @@ def make_batch(workspace: Workspace) -> Batch:
     return Batch(BatchSpec(env="Maze", agent="oracle", repeat=50).validated(), workspace)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(("env", "outcome"), [("Lingering", "timeout"), ("Blocking", "timeout")])
 def test_the_process_exits_although_an_environment_hangs(tmp_path: Path, env: str, outcome: str) -> None:
     environ = environ_with_environments(tmp_path, env)

@@ -14,6 +14,8 @@ from runner.serve.mock_llm import ModelServer
 from tests.support.command import run_agentgym
 from tests.support.nats_server import NatsAccount
 
+pytestmark = pytest.mark.long
+
 UNREACHABLE_ENDPOINTS = {"TENSORZERO_URL": "http://127.0.0.1:1", "OLLAMA_HOST": "127.0.0.1:1"}
 KEY = "sk-4f1d9c-a-secret-key"
 
@@ -45,7 +47,6 @@ def stored_batch(folder: Path, completed: str) -> tuple[dict[str, Any], list[dic
     return batch, [json.loads(path.read_bytes()) for path in files]
 
 
-@pytest.mark.long
 def test_without_a_model_no_episode_runs_and_the_suggested_command_works(tmp_path: Path) -> None:
     options = ("--run", "Maze", "--agent=tools", "--repeat", "2", "--model", "any", "--data-dir", "my data")
     completed = run_agentgym(tmp_path, *options, environ=UNREACHABLE_ENDPOINTS)
@@ -67,7 +68,6 @@ def test_without_an_oracle_another_agent_is_suggested(tmp_path: Path) -> None:
     assert "agentgym-runner --run gymnasium:FrozenLake-v1 --agent random" in completed.stderr
 
 
-@pytest.mark.long
 def test_a_profile_without_endpoints_is_reported(tmp_path: Path) -> None:
     agent = {"mode": "local", "local_fallback": None}
     (tmp_path / "none.yaml").write_text(json.dumps({"id": "none", "agent": agent}))
@@ -79,7 +79,6 @@ def test_a_profile_without_endpoints_is_reported(tmp_path: Path) -> None:
     assert "the profile has no model endpoint" in checked.stdout
 
 
-@pytest.mark.long
 def test_model_usage_is_summarized_and_the_key_is_never_stored(profile: str, tmp_path: Path) -> None:
     options = ("--config", profile, "--run", "Maze", "--repeat", "3")
     completed = run_agentgym(tmp_path, *options, "--json", environ={"LAB_KEY": KEY})
@@ -158,7 +157,6 @@ def test_a_preflight_names_problems_and_hints(profile: str, bus: NatsAccount, tm
     assert not (tmp_path / "data").exists()
 
 
-@pytest.mark.long
 def test_a_preflight_can_be_limited_to_one_environment(profile: str, tmp_path: Path) -> None:
     options = ("preflight", "--config", profile)
     one = run_agentgym(tmp_path, *options, "--agent", "oracle", "--env", "mAZE")

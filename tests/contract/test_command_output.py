@@ -14,8 +14,9 @@ import pytest
 
 from tests.support.command import COMMAND, ENVIRON, REPOSITORY, environ_with_environments, run_agentgym, run_shell
 
+pytestmark = pytest.mark.long
 
-@pytest.mark.long
+
 def test_prints_of_environments_stay_out_of_the_result(tmp_path: Path) -> None:
     environ = environ_with_environments(tmp_path, "Printing")
     for options in (("--run", "Printing"), ("--run", "Printing", "--dry-run")):
@@ -82,7 +83,6 @@ def test_narrow_output_gets_lines_with_whole_words(tmp_path: Path) -> None:
     assert run_agentgym(tmp_path, "--results", environ={"COLUMNS": "200"}).stdout.count("│ Maze") == 1
 
 
-@pytest.mark.long
 def test_the_readme_shows_the_actual_output(tmp_path: Path) -> None:
     printed = run_agentgym(tmp_path, "--battery", "lightweight", "--agent", "oracle", "--repeat", "20").stdout
     expected = "".join(f"{line.rstrip()}\n" for line in printed.splitlines())
@@ -99,7 +99,6 @@ def test_a_run_continues_without_a_log_file(tmp_path: Path) -> None:
         assert "Logging to a file is off" in completed.stderr
 
 
-@pytest.mark.long
 def test_damaged_files_are_named_once_by_run_and_results(tmp_path: Path) -> None:
     (batch,) = json.loads(run_agentgym(tmp_path, "--run", "Maze", "--agent", "oracle", "--json").stdout)["batches"]
     folder = tmp_path / "data" / "runs" / batch["batch_id"]
@@ -116,7 +115,6 @@ def test_damaged_files_are_named_once_by_run_and_results(tmp_path: Path) -> None
     assert "rebuilt from the episode files" in (tmp_path / "data" / "logs" / "runner.log").read_text()
 
 
-@pytest.mark.long
 def test_a_terminal_gets_a_live_bar(tmp_path: Path) -> None:
     pid, fd = pty.fork()
     if pid == 0:

@@ -12,6 +12,8 @@ import pytest
 from tests.support.command import run_agentgym
 from tests.support.serving import serve_environments
 
+pytestmark = pytest.mark.long
+
 PASSWORD = "hunter22"
 
 

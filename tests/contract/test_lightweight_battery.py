@@ -14,11 +14,12 @@ from runner.batch.workspace import Workspace
 from runner.config import load_profile
 from runner.types import Limits, Outcome
 
+pytestmark = pytest.mark.long
+
 EXPECTED: dict[str, dict[str, list[int]]] = json.loads(Path(__file__).with_name("solved_by_oracle.json").read_text())
 MIN_SOLVED = {"ALFWorld": 20, "Maze": 20, "Wordle": 18, "TextCraft": 20, "BabyAI": 17, "WebShop": 20, "SQLGym": 20}
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("max_rounds", [15, 100])
 @pytest.mark.parametrize("env", sorted(MIN_SOLVED))
 def test_the_oracle_solves_the_expected_tasks(env: str, max_rounds: int, tmp_path: Path) -> None:

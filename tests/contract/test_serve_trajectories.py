@@ -18,6 +18,8 @@ from runner.types import Action, InvalidAction, Mode, SupportsOracle, TimeStep, 
 from runner.types.maybe_async import maybe_await
 from tests.support.serving import serve_environments
 
+pytestmark = pytest.mark.long
+
 N_TASKS = 20
 MAX_ROUNDS = 100
 MIN_SOLVED = {"Maze": 20, "Wordle": 18, "TextCraft": 20, "BabyAI": 17, "WebShop": 20, "SQLGym": 20, "ALFWorld": 20}
@@ -63,7 +65,6 @@ async def solve(local: EmbeddedEnvironment, remote: HttpEnvironment, task_index:
     return solved
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("name", sorted(MIN_SOLVED))
 async def test_oracle_episodes_are_equal_embedded_and_served(name: str, urls: dict[Mode, dict[str, str]]) -> None:
     local = embedded(name, "strict")

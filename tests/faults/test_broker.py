@@ -23,6 +23,8 @@ from runner.bus.streams import ensure_streams
 from runner.events.subjects import DURABLE
 from tests.support.bus import BusStateRecorder
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[2]
 START_BROKER = """
 import sys, time

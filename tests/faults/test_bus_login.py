@@ -13,6 +13,8 @@ from runner.errors import ConfigError
 from tests.support.bus import BusStateRecorder, Certificates, new_seed, operator_config, public_key, write_creds_file
 from tests.support.nats_server import NatsServer
 
+pytestmark = pytest.mark.long
+
 PASSWORD = "c4n4ry-p4ssw0rd"
 
 
@@ -107,7 +109,6 @@ async def test_login_with_a_credentials_file(tmp_path: Path) -> None:
         await _assert_rejected(address, "auth", "no user JWT")
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("handshake_first", [False, True])
 async def test_login_over_tls(handshake_first: bool, tmp_path: Path) -> None:
     certificates = Certificates(tmp_path / "right")
@@ -173,7 +174,6 @@ async def _plaintext_server(port: int = 0) -> AsyncIterator[tuple[int, bytearray
         yield server.sockets[0].getsockname()[1], received
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("scheme", ["tls", "nats"])
 async def test_a_server_without_tls_is_rejected_where_tls_is_required(scheme: str, tmp_path: Path) -> None:
     async with _plaintext_server() as (port, received):

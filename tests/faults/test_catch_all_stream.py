@@ -12,10 +12,11 @@ from tests.support.nats_server import NatsAccount
 from tests.support.node_process import NodeProcess, clean_environ
 from tests.support.publishing import add_external_stream
 
+pytestmark = pytest.mark.long
+
 PROFILE = "id: p\nenvironments: {lightweight: [{name: Maze}]}\nnats: {control: true}\n"
 
 
-@pytest.mark.long
 async def test_acknowledgements_of_control_requests_are_not_taken_for_replies(tmp_path: Path, bus: NatsAccount) -> None:
     profile = tmp_path / "profile.yaml"
     profile.write_text(PROFILE)

@@ -25,6 +25,8 @@ from tests.support.nats_server import NatsAccount
 from tests.support.publishing import run_publisher, sink_to
 from tests.support.subscriptions import subscribe_to
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[2]
 HOUR = timedelta(hours=1)
 

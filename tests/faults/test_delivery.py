@@ -19,7 +19,7 @@ from tests.support.publishing import nats_client
 from tests.support.schemas import validate
 from tests.support.subscriptions import collect_messages, retry_until_success
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(120)]
 
 MAZE = ("--run", "Maze", "--agent", "oracle")
 BATTERY = ("--battery", "lightweight", "--agent", "oracle", "--json")
@@ -33,7 +33,6 @@ async def run_with_nats_url(folder: Path, bus: Bus, *options: str) -> subprocess
     return await asyncio.to_thread(run_agentgym, folder, *options, environ={"NATS_URL": bus.url})
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("jetstream", [False, True])
 async def test_a_core_subscriber_receives_all_three_subjects(
     tmp_path: Path, core_nats_server: NatsServer, bus: NatsAccount, jetstream: bool
@@ -60,7 +59,6 @@ async def test_a_core_subscriber_receives_all_three_subjects(
             assert message.headers["ce-type"] == message.subject
 
 
-@pytest.mark.long
 async def test_events_wait_for_the_next_node(tmp_path: Path) -> None:
     run = await asyncio.to_thread(run_agentgym, tmp_path, *MAZE, "--repeat", "3", "--json")
     (batch,) = json.loads(run.stdout)["batches"]
@@ -77,7 +75,6 @@ async def test_events_wait_for_the_next_node(tmp_path: Path) -> None:
                     ids |= {str((message.headers or {})["ce-id"]) for message in messages}
 
 
-@pytest.mark.long
 async def test_a_foreground_run_publishes_on_the_broker_of_the_running_node(tmp_path: Path) -> None:
     with NodeProcess(tmp_path / "data") as node:
         async with await node.connect() as connection:
@@ -95,7 +92,6 @@ def _has_timesteps(messages: list[Msg]) -> bool:
     return any(message.subject.startswith("agentgym.live.timestep.") for message in messages)
 
 
-@pytest.mark.long
 async def test_a_run_with_an_egress_publishes_there_although_its_node_has_none(
     tmp_path: Path, core_nats_server: NatsServer
 ) -> None:
@@ -111,7 +107,6 @@ async def test_a_run_with_an_egress_publishes_there_although_its_node_has_none(
     assert "running" in [event["status"] for event in durable_events(messages, FIELD_STATUS)]
 
 
-@pytest.mark.long
 async def test_an_unreachable_egress_does_not_affect_a_run_and_receives_its_events_later(
     tmp_path: Path, nats_server: NatsServer
 ) -> None:

@@ -29,6 +29,8 @@ from tests.support.publishing import (
     stored_messages,
 )
 
+pytestmark = pytest.mark.long
+
 SMALL_STORE_BYTES = 1 << 20
 PAYLOAD = b'"%s"' % (b"x" * 20_000)
 N_EVENTS = 120
@@ -113,7 +115,6 @@ async def add_stream(nats_server: NatsServer, storage: StorageType = StorageType
         await client.jetstream().add_stream(config)
 
 
-@pytest.mark.long
 async def test_events_wait_until_the_full_disk_of_a_server_has_room(tmp_path: Path, outbox: Outbox) -> None:
     with mount_small_disk(tmp_path / "disk", 4) as disk:
         nats_server = NatsServer(tmp_path / "server", config={"jetstream": {"max_file_store": 1 << 30}})
@@ -133,7 +134,6 @@ async def test_events_wait_until_the_full_disk_of_a_server_has_room(tmp_path: Pa
             )
 
 
-@pytest.mark.long
 async def test_a_full_egress_store_does_not_affect_a_batch(tmp_path: Path) -> None:
     data_dir, batch_id, repeat = tmp_path / "data", str(ULID()), 80
     config = {"jetstream": {"max_file_store": 24 << 10}}

@@ -29,6 +29,8 @@ from tests.support.rude_env_server import (
     run_rude_server,
 )
 
+pytestmark = pytest.mark.long
+
 UP = Action(text="move up")
 STEP_REPLY = {"observation": "x", "reward": 0, "done": False}
 

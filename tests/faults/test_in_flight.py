@@ -17,6 +17,8 @@ from runner.subscribe.subscription import Subscription
 from tests.support.nats_server import NatsServer
 from tests.support.subscriptions import add_stream
 
+pytestmark = pytest.mark.long
+
 MAX_PENDING_BYTES: Final = 24 << 20
 """Less than the server's default of 64 MiB, so that the tests store less."""
 

@@ -28,6 +28,8 @@ from tests.support.rude_model import (
     streamed_answer,
 )
 
+pytestmark = pytest.mark.long
+
 FALLBACK_CASES: list[tuple[str, Behavior, str]] = [
     ("busy", http_response(429, b"", Retry_After="7"), "HTTP 429"),
     ("server error", http_response(500, b"oops"), "HTTP 500: oops"),

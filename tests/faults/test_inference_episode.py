@@ -14,6 +14,8 @@ from runner.serve.mock_llm import Behavior, EchoResponder, Fault, ModelServer, S
 from runner.types import Limits, Outcome, Trajectory
 from tests.support.inference import agent_settings, episode_header, infer
 
+pytestmark = pytest.mark.long
+
 FAULT_KINDS = {
     "429": "HTTP 429",
     "500": "HTTP 500",
@@ -109,7 +111,6 @@ async def test_an_episode_without_a_working_model_keeps_its_steps(third_reply: S
     assert all(step.endpoint == "main" and step.tokens for step in episode.timesteps)
 
 
-@pytest.mark.long
 async def test_an_episode_whose_time_ends_during_an_inference_times_out() -> None:
     episode = await play_maze(ScriptedReply(fault="hang"), max_duration_s=1.0)
     assert (episode.outcome, episode.error_info, len(episode.timesteps)) == (Outcome.TIMEOUT, None, 2)

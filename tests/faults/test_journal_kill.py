@@ -14,6 +14,8 @@ import pytest
 from runner.store import EpisodeStore, open_index
 from runner.types import Outcome
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[2]
 
 PLAYER = """

@@ -18,7 +18,7 @@ from runner.publish.event_recorder import EventRecorder
 from tests.support.node_events import count_event_ids, episode_event_ids, subscribe_to_node
 from tests.support.node_process import NodeProcess
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(60)]
 
 
 @contextmanager
@@ -53,7 +53,6 @@ def test_a_batch_completes_while_its_events_cannot_be_added(tmp_path: Path) -> N
     workspace.close()
 
 
-@pytest.mark.long
 async def test_a_node_plays_and_answers_while_the_outbox_is_locked(tmp_path: Path) -> None:
     batch_id = str(ULID())
     with NodeProcess(tmp_path) as node:

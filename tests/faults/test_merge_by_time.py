@@ -19,6 +19,8 @@ from runner.subscribe.subscription import Subscription
 from tests.support.nats_server import Bus, NatsAccount, NatsServer
 from tests.support.subscriptions import add_stream
 
+pytestmark = pytest.mark.long
+
 LARGE = b" " * 20_000
 
 

@@ -30,7 +30,7 @@ from tests.support.node_events import wait_until
 from tests.support.node_process import NodeProcess, clean_environ
 from tests.support.publishing import nats_client, open_outbox, outbox_event
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(120)]
 
 STOP_TIMEOUT_S = 14.0
 
@@ -103,7 +103,6 @@ async def test_a_battery_is_one_batch_per_environment(node: NodeProcess) -> None
             await node.wait_for_batch(connection, batch["batch_id"], "completed")
 
 
-@pytest.mark.long
 async def test_the_batch_of_a_killed_node_is_interrupted_and_can_be_resumed(tmp_path: Path) -> None:
     data_dir, batch_id, repeat = tmp_path / "data", str(ULID()), 25
     with NodeProcess(data_dir) as node:
@@ -131,7 +130,6 @@ async def test_the_batch_of_a_killed_node_is_interrupted_and_can_be_resumed(tmp_
     assert json.loads(received[0].data)["n_episodes"] == repeat
 
 
-@pytest.mark.long
 async def test_sigterm_interrupts_the_batch_publishes_stopped_and_exits_0(tmp_path: Path, bus: NatsAccount) -> None:
     data_dir, batch_id = tmp_path / "data", str(ULID())
     received: list[Msg] = []
@@ -154,7 +152,6 @@ def test_a_node_logs_its_directory_and_url(tmp_path: Path) -> None:
         assert f"node: n1, pid {node.pid}, serves {data_dir} at {url}\n" in errors
 
 
-@pytest.mark.long
 async def test_a_stopping_node_does_not_wait_for_a_paused_broker(tmp_path: Path, nats_server: NatsServer) -> None:
     with NodeProcess(tmp_path / "data", env=clean_environ(NATS_URL=nats_server.url)) as node:
         async with await node.connect() as connection:
@@ -223,7 +220,6 @@ def wait_for_exit(pidfd: int) -> None:
     os.close(pidfd)
 
 
-@pytest.mark.long
 async def test_a_killed_broker_is_restarted_and_no_event_is_lost(tmp_path: Path) -> None:
     with NodeProcess(tmp_path / "data") as node:
         async with await node.connect() as connection:

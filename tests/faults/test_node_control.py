@@ -26,7 +26,7 @@ from tests.support.nats_server import NatsAccount
 from tests.support.node_events import wait_until
 from tests.support.node_process import NodeProcess, clean_environ
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(120)]
 
 
 async def test_a_cancel_right_after_the_start_always_takes_effect(node: NodeProcess) -> None:
@@ -51,7 +51,6 @@ async def test_a_cancel_right_after_the_start_always_takes_effect(node: NodeProc
     assert [statuses[batch_id] for batch_id in batch_ids] == [["cancelled"]] * 8
 
 
-@pytest.mark.long
 async def test_a_second_request_to_stop_ends_a_drain(tmp_path: Path) -> None:
     with NodeProcess(tmp_path / "data") as node:
         assert node.process is not None
@@ -69,7 +68,6 @@ async def test_a_second_request_to_stop_ends_a_drain(tmp_path: Path) -> None:
     assert status == 0, errors
 
 
-@pytest.mark.long
 async def test_a_drained_node_has_played_all_episodes(tmp_path: Path) -> None:
     with NodeProcess(tmp_path / "data") as node:
         assert node.process is not None
@@ -81,7 +79,6 @@ async def test_a_drained_node_has_played_all_episodes(tmp_path: Path) -> None:
     assert len(list((tmp_path / "data" / "runs" / batch_id).glob("*.json"))) == 12
 
 
-@pytest.mark.long
 async def test_requests_fail_while_the_queue_is_locked_and_succeed_afterwards(tmp_path: Path) -> None:
     with NodeProcess(tmp_path / "data") as node:
         async with await node.connect() as connection:

@@ -24,10 +24,9 @@ FULL = os.environ.get("AGENTGYM_FAULTS") == "full"
 REPEAT, N_KILLS = (2000, 10) if FULL else (60, 2)
 TIMEOUT_S = 300.0 if FULL else 30.0
 
-pytestmark = pytest.mark.timeout(600 if FULL else 120)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(600 if FULL else 120)]
 
 
-@pytest.mark.long
 async def test_killed_brokers_lose_and_duplicate_no_event(tmp_path: Path) -> None:
     batch_id = str(ULID())
     with NodeProcess(tmp_path / "data") as node:
@@ -44,7 +43,6 @@ async def test_killed_brokers_lose_and_duplicate_no_event(tmp_path: Path) -> Non
             assert "reconnected" in recorder.kinds
 
 
-@pytest.mark.long
 async def test_a_killed_and_resumed_node_loses_and_duplicates_no_event(tmp_path: Path) -> None:
     batch_id = str(ULID())
     with NodeProcess(tmp_path / "data") as node:

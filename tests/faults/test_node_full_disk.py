@@ -29,7 +29,7 @@ from tests.support.node_process import NodeProcess
 from tests.support.publishing import outbox_event, run_publisher
 from tests.support.subscriptions import SubscriptionRecorder
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(120)]
 
 FULL = os.environ.get("AGENTGYM_FAULTS") == "full"
 REPEAT = 300
@@ -49,7 +49,6 @@ def node_with_file_size_limit(tmp_path: Path) -> Iterator[tuple[NodeProcess, Dis
         yield node, FileSizeLimit(node.pid)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("open_node", [node_on_small_disk, node_with_file_size_limit] if FULL else [node_on_small_disk])
 async def test_a_node_survives_a_full_disk_and_loses_no_episode(tmp_path: Path, open_node: OpenNode) -> None:
     batch_id = str(ULID())
@@ -80,7 +79,6 @@ async def test_a_node_survives_a_full_disk_and_loses_no_episode(tmp_path: Path, 
     assert "Traceback" not in errors
 
 
-@pytest.mark.long
 async def test_a_batch_interrupted_by_a_full_disk_can_be_resumed(tmp_path: Path) -> None:
     batch_id = str(ULID())
     with node_with_file_size_limit(tmp_path) as (node, disk):
@@ -129,7 +127,6 @@ def count_all_event_ids(recorder: SubscriptionRecorder) -> dict[str, int]:
     return {id_: ids.count(id_) for id_ in ids}
 
 
-@pytest.mark.long
 async def test_the_own_broker_accepts_events_again_after_its_disk_was_full(tmp_path: Path, outbox: Outbox) -> None:
     with mount_small_disk(tmp_path / "disk", 24) as disk:
         broker = Broker(disk.folder, "node")

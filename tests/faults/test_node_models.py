@@ -13,7 +13,7 @@ from ulid import ULID
 from runner.serve.mock_llm import ModelServer
 from tests.support.node_process import NodeProcess, clean_environ
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(120)]
 
 MODELS = ("qwen3:8b",)
 
@@ -28,7 +28,6 @@ def ollama() -> Iterator[ModelServer]:
     server.stop()
 
 
-@pytest.mark.long
 async def test_batches_start_only_while_a_model_is_available(ollama: ModelServer, tmp_path: Path) -> None:
     env = clean_environ(TENSORZERO_URL="http://127.0.0.1:1", OLLAMA_HOST=ollama.url)
     with NodeProcess(tmp_path / "data", env=env) as node:

@@ -16,7 +16,7 @@ from tests.support.nats_server import NatsAccount
 from tests.support.node_process import COMMAND, NodeProcess, clean_environ
 from tests.support.publishing import nats_client
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(120)]
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,6 @@ def test_a_second_node_of_a_state_directory_exits_with_the_pid_of_the_first(node
     assert "Traceback" not in second.stderr
 
 
-@pytest.mark.long
 async def test_a_subscriber_to_all_subjects_does_not_affect_the_name_check(
     bus: NatsAccount, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -77,7 +76,6 @@ async def test_a_subscriber_to_all_subjects_does_not_affect_the_name_check(
     assert "name" not in caplog.text
 
 
-@pytest.mark.long
 def test_a_second_node_with_the_same_name_exits(tmp_path: Path, bus: NatsAccount) -> None:
     (tmp_path / "profile.yaml").write_text("id: p\nenvironments: {lightweight: [{name: Maze}]}\n")
     profile = ("--config", str(tmp_path / "profile.yaml"))

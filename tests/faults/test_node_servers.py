@@ -15,7 +15,7 @@ from ulid import ULID
 
 from tests.support.node_process import NodeProcess
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(120)]
 
 
 @pytest.fixture
@@ -50,7 +50,6 @@ def server_pids(node: NodeProcess) -> list[int]:
     return [child.pid for child in children if "serve" in child.cmdline()]
 
 
-@pytest.mark.long
 async def test_a_node_starts_uses_and_stops_its_environment_servers(profile_path: Path, tmp_path: Path) -> None:
     data_dir = tmp_path / "data"
     with NodeProcess(data_dir, "--config", str(profile_path)) as node:

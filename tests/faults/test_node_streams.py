@@ -15,10 +15,9 @@ from ulid import ULID
 from runner.bus.connection import NatsConnection
 from tests.support.node_process import NodeProcess
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(120)]
 
 
-@pytest.mark.long
 async def test_changed_stream_limits_are_applied_without_losing_events(tmp_path: Path) -> None:
     profile = tmp_path / "profile.yaml"
     profile.write_text(PROFILE.format(streams="{live: {max_bytes: 2097152}}"))

@@ -12,10 +12,9 @@ from ulid import ULID
 from tests.support.node_events import count_event_ids, episode_event_ids, subscribe_to_node, wait_until
 from tests.support.node_process import NodeProcess
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(120)]
 
 
-@pytest.mark.long
 async def test_a_node_killed_between_storing_and_publishing_publishes_every_event_once(tmp_path: Path) -> None:
     data_dir, batch_id = tmp_path / "data", str(ULID())
     with NodeProcess(data_dir) as node:

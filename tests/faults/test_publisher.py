@@ -29,6 +29,8 @@ from tests.support.publishing import (
 )
 from tests.support.subscriptions import collect_messages
 
+pytestmark = pytest.mark.long
+
 SHORT_TIMEOUTS = DeliveryOptions(ack_timeout_s=1, unknown_route_timeout_s=0.5, lookup_timeout_s=0.5)
 
 
@@ -127,7 +129,6 @@ async def test_too_large_events_become_dead_letters_and_the_others_arrive(tmp_pa
     assert "size exceeds maximum" in letters[2].reason
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("jetstream", [True, False])
 async def test_events_of_a_denied_subject_become_dead_letters(jetstream: bool, tmp_path: Path, outbox: Outbox) -> None:
     denied, allowed = subjects.EPISODE_COMPLETED, subjects.BATCH_COMPLETED
@@ -203,7 +204,6 @@ async def test_a_catch_all_subscriber_is_not_mistaken_for_jetstream(
     assert event_ids([message for message in received if message.subject in subjects.DURABLE]) == _ids_of_all_kinds()
 
 
-@pytest.mark.long
 async def test_an_event_sent_again_is_stored_once_per_duplicate_window(bus: NatsAccount, outbox: Outbox) -> None:
     await add_external_stream(bus, duplicate_window=2)
     for attempt in range(3):

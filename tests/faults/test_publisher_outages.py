@@ -27,12 +27,13 @@ from tests.support.publishing import (
     stored_messages,
 )
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[2]
 N_EVENTS, N_KILLS = (2000, 10) if os.environ.get("AGENTGYM_FAULTS") == "full" else (600, 3)
 PAUSES_S = (2, 12, 60) if os.environ.get("AGENTGYM_FAULTS") == "full" else (2,)
 
 
-@pytest.mark.long
 async def test_killed_servers_neither_lose_nor_repeat_events(nats_server: NatsServer, outbox: Outbox) -> None:
     async with run_publisher(outbox, sink_to(nats_server, "local")) as running:
         adding = asyncio.create_task(asyncio.to_thread(_add_slowly, outbox, N_EVENTS))
@@ -70,7 +71,6 @@ asyncio.run(Publisher(Outbox(Path(sys.argv[1])), [sink]).run())
 """
 
 
-@pytest.mark.long
 async def test_killed_publishers_neither_lose_nor_repeat_events(bus: NatsAccount, outbox: Outbox) -> None:
     outbox.add(*map(outbox_event, range(6000)))
     for number in (1, 2):
@@ -113,7 +113,6 @@ async def test_events_wait_for_an_absent_server(nats_server: NatsServer, outbox:
     assert event_ids(await stored_messages(nats_server)) == ["event:0", "event:1"]
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("paused_s", PAUSES_S)
 async def test_a_paused_server_receives_each_event_once(
     nats_server: NatsServer, outbox: Outbox, paused_s: float

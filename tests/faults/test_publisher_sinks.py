@@ -22,6 +22,8 @@ from tests.support.publishing import (
     stored_messages,
 )
 
+pytestmark = pytest.mark.long
+
 
 async def test_a_sink_without_an_address_is_absent_until_it_has_one(bus: NatsAccount, outbox: Outbox) -> None:
     sinks: list[Sink] = []
@@ -63,7 +65,6 @@ async def test_no_event_waits_for_an_egress_without_an_address(
     assert outbox.counts() == {"local": SinkCounts(acked=3)}
 
 
-@pytest.mark.long
 async def test_an_egress_that_gets_an_address_receives_all_stored_events(
     bus: NatsAccount, second_bus: NatsAccount, outbox: Outbox
 ) -> None:

@@ -26,7 +26,7 @@ from tests.support.nats_server import NatsServer
 from tests.support.node_process import NodeProcess, clean_environ
 from tests.support.subscriptions import collect_messages
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(120)]
 
 FULL = os.environ.get("AGENTGYM_FAULTS") == "full"
 CANARY = "canary-4f1d9c"
@@ -105,7 +105,6 @@ MAX_CONCURRENT = 3
 """Logins that are tested at the same time, as they mostly wait for processes to start."""
 
 
-@pytest.mark.long
 async def test_no_secret_appears_in_files_output_or_messages(tmp_path: Path) -> None:
     slots = asyncio.Semaphore(MAX_CONCURRENT)
 

@@ -27,6 +27,8 @@ from runner.serve.host import DEFAULT_LIMITS, ServerLimits, guard_app
 from tests.support.command import COMMAND, ENVIRON, run_agentgym
 from tests.support.serving import serve_environments, serve_in_thread
 
+pytestmark = pytest.mark.long
+
 TOKEN = "a-token-of-the-tests"
 BOMB = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
 
@@ -275,7 +277,6 @@ def serve_command(folder: Path, *options: str) -> Iterator[subprocess.Popen[str]
         process.communicate(timeout=30)
 
 
-@pytest.mark.long
 async def test_a_signal_during_a_step_stops_the_server_in_time(tmp_path: Path) -> None:
     with serve_command(tmp_path, "sqlgym", "--port", "0", "--token", "SERVE_TOKEN", "--host", "0.0.0.0") as process:
         assert process.stdout
@@ -329,7 +330,6 @@ def has_child(pid: int) -> bool:
     return any(file.read_text() for file in Path(f"/proc/{pid}/task").glob("*/children"))
 
 
-@pytest.mark.long
 def test_the_command_names_the_reason_of_a_failed_start(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

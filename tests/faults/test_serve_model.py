@@ -29,6 +29,8 @@ from runner.serve.mock_llm.http_response import PacedResponse
 from tests.support.command import COMMAND, ENVIRON, run_agentgym
 from tests.support.serving import serve_in_thread
 
+pytestmark = pytest.mark.long
+
 CHAT = "/v1/chat/completions"
 CHAT_REQUEST = {"model": TEST_MODEL_NAME, "messages": [{"role": "user", "content": "Say something."}]}
 WAIT = httpx.Timeout(20)

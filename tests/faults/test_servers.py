@@ -19,6 +19,8 @@ from runner.node.env_servers.manager import EnvServerManager
 from runner.node.env_servers.process import DEFAULT_TIMINGS, StartTimings, child_environ
 from tests.support.rude_env_server import run_rude_server
 
+pytestmark = pytest.mark.long
+
 WORKING_SERVER = """
 import http.server, os, subprocess, sys
 
@@ -123,7 +125,6 @@ def test_a_server_that_ends_is_reported_with_its_last_output(
     assert "server-Maze.log" in cause
 
 
-@pytest.mark.long
 def test_a_server_that_never_responds_is_killed(create_manager: Callable[..., EnvServerManager]) -> None:
     manager = create_manager(UNSTOPPABLE_SERVER, StartTimings(ready_timeout_s=0.5))
     manager.start("Maze")

@@ -22,10 +22,9 @@ FLOOD = [b"x" * 30_000] * 700
 STOPS_S = (0, 12) if os.environ.get("AGENTGYM_FAULTS") == "full" else (0,)
 USERS = {"authorization": {"users": [{"user": "me", "password": CANARY}]}}
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(180)]
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("stopped_s", STOPS_S)
 @pytest.mark.parametrize(
     ("limits", "floods", "reason"),

@@ -27,6 +27,8 @@ from tests.support.publishing import (
 )
 from tests.support.subscriptions import add_stream
 
+pytestmark = pytest.mark.long
+
 WITHOUT_QUORUM = {
     "server_name": "alone",
     "cluster": {"name": "three", "listen": "127.0.0.1:-1", "routes": ["nats://127.0.0.1:1", "nats://127.0.0.1:2"]},
@@ -68,7 +70,6 @@ async def receive(server: NatsServer, subject: str, **login: str) -> AsyncIterat
         yield received
 
 
-@pytest.mark.long
 async def test_events_wait_for_a_jetstream_that_does_not_answer(tmp_path: Path, outbox: Outbox) -> None:
     with NatsServer(tmp_path / "server", config=WITHOUT_QUORUM) as server:
         outbox.add(outbox_event(0))

@@ -13,6 +13,8 @@ from runner.config import EventsStream, LiveStream, StreamSettings
 from runner.events.subjects import DURABLE, EVENTS_STREAM, LIVE_STREAM, live_subject
 from tests.support.nats_server import NatsServer
 
+pytestmark = pytest.mark.long
+
 
 async def test_streams_are_created_and_updated(broker: Broker) -> None:
     async with await NatsConnection.open(broker.address, name="test") as connection:

@@ -26,6 +26,8 @@ from tests.support.subscriptions import (
     subscribe_to,
 )
 
+pytestmark = pytest.mark.long
+
 
 async def test_one_consumer_delivers_history_and_new_messages(bus: NatsAccount, bus_client: Client) -> None:
     await add_stream(bus_client)

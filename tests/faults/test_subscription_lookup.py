@@ -23,10 +23,11 @@ from tests.support.subscriptions import (
     subscribe_to,
 )
 
+pytestmark = pytest.mark.long
+
 PASSWORD = "hush-hush"
 
 
-@pytest.mark.long
 async def test_a_stream_created_later_is_found(bus: NatsAccount, bus_client: Client) -> None:
     consumers_created = await bus_client.subscribe("$JS.EVENT.ADVISORY.CONSUMER.CREATED.>")
     async with subscribe_to(bus) as recorder:
@@ -42,7 +43,6 @@ async def test_a_stream_created_later_is_found(bus: NatsAccount, bus_client: Cli
         assert recorder.messages[-1].sequence == 2
 
 
-@pytest.mark.long
 async def test_a_stream_created_before_the_second_lookup_is_not_reported_missing(
     bus: NatsAccount, bus_client: Client
 ) -> None:
@@ -59,7 +59,6 @@ async def test_a_stream_created_before_the_second_lookup_is_not_reported_missing
         assert recorder.notices == []
 
 
-@pytest.mark.long
 async def test_messages_received_before_their_stream_was_found_are_delivered_once(
     bus: NatsAccount, bus_client: Client
 ) -> None:
@@ -111,7 +110,6 @@ async def test_a_pattern_that_streams_keep_in_part(bus: NatsAccount, bus_client:
         ]
 
 
-@pytest.mark.long
 async def test_the_catch_all_pattern_excludes_internal_messages(bus: NatsAccount, bus_client: Client) -> None:
     await add_stream(bus_client)
     async with subscribe_to(bus, patterns=[">"]) as recorder:
@@ -146,7 +144,6 @@ async def test_a_work_queue_is_not_consumed(bus: NatsAccount, bus_client: Client
     assert (await bus_client.jetstream().stream_info("S")).state.messages == 2
 
 
-@pytest.mark.long
 async def test_a_work_queue_is_reported_once_with_its_reason(bus: NatsAccount, bus_client: Client) -> None:
     intervals: dict[str, Any] = {"lookup_interval_s": 0.05, "first_lookup_interval_s": 0.05}
     await add_stream(bus_client, "JOBS", subjects=["jobs.>"], retention=RetentionPolicy.WORK_QUEUE)
@@ -174,7 +171,6 @@ def _users(**permissions: object) -> dict[str, object]:
     return {"authorization": {"users": users}}
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("denied", "reported"),
     [
@@ -204,7 +200,6 @@ async def test_without_permission_to_read_streams_only_new_messages_arrive(
                 assert PASSWORD not in str(recorder.notices)
 
 
-@pytest.mark.long
 async def test_deliveries_to_other_consumers_are_not_repeated(tmp_path: Path) -> None:
     with NatsServer(tmp_path / "nats", config=_users(publish={"deny": ["$JS.>"]})) as server:
         full_access = BusAddress(server.url, user="all", password=PASSWORD)

@@ -22,8 +22,9 @@ from tests.support.subscriptions import (
     subscribe_to,
 )
 
+pytestmark = pytest.mark.long
 
-@pytest.mark.long
+
 async def test_killed_servers_lose_no_message_and_are_reported(
     nats_server: NatsServer, nats_server_client: Client
 ) -> None:
@@ -93,7 +94,6 @@ async def test_a_stream_recreated_while_connected_is_read_from_its_beginning(
         await recorder.wait_for_notice("recreated")
 
 
-@pytest.mark.long
 async def test_a_paused_server_loses_no_message_and_is_reported(
     nats_server: NatsServer, nats_server_client: Client
 ) -> None:

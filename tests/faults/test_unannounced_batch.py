@@ -43,7 +43,7 @@ workspace = Workspace(Path(folder), node="n", profile="p")
 Batch(BatchSpec(env="Maze", agent="oracle", repeat=3).validated(), workspace, on_record=end, batch_id=batch_id).run()
 """
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(60)]
 
 
 def run_until_killed(n_played: int, data_dir: Path) -> str:
@@ -115,7 +115,6 @@ def start_run(data_dir: Path) -> None:
     subprocess.run(command, env=clean_environ(), capture_output=True, timeout=60, check=True)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("start", [start_node, start_run])
 def test_nodes_and_foreground_runs_publish_missed_batches(
     data_dir: Path, batch_id: str, start: Callable[[Path], None]

@@ -27,6 +27,8 @@ from tests.support.publishing import nats_client
 from tests.support.subscriptions import SUBJECT, add_stream, publish_events, status_event, status_headers
 from tests.support.watch_process import CANARY, read_line, watch
 
+pytestmark = pytest.mark.long
+
 AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 
@@ -103,7 +105,6 @@ async def test_a_closed_pipe_ends_watch(bus: NatsAccount, tmp_path: Path) -> Non
             assert b"Traceback" not in await process.stderr.read()
 
 
-@pytest.mark.long
 async def test_a_suspended_viewer_catches_up(bus: NatsAccount, tmp_path: Path) -> None:
     async with nats_client(bus) as client:
         await add_stream(client)

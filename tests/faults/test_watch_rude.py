@@ -18,6 +18,8 @@ from tests.support.command import COMMAND
 from tests.support.nats_server import NatsServer
 from tests.support.publishing import nats_client
 
+pytestmark = pytest.mark.long
+
 INFO = {"server_id": "a", "version": "2.10.0", "proto": 1, "max_payload": 1 << 20, "headers": True, "jetstream": False}
 NO_HISTORY = "agentgym.>: "
 CONFIG = {"name": "S", "subjects": ["agentgym.>"], "retention": "limits", "storage": "file", "max_consumers": -1}
@@ -98,7 +100,6 @@ HOSTILE_DATA: dict[str, tuple[bytes, str]] = {
 """Data of the server, and the expected notice."""
 
 
-@pytest.mark.long
 async def test_hostile_data_is_reported_in_safe_notices(tmp_path: Path) -> None:
     async def check_case(kind: str, hostile_data: bytes, until: str) -> None:
         async with rude_nats_server(hostile_data) as url:
@@ -123,7 +124,6 @@ FORGED_RESPONSES: list[tuple[object, object, object]] = [
 """Forged responses to requests for stream names, a stream, and a consumer."""
 
 
-@pytest.mark.long
 async def test_forged_jetstream_responses_cannot_forge_a_line(tmp_path: Path) -> None:
     async def check_case(number: int, stream_names: object, stream_info: object, consumer: object) -> None:
         with NatsServer(tmp_path / f"nats{number}", jetstream=False) as server:

@@ -23,6 +23,8 @@ from tests.support.console.log_consoles import logs_app
 from tests.support.console.pilot import wait_for_text, wait_until
 from tests.support.console.samples import episode_id
 
+pytestmark = pytest.mark.long
+
 KEYS = ["enter", "escape", "1", "2", "tab", "y", "Y", "z", "X", "R", "b", "j", "slash", "w", "J", "t", "n", "p"]
 KEYS += ["3", "o", "s", "c", "question_mark", "ctrl+p", "colon", "e", "x", "space", "v", "down", "end", "a"]
 
@@ -40,7 +42,6 @@ async def open_run_form(pilot: Pilot[None]) -> RunForm:
     return pilot.app.screen
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("seed", range(3))
 async def test_random_keys_do_not_crash_the_console(seed: int) -> None:
     dice = random.Random(seed)

@@ -15,6 +15,8 @@ from runner.envs.sqlgym.tasks import Database
 from runner.envs.sqlgym.worker import MAX_ROWS, STOPPED, TOO_MANY_ROWS, QueryRunner, open_database, same_rows
 from runner.errors import EnvironmentFault
 
+pytestmark = pytest.mark.long
+
 SCRIPT = (
     "CREATE TABLE t (n INTEGER, s TEXT);"
     "INSERT INTO t WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c LIMIT 200) SELECT n, 'x' || n FROM c;"
@@ -195,7 +197,6 @@ def test_no_text_breaks_the_sandbox(sql: str) -> None:
     assert len(run_query(sql)) <= 103
 
 
-@pytest.mark.long
 @settings(max_examples=300, deadline=None)
 @given(sql=QUERIES)
 def test_no_text_breaks_the_query_runner_or_changes_the_database(sql: str) -> None:
