@@ -213,7 +213,7 @@ def _add_open(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
 def _add_config(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     config = commands.add_parser(
         "config",
-        help="print the settings file and its defaults",
+        help="print the path of the settings file and all defaults",
         description="Print the path of the settings file and all settings as comments; "
         "report invalid settings in the existing file.",
         allow_abbrev=False,

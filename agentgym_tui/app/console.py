@@ -91,7 +91,7 @@ class Console(RefreshingApp, inherit_bindings=False):
             self.ui_state.screen = self.current_mode
 
     async def _check_bindings(self, key: str, priority: bool = False) -> bool:
-        # at once: a key forwarded through every ancestor of the focus would overtake earlier ones
+        # Textual runs a binding only after every ancestor of the focus has seen the key; a later key could overtake it
         if await super()._check_bindings(key, priority):
             return True
         typing = self.focused is not None and self.focused.check_consume_key("a", "a")

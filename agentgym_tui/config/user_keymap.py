@@ -10,7 +10,7 @@ from itertools import combinations
 from typing import Final, NamedTuple
 
 from textual.binding import Binding
-from textual.keys import Keys as Names
+from textual.keys import Keys
 
 from agentgym_tui.commands.keymap import COMMANDS, Command, Keymap, Scope, display_keys, typed_character
 from agentgym_tui.safe_text import SafeText, join, sanitize_line, trusted
@@ -32,13 +32,15 @@ TERMINAL_ALIASES: Final = {
 
 _COMMANDS: Final = {command.id: command for command in COMMANDS}
 _MODIFIERS: Final = frozenset({"ctrl", "alt", "shift", "super", "hyper", "meta"})
-_KEY_NAMES: Final = frozenset(name.value.rpartition("+")[2] for name in Names if not name.value.startswith("<"))
+_KEY_NAMES: Final = frozenset(name.value.rpartition("+")[2] for name in Keys if not name.value.startswith("<"))
 _SHARED_SCOPES: Final[frozenset[Scope]] = frozenset({"everywhere", "list", "table"})
 """Scopes whose keys work on every screen."""
 
-_MODAL_SCOPES: Final[frozenset[Scope]] = frozenset(
+_EXCLUSIVE_SCOPES: Final[frozenset[Scope]] = frozenset(
     {"filter", "entry", "dialog", "form", "checks", "choice", "quit", "cancel", "palette"}
 )
+"""Scopes whose keys never apply together with the shared ones."""
+
 _DIALOG_SCOPES: Final[tuple[frozenset[Scope], ...]] = (
     frozenset({"dialog", "list"}),
     frozenset({"form", "checks", "choice"}),
@@ -177,4 +179,4 @@ def _scopes_overlap(one: Scope, other: Scope) -> bool:
     both = {one, other}
     if one == other or any(both <= dialog for dialog in _DIALOG_SCOPES):
         return True
-    return not both & _MODAL_SCOPES and bool(both & _SHARED_SCOPES)
+    return not both & _EXCLUSIVE_SCOPES and bool(both & _SHARED_SCOPES)

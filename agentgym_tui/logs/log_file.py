@@ -179,7 +179,7 @@ class LogFile:
                 self._descriptor = None
 
     def line(self, number: int, limit: int = MAX_LINE_BYTES) -> LogLine:
-        """Return a line; it is empty where the file no longer contains it.
+        """Return a line; it is empty if the file no longer contains it.
 
         Args:
             number: line number, from 0.
@@ -274,7 +274,7 @@ class LogFile:
         self._blocks = {}
 
     def _read_next(self) -> bool:
-        """Read and index the next piece of the file; return False where the file is closed or became shorter."""
+        """Read and index the next piece of the file; return False if the file is closed or became shorter."""
         index = self.index
         with self._lock:
             if self._descriptor is None:

@@ -30,7 +30,7 @@ class LogRecord(NamedTuple):
     """Time and kind of a log line.
 
     Attributes:
-        at: time with a zone; None where the line contains no time.
+        at: time with a zone; None if the line contains no time.
         kind: kind of the record, such as its level; "" where the line contains no kind. The text is untrusted.
     """
 
@@ -93,7 +93,7 @@ def _time_from_number(value: float) -> datetime | None:
 
 
 def _leading_time(line: bytes) -> datetime | None:
-    """Parse the time at the start of a line; None where the line starts with no valid time."""
+    """Parse the time at the start of a line; None if the line starts with no valid time."""
     if (match := _TIMESTAMP.match(line)) is None:
         return None
     day, clock, fraction, zone = (group.decode() if group else "" for group in match.groups())

@@ -134,7 +134,7 @@ def find_timed_line(log: LogFile, number: int, stop: int) -> tuple[int, datetime
         stop: number of the line before which the search ends; the search ends after ``MAX_UNTIMED_LINES`` lines anyway.
 
     Returns:
-        None where no examined line has a time.
+        None if no examined line has a time.
     """
     for line in range(number, min(stop, number + MAX_UNTIMED_LINES)):
         if (at := parse_record(log.line(line, MAX_PARSED_BYTES).head).at) is not None:
@@ -143,7 +143,7 @@ def find_timed_line(log: LogFile, number: int, stop: int) -> tuple[int, datetime
 
 
 def find_last_time(log: LogFile) -> datetime | None:
-    """Return the time of the last line that has a time; None where the last MAX_UNTIMED_LINES lines have none."""
+    """Return the time of the last line that has a time; None if the last MAX_UNTIMED_LINES lines have none."""
     last = len(log.index) - 1
     for line in range(last, max(last - MAX_UNTIMED_LINES, -1), -1):
         if (at := parse_record(log.line(line, MAX_PARSED_BYTES).head).at) is not None:

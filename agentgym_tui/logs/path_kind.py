@@ -13,7 +13,7 @@ _HEAD_BYTES: Final = 64 << 10
 
 
 def is_folder(path: Path) -> bool:
-    """Return whether the path is a folder; False where missing permissions prevent the check."""
+    """Return whether the path is a folder; False if missing permissions prevent the check."""
     try:
         return path.is_dir()
     except OSError:  # reading the path reports the cause

@@ -145,7 +145,7 @@ def episode_heading(entry: ListEntry | None, state: SafeText, position: SafeText
 
     Args:
         entry: the episode; None if it is unknown.
-        state: additional status, such as ``reading …``; may be empty.
+        state: additional status, such as ``loading …``; may be empty.
         position: position of the episode in the list; may be empty.
         width: columns of the terminal.
     """
@@ -211,11 +211,11 @@ def _unreadable_row(file: UnreadableFile) -> Sequence[Cell]:
 
 def _agent_text(episode: ListedEpisode) -> SafeText:
     agent = sanitize_line(episode.agent, 60) or UNKNOWN
-    player = trusted(f"{agent} {sanitize_line(episode.model, 80)}") if episode.model else agent
+    agent_and_model = trusted(f"{agent} {sanitize_line(episode.model, 80)}") if episode.model else agent
     return (
-        join([FALLBACK_MARK, trusted(" "), masked_line(episode.fallback, 40), trusted(", "), player])
+        join([FALLBACK_MARK, trusted(" "), masked_line(episode.fallback, 40), trusted(", "), agent_and_model])
         if episode.fallback
-        else player
+        else agent_and_model
     )
 
 

@@ -14,8 +14,9 @@ from agentgym_tui.presenters.status_line import LINK_STATES
 from agentgym_tui.presenters.text_width import cut, cut_middle, wrap_text
 from agentgym_tui.safe_text import SafeText, join, sanitize_line, trusted
 from agentgym_tui.sessions.event_reader import EventReader
-from agentgym_tui.state.event_log import EventLog, EventMessage, LogEntry, LogNotice
+from agentgym_tui.state.event_log import EventLog
 from agentgym_tui.state.event_query import ALL_SUBJECTS, EventQuery
+from agentgym_tui.state.log_entries import EventMessage, LogEntry, LogNotice
 from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.state.sorting import Sorting
 from agentgym_tui.state.subject_tree import MAX_SUBJECTS, SubjectOrder, SubjectRow, SubjectTree

@@ -15,7 +15,7 @@ from agentgym_tui.presenters.number_format import UNKNOWN, format_percent, forma
 from agentgym_tui.presenters.payload import payload_size
 from agentgym_tui.presenters.text_width import cut_start, wrap_text
 from agentgym_tui.safe_text import SafeText, has_unsafe_chars, join, sanitize_line, trusted
-from agentgym_tui.state.event_log import EventMessage, LogEntry
+from agentgym_tui.state.log_entries import EventMessage, LogEntry
 
 LOG_COLUMNS: Final = (
     Column("line", 11, right=True),

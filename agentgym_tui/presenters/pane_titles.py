@@ -41,7 +41,7 @@ def steps_title(store: RunStore, episode: Episode | None, key: str, width: int) 
 
     Args:
         store: the run state.
-        episode: the watched episode; None if no episode is running.
+        episode: the watched episode; None if no episode is shown.
         key: label of the key that goes to the newest step; "" while the pane follows the newest step.
         width: columns of the pane.
     """

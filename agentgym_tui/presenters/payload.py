@@ -9,7 +9,7 @@ import msgspec
 
 from agentgym_tui.presenters.cells import Cell, Line, TextSource, unsafe_texts
 from agentgym_tui.safe_text import MAX_LINE_CHARS, has_unsafe_chars, hex_line, n_hex_lines, sanitize_lines, trusted
-from agentgym_tui.state.event_log import MAX_HEADER_BYTES, EventMessage, LogEntry, LogNotice
+from agentgym_tui.state.log_entries import MAX_HEADER_BYTES, EventMessage, LogEntry, LogNotice
 from runner.events.limits import check_limits
 
 VIEWS: Final = ("formatted", "raw", "hex", "headers")

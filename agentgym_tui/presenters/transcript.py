@@ -53,7 +53,7 @@ def step_blocks(episode: Episode, step_index: int, *, full: bool = False) -> lis
     blocks = (
         [*_input_blocks(step, before, episode, full), *_action_blocks(step), *_reply_blocks(step)]
         if step
-        else _unplayed_blocks(episode, step_index, before)
+        else _pending_step_blocks(episode, step_index, before)
     )
     return [*blocks, *_end_blocks(episode)] if is_last else blocks
 
@@ -63,7 +63,7 @@ def _find_steps(episode: Episode, step_index: int) -> tuple[StepState | None, St
     return by_index.get(step_index - 1), by_index.get(step_index)
 
 
-def _unplayed_blocks(episode: Episode, step_index: int, before: StepState | None) -> list[Block]:
+def _pending_step_blocks(episode: Episode, step_index: int, before: StepState | None) -> list[Block]:
     next_index = episode.steps[-1].index + 1 if episode.steps else 0
     if step_index != next_index or (episode.streaming is None and step_index > 0):
         return [note_block(f"step {step_index} not received")]

@@ -16,8 +16,8 @@ MIN_INTERVAL_S: Final = 0.1
 MAX_INTERVAL_S: Final = 0.4
 """Maximum time between two repaints, in seconds."""
 
-SHARE: Final = 5
-"""The interval is ``SHARE`` times the CPU time used since the last repaint, within the two limits above."""
+CPU_TIME_FACTOR: Final = 5
+"""The interval is ``CPU_TIME_FACTOR`` times the CPU time used since the last repaint, within the two limits above."""
 
 
 class ReliableTimers(MessagePump):
@@ -69,5 +69,5 @@ class RedrawThrottle:
     @property
     def wait_s(self) -> float:
         """Seconds to wait before the next redraw; 0 if the interval has passed."""
-        interval = min(max(MIN_INTERVAL_S, SHARE * (self._cpu_time() - self._cpu_time_s)), MAX_INTERVAL_S)
+        interval = min(max(MIN_INTERVAL_S, CPU_TIME_FACTOR * (self._cpu_time() - self._cpu_time_s)), MAX_INTERVAL_S)
         return max(self._drawn_at + interval - self._now(), 0.0)

@@ -60,7 +60,7 @@ class DecodeWorkerClient:
 
     Attributes:
         first_reply: task that waits for the reply to an empty request, which shows that the worker is ready. The result
-            of the task is None where the worker failed. The attribute is None where no worker runs.
+            of the task is None if the worker failed. The attribute is None if no worker runs.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class DecodeWorkerClient:
         self._process = self.first_reply = self._idle = None
 
     async def decode(self, message: RawMessage) -> DecodedBatch | None:
-        """Decode a large live message in the worker; return None where the caller has to decode the message."""
+        """Decode a large live message in the worker; return None if the caller has to decode the message."""
         if len(message.payload) < MIN_BYTES or not is_live(message.subject, message.headers, self._names):
             return None
         before, self._large_at = self._large_at, self._now()
@@ -121,7 +121,7 @@ class DecodeWorkerClient:
         self.first_reply = asyncio.create_task(self._request(self._process, b"", FIRST_REPLY_FACTOR * self._timeout_s))
 
     async def _request(self, process: _WorkerProcess, payload: bytes, timeout_s: float) -> bytes | None:
-        """Send a request to the worker and return its reply; None where the worker fails or does not reply in time."""
+        """Send a request to the worker and return its reply; None if the worker fails or does not reply in time."""
         if self._idle is not None:
             self._idle.cancel()
         self._idle = asyncio.get_running_loop().call_later(IDLE_S, self.close)

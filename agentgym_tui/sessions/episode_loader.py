@@ -18,7 +18,7 @@ class LoadedEpisode(NamedTuple):
 
     Attributes:
         episode: the episode.
-        data: content of the episode file; None where ``episode`` comes from the live state.
+        data: content of the episode file; None if ``episode`` comes from the live state.
         missing_reason: why the file of an ended episode is not available; "" for a running episode and where ``data``
             is set. The text is untrusted.
     """
@@ -39,7 +39,7 @@ async def load_episode(session: Session, entry: ListEntry | None, episode_id: st
 
     Args:
         session: the session to load the episode from.
-        entry: row of the episode in the list of episodes; None where the list has no such row.
+        entry: row of the episode in the list of episodes; None if the list has no such row.
         episode_id: id of the episode.
 
     Raises:

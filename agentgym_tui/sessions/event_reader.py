@@ -41,7 +41,7 @@ class EventReader:
         following: whether the user looks at the end of the log. While True, the log evicts its oldest entries; while
             False, reading stops when the log is full.
         suspended: whether reading is stopped because the screen is not shown.
-        n_waiting: number of unread messages while reading is stopped; None where the number is not known.
+        n_waiting: number of unread messages while reading is stopped; None if the number is not known.
     """
 
     def __init__(

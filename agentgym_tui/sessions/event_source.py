@@ -29,7 +29,7 @@ class EventFeed(Protocol):
         ...
 
     async def n_pending(self) -> int | None:
-        """Return the number of unread messages in the buffer and in the streams; None where the bus does not reply."""
+        """Return the number of unread messages in the buffer and in the streams; None if the bus does not reply."""
         ...
 
 

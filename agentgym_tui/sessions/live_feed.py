@@ -142,6 +142,6 @@ def feed_subjects(location: StateLocation) -> tuple[DurableNames, str]:
 
 
 def batch_age(batch_id: str, now: datetime) -> timedelta | None:
-    """Return the time since the start of a batch, which its id encodes; None where the id is no ULID."""
+    """Return the time since the start of a batch, which its id encodes; None if the id is no ULID."""
     started_at = ulid_time(batch_id)
     return None if started_at is None else max(now - started_at, timedelta())

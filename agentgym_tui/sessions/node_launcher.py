@@ -41,8 +41,8 @@ class LaunchOptions(msgspec.Struct, frozen=True):
 
     Attributes:
         config: name or path of the profile; None for the default profile.
-        data_dir: path of the state directory; None where an environment variable or the profile decides.
-        node: name of the node; None where an environment variable or the profile decides.
+        data_dir: path of the state directory; None if an environment variable or the profile decides.
+        node: name of the node; None if an environment variable or the profile decides.
     """
 
     config: str | None = None
@@ -111,7 +111,7 @@ class NodeStartError(RunnerError):
 
 
 def read_node_file(data_dir: Path) -> NodeFile | None:
-    """Return the content of ``node.json`` in a state directory; None where the file is missing or not valid."""
+    """Return the content of ``node.json`` in a state directory; None if the file is missing or not valid."""
     from runner.node.state_lock import NodeFile
 
     try:

@@ -93,7 +93,7 @@ class Session(Protocol):
         control: client for requests to nodes; None for a session without a node.
         events: source of the raw messages of the bus; None for a session without a bus.
         logs: log files named on the command line.
-        data_dir: the state directory; None where it is not known yet or the session has none.
+        data_dir: the state directory; None if it is not known yet or the session has none.
     """
 
     title: str

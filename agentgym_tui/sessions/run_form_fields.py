@@ -68,7 +68,7 @@ class Parsed(NamedTuple):
     """Result of parsing the form.
 
     Attributes:
-        args: the start request; None where there are errors.
+        args: the start request; None if there are errors.
         errors: error of each invalid field by field id; the key ``envs`` stands for the choice of environments.
     """
 

@@ -59,7 +59,7 @@ class BatchRegistry:
 
         Args:
             event: the completion event.
-            at: when the event was published; None where no stream stored it.
+            at: when the event was published; None if no stream stored it.
         """
         if (batch := self._get(event.batch_id)) is None:
             return

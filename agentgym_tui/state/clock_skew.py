@@ -90,7 +90,7 @@ class ClockSkewEstimator:
 
 
 def _sender_and_time(message: RawMessage) -> tuple[str, datetime | None]:
-    """Return the sender of a message and its sending time; the time is None where the message carries none.
+    """Return the sender of a message and its sending time; the time is None if the message carries none.
 
     Raises:
         ValueError: the content cannot be decoded. ``TypeError``, ``OverflowError`` and ``RecursionError`` are possible

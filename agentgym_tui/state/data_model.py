@@ -82,7 +82,7 @@ class StreamingAnswer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     Attributes:
         n_text_dropped: number of characters before ``text`` that are not kept.
         n_reasoning_dropped: number of characters before ``reasoning`` that are not kept.
-        endpoint: the endpoint that answers; None where it is not known or all endpoints failed.
+        endpoint: the endpoint that answers; None if it is not known or all endpoints failed.
         failures: reason for each endpoint that failed or was skipped, preceded by the name of the endpoint.
         n_tokens: approximate number of tokens received.
         n_first_tokens: approximate number of tokens in the first item that carried text.
@@ -130,11 +130,11 @@ class EndpointState(msgspec.Struct):
     """State of a model endpoint.
 
     Attributes:
-        cause: why the endpoint has its ``status``; None where there is nothing to explain.
+        cause: why the endpoint has its ``status``; None if there is nothing to explain.
         model: name of the model that is requested from the endpoint.
-        rest_s: seconds for which agents still skip the endpoint after a failure, as of its last health item; None where
+        rest_s: seconds for which agents still skip the endpoint after a failure, as of its last health item; None if
             agents use it.
-        failure: why the last inference of the endpoint failed; None where the inference succeeded.
+        failure: why the last inference of the endpoint failed; None if the inference succeeded.
     """
 
     status: str = "unknown"
@@ -213,7 +213,7 @@ class Episode(msgspec.Struct):
 
     @property
     def fallback(self) -> str | None:
-        """Endpoints that answered after another endpoint had failed, as one text; None where no endpoint failed."""
+        """Endpoints that answered after another endpoint had failed, as one text; None if no endpoint failed."""
         return fallback_endpoints((step.endpoint, step.warnings) for step in self.steps)
 
 
@@ -223,7 +223,7 @@ class EnvironmentState(msgspec.Struct):
     Attributes:
         ram: memory that the environment's server needs, as written in the profile.
         status: health of the environment; None until a health item has arrived.
-        open: number of open instances of the environment; None where it is not known.
+        open: number of open instances of the environment; None if it is not known.
         n_rated: number of ended episodes that count for the success rate.
         n_success: number of rated episodes that succeeded.
         n_running: number of running episodes.
@@ -250,7 +250,7 @@ class BatchRun(msgspec.Struct):
 
     Attributes:
         n_done: number of ended episodes.
-        eta_s: estimated seconds until the batch ends; None where it is not known.
+        eta_s: estimated seconds until the batch ends; None if it is not known.
         ended_at: when the batch ended; None while it runs, and where no stream stored its completion event.
     """
 

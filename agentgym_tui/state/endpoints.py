@@ -25,7 +25,7 @@ class Failover(NamedTuple):
 
     Attributes:
         env: environment of the episode in which the change was observed.
-        failed: endpoints that gave no answer; empty where the first configured endpoint answers again.
+        failed: endpoints that gave no answer; empty if the first configured endpoint answers again.
         reason: why the first endpoint in ``failed`` gave no answer.
         endpoint: the endpoint that answers now.
         at: when the change was observed.
@@ -67,7 +67,7 @@ class EndpointRegistry:
 
         Args:
             update: the answer items.
-            before: the streaming answer of the episode before ``update`` was applied; None where there was none.
+            before: the streaming answer of the episode before ``update`` was applied; None if there was none.
             episode: the episode after ``update`` was applied.
         """
         if isinstance(update, TokenText):

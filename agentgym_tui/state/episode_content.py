@@ -35,7 +35,7 @@ class DecodedMessages(msgspec.Struct, frozen=True, tag="decoded"):
         return sum(map(_messages_size, self.chats)) + _messages_size(self.observation)
 
 
-class RawMessages(msgspec.Struct, frozen=True, tag="heard", gc=False):
+class RawMessages(msgspec.Struct, frozen=True, tag="raw", gc=False):
     """Messages of a step as the JSON text in which they arrived."""
 
     raw_chats: bytes

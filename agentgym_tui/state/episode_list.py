@@ -58,7 +58,7 @@ class EpisodeList:
 
     Attributes:
         shown: entries that contain all ``words``. A live episode is the object of the run store, not a copy.
-        words: search words in lower case; empty where all entries are shown.
+        words: search words in lower case; empty if all entries are shown.
         sorting: order of the episodes; None for the newest first.
     """
 
@@ -121,11 +121,11 @@ class EpisodeList:
         self._arrange()
 
     def index(self, key: str) -> int | None:
-        """Return the position in ``shown`` of the entry that has ``key``; None where the entry is not shown."""
+        """Return the position in ``shown`` of the entry that has ``key``; None if the entry is not shown."""
         return next((index for index, entry in enumerate(self.shown) if entry_key(entry) == key), None)
 
     def get(self, key: str) -> ListEntry | None:
-        """Return the entry that has ``key``, even where the search hides it; None where there is no such entry."""
+        """Return the entry that has ``key``, even where the search hides it; None if there is no such entry."""
         if (known := self._stored.get(key) or self._live.get(key)) is not None:
             return known
         return next((file for file in self._unreadable if entry_key(file) == key), None)

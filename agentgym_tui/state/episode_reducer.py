@@ -111,7 +111,7 @@ class SequenceTracker(msgspec.Struct):
 
         Args:
             seqs: sequence numbers of the items.
-            gaps: numbers missing between the first and the last of ``seqs``; None where the missing numbers are not
+            gaps: numbers missing between the first and the last of ``seqs``; None if the missing numbers are not
                 known or ``seqs`` does not ascend.
 
         Returns:

@@ -84,7 +84,7 @@ class EpisodeRegistry:
             boot: id of the node process that sent the update.
 
         Returns:
-            False where the episode id of the update is not valid.
+            False if the episode id of the update is not valid.
         """
         if (episode := self.episodes.get(update.episode_id)) is None:
             if not 0 < len(update.episode_id) <= MAX_ID_CHARS:
@@ -117,7 +117,7 @@ class EpisodeRegistry:
             at: start time of the episode, used where the episode is not known.
 
         Returns:
-            False where the episode id of the event is not valid.
+            False if the episode id of the event is not valid.
         """
         if not 0 < len(event.episode_id) <= MAX_ID_CHARS:
             return False
@@ -162,7 +162,7 @@ class EpisodeRegistry:
             boot: id of the current process of the episode's node; "" where it is not known.
 
         Returns:
-            False where the episode id is not valid.
+            False if the episode id is not valid.
         """
         if not 0 < len(episode.episode_id) <= MAX_ID_CHARS:
             return False

@@ -1,8 +1,7 @@
 """Log of the newest messages of a bus and of notices about the subscription, limited in number and memory.
 
-``EventMessage`` and ``LogNotice`` are the entries of an ``EventLog``. ``merge_by_time`` sorts the messages of several
-streams. Payloads are not decoded. Texts are kept as received and may contain control characters; ``presenters``
-sanitize texts when they build lines.
+``merge_by_time`` sorts the messages of several streams. Payloads are not decoded. Texts are kept as received and may
+contain control characters; ``presenters`` sanitize texts when they build lines.
 """
 
 from __future__ import annotations
@@ -11,70 +10,14 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from heapq import merge
-from typing import Final, NamedTuple, TypeAlias
-
-import msgspec
+from typing import Final
 
 from agentgym_tui.state.clock_skew import ClockSkewEstimator
+from agentgym_tui.state.log_entries import ENTRY_BYTES, MAX_HEADER_BYTES, EventMessage, LogEntry, LogNotice
 from agentgym_tui.state.normalize import MAX_CAUSE_CHARS, clamp_count
 from agentgym_tui.state.subject_tree import SubjectTree
 from runner.subscribe.buffer import RawMessage
 from runner.subscribe.messages import Notice
-
-MAX_HEADER_BYTES: Final = 64 << 10
-"""Largest size of the headers kept per message, in bytes."""
-
-ENTRY_BYTES: Final = 400
-"""Approximate memory of an entry without its texts, in bytes."""
-
-
-class EventMessage(msgspec.Struct, gc=False):
-    """A message of the bus or a line of a log file.
-
-    Attributes:
-        number: sequence number of the entry in the log.
-        at: when the server stored the message; the time of arrival on this machine where no stream stores it.
-        payload: first bytes of the payload.
-        n_bytes: full length of the payload in bytes.
-    """
-
-    number: int
-    at: datetime
-    subject: str
-    headers: dict[str, str]
-    payload: bytes
-    n_bytes: int
-    stream: str | None = None
-    sequence: int | None = None
-
-    @property
-    def size(self) -> int:
-        """Approximate memory of the entry in bytes."""
-        headers = sum([len(name) + len(value) for name, value in self.headers.items()]) if self.headers else 0
-        return ENTRY_BYTES + len(self.payload) + headers
-
-
-class LogNotice(NamedTuple):
-    """A notice about the subscription, placed between the messages where it occurred.
-
-    Attributes:
-        number: sequence number of the entry in the log.
-        at: when the notice arrived.
-        kind: kind of the notice, as in ``Notice``.
-    """
-
-    number: int
-    at: datetime
-    kind: str
-    text: str
-
-    @property
-    def size(self) -> int:
-        """Approximate memory of the entry in bytes."""
-        return ENTRY_BYTES + len(self.text)
-
-
-LogEntry: TypeAlias = EventMessage | LogNotice
 
 MAX_ENTRIES: Final = 20_000
 MAX_BYTES: Final = 16 << 20
@@ -94,7 +37,7 @@ class EventLog:
 
     Attributes:
         shown: entries that contain all ``words``, the oldest first.
-        words: search words in lower case; empty where all entries are shown.
+        words: search words in lower case; empty if all entries are shown.
         subjects: message counts per subject; evicted messages stay counted.
         clock_skew: estimates of the senders' clock skew.
         n_received: number of messages received since the last ``reset``.

@@ -54,13 +54,13 @@ def parse_patterns(text: str) -> tuple[str, ...] | None:
     """Parse subject patterns that are separated by blanks or commas.
 
     Returns:
-        The patterns; a pattern for all subjects where ``text`` is empty; None where a pattern is not valid.
+        The patterns; a pattern for all subjects where ``text`` is empty; None if a pattern is not valid.
     """
     return valid_patterns(text.replace(",", " ").split() or ALL_SUBJECTS)
 
 
 def valid_patterns(patterns: list[str] | tuple[str, ...]) -> tuple[str, ...] | None:
-    """Return the patterns as a tuple; None where there are too many patterns or one of them is not valid."""
+    """Return the patterns as a tuple; None if there are too many patterns or one of them is not valid."""
     is_valid = len(patterns) <= MAX_PATTERNS and all(
         len(p) <= MAX_PATTERN_CHARS and PATTERN.fullmatch(p) for p in patterns
     )
@@ -76,7 +76,7 @@ def parse_start(text: str, now: datetime) -> HistoryStart | None:
         now: the current time, with a zone.
 
     Returns:
-        The start; None where ``text`` has none of these forms.
+        The start; None if ``text`` has none of these forms.
     """
     text = text.strip()
     if text in ("all", "now"):

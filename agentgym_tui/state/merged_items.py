@@ -43,7 +43,7 @@ class _Chunk(msgspec.Struct, kw_only=True, tag_field="kind", gc=False):
 
     Attributes:
         seqs: sequence numbers of the items; each list with one value per item has the same length as ``seqs``.
-        gaps: numbers missing between the first and the last of ``seqs``; None where they are not known, as for sparse
+        gaps: numbers missing between the first and the last of ``seqs``; None if they are not known, as for sparse
             numbers and numbers that do not ascend.
         at: time of the first item.
     """
@@ -63,8 +63,8 @@ class AnswerChunk(_Chunk, kw_only=True, tag="texts"):
         call: number of the tool call in the answer; used only where ``part`` is a tool call.
         tool: name of the called tool; "" where no item carries the name.
         texts: text of each item.
-        ns: number of tokens of each item; 0 where the number is not known.
-        ttft_s: seconds from the request to the first token; None where it is not known.
+        ns: number of tokens of each item; 0 if the number is not known.
+        ttft_s: seconds from the request to the first token; None if it is not known.
     """
 
     until: datetime
@@ -94,7 +94,7 @@ class InferenceStarted(NamedTuple):
         position: position of the item in ``FinishedAnswers.seqs``.
         step: index of the step.
         endpoint: name of the endpoint.
-        model: name of the model; None where it is not known.
+        model: name of the model; None if it is not known.
     """
 
     position: int
@@ -103,7 +103,7 @@ class InferenceStarted(NamedTuple):
     model: str | None
 
 
-class FinishedAnswers(_Chunk, kw_only=True, tag="past"):
+class FinishedAnswers(_Chunk, kw_only=True, tag="finished"):
     """Items of finished answers, which are answers that a later answer follows in the same message.
 
     Attributes:

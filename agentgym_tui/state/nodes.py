@@ -89,7 +89,7 @@ class NodeRegistry:
         """Mark a node as lost at once, without waiting for ``lost_after_s`` seconds of silence.
 
         Returns:
-            False where the node is not known, already lost or stopped.
+            False if the node is not known, already lost or stopped.
         """
         node = self.nodes.get(clip_name(node_name))
         if node is None or node.lost or node.status == "stopped":

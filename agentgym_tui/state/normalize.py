@@ -42,7 +42,7 @@ def clip_names(texts: Iterable[str], limit: int = 200) -> list[str]:
 
 
 def clip_optional(text: str | None, limit: int = MAX_NAME_CHARS) -> str | None:
-    """Return the text, cut to ``limit`` characters; None where the text is None."""
+    """Return the text, cut to ``limit`` characters; None if the text is None."""
     return None if text is None else text[:limit]
 
 
@@ -88,7 +88,7 @@ def as_aware(time: datetime) -> datetime:
 
 
 def ulid_time(ulid: str) -> datetime | None:
-    """Return the creation time that the first ten characters of a ULID encode; None where the text is no ULID."""
+    """Return the creation time that the first ten characters of a ULID encode; None if the text is no ULID."""
     head = ulid[:10].upper()
     if len(head) < 10 or not all(digit in _VALUES for digit in head):
         return None

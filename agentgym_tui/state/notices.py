@@ -48,7 +48,7 @@ class NoticeList:
 
     @property
     def newest(self) -> FeedNotice | None:
-        """The newest notice; None where it is older than ``SHOWN_S`` seconds or there is no notice."""
+        """The newest notice; None if it is older than ``SHOWN_S`` seconds or there is no notice."""
         return self.notices[-1] if self.notices and self.notices[-1].at >= self._now() - SHOWN_S else None
 
     @property
@@ -63,7 +63,7 @@ class NoticeList:
 
     @property
     def recent_loss(self) -> FeedNotice | None:
-        """The newest notice about lost messages; None where all of these are older than ``RECENT_S`` seconds."""
+        """The newest notice about lost messages; None if all of these are older than ``RECENT_S`` seconds."""
         since = self._now() - RECENT_S
         return next((note for note in reversed(self.notices) if note.n and note.at >= since), None)
 

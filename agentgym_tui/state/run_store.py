@@ -86,7 +86,6 @@ class RunStore:
         self.read_progress: ReadProgress | None = None
         self.version = 0
         self.on_change: Callable[[], None] | None = None
-        self._now = now
         self._notices = NoticeList(now)
         self._nodes = NodeRegistry(now, lost_after_s)
         self._envs = EnvironmentRegistry()
@@ -112,12 +111,12 @@ class RunStore:
 
     @property
     def newest_notice(self) -> FeedNotice | None:
-        """The newest notice; None where it is too old to be shown or there is no notice."""
+        """The newest notice; None if it is too old to be shown or there is no notice."""
         return self._notices.newest
 
     @property
     def recent_loss(self) -> FeedNotice | None:
-        """The newest notice about lost messages; None where there is no recent notice."""
+        """The newest notice about lost messages; None if there is no recent notice."""
         return self._notices.recent_loss
 
     @property
@@ -152,7 +151,7 @@ class RunStore:
 
     @property
     def all_nodes_lost(self) -> bool:
-        """Whether all nodes are lost; False where no node is known."""
+        """Whether all nodes are lost; False if no node is known."""
         return bool(self.nodes) and all(node.lost for node in self.nodes.values())
 
     def running_episodes(self) -> list[Episode]:

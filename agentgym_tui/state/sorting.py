@@ -36,14 +36,14 @@ class Sorting(NamedTuple):
 
 
 def number_rank(value: float | None) -> Rank | None:
-    """Return the sort key of an untrusted number of any size; None where the number is None or NaN."""
+    """Return the sort key of an untrusted number of any size; None if the number is None or NaN."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return None
     return float(max(-_MAX_RANK, min(value, _MAX_RANK))), ""
 
 
 def text_rank(value: str | None) -> Rank | None:
-    """Return the sort key of a text, ignoring case; None where the text is None or empty."""
+    """Return the sort key of a text, ignoring case; None if the text is None or empty."""
     return (0.0, value.casefold()) if value else None
 
 

@@ -41,7 +41,7 @@ def update_answer(
     """Return the streaming answer that results from an update.
 
     Args:
-        before: the answer before the update; None where there is none.
+        before: the answer before the update; None if there is none.
         update: the update. An update of a later step starts a new answer; an update of an earlier step is ignored.
     """
     if before is not None and before.step > update.step:

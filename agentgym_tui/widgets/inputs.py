@@ -85,7 +85,7 @@ class EntryInput(SearchInput):
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("entry")]
 
     class Closed(Message):
-        """The prompt was closed; ``text`` is None if it was canceled."""
+        """The prompt was closed; ``text`` is None if it was cancelled."""
 
         def __init__(self, text: str | None) -> None:
             super().__init__()

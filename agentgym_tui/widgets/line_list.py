@@ -87,7 +87,6 @@ class LineList(LineRenderer, can_focus=True, inherit_bindings=False):
 
     @follow.setter
     def follow(self, follow: bool) -> None:
-        """Whether the list stays at its end; setting it to True also enables following for ``action_bottom``."""
         self._can_follow |= follow
         if follow != self._follow:
             self._follow = follow

@@ -125,5 +125,5 @@ def _set(widget: Widget, axis: Axis, size: str | int | None) -> None:
 def _current_percent(widget: Widget, axis: Axis) -> int:
     container, size = widget.parent.size if isinstance(widget.parent, Widget) else widget.size, widget.outer_size
     if axis == "width":
-        return round(100 * size.width / max(container.width, 1))
-    return round(100 * size.height / max(container.height, 1))
+        return round(100 * (size.width / max(container.width, 1)))
+    return round(100 * (size.height / max(container.height, 1)))

@@ -11,7 +11,7 @@ from textual.containers import Vertical
 from agentgym_tui.presenters.cells import Line
 from agentgym_tui.presenters.payload import TextRows, payload_rows, payload_text
 from agentgym_tui.safe_text import trusted, unsafe_excerpt
-from agentgym_tui.state.event_log import LogEntry
+from agentgym_tui.state.log_entries import LogEntry
 from agentgym_tui.widgets.line_list import LineList
 from agentgym_tui.widgets.tab_bar import Tab, TabBar
 

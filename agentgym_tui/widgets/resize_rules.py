@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 Axis: TypeAlias = Literal["width", "height"]
-ResizeDirection: TypeAlias = Literal["narrower", "wider", "lower", "higher", "reset"]
 
 STEP_PERCENT: Final = 5
 """Percent that one key press changes."""

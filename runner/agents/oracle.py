@@ -52,7 +52,7 @@ class OracleAgent:
             OracleDiverged: if the environment's observation differs from the twin's.
         """
         if self._planner is None:
-            raise AgentFault("act of the oracle called before init_after_reset")
+            raise AgentFault("the oracle's act was called before init_after_reset")
         actual, expected = _texts(observation), _texts(self._expected)
         if actual != expected:
             raise OracleDiverged(f"The oracle's twin expected {_cut(expected)}; the environment showed {_cut(actual)}")

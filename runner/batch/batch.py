@@ -49,7 +49,8 @@ class Batch:
         batch_id: id of the batch; None creates a new id.
         battery_id: id of the battery that the batch belongs to; None: the batch was started alone.
         earlier_episodes: stored episodes of this batch from an earlier run; finished episodes are not played again.
-        grace_s: seconds that an episode may exceed its time limit before its worker is abandoned.
+        grace_s: seconds that an episode may exceed its time limit, or take to end after its task was cancelled, before
+            its worker is abandoned.
         step_grace_s: seconds that a cancelled episode has to finish its step before its task is cancelled.
         placement: where the environment runs (embedded or HTTP); by default embedded.
         models: the profile's models, required if the agent uses one; receives the reward of each episode as feedback.
@@ -237,7 +238,7 @@ class Batch:
             self._stats.add(record)
             if self._is_stored(record):
                 for callback in self._record_callbacks:
-                    with catch_foreign(log_failure(logger, "announcing an episode")):
+                    with catch_foreign(log_failure(logger, "a callback for a finished episode")):
                         callback(record)
             elif self._status == "completed":
                 logger.warning("episode %s could not be stored; no further episodes start", record.episode_id)

@@ -128,7 +128,7 @@ class RunningEpisode:
         return waited_s > self.step_grace_s + self.grace_s
 
     def abandon(self) -> None:
-        """Store the episode as far as its journal goes; ignore all later events of its worker."""
+        """Store the part of the episode that its journal contains; ignore all later events of its worker."""
         final_outcome = self.control.final_outcome
         outcome = final_outcome or self.control.cancel_outcome or Outcome.TIMEOUT
         error = ErrorInfo("slot_abandoned", self._abandon_reason(), "")

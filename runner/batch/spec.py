@@ -159,9 +159,8 @@ def _validated_environment(env: str, agent: str) -> str:
     if plugins.is_registered(plugins.ENVS, env) or not has_http_dialect(env):
         env = plugins.canonical_name(plugins.ENVS, env)
         environment = plugins.load(plugins.ENVS, env)
-    is_class = environment is None or isinstance(
-        environment, type
-    )  # a factory's product is unknown before it is called
+    # a factory's product is unknown before it is called
+    is_class = environment is None or isinstance(environment, type)
     if agent == "oracle" and is_class and not hasattr(environment, "oracle"):
         raise ConfigError(f"{env} has no oracle; choose another agent, e.g. random")
     return env
@@ -181,7 +180,7 @@ def resolve_environment(profile: Profile, name: str) -> str:
     installed = plugins.registered_names(plugins.ENVS)
     if entry is None:
         candidates = [*installed, *(listed.name for _, listed in profile.tiered_entries())]
-        raise ConfigError(f"There is no environment {name!r}. {plugins.suggest_name(name, candidates)}")
+        raise ConfigError(f"There is no environment named {name!r}. {plugins.suggest_name(name, candidates)}")
     if server_address(entry) is not None and has_http_dialect(entry.name):
         return entry.name
     raise ConfigError(

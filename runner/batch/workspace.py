@@ -25,6 +25,7 @@ class Workspace:
         data_dir: absolute path of the state directory; created with mode 0700 if needed.
         node: name of the node, written to stored episodes.
         profile: id of the profile, written to stored episodes.
+        clock: source of all times in stored episodes; by default the clock of this machine.
     """
 
     def __init__(self, data_dir: Path, *, node: str, profile: str, clock: Clock | None = None) -> None:

@@ -44,7 +44,7 @@ class PermissionDenied:
 
 
 @dataclass(frozen=True)
-class AsyncError:
+class ErrorReported:
     """Any other asynchronous error, such as a slow consumer; the client continues."""
 
     exc: Exception
@@ -55,7 +55,7 @@ class ClientClosed:
     """The client will not reconnect and must be replaced."""
 
 
-ClientEvent: TypeAlias = Connected | Disconnected | PermissionDenied | AsyncError | ClientClosed
+ClientEvent: TypeAlias = Connected | Disconnected | PermissionDenied | ErrorReported | ClientClosed
 
 
 class ClientLifecycle:
@@ -165,7 +165,7 @@ class ClientLifecycle:
         elif self._down:
             await self._attempt_failed(error)
         elif not self.is_retired:
-            self._emit(AsyncError(exc))
+            self._emit(ErrorReported(exc))
 
     async def _attempt_failed(self, error: BusError) -> None:
         self._last_activity = time.monotonic()

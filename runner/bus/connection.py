@@ -15,12 +15,12 @@ from runner.bus.address import BusAddress, TlsSettings, address_from_environ, ad
 from runner.bus.backoff import Backoff
 from runner.bus.client_lifecycle import (
     CLOSE_TIMEOUT_S,
-    AsyncError,
     ClientClosed,
     ClientEvent,
     ClientLifecycle,
     Connected,
     Disconnected,
+    ErrorReported,
     PermissionDenied,
 )
 from runner.bus.errors import BusError, BusErrorKind, BusState
@@ -158,7 +158,7 @@ class NatsConnection:
         await self.close()
 
     async def close(self) -> None:
-        """Send pending data, then close permanently; waits at most ``CLOSE_TIMEOUT_S`` for a hanging server."""
+        """Send pending data, then close permanently; waits at most twice ``CLOSE_TIMEOUT_S`` for a hanging server."""
         self._closed = True
         for task in self._tasks:
             task.cancel()
@@ -221,7 +221,7 @@ class NatsConnection:
                     lifecycle.retire()
             case PermissionDenied(error):
                 self._record_denial(error)
-            case AsyncError(exc):
+            case ErrorReported(exc):
                 self._report(exc)
             case ClientClosed():
                 self._wake.set()

@@ -106,7 +106,7 @@ class HardenedNatsClient(Client):
 
 
 def advertises_jetstream(client: Client) -> bool:
-    """Whether the server advertises JetStream; if not, another server of its cluster may still provide it."""
+    """Whether the server advertises JetStream; if not, another server (cluster or leaf node) may still provide it."""
     return bool(client._server_info.get("jetstream"))
 
 
@@ -129,7 +129,7 @@ def _login(address: BusAddress) -> dict[str, Any]:
     if address.creds_file:
         return {"user_credentials": _credentials(read_secret(Path(address.creds_file), "NATS_CREDS"))}
     if address.nkey_file:
-        return {"nkeys_seed_str": _checked_seed(read_secret(Path(address.nkey_file), "NATS_NKEY").strip())}
+        return {"nkeys_seed_str": _checked_seed(read_secret(Path(address.nkey_file), "NATS_NKEY").strip(), "NATS_NKEY")}
     return {"user": address.user, "password": address.password, "token": address.token}
 
 
@@ -138,17 +138,17 @@ def _credentials(text: str) -> RawCredentials:
     jwt, seed = _JWT.search(text), _SEED.search(text)
     if jwt is None or seed is None:
         raise BusError("auth", "the NATS_CREDS file has no user JWT and key; download it again")
-    return RawCredentials(_CREDENTIALS.format(jwt[1], _checked_seed(seed[1])))
+    return RawCredentials(_CREDENTIALS.format(jwt[1], _checked_seed(seed[1], "NATS_CREDS")))
 
 
-def _checked_seed(seed: str) -> str:
+def _checked_seed(seed: str, variable: str) -> str:
     import nkeys  # type: ignore[import-untyped]  # untyped, and rarely needed
 
     try:
         nkeys.from_seed(bytearray(seed.encode())).wipe()
     except (nkeys.NkeysError, ValueError):
         # The cause may contain the key.
-        raise BusError("auth", "the NATS_NKEY file has no nkey seed; a user seed starts with SU") from None
+        raise BusError("auth", f"the {variable} file has no valid nkey seed; a user seed starts with SU") from None
     return seed
 
 

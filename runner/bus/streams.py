@@ -85,19 +85,6 @@ async def ensure_live_stream(js: JetStreamContext, settings: StreamSettings = DE
     await _ensure(js, _live_config(settings))
 
 
-async def find_stream_or_none(js: JetStreamContext, subject: str) -> str | None:
-    """Return the stream that keeps a subject, None when there is none or JetStream is not available.
-
-    Raises:
-        nats.errors.Error: there is no valid answer; a missing permission appears as a time-out, see
-            ``NatsConnection.permission_error``.
-    """
-    try:
-        return await find_stream(js, subject)
-    except NoJetStream:
-        return None
-
-
 class NoJetStream(nats.errors.Error):
     """The bus has no JetStream, or none for this account."""
 
@@ -107,7 +94,8 @@ async def find_stream(js: JetStreamContext, subject: str) -> str | None:
 
     Raises:
         NoJetStream: JetStream is not available.
-        nats.errors.Error: see ``find_stream_or_none``.
+        nats.errors.Error: there is no valid answer; a missing permission appears as a time-out, see
+            ``NatsConnection.permission_error``.
     """
     try:
         return await checked_reply(_checked_name(js, subject))
@@ -144,7 +132,7 @@ async def checked_reply(request: Awaitable[_T]) -> _T:
     with catch_foreign(problems.append):
         answers.append(await request)
     for problem in problems:
-        if isinstance(problem, nats.errors.Error | OSError):
+        if isinstance(problem, BUS_ERRORS):
             raise problem
         raise nats.errors.Error("the JetStream answer is invalid") from problem
     return answers[0]

@@ -98,8 +98,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_goals(parser: argparse.ArgumentParser) -> None:
-    goals = parser.add_argument_group("actions, one is required").add_mutually_exclusive_group(required=True)
-    goals.add_argument("--run", metavar="ENV", help="run one environment; upper and lower case are equal")
+    goals = parser.add_argument_group("actions (exactly one is required)").add_mutually_exclusive_group(required=True)
+    goals.add_argument("--run", metavar="ENV", help="run one environment (case-insensitive)")
     goals.add_argument(
         "--battery", choices=["lightweight", "moderate", "all"], help="run all environments of a tier of the profile"
     )
@@ -142,7 +142,7 @@ def _add_general_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("general options")
     group.add_argument("--config", metavar="NAME|PATH", help="profile (default field-runner-4090)")
     group.add_argument("--data-dir", metavar="DIR", help="state directory (default ./data)")
-    group.add_argument("--node", metavar="NAME", help="name of this machine in stored data (default: host name)")
+    group.add_argument("--node", metavar="NAME", help="name of this machine (default: profile, then host name)")
     group.add_argument("--env", metavar="ENV", help="with --results: show only this environment")
     group.add_argument("--json", action="store_true", help="print the result as JSON on standard output")
 

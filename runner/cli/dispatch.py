@@ -66,7 +66,7 @@ def _subcommand(name: str) -> Subcommand | None:
 
             return main_serve_model
         case "nats-info":
-            from runner.cli.node import main_nats_info
+            from runner.cli.nats_info import main_nats_info
 
             return main_nats_info
         case "preflight":

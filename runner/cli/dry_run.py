@@ -21,7 +21,7 @@ from runner.types import Trajectory
 State: TypeAlias = Literal["ok", "warn", "fail"]
 
 
-class PreflightRow(msgspec.Struct, frozen=True):
+class DryRunRow(msgspec.Struct, frozen=True):
     """Result of one check; ``warn`` is the state for a problem that does not prevent the run."""
 
     what: str
@@ -51,24 +51,24 @@ def dry_run(session: RunSession) -> int:
     return write_result(code, lambda: _print(rows))
 
 
-def _print(rows: list[PreflightRow]) -> None:
+def _print(rows: list[DryRunRow]) -> None:
     for row in rows:
         output_console().print(safe_text(f"{STATE_LABELS[row.state]:<4} {row.what}: {row.detail}"), soft_wrap=True)
 
 
-def _to_row(check: PreflightCheck) -> PreflightRow:
+def _to_row(check: PreflightCheck) -> DryRunRow:
     details = [check.detail, *([f"{check.cause}; {check.hint}"] if check.cause else [])]
     name = f"{check.what} {check.name}".strip()
-    return PreflightRow(name, check.state != "fail", ": ".join(filter(None, details)), check.state)
+    return DryRunRow(name, check.state != "fail", ": ".join(filter(None, details)), check.state)
 
 
-def _check_batch(session: RunSession, spec: BatchSpec, models: Models) -> PreflightRow:
+def _check_batch(session: RunSession, spec: BatchSpec, models: Models) -> DryRunRow:
     """Run the first step of a batch's first task, without storing anything; return the result as a row."""
     what = f"{spec.env} with {spec.agent}"
     try:
         placement = session.choose_placement(spec)
     except ConfigError as exc:
-        return PreflightRow.of(what, False, str(exc))
+        return DryRunRow.of(what, False, str(exc))
     runner = spec.build_runner(placement, models)
     first = spec.plan()[0]
     one_step = Runner(
@@ -80,10 +80,10 @@ def _check_batch(session: RunSession, spec: BatchSpec, models: Models) -> Prefli
     )
     trajectory = asyncio.run(one_step.play_episode({"task_index": first.task_index, "seed": first.seed}))
     if trajectory.error_info is not None:
-        return PreflightRow.of(what, False, f"{trajectory.error_info.type}: {trajectory.error_info.message}")
-    return PreflightRow.of(what, True, f"{_plan_text(spec, trajectory)}; {placement.note}")
+        return DryRunRow.of(what, False, f"{trajectory.error_info.type}: {trajectory.error_info.message}")
+    return DryRunRow.of(what, True, f"{_plan_text(spec, trajectory)}; {placement.note}")
 
 
 def _plan_text(spec: BatchSpec, trajectory: Trajectory) -> str:
     limits = f"at most {spec.limits.max_rounds} rounds and {spec.limits.max_duration_s:g} s each"
-    return f"{spec.n_planned} episodes, {limits}; the first step took {trajectory.duration_s:.2f} s"
+    return f"{spec.n_planned} episodes, {limits}; an episode of one round took {trajectory.duration_s:.2f} s"

@@ -41,7 +41,7 @@ class EventThread:
             self._live(item)
 
     def close(self) -> None:
-        """Wait up to ``DRAIN_TIMEOUT_S`` seconds for the delivery; undelivered events stay in the outbox."""
+        """Wait up to twice ``DRAIN_TIMEOUT_S`` seconds for the delivery; undelivered events stay in the outbox."""
         self._recorder.flush()
         self._closing()
         self._thread.join(2 * DRAIN_TIMEOUT_S)

@@ -9,8 +9,9 @@ from runner.cli.run_session import RunSession
 from runner.cli.terminal import print_json, print_table, write_result
 from runner.config import EnvironmentEntry
 from runner.envs.availability import Availability, availability_of, embedded_availability, probe_address
+from runner.envs.data_labels import AS_PUBLISHED
 from runner.envs.http.probe import ServerState, probe_servers
-from runner.envs.placement import AS_PUBLISHED, SERVER_NAMES
+from runner.envs.placement import SERVER_NAMES
 
 
 class EnvironmentRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -20,7 +21,7 @@ class EnvironmentRow(msgspec.Struct, frozen=True, kw_only=True):
         name: name of the environment.
         tier: tier in the profile; ``skip`` if the profile skips it, ``installed`` if the profile does not list it.
         port: port of its server, as in the profile.
-        server: state of its server: up, slow, wrong or down; None if the environment uses no server.
+        server: state of its server: up, slow, wrong or down; None if no server was probed.
         latency_s: response time of the server, in seconds.
         kind: ``console`` for a server of this project, ``agentgym`` for AgentGym's, else ``unknown``.
         mode: rules that the server applies: strict or compat.

@@ -39,9 +39,9 @@ class _StderrHandler(logging.Handler):
 
 def log_to_stderr() -> None:
     """Send the runner's warnings to standard error; discard the log records of libraries."""
-    to_person = _StderrHandler()
-    to_person.setFormatter(_SafeFormatter("%(levelname)s: %(message)s"))
-    logging.getLogger("runner").handlers = [to_person]
+    stderr_handler = _StderrHandler()
+    stderr_handler.setFormatter(_SafeFormatter("%(levelname)s: %(message)s"))
+    logging.getLogger("runner").handlers = [stderr_handler]
     for name in LIBRARIES:
         library = logging.getLogger(name)
         library.handlers, library.propagate = [logging.NullHandler()], False
@@ -61,7 +61,8 @@ def log_to_file(data_dir: Path) -> None:
     except OSError as exc:
         logger.warning("Logging to a file is off: %s cannot be created: %s", folder, exc.strerror)
         return
-    to_file = _LogFileHandler(folder / "runner.log", maxBytes=MAX_BYTES, backupCount=1, encoding="utf-8", delay=True)
-    to_file.setFormatter(_SafeFormatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
+    path = folder / "runner.log"
+    file_handler = _LogFileHandler(path, maxBytes=MAX_BYTES, backupCount=1, encoding="utf-8", delay=True)
+    file_handler.setFormatter(_SafeFormatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
     for name in ("runner", *LIBRARIES):
-        logging.getLogger(name).addHandler(to_file)
+        logging.getLogger(name).addHandler(file_handler)

@@ -61,7 +61,7 @@ def _filter_env(rows: list[ResultRow], env: str, session: RunSession) -> list[Re
             for name in (*listed, *plugins.registered_names(plugins.ENVS), *(row.env for row in rows))
         }
         if env.lower() not in known:
-            raise ConfigError(f"There is no environment {env!r}. {plugins.suggest_name(env, known.values())}")
+            raise ConfigError(f"There is no environment named {env!r}. {plugins.suggest_name(env, known.values())}")
         print_stderr(f"No episodes of {known[env.lower()]} in {session.data_dir} yet")
     return matching
 

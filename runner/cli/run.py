@@ -25,7 +25,8 @@ from runner.cli.signals import INTERRUPTED, SignalHandler
 from runner.cli.terminal import print_stderr, reserve_stdout, write_result
 from runner.envs.placement import Placement
 from runner.errors import ConfigError
-from runner.inference.profile_models import NO_ENDPOINT, Models, NoModel, describe_endpoint, is_answering
+from runner.inference.endpoints import NO_ENDPOINT
+from runner.inference.profile_models import Models, NoModel, describe_endpoint, is_answering
 from runner.node.batch_queue import queued_ids
 from runner.node.state_lock import is_node_alive
 from runner.publish.event_recorder import EventRecorder, durable_names

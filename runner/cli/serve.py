@@ -48,7 +48,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="agentgym-runner serve",
         description="Serve embedded environments over AgentGym's HTTP protocol, each on its port in the profile.",
     )
-    parser.add_argument("env", nargs="*", metavar="ENV", help="environment; upper and lower case are equal")
+    parser.add_argument("env", nargs="*", metavar="ENV", help="environment (case-insensitive)")
     parser.add_argument("--all", action="store_true", help="serve all environments of the profile that have a protocol")
     add_server_options(parser)
     parser.add_argument(
@@ -71,14 +71,14 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _ports(profile: Profile, names: Sequence[str], options: int | None) -> dict[str, int]:
+def _ports(profile: Profile, names: Sequence[str], requested_port: int | None) -> dict[str, int]:
     """Return the ports of the environments to serve, by registered name; no names: all of the profile with a port."""
     from runner.batch.spec import resolve_environment
 
     resolved = list(dict.fromkeys(resolve_environment(profile, name) for name in names)) or _all_of(profile)
-    if options is not None and len(resolved) != 1:
+    if requested_port is not None and len(resolved) != 1:
         raise ConfigError("--port requires a single environment; several use their ports in the profile")
-    return {name: _port_of(profile, name) if options is None else options for name in resolved}
+    return {name: _port_of(profile, name) if requested_port is None else requested_port for name in resolved}
 
 
 def _all_of(profile: Profile) -> list[str]:

@@ -1,4 +1,4 @@
-"""The end of a run: by Ctrl-C or SIGTERM, or despite threads of an environment that never end."""
+"""Ends a run on Ctrl-C or SIGTERM, and exits even if threads of an environment never end."""
 
 from __future__ import annotations
 

@@ -151,7 +151,7 @@ def _parser() -> argparse.ArgumentParser:
         help="only matching subjects, with the NATS wildcards * and >; repeatable",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON document per line")
-    parser.add_argument("--config", metavar="NAME|PATH", help="profile that defines the subjects")
+    parser.add_argument("--config", metavar="NAME|PATH", help="profile with the subjects (default field-runner-4090)")
     parser.add_argument("--data-dir", metavar="DIR", help="state directory of the node (default ./data)")
     return parser
 

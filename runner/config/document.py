@@ -47,9 +47,10 @@ def parse_yaml(text: str) -> YamlValue:
 
 
 def resolve_scalar(text: str) -> YamlValue:
-    """Return the value of an unquoted scalar by the YAML 1.2 core schema: boolean, null, finite decimal number or text.
+    """Return the value of an unquoted scalar as in YAML 1.2: boolean, null, finite decimal number or text.
 
-    Unlike in YAML 1.1, ``off``, ``no`` and ``12:30`` are texts; ``off`` is a value of the key ``tracing``.
+    Octal and hexadecimal numbers, ``.inf`` and ``.nan`` are texts, unlike in the core schema of YAML 1.2. ``off``,
+    ``no`` and ``12:30`` are texts, unlike in YAML 1.1; ``off`` is a value of the key ``tracing``.
     """
     if text in _WORDS:
         return _WORDS[text]
@@ -118,7 +119,7 @@ class _Parser:
 
     def _alias(self, event: yaml.AliasEvent) -> YamlValue:
         if event.anchor not in self._anchors:  # an anchor is registered when its value is complete
-            raise _error(event, "an alias needs an anchor that ends before it")
+            raise _error(event, "unknown alias; its anchor must be complete before the alias")
         value, n_nodes = self._anchors[event.anchor]
         self._count(event, n_nodes)
         return value

@@ -42,7 +42,7 @@ def expand(text: str, environ: Mapping[str, str]) -> str:
     def value_of(match: re.Match[str]) -> str:
         name, default = match["name"], match["default"]
         if name is None:
-            raise ConfigError("expected ${NAME} or ${NAME:-default} after ${, without a reference in the default")
+            raise ConfigError("expected ${NAME} or ${NAME:-default}; a default must not contain a reference")
         if default is not None:
             return environ.get(name) or default
         if name not in environ:

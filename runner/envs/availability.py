@@ -72,7 +72,7 @@ def availability_of(entry: EnvironmentEntry, state: ServerState | None) -> Avail
 
 
 def embedded_availability(env: str) -> Availability:
-    """Return the availability of an installed environment that has no server."""
+    """Return the availability of an installed environment if it is played in this process."""
     if not plugins.is_built_in(plugins.ENVS, env):
         return Availability(status="embedded")
     label, missing = data_label_of(env, os.environ), missing_data(env, os.environ)

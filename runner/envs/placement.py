@@ -10,8 +10,7 @@ import msgspec
 
 from runner import plugins
 from runner.config import EnvironmentEntry, Profile
-from runner.envs.data_labels import AS_PUBLISHED as AS_PUBLISHED
-from runner.envs.data_labels import uses_configured_data
+from runner.envs.data_labels import AS_PUBLISHED, uses_configured_data
 from runner.envs.http.address import ServerAddress
 from runner.envs.http.identify import ServerIdentity, ServerKind
 from runner.envs.http.probe import NOT_LISTENING, UNAUTHORIZED, ServerState, probe_servers

@@ -76,7 +76,7 @@ async def release(
             cancelled = exc
     for task in unfinished:
         if task.cancel():
-            logger.warning("%s failed: no end within %g s", task.get_name(), timeout_s)
+            logger.warning("%s did not end within %g s", task.get_name(), timeout_s)
     if cancelled is not None:
         raise cancelled
 

@@ -1,4 +1,4 @@
-"""Durable events, a closed union by type, and re-exports of the live items.
+"""Durable events, a closed union by type.
 
 Times named ``…_at`` or ``at`` are RFC 3339 in UTC; ``…_s`` are seconds. Receivers ignore unknown fields, so fields may
 be added; any other change needs a new version of the subject.
@@ -20,7 +20,6 @@ from runner.events.fields import (
     EnvName,
     EpisodeId,
     EpisodeOutcome,
-    HealthStatus,
     MeanReward,
     ModelName,
     NodeName,
@@ -33,58 +32,7 @@ from runner.events.fields import (
     Success,
     TaskIndex,
 )
-from runner.events.live import (
-    MAX_ITEM,
-    MAX_TEXT,
-    BatchProgress,
-    EnvHealth,
-    EpisodeEnded,
-    EpisodeItem,
-    EpisodePaused,
-    EpisodeResumed,
-    EpisodeStarted,
-    Gpu,
-    Heartbeat,
-    Host,
-    LiveAction,
-    LiveBatch,
-    LiveItem,
-    ModelHealth,
-    SpanClosed,
-    Timestep,
-    TokenText,
-)
 from runner.types import Tokens
-
-__all__ = [
-    "DURABLE_TYPES",
-    "MAX_ITEM",
-    "MAX_TEXT",
-    "BatchCompleted",
-    "BatchProgress",
-    "DurableEvent",
-    "EnvHealth",
-    "EpisodeCompleted",
-    "EpisodeEnded",
-    "EpisodeItem",
-    "EpisodePaused",
-    "EpisodeResumed",
-    "EpisodeStarted",
-    "FieldStatus",
-    "ForeignEpisode",
-    "Gpu",
-    "HealthStatus",
-    "Heartbeat",
-    "Host",
-    "LiveAction",
-    "LiveBatch",
-    "LiveItem",
-    "ModelHealth",
-    "NodeStatus",
-    "SpanClosed",
-    "Timestep",
-    "TokenText",
-]
 
 
 class EpisodeCompleted(msgspec.Struct, kw_only=True):

@@ -34,5 +34,5 @@ HealthStatus: TypeAlias = Annotated[
     Literal["up", "slow", "wrong", "down", "embedded", "unknown"],
     Meta(description="`wrong`: responds, but is not the expected server; `embedded`: runs without a server"),
 ]
-Cause: TypeAlias = Annotated[str | None, Meta(description="reason for any status other than `up`")]
+Cause: TypeAlias = Annotated[str | None, Meta(description="what is wrong; null when there is nothing to report")]
 EpisodeSeq: TypeAlias = Annotated[int, Meta(description="number of the item within its episode, from 0 without gaps")]

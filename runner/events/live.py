@@ -100,7 +100,7 @@ class _TimestepFields(_EpisodeItem, kw_only=True):
     index: Annotated[int, Meta(description="index of the timestep, from 0")]
     actor: Annotated[Literal["agent", "human"], Meta(description="`human` for an action of a person")]
     action: LiveAction
-    valid: Annotated[bool, Meta(description="whether the environment accepted the action")]
+    valid: Annotated[bool, Meta(description="whether the action is a valid action of the environment")]
     reward: Annotated[float, Meta(description="reward of this timestep")]
     done: Annotated[bool, Meta(description="whether the environment ended the episode")]
     model_s: Annotated[float, Meta(description="seconds spent in the agent")]
@@ -159,8 +159,8 @@ class TokenText(_EpisodeItem, kw_only=True, omit_defaults=True, tag="token"):
     tool: Annotated[str, Meta(description="for a tool call, the name of the tool")] = ""
     n: Annotated[int, Meta(description="stream chunks in the text, about one token each; 0 when unknown")] = 0
     ttft_s: Annotated[float | None, Meta(description="seconds from the request to the model's first token")] = None
-    endpoint: Annotated[str | None, Meta(description="endpoint of the request from here on")] = None
-    model: Annotated[str | None, Meta(description="model of the request")] = None
+    endpoint: Annotated[str | None, Meta(description="model endpoint to which the request now goes")] = None
+    model: Annotated[str | None, Meta(description="model requested there")] = None
     failure: Annotated[
         str | None, Meta(description="`endpoint: reason` of an endpoint that failed; another one is tried")
     ] = None

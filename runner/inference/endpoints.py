@@ -17,6 +17,9 @@ AnyKind: TypeAlias = Literal["auto"] | Kind
 GATEWAY, FALLBACK = "gateway", "ollama"
 """Names for the two endpoints whose names a profile does not set."""
 OLLAMA_PORT = 11434
+CHECK_TIMEOUT_S = 2.0
+"""Maximum duration of a health check, in seconds."""
+NO_ENDPOINT = "the profile has no model endpoint; set agent.api_endpoint or agent.local_fallback"
 GATEWAY_KEY_ENV = "TENSORZERO_API_KEY"
 
 _ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}

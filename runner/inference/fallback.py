@@ -12,7 +12,7 @@ from runner.inference.api_keys import DeltaFilter, is_secret, read_api_key, reda
 from runner.inference.chat_format import InferenceQuestion, ModelReply, request_body, tokens_per_s
 from runner.inference.circuit_breaker import MAX_PASSES, pause_s
 from runner.inference.endpoint_state import InferenceContext, LiveEndpoint
-from runner.inference.endpoints import Kind, safe_url
+from runner.inference.endpoints import NO_ENDPOINT, Kind, safe_url
 from runner.inference.errors import EndpointFailure
 from runner.inference.genai_spans import record_reply, record_target, request_span
 from runner.inference.http import loop_client
@@ -220,7 +220,7 @@ class FallbackChain:
 
     def _failure_summary(self) -> str:
         if not self._context.endpoints:
-            return "the profile has no model endpoint; set agent.api_endpoint or agent.local_fallback"
+            return NO_ENDPOINT
         causes = [
             f"{info.name} ({info.url}, model {info.model}): {self._notes.get(info.name, 'not tried, no time left')}"
             for info in (endpoint.info(self._request.model) for endpoint in self._context.endpoints)

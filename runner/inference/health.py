@@ -10,7 +10,7 @@ import msgspec
 
 from runner.inference.api_keys import read_api_key
 from runner.inference.endpoint_state import InferenceContext, LiveEndpoint
-from runner.inference.endpoints import GATEWAY, AnyKind, safe_url
+from runner.inference.endpoints import CHECK_TIMEOUT_S, GATEWAY, AnyKind, safe_url
 from runner.inference.errors import EndpointFailure, response_failure
 from runner.inference.http import SmallResponse, fetch, loop_client
 from runner.inference.json_accessors import as_dict, as_list, as_text, decode_json
@@ -20,7 +20,6 @@ from runner.util.display_text import one_line
 if TYPE_CHECKING:
     import httpx
 
-CHECK_TIMEOUT_S = 2.0
 SLOW_AFTER_S = 1.0
 """Seconds of a request above which the endpoint counts as slow."""
 
@@ -129,7 +128,7 @@ class _EndpointCheck:
             raise _unknown_model(target.model, "is not among its models")
 
     def _check_chat_path(self, rejection: SmallResponse) -> None:
-        # Any rejection of the empty request proves that the path exists.
+        # Rejecting the empty request as invalid, or with status 500, proves that the path exists.
         failure = response_failure(rejection.status, rejection.body, self._context.mask)
         if rejection.status == 200 and not isinstance(decode_json(rejection.body), dict):
             raise EndpointFailure("configuration", "its response is not a JSON object", status=404)
@@ -176,7 +175,11 @@ class _EndpointCheck:
             return f"no chat completions at {path}: correct the endpoint's URL in the profile"
         if failure.status in (401, 403) or failure.status is None:
             name = self._endpoint.spec.api_key_env or self._endpoint.spec.optional_key_env
-            return f"set the variable {name} to a valid key" if name else "set api_key_env to the variable of its key"
+            return (
+                f"set the variable {name} to a valid key"
+                if name
+                else "set api_key_env to the name of the variable that holds its key"
+            )
         match self._kind:
             case "ollama":
                 return f"pull it with: ollama pull {model}"

@@ -37,10 +37,9 @@ async def loop_client() -> httpx.AsyncClient:
         lifetime = _client_lifetime(loop)
         client = await anext(lifetime)
         with _clients_lock:
-            for closed in [
-                other for other in _clients if other.is_closed()
-            ]:  # closed without shutting down its generators
-                del _clients[closed]
+            # a loop may be closed without shutting down its generators
+            for closed_loop in [other for other in _clients if other.is_closed()]:
+                del _clients[closed_loop]
             _clients[loop] = client, lifetime
     return _clients[loop][0]
 

@@ -8,9 +8,9 @@ from typing import Self
 
 from runner.config.profile import AgentSettings
 from runner.inference.endpoint_state import InferenceContext, Timing
-from runner.inference.endpoints import EndpointInfo
+from runner.inference.endpoints import CHECK_TIMEOUT_S, EndpointInfo
 from runner.inference.feedback import FeedbackSender
-from runner.inference.health import CHECK_TIMEOUT_S, EndpointHealth, check_endpoints
+from runner.inference.health import EndpointHealth, check_endpoints
 from runner.inference.inference_session import InferenceSession
 from runner.types import EpisodeHeader
 
@@ -52,7 +52,7 @@ class InferenceManager:
         return InferenceSession(self._context, self._feedback, header, model or self._context.settings.model)
 
     def supports_tools(self, session: InferenceSession) -> bool:
-        """Return whether the session's next endpoint accepts tools: True unless it has rejected them; no request."""
+        """Return False if the session's next endpoint has rejected tools, else True; this sends no request."""
         return session.supports_tools
 
     async def check(self, model: str | None = None, *, timeout_s: float = CHECK_TIMEOUT_S) -> list[EndpointHealth]:

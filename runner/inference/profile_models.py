@@ -9,16 +9,15 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 from runner.config import AgentSettings
 from runner.errors import InferenceFault, catch_foreign
-from runner.inference.health import CHECK_TIMEOUT_S
+from runner.inference.endpoints import CHECK_TIMEOUT_S, NO_ENDPOINT
 from runner.types import UNRATED, Outcome
 from runner.util.display_text import one_line
 
 if TYPE_CHECKING:
-    from runner.inference import EndpointHealth, InferenceManager
+    from runner.inference.health import EndpointHealth
+    from runner.inference.manager import InferenceManager
 
 _T = TypeVar("_T")
-
-NO_ENDPOINT = "the profile has no model endpoint; set agent.api_endpoint or agent.local_fallback"
 
 
 class NoModel(InferenceFault):
@@ -67,7 +66,9 @@ class Models:
     @classmethod
     def from_settings(cls, settings: AgentSettings, environ: Mapping[str, str]) -> Self:
         """Create the object from the ``agent`` section of a profile, without sending a request."""
-        from runner.inference import InferenceManager  # imported late, so that commands without a model start fast
+        from runner.inference.manager import (
+            InferenceManager,  # imported late, so that commands without a model start fast
+        )
 
         return cls(settings, InferenceManager.from_profile(settings, environ))
 
@@ -97,7 +98,10 @@ class Models:
         return states
 
     def feedback(self, episode: RatedEpisode) -> None:
-        """Send an episode's reward and success to the gateway in the background, unless the user ended the episode."""
+        """Send an episode's reward and success to the gateway in the background.
+
+        The outcomes cancelled and interrupted are not sent.
+        """
         if episode.outcome not in UNRATED:
             self.manager.feedback(episode.episode_id, episode.reward, episode.success)
 

@@ -182,7 +182,7 @@ class BatchRunner:
             with catch_foreign(problems.append):
                 is_finished = not self._run_next()
             for problem in problems:
-                logger.warning("batch failed: %s: %s", type(problem).__name__, problem)
+                logger.warning("the batch runner failed: %s: %s", type(problem).__name__, problem)
                 self._save_final_status()
             with self._changed:
                 self._claimed = self._batch = None

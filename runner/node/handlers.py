@@ -163,12 +163,18 @@ class ControlHandler:
         agent = args.agent or DEFAULT_AGENT
         episode = self.profile.episode
         if args.agent is not None and args.agent not in plugins.registered_names(plugins.AGENTS):
-            raise RequestRejected("unknown_agent", f"this node has no agent {args.agent!r}", "send list for its agents")
+            raise RequestRejected(
+                "unknown_agent", f"this node has no agent {args.agent!r}", "the reply to list names its agents"
+            )
         if args.model is not None and args.model not in self.models.names:
-            raise RequestRejected("unknown_model", f"this node has no model {args.model!r}", "send list for its models")
+            raise RequestRejected(
+                "unknown_model", f"this node has no model {args.model!r}", "the reply to list names its models"
+            )
         if ":" in env and self.profile.find_entry(env) is None:
             raise RequestRejected(
-                "refused", f"{env!r} is not in the profile {self.profile.id}", "send list for its environments"
+                "refused",
+                f"{env!r} is not in the profile {self.profile.id}",
+                "the reply to list names its environments",
             )
         return BatchSpec(
             env=resolve_environment(self.profile, env),
@@ -196,7 +202,9 @@ class ControlHandler:
             return {}
         batches = self._batches(target.batch_id or "")
         if not batches:
-            raise RequestRejected("not_found", f"there is no batch {target.batch_id!r}", "send list for the batches")
+            raise RequestRejected(
+                "not_found", f"there is no batch {target.batch_id!r}", "the reply to list names the batches"
+            )
         # A queued batch may start between the first two calls, so ``command`` is tried again.
         accepted = [
             self.batch_runner.command(name, batch.batch_id)
@@ -206,7 +214,9 @@ class ControlHandler:
         ]
         if not any(accepted):
             raise RequestRejected(
-                "not_running", f"{name}: batch {target.batch_id!r} is not running", "send list for its state"
+                "not_running",
+                f"{name}: batch {target.batch_id!r} is not running",
+                "the reply to list has its state",
             )
         return {}
 

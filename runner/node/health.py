@@ -16,14 +16,14 @@ from runner.envs.availability import availability_of, probe_address
 from runner.envs.http.probe import PROBE_TIMEOUT_S, ServerState, probe_servers
 from runner.errors import catch_foreign
 from runner.events.control import HealthItem
-from runner.events.durable import EnvHealth, Gpu, Heartbeat, Host, ModelHealth
+from runner.events.live import EnvHealth, Gpu, Heartbeat, Host, ModelHealth
 from runner.inference.profile_models import Models
 from runner.node.env_servers.manager import EnvServerManager
 from runner.publish.live_publisher import LivePublisher
 from runner.util.clock import Clock
 
 if TYPE_CHECKING:
-    from runner.inference import EndpointHealth
+    from runner.inference.health import EndpointHealth
 
 logger = logging.getLogger(__name__)
 

@@ -23,7 +23,7 @@ from runner.bus.rpc import serve
 from runner.config import Profile
 from runner.envs.placement import Placement, choose_placement, environment_entry
 from runner.events.control import NodeHealth
-from runner.events.durable import NodeStatus
+from runner.events.fields import NodeStatus
 from runner.events.subjects import control_subject
 from runner.inference.profile_models import Models
 from runner.node.batch_queue import BatchQueue, queued_ids
@@ -129,9 +129,8 @@ class Node:
             broker = Broker(
                 self._data_dir,
                 self._name,
-                on_restart=lambda: lock.write_node_file(
-                    self._node_file(workspace, broker)
-                ),  # its port may have changed
+                # its port may have changed
+                on_restart=lambda: lock.write_node_file(self._node_file(workspace, broker)),
             )
             broker.start()
             stack.callback(broker.stop)
@@ -160,8 +159,8 @@ class Node:
             "event publisher": publisher.run,
             "live publisher": live.run,
             "health monitor": partial(health.run, live),
-            "control requests": partial(serve_requests, local_handler, lambda: broker.address, on_served=ready.set),
-            "control requests from the egress broker": partial(serve_requests, egress_handler, self._egress),
+            "control server": partial(serve_requests, local_handler, lambda: broker.address, on_served=ready.set),
+            "control server of the egress broker": partial(serve_requests, egress_handler, self._egress),
         }
         async with asyncio.TaskGroup() as tasks:
             service_tasks = [

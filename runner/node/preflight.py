@@ -14,14 +14,16 @@ from runner.batch.spec import BatchSpec, resolve_environment
 from runner.bus.address import BusAddress
 from runner.config import EnvironmentEntry, Profile
 from runner.envs.availability import NOT_INSTALLED, Availability, availability_of, embedded_availability, probe_address
+from runner.envs.data_labels import AS_PUBLISHED
 from runner.envs.http.probe import ServerState, probe_servers
-from runner.envs.placement import AS_PUBLISHED, environment_entry, server_address, start_command
+from runner.envs.placement import environment_entry, server_address, start_command
 from runner.errors import ConfigError, InferenceFault, RunnerError
-from runner.inference.profile_models import NO_ENDPOINT, Models, is_answering, run_in_thread
+from runner.inference.endpoints import NO_ENDPOINT
+from runner.inference.profile_models import Models, is_answering, run_in_thread
 from runner.util.display_text import mask, one_line
 
 if TYPE_CHECKING:
-    from runner.inference import EndpointHealth
+    from runner.inference.health import EndpointHealth
 
 BUS_TIMEOUT_S = 2.0
 """Maximum seconds for a bus to answer."""
@@ -174,7 +176,7 @@ def _hint(name: str, availability: Availability, entry: EnvironmentEntry | None)
     if cause is not None and cause.startswith("needs "):
         return f"pip install {cause.removeprefix('needs ').replace(',', '')}"
     if availability.playable:
-        return "none needed: it runs embedded; set its transport to embedded to hide this warning"
+        return "none needed: it runs embedded; set its transport to embedded to skip the check of its server"
     address = server_address(entry)
     command = None if address is None else start_command(name, address)
     return "start its server" + (f", e.g. with: {command}" if command else "") + "; or set its transport to auto"

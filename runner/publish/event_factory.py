@@ -13,7 +13,8 @@ from typing import Literal
 from runner.batch.result import BatchResult
 from runner.events import subjects
 from runner.events.codec import encode
-from runner.events.durable import BatchCompleted, DurableEvent, EpisodeCompleted, FieldStatus, NodeStatus
+from runner.events.durable import BatchCompleted, DurableEvent, EpisodeCompleted, FieldStatus
+from runner.events.fields import NodeStatus
 from runner.events.subjects import DurableNames
 from runner.publish.outbox import Outbox, OutboxEvent
 from runner.store import EpisodeIndex, EpisodeRecord, EpisodeRow

@@ -13,7 +13,7 @@ from runner.batch.result import BatchResult
 from runner.batch.workspace import Workspace
 from runner.config import NatsSettings
 from runner.errors import catch_foreign, log_failure
-from runner.events.durable import NodeStatus
+from runner.events.fields import NodeStatus
 from runner.events.subjects import DurableNames
 from runner.publish.event_factory import batch_event, enqueue_missing, episode_event, status_event
 from runner.publish.outbox import Outbox, OutboxEvent
@@ -24,9 +24,10 @@ logger = logging.getLogger(__name__)
 
 
 class EventRecorder:
-    """Queues durable events for the outbox. Its methods are thread-safe, return immediately and never raise.
+    """Queues durable events for the outbox.
 
-    An event that cannot be added is retried until ``close``; after that, the next start creates it from the files.
+    The ``record_…`` methods are thread-safe, return immediately and never raise. An event that cannot be added is
+    retried until ``close``; after that, the next start creates it from the files.
     """
 
     def __init__(self, workspace: Workspace, names: DurableNames, *, role: Literal["node", "run"]) -> None:

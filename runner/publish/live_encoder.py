@@ -25,8 +25,7 @@ from runner.events.live import (
     TokenText,
 )
 from runner.publish.truncate import SizeBudget, as_json, is_too_long, short_json, truncate
-from runner.types import Action, ErrorInfo, Item, SpansClosed, TimestepPlayed, TokensStreamed, ToolCall
-from runner.types import episode_events as played
+from runner.types import Action, ErrorInfo, Item, SpansClosed, TimestepPlayed, TokensStreamed, ToolCall, episode_events
 
 _DICT = frozenset((dict,))
 
@@ -40,15 +39,15 @@ def live_items(item: Item) -> list[msgspec.Raw]:
             return _spans(item)
         case TokensStreamed():
             return [_tokens(item)]
-        case played.EpisodeStarted():
+        case episode_events.EpisodeStarted():
             return [as_json(_started(item))]
-        case played.EpisodePaused():
+        case episode_events.EpisodePaused():
             return [as_json(EpisodePaused(at=item.at, episode_id=item.episode_id, seq=item.seq))]
-        case played.EpisodeResumed():
+        case episode_events.EpisodeResumed():
             return [as_json(EpisodeResumed(at=item.at, episode_id=item.episode_id, seq=item.seq))]
-        case played.EpisodeEnded():
+        case episode_events.EpisodeEnded():
             return [as_json(_ended(item))]
-        case played.BatchProgress():
+        case episode_events.BatchProgress():
             return [as_json(BatchProgress(**msgspec.structs.asdict(item)))]
         case _:
             assert_never(item)
@@ -74,21 +73,21 @@ def _tokens(item: TokensStreamed) -> msgspec.Raw:
         tool=truncate(delta.tool),
         n=delta.n,
         ttft_s=delta.ttft_s,
-        endpoint=_cut_or_none(delta.endpoint),
-        model=_cut_or_none(delta.model),
-        failure=_cut_or_none(delta.failure),
+        endpoint=_truncate_or_none(delta.endpoint),
+        model=_truncate_or_none(delta.model),
+        failure=_truncate_or_none(delta.failure),
         restart=delta.restart,
     )
     return as_json(live)
 
 
-def _started(item: played.EpisodeStarted) -> EpisodeStarted:
+def _started(item: episode_events.EpisodeStarted) -> EpisodeStarted:
     shared = EpisodeStarted.__struct_fields__
     known = {name: value for name, value in msgspec.structs.asdict(item.header).items() if name in shared}
     return EpisodeStarted(at=item.at, seq=item.seq, **known)
 
 
-def _ended(item: played.EpisodeEnded) -> EpisodeEnded:
+def _ended(item: episode_events.EpisodeEnded) -> EpisodeEnded:
     trajectory = item.trajectory
     return EpisodeEnded(
         at=item.at,
@@ -129,8 +128,8 @@ def _timestep(item: TimestepPlayed) -> msgspec.Raw:
         done=step.done,
         model_s=step.model_s,
         env_s=step.env_s,
-        endpoint=_cut_or_none(step.endpoint),
-        model=_cut_or_none(step.model),
+        endpoint=_truncate_or_none(step.endpoint),
+        model=_truncate_or_none(step.model),
         ttft_s=step.ttft_s,
         tokens_per_s=step.tokens_per_s,
         tokens=step.tokens,
@@ -179,7 +178,7 @@ def _texts(action: Action) -> list[object]:
     return [action.text, *chain.from_iterable(calls)]
 
 
-def _cut_or_none(text: str | None) -> str | None:
+def _truncate_or_none(text: str | None) -> str | None:
     return None if text is None else truncate(text)
 
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import msgspec
 
 from runner.errors import StoreError
-from runner.store.sqlite import DATABASE_ERRORS, SqliteSchema, open_database
 from runner.util.clock import Clock
+from runner.util.sqlite import DATABASE_ERRORS, SqliteSchema, open_database
 
 _VERSION = 1
 
@@ -182,10 +182,6 @@ class Outbox:
         with self._session() as connection:
             rows = connection.execute(query, (sink, *without, limit)).fetchall()
         return [OutboxEvent(row[0], row[1], row[2], row[3], datetime.fromisoformat(row[4]), row[5]) for row in rows]
-
-    def has_pending(self, sinks: Sequence[str]) -> bool:
-        """Whether an event is pending for one of these sinks."""
-        return self.n_pending(sinks) > 0
 
     def n_pending(self, sinks: Sequence[str]) -> int:
         """Return the number of pending events, counting an event once for each of these sinks."""

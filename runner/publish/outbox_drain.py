@@ -88,8 +88,8 @@ class OutboxDrain:
         loop = asyncio.get_running_loop()
         looked_up_at = loop.time()
         while sender.connected:
-            if self._sink_connection.reconnected.is_set():
-                self._sink_connection.reconnected.clear()
+            if self._sink_connection.connect_event.is_set():
+                self._sink_connection.connect_event.clear()
                 sender.backoff.clear()
                 failed = True
             if failed or loop.time() - looked_up_at > REFRESH_S:
@@ -107,7 +107,7 @@ class OutboxDrain:
                 await asyncio.sleep(drained_at + MIN_INTERVAL_S - loop.time())
                 self.added.clear()
             else:
-                await _wait(self._sink_connection.reconnected, backoff.next())
+                await _wait(self._sink_connection.connect_event, backoff.next())
 
     def _report(self, cause: str | None) -> None:
         if self._sink_connection.up.is_set():

@@ -82,7 +82,8 @@ class Publisher:
     async def wait_until_drained(self, timeout_s: float, *, stall_timeout_s: float = math.inf) -> bool:
         """Wait until no event is pending for a reachable sink; returns whether that happened.
 
-        Sinks without an address and sinks that were never connected are ignored; their events stay in the outbox.
+        Ignored are sinks without an address, and sinks to which every attempt to connect has failed; their events stay
+        in the outbox.
 
         Args:
             timeout_s: maximum seconds to wait.
@@ -104,7 +105,10 @@ class Publisher:
         return True
 
     async def n_undelivered(self) -> int:
-        """Return the largest number of pending events of any sink; the own broker counts only if it was reached."""
+        """Return the largest number of pending events of any sink.
+
+        The node's own broker does not count while it is unreachable.
+        """
         counted = (
             sink_connection
             for sink_connection in self.sink_connections

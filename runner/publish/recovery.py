@@ -47,12 +47,12 @@ def _record(workspace: Workspace, recorder: EventRecorder, batch_id: str, n_fini
     first = _load(workspace, batch_id, ids[0])
     if first.n_planned != n_finished:
         return
-    tally = BatchStats()
+    stats = BatchStats()
     for episode_id in ids:
-        tally.add(_load(workspace, batch_id, episode_id))
+        stats.add(_load(workspace, batch_id, episode_id))
     spec = BatchSpec(env=first.env, agent=first.agent, model=first.model, repeat=n_finished, mode=first.mode)
     recorder.record_batch(
-        tally.result(
+        stats.result(
             spec,
             batch_id=batch_id,
             battery_id=first.battery_id,

@@ -61,7 +61,7 @@ class SinkConnection:
     Attributes:
         up: set while connected to a responsive server.
         down: set while ``up`` is not set.
-        reconnected: set at each connect; cleared by the consumer of this event.
+        connect_event: set at each connect; cleared by the consumer of this event.
         n_connects: number of connects.
     """
 
@@ -71,7 +71,7 @@ class SinkConnection:
         self.up = asyncio.Event()
         self.down = asyncio.Event()
         self.down.set()
-        self.reconnected = asyncio.Event()
+        self.connect_event = asyncio.Event()
         self.n_connects = 0
         self.state = SinkState(sink.name, "connecting")
         self._client_name = client_name
@@ -80,7 +80,7 @@ class SinkConnection:
 
     @property
     def is_unreachable(self) -> bool:
-        """Whether there is no address, or no attempt to connect has succeeded."""
+        """Whether there is no address, or connecting has failed and has never succeeded."""
         return self.state.status in ("absent", "down") and not self.n_connects
 
     @property
@@ -143,7 +143,7 @@ class SinkConnection:
         (self.down if up else self.up).clear()
         if up:
             self.n_connects += 1
-            self.reconnected.set()
+            self.connect_event.set()
 
     def report(self, status: SinkStatus, cause: str | None = None) -> None:
         """Report a state unless it is unchanged."""

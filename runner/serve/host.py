@@ -23,11 +23,10 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from runner.errors import ConfigError
-from runner.serve.request_guard import MAX_BODY_BYTES, guard_app, is_loopback
+from runner.serve.request_guard import guard_app, is_loopback
 from runner.util.display_text import one_line
 
 __all__ = [
-    "MAX_BODY_BYTES",
     "ReadyCallback",
     "ServerLimits",
     "Site",
@@ -244,9 +243,8 @@ def _bind(host: str, port: int) -> socket.socket:
     """Return a listening socket with an explicit TCP protocol, so that asyncio sets TCP_NODELAY on connections."""
     shown = f"{one_line(host)}, port {port}"
     try:
-        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[
-            0
-        ]
+        resolved = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, _, _, address = resolved[0]
         listener = socket.socket(family, kind, socket.IPPROTO_TCP)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

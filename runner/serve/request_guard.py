@@ -101,7 +101,7 @@ class _GuardMiddleware:
         origin = headers.get("origin")
         foreign = origin is not None and _normalize_host(origin.partition("://")[2]) != _normalize_host(host)
         if foreign or headers.get("sec-fetch-site") not in _ALLOWED_FETCH_SITES:
-            raise HTTPException(403, "Requests from web pages are not allowed")
+            raise HTTPException(403, "Requests from pages of other sites are not allowed")
 
     def _check_token(self, headers: Headers) -> None:
         if self._credential is None:

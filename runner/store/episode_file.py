@@ -140,7 +140,7 @@ class TimestepLog:
         return data
 
     def with_encoded(self, record: EpisodeRecord) -> EpisodeRecord:
-        """Return ``record`` with these steps and all data of third-party code as JSON, to save without running it."""
+        """Return ``record`` with its steps and all third-party data encoded: saving calls no third-party code."""
         return msgspec.structs.replace(
             record,
             timesteps=self.encoded,

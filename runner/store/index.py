@@ -14,9 +14,9 @@ from runner.errors import StoreError
 from runner.store.episode_file import EpisodeRecord
 from runner.store.episode_store import EpisodeFile, EpisodeStore
 from runner.store.index_schema import COLUMNS, SCHEMA, EpisodeRow, episode_row, from_columns, to_columns
-from runner.store.sqlite import BUSY_TIMEOUT_S, DATABASE_ERRORS, open_database
 from runner.util.files import DamagedFile, file_lock
 from runner.util.safe_values import escape_surrogates
+from runner.util.sqlite import BUSY_TIMEOUT_S, DATABASE_ERRORS, open_database
 
 FILES_PER_TRANSACTION = 200
 """Maximum number of files added in one transaction; other writers can get the lock between two transactions."""

@@ -8,9 +8,9 @@ import msgspec
 
 from runner.store.episode_file import EpisodeRecord
 from runner.store.episode_store import EpisodeFile
-from runner.store.sqlite import SqliteSchema
 from runner.types import Mode, Outcome
 from runner.util.safe_values import escape_surrogates
+from runner.util.sqlite import SqliteSchema
 
 _INT64_LIMIT = 2**63
 

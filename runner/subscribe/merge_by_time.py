@@ -50,8 +50,8 @@ class _Lane(msgspec.Struct, eq=False):
 class TimeOrderedBuffer(DedupBuffer):
     """``DedupBuffer`` that returns the messages of all streams in the order of their times.
 
-    Half of the capacity is shared equally by the streams. A message without a stream comes after
-    all messages that the streams had when it was added; later messages follow in the order of their arrival.
+    Half of the capacity is shared equally by the streams. A message without a stream comes after all
+    messages that the streams had when it was added; later messages follow in the order of their arrival.
     """
 
     def __init__(

@@ -73,7 +73,7 @@ class PullConsumer:
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        """Delete the consumer; without a connection, the server deletes it after ``CONSUMER_IDLE_TIMEOUT_S``."""
+        """Delete the consumer; without a connection, the server does so after the consumer's idle time-out."""
         self._has_failed = True  # the next consumer reads later messages again, after the cursor
         if self._client.is_connected:
             if self._subscription is not None:

@@ -31,8 +31,8 @@ from runner.subscribe.subject_patterns import covered_by_any, intersection
 __all__ = ["BusMessage", "DurableNames", "Notice", "RawMessage", "Since", "Subscription", "SubscriptionItem"]
 
 LOOKUP_INTERVAL_S: Final = 2.0
-FIRST_LOOKUP_INTERVAL_S: Final = 0.8
-"""Seconds between two lookups of streams while a subject has none; the first interval is shorter."""
+SOON_LOOKUP_INTERVAL_S: Final = 0.8
+"""Seconds between two lookups of streams while a subject has none; shorter directly after it was found to have none."""
 
 CHECK_INTERVAL_S: Final = 0.4
 """Seconds between two checks of the connection; long enough to cost nothing while idle."""
@@ -59,7 +59,7 @@ class Subscription:
         max_bytes: maximum size of the buffered messages in bytes.
         in_time_order: merge several streams by time instead of by arrival.
         lookup_interval_s: seconds between two lookups of streams while a subject has none.
-        first_lookup_interval_s: seconds between the first and the second lookup.
+        soon_lookup_interval_s: seconds until the next lookup directly after a subject was found to have no stream.
     """
 
     def __init__(
@@ -73,14 +73,14 @@ class Subscription:
         max_bytes: int = 64 << 20,
         in_time_order: bool = False,
         lookup_interval_s: float = LOOKUP_INTERVAL_S,
-        first_lookup_interval_s: float = FIRST_LOOKUP_INTERVAL_S,
+        soon_lookup_interval_s: float = SOON_LOOKUP_INTERVAL_S,
     ) -> None:
         """Create the subscription; ``__aenter__`` starts it."""
         self._connection = connection
         self._patterns = [p for p in dict.fromkeys(patterns) if not covered_by_any(set(patterns) - {p}, p)]
         self._since = since
         self._lookup_interval_s = lookup_interval_s
-        self._first_lookup_interval_s = first_lookup_interval_s
+        self._soon_lookup_interval_s = soon_lookup_interval_s
         self._subscribed_at = datetime.now(UTC)
         buffer = TimeOrderedBuffer if in_time_order else DedupBuffer
         self._buffer = buffer(names or DurableNames(), capacity=capacity, max_bytes=max_bytes)
@@ -234,7 +234,7 @@ class Subscription:
     async def _until_changed(self, generation: int) -> None:
         """Wait until a reader has ended or the next lookup of streams is due."""
         clock = asyncio.get_running_loop().time
-        next_lookup = clock() + (self._first_lookup_interval_s if self._has_new_uncovered else self._lookup_interval_s)
+        next_lookup = clock() + (self._soon_lookup_interval_s if self._has_new_uncovered else self._lookup_interval_s)
         while self._connection.generation == generation:
             interval_s = CHECK_INTERVAL_S if self._listener.patterns else SLOW_CHECK_INTERVAL_S
             await _first_of([task for _, task in self._readers.values()], interval_s)

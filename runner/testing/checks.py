@@ -143,7 +143,8 @@ class EnvironmentCheck:
         for text in sampled:
             called = called_tools(await maybe_await(environment.parse(text)))
             self._expect(
-                bool(called) and called <= names, f"the listed action {shorten(repr(text))} parses as no tool call"
+                bool(called) and called <= names,
+                f"the listed action {shorten(repr(text))} does not parse as a tool call",
             )
         for text in sampled[:_N_COMPARED]:
             await self._text_and_call(task, text)
@@ -192,7 +193,7 @@ class EnvironmentCheck:
         for index in range(self._max_steps):
             text = planner.next_action()
             valid = isinstance(await maybe_await(environment.parse(text)), Action)
-            self._expect(valid, f"task {task}: the oracle's action {shorten(repr(text))} is no valid action")
+            self._expect(valid, f"task {task}: the oracle's action {shorten(repr(text))} is not a valid action")
             step = await timestep(environment, index, Action(text=text))
             observations.add(observation_text(step.observation))
             if step.done:

@@ -42,8 +42,8 @@ def error_type(kind: type[BaseException]) -> str:
     """Return the ``error.type`` of an exception class.
 
     A renamed class keeps its old ``error.type`` in the class attribute ``published_error_type``, which subclasses do
-    not inherit.
-    For other classes it is the class name, for subclasses of ``RunnerError`` in snake case, e.g. ``oracle_diverged``.
+    not inherit. The type of any other class is its name, for subclasses of ``RunnerError`` in snake case, e.g.
+    ``oracle_diverged``.
     """
     if explicit := _explicit_type(kind):
         return explicit

@@ -68,7 +68,7 @@ def replace_file(path: Path, data: bytes) -> None:
     """Write ``data`` to ``path`` atomically and durably: fsync a temporary file, rename it, fsync the folder.
 
     Raises:
-        OSError: the write failed; the previous content of ``path`` is unchanged.
+        OSError: a step failed; ``path`` has its previous or its new content, never a part of it.
     """
     temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
     descriptor = create_private(temporary)
@@ -160,7 +160,7 @@ def read_secret(path: Path, source: str) -> str:
 
 def write_secret(path: Path, data: bytes) -> None:
     """Write ``data`` to ``path`` atomically, mode 0600."""
-    temporary = path.with_name(f"{path.name}.tmp")
+    temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
     temporary.unlink(missing_ok=True)  # a leftover could have another mode
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     try:

@@ -100,7 +100,7 @@ def _store(data_dir: Path) -> Sequence[str]:
 def _wait_until_published(data_dir: Path) -> None:
     """Wait until the events of the stored episodes have been sent; this is not measured."""
     outbox = Outbox(data_dir / "outbox.sqlite")
-    while len(outbox.known_ids()) < N_EPISODES or outbox.has_pending([LOCAL]):
+    while len(outbox.known_ids()) < N_EPISODES or outbox.n_pending([LOCAL]):
         time.sleep(0.1)
     outbox.close()
 

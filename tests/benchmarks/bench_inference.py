@@ -16,7 +16,8 @@ import httpx
 
 from runner.agents.model import ReactAgent
 from runner.config.profile import AgentSettings, EndpointConfig
-from runner.inference import InferenceManager, InferenceSession
+from runner.inference.inference_session import InferenceSession
+from runner.inference.manager import InferenceManager
 from runner.tracing import SpanList, Tracer
 from runner.types import Action, Chat, EpisodeInfo, StreamDelta
 from tests.benchmarks.measure import PAIRS, Ratio, Row, ratio

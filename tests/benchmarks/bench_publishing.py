@@ -86,5 +86,5 @@ def _publisher(workspace: Workspace, address: BusAddress) -> Iterator[tuple[Even
 
 def _wait_until_sent(recorder: EventRecorder, key: str) -> None:
     recorder.flush()
-    while recorder.outbox.has_pending([key]):
+    while recorder.outbox.n_pending([key]):
         time.sleep(0.05)

@@ -22,11 +22,11 @@ from runner.envs.alfworld import ALFWorld
 from runner.envs.alfworld.engine import HELP, LocalGame
 from runner.envs.alfworld.oracle import LocalOracle
 from runner.envs.alfworld.original_engine import GameFile, RealGame
-from runner.envs.alfworld.pddl_writer import pddl_problem
 from runner.envs.alfworld.scene import Goal, Scene, kind_of
 from runner.envs.alfworld.tasks import local_tasks
 from runner.errors import EnvironmentFault
 from runner.types import Action, Mode
+from tests.support.pddl_writer import pddl_problem
 
 if importlib.util.find_spec("alfworld") is None:
     pytest.skip("the extra alfworld is not installed", allow_module_level=True)

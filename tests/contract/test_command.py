@@ -82,7 +82,7 @@ def test_an_episode_that_ends_in_an_error_exits_1_and_names_it(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        (("--run", "babyia"), "There is no environment 'babyia'. Did you mean BabyAI?"),
+        (("--run", "babyia"), "There is no environment named 'babyia'. Did you mean BabyAI?"),
         (("--run", "sciworld"), "SciWorld is skipped in profile field-runner-4090: needs a Java"),
         (("--run", "Maze", "--agent", "orakel"), "no agent named 'orakel'. Did you mean oracle?"),
         (("--run", "Maze", "--config", "nowhere"), "nowhere"),
@@ -176,7 +176,7 @@ def test_results_of_an_environment_without_episodes_are_empty(tmp_path: Path) ->
     assert (unplayed.returncode, unplayed.stdout) == (0, "")
     assert "No episodes of Wordle in " in unplayed.stderr
     assert unknown.returncode == 2
-    assert "There is no environment 'Mase'. Did you mean Maze?" in unknown.stderr
+    assert "There is no environment named 'Mase'. Did you mean Maze?" in unknown.stderr
 
 
 def test_a_battery_without_installed_environments_exits_2(tmp_path: Path, profile_with_missing_env: str) -> None:

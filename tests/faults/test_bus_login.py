@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -91,7 +92,7 @@ async def test_login_with_an_nkey(tmp_path: Path) -> None:
         path.write_text(other)
         assert other not in await _assert_rejected(address, "auth")
         path.write_text(f"not a seed {PASSWORD}")
-        await _assert_rejected(address, "auth", "no nkey seed")
+        await _assert_rejected(address, "auth", "the NATS_NKEY file has no valid nkey seed")
         path.chmod(0o644)
         with pytest.raises(ConfigError, match="chmod 600"):
             await _check(address)
@@ -107,6 +108,8 @@ async def test_login_with_a_credentials_file(tmp_path: Path) -> None:
         await _assert_rejected(address, "auth")
         path.write_text(PASSWORD)
         await _assert_rejected(address, "auth", "no user JWT")
+        path.write_text(re.sub(r"SU[A-Z2-7]+", PASSWORD, write_creds_file(path, account).read_text()))
+        await _assert_rejected(address, "auth", "the NATS_CREDS file has no valid nkey seed")
 
 
 @pytest.mark.parametrize("handshake_first", [False, True])

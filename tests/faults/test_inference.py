@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from runner.config.profile import EndpointConfig
 from runner.errors import InferenceFault
-from runner.inference import InferenceManager
+from runner.inference.manager import InferenceManager
 from tests.support.inference import VirtualTime, agent_settings, episode_header, infer, inference_manager
 from tests.support.rude_model import (
     FINISH_CHUNK,

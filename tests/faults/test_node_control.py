@@ -165,7 +165,7 @@ async def test_a_node_restarts_failed_services(
         node.stop()
         await running
     assert "health monitor failed and restarts: RuntimeError: no health" in caplog.messages
-    assert any(message.startswith("control requests failed and restarts: Conn") for message in caplog.messages)
+    assert any(message.startswith("control server failed and restarts: Conn") for message in caplog.messages)
 
 
 def _is_taken(squatter: socket.socket, port: int) -> bool:

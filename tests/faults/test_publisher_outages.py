@@ -79,7 +79,7 @@ async def test_killed_publishers_neither_lose_nor_repeat_events(bus: NatsAccount
         await _wait_for_acks(outbox, 1500 * number)
         publisher.kill()
         await publisher.wait()
-    assert outbox.has_pending(["local"])
+    assert outbox.n_pending(["local"])
     async with run_publisher(outbox, sink_to(bus, "local")) as running:
         await running.wait_until_drained()
     assert sorted(event_ids(await stored_messages(bus))) == sorted(f"event:{number}" for number in range(6000))

@@ -253,10 +253,10 @@ def test_connections_beyond_the_limit_are_closed() -> None:
         serve_environments(["Maze"], token=TOKEN, limits=ServerLimits(max_connections=2)) as urls,
         ExitStack() as stack,
     ):
-        first, second, third = (stack.enter_context(closing(open_connection(urls["Maze"]))) for _ in range(3))
+        first, second = (stack.enter_context(closing(open_connection(urls["Maze"]))) for _ in range(2))
         assert responds(first)
         assert responds(second)
-        assert is_closed(third)
+        assert is_closed(stack.enter_context(closing(open_connection(urls["Maze"]))))
         assert responds(first)
 
 

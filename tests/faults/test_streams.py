@@ -8,7 +8,7 @@ from nats.js.errors import BadRequestError, ServiceUnavailableError
 
 from runner.bus.broker.broker import Broker
 from runner.bus.connection import BusAddress, NatsConnection
-from runner.bus.streams import ensure_streams, find_stream_or_none
+from runner.bus.streams import NoJetStream, ensure_streams, find_stream
 from runner.config import EventsStream, LiveStream, StreamSettings
 from runner.events.subjects import DURABLE, EVENTS_STREAM, LIVE_STREAM, live_subject
 from tests.support.nats_server import NatsServer
@@ -19,16 +19,16 @@ pytestmark = pytest.mark.long
 async def test_streams_are_created_and_updated(broker: Broker) -> None:
     async with await NatsConnection.open(broker.address, name="test") as connection:
         js = connection.client.jetstream()
-        assert await find_stream_or_none(js, DURABLE[0]) is None
+        assert await find_stream(js, DURABLE[0]) is None
         await ensure_streams(js, [*DURABLE, "mine"])
         assert (await js.publish("mine", b"x")).stream == EVENTS_STREAM
         await ensure_streams(js, DURABLE)
         events = await js.stream_info(EVENTS_STREAM)
         assert events.config.subjects == sorted(DURABLE)
         assert (events.config.max_bytes, events.config.duplicate_window, events.state.messages) == (1 << 30, 600.0, 1)
-        assert await find_stream_or_none(js, DURABLE[0]) == EVENTS_STREAM
-        assert await find_stream_or_none(js, live_subject("span", "node")) == LIVE_STREAM
-        assert await find_stream_or_none(js, "mine") is None
+        assert await find_stream(js, DURABLE[0]) == EVENTS_STREAM
+        assert await find_stream(js, live_subject("span", "node")) == LIVE_STREAM
+        assert await find_stream(js, "mine") is None
 
 
 SMALLEST = StreamSettings(
@@ -65,9 +65,10 @@ async def test_an_external_stream_with_the_same_subjects_is_an_error(broker: Bro
         await js.add_stream(StreamConfig(name="THEIRS", subjects=["agentgym.episode.>"]))
         with pytest.raises(BadRequestError, match="overlap"):
             await ensure_streams(js, DURABLE)
-        assert await find_stream_or_none(js, DURABLE[0]) == "THEIRS"
+        assert await find_stream(js, DURABLE[0]) == "THEIRS"
 
 
 async def test_a_server_without_jetstream_has_no_stream(core_nats_server: NatsServer) -> None:
     async with await NatsConnection.open(BusAddress(core_nats_server.url), name="test") as connection:
-        assert await find_stream_or_none(connection.client.jetstream(), DURABLE[0]) is None
+        with pytest.raises(NoJetStream):
+            await find_stream(connection.client.jetstream(), DURABLE[0])

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from runner.bus.connection import BusAddress, NatsConnection
-from runner.cli.node import main_nats_info
+from runner.cli.nats_info import main_nats_info
 from runner.cli.watch import main_watch
 from runner.cli.watch_format import json_lines, plain_lines
 from runner.errors import ConfigError

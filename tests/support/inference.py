@@ -8,8 +8,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from runner.config.profile import AgentSettings, EndpointConfig
-from runner.inference import Inference, InferenceManager, InferenceSession
 from runner.inference.endpoint_state import Timing
+from runner.inference.inference_session import Inference, InferenceSession
+from runner.inference.manager import InferenceManager
 from runner.tracing import Tracer
 from runner.types import Chat, EpisodeHeader, StreamDelta, ToolSchema
 from runner.util.clock import Clock

@@ -192,4 +192,6 @@ class SharedNatsServer(NatsServer):
         self._names = iter(names)
 
     def new_account(self) -> NatsAccount:
-        return NatsAccount(self, next(self._names))
+        name = next(self._names, None)
+        assert name is not None, f"more than {N_ACCOUNTS} tests of one worker need an account; raise N_ACCOUNTS"
+        return NatsAccount(self, name)

@@ -18,7 +18,7 @@ from typing import Any, Final, Self
 
 import pyte
 
-ENTER, TAB, BACKSPACE, CTRL_K, CTRL_P = "\r", "\t", "\x7f", "\x0b", "\x10"
+ENTER, TAB, BACKSPACE, CTRL_P = "\r", "\t", "\x7f", "\x10"
 ESCAPE: Final = "\x1b[27u"
 """Escape in the kitty keyboard protocol; a bare escape byte would wait for the rest of a sequence."""
 

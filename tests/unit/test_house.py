@@ -55,7 +55,7 @@ def test_files_are_neither_too_small_nor_too_large() -> None:
     assert len(small) <= MAX_SMALL_FILES, [str(path.relative_to(ROOT)) for path in small]
 
 
-def test_file_names_are_not_repeated() -> None:
+def test_a_file_name_is_used_at_most_three_times() -> None:
     counts = Counter(path.name for path in modules() if path.name not in REPEATED_BY_DESIGN)
     assert {name: n for name, n in counts.items() if n > 3} == {}
 

@@ -50,7 +50,7 @@ async def stop_all(session: Session) -> None:
     """Cancel all running and waiting batches.
 
     Raises:
-        ControlError: the node rejected the request or did not reply.
+        ControlRequestError: the node rejected the request or did not reply.
     """
     await RunCommands(session).cancel(command_targets(_unfinished(session.store)))
 

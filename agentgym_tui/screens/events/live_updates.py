@@ -37,7 +37,7 @@ SUBJECTS_KEY: Final = "events.subjects"
 """Keys of the filter words and the chosen subjects in the UI state."""
 
 
-class LiveEventsScreen(ConsoleScreen[None]):
+class EventsScreenBase(ConsoleScreen[None]):
     """A screen that reads a session's bus while the screen is shown.
 
     Args:

@@ -17,7 +17,8 @@ from agentgym_tui.presenters.event_rows import (
     entry_info,
 )
 from agentgym_tui.presenters.payload import VIEWS, unsafe_text
-from agentgym_tui.state.event_log import EventLog, EventMessage, LogEntry
+from agentgym_tui.state.event_log import EventLog
+from agentgym_tui.state.log_entries import EventMessage, LogEntry
 from agentgym_tui.state.subject_tree import SubjectRow
 from agentgym_tui.widgets.cached_widgets import CachedContainer
 from agentgym_tui.widgets.pane_sizes import PaneSizes, SplitView

@@ -15,7 +15,7 @@ from agentgym_tui.commands.availability import hidden_commands
 from agentgym_tui.commands.keymap import bindings
 from agentgym_tui.safe_text import SafeText, join, sanitize_line, trusted
 from agentgym_tui.screens.base import WIDTH_BREAKPOINTS
-from agentgym_tui.screens.events.live_updates import FILTER_KEY, LiveEventsScreen, default_query
+from agentgym_tui.screens.events.live_updates import FILTER_KEY, EventsScreenBase, default_query
 from agentgym_tui.services.clipboard import copy_to_clipboard
 from agentgym_tui.services.toast import toast
 from agentgym_tui.state.event_query import ALL_SUBJECTS, EventQuery, parse_patterns, parse_start, valid_patterns
@@ -30,7 +30,7 @@ SUBJECT_HINT: Final = "subjects, such as: agentgym.live.> orders.*.new"
 GO_TO_HINT: Final = "a sequence, 14:30, 10m, 2026-05-01 14:30, all"
 
 
-class EventsScreen(LiveEventsScreen):
+class EventsScreen(EventsScreenBase):
     """A screen that shows the messages of a session's bus.
 
     Args:

@@ -15,6 +15,7 @@ from agentgym_tui.presenters.pane_titles import notice_line
 from agentgym_tui.presenters.status_line import progress_line, status_lines
 from agentgym_tui.presenters.text_width import LIST_MARGIN
 from agentgym_tui.safe_text import trusted
+from agentgym_tui.screens.base import WIDTH_BREAKPOINTS
 from agentgym_tui.screens.live.episode_picker import EpisodePicker
 from agentgym_tui.screens.live.panes import LivePanes
 from agentgym_tui.screens.live.run_actions import RunActionsScreen
@@ -26,7 +27,6 @@ from agentgym_tui.widgets.line_list import LineList
 from agentgym_tui.widgets.static_lines import StatusText
 from runner.events.control import StartArgs
 
-WIDTH_BREAKPOINTS: Final = [(0, "-narrow"), (110, "-wide")]
 HEIGHT_BREAKPOINTS: Final = [(0, "-short"), (32, "-high")]
 """Sizes at which the arrangement of the screen changes."""
 

@@ -26,7 +26,7 @@ from agentgym_tui.presenters.payload import unsafe_text
 from agentgym_tui.screens.base import ConsoleScreen
 from agentgym_tui.services.timers import start_worker
 from agentgym_tui.sessions.protocols import Session
-from agentgym_tui.state.event_log import EventMessage
+from agentgym_tui.state.log_entries import EventMessage
 from agentgym_tui.widgets.line_list import LineList
 from agentgym_tui.widgets.static_lines import StatusText
 from agentgym_tui.widgets.table import Table
@@ -81,7 +81,7 @@ class OpenedLog:
         return (not search.is_stale and search.advance()) or more
 
 
-class LiveLogScreen(ConsoleScreen[None]):
+class LogScreenBase(ConsoleScreen[None]):
     """A screen that reads the shown log while the screen is visible.
 
     Args:

@@ -22,7 +22,7 @@ from agentgym_tui.presenters.number_format import pluralize
 from agentgym_tui.presenters.payload import unsafe_text
 from agentgym_tui.safe_text import sanitize_line, trusted
 from agentgym_tui.screens.base import WIDTH_BREAKPOINTS
-from agentgym_tui.screens.logs.live_updates import LiveLogScreen, OpenedLog
+from agentgym_tui.screens.logs.live_updates import LogScreenBase, OpenedLog
 from agentgym_tui.services.clipboard import copy_to_clipboard
 from agentgym_tui.services.timers import start_worker
 from agentgym_tui.services.toast import toast
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 GO_TO_HINT: Final = "a line (1200), 14:30, 10m before the end, 2026-05-01 14:30, all, now"
 
 
-class LogScreen(LiveLogScreen):
+class LogScreen(LogScreenBase):
     """A screen that shows the logs of a session, one log at a time.
 
     Args:

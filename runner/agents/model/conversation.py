@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from runner.inference import split_thinking
-from runner.inference.chat_format import flatten_tool_calls, tool_call
+from runner.inference.chat_format import flatten_tool_calls, split_thinking, tool_call
 from runner.inference.json_accessors import as_text, content_text
 from runner.types import Action, Chat, InvalidAction, Message
 

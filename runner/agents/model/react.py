@@ -13,8 +13,9 @@ from runner.agents.model.prompts import system_prompt
 from runner.agents.model.reply_parsing import parse_reply
 from runner.config.profile import AgentSettings
 from runner.errors import AgentFault
-from runner.inference import Inference, InferenceManager, InferenceSession
 from runner.inference.chat_format import flatten_tool_calls
+from runner.inference.inference_session import Inference, InferenceSession
+from runner.inference.manager import InferenceManager
 from runner.types import Action, Chat, EpisodeInfo, InvalidAction, ToolSchema, Usage
 
 
@@ -61,7 +62,7 @@ class ReactAgent:
             InferenceFault: if no endpoint answers.
         """
         if self._episode is None:
-            raise AgentFault("act of a model agent called outside an episode; call enter first")
+            raise AgentFault("the model agent's act was called outside an episode; call enter first")
         episode, session = self._episode
         self.last_usage = None
         as_calls = self._calls_tools(session, tool_schemas)

@@ -121,7 +121,8 @@ def load_codec(env_id: str) -> TextCodec:
     observations, actions = environment.observation_space, environment.action_space
     count = count_numbers(observations)
     if count is None or count > MAX_NUMBERS:
-        raise _no_codec(env_id, f"the observation space {observations} is not at most {MAX_NUMBERS} numbers")
+        reason = f"has more than {MAX_NUMBERS} numbers, or values that are not numbers"
+        raise _no_codec(env_id, f"the observation space {observations} {reason}")
     if type(actions).__name__ != "Discrete" or int(actions.n) > MAX_ACTIONS:
         raise _no_codec(env_id, f"the action space {actions} is not a choice of at most {MAX_ACTIONS} actions")
     default = EnvironmentInfo(task=f"Play {env_id}.", actions=tuple(map(str, range(int(actions.n)))))

@@ -177,7 +177,7 @@ class Payload:
         if isinstance(self._value, dict):
             fields = ", ".join(one_line(key, 30) for key in list(self._value)[:10])
             shape = f"an object with {fields or 'no fields'}"
-        actual = f", not {_type_name(value)}" if path else ""
+        actual = f"; found {_type_name(value)} there" if path else ""
         return self.fault(f"returned {shape}; expected {expected}{where}{actual}", CHECK_ADDRESS_ADVICE)
 
 

@@ -15,7 +15,7 @@ from runner.envs.placement import environment_entry
 from runner.errors import ConfigError, catch_foreign, log_failure
 from runner.events.control import ServerInfo
 from runner.node.env_servers.log import log_name
-from runner.node.env_servers.process import DEFAULT_TIMINGS, READY_TIMEOUT_S, EnvServer, StartTimings
+from runner.node.env_servers.process import DEFAULT_TIMINGS, EnvServer, StartTimings
 from runner.util.display_text import mask, one_line
 
 logger = logging.getLogger(__name__)
@@ -101,7 +101,7 @@ class EnvServerManager:
     def wait_for(self, env: str, is_cancelled: Callable[[], bool]) -> None:
         """Wait until a starting server is ready or has failed; return early if ``is_cancelled()`` becomes true."""
         server = self._servers.get(env.casefold())
-        deadline = time.monotonic() + READY_TIMEOUT_S
+        deadline = time.monotonic() + self._timings.ready_timeout_s
         while server is not None and not is_cancelled() and time.monotonic() < deadline:
             if server.wait_ready(READY_POLL_S):
                 return

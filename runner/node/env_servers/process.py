@@ -143,8 +143,8 @@ class EnvServer:
 
     def _check_address_is_free(self) -> None:
         if (state := self._state()).cause != NOT_LISTENING:
-            occupant = state.cause or "another server of this environment, not started by this node, answers there"
-            raise ConfigError(f"not started at {self._address.base}: {occupant}")
+            reason = state.cause or "another server of this environment, not started by this node, answers there"
+            raise ConfigError(f"not started at {self._address.base}: {reason}")
 
     def _spawn(self) -> subprocess.Popen[bytes] | None:
         with self._guard:

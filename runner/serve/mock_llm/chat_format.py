@@ -18,8 +18,6 @@ CHARS_PER_TOKEN = 4
 MAX_STREAM_CHUNKS = 20_000
 """Maximum number of chunks for one streamed text; a longer text has larger chunks."""
 
-_CALL_ID = Annotated[str, Meta(max_length=1000)]
-
 
 class ContentPart(msgspec.Struct):
     """A part of a message's content; ``text`` is empty for images and other media."""

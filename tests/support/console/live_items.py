@@ -10,19 +10,19 @@ import msgspec
 
 from runner.events.control import BatchState, NodeHealth, NodeList
 from runner.events.decoded import DurableRow, ForeignRow, LiveRow
-from runner.events.durable import (
-    BatchCompleted,
+from runner.events.durable import BatchCompleted, DurableEvent, EpisodeCompleted, FieldStatus, ForeignEpisode
+from runner.events.live import (
     BatchProgress,
-    DurableEvent,
     EnvHealth,
-    EpisodeCompleted,
     EpisodeEnded,
     EpisodeStarted,
-    FieldStatus,
-    ForeignEpisode,
     Gpu,
     Heartbeat,
     Host,
+    LazyBatch,
+    LazyItem,
+    LazySpan,
+    LazyTimestep,
     LiveAction,
     LiveItem,
     ModelHealth,
@@ -30,7 +30,6 @@ from runner.events.durable import (
     Timestep,
     TokenText,
 )
-from runner.events.live import LazyBatch, LazyItem, LazySpan, LazyTimestep
 from runner.subscribe.messages import BusMessage
 from runner.types import Outcome, Span, Tokens, ToolCall
 

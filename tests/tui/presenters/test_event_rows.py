@@ -11,12 +11,14 @@ from agentgym_tui.presenters.event_summary import decode_error, summarize
 from agentgym_tui.presenters.payload import FOLD_WIDTH, format_json, payload_rows, payload_text, unsafe_text
 from agentgym_tui.sessions.event_reader import EventReader
 from agentgym_tui.state.data_model import BusLink
-from agentgym_tui.state.event_log import EventLog, EventMessage, LogNotice
+from agentgym_tui.state.event_log import EventLog
 from agentgym_tui.state.event_query import EventQuery
+from agentgym_tui.state.log_entries import EventMessage, LogNotice
 from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.state.subject_tree import SubjectTree
 from runner.events.codec import encode
-from runner.events.durable import DurableEvent, LiveBatch, LiveItem
+from runner.events.durable import DurableEvent
+from runner.events.live import LiveBatch, LiveItem
 from runner.events.subjects import BATCH_COMPLETED, EPISODE_COMPLETED, FIELD_STATUS
 from runner.subscribe.buffer import RawMessage
 from runner.subscribe.messages import Notice

@@ -22,7 +22,7 @@ SUSPENDED_S = 0.5
 
 @pytest.fixture(autouse=True)
 def random_suspensions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make Textual's clock jump at every second reading, as if the process had been suspended."""
+    """Make Textual's clock jump at half of the readings, at random, as if the process had been suspended."""
     rng, suspended_s = random.Random(7), [0.0]
 
     def get_time() -> float:

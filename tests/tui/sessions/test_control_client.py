@@ -59,6 +59,7 @@ async def wait_for_batch(control: NodeControl, batch_id: str) -> None:
             await asyncio.sleep(0.02)
 
 
+@pytest.mark.long
 async def test_a_batch_is_started_and_its_episode_fetched(node: NodeProcess) -> None:
     commands: list[None] = []
     async with node_control(node, on_command=lambda: commands.append(None)) as control:
@@ -76,6 +77,7 @@ async def test_a_batch_is_started_and_its_episode_fetched(node: NodeProcess) -> 
         assert (batch_id in str(late.value), late.value.hint) == (False, "")
 
 
+@pytest.mark.long
 async def test_a_rejected_request_raises_its_reason_and_hint(node: NodeProcess) -> None:
     async with node_control(node) as control:
         with pytest.raises(ControlRequestError, match="pause: ") as rejected:
@@ -87,6 +89,7 @@ async def test_a_rejected_request_raises_its_reason_and_hint(node: NodeProcess) 
     assert isinstance(rejected.value.hint, str)
 
 
+@pytest.mark.long
 async def test_a_read_only_client_sends_no_commands(node: NodeProcess) -> None:
     async with node_control(node, read_only="watching only") as control:
         with pytest.raises(ControlRequestError, match="watching only"):
@@ -147,7 +150,7 @@ def chunked(file: bytes, size: int, **overrides: object) -> Callable[[dict[str, 
     return respond
 
 
-async def test_a_large_episode_is_fetched_in_chunked(bus: Bus) -> None:
+async def test_a_large_episode_is_fetched_in_chunks(bus: Bus) -> None:
     data = bytes(range(256)) * 4_000
     async with fake_node(bus, chunked(data, 100_000)) as control:
         assert await control.fetch_episode(new_id()) == data
@@ -185,6 +188,7 @@ async def test_a_node_that_does_not_reply_in_time_is_reported(bus: Bus) -> None:
             await NodeControl(lambda: connection, lambda _: "n1", timeout_s=0.2).fetch_list()
 
 
+@pytest.mark.long
 async def test_a_path_is_no_episode_id(node: NodeProcess, tmp_path: Path) -> None:
     async with node_control(node) as control:
         with pytest.raises(ControlRequestError):

@@ -14,7 +14,7 @@ from agentgym_tui.sessions.decode_worker_client import MAX_GAP_S, MIN_BYTES, RES
 from agentgym_tui.state.coalesce import coalesce_batch
 from runner.events.codec import decode, encode
 from runner.events.decoded import LiveRow
-from runner.events.durable import LiveBatch, LiveItem
+from runner.events.live import LiveBatch, LiveItem
 from runner.events.subjects import EPISODE_COMPLETED, DurableNames
 from runner.subscribe.buffer import RawMessage
 from tests.support.console.live_items import BOOT, NODE, FakeClock, timestep, token

@@ -20,7 +20,7 @@ from runner.bus.connection import BusAddress, NatsConnection
 from runner.bus.errors import BusState
 from runner.bus.streams import ensure_streams
 from runner.events.codec import encode
-from runner.events.durable import EpisodeStarted, Heartbeat, LiveBatch, LiveItem
+from runner.events.live import EpisodeStarted, Heartbeat, LiveBatch, LiveItem
 from runner.events.subjects import LIVE_SUBJECTS, DurableNames, live_subject
 from tests.support.console.live_items import token
 from tests.support.episodes import new_id

@@ -42,6 +42,7 @@ def run_console(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]
     )
 
 
+@pytest.mark.long
 async def test_two_consoles_at_once_share_one_node(data_dir: Path) -> None:
     location = state_location(data_dir)
     await asyncio.gather(ensure_node(location, None), ensure_node(location, None))
@@ -107,6 +108,7 @@ def test_only_the_last_lines_of_a_log_are_read(tmp_path: Path) -> None:
     assert read_last_lines(log).split("\n") == [f"line {n}\ufffd" for n in range(14, 20)]
 
 
+@pytest.mark.long
 def test_help_and_version_need_no_terminal() -> None:
     assert run_console("--version").stdout.startswith("agentgym-tui ")
     for arguments in ((), ("--help",), ("launch", "--help"), ("watch", "--help"), ("open", "--help")):
@@ -118,11 +120,13 @@ def test_help_and_version_need_no_terminal() -> None:
     "arguments",
     [("nonsense",), ("open",), ("watch", "--since", "yesterday"), ("launch", "--nats", "x"), ("--data-dir",)],
 )
+@pytest.mark.long
 def test_wrong_arguments_print_the_usage(arguments: tuple[str, ...]) -> None:
     done = run_console(*arguments)
     assert done.returncode == 2 and "usage:" in done.stderr
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("arguments", [("launch",), ("watch",), ("open", ".")])
 def test_without_a_terminal_one_line_explains_the_error(arguments: tuple[str, ...], tmp_path: Path) -> None:
     done = run_console(*arguments, TERM="xterm", AGENTGYM_DATA_DIR=str(tmp_path / "state"))

@@ -131,6 +131,7 @@ def pid_of(data_dir: Path) -> int:
     return node_file.pid
 
 
+@pytest.mark.long
 async def test_a_node_is_started_and_keeps_running_after_the_console(data_dir: Path) -> None:
     async with running(node_session(data_dir)) as console:
         await console.wait_until_connected()
@@ -152,6 +153,7 @@ async def test_a_node_is_started_and_keeps_running_after_the_console(data_dir: P
     assert os.getsid(pid_of(data_dir)) != os.getsid(0)
 
 
+@pytest.mark.long
 async def test_a_running_node_is_attached_under_its_own_name(data_dir: Path) -> None:
     with NodeProcess(data_dir, name="other") as node:
         async with running(node_session(data_dir)) as console:
@@ -249,6 +251,7 @@ async def test_an_invalid_node_name_is_rejected_with_the_reason(tmp_path: Path) 
         assert "--node" in console.store.link.cause
 
 
+@pytest.mark.long
 async def test_watching_a_bus_changes_nothing_on_it(data_dir: Path, tmp_path: Path, bus: Bus) -> None:
     with NodeProcess(data_dir, env=clean_environ(NATS_URL=bus.url)) as node:
         async with (
@@ -268,6 +271,7 @@ async def test_watching_a_bus_changes_nothing_on_it(data_dir: Path, tmp_path: Pa
         assert node.process is not None and node.process.poll() is None
 
 
+@pytest.mark.long
 async def test_watching_a_node_reads_history_and_fetches_episodes_over_the_bus(data_dir: Path) -> None:
     with NodeProcess(data_dir):
         async with running(node_session(data_dir)) as attached:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -50,6 +52,12 @@ async def test_the_preview_has_the_lines_where_the_screen_draws_them(size: tuple
     assert n_same > 5
     drawn = [text[1 : size[0] - 1].rstrip() for text in after[2:n_same]]  # without cursor mark and scroll bar
     assert drawn == [text[1:].rstrip() for text in before[2:n_same]]
+
+
+def test_the_preview_imports_no_slow_module() -> None:
+    code = "import sys, agentgym_tui.terminal.log_preview; print(*{'asyncio', 'ssl', 'textual'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == ""
 
 
 @settings(deadline=None)

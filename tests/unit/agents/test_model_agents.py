@@ -11,7 +11,7 @@ from runner.agents.model import ReactAgent, ToolsAgent
 from runner.config.profile import EndpointConfig
 from runner.episode.runner import EpisodeContext, Runner
 from runner.errors import AgentFault
-from runner.inference import InferenceManager
+from runner.inference.manager import InferenceManager
 from runner.serve.mock_llm import ModelServer, ScriptedCall, ScriptedReply, ScriptResponder
 from runner.tracing import SpanList, Tracer
 from runner.types import Action, Chat, EpisodeEvent, Limits, Outcome, StepResult, TokensStreamed, Trajectory

@@ -13,7 +13,7 @@ import pytest
 from runner import plugins
 from runner.config.profile import EndpointConfig
 from runner.episode.runner import Runner
-from runner.inference import InferenceManager
+from runner.inference.manager import InferenceManager
 from runner.serve.mock_llm import ModelServer
 from runner.types import Limits, Outcome
 from tests.support.inference import agent_settings

@@ -258,7 +258,7 @@ def test_all_problems_of_a_file_are_reported_together(tmp_path: Path) -> None:
         ("id: x\n---\nid: y", "more than one document"),
         ("id: x\n? [a]\n: b", "line 2: a key must be a plain text"),
         ("id: x\nmetrics: &m [*m]", "line 2: an alias needs an anchor"),
-        ("id: *nothing", "line 1: an alias needs an anchor"),
+        ("id: *nothing", "line 1: unknown alias"),
         ("[" * 100_000, "more than 32 levels"),
         ("- " * 5_000 + "x", "more than 32 levels"),
         ("id: x\nmetrics: [" + "a," * 30_000 + "]", "more than 20000 values"),

@@ -50,15 +50,18 @@ def test_any_json_is_a_step_or_raises_a_fault(dialect: ClientDialect, status: in
 @pytest.mark.parametrize(
     ("payload", "message"),
     [
-        ([1], "returned a list; expected a text at observation, not nothing."),
-        ({}, "returned an object with no fields; expected a text at observation, not nothing."),
+        ([1], "returned a list; expected a text at observation; found nothing there."),
+        ({}, "returned an object with no fields; expected a text at observation; found nothing there."),
         ({"observation": 5, "info": "gold"}, "with observation, info; expected a text at"),
-        ({"observation": "gold", "reward": "gold", "done": True}, "a number up to 1e+100 at reward, not a text"),
-        ({"observation": "gold", "reward": True, "done": True}, ", not a truth value."),
-        ({"observation": "gold", "reward": 10**400, "done": True}, ", not a number."),
-        ({"observation": "gold", "reward": 1e101, "done": True}, ", not a number."),
-        ({"observation": "gold", "reward": 0, "done": 1}, "true or false at done, not a number"),
-        ({"observation": "gold", "reward": 0, "done": True, "truncated": "gold"}, "at truncated, not a text"),
+        (
+            {"observation": "gold", "reward": "gold", "done": True},
+            "up to 1e+100 at reward; found a text there",
+        ),
+        ({"observation": "gold", "reward": True, "done": True}, "; found a truth value there."),
+        ({"observation": "gold", "reward": 10**400, "done": True}, "; found a number there."),
+        ({"observation": "gold", "reward": 1e101, "done": True}, "; found a number there."),
+        ({"observation": "gold", "reward": 0, "done": 1}, "true or false at done; found a number there"),
+        ({"observation": "gold", "reward": 0, "done": True, "truncated": "gold"}, "at truncated; found a text there"),
     ],
 )
 def test_the_error_names_the_type_of_a_wrong_value_but_not_the_value(payload: object, message: str) -> None:

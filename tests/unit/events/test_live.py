@@ -11,8 +11,18 @@ from hypothesis import strategies as st
 
 from runner.events import subjects
 from runner.events.codec import LiveRow, decode, encode
-from runner.events.durable import EpisodeStarted, SpanClosed, TokenText
-from runner.events.live import MAX_ITEM, MAX_TEXT, BatchProgress, EpisodeEnded, LiveBatch, LiveItem, Timestep
+from runner.events.live import (
+    MAX_ITEM,
+    MAX_TEXT,
+    BatchProgress,
+    EpisodeEnded,
+    EpisodeStarted,
+    LiveBatch,
+    LiveItem,
+    SpanClosed,
+    Timestep,
+    TokenText,
+)
 from runner.events.subjects import DurableNames
 from runner.publish.live_encoder import live_items
 from runner.types import (

@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from runner.config.profile import EndpointConfig, FeedbackMetrics
-from runner.inference import InferenceManager
+from runner.inference.manager import InferenceManager
 from tests.support.inference import (
     VirtualTime,
     agent_settings,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.inference import InferenceManager
+from runner.inference.manager import InferenceManager
 from runner.types import Message, StreamDelta, Tokens
 from tests.support.inference import CHAT, TOOLS, agent_settings, episode_header, infer
 from tests.support.rude_model import (
@@ -20,6 +20,8 @@ from tests.support.rude_model import (
     streamed_answer,
 )
 from tests.support.tensorzero_gateway import Gateway
+
+pytestmark = pytest.mark.long
 
 
 @pytest.fixture(scope="module")

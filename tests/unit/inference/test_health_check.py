@@ -9,7 +9,8 @@ from typing import Literal
 import pytest
 
 from runner.config.profile import AgentSettings, EndpointConfig
-from runner.inference import EndpointHealth, InferenceManager
+from runner.inference.health import EndpointHealth
+from runner.inference.manager import InferenceManager
 from tests.support.inference import agent_settings, infer, inference_manager
 from tests.support.rude_gateway import rude_gateway
 from tests.support.rude_model import PendingRequest, RudeModel, completion_response, hang, http_response
@@ -149,7 +150,11 @@ async def test_the_hint_for_a_wrong_url_names_its_path(
         (error_response("list index out of range", 500), "up", None),
         (error_response("loading", 503), "down", "start the server at "),
         (error_response("model not found", 404), "misconfigured", "check the endpoint's URL and model"),
-        (error_response("no key", 401), "misconfigured", "set api_key_env to the variable of its key"),
+        (
+            error_response("no key", 401),
+            "misconfigured",
+            "set api_key_env to the name of the variable that holds its key",
+        ),
     ],
 )
 async def test_the_path_is_checked_without_running_a_model(response: bytes, status: str, hint: str | None) -> None:

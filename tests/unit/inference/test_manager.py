@@ -13,7 +13,7 @@ import pytest
 
 from runner.config.profile import EndpointConfig, Price
 from runner.errors import InferenceFault
-from runner.inference import InferenceManager
+from runner.inference.manager import InferenceManager
 from runner.tracing import SpanList, Tracer
 from runner.types import Span, StreamDelta, Tokens
 from tests.support.inference import (
@@ -269,6 +269,6 @@ async def test_no_wait_exceeds_the_episodes_time_limit() -> None:
 
 
 def test_importing_inference_loads_no_heavy_module() -> None:
-    loaded = "import sys, runner.inference; print(*{'httpx', 'starlette', 'hydra'} & set(sys.modules))"
+    loaded = "import sys, runner.inference.profile_models; print(*{'httpx', 'asyncio', 'hydra'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == ""

@@ -67,9 +67,9 @@ def test_each_sink_has_its_own_marks(outbox: Outbox) -> None:
     assert pending_ids(outbox) == ["episode:2", "episode:3"]
     assert pending_ids(outbox, "egress") == ["episode:0", "episode:1", "episode:3"]
     assert outbox.counts() == {LOCAL: SinkCounts(pending=2, acked=2), "egress": SinkCounts(pending=3, dead=1)}
-    assert outbox.has_pending([LOCAL])
-    assert not outbox.has_pending([])
-    assert not outbox.has_pending(["other"])
+    assert outbox.n_pending([LOCAL])
+    assert not outbox.n_pending([])
+    assert not outbox.n_pending(["other"])
 
 
 def test_a_new_sink_receives_all_retained_events(outbox: Outbox, clock: ManualWallClock) -> None:

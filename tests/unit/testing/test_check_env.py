@@ -284,7 +284,7 @@ class FailingConstructor(Maze):
         (ExitsOnNul, "step('\\x00') failed: SystemExit: 3"),
         (ParseGivesText, "parse should return Action or InvalidAction; got str"),
         (ParseRaises, "parse('\\x00') failed: ValueError: unprintable"),
-        (UnknownAdmissible, "the listed action 'jump' parses as no tool call"),
+        (UnknownAdmissible, "the listed action 'jump' does not parse as a tool call"),
         (TupleAdmissible, "admissible_actions should return a list or None; got ('move left'"),
         (BareSchema, "a tool schema is not an OpenAI function: {'type': 'function'"),
         (NoTasks, "n_tasks should be a positive int; it is 0"),
@@ -295,7 +295,7 @@ class FailingConstructor(Maze):
         (OneCleanup, "cleanup, which may be called twice or before a reset, failed: OSError: already closed"),
         (UnencodableEvaluation, "evaluation details should be a mapping that JSON can hold: Encoding objects of type"),
         (StuckOracle, "task 0: the oracle changed nothing in 40 steps"),
-        (BabblingOracle, "task 0: the oracle's action 'go home' is no valid action"),
+        (BabblingOracle, "task 0: the oracle's action 'go home' is not a valid action"),
         (FailingConstructor, "failed: ImportError: no module named physics"),
     ],
 )

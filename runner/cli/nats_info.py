@@ -1,0 +1,68 @@
+"""The command ``agentgym-runner nats-info``: prints the address of the node's broker."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from runner.cli.terminal import print_json, print_stderr, safe_text
+from runner.config import load_profile, resolve_data_dir
+from runner.errors import ConfigError
+from runner.node.state_lock import NodeFile, is_node_alive
+
+
+class NatsInfo(msgspec.Struct, kw_only=True):
+    """The output of ``nats-info``: the address of a broker, and the path of the file with its password."""
+
+    url: str
+    credential_file: str
+    node: str
+    running: bool
+
+
+def main_nats_info(argv: Sequence[str]) -> int:
+    """Print the URL of the node's broker and the path of its credential file; return 0.
+
+    Raises:
+        ConfigError: no node has ever run in the state directory, or ``node.json`` cannot be read.
+    """
+    options = _parser().parse_args(argv)
+    profile = load_profile(options.config, environ=os.environ, cwd=Path.cwd())
+    info = _read(resolve_data_dir(options.data_dir, os.environ, profile, Path.cwd()))
+    if options.json:
+        print_json(info)
+    else:
+        sys.stdout.write(
+            f"url              {safe_text(info.url)}\ncredential file  {safe_text(info.credential_file)}\n"
+        )
+    if not info.running:
+        print_stderr("The node is not running.")
+    return 0
+
+
+def _read(data_dir: Path) -> NatsInfo:
+    path = data_dir / "node.json"
+    try:
+        node = msgspec.json.decode(path.read_bytes(), type=NodeFile)
+    except FileNotFoundError:
+        raise ConfigError(f"No node has run in {data_dir}; start one with `agentgym-runner node`") from None
+    except (OSError, ValueError) as exc:
+        raise ConfigError(f"{path} cannot be read: {exc}; start the node again") from exc
+    return NatsInfo(url=node.url, credential_file=node.credential_file, node=node.node, running=is_node_alive(data_dir))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="agentgym-runner nats-info",
+        description="Print the URL of the node's broker and the file with its user and password.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--data-dir", metavar="DIR", help="state directory (default ./data)")
+    parser.add_argument("--config", metavar="NAME|PATH", help="profile (default field-runner-4090)")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    return parser
