@@ -42,6 +42,13 @@ signal.signal(signal.SIGTERM, signal.SIG_IGN)
 print("ignoring", flush=True)
 time.sleep(60)
 """
+SILENT_SERVER = """
+import signal, socket, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+listening = socket.create_server(("127.0.0.1", int(sys.argv[1])))
+print("silent", flush=True)
+time.sleep(60)
+"""
 FAILING_SERVER = r"""
 import sys
 print("one\n" * 30 + "\x1b[2Jthe reason\u202e of hunter2-secret", file=sys.stderr)
@@ -131,6 +138,26 @@ def test_a_server_that_never_responds_is_killed(create_manager: Callable[..., En
     assert "it is starting" in (manager.cause("Maze") or "")
     assert "it was not ready within 0.5 s: nothing listens there; last output: ignoring" in wait_for_cause(manager)
     assert not [child for child in psutil.Process().children(recursive=True) if "a server.py" in str(child.cmdline())]
+
+
+def test_a_waiting_batch_gets_the_cause_of_the_slowest_failure(create_manager: Callable[..., EnvServerManager]) -> None:
+    timings = StartTimings(ready_timeout_s=0.1)  # the probe, the stop and the kill take seconds after that
+    manager = create_manager(SILENT_SERVER, timings)
+    manager.start("Maze")
+    started = time.monotonic()
+    cause = wait_for_cause(manager)
+    assert "it was not ready within 0.1 s: " in cause
+    assert cause.endswith(".log)")
+    assert timings.ready_timeout_s < time.monotonic() - started < timings.outcome_timeout_s
+
+
+def test_a_wait_ends_at_once_when_it_is_cancelled(create_manager: Callable[..., EnvServerManager]) -> None:
+    manager = create_manager(UNSTOPPABLE_SERVER)
+    manager.start("Maze")
+    started = time.monotonic()
+    manager.wait_for("Maze", lambda: True)
+    assert time.monotonic() - started < 5
+    assert "it is starting" in (manager.cause("Maze") or "")
 
 
 def test_a_wrong_server_is_rejected_soon_with_its_response(create_manager: Callable[..., EnvServerManager]) -> None:

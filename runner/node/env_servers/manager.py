@@ -99,9 +99,12 @@ class EnvServerManager:
         return None if cause is None else f"its server: {cause}"
 
     def wait_for(self, env: str, is_cancelled: Callable[[], bool]) -> None:
-        """Wait until a starting server is ready or has failed; return early if ``is_cancelled()`` becomes true."""
+        """Wait until a starting server is ready or has failed; return early if ``is_cancelled()`` becomes true.
+
+        The limit is ``StartTimings.outcome_timeout_s``, so that ``cause`` has the reason if the server has failed.
+        """
         server = self._servers.get(env.casefold())
-        deadline = time.monotonic() + self._timings.ready_timeout_s
+        deadline = time.monotonic() + self._timings.outcome_timeout_s
         while server is not None and not is_cancelled() and time.monotonic() < deadline:
             if server.wait_ready(READY_POLL_S):
                 return

@@ -19,7 +19,7 @@ from typing import IO, cast
 
 from runner.config import EnvironmentEntry
 from runner.envs.http.address import ServerAddress
-from runner.envs.http.probe import NOT_LISTENING, ServerState, probe_servers
+from runner.envs.http.probe import NOT_LISTENING, PROBE_TIMEOUT_S, ServerState, probe_servers
 from runner.envs.placement import server_address
 from runner.errors import ConfigError, catch_foreign
 from runner.events.control import ServerInfo, ServerStatus
@@ -46,6 +46,15 @@ class StartTimings:
     ready_timeout_s: float = READY_TIMEOUT_S
     wrong_server_timeout_s: float = WRONG_SERVER_TIMEOUT_S
     poll_interval_s: float = POLL_INTERVAL_S
+
+    @property
+    def outcome_timeout_s(self) -> float:
+        """Maximum seconds from ``EnvServer.start`` until the server is ready, or has failed with its cause.
+
+        Longer than the limit for becoming ready: two probes may use their whole time (is the address free, is the
+        server ready), and the cause of a failure is complete when the server has been stopped and its output read.
+        """
+        return self.ready_timeout_s + self.poll_interval_s + 2 * PROBE_TIMEOUT_S + STOP_TIMEOUT_S + DRAIN_TIMEOUT_S
 
 
 DEFAULT_TIMINGS = StartTimings()
