@@ -11,7 +11,7 @@ import pytest
 
 from runner.envs.babyai import BabyAI
 from runner.types import Action
-from tests.support.recordings import RECORDINGS_FOLDER
+from tests.support.recordings import RECORDINGS_FOLDER, load_babyai_episodes
 
 CHANGED_LEVELS = {3, 35, 36}
 """GoToObjS6, SynthLoc and SynthSeq are drawn differently since minigrid 3.2."""
@@ -64,6 +64,39 @@ def test_recorded_episodes_are_reproduced() -> None:
             assert step(env, str(exchange.body["action"])) == expected
         compared += 1
     assert compared == 8
+
+
+@pytest.mark.parametrize(("name", "n_episodes"), [("babyai_rules.jsonl", 58), ("babyai_rules_2.jsonl", 97)])
+def test_each_step_of_a_recorded_episode_is_equal(name: str, n_episodes: int) -> None:
+    episodes = load_babyai_episodes(name)
+    assert len(episodes) == n_episodes
+    env = BabyAI(mode="compat")
+    for episode in episodes:
+        task = episode["data_idx"]
+        assert env.reset(task_index=task)[0]["content"] == episode["reset"]["observation"], task
+        score = 0.0
+        for index, recorded in enumerate(step for step in episode["steps"] if not step.get("error")):
+            observation, reward, done = step(env, recorded["action"])
+            score += reward
+            expected = recorded["observation"], recorded["reward"], recorded["done"]
+            assert (observation, reward, done) == expected, (task, index, recorded["action"])
+            assert score == pytest.approx(recorded["score"])
+
+
+def test_strict_steps_differ_only_in_reward_and_end() -> None:
+    n_compared = 0
+    env = BabyAI(mode="strict")
+    for episode in load_babyai_episodes("babyai_rules.jsonl"):
+        env.reset(task_index=episode["data_idx"])
+        for recorded in episode["steps"]:
+            observation, reward, done = step(env, recorded["action"])
+            if done:
+                # in compat mode a command goes on after the mission, which lowers the reward
+                assert reward >= recorded["reward"] or "The task has failed." in observation
+                break
+            assert observation == recorded["observation"]
+            n_compared += 1
+    assert n_compared > 900
 
 
 def test_every_level_starts_with_the_recorded_observation() -> None:

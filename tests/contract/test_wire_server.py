@@ -16,6 +16,7 @@ import pytest
 
 from runner.envs.textcraft.recipes import shipped_table
 from tests.support.bird_sample import write_bird
+from tests.support.recordings import load_babyai_episodes
 from tests.support.replay import RawExchange, Replay, load_exchanges, replay_all
 from tests.support.serving import serve_environments
 
@@ -63,6 +64,22 @@ def test_babyai_replies_match_the_recording(urls: dict[str, str]) -> None:
 
     with httpx.Client(base_url=urls["BabyAI"], timeout=60) as client:
         replay_all(client, load_exchanges("babyai.jsonl"), compare_special)
+
+
+def test_babyai_episodes_match_the_recording(urls: dict[str, str]) -> None:
+    """Also the errors after the end of a task; the id of the instance in them is the only difference."""
+    with httpx.Client(base_url=urls["BabyAI"], timeout=60) as client:
+        for episode in load_babyai_episodes("babyai_rules_2.jsonl")[::3]:
+            id_ = client.post("/create").json()["id"]
+            client.post("/reset", json={"id": id_, "data_idx": episode["data_idx"]})
+            for recorded in episode["steps"]:
+                reply = client.post("/step", json={"id": id_, "action": recorded["action"]}).json()
+                reply.pop("truncated", None)
+                expected = {name: value for name, value in recorded.items() if name != "action" and value is not None}
+                if error := expected.get("error"):
+                    expected = {"error": error.replace("environment 0", f"environment {id_}")}
+                assert reply == pytest.approx(expected), (episode["data_idx"], recorded["action"])
+            client.post("/close", json={"id": id_})
 
 
 def test_babyai_late_success_replies_match_the_recording(urls: dict[str, str]) -> None:

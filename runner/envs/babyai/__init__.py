@@ -33,9 +33,11 @@ _COMPAT_DONE_ABOVE = 0.5
 class BabyAI(EmbeddedEnvironment):
     """The forty BabyAI levels: task ``i`` is level ``i % 40`` with seed ``i // 40``.
 
-    ``strict``: the mission's reward is given once, and the episode ends with the mission or at minigrid's step limit.
-    ``compat`` (``agentenv_babyai/environment.py``): there is no step limit, every reply repeats the reward of the last
-    low-level step, and a step with a reward of 0.5 or less does not end the episode.
+    Both modes have the commands, low-level steps and texts of AgentGym's server. ``strict``: the mission's reward is
+    given once; a command stops, and the episode ends, with the mission or at minigrid's step limit; a failed mission is
+    reported as such. ``compat`` (``agentenv_babyai/environment.py``): there is no step limit, a command goes on after
+    the mission, every reply repeats the reward of the last low-level step, a failed mission is reported as completed,
+    and a step with a reward of 0.5 or less does not end the episode.
     """
 
     name: ClassVar[str] = "BabyAI"
@@ -75,22 +77,18 @@ class BabyAI(EmbeddedEnvironment):
         moves = self.menu.moves(command)
         if isinstance(moves, str):
             return self._reply(moves)
-        if not self._play(moves):
+        if not moves:
             return self._reply(NO_CHANGE)
+        self._play(moves)
         return self._observe(), self._reward, self._done()
 
-    def _play(self, moves: list[int]) -> bool:
-        """Take low-level steps until one ends the episode or has no effect; return whether any step had an effect."""
-        changed = False
+    def _play(self, moves: list[int]) -> None:
+        """Take low-level steps until one leaves the view unchanged or, in strict mode, ends the episode."""
         for move in moves:
-            before = self._visible_state()
+            before = self._image.tobytes()
             self._advance(move)
-            if self._over:
-                return True
-            if self._visible_state() == before:
+            if self._image.tobytes() == before or (self._over and self.mode == "strict"):
                 break
-            changed = True
-        return changed
 
     def _advance(self, move: int) -> None:
         observation, reward, terminated, truncated, _ = self.world.step(move)
@@ -100,16 +98,11 @@ class BabyAI(EmbeddedEnvironment):
         self._over = terminated or self._truncated
         self._ending = _LIMIT if self._truncated else ""
         if terminated:
-            self._ending = _COMPLETED if self._reward else _FAILED
-
-    def _visible_state(self) -> tuple[object, ...]:
-        # AgentGym's server compares only the image
-        image = self._image.tobytes()
-        return (image,) if self.mode == "compat" else (image, self.world.agent_pos, self.world.agent_dir)
+            self._ending = _COMPLETED if self._reward or self.mode == "compat" else _FAILED
 
     def _observe(self) -> str:
         carried = self.world.carrying
-        view = View(self._image.tolist(), (carried.color, carried.type) if carried else None)
+        view = View(self._image.tolist(), (carried.color, carried.type) if carried else None, self.world.agent_dir)
         self.menu = ActionMenu(view)
         return f"{view.text()}{self._ending}\n{self.menu}"
 

@@ -1,147 +1,136 @@
-"""Commands that the agent's view allows, and the low-level steps of each command.
+"""Commands that the agent's view allows, their low-level steps, and the texts that reject other commands.
 
-The commands are those of AgentGym's ``agentenv-babyai/agentenv_babyai/environment.py``.
+The commands, their order, their numbers and all texts are those of AgentGym's
+``agentenv-babyai/agentenv_babyai/environment.py``.
 """
 
 from __future__ import annotations
 
 import json
-from collections import deque
-from functools import cached_property
-from typing import TypeAlias
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
 
-from runner.envs.babyai.observe import BOX, DOOR, EMPTY, FLOOR, PORTABLE, WALL, Cell, Thing, View
-
-LEFT, RIGHT, FORWARD, PICKUP, DROP, TOGGLE = range(6)
-"""Minigrid's actions."""
-
-Pose: TypeAlias = tuple[int, int, int]
-"""Steps ahead, steps to the right, and heading, relative to the agent; heading 0 is ahead, 1 to 3 follow clockwise."""
+from runner.envs.babyai.observe import BOX, DOOR, PORTABLE, WALL, Thing, View
+from runner.envs.babyai.path_search import DROP, FORWARD, LEFT, PICKUP, RIGHT, TOGGLE, Cell, PathSearch
 
 CHECK = "check available actions"
 NO_CHANGE = "No change in state."
 UNKNOWN = "The action is not recognized. Please check valid actions."
 BARRIER = "There is a barrier in front of you, you can't move forward."
 
-_HEADINGS = ((1, 0), (0, 1), (-1, 0), (0, -1))
-_PASSABLE = (EMPTY, FLOOR, DOOR)
-_PRIMITIVES = {
-    "turn left": [LEFT],
-    "turn right": [RIGHT],
-    "move forward": [FORWARD],
-    "drop": [DROP],
-    "toggle": [TOGGLE],
-}
-_ARRIVAL = {
-    "pickup": [PICKUP],
-    "go to": [],
-    "go through": [FORWARD, FORWARD],
-    "toggle and go through": [TOGGLE, FORWARD, FORWARD],
-}
-"""Verb of a command -> low-level steps to take once the agent faces the command's target."""
+_OBSTACLES = (WALL, *PORTABLE)
+_OWN_CELL, _AHEAD = (0, 0), (1, 0)
+
+
+class _Command(NamedTuple):
+    """A command: walk up to ``target``, or onto it if ``enters``, then take the low-level steps ``finish``."""
+
+    finish: tuple[int, ...] = ()
+    target: Cell | None = None
+    enters: bool = False
 
 
 class ActionMenu:
-    """The commands that one view of the agent allows."""
+    """The commands that one view of the agent allows.
+
+    Attributes:
+        texts: the commands, in the order in which the observation lists them.
+    """
 
     def __init__(self, view: View) -> None:
-        """List the commands that ``view`` allows, in the order in which the observation lists them."""
         self._view = view
-        self._blocked = view.kinds[1, 0] in (WALL, BOX)
-        self._targets = {f"{verb} {thing.label}": (verb, thing) for verb, thing in _target_commands(view)}
-        self.texts = [*self._simple_commands(), *self._targets, CHECK]
+        obstacles = [cell for cell, kind in view.kinds.items() if kind in _OBSTACLES and cell != _OWN_CELL]
+        self._search = PathSearch(obstacles, view.heading)
+        self._commands: dict[str, _Command] = {}
+        self._rejections: dict[str, str] = {"": NO_CHANGE}
+        self._list_moves()
+        self._list_pickups()
+        self._list_doors()
+        self._list_reachable("go to", view.things)
+        self.texts = [*self._commands, CHECK]
 
     def __str__(self) -> str:
         return f"Available actions: {json.dumps(self.texts)}"
 
-    def moves(self, command: str) -> list[int] | str:
+    def moves(self, text: str) -> list[int] | str:
         """Return the low-level steps of a command, or the text that rejects the command.
 
-        The command must be in lower case and without surrounding white space. ``drop`` and ``toggle`` work even if they
-        are not listed: a key can be in a box, which only ``toggle`` opens.
+        The text must be in lower case and without surrounding white space.
         """
-        if command == "move forward" and self._blocked:
-            return BARRIER
-        if command in _PRIMITIVES:
-            return _PRIMITIVES[command]
-        if command not in self._targets:
-            return UNKNOWN if command else NO_CHANGE
-        verb, thing = self._targets[command]
-        path = self._path_to(thing.cell)
-        if path is None:
-            return f"You cannot {command}, as there is no path leading to it."
-        return path + _ARRIVAL[verb]
+        if (command := self._commands.get(text)) is None:
+            return self._rejections.get(text, UNKNOWN)
+        if command.target is None:
+            return [*command.finish]
+        path = self._search.path_to_enter if command.enters else self._search.path_to_face
+        return [*path(command.target), *command.finish]
 
-    def _simple_commands(self) -> list[str]:
-        texts = ["turn left", "turn right"]
-        if not self._blocked:
-            texts.append("move forward")
-        if self._view.carrying:
-            texts.append("drop")
-        if any(thing.cell == (1, 0) and _can_open(thing, self._view) for thing in self._view.things):
-            texts.append("toggle")
-        return texts
+    def _list_moves(self) -> None:
+        self._commands["turn left"] = _Command((LEFT,))
+        self._commands["turn right"] = _Command((RIGHT,))
+        if self._view.kinds[_AHEAD] in (WALL, BOX):
+            self._rejections["move forward"] = BARRIER
+        else:
+            self._commands["move forward"] = _Command((FORWARD,))
 
-    def _path_to(self, target: Cell) -> list[int] | None:
-        for pose in self._predecessors:
-            if _ahead(pose) == target:
-                return self._trace_path(pose)
-        return None
+    def _list_pickups(self) -> None:
+        if not self._view.carrying:
+            self._rejections["drop"] = "You cannot drop the object, as you are not carrying anything."
+            self._list_reachable("pickup", [thing for thing in self._view.things if thing.kind in PORTABLE], PICKUP)
+        elif self._view.kinds[_AHEAD] in _OBSTACLES:
+            self._rejections["drop"] = "You cannot drop the object, as there is already an object in front of you."
+        else:
+            self._commands["drop"] = _Command((DROP,))
 
-    def _trace_path(self, pose: Pose) -> list[int]:
-        path = []
-        while (step := self._predecessors[pose]) is not None:
-            pose, move = step
-            path.append(move)
-        return path[::-1]
+    def _list_doors(self) -> None:
+        counts: dict[str, int] = {}
+        for door in [thing for thing in self._view.things if thing.kind == DOOR]:
+            counts[door.name] = door.number
+            if door.state == "open":
+                self._list_open_door(door)
+            else:
+                self._list_shut_door(door, counts)
 
-    @cached_property
-    def _predecessors(self) -> dict[Pose, tuple[Pose, int] | None]:
-        """Reachable pose -> previous pose on a shortest path and the step between them; None for the start pose."""
-        start: Pose = (0, 0, 0)
-        predecessors: dict[Pose, tuple[Pose, int] | None] = {start: None}
-        queue = deque([start])
-        while queue:
-            pose = queue.popleft()
-            for move, neighbor in _neighbors(pose):
-                if neighbor not in predecessors and (move != FORWARD or self._passable(neighbor)):
-                    predecessors[neighbor] = (pose, move)
-                    queue.append(neighbor)
-        return predecessors
+    def _list_open_door(self, door: Thing) -> None:
+        text = f"go through {door.name} {door.number}"
+        if self._search.can_enter(door.cell):
+            self._commands[text] = _Command(target=door.cell, enters=True)
+        else:
+            self._rejections[text] = _no_path(text)
 
-    def _passable(self, pose: Pose) -> bool:
-        cell = pose[:2]
-        return cell == (0, 0) or self._view.kinds.get(cell) in _PASSABLE
+    def _list_shut_door(self, door: Thing, counts: dict[str, int]) -> None:
+        text = f"toggle and go through {door.name} {door.number}"
+        if door.state == "closed":
+            passing = f"go through {door.name} {door.number}"
+            self._rejections[passing] = f"You cannot {passing}, as it is closed. You should toggle it first."
+        elif reason := self._why_locked(door):
+            self._rejections[text] = f"You cannot {text}, as {reason}."
+            return
+        if not self._search.can_face(door.cell):
+            # AgentGym's text shows its counter of all doors instead of the door's number
+            self._rejections[text] = _no_path(f"toggle and go through {door.name} {counts}")
+            return
+        self._commands[text] = _Command((TOGGLE, FORWARD), door.cell)
+        if door.cell == _AHEAD:
+            self._commands["toggle"] = _Command((TOGGLE,))
 
+    def _why_locked(self, door: Thing) -> str:
+        color, kind = self._view.carrying or ("", "")
+        if kind != "key":
+            return "you are not carrying a key"
+        return "" if color == door.color else "the color of the key you are carrying does not match the color of door"
 
-def _target_commands(view: View) -> list[tuple[str, Thing]]:
-    portable = [] if view.carrying else [("pickup", thing) for thing in view.things if thing.kind in PORTABLE]
-    return portable + _door_commands(view) + [("go to", thing) for thing in view.things]
-
-
-def _door_commands(view: View) -> list[tuple[str, Thing]]:
-    commands = []
-    for door in (thing for thing in view.things if thing.kind == DOOR):
-        if door.state == "open":
-            commands.append(("go through", door))
-        elif _can_open(door, view):
-            commands.append(("toggle and go through", door))
-    return commands
-
-
-def _can_open(thing: Thing, view: View) -> bool:
-    return thing.state == "closed" or (thing.state == "locked" and view.carrying == (thing.color, "key"))
-
-
-def _ahead(pose: Pose) -> Cell:
-    forward, right = _HEADINGS[pose[2]]
-    return pose[0] + forward, pose[1] + right
+    def _list_reachable(self, verb: str, things: Sequence[Thing], *finish: int) -> None:
+        # numbered among the reachable things of one name; the observation numbers all of them
+        counts: Counter[str] = Counter()
+        for thing in things:
+            text = f"{verb} {thing.name} {counts[thing.name] + 1}"
+            if self._search.can_face(thing.cell):
+                counts[thing.name] += 1
+                self._commands[text] = _Command(finish, thing.cell)
+            else:
+                self._rejections[text] = _no_path(text)
 
 
-def _neighbors(pose: Pose) -> list[tuple[int, Pose]]:
-    forward, right, heading = pose
-    return [
-        (FORWARD, (*_ahead(pose), heading)),
-        (LEFT, (forward, right, (heading - 1) % 4)),
-        (RIGHT, (forward, right, (heading + 1) % 4)),
-    ]
+def _no_path(text: str) -> str:
+    return f"You cannot {text}, as there is no path leading to it."

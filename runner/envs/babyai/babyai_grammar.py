@@ -46,17 +46,17 @@ GRAMMAR = Grammar(
         _command("move_forward", "Move one step ahead.", "move forward"),
         _target_command("pickup", "Walk to an object in view and pick it up.", "pickup", "object", _OBJECT, "red ball"),
         _command("drop", "Put what you carry on the empty cell in front of you.", "drop"),
-        _command("toggle", "Open or close the door, or open the box, right in front of you.", "toggle"),
+        _command("toggle", "Open the door right in front of you; a locked one needs its key.", "toggle"),
         _target_command(
             "toggle_and_go_through",
-            "Walk to a closed door in view, or a locked one whose key you carry, open it and go through.",
+            "Walk to a closed door in view, or a locked one whose key you carry, open it and step into the doorway.",
             "toggle and go through",
             "door",
             _DOOR,
             "red closed door",
         ),
         _target_command(
-            "go_through", "Walk through an open door in view.", "go through", "door", _DOOR, "red open door"
+            "go_through", "Walk into the doorway of an open door in view.", "go through", "door", _DOOR, "red open door"
         ),
         _target_command(
             "go_to",

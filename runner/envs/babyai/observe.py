@@ -6,10 +6,9 @@ The wording follows AgentGym's ``agentenv-babyai/agentenv_babyai/environment.py`
 from __future__ import annotations
 
 from collections import Counter
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
-Cell: TypeAlias = tuple[int, int]
-"""Steps ahead of the agent (0 to 6) and steps to its right (-3 to 3)."""
+from runner.envs.babyai.path_search import Cell
 
 SIZE = 7
 UNSEEN, EMPTY, WALL, FLOOR, DOOR, KEY, BALL, BOX = range(8)
@@ -20,9 +19,10 @@ PORTABLE = (KEY, BALL, BOX)
 
 
 class Thing(NamedTuple):
-    """A key, ball, box or door in view; ``label`` is its numbered name in observations, e.g. ``red closed door 1``."""
+    """A key, ball, box or door in view; ``number`` counts the things of its name, e.g. ``red closed door``, from 1."""
 
-    label: str
+    name: str
+    number: int
     kind: int
     color: str
     state: str
@@ -36,12 +36,14 @@ class View:
         kinds: cell -> kind of the object in the cell.
         things: objects in view, nearest first.
         carrying: color and kind of the carried object, e.g. ``("red", "key")``; None if there is none.
+        heading: the agent's heading in the world; 0 is to the right, 1 to 3 follow clockwise.
     """
 
-    def __init__(self, image: list[list[list[int]]], carrying: tuple[str, str] | None) -> None:
+    def __init__(self, image: list[list[list[int]]], carrying: tuple[str, str] | None, heading: int) -> None:
         """Decode minigrid's ``image``: 7 columns of 7 cells (kind, color, state); the agent is at the bottom center."""
         self.kinds: dict[Cell, int] = {}
         self.carrying = carrying
+        self.heading = heading
         visible: list[tuple[int, int, str, str, Cell]] = []
         for row in range(SIZE):
             for column in range(SIZE):
@@ -66,7 +68,7 @@ class View:
     def _listing(self) -> str:
         if not self.things and WALL not in self.kinds.values():
             return "You cannot see any objects within sight."
-        sentences = "".join(f"There is a {thing.label} {_place(thing.cell)}.  " for thing in self.things)
+        sentences = "".join(f"There is a {thing.name} {thing.number} {_place(thing.cell)}.  " for thing in self.things)
         return f"In front of you in this room, you can see several objects: {sentences}"
 
     def _facing(self) -> str:
@@ -83,7 +85,7 @@ def _numbered(visible: list[tuple[int, int, str, str, Cell]]) -> list[Thing]:
     for _, kind, color, state, cell in visible:
         name = f"{color} {state} {KINDS[kind]}" if state else f"{color} {KINDS[kind]}"
         counts[name] += 1
-        things.append(Thing(f"{name} {counts[name]}", kind, color, state, cell))
+        things.append(Thing(name, counts[name], kind, color, state, cell))
     return things
 
 

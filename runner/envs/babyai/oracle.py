@@ -6,7 +6,8 @@ import random
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
-from runner.envs.babyai.action_menu import CHECK, DROP, FORWARD, LEFT, PICKUP, RIGHT, TOGGLE
+from runner.envs.babyai.action_menu import CHECK
+from runner.envs.babyai.path_search import DROP, FORWARD, LEFT, PICKUP, RIGHT, TOGGLE
 from runner.envs.babyai.route import (
     PORTABLE,
     GridCell,

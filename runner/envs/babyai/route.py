@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from itertools import count
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from runner.envs.babyai.action_menu import FORWARD, LEFT, RIGHT, TOGGLE
+from runner.envs.babyai.path_search import FORWARD, LEFT, RIGHT, TOGGLE
 
 if TYPE_CHECKING:
     from runner.envs.babyai.levels import Item, World

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from runner.envs.babyai import BabyAI
 from runner.envs.babyai.action_menu import ActionMenu
 from runner.envs.babyai.levels import LEVELS, N_TASKS, make_world
-from runner.envs.babyai.observe import BALL, BOX, COLORS, DOOR, EMPTY, KEY, UNSEEN, WALL, Cell, View
+from runner.envs.babyai.observe import BALL, BOX, COLORS, DOOR, EMPTY, KEY, UNSEEN, WALL, View
+from runner.envs.babyai.path_search import DROP, FORWARD, LEFT, RIGHT, Cell
 from runner.errors import EnvironmentFault
 from runner.types import Action, InvalidAction, Mode, ToolCall
 from tests.support.episodes import rewarded_trajectory
@@ -36,12 +37,14 @@ def reply_text(env: BabyAI, text: str) -> str:
     return step_text(env, text)[0].rpartition("\nAvailable actions: ")[0]
 
 
-def view_of(contents: dict[Cell, tuple[int, str, int]], carrying: tuple[str, str] | None = None) -> View:
-    """Return an otherwise empty view with these kinds, colors and states."""
+def view_of(
+    contents: dict[Cell, tuple[int, str, int]], carrying: tuple[str, str] | None = None, heading: int = 3
+) -> View:
+    """Return an otherwise empty view with these kinds, colors and states; heading 3 is up, the smallest search area."""
     image = [[[EMPTY, 0, 0] for _ in range(7)] for _ in range(7)]
     for (forward, right), (kind, color, state) in contents.items():
         image[right + 3][6 - forward] = [kind, COLORS.index(color), state]
-    return View(image, carrying)
+    return View(image, carrying, heading)
 
 
 def test_objects_of_one_name_are_numbered_by_distance() -> None:
@@ -88,27 +91,83 @@ def test_doors_can_be_passed_when_open_closed_or_unlockable() -> None:
     assert [text for text in texts if "through" in text] == passages[::-1]
     assert "toggle" not in texts
     texts = ActionMenu(view_of(doors, carrying=("red", "key"))).texts
-    assert [text for text in texts if "through" in text] == ["toggle and go through red locked door 1", *passages[::-1]]
-    assert texts[:5] == ["turn left", "turn right", "move forward", "drop", "toggle"]
+    opening = ["toggle and go through red locked door 1", "toggle"]
+    assert [text for text in texts if "through" in text or text == "toggle"] == [*opening, *passages[::-1]]
+    assert texts[:4] == ["turn left", "turn right", "move forward", "drop"]
     assert not any(text.startswith("pickup") for text in texts)
+
+
+def test_a_door_that_cannot_be_passed_has_its_own_text() -> None:
+    doors = {(2, 1): (DOOR, "red", 2), (2, -1): (DOOR, "blue", 1)}
+    texts = {
+        "go through blue closed door 1": "as it is closed. You should toggle it first.",
+        "toggle and go through red locked door 1": "as you are not carrying a key.",
+    }
+    menu = ActionMenu(view_of(doors))
+    assert {text: menu.moves(text) for text in texts} == {
+        text: f"You cannot {text}, {reason}" for text, reason in texts.items()
+    }
+    wrong_key = ActionMenu(view_of(doors, carrying=("blue", "key"))).moves("toggle and go through red locked door 1")
+    assert str(wrong_key).endswith("as the color of the key you are carrying does not match the color of door.")
+
+
+WALL_AHEAD = {(1, right): (WALL, "grey", 0) for right in range(-3, 4)}
+
+
+def test_doors_behind_obstacles_have_no_path() -> None:
+    doors = {(3, 0): (DOOR, "red", 0), (3, 1): (DOOR, "grey", 1), (3, 2): (DOOR, "grey", 1)}
+    menu = ActionMenu(view_of(WALL_AHEAD | doors))
+    assert menu.texts == ["turn left", "turn right", "check available actions"]
+    unreachable = ("go through red open door 1", "go to grey closed door 1")
+    assert [menu.moves(text) for text in unreachable] == [
+        f"You cannot {text}, as there is no path leading to it." for text in unreachable
+    ]
+    assert menu.moves("go to grey closed door 2") == UNKNOWN
+
+
+def test_the_text_of_an_unreachable_closed_door_shows_the_counter() -> None:
+    menu = ActionMenu(view_of(WALL_AHEAD | {(3, 0): (DOOR, "red", 0), (3, 1): (DOOR, "grey", 1)}))
+    counter = "{'red open door': 1, 'grey closed door': 1}"
+    assert menu.moves("toggle and go through grey closed door 1") == (
+        f"You cannot toggle and go through grey closed door {counter}, as there is no path leading to it."
+    )
+
+
+def test_only_reachable_objects_of_a_name_are_numbered() -> None:
+    fence = dict.fromkeys([(0, -2), (1, -3), (1, -1), (2, -2)], (WALL, "grey", 0))
+    keys = {(1, -2): (KEY, "red", 0), (3, 3): (KEY, "red", 0)}
+    menu = ActionMenu(view_of(fence | keys))
+    assert [text for text in menu.texts if "red key" in text] == ["pickup red key 1", "go to red key 1"]
+    moves = menu.moves("go to red key 1")
+    assert isinstance(moves, list) and len(moves) == 6
+    assert menu.moves("pickup red key 2") == UNKNOWN
+
+
+def test_a_carried_object_is_dropped_only_onto_a_free_cell() -> None:
+    ball = ("red", "ball")
+    full = {(1, 0): (KEY, "red", 0)}
+    assert ActionMenu(view_of({}, carrying=ball)).moves("drop") == [DROP]
+    assert ActionMenu(view_of({(1, 0): (DOOR, "red", 1)}, carrying=ball)).moves("drop") == [DROP]
+    assert ActionMenu(view_of(full, carrying=ball)).moves("drop") == (
+        "You cannot drop the object, as there is already an object in front of you."
+    )
+    assert ActionMenu(view_of(full, carrying=ball)).moves("pickup red key 1") == UNKNOWN
 
 
 def test_a_blocked_object_has_no_path() -> None:
     balls = {(5, 3), (6, 2)}
-    view = view_of({(6, 3): (KEY, "red", 0), **dict.fromkeys(balls, (BALL, "blue", 0))})
+    view = view_of({(6, 3): (KEY, "red", 0), **dict.fromkeys(balls, (BALL, "blue", 0))}, heading=3)
     assert ActionMenu(view).moves("pickup red key 1") == (
         "You cannot pickup red key 1, as there is no path leading to it."
     )
 
 
-def test_a_macro_avoids_objects_and_unseen_cells() -> None:
+def test_a_path_avoids_objects_but_not_unseen_cells() -> None:
     fence = dict.fromkeys([(1, -1), (1, 0), (2, 1)], (BALL, "blue", 0))
-    menu = ActionMenu(view_of({(2, 0): (KEY, "red", 0), **fence}))
-    forward, left, right = 2, 0, 1
-    expected = [left, forward, forward, right, forward, forward, right, forward]
-    assert menu.moves("go to red key 1") == expected
+    expected = [LEFT, FORWARD, FORWARD, RIGHT, FORWARD, FORWARD, RIGHT, FORWARD]
+    assert ActionMenu(view_of({(2, 0): (KEY, "red", 0), **fence})).moves("go to red key 1") == expected
     unseen = dict.fromkeys([(0, -1), (0, -2), (0, 1)], (UNSEEN, "red", 0))
-    assert isinstance(ActionMenu(view_of({(2, 0): (KEY, "red", 0), **fence, **unseen})).moves("go to red key 1"), str)
+    assert ActionMenu(view_of({(2, 0): (KEY, "red", 0), **fence, **unseen})).moves("go to red key 1") == expected
 
 
 def test_a_barrier_blocks_forward_moves() -> None:
@@ -127,8 +186,8 @@ def test_a_barrier_blocks_forward_moves() -> None:
     [
         ("", "No change in state."),
         (" \n\t", "No change in state."),
-        ("drop", "No change in state."),
-        ("toggle", "No change in state."),
+        ("drop", "You cannot drop the object, as you are not carrying anything."),
+        ("toggle", UNKNOWN),
         ("fly", UNKNOWN),
         ("pick up red ball 1", UNKNOWN),
         ("pickup red ball 2", UNKNOWN),
@@ -197,19 +256,39 @@ def test_compat_repeats_a_late_reward_and_continues() -> None:
     assert (reward, done) == (1 - 0.9 * (70 / 64), False)
 
 
-def test_only_compat_reports_a_move_within_an_empty_view_as_no_change() -> None:
-    task = LEVELS.index("OneRoomS20")
-    assert reply_text(start_env(task, "compat"), "move forward") == "No change in state."
-    assert reply_text(start_env(task, "strict"), "move forward").startswith("You cannot see any objects within sight.")
+@pytest.mark.parametrize("mode", MODES)
+def test_a_move_within_an_empty_view_is_answered_with_the_view(mode: Mode) -> None:
+    env = start_env(LEVELS.index("OneRoomS20"), mode)
+    before = env.world.agent_pos
+    assert reply_text(env, "move forward").startswith("You cannot see any objects within sight.")
+    assert env.world.agent_pos != before
 
 
-def test_toggle_and_go_through_moves_the_agent_past_the_door() -> None:
-    env = start_env(LEVELS.index("GoToObjMazeS7"))
+@pytest.mark.parametrize("mode", MODES)
+def test_a_command_ends_with_the_first_step_that_leaves_the_view_unchanged(mode: Mode) -> None:
+    env = start_env(LEVELS.index("OneRoomS20"), mode)
+    env.menu._commands["march"] = env.menu._commands["move forward"]._replace(finish=(FORWARD,) * 3)
+    before = env.world.step_count
+    reply_text(env, "march")
+    assert env.world.step_count == before + 1
+
+
+def test_a_target_that_is_faced_already_changes_nothing() -> None:
+    env = start_env(LEVELS.index("GoToLocalS8N7"))
+    target = next(text for text in env.admissible_actions() or [] if text.startswith("go to"))
+    reply_text(env, target)
+    faced = next(
+        text for text in env.admissible_actions() or [] if text.startswith("go to") and env.menu.moves(text) == []
+    )
+    assert reply_text(env, faced) == "No change in state."
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_toggle_and_go_through_ends_in_the_doorway(mode: Mode) -> None:
+    env = start_env(LEVELS.index("GoToObjMazeS7"), mode)
     reply_text(env, "toggle and go through yellow closed door 1")
-    reply_text(env, "turn left")
-    behind = reply_text(env, "turn left")
-    assert "There is a yellow open door 1 right in front of you 1 steps away." in behind
-    assert "go through yellow open door 1" in (env.admissible_actions() or [])
+    doorway = env.world.grid.grid[env.world.agent_pos[1] * env.world.grid.width + env.world.agent_pos[0]]
+    assert doorway is not None and (doorway.type, doorway.is_open) == ("door", True)
 
 
 def test_a_carried_object_excludes_further_pickups() -> None:
