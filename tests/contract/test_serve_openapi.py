@@ -18,6 +18,7 @@ pytestmark = pytest.mark.long
 
 PLAIN_ERRORS = {"SQLGym", "WebShop"}
 ROUTES = ["/create", "/reset", "/step", "/close", "/observation", "/detail", "/available_actions", "/list_envs", "/x"]
+ROUTES += ["/createEnv", "/filtered_vocab"]
 
 
 @pytest.fixture(scope="module")
@@ -61,10 +62,10 @@ JSON = st.recursive(VALUES, lambda inner: st.lists(inner) | st.dictionaries(st.t
 def requests(draw: st.DrawFn, name: str) -> dict[str, Any]:
     """Draw a request that is nearly valid, or invalid in some way."""
     dialect = DIALECTS[name]
-    path = dialect.prefix + draw(st.sampled_from(ROUTES))
-    fields = [dialect.id_field, dialect.task_field.name, "action", "world_type"]
+    path = draw(st.sampled_from([dialect.prefix, ""])) + draw(st.sampled_from(ROUTES))
+    fields = [dialect.id_field, dialect.task_field.name, "action", "world_type", "env_id", "env_name", "task_index"]
     ids = st.one_of(st.just(0), st.just("0"), JSON)
-    plausible = {name: ids if name == dialect.id_field else JSON for name in fields}
+    plausible = {name: ids if name in (dialect.id_field, "env_id") else JSON for name in fields}
     content = draw(
         st.one_of(
             st.fixed_dictionaries({}, optional=plausible).map(json.dumps).map(str.encode),
@@ -87,7 +88,7 @@ def test_every_reply_is_documented(name: str, clients: dict[str, httpx.Client], 
     check_documented(name, clients[name].request(**data.draw(requests(name))))
 
 
-@pytest.mark.parametrize("name", ["TextCraft", "ALFWorld", "SQLGym"])
+@pytest.mark.parametrize("name", ["TextCraft", "ALFWorld", "SQLGym", "Wordle"])
 def test_documented_requests_are_accepted(name: str, clients: dict[str, httpx.Client]) -> None:
     import schemathesis  # slow to import
     from schemathesis.core.result import Ok
@@ -112,6 +113,7 @@ def test_all_routes_are_documented(name: str, clients: dict[str, httpx.Client]) 
     document = clients[name].get("/openapi.json").json()
     prefix = DIALECTS[name].prefix
     required = {"/", "/health", *(f"{prefix}/{path}" for path in ("create", "reset", "step", "close"))}
+    required |= {f"{start}/{path}" for start in ("", prefix) for path in ("createEnv", "observation", "step", "close")}
     assert document["paths"].keys() >= required
     for path, operations in document["paths"].items():
         for method in operations:

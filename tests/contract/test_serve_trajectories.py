@@ -76,6 +76,25 @@ async def test_oracle_episodes_are_equal_embedded_and_served(name: str, urls: di
     assert sum(solved) >= MIN_SOLVED[name]
 
 
+@pytest.mark.parametrize("mode", ["strict", "compat"])
+@pytest.mark.parametrize("name", sorted(MIN_SOLVED))
+async def test_oracle_episodes_are_equal_over_create_env(
+    name: str, mode: Mode, urls: dict[Mode, dict[str, str]]
+) -> None:
+    """The server chooses the tasks: it counts them up from 0."""
+    local = embedded(name, mode)
+    address = ServerAddress(urls[mode][name], dialect="createEnv")
+    remote = HttpEnvironment(env=name, address=address, mode=mode)
+    async with httpx.AsyncClient(base_url=urls[mode][name], timeout=60) as http:
+        n_open = (await http.get("/health")).json()["open"]
+        try:
+            solved = [await solve(local, remote, task_index) for task_index in range(5)]
+        finally:
+            await remote.cleanup()
+        assert (await http.get("/health")).json()["open"] == n_open
+    assert sum(solved) >= 4
+
+
 @pytest.mark.parametrize("name", sorted(MIN_SOLVED))
 async def test_admissible_actions_are_equal_embedded_and_served(name: str, urls: dict[Mode, dict[str, str]]) -> None:
     """An agent that picks from the list of actions acts the same in both."""
@@ -131,7 +150,7 @@ TASKS = {
 }
 READ_PATHS = {
     "Maze": ["/observation", "/detail", "/available_actions"],
-    "Wordle": ["/observation", "/detail"],
+    "Wordle": ["/observation", "/detail", "/filtered_vocab"],
     "BabyAI": ["/observation"],
     "TextCraft": ["/observation", "/detail"],
     "ALFWorld": ["/observation", "/detail", "/available_actions"],
@@ -185,6 +204,8 @@ def test_agentgyms_client_protocol_runs_an_episode(name: str, mode: Mode, urls: 
     local = embedded(name, mode)
     with httpx.Client(base_url=urls[mode][name], timeout=60) as http:
         client = ServerClient(name, http)
+        if name == "Wordle":  # AgentGym's client requests the words when it is constructed
+            assert client.read("/filtered_vocab") == local.admissible_actions()
         for task_index in (2, 3):
             assert client.reset(task_index) == local.reset(task_index=task_index)[0]["content"]
             assert isinstance(local, SupportsOracle)

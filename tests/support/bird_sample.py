@@ -27,12 +27,12 @@ GOLD = "SELECT COUNT(*) FROM customers WHERE city='Rome'"
 TASK = {"db_id": "shop", "question": "How many customers live in Rome?", "SQL": GOLD, "evidence": ""}
 
 
-def write_bird(folder: Path, splits: tuple[str, ...] = ("train", "dev")) -> Path:
+def write_bird(folder: Path, splits: tuple[str, ...] = ("train", "dev"), gold: str = GOLD) -> Path:
     """Write splits with one task each; return the folder."""
     for split in splits:
         database = folder / split / f"{split}_databases" / "shop" / "shop.sqlite"
         database.parent.mkdir(parents=True)
-        (folder / split / f"{split}.json").write_text(json.dumps([TASK]))
+        (folder / split / f"{split}.json").write_text(json.dumps([{**TASK, "SQL": gold}]))
         (folder / split / f"{split}_tables.json").write_text(json.dumps([TABLES]))
         connection = sqlite3.connect(database)
         connection.executescript(

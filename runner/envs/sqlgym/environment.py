@@ -12,6 +12,7 @@ from runner.envs.command_grammar import CommandPattern, Grammar
 from runner.envs.data_labels import DataLabel
 from runner.envs.sqlgym.sandbox import evaluate
 from runner.envs.sqlgym.tasks import DatabaseSchema, Split, Task, bird_folder, catalogue
+from runner.errors import EnvironmentFault
 from runner.types import Action, InvalidAction, Mode, StepResult
 
 _GRAMMAR = Grammar(
@@ -39,8 +40,8 @@ class SQLGym(EmbeddedEnvironment):
     The databases are those of ``data/sqlgym``, or BIRD if ``AGENTENV_SQLGYM_BIRD_PATH`` names its folder.
 
     ``compat`` keeps the quirks of AgentGym's ``agentenv-sqlgym/agentenv_sqlgym/environment.py``: names are shown in
-    words instead of as identifiers, the columns of foreign keys are off by one, and steps after the end of the
-    episode are executed.
+    words instead of as identifiers, the columns of foreign keys are off by one, steps after the end of the episode are
+    executed, and a query gets 0 if the gold query has an error. In strict mode that is an error of the task.
     """
 
     name: ClassVar[str] = "SQLGym"
@@ -85,7 +86,12 @@ class SQLGym(EmbeddedEnvironment):
 
     def _step(self, text: str) -> StepText:
         verdict = evaluate(self._split.database(self._task), _query_in(text), self._task.gold)
-        return verdict.observation, float(verdict.solved), True
+        if verdict.solved is None and self.mode == "strict":
+            raise EnvironmentFault(
+                f"SQLGym's task {self.task_index} cannot be scored, because its gold query has an error. "
+                "Leave out this task, or use --compat, which scores it 0"
+            )
+        return verdict.observation, float(verdict.solved or False), True
 
 
 def _query_in(text: str) -> str:

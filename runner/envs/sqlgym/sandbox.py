@@ -25,17 +25,21 @@ _COMMAND = (sys.executable, "-I", "-S", str(Path(worker.__file__)))
 
 
 class Verdict(NamedTuple):
-    """Result of a query: the text for the agent, and whether the query's rows equal those of the gold query."""
+    """Result of a query: the text for the agent, and whether the query's rows equal those of the gold query.
+
+    ``solved`` is None if the query works and the gold query has an error.
+    """
 
     observation: str
-    solved: bool
+    solved: bool | None
 
 
 def evaluate(database: Database, sql: str, gold: str) -> Verdict:
     """Run an untrusted query and compare its rows with those of the gold query.
 
     Raises:
-        EnvironmentFault: if the database cannot be opened or the gold query fails; the message hides the gold query.
+        EnvironmentFault: if the database cannot be opened or the gold query takes too long; the message hides the gold
+            query.
     """
     request = {"sql": sql, "gold": gold, **msgspec.structs.asdict(database)}
     done = _run(json.dumps(request).encode())  # unlike msgspec, json accepts lone surrogates
@@ -49,12 +53,14 @@ def evaluate(database: Database, sql: str, gold: str) -> Verdict:
             return Verdict(observation, solved)
         case ["ready", str() as observation, "known"]:
             return Verdict(observation, solved=False)
+        case ["ready", str() as observation, "failed"]:
+            return Verdict(observation, solved=None)
         case ["ready"]:
             timed_out = done.returncode == -signal.SIGALRM
             return Verdict(worker.STOPPED if timed_out else ENGINE_FAILED, solved=False)
         case ["ready", str()]:
             limit = f"{worker.GOLD_LIMIT_S:.0f} s"
-            raise EnvironmentFault(f"The gold query of this task failed or took longer than {limit}; check the data")
+            raise EnvironmentFault(f"The gold query of this task took longer than {limit} or ran out of memory")
     raise EnvironmentFault(f"SQLGym could not open the database of this task: {_last_line(done.stderr)}")
 
 

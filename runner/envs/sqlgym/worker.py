@@ -9,7 +9,7 @@ crafted rows can keep a Python set busy for hours. The program must start fast, 
 
 The request is a JSON object with ``sql``, ``gold`` and ``script`` or ``uri``. The reply is one line of JSON per
 completed part: ``"ready"`` when the database is open, the observation, ``"known"`` when the rows of the gold query are
-known (if they are needed), and whether the rows are equal.
+known (if they are needed) or ``"failed"`` when it has an error, and whether the rows are equal.
 """
 
 from __future__ import annotations
@@ -161,7 +161,13 @@ def main() -> None:
         _say(False)
         return
     _limit(resource.RLIMIT_AS, 2 * MEMORY, 2 * MEMORY)
-    gold = reader.gold(request["gold"])
+    try:
+        gold = reader.gold(request["gold"])
+    except (sqlite3.Error, sqlite3.Warning) as exc:
+        if getattr(exc, "sqlite_errorcode", None) == sqlite3.SQLITE_INTERRUPT:
+            raise
+        _say("failed")
+        return
     signal.setitimer(signal.ITIMER_REAL, ALARM_S)
     _say("known")
     _say(same_rows(rows, gold))

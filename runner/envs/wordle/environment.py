@@ -14,6 +14,7 @@ from runner.envs.wordle.rules import (
     FixedWord,
     HiddenWord,
     Marking,
+    filter_candidates,
     hidden_words,
     loose_marks,
     official_marks,
@@ -83,6 +84,14 @@ class Wordle(EmbeddedEnvironment):
     def admissible_actions(self) -> list[str]:
         """Return all valid words, including words that earlier marks exclude."""
         return list(self.words)
+
+    @property
+    def remaining_words(self) -> list[str]:
+        """The valid words that fit all marks of this episode, in their order; before the first guess, all words."""
+        words = list(self.words)
+        for guess, marks in self.history:
+            words = filter_candidates(words, self.marking, guess, marks)
+        return words
 
     def oracle(self, seed: int | None) -> WordleOracle:
         """Return a planner that narrows the words down by the marks, without access to the hidden word."""

@@ -1,13 +1,10 @@
-"""The web application of one environment: AgentGym's protocol, with a pool of instances and a thread pool."""
+"""The web application of one environment: AgentGym's protocol and createEnv's, on one pool of instances."""
 
 from __future__ import annotations
 
-import asyncio
-import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Executor
 from functools import partial
-from typing import TypeAlias
 
 import msgspec
 from starlette.applications import Starlette
@@ -16,17 +13,14 @@ from starlette.responses import PlainTextResponse, Response
 from runner import __version__
 from runner.envs.base import EmbeddedEnvironment
 from runner.envs.data_labels import AS_PUBLISHED
-from runner.errors import RunnerError, catch_foreign, log_failure
+from runner.serve.env_api.create_env import CreateEnvApi
 from runner.serve.env_api.dialects import ReadRoute, ServerDialect
+from runner.serve.env_api.instance_runner import InstanceRunner
 from runner.serve.env_api.pool import InstancePool, PooledInstance, PoolRejected
 from runner.serve.env_api.reply_fields import render_fields, render_reply
 from runner.serve.env_api.request_fields import RequestField, Values
 from runner.serve.env_api.routing import Handler, Route, build_application, json_response, openapi_document
 from runner.types import Mode
-
-_Operation: TypeAlias = Callable[[PooledInstance], object]
-
-logger = logging.getLogger(__name__)
 
 
 class ServedEnvironment(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,8 +59,11 @@ class EnvironmentApp:
         self._dialect = dialect
         self._sample = sample
         self._compat = served.mode == "compat"
-        self._pool = pool
-        self._executor = executor
+        self._instances = InstanceRunner(served.env, pool, executor, self._error_response)
+        self._steps_after_end = self._compat and not dialect.final_when_done
+        self._create_env = CreateEnvApi(
+            served.env, served.n_tasks, steps_after_end=self._steps_after_end, pool=pool, executor=executor
+        )
 
     def application(self) -> Starlette:
         """Build the web application; the caller adds the request guard."""
@@ -81,15 +78,12 @@ class EnvironmentApp:
 
     def _routes(self) -> list[Route]:
         dialect, id_field = self._dialect, RequestField(self._dialect.id_field)
-        action = RequestField("action", "string")
         reset = (id_field, dialect.task_field, *dialect.reset_options)
         return [
             Route("GET", "/", "The environment of this server, as text", self._root),
             Route("GET", "/health", "The environment of this server, as an object", self._health),
             self._post("/create", "Open an instance", self._create, () if dialect.create_starts_task else None),
             self._post("/reset", "Start a task", self._reset, reset),
-            self._post("/step", "Take an action", self._step, (id_field, action)),
-            self._post("/close", "Close an instance", self._close, (id_field,)),
             self._get("/admissible", "The admissible actions", self._admissible, (id_field,)),
             *(
                 self._get(read.path, "Read an instance", partial(self._read, read), (id_field,))
@@ -104,6 +98,17 @@ class EnvironmentApp:
                 if dialect.lists_instances
                 else []
             ),
+            *(route for prefix in dict.fromkeys((dialect.prefix, "")) for route in self._shared_routes(prefix)),
+        ]
+
+    def _shared_routes(self, prefix: str) -> list[Route]:
+        """Return the routes with ``env_id``, which exist with and without the prefix: their clients know none."""
+        id_field, other = RequestField(self._dialect.id_field), self._create_env
+        step, close = (id_field, RequestField("action", "string")), (id_field,)
+        return [
+            *other.routes(prefix),
+            Route("POST", f"{prefix}/step", "Take an action", self._step, body=step, variant=other.step_body),
+            Route("POST", f"{prefix}/close", "Close an instance", self._close, body=close, variant=other.close_body),
         ]
 
     def _post(self, path: str, summary: str, handler: Handler, body: Sequence[RequestField] | None) -> Route:
@@ -116,7 +121,7 @@ class EnvironmentApp:
         return json_response(f"AgentGym Console {__version__}: {self.served.description}")
 
     async def _health(self, values: Values) -> Response:
-        self._close_idle()
+        self._instances.close_idle()
         served = self.served
         return json_response(
             {
@@ -125,18 +130,13 @@ class EnvironmentApp:
                 "version": __version__,
                 "data_label": served.data_label,
                 "n_tasks": served.n_tasks,
-                "open": len(self._pool),
-                "limit": self._pool.limit,
+                "open": len(self._instances.pool),
+                "limit": self._instances.pool.limit,
             }
         )
 
     async def _create(self, values: Values) -> Response:
-        self._close_idle()
-        try:
-            instance = self._pool.open()
-        except PoolRejected as exc:
-            return self._error_response(str(exc))
-        return await self._run_on_instance(instance.instance_id, self._created)
+        return await self._instances.open(self._created)
 
     async def _reset(self, values: Values) -> Response:
         task_number = values[self._dialect.task_field.name]
@@ -148,15 +148,17 @@ class EnvironmentApp:
             instance.reset(task_number, self._task_index(task_number))
             return render_reply(self._dialect.reset_reply, instance)
 
-        return await self._run_on_instance(values[self._dialect.id_field], operation)
+        return await self._instances.run(values[self._dialect.id_field], operation)
 
     async def _step(self, values: Values) -> Response:
         def operation(instance: PooledInstance) -> object:
             self._require_running(instance)
+            if not self._steps_after_end:
+                instance.require_unfinished()
             instance.step(values["action"])
             return {**render_fields(self._dialect.step_reply, instance), "truncated": instance.environment.truncated}
 
-        return await self._run_on_instance(values[self._dialect.id_field], operation)
+        return await self._instances.run(values[self._dialect.id_field], operation)
 
     async def _read(self, read: ReadRoute, values: Values) -> Response:
         def operation(instance: PooledInstance) -> object:
@@ -165,29 +167,21 @@ class EnvironmentApp:
             self._require_running(instance, read.error_before_reset)
             return render_reply(read.reply, instance)
 
-        return await self._run_on_instance(values[self._dialect.id_field], operation)
+        return await self._instances.run(values[self._dialect.id_field], operation)
 
     async def _admissible(self, values: Values) -> Response:
         def operation(instance: PooledInstance) -> object:
             self._require_running(instance)
             return instance.environment.admissible_actions()
 
-        return await self._run_on_instance(values[self._dialect.id_field], operation)
+        return await self._instances.run(values[self._dialect.id_field], operation)
 
     async def _close(self, values: Values) -> Response:
-        instance_id = values[self._dialect.id_field]
-        if self._pool.touch(instance_id) is None:
-            return json_response(False)
-
-        def operation(instance: PooledInstance) -> object:
-            instance.cleanup()
-            return True
-
-        return await self._run_on_instance(instance_id, operation, remove_after=True)
+        return await self._instances.close(values[self._dialect.id_field])
 
     async def _list_open(self, values: Values) -> Response:
-        self._close_idle()
-        return json_response(self._pool.instance_ids)
+        self._instances.close_idle()
+        return json_response(self._instances.pool.instance_ids)
 
     async def _list_actions(self, values: Values) -> Response:
         return json_response(self._sample.admissible_actions())
@@ -206,42 +200,8 @@ class EnvironmentApp:
         if instance.initial_observation is None:
             text = f"The environment {instance.instance_id} has no task yet; reset it first."
             raise PoolRejected((error_before_reset or str(instance.instance_id)) if self._compat else text)
-        if instance.done and self._dialect.final_when_done:
-            raise PoolRejected(f"The task with environment {instance.instance_id} has finished.")
-
-    def _close_idle(self) -> None:
-        for instance in self._pool.remove_idle():
-            self._executor.submit(self._run_operation, PooledInstance.cleanup, instance)
-
-    async def _run_on_instance(
-        self, instance_id: int, operation: _Operation, *, remove_after: bool = False
-    ) -> Response:
-        """Run an operation on an instance in the executor; operations on the same instance never overlap."""
-        self._close_idle()
-        instance = self._pool.touch(instance_id)
-        if instance is None:
-            return self._error_response(f"The id {instance_id} is not valid.")
-        async with instance.lock:
-            if self._pool.touch(instance_id) is not instance:  # closed while waiting for the lock
-                return self._error_response(f"The id {instance_id} is not valid.")
-            response = await asyncio.get_running_loop().run_in_executor(
-                self._executor, self._run_operation, operation, instance
-            )
-            if remove_after:
-                self._pool.remove(instance)
-            return response
-
-    def _run_operation(self, operation: _Operation, instance: PooledInstance) -> Response:
-        replies: list[Response] = []
-        with catch_foreign(lambda exc: replies.append(self._failure_response(exc))):
-            replies.append(json_response(operation(instance)))
-        return replies[0]
-
-    def _failure_response(self, exc: BaseException) -> Response:
-        if isinstance(exc, RunnerError):
-            return self._error_response(str(exc))
-        log_failure(logger, self.served.env)(exc)
-        return self._error_response(f"The environment failed: {type(exc).__name__}")
+        if self._dialect.final_when_done:
+            instance.require_unfinished()
 
     def _error_response(self, text: str) -> Response:
         if self._dialect.text_errors:

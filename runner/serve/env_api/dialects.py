@@ -17,9 +17,11 @@ from runner.serve.env_api.reply_fields import (
     DELETED,
     DONE,
     HAS_SEARCH_BAR,
+    INITIAL_OBSERVATION,
     INSTANCE_ID,
     INSTRUCTION,
     OBSERVATION,
+    REMAINING_WORDS,
     REWARD,
     SCORE,
     TASK_NUMBER,
@@ -96,7 +98,8 @@ class ServerDialect(msgspec.Struct, frozen=True, kw_only=True):
         action_list_paths: paths that return a list of actions which is the same for all instances.
         lists_instances: whether ``/list_envs`` lists the open instances.
         text_errors: whether errors are plain text with status 500; if not, they are JSON objects with status 200.
-        final_when_done: whether, after the end of a task, every request except ``reset`` fails.
+        final_when_done: whether, after the end of a task, every request except ``reset`` fails. If not, the instance
+            can still be read, and in compat mode also be stepped.
         task_index_of: returns the task index for a task number and the number of tasks; used in compat mode.
     """
 
@@ -179,6 +182,8 @@ DIALECTS: Mapping[str, ServerDialect] = {
             ReadRoute(
                 "/detail", {**_OUTCOME, "observation": OBSERVATION, "seed": TASK_NUMBER}, reply_before_reset=_OUTCOME
             ),
+            # AgentGym's client requests it right after ``create``
+            ReadRoute("/filtered_vocab", REMAINING_WORDS, reply_before_reset=REMAINING_WORDS),
         ),
         task_index_of=wordle_task_index,
     ),
@@ -214,7 +219,7 @@ DIALECTS: Mapping[str, ServerDialect] = {
         reset_reply=observation_pair,
         # AgentGym's server sends the gold query in ``info``; ours never does.
         step_reply={"state": OBSERVATION, "reward": REWARD, "done": DONE, "info": constant({})},
-        read_routes=(ReadRoute("/observation", OBSERVATION),),
+        read_routes=(ReadRoute("/observation", INITIAL_OBSERVATION),),
         lists_instances=True,
         text_errors=True,
         final_when_done=False,

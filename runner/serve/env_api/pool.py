@@ -64,6 +64,15 @@ class PooledInstance:
         self.observation = _text(chat)
         self.score += self.reward
 
+    def require_unfinished(self) -> None:
+        """Check that the task has not ended.
+
+        Raises:
+            PoolRejected: the task has ended.
+        """
+        if self.done:
+            raise PoolRejected(f"The task with environment {self.instance_id} has finished.")
+
     def cleanup(self) -> None:
         """Release the resources of the environment, if the environment was built."""
         if "environment" in vars(self):

@@ -20,6 +20,7 @@ def constant(value: object) -> FieldGetter:
 
 INSTANCE_ID: FieldGetter = attrgetter("instance_id")
 OBSERVATION: FieldGetter = attrgetter("observation")
+INITIAL_OBSERVATION: FieldGetter = attrgetter("initial_observation")
 REWARD: FieldGetter = attrgetter("reward")
 SCORE: FieldGetter = attrgetter("score")
 DONE: FieldGetter = attrgetter("done")
@@ -32,6 +33,7 @@ TASK_TYPE: FieldGetter = attrgetter("environment.task_type")
 INSTRUCTION: FieldGetter = attrgetter("environment.instruction")
 HAS_SEARCH_BAR: FieldGetter = attrgetter("environment.has_search_bar")
 CLICKABLES: FieldGetter = attrgetter("environment.clickables")
+REMAINING_WORDS: FieldGetter = attrgetter("environment.remaining_words")
 
 
 def available_actions(instance: PooledInstance) -> list[str]:

@@ -58,11 +58,11 @@ class MalformedRequest(Exception):
         self.errors = errors
 
 
-def parse_body(fields: Sequence[RequestField], body: bytes) -> Values:
-    """Return the values of these fields in a JSON body; ignore other members of the body.
+def decode_body(body: bytes) -> dict[str, object]:
+    """Return the members of a body, which must be a JSON object.
 
     Raises:
-        MalformedRequest: with all validation errors.
+        MalformedRequest: the body is empty, not JSON, or not an object.
     """
     payload = _decode_json(body) if body else None
     if payload is None:
@@ -70,6 +70,15 @@ def parse_body(fields: Sequence[RequestField], body: bytes) -> Values:
     if not isinstance(payload, dict):
         message = "Input should be a valid dictionary or object to extract fields from"
         raise MalformedRequest(FieldError("model_attributes_type", ("body",), message, _echo_input(payload)))
+    return payload
+
+
+def parse_payload(fields: Sequence[RequestField], payload: Mapping[str, object]) -> Values:
+    """Return the values of these fields in a decoded body; ignore its other members.
+
+    Raises:
+        MalformedRequest: with all validation errors.
+    """
     return parse_fields("body", fields, payload, _echo_input(payload))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
@@ -13,9 +13,26 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route as StarletteRoute
 
-from runner.serve.env_api.request_fields import MalformedRequest, RequestField, Values, parse_body, parse_fields
+from runner.serve.env_api.request_fields import (
+    MalformedRequest,
+    RequestField,
+    Values,
+    decode_body,
+    parse_fields,
+    parse_payload,
+)
 
 Handler: TypeAlias = Callable[[Values], Awaitable[Response]]
+
+
+class BodyVariant(NamedTuple):
+    """Another body of a route with its own handler.
+
+    It applies to bodies with the first of its fields and without the first of the route's fields.
+    """
+
+    handler: Handler
+    fields: Sequence[RequestField]
 
 
 class Route(NamedTuple):
@@ -24,6 +41,7 @@ class Route(NamedTuple):
     Attributes:
         body: fields of the JSON body; None: the route ignores the body.
         query: fields of the query.
+        variant: another body that the route accepts, if any; requires ``body``.
     """
 
     method: Literal["GET", "POST"]
@@ -32,11 +50,16 @@ class Route(NamedTuple):
     handler: Handler
     body: Sequence[RequestField] | None = None
     query: Sequence[RequestField] = ()
+    variant: BodyVariant | None = None
 
 
 def build_application(routes: Sequence[Route]) -> Starlette:
     """Build the web application of these routes; unknown paths and methods get the same errors as in FastAPI."""
-    handlers = [StarletteRoute(route.path, partial(_handle, route), methods=[route.method]) for route in routes]
+    by_path: dict[str, dict[str, Route]] = {}
+    for route in routes:
+        by_path.setdefault(route.path, {})[route.method] = route
+    # one handler per path: only then does the error for another method list all allowed methods
+    handlers = [StarletteRoute(path, partial(_dispatch, by), methods=[*by]) for path, by in by_path.items()]
     app = Starlette(routes=handlers, exception_handlers={HTTPException: _http_error})
     app.router.redirect_slashes = False
     return app
@@ -47,14 +70,28 @@ def json_response(value: object, status: int = 200) -> Response:
     return Response(msgspec.json.encode(value), status, media_type="application/json")
 
 
+async def _dispatch(by_method: Mapping[str, Route], request: Request) -> Response:
+    return await _handle(by_method["GET" if request.method == "HEAD" else request.method], request)
+
+
 async def _handle(route: Route, request: Request) -> Response:
+    handler = route.handler
     try:
         values = parse_fields("query", route.query, request.query_params)
         if route.body is not None:
-            values |= parse_body(route.body, await request.body())
+            payload = decode_body(await request.body())
+            handler, fields = _choose_body(route, route.body, payload)
+            values |= parse_payload(fields, payload)
     except MalformedRequest as exc:
         return json_response({"detail": exc.errors}, 422)
-    return await route.handler(values)
+    return await handler(values)
+
+
+def _choose_body(route: Route, body: Sequence[RequestField], payload: Mapping[str, object]) -> BodyVariant:
+    variant = route.variant
+    if variant is not None and variant.fields[0].name in payload and body[0].name not in payload:
+        return variant
+    return BodyVariant(route.handler, body)
 
 
 async def _http_error(request: Request, exc: Exception) -> Response:
@@ -93,12 +130,19 @@ def _operation(route: Route) -> JsonSchema:
     if route.body is not None:
         operation["requestBody"] = {
             "required": True,
-            "content": {"application/json": {"schema": _object_schema(route.body)}},
+            "content": {"application/json": {"schema": _body_schema(route.body, route.variant)}},
         }
     if route.query or route.body is not None:
         reference = {"$ref": "#/components/schemas/HTTPValidationError"}
         operation["responses"]["422"] = _response_schema("A malformed request", reference)
     return operation
+
+
+def _body_schema(body: Sequence[RequestField], variant: BodyVariant | None) -> JsonSchema:
+    if variant is None:
+        return _object_schema(body)
+    without_first_field = {"not": {"required": [body[0].name]}}
+    return {"anyOf": [_object_schema(body), {**_object_schema(variant.fields), **without_first_field}]}
 
 
 def _object_schema(fields: Sequence[RequestField]) -> JsonSchema:

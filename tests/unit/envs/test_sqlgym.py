@@ -13,6 +13,7 @@ from runner.envs.sqlgym.tasks import BIRD_VARIABLE, catalogue
 from runner.errors import EnvironmentFault
 from runner.testing import check_env
 from runner.types import Action, InvalidAction, Mode, TimeStep, ToolCall, Trajectory
+from tests.support.bird_sample import write_bird
 
 QUESTION = "How many books are there whose genre is poetry?"
 GOLD = "SELECT count(*) FROM books WHERE genre = 'poetry'"
@@ -176,3 +177,24 @@ def test_episodes_contain_the_data_label_but_not_the_gold_query(tmp_path: Path) 
         assert task.question in json.loads(file.read_bytes())["reset_observation"][0]["content"]
         assert task.gold not in file.read_text("utf-8")
     workspace.close()
+
+
+@pytest.fixture
+def broken_gold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Use a folder of BIRD's layout whose gold query names a table that does not exist."""
+    monkeypatch.setenv(BIRD_VARIABLE, str(write_bird(tmp_path, gold="SELECT secret FROM nowhere")))
+
+
+@pytest.mark.usefixtures("broken_gold")
+def test_a_gold_query_with_an_error_is_an_error_of_the_task() -> None:
+    with pytest.raises(EnvironmentFault, match="task 0 cannot be scored") as caught:
+        step_text(start_env(), "SELECT 1")
+    assert "secret" not in str(caught.value)
+    assert step_text(start_env(), "SELEC")[1:] == (0.0, True)
+
+
+@pytest.mark.usefixtures("broken_gold")
+def test_compat_scores_a_query_zero_if_the_gold_query_has_an_error() -> None:
+    env = start_env(mode="compat")
+    assert step_text(env, "SELECT 1") == ("[(1,)]", 0.0, True)
+    assert step_text(env, "SELECT secret FROM nowhere") == ("no such table: nowhere", 0.0, True)

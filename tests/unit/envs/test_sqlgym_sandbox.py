@@ -166,11 +166,19 @@ def test_a_database_that_cannot_be_opened_is_a_fault(tmp_path: Path, content: by
         evaluate(Database(uri=f"{path.as_uri()}?mode=ro"), "SELECT 1", GOLD)
 
 
-def test_a_failing_gold_query_is_a_fault_and_stays_hidden() -> None:
-    with pytest.raises(EnvironmentFault, match="gold query of this task failed") as caught:
-        evaluate(DATABASE, "SELECT 1", "SELECT secret FROM nowhere")
+def test_a_gold_query_with_an_error_scores_no_query_that_works() -> None:
+    broken = "SELECT secret FROM nowhere"
+    assert evaluate(DATABASE, "SELECT 1", broken) == ("[(1,)]", None)
+    assert evaluate(DATABASE, "SELEC", broken).solved is False
+
+
+def test_a_slow_gold_query_is_a_fault_and_stays_hidden(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    quick = tmp_path / "worker.py"
+    quick.write_text(re.sub(r"GOLD_LIMIT_S = [\d.]+", "GOLD_LIMIT_S = 0.05", Path(worker.__file__).read_text("utf-8")))
+    monkeypatch.setattr(sandbox, "_COMMAND", (*sandbox._COMMAND[:-1], str(quick)))
+    with pytest.raises(EnvironmentFault, match="gold query of this task took longer than") as caught:
+        evaluate(DATABASE, "SELECT 1", f"{ENDLESS} SELECT count(*) AS secret FROM c")
     assert "secret" not in str(caught.value)
-    assert evaluate(DATABASE, "SELEC", "SELECT secret FROM nowhere").solved is False
 
 
 def test_a_query_without_columns_never_equals_an_empty_result() -> None:

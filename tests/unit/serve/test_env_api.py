@@ -13,7 +13,7 @@ from runner.envs.maze import Maze
 from runner.errors import ConfigError
 from runner.serve.env_api import DIALECTS, EnvironmentApp, environment_app
 from runner.serve.env_api.pool import InstancePool, PoolRejected
-from runner.serve.env_api.request_fields import MalformedRequest, RequestField, parse_body
+from runner.serve.env_api.request_fields import MalformedRequest, RequestField, decode_body, parse_payload
 from runner.types import Mode
 from runner.util.clock import Clock
 from tests.support.manual_clock import ManualClock
@@ -33,7 +33,7 @@ def client_of(app: EnvironmentApp) -> httpx.AsyncClient:
 
 def errors(body: bytes) -> list[tuple[str, tuple[str | int, ...]]]:
     with pytest.raises(MalformedRequest) as caught:
-        parse_body(FIELDS, body)
+        parse_payload(FIELDS, decode_body(body))
     return [(problem.type, problem.loc) for problem in caught.value.errors]
 
 
@@ -42,7 +42,7 @@ def errors(body: bytes) -> list[tuple[str, tuple[str | int, ...]]]:
 )
 def test_integers_are_parsed_like_fastapi(value: object, expected: int) -> None:
     body = json.dumps({"id": value, "action": "x", "more": 1}).encode()
-    assert parse_body(FIELDS, body) == {"id": expected, "action": "x", "data_idx": 7}
+    assert parse_payload(FIELDS, decode_body(body)) == {"id": expected, "action": "x", "data_idx": 7}
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_malformed_bodies_have_fastapis_errors(body: bytes, expected: list[Any])
 
 def test_large_values_are_not_echoed() -> None:
     with pytest.raises(MalformedRequest) as caught:
-        parse_body(FIELDS, json.dumps({"id": "x" * 100_000, "action": 3}).encode())
+        parse_payload(FIELDS, {"id": "x" * 100_000, "action": 3})
     assert [bytes(problem.input) for problem in caught.value.errors] == [b"null", b"3"]
 
 
