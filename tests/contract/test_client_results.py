@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,11 @@ from runner import plugins
 from runner.agents.model.action_text import action_style
 from runner.agents.model.conversation import strip_thinking
 from runner.agents.model.reply_parsing import parse_reply
-from runner.types import Action, Message
+from runner.envs.sqlgym.tasks import BIRD_VARIABLE
+from runner.envs.textcraft.recipes import shipped_table
+from runner.types import Action, Message, TimeStep, Trajectory
+from tests.support.bird_sample import write_bird
+from tests.support.episodes import make_step
 from tests.support.recordings import RECORDINGS_FOLDER
 
 NAMES = {
@@ -33,12 +38,16 @@ SENT_ACTIONS = {
 """Actions sent to the servers, inferred from the observations, for example ``Got 9 emerald``."""
 
 
-def conversations() -> dict[str, list[Message]]:
+def recorded_results() -> dict[str, dict[str, Any]]:
     path = RECORDINGS_FOLDER / "client_results.jsonl"
     if not path.is_file():
         pytest.skip(f"no recorded conversations: {path} is missing")
-    rows: list[dict[str, Any]] = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
-    return {row["item_id"]: row["conversations"][2:] for row in rows}  # without the instructions and the "OK."
+    return {row["item_id"]: row for row in map(json.loads, path.read_text("utf-8").splitlines())}
+
+
+def conversations() -> dict[str, list[Message]]:
+    # without the instructions and the "OK."
+    return {item: row["conversations"][2:] for item, row in recorded_results().items()}
 
 
 def parse_action(item: str, reply: Message) -> str | None:
@@ -58,12 +67,32 @@ def test_parsed_actions_equal_the_actions_sent_to_the_servers() -> None:
         assert [parse_action(item, reply) for reply in replies] == SENT_ACTIONS[item], item
 
 
-@pytest.mark.parametrize("item", ["babyai_0", "maze_4", "wordle_0"])
-def test_parsed_actions_reproduce_the_observations(item: str) -> None:
-    chat = conversations()[item]
-    name, _, task = item.partition("_")
-    env = plugins.load(plugins.ENVS, NAMES[name])(mode="compat")
-    env.reset(task_index=int(task))
-    for reply, observed in zip(chat[1::2], chat[2::2], strict=True):
-        (observation,), _, _ = env.step(Action(text=parse_action(item, reply)))
+TASKS = {
+    "babyai_0": 0,
+    "textcraft_1": shipped_table().goals.index("emerald_block"),
+    "maze_4": 4,
+    "wordle_0": 0,
+    "sqlgym_0": 0,
+}
+"""Our task of each result; AgentGym's TextCraft numbers its tasks differently. SciWorld runs only on servers."""
+NO_SUCCESS_BELOW_1 = {"babyai_0"}
+"""AgentGym's evaluator counts only a reward of 1 as success, which BabyAI never gives."""
+
+
+@pytest.mark.parametrize("item", TASKS)
+def test_parsed_actions_reproduce_the_episode(item: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(BIRD_VARIABLE, str(write_bird(tmp_path)))
+    result, chat = recorded_results()[item], conversations()[item]
+    env = plugins.load(plugins.ENVS, NAMES[item.partition("_")[0]])(mode="compat")
+    opening = env.reset(task_index=TASKS[item])[0]["content"]
+    if item in ("babyai_0", "sqlgym_0"):  # other clients prepend their instructions or, in TextCraft, list distractors
+        assert opening == chat[0]["content"]
+    steps: list[TimeStep] = []
+    for index, (reply, observed) in enumerate(zip(chat[1::2], chat[2::2], strict=True)):
+        action = Action(text=parse_action(item, reply))
+        (observation,), reward, done = env.step(action)
         assert observation["content"] == observed["content"]
+        steps.append(make_step(index, action=action, observation=[observation], reward=reward, done=done))
+    assert steps[-1].reward == result["reward"]
+    success = env.success(Trajectory(episode_id="x", timesteps=steps))
+    assert success == (True if item in NO_SUCCESS_BELOW_1 else bool(result["success"]))

@@ -15,6 +15,7 @@ import msgspec
 import pytest
 
 from runner.envs.textcraft.recipes import shipped_table
+from runner.types import Mode
 from tests.support.bird_sample import write_bird
 from tests.support.recordings import load_babyai_episodes
 from tests.support.replay import RawExchange, Replay, load_exchanges, replay_all
@@ -163,6 +164,30 @@ def test_sqlgym_replies_match_the_recording(urls: dict[str, str]) -> None:
 
     with httpx.Client(base_url=urls["SQLGym"], timeout=60) as client:
         replay_all(client, load_exchanges("sqlgym_fakebird.jsonl"), compare_special, key="env_idx")
+
+
+async def test_sqlgym_answers_a_broken_gold_query_and_repeats_the_question(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """AgentGym's server scores 0 if the gold query fails; statements that read nothing run there, and not here."""
+    monkeypatch.setenv("AGENTENV_SQLGYM_BIRD_PATH", str(write_bird(tmp_path, gold="SELECT secret FROM nowhere")))
+    expected = {"compat": (200, 0.0), "strict": (500, None)}
+    modes: tuple[Mode, ...] = ("compat", "strict")
+    for mode in modes:
+        with serve_environments(["SQLGym"], mode=mode) as urls:
+            async with httpx.AsyncClient(base_url=urls["SQLGym"], timeout=60) as client:
+                instance = {"env_idx": (await client.post("/create")).json()}
+                question = (await client.post("/reset", json={**instance, "item_id": 0})).json()[0]
+                step = await client.post("/step", json={**instance, "action": "SELECT 1"})
+                reward = step.json()["reward"] if step.status_code == 200 else None
+                assert (step.status_code, reward) == expected[mode]
+                assert "secret" not in step.text
+                assert (await client.get("/observation", params=instance)).json() == question
+                for refused in ("PRAGMA table_info(customers)", "BEGIN", "ATTACH 'x' AS y"):
+                    await client.post("/reset", json={**instance, "item_id": 0})
+                    step = await client.post("/step", json={**instance, "action": refused})
+                    assert "authoriz" in step.json()["state"]
+                    assert (step.json()["reward"], step.json()["done"]) == (0.0, True)
 
 
 def test_textcraft_replies_match_the_recording(urls: dict[str, str]) -> None:
