@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from concurrent.futures import Executor
 from functools import partial
@@ -79,7 +80,9 @@ class EnvironmentApp:
     def _routes(self) -> list[Route]:
         dialect, id_field = self._dialect, RequestField(self._dialect.id_field)
         reset = (id_field, dialect.task_field, *dialect.reset_options)
+        shared = [self._shared_routes(prefix) for prefix in dict.fromkeys((dialect.prefix, ""))]
         return [
+            *itertools.chain(*shared),  # first, because paths are matched in order and most requests are steps
             Route("GET", "/", "The environment of this server, as text", self._root),
             Route("GET", "/health", "The environment of this server, as an object", self._health),
             self._post("/create", "Open an instance", self._create, () if dialect.create_starts_task else None),
@@ -98,7 +101,6 @@ class EnvironmentApp:
                 if dialect.lists_instances
                 else []
             ),
-            *(route for prefix in dict.fromkeys((dialect.prefix, "")) for route in self._shared_routes(prefix)),
         ]
 
     def _shared_routes(self, prefix: str) -> list[Route]:
@@ -106,9 +108,9 @@ class EnvironmentApp:
         id_field, other = RequestField(self._dialect.id_field), self._create_env
         step, close = (id_field, RequestField("action", "string")), (id_field,)
         return [
-            *other.routes(prefix),
             Route("POST", f"{prefix}/step", "Take an action", self._step, body=step, variant=other.step_body),
             Route("POST", f"{prefix}/close", "Close an instance", self._close, body=close, variant=other.close_body),
+            *other.routes(prefix),
         ]
 
     def _post(self, path: str, summary: str, handler: Handler, body: Sequence[RequestField] | None) -> Route:

@@ -59,7 +59,7 @@ def build_application(routes: Sequence[Route]) -> Starlette:
     for route in routes:
         by_path.setdefault(route.path, {})[route.method] = route
     # one handler per path: only then does the error for another method list all allowed methods
-    handlers = [StarletteRoute(path, partial(_dispatch, by), methods=[*by]) for path, by in by_path.items()]
+    handlers = [StarletteRoute(path, partial(_handle, by), methods=[*by]) for path, by in by_path.items()]
     app = Starlette(routes=handlers, exception_handlers={HTTPException: _http_error})
     app.router.redirect_slashes = False
     return app
@@ -70,28 +70,20 @@ def json_response(value: object, status: int = 200) -> Response:
     return Response(msgspec.json.encode(value), status, media_type="application/json")
 
 
-async def _dispatch(by_method: Mapping[str, Route], request: Request) -> Response:
-    return await _handle(by_method["GET" if request.method == "HEAD" else request.method], request)
-
-
-async def _handle(route: Route, request: Request) -> Response:
+async def _handle(by_method: Mapping[str, Route], request: Request) -> Response:
+    route = by_method["GET" if request.method == "HEAD" else request.method]
     handler = route.handler
     try:
         values = parse_fields("query", route.query, request.query_params)
         if route.body is not None:
             payload = decode_body(await request.body())
-            handler, fields = _choose_body(route, route.body, payload)
+            fields, variant = route.body, route.variant
+            if variant is not None and variant.fields[0].name in payload and fields[0].name not in payload:
+                handler, fields = variant
             values |= parse_payload(fields, payload)
     except MalformedRequest as exc:
         return json_response({"detail": exc.errors}, 422)
     return await handler(values)
-
-
-def _choose_body(route: Route, body: Sequence[RequestField], payload: Mapping[str, object]) -> BodyVariant:
-    variant = route.variant
-    if variant is not None and variant.fields[0].name in payload and body[0].name not in payload:
-        return variant
-    return BodyVariant(route.handler, body)
 
 
 async def _http_error(request: Request, exc: Exception) -> Response:
