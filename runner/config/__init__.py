@@ -1,6 +1,6 @@
 """Profiles: the environments, limits and models of a node, and the location of its state directory."""
 
-from runner.config.load import load_profile, resolve_data_dir, resolve_node
+from runner.config.load import load_profile, resolve_data_dir, resolve_node, resolve_path
 from runner.config.profile import (
     AgentSettings,
     EndpointConfig,
@@ -36,4 +36,5 @@ __all__ = [
     "load_profile",
     "resolve_data_dir",
     "resolve_node",
+    "resolve_path",
 ]

@@ -11,6 +11,7 @@ from runner.config.diagnostics import FormatValue, KeyPath, Problem, format_key_
 from runner.config.profile import EnvironmentEntry, Profile, SkipEntry
 
 _HTTP = ("http", "https")
+_VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _NATS = ("nats", "tls", "ws", "wss")
 
 _Entries: TypeAlias = list[tuple[KeyPath, EnvironmentEntry | SkipEntry]]
@@ -27,6 +28,7 @@ def find_violations(profile: Profile, format_value: FormatValue) -> list[Problem
     return [
         *_duplicate_names(entries),
         *_duplicate_ports(entries),
+        *_invalid_variables(entries),
         *_invalid_urls(profile, entries, format_value),
         *_invalid_windows(profile, format_value),
     ]
@@ -58,6 +60,13 @@ def _duplicate_ports(entries: _Entries) -> Iterator[Problem]:
             continue
         if (other := first.setdefault(entry.port, key_path)) != key_path:
             yield (*key_path, "port"), f"duplicate port {entry.port}; {format_key_path(other)} has the same port"
+
+
+def _invalid_variables(entries: _Entries) -> Iterator[Problem]:
+    for key_path, entry in entries:
+        for name in entry.env if isinstance(entry, EnvironmentEntry) else ():
+            if not _VARIABLE_NAME.fullmatch(name):
+                yield (*key_path, "env", name), "expected a variable's name: letters, digits and _, no digit first"
 
 
 def _invalid_urls(profile: Profile, entries: _Entries, format_value: FormatValue) -> Iterator[Problem]:

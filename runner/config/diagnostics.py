@@ -48,6 +48,11 @@ def format_key_path(key_path: KeyPath) -> str:
     return text or "top level"
 
 
+def is_server_variable(key_path: KeyPath) -> bool:
+    """Return whether a value is, or contains, a variable of a server, e.g. ``environments.moderate[0].env.TOKEN``."""
+    return key_path[:1] == ("environments",) and key_path[3:4] == ("env",)
+
+
 def expected_at(key_path: KeyPath) -> str:
     """Describe the values that are valid at ``key_path``."""
     return _describe(_type_at(key_path))

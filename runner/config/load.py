@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from runner.config.diagnostics import KeyPath, format_key_path
+from runner.config.diagnostics import KeyPath, format_key_path, is_server_variable
 from runner.config.document import YamlValue, parse_yaml
 from runner.config.expand import expand_all
 from runner.config.profile import NODE_EXPECTED, NODE_PATTERN, Profile
@@ -59,6 +59,8 @@ def _format_value(key_path: KeyPath, value: YamlValue, environ: Mapping[str, str
     """Format a value of the file for an error message: on one line, without secrets."""
     if isinstance(value, dict | list):
         return "a mapping" if isinstance(value, dict) else "a list"
+    if is_server_variable(key_path) and value is not None:
+        return f"'{MASK}'" if isinstance(value, str) else "true or false" if isinstance(value, bool) else "a number"
     if isinstance(value, str):
         secret = bool(key_path) and is_secret_name(str(key_path[-1]))
         return f"'{MASK if secret else one_line(mask(value, environ), 80)}'"
@@ -170,11 +172,15 @@ def resolve_data_dir(option: str | None, environ: Mapping[str, str], profile: Pr
     The first non-empty value applies: ``--data-dir``, ``AGENTGYM_DATA_DIR``, the profile's ``data_dir``, ``./data``.
     A leading ``~`` that no shell has expanded is the home folder.
     """
-    chosen = option or environ.get("AGENTGYM_DATA_DIR") or profile.data_dir or "data"
+    return resolve_path(option or environ.get("AGENTGYM_DATA_DIR") or profile.data_dir or "data", environ, cwd)
+
+
+def resolve_path(path: str, environ: Mapping[str, str], cwd: Path) -> Path:
+    """Return the absolute path of a folder in a profile: from ``cwd``, with a leading ``~`` as the home folder."""
     home = environ.get("HOME")
-    if home and (chosen == "~" or chosen.startswith("~/")):
-        chosen = home + chosen[1:]
-    return cwd.absolute() / chosen
+    if home and (path == "~" or path.startswith("~/")):
+        path = home + path[1:]
+    return cwd.absolute() / path
 
 
 def resolve_node(option: str | None, environ: Mapping[str, str], profile: Profile, hostname: str) -> str:

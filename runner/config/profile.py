@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta
 
 from runner.types import SpanLevel
+from runner.util.display_text import MASK, mask
 
 NODE_PATTERN = r"\A[A-Za-z0-9_-]{1,64}\Z"
 NODE_EXPECTED = "a name of 1 to 64 letters, digits, _ and -"
@@ -34,6 +35,9 @@ MemoryBytes: TypeAlias = Annotated[
 NodeName: TypeAlias = Annotated[str, Meta(pattern=NODE_PATTERN, description=NODE_EXPECTED)]
 VariableName: TypeAlias = Annotated[
     str, Meta(pattern=r"\A[A-Za-z_][A-Za-z0-9_]*\Z", description="the name of an environment variable, not its value")
+]
+VariableValue: TypeAlias = Annotated[
+    str, Meta(description="a text or a whole number (write any other value in quotes)")
 ]
 Subject: TypeAlias = Annotated[
     str,
@@ -128,6 +132,8 @@ class EnvironmentEntry(_Section, frozen=True):
 
     Attributes:
         server_cmd: command that starts its server; without ``server_cmd`` and ``base_url`` it runs embedded.
+        cwd: working directory of ``server_cmd``; None for that of the node.
+        env: environment variables of ``server_cmd``, in addition to those of the node. The values may be secret.
         ram: memory of its server, for display only, e.g. ``110 MiB``.
         deps: Python distributions that the environment needs in addition to those of the runner.
         base_url: URL of a remote server, instead of ``port``.
@@ -137,6 +143,8 @@ class EnvironmentEntry(_Section, frozen=True):
 
     name: Text
     server_cmd: Text | None = None
+    cwd: Text | None = None
+    env: dict[str, VariableValue] = {}
     port: Port | None = None
     ram: str | None = None
     deps: tuple[Text, ...] = ()
@@ -144,6 +152,16 @@ class EnvironmentEntry(_Section, frozen=True):
     base_url: Text | None = None
     timeout_sec: Seconds = 30.0
     autostart: bool = False
+
+    def __repr__(self) -> str:
+        """Return the entry without secrets, since it may appear in tracebacks and logs."""
+        return f"EnvironmentEntry({', '.join(f'{key}={value!r}' for key, value in self.__rich_repr__())})"
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        """Return the keys and values for Rich, without secrets."""
+        values = {key: getattr(self, key) for key in self.__struct_fields__}
+        shown = {key: mask(value) if isinstance(value, str) else value for key, value in values.items()}
+        return [*(shown | {"env": dict.fromkeys(self.env, MASK)}).items()]
 
 
 class SkipEntry(_Section, frozen=True):

@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import msgspec
 
 from runner.config.constraints import find_violations
-from runner.config.diagnostics import MAX_PROBLEMS, FormatValue, KeyPath, Problem, expected_at, known_keys
+from runner.config.diagnostics import (
+    MAX_PROBLEMS,
+    FormatValue,
+    KeyPath,
+    Problem,
+    expected_at,
+    is_server_variable,
+    known_keys,
+)
 from runner.config.document import YamlValue
 from runner.config.expand import Expanded
-from runner.config.profile import Price, Profile
+from runner.config.profile import Price, Profile, VariableValue
 
 _STEP = re.compile(r"\.(\w+)|\[(\d+|\.\.\.)\]")
+_VALUE_TYPES: dict[str | int, Any] = {"price": Price, "env": VariableValue}
+"""Type of the values of each mapping whose keys the schema does not define."""
 _FIELD = re.compile(r"Object (contains unknown|missing required) field `(.*)`", re.DOTALL)
 
 
@@ -47,23 +58,24 @@ def _locate(message: str, data: YamlValue) -> tuple[KeyPath, bool]:
     problem, separator, steps = message.rpartition(" - at `$")
     key_path: KeyPath = ()
     for key, index in _STEP.findall(steps if separator else ""):
-        key_path += (_invalid_price(_value_at(data, key_path)) if index == "..." else int(index) if index else key,)
+        key_path += (_invalid_key(key_path, data) if index == "..." else int(index) if index else key,)
     field = _FIELD.fullmatch(problem if separator else message)
     if field is None:
         return key_path, False
     return (*key_path, field[2]), field[1] == "contains unknown"
 
 
-def _invalid_price(prices: YamlValue) -> str:
-    """Return the name of the model whose price is invalid.
+def _invalid_key(key_path: KeyPath, data: YamlValue) -> str:
+    """Return the key of the first invalid value of the mapping at ``key_path``.
 
-    msgspec's message has ``[...]`` in place of a key that the schema does not define; only ``price`` has them.
+    msgspec's message has ``[...]`` in place of a key that the schema does not define; see ``_VALUE_TYPES``.
     """
-    for model, price in prices.items() if isinstance(prices, dict) else ():
+    mapping, value_type = _value_at(data, key_path), _VALUE_TYPES.get(key_path[-1] if key_path else "", Any)
+    for key, value in mapping.items() if isinstance(mapping, dict) else ():
         try:
-            msgspec.convert(price, Price)
+            msgspec.convert(value, value_type)
         except msgspec.ValidationError:
-            return model
+            return key
     return "..."
 
 
@@ -79,8 +91,13 @@ def _value_at(data: YamlValue, key_path: KeyPath) -> YamlValue:
 
 
 def _restore_text(expanded: Expanded, key_path: KeyPath) -> bool:
-    """Replace a number, boolean or null at ``key_path`` by its text in ``expanded.texts``; False if it has none."""
+    """Replace a number, boolean or null at ``key_path`` by its text in ``expanded.texts``; False if it has none.
+
+    A whole number in ``env`` of an environment has a text, too: its digits.
+    """
     text = expanded.texts.pop(key_path, None)
+    if text is None and is_server_variable(key_path) and type(value := _value_at(expanded.data, key_path)) is int:
+        text = str(value)
     if text is None or not key_path:
         return False
     parent, last = _value_at(expanded.data, key_path[:-1]), key_path[-1]

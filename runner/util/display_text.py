@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 MASK = "***"
 MIN_SECRET_LENGTH = 4
@@ -76,13 +76,18 @@ def mask(text: str, environ: Mapping[str, str] | None = None) -> str:
     return masker(environ)(text)
 
 
-def masker(environ: Mapping[str, str] | None = None) -> Callable[[str], str]:
-    """Return a function that masks like ``mask``, but collects the secrets only once; use it for many texts."""
-    secrets = _secret_forms(os.environ if environ is None else environ)
+def masker(environ: Mapping[str, str] | None = None, secrets: Iterable[str] = ()) -> Callable[[str], str]:
+    """Return a function that masks like ``mask``, but collects the secrets only once; use it for many texts.
+
+    Args:
+        environ: environment variables, by default those of this process.
+        secrets: further values to mask, by the same rules as values of secret variables.
+    """
+    forms = _secret_forms(os.environ if environ is None else environ, secrets)
 
     def mask_text(text: str) -> str:
-        for secret in secrets:
-            text = text.replace(secret, MASK)
+        for form in forms:
+            text = text.replace(form, MASK)
         return _USERINFO.sub(f"://{MASK}@", text)
 
     return mask_text
@@ -93,8 +98,8 @@ def is_secret_name(name: str) -> bool:
     return _SECRET_NAME.search(name) is not None
 
 
-def _secret_forms(environ: Mapping[str, str]) -> list[str]:
-    values = {value.strip() for name, value in environ.items() if is_secret_name(name)}
+def _secret_forms(environ: Mapping[str, str], secrets: Iterable[str]) -> list[str]:
+    values = {value.strip() for value in (*secrets, *(environ[name] for name in environ if is_secret_name(name)))}
     forms = {form for value in values if _is_secret(value) for form in (value, *_escaped(value))}
     # Longest first: masking a secret inside another secret would leave the rest of the outer one readable.
     return sorted(forms, key=lambda form: (-len(form), form))

@@ -30,12 +30,12 @@ def log_name(env: str) -> str:
 class ServerLog:
     """Log of one server; only one thread may write to it."""
 
-    def __init__(self, path: Path, max_bytes: int = MAX_BYTES) -> None:
-        """Prepare the log; the first line creates the file."""
+    def __init__(self, path: Path, max_bytes: int = MAX_BYTES, mask: Callable[[str], str] | None = None) -> None:
+        """Prepare the log; the first line creates the file. ``mask`` hides secrets, by default this process's."""
         self.path = path
         self._max_bytes = max_bytes
         self._recent: deque[str] = deque(maxlen=N_RECENT_LINES)
-        self._mask: Callable[[str], str] = masker()
+        self._mask = mask or masker()
         self._size = 0
 
     @property

@@ -5,14 +5,12 @@ from __future__ import annotations
 import logging
 import math
 import os
-import shlex
-import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, cast
@@ -24,8 +22,9 @@ from runner.envs.placement import server_address
 from runner.errors import ConfigError, catch_foreign
 from runner.events.control import ServerInfo, ServerStatus
 from runner.node.env_servers import process_guard
+from runner.node.env_servers.launch import prepare_launch
 from runner.node.env_servers.log import ServerLog
-from runner.util.display_text import is_secret_name, mask, one_line
+from runner.util.display_text import one_line
 
 logger = logging.getLogger(__name__)
 
@@ -76,12 +75,13 @@ class EnvServer:
         """Check that the server can be started.
 
         Raises:
-            ConfigError: if the profile has no command or no port for the server, or the command is not installed.
+            ConfigError: if the profile has no command or no port for the server, the command is not installed, or its
+                working directory is missing.
         """
         self.env = entry.name
-        self._command = _command(entry)
+        self._launch = prepare_launch(entry, os.environ)
         self._address = _server_address(entry)
-        self._log = ServerLog(log)
+        self._log = ServerLog(log, mask=self._launch.mask)
         self._on_change = on_change
         self._timings = timings
         self._process: subprocess.Popen[bytes] | None = None
@@ -136,7 +136,7 @@ class EnvServer:
             if (process := self._spawn()) is not None:
                 self._set_status("failed", self._serve(process))
         for problem in problems:
-            self._set_status("failed", one_line(mask(str(problem))))
+            self._set_status("failed", one_line(self._launch.mask(str(problem))))
         if self._stop_requested.is_set():
             self._set_status("stopped", None)
         else:
@@ -160,11 +160,12 @@ class EnvServer:
             if self._stop_requested.is_set():
                 return None
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", process_guard.__file__, *self._command],
+                [sys.executable, "-I", "-S", process_guard.__file__, *self._launch.command],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
-                env=child_environ(os.environ),
+                env=self._launch.guard_environ,
+                cwd=self._launch.folder,
                 start_new_session=True,
             )
             return self._process
@@ -202,36 +203,10 @@ class EnvServer:
             if state.usable:
                 self._set_status("running", None)
                 return None
-            cause = state.cause or "it is not ready"
+            cause = self._launch.mask(state.cause or "it is not ready")
             wrong_since = min(wrong_since, now) if state.status == "wrong" else math.inf
             self.cause = f"it is starting: {cause}"
         return None
-
-
-def child_environ(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment variables for a server process.
-
-    Variables that look like secrets or contain a URL with a password are removed. PATH also contains the folder of the
-    commands of this Python installation.
-    """
-    safe = {name: value for name, value in environ.items() if not (is_secret_name(name) or mask(value, {}) != value)}
-    return safe | {"PATH": os.pathsep.join(filter(None, (safe.get("PATH"), str(Path(sys.executable).parent))))}
-
-
-def _command(entry: EnvironmentEntry) -> list[str]:
-    if entry.server_cmd is None:
-        raise ConfigError(f"{entry.name} has no server_cmd in the profile; add one")
-    try:
-        command = shlex.split(entry.server_cmd)
-    except ValueError as exc:
-        raise ConfigError(f"server_cmd of {entry.name} is not a valid command line: {exc}") from exc
-    if not command:
-        raise ConfigError(f"server_cmd of {entry.name} is empty")
-    if shutil.which(command[0], path=child_environ(os.environ)["PATH"]) is None:
-        raise ConfigError(
-            f"server_cmd of {entry.name} starts {one_line(mask(command[0]))}, which is not installed here"
-        )
-    return command
 
 
 def _server_address(entry: EnvironmentEntry) -> ServerAddress:
