@@ -81,11 +81,17 @@ def is_built_in(group: str, name: str) -> bool:
 
 def suggest_name(name: str, known: Iterable[str]) -> str:
     """Return a sentence that suggests the known name closest to ``name``, or lists all known names."""
+    candidates = {candidate.lower(): candidate for candidate in known}
+    if closest := closest_name(name, candidates.values()):
+        return f"Did you mean {closest}?"
+    return f"Available: {', '.join(candidates.values()) or 'none'}."
+
+
+def closest_name(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name closest to ``name``, ignoring case; None if none is close."""
     by_lower = {candidate.lower(): candidate for candidate in known}
-    close = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.5)
-    if close:
-        return f"Did you mean {by_lower[close[0]]}?"
-    return f"Available: {', '.join(by_lower.values()) or 'none'}."
+    close = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.6)
+    return by_lower[close[0]] if close else None
 
 
 def canonical_name(group: str, name: str) -> str:

@@ -10,6 +10,7 @@ import msgspec
 from runner import plugins
 from runner.agents.scripted import Script
 from runner.config import AgentSettings, Profile, SkipEntry
+from runner.envs.names import server_problem, skipped_environment, unknown_environment, unplayable_entry
 from runner.envs.placement import Placement, has_http_dialect, server_address
 from runner.episode.runner import Runner
 from runner.errors import ConfigError
@@ -156,9 +157,11 @@ def resolve_model(agent: str, settings: AgentSettings, requested: str | None) ->
 def _validated_environment(env: str, agent: str) -> str:
     """Return the registered name of an environment; it must be loadable or available from an HTTP server."""
     environment: object = None
-    if plugins.is_registered(plugins.ENVS, env) or not has_http_dialect(env):
+    if plugins.is_registered(plugins.ENVS, env):
         env = plugins.canonical_name(plugins.ENVS, env)
         environment = plugins.load(plugins.ENVS, env)
+    elif not has_http_dialect(env):
+        raise unknown_environment(env)
     # a factory's product is unknown before it is called
     is_class = environment is None or isinstance(environment, type)
     if agent == "oracle" and is_class and not hasattr(environment, "oracle"):
@@ -170,20 +173,17 @@ def resolve_environment(profile: Profile, name: str) -> str:
     """Return the registered name of an environment that the profile allows.
 
     Raises:
-        ConfigError: if the environment is unknown, not installed, or skipped by the profile; with the reason.
+        UnplayableName: if the environment is unknown, not installed, skipped by the profile, or needs a server that the
+            profile does not have; with the reason and the names or keys that work.
+        ConfigError: if several packages register the name.
     """
     entry = profile.find_entry(name)
     if isinstance(entry, SkipEntry):
-        raise ConfigError(f"{entry.name} is skipped in profile {profile.id}: {entry.reason}")
+        raise skipped_environment(entry, profile)
     if plugins.is_registered(plugins.ENVS, name):
         return plugins.canonical_name(plugins.ENVS, name if entry is None else entry.name)
-    installed = plugins.registered_names(plugins.ENVS)
     if entry is None:
-        candidates = [*installed, *(listed.name for _, listed in profile.tiered_entries())]
-        raise ConfigError(f"There is no environment named {name!r}. {plugins.suggest_name(name, candidates)}")
-    if server_address(entry) is not None and has_http_dialect(entry.name):
+        raise unknown_environment(name, (listed.name for _, listed in profile.tiered_entries()))
+    if server_address(entry) is not None and has_http_dialect(entry.name) and server_problem(entry) is None:
         return entry.name
-    raise ConfigError(
-        f"{entry.name} is in profile {profile.id}, but no environment of that name is installed. "
-        f"Installed environments: {', '.join(installed)}."
-    )
+    raise unplayable_entry(entry, profile)

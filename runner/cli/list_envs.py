@@ -6,12 +6,13 @@ import msgspec
 
 from runner import plugins
 from runner.cli.run_session import RunSession
-from runner.cli.terminal import print_json, print_table, write_result
+from runner.cli.terminal import output_console, print_json, print_table, safe_text, write_result
 from runner.config import EnvironmentEntry
-from runner.envs.availability import Availability, availability_of, embedded_availability, probe_address
+from runner.envs.availability import NOT_INSTALLED, Availability, availability_of, embedded_availability, probe_address
 from runner.envs.data_labels import AS_PUBLISHED
 from runner.envs.http.probe import ServerState, probe_servers
-from runner.envs.placement import SERVER_NAMES
+from runner.envs.names import did_you_mean, server_keys, server_only_names
+from runner.envs.placement import SERVER_NAMES, environment_entry, server_address
 
 
 class EnvironmentRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,7 +52,11 @@ class EnvironmentRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def list_environments(session: RunSession) -> int:
-    """Print all environments and their availability; return the exit code."""
+    """Print all environments and their availability; return the exit code.
+
+    Environments that are played only on a server, and have none in the profile, are listed apart, with the keys that
+    lead to a server.
+    """
     profile = session.profile
     addresses = {entry.name: probe_address(entry) for _, entry in profile.tiered_entries()}
     states = probe_servers({name: address for name, address in addresses.items() if address is not None})
@@ -61,9 +66,11 @@ def list_environments(session: RunSession) -> int:
     ]
     known = {row.name.lower() for row in rows}
     rows += [_installed_row(name) for name in plugins.registered_names(plugins.ENVS) if name.lower() not in known]
+    others = [name for name in server_only_names() if server_address(environment_entry(profile, name)) is None]
     if session.options.json:
-        return write_result(0, lambda: print_json({"profile": profile.id, "environments": rows}))
-    return write_result(0, lambda: _print(profile.id, rows))
+        document = {"profile": profile.id, "environments": rows, "server_only": others}
+        return write_result(0, lambda: print_json(document))
+    return write_result(0, lambda: _print(profile.id, rows, others))
 
 
 def _profile_row(tier: str, entry: EnvironmentEntry, state: ServerState | None) -> EnvironmentRow:
@@ -83,8 +90,13 @@ def _profile_row(tier: str, entry: EnvironmentEntry, state: ServerState | None) 
         ram=entry.ram,
         deps=list(entry.deps),
         playable=availability.playable,
-        health=_health(availability, state),
+        health=_with_suggestion(entry.name, _health(availability, state)),
     )
+
+
+def _with_suggestion(name: str, health: str) -> str:
+    suggestion = did_you_mean(name) if health == NOT_INSTALLED else ""
+    return f"{health}. {suggestion}" if suggestion else health
 
 
 def _installed_row(name: str) -> EnvironmentRow:
@@ -109,9 +121,12 @@ def _health(availability: Availability, state: ServerState | None) -> str:
     return ", ".join(parts if state.open is None else [*parts, f"{state.open} open"])
 
 
-def _print(profile: str, rows: list[EnvironmentRow]) -> None:
+def _print(profile: str, rows: list[EnvironmentRow], server_only: list[str]) -> None:
     columns = ("name", "tier", "port", "server", "transport", "data", "RAM", "dependencies", "health")
     print_table(f"Environments of profile {profile}", columns, map(_cells, rows))
+    if server_only:
+        text = f"Played only on a server: {', '.join(server_only)}. {server_keys('NAME')}."
+        output_console().print(safe_text(text), soft_wrap=True)
 
 
 def _cells(row: EnvironmentRow) -> tuple[str, ...]:

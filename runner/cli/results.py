@@ -21,7 +21,8 @@ from runner.cli.report import (
 )
 from runner.cli.run_session import RunSession
 from runner.cli.terminal import print_json, print_stderr, print_table, write_result
-from runner.errors import ConfigError
+from runner.envs.names import server_keys, server_only_name, server_only_names, unknown_environment
+from runner.envs.placement import environment_entry, server_address
 from runner.store import EpisodeStore, ResultRow, open_index, summarize_results
 
 
@@ -56,14 +57,21 @@ def _filter_env(rows: list[ResultRow], env: str, session: RunSession) -> list[Re
     matching = [row for row in rows if row.env.lower() == env.lower()]
     if not matching:
         listed = [entry.name for _, entry in session.profile.tiered_entries()]
-        known = {
-            name.lower(): name
-            for name in (*listed, *plugins.registered_names(plugins.ENVS), *(row.env for row in rows))
-        }
+        stored = [row.env for row in rows]
+        names = (*listed, *plugins.registered_names(plugins.ENVS), *server_only_names(), *stored)
+        known = {name.lower(): name for name in names}
         if env.lower() not in known:
-            raise ConfigError(f"There is no environment named {env!r}. {plugins.suggest_name(env, known.values())}")
-        print_stderr(f"No episodes of {known[env.lower()]} in {session.data_dir} yet")
+            raise unknown_environment(env, [*listed, *stored])
+        advice = _server_advice(env, session)
+        print_stderr(f"No episodes of {known[env.lower()]} in {session.data_dir} yet{advice}")
     return matching
+
+
+def _server_advice(env: str, session: RunSession) -> str:
+    name = server_only_name(env)
+    if name is None or server_address(environment_entry(session.profile, env)) is not None:
+        return ""
+    return f"; {name} is played only on a server. {server_keys(name)}"
 
 
 def _print(rows: Sequence[ResultRow], metrics: Sequence[str]) -> None:

@@ -73,12 +73,34 @@ def _parser() -> argparse.ArgumentParser:
 
 def _ports(profile: Profile, names: Sequence[str], requested_port: int | None) -> dict[str, int]:
     """Return the ports of the environments to serve, by registered name; no names: all of the profile with a port."""
-    from runner.batch.spec import resolve_environment
-
-    resolved = list(dict.fromkeys(resolve_environment(profile, name) for name in names)) or _all_of(profile)
+    resolved = list(dict.fromkeys(_resolve(profile, name) for name in names)) or _all_of(profile)
     if requested_port is not None and len(resolved) != 1:
         raise ConfigError("--port requires a single environment; several use their ports in the profile")
     return {name: _port_of(profile, name) if requested_port is None else requested_port for name in resolved}
+
+
+def _resolve(profile: Profile, name: str) -> str:
+    """Return the registered name of an environment to serve.
+
+    Raises:
+        ConfigError: the environment is skipped by the profile or cannot be served; with the names that can be.
+    """
+    from runner.batch.spec import resolve_environment
+    from runner.envs.names import server_keys, server_only_name
+    from runner.serve.env_api import DIALECTS
+
+    if plugins.is_registered(plugins.ENVS, name):
+        return resolve_environment(profile, name)
+    servable = [known for known in DIALECTS if plugins.is_registered(plugins.ENVS, known)]
+    names = f"Environments that can be served: {', '.join(servable)}"
+    if (other := server_only_name(name)) is not None:
+        raise ConfigError(
+            f"{other} cannot be served: it is not embedded, only AgentGym's own server plays it. "
+            f"{server_keys(other)}. {names}"
+        )
+    closest = plugins.closest_name(name, servable)
+    suggestion = f"Did you mean {closest}? " if closest else ""
+    raise ConfigError(f"There is no embedded environment named {name!r}. {suggestion}{names}")
 
 
 def _all_of(profile: Profile) -> list[str]:

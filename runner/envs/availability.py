@@ -12,6 +12,7 @@ from runner.config import EnvironmentEntry
 from runner.envs.data_labels import data_label_of, missing_data
 from runner.envs.http.address import ServerAddress
 from runner.envs.http.probe import NOT_LISTENING, ServerState
+from runner.envs.names import server_problem
 from runner.envs.placement import Transport, has_http_dialect, http_placement, rejection_reason, server_address
 
 Status: TypeAlias = Literal["up", "slow", "wrong", "down", "embedded", "unknown"]
@@ -55,7 +56,8 @@ def availability_of(entry: EnvironmentEntry, state: ServerState | None) -> Avail
         if can_embed:
             return embedded_availability(entry.name)
         if server_address(entry) is None or entry.transport == "embedded":
-            return Availability(status="down", cause=missing or "transport is http, but no port is set", playable=False)
+            cause = server_problem(entry) or missing or "transport is http, but no port is set"
+            return Availability(status="down", cause=cause, playable=False)
         return Availability(status="unknown", transport="http", playable=False)
     if missing == NOT_INSTALLED and not has_http_dialect(entry.name):
         return Availability(status="down", cause=missing, playable=False)

@@ -6,6 +6,7 @@ import logging
 
 import msgspec
 
+from runner.envs.names import UnplayableName
 from runner.errors import RunnerError, log_failure
 from runner.events.control import ARGS, Args, ControlError, Op
 from runner.util.display_text import mask, one_line
@@ -15,6 +16,8 @@ logger = logging.getLogger(__name__)
 MAX_REQUEST_BYTES = 64 * 1024
 MAX_ECHO_CHARS = 200
 """Maximum characters of a request id or an error message in a reply; either may repeat text of the request."""
+MAX_HINT_CHARS = 400
+"""Maximum characters of a hint in a reply; a hint may list all endpoints or environments."""
 
 
 class RequestRejected(RunnerError):
@@ -67,6 +70,8 @@ def to_control_error(exc: BaseException) -> ControlError:
     match exc:
         case RequestRejected():
             return ControlError(code=exc.code, message=safe_echo(str(exc)), hint=exc.hint)
+        case UnplayableName():
+            return ControlError(code="refused", message=safe_echo(exc.problem), hint=safe_hint(exc.hint))
         case RunnerError():
             return ControlError(code="refused", message=safe_echo(str(exc)))
         case msgspec.MsgspecError() | UnicodeDecodeError() | RecursionError():
@@ -74,6 +79,11 @@ def to_control_error(exc: BaseException) -> ControlError:
             return ControlError(code="bad_request", message=message, hint="see docs/events.md")
     log_failure(logger, "answering a request")(exc)
     return ControlError(code="internal", message=safe_echo(f"{type(exc).__name__}: {exc}"), hint="see the node's log")
+
+
+def safe_hint(hint: str) -> str:
+    """Return a hint in a form for replies: secrets masked, on one line, of limited length."""
+    return one_line(mask(hint), MAX_HINT_CHARS)
 
 
 def safe_echo(text: str) -> str:

@@ -39,19 +39,17 @@ from runner.node.control_requests import (
     parse_args,
     parse_request_id,
     safe_echo,
+    safe_hint,
     to_control_error,
 )
 from runner.node.env_servers.manager import EnvServerManager
 from runner.node.file_chunks import EpisodeFiles
 from runner.store import is_ulid
 from runner.types import Limits
-from runner.util.display_text import mask, one_line
 
 _T = TypeVar("_T")
 
 MAX_LISTED_BATCHES = 200
-MAX_HINT_CHARS = 400
-"""Maximum characters of a hint in a reply; the hint of the error ``no_model`` lists every endpoint."""
 
 
 @dataclass(frozen=True)
@@ -157,7 +155,7 @@ class ControlHandler:
             self.models.require(spec.model)
         except NoModel as exc:
             hint = "; ".join(filter(None, [exc.hint, "or choose an agent that uses no model, such as oracle"]))
-            raise RequestRejected("no_model", str(exc), one_line(mask(hint), MAX_HINT_CHARS)) from exc
+            raise RequestRejected("no_model", str(exc), safe_hint(hint)) from exc
 
     def _spec(self, args: StartArgs, env: str) -> BatchSpec:
         agent = args.agent or DEFAULT_AGENT

@@ -16,6 +16,7 @@ from runner.config import EnvironmentEntry, Profile
 from runner.envs.availability import NOT_INSTALLED, Availability, availability_of, embedded_availability, probe_address
 from runner.envs.data_labels import AS_PUBLISHED
 from runner.envs.http.probe import ServerState, probe_servers
+from runner.envs.names import did_you_mean, entry_advice, server_problem
 from runner.envs.placement import environment_entry, server_address, start_command
 from runner.errors import ConfigError, InferenceFault, RunnerError
 from runner.inference.endpoints import NO_ENDPOINT
@@ -171,8 +172,11 @@ def _placement_text(availability: Availability) -> str:
 
 def _hint(name: str, availability: Availability, entry: EnvironmentEntry | None) -> str:
     cause = availability.cause
+    if entry is not None and server_problem(entry) is not None:
+        return entry_advice(entry)
     if cause == NOT_INSTALLED:
-        return f"install a package that registers {name}, or remove it from the profile"
+        install = f"install a package that registers {name}, or correct or remove the name in the profile"
+        return ". ".join(filter(None, [install, did_you_mean(name)]))
     if cause is not None and cause.startswith("needs "):
         return f"pip install {cause.removeprefix('needs ').replace(',', '')}"
     if availability.playable:

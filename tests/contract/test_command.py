@@ -84,6 +84,14 @@ def test_an_episode_that_ends_in_an_error_exits_1_and_names_it(tmp_path: Path) -
     [
         (("--run", "babyia"), "There is no environment named 'babyia'. Did you mean BabyAI?"),
         (("--run", "sciworld"), "SciWorld is skipped in profile field-runner-4090: needs a Java"),
+        (("--run", "sciworld"), "- {name: SciWorld, transport: http, port: 8000}"),
+        (("--run", "searchqa"), "- {name: SearchQA, transport: http, port: 8000}"),
+        (
+            ("--run", "Nothing"),
+            "Played only on a server (transport: http and port or base_url in the profile): Academia",
+        ),
+        (("serve", "SciWorld"), "Environments that can be served: BabyAI, TextCraft"),
+        (("preflight", "--env", "SciWrld"), "Did you mean SciWorld?"),
         (("--run", "Maze", "--agent", "orakel"), "no agent named 'orakel'. Did you mean oracle?"),
         (("--run", "Maze", "--config", "nowhere"), "nowhere"),
         (("--run", "Maze", "--node", "no spaces"), "--node: expected a name"),
@@ -149,6 +157,19 @@ def test_list_envs_shows_health_or_the_reason(tmp_path: Path) -> None:
     assert all(name in plain for name in rows)
 
 
+def test_list_envs_names_environments_that_are_played_only_on_a_server(tmp_path: Path) -> None:
+    moderate = [{"name": "SciWorld", "port": 1}, {"name": "WebArena"}, {"name": "Wether"}]
+    (tmp_path / "p.yaml").write_text(json.dumps({"id": "p", "environments": {"moderate": moderate}}))
+    options = ("--list-envs", "--config", "p.yaml")
+    listed = json.loads(run_agentgym(tmp_path, *options, "--json").stdout)
+    assert listed["server_only"] == ["Academia", "Movie", "SearchQA", "Sheet", "Todo", "Weather", "WebArena"]
+    health = {row["name"]: row["health"] for row in listed["environments"]}
+    assert health["WebArena"] == "played only on a server, and it has neither port nor base_url"
+    assert health["Wether"] == "not installed. Did you mean Weather?"
+    plain = run_agentgym(tmp_path, *options).stdout
+    assert "Played only on a server: Academia, Movie, SearchQA, Sheet, Todo, Weather, WebArena. Put its server" in plain
+
+
 def test_list_envs_names_missing_environments(tmp_path: Path, profile_with_missing_env: str) -> None:
     listed = json.loads(run_agentgym(tmp_path, "--list-envs", "--config", profile_with_missing_env, "--json").stdout)[
         "environments"
@@ -177,6 +198,11 @@ def test_results_of_an_environment_without_episodes_are_empty(tmp_path: Path) ->
     assert "No episodes of Wordle in " in unplayed.stderr
     assert unknown.returncode == 2
     assert "There is no environment named 'Mase'. Did you mean Maze?" in unknown.stderr
+    served = run_agentgym(tmp_path, "--results", "--env", "sciworld")
+    assert (served.returncode, served.stdout) == (0, "")
+    assert re.search(
+        "No episodes of SciWorld in .* played only on a server.* transport: http, port: 8000", served.stderr
+    )
 
 
 def test_a_battery_without_installed_environments_exits_2(tmp_path: Path, profile_with_missing_env: str) -> None:

@@ -346,7 +346,8 @@ def test_the_command_names_the_reason_of_a_failed_start(tmp_path: Path) -> None:
         (["mase"], "Did you mean Maze"),
         (["maze", "wordle", "--port", "1"], "--port requires a single environment"),
         (["--all", "--port", "1"], "--port requires a single environment"),
-        (["webarena"], "WebArena is skipped in profile"),
+        (["webarena"], "WebArena cannot be served: .* transport: http, port: 8000.* can be served: BabyAI, TextCraft"),
+        (["nothing-of-the-kind"], "no embedded environment named .* can be served: BabyAI, TextCraft"),
     ],
 )
 def test_incompatible_options_are_rejected(options: list[str], reason: str) -> None:

@@ -238,6 +238,11 @@ def dialect_for(env: str) -> ClientDialect | None:
     return _BY_NAME.get(env.lower())
 
 
+def http_names() -> list[str]:
+    """Return the names of all environments for which AgentGym has a server."""
+    return [row.name for row in _ROWS]
+
+
 def create_env_dialect(env: str) -> ClientDialect:
     """Return the dialect of third-party servers that have the path ``/createEnv``, for the environment ``env``.
 

@@ -224,6 +224,22 @@ def test_a_request_id_that_cannot_be_echoed_is_rejected(send_request: Callable[.
 
 
 @pytest.mark.parametrize(
+    ("env", "message", "hint"),
+    [
+        ("SciWorld", "SciWorld is played only on a server", "- {name: SciWorld, transport: http, port: 8000}"),
+        ("Mase", "There is no environment named 'Mase'", "Did you mean Maze? Embedded environments: ALFWorld"),
+    ],
+)
+def test_a_start_of_an_unplayable_environment_is_answered_with_what_works(
+    send_request: Callable[..., Any], env: str, message: str, hint: str
+) -> None:
+    error = send_request("start", batch_id=str(ULID()), envs=[env], agent="random")["error"]
+    assert error["code"] == "refused"
+    assert error["message"].startswith(message)
+    assert hint in error["hint"]
+
+
+@pytest.mark.parametrize(
     "other", [{"envs": ["Wordle"]}, {"envs": ["Maze", "Wordle"]}, {"agent": "random"}, {"repeat": 3}, {"max_rounds": 2}]
 )
 @pytest.mark.parametrize("resume", [True, False])

@@ -1,0 +1,130 @@
+"""Names of environments: which work in this process or on a server, and what to do about a name that does not.
+
+AgentGym has servers for environments that this project does not embed, such as SciWorld. Such an environment is played
+over HTTP only, and its server has to be in the profile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from runner import plugins
+from runner.config import EnvironmentEntry, Profile, SkipEntry
+from runner.errors import ConfigError
+
+AGENTGYM_PORT = 8000
+"""Default port of AgentGym's servers: ``--port`` in ``launch.py`` of each of its ``agentenv-*`` packages."""
+ADDRESS_KEYS = "transport: http and port or base_url"
+NO_ADDRESS = "played only on a server, and it has neither port nor base_url"
+NOT_EMBEDDED = "played only on a server, but its transport is embedded"
+
+
+class UnplayableName(ConfigError):
+    """A name of an environment that cannot be played.
+
+    Attributes:
+        problem: what the name is and why it cannot be played.
+        hint: the names that work, or the keys that the profile needs.
+    """
+
+    published_error_type = "config_error"
+
+    def __init__(self, problem: str, hint: str) -> None:
+        """Store both parts; the message contains both."""
+        super().__init__(f"{problem}. {hint}")
+        self.problem = problem
+        self.hint = hint
+
+
+def server_only_names() -> list[str]:
+    """Return the names of environments that are played only on a server, in alphabetical order."""
+    from runner.envs.http.dialects import http_names  # imported late: rarely needed
+
+    return sorted((name for name in http_names() if not plugins.is_registered(plugins.ENVS, name)), key=str.lower)
+
+
+def server_only_name(env: str) -> str | None:
+    """Return the spelling of an environment that is played only on a server, ignoring case; else None."""
+    return next((name for name in server_only_names() if name.lower() == env.lower()), None)
+
+
+def server_problem(entry: EnvironmentEntry) -> str | None:
+    """Return why the entry of an environment that is played only on a server does not lead to one; else None."""
+    if server_only_name(entry.name) is None:
+        return None
+    if entry.transport == "embedded":
+        return NOT_EMBEDDED
+    return NO_ADDRESS if entry.port is None and entry.base_url is None else None
+
+
+def server_keys(env: str) -> str:
+    """Return a sentence with the entry of the profile that plays an environment on a server."""
+    return (
+        f"Put its server into environments.moderate of the profile: - {{name: {env}, transport: http, "
+        f"port: {AGENTGYM_PORT}}} for one on this machine ({AGENTGYM_PORT} is the default port of AgentGym's servers), "
+        "or base_url: http://HOST:PORT instead of port for one elsewhere"
+    )
+
+
+def known_names(also: Iterable[str] = ()) -> str:
+    """Return a sentence with the names that can be played: embedded and on servers.
+
+    Args:
+        also: further names that can be played, such as those of the profile.
+    """
+    embedded = {name.lower(): name for name in (*plugins.registered_names(plugins.ENVS), *also)}
+    return (
+        f"Embedded environments: {', '.join(embedded.values()) or 'none'}. "
+        f"Played only on a server ({ADDRESS_KEYS} in the profile): {', '.join(server_only_names()) or 'none'}."
+    )
+
+
+def did_you_mean(env: str, also: Iterable[str] = ()) -> str:
+    """Return the question "Did you mean NAME?" with the closest name, if a name is close; else an empty text."""
+    closest = plugins.closest_name(env, [*plugins.registered_names(plugins.ENVS), *server_only_names(), *also])
+    return f"Did you mean {closest}?" if closest else ""
+
+
+def unknown_environment(env: str, also: Iterable[str] = ()) -> UnplayableName:
+    """Return the error for a name that is neither registered nor configured.
+
+    Args:
+        env: the name as it was given.
+        also: further names that are known, such as those of the profile.
+    """
+    if (name := server_only_name(env)) is not None:
+        return UnplayableName(f"{name} is played only on a server, and the profile has none for it", server_keys(name))
+    known = list(also)
+    playable = [name for name in known if plugins.is_registered(plugins.ENVS, name)]
+    hint = " ".join(filter(None, [did_you_mean(env, known), known_names(playable)]))
+    return UnplayableName(f"There is no environment named {env!r}", hint)
+
+
+def unplayable_entry(entry: EnvironmentEntry, profile: Profile) -> UnplayableName:
+    """Return the error for an environment of the profile that is not installed, and has no usable server."""
+    if (problem := server_problem(entry)) is not None:
+        return UnplayableName(
+            f"{entry.name} in profile {profile.id} is {problem}", f"In its entry, {entry_advice(entry)}"
+        )
+    problem = f"{entry.name} is in profile {profile.id}, but no environment of that name is installed"
+    return UnplayableName(problem, " ".join(filter(None, [did_you_mean(entry.name), known_names()])))
+
+
+def entry_advice(entry: EnvironmentEntry) -> str:
+    """Return which keys the entry of an environment that is played only on a server needs."""
+    if entry.port is not None or entry.base_url is not None:
+        return "set transport: http, or remove transport"
+    return (
+        f"set transport: http, and port: {AGENTGYM_PORT} for a server on this machine ({AGENTGYM_PORT} is the default "
+        "port of AgentGym's servers) or base_url: http://HOST:PORT for one elsewhere"
+    )
+
+
+def skipped_environment(entry: SkipEntry, profile: Profile) -> UnplayableName:
+    """Return the error for an environment that the profile skips."""
+    problem = f"{entry.name} is skipped in profile {profile.id}: {entry.reason}"
+    if (name := server_only_name(entry.name)) is None:
+        return UnplayableName(problem, "To play it, move it from environments.skip to environments.moderate")
+    return UnplayableName(
+        problem, f"It is played only on a server. Remove it from environments.skip. {server_keys(name)}"
+    )
