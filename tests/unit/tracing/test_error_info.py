@@ -32,6 +32,7 @@ PUBLISHED = """
     bus_error BusError
     check_failed CheckFailed
     config_error ConfigError
+    config_error ConfigError
     endpoint_failure EndpointFailure
     environment_fault EnvironmentFault
     inference_fault InferenceFault
@@ -46,7 +47,8 @@ PUBLISHED = """
 """
 """``error.type`` and the span attribute ``error`` of each exception class, as stored in episode files.
 
-``refused`` is in use twice: by the node's control requests, and by the pool of the environment server.
+``refused`` is in use twice: by the node's control requests, and by the pool of the environment server;
+``config_error``, too: a name that cannot be played is published as the configuration error that it is.
 """
 
 
