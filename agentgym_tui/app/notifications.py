@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from agentgym_tui.presenters.answering_endpoint import failover_text
-from agentgym_tui.presenters.number_format import format_count
+from agentgym_tui.presenters.number_format import format_count, pluralize
 from agentgym_tui.safe_text import SafeText, join, sanitize_line, trusted
 from agentgym_tui.services.toast import toast
 from agentgym_tui.state.endpoints import Failover
@@ -57,9 +57,11 @@ class BatchEndDetector:
 
 
 def ended_text(batch: BatchRun) -> SafeText:
-    """Return one line with the environment, final status and success count of an ended batch."""
-    counts = f", success {format_count(batch.n_success)} of {format_count(batch.n_done)}" if batch.n_done else ""
-    return join([sanitize_line(batch.env or "?", 60), trusted(" "), sanitize_line(batch.status, 20), trusted(counts)])
+    """Return one line with the environment, final status, and success and error counts of an ended batch."""
+    status = join([sanitize_line(batch.env or "?", 60), trusted(" "), sanitize_line(batch.status, 20)])
+    success = trusted(f"success {format_count(batch.n_success)} of {format_count(batch.n_rated)}")
+    errors = pluralize(batch.n_errors, "error")
+    return join([status, *([success] if batch.n_rated else []), *([errors] if batch.n_errors else [])], ", ")
 
 
 def _is_history(batch: BatchRun, now: datetime) -> bool:

@@ -169,7 +169,10 @@ def _event_parts(event: DurableEvent) -> Iterator[SafeText]:
             yield sanitize_line(f"{event.env} {event.status}", 80)
             yield pluralize(event.n_episodes, "episode")
             rate = event.success_rate
-            yield trusted(f"success {format_percent(None if rate is None else 100 * rate)}")
+            scored = "" if rate is None or event.n_rated is None else f" of {format_count(event.n_rated)}"
+            yield trusted(f"success {format_percent(None if rate is None else 100 * rate)}{scored}")
+            if event.n_errors:
+                yield pluralize(event.n_errors, "error")
             yield trusted(f"mean reward {format_reward(event.mean_reward)}")
         case FieldStatus():
             yield sanitize_line(f"{event.role} {event.status}", 60)

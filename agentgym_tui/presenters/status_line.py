@@ -14,6 +14,7 @@ from agentgym_tui.presenters.number_format import (
     format_duration,
     format_percent,
     format_reward,
+    pluralize,
     progress_bar,
 )
 from agentgym_tui.presenters.text_width import cut, cut_start, display_width, wrap_text
@@ -134,7 +135,7 @@ def progress_line(
     """
     if batch is None:
         return []
-    done, planned = batch.n_done, batch.n_planned
+    done, planned, rated = batch.n_done, batch.n_planned, batch.n_rated
     bar = progress_bar(done / planned if planned else 0.0, max(6, min(24, width // 6)))
     return join_parts(
         [
@@ -145,7 +146,8 @@ def progress_line(
             [Cell(sanitize_line(batch.env or "?", 60), "head")],
             [Cell(trusted("paused"), "warn")] if batch.status == "paused" else [],
             [NODE_LOST] if lost else [Cell(_time_left(batch))],
-            [Cell(trusted(f"success {format_count(batch.n_success)} of {format_count(done)}"))] if done else [],
+            [Cell(trusted(f"success {format_count(batch.n_success)} of {format_count(rated)}"))] if rated else [],
+            [Cell(pluralize(batch.n_errors, "error"), "bad")] if batch.n_errors else [],
             [Cell(trusted(f"mean reward {format_reward(batch.mean_reward)}"))] if batch.mean_reward is not None else [],
             [Cell(trusted(f"{format_count(spent[0].total)} tokens"))] if spent and spent[0].total else [],
             [Cell(trusted(f"cost {format_cost(spent[1])}"))] if spent and spent[1] is not None else [],

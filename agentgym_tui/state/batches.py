@@ -52,7 +52,8 @@ class BatchRegistry:
         batch.status = "running" if batch.status in _PENDING else batch.status
         batch.n_done, batch.n_planned = clamp_count(item.n_done), clamp_count(item.n_planned)
         batch.n_success, batch.mean_reward, batch.eta_s = clamp_count(item.n_success), item.mean_reward, item.eta_s
-        batch.tokens, batch.cost = item.tokens, item.cost
+        batch.n_rated = clamp_count(item.n_done if item.n_rated is None else item.n_rated)
+        batch.n_errors, batch.tokens, batch.cost = clamp_count(item.errors), item.tokens, item.cost
 
     def apply_completed(self, event: BatchCompleted, at: datetime | None = None) -> None:
         """Set the final status and results of a batch from its completion event.
@@ -63,8 +64,11 @@ class BatchRegistry:
         """
         if (batch := self._get(event.batch_id)) is None:
             return
-        if batch.n_planned == 0 and event.success_rate is not None:
-            batch.n_success = clamp_count(round(max(0.0, min(event.success_rate, 1.0)) * clamp_count(event.n_episodes)))
+        if event.n_rated is not None or batch.n_planned == 0:
+            batch.n_rated = clamp_count(event.n_episodes if event.n_rated is None else event.n_rated)
+            batch.n_success = round(max(0.0, min(event.success_rate or 0.0, 1.0)) * batch.n_rated)
+        if event.n_errors is not None:
+            batch.n_errors = clamp_count(event.n_errors)
         batch.env, batch.agent, batch.model = clip_name(event.env), clip_name(event.agent), clip_optional(event.model)
         batch.battery_id, batch.status, batch.ended_at = clip_optional(event.battery_id), event.status, at
         batch.n_done, batch.mean_reward, batch.eta_s = clamp_count(event.n_episodes), event.mean_reward, None

@@ -226,6 +226,7 @@ class EnvironmentState(msgspec.Struct):
         open: number of open instances of the environment; None if it is not known.
         n_rated: number of ended episodes that count for the success rate.
         n_success: number of rated episodes that succeeded.
+        n_errors: number of episodes that ended with an error; they are not rated.
         n_running: number of running episodes.
     """
 
@@ -240,6 +241,7 @@ class EnvironmentState(msgspec.Struct):
     last_reward: float | None = None
     n_rated: int = 0
     n_success: int = 0
+    n_errors: int = 0
     n_running: int = 0
     baseline: bool = False
     """Whether the success counts are those of agents without a model, because no model has run this environment."""
@@ -250,6 +252,9 @@ class BatchRun(msgspec.Struct):
 
     Attributes:
         n_done: number of ended episodes.
+        n_rated: number of ended episodes that count for the success rate; nodes of older versions do not send it, and
+            all ended episodes count.
+        n_errors: number of episodes that ended with an error; they are not rated.
         eta_s: estimated seconds until the batch ends; None if it is not known.
         ended_at: when the batch ended; None while it runs, and where no stream stored its completion event.
     """
@@ -262,7 +267,9 @@ class BatchRun(msgspec.Struct):
     status: str = "running"
     n_done: int = 0
     n_planned: int = 0
+    n_rated: int = 0
     n_success: int = 0
+    n_errors: int = 0
     mean_reward: float | None = None
     eta_s: float | None = None
     tokens: Tokens | None = None

@@ -9,16 +9,17 @@ from typing import Final, NamedTuple
 N_POINTS: Final = 500
 """Largest number of reward points kept per environment."""
 
-UNRATED_OUTCOMES: Final = frozenset({"cancelled", "interrupted"})
-"""Outcomes of episodes that were cut off, so they do not count for the success rate."""
+UNRATED_OUTCOMES: Final = frozenset({"cancelled", "interrupted", "error"})
+"""Outcomes of episodes that were cut off or broke down, so they do not count for the success rate."""
 
 
 class RewardPoint(NamedTuple):
     """Reward of a finished episode.
 
     Attributes:
-        rated: whether the episode counts for the success rate; False for a cancelled or interrupted episode.
+        rated: whether the episode counts for the success rate; False for the outcomes in ``UNRATED_OUTCOMES``.
         baseline: whether the agent used no model.
+        error: whether the episode ended with an error.
     """
 
     episode_id: str
@@ -26,6 +27,7 @@ class RewardPoint(NamedTuple):
     success: bool
     rated: bool
     baseline: bool = False
+    error: bool = False
 
 
 class SuccessCounts(NamedTuple):
@@ -34,11 +36,13 @@ class SuccessCounts(NamedTuple):
     Attributes:
         n_rated: number of rated episodes.
         n_success: number of rated episodes that succeeded.
-        baseline: whether the counts are those of baseline agents, because no model has a rated episode.
+        n_errors: number of episodes that ended with an error.
+        baseline: whether the counts are those of baseline agents, because no model has a rated episode or an error.
     """
 
     n_rated: int
     n_success: int
+    n_errors: int
     baseline: bool
 
 
@@ -71,11 +75,20 @@ class RewardHistory:
 
 def rated_points(points: Iterable[RewardPoint]) -> list[RewardPoint]:
     """Return the rated points of models, or those of baseline agents where no model has a rated point."""
-    rated = [point for point in points if point.rated]
-    return [point for point in rated if not point.baseline] or rated
+    return _without_baselines([point for point in points if point.rated])
 
 
 def count_successes(points: Iterable[RewardPoint]) -> SuccessCounts:
-    """Count the successes among the points that ``rated_points`` selects, so models and baselines are never mixed."""
-    counted = rated_points(points)
-    return SuccessCounts(len(counted), sum(point.success for point in counted), bool(counted) and counted[0].baseline)
+    """Count rated episodes, successes and errors of models, or of baseline agents where no model has any of them."""
+    counted = _without_baselines([point for point in points if point.rated or point.error])
+    rated = [point for point in counted if point.rated]
+    return SuccessCounts(
+        n_rated=len(rated),
+        n_success=sum(point.success for point in rated),
+        n_errors=len(counted) - len(rated),
+        baseline=bool(counted) and counted[0].baseline,
+    )
+
+
+def _without_baselines(points: list[RewardPoint]) -> list[RewardPoint]:
+    return [point for point in points if not point.baseline] or points

@@ -59,9 +59,7 @@ class EnvironmentRegistry:
         """Add the reward of an ended episode to its environment."""
         if self.get(episode.env) is None:
             return
-        is_rated, is_baseline = episode.outcome not in UNRATED_OUTCOMES, episode.model is None
-        point = RewardPoint(episode.episode_id, episode.reward, episode.success, is_rated, is_baseline)
-        self.rewards.add(episode.env, point)
+        self.rewards.add(episode.env, _reward_point(episode))
         self._stale.add(episode.env)
 
     def apply_stored(self, rows: Sequence[EpisodeRow]) -> None:
@@ -70,10 +68,7 @@ class EnvironmentRegistry:
         for row in rows:
             points = newest.setdefault(clip_name(row.env), [])
             if len(points) < N_POINTS:
-                is_rated = row.outcome not in UNRATED_OUTCOMES
-                points.append(
-                    RewardPoint(row.episode_id, clamp_finite(row.reward), row.success, is_rated, row.model is None)
-                )
+                points.append(_reward_point(row))
         for env, points in newest.items():
             if self.get(env) is not None:
                 self.rewards.merge(env, points)
@@ -90,6 +85,18 @@ class EnvironmentRegistry:
             points = self.rewards.by_env.get(stale)
             if points:
                 successes, env = count_successes(points), self.envs[stale]
-                env.last_reward, env.n_rated, env.n_success = points[-1].reward, successes.n_rated, successes.n_success
+                env.last_reward = next((point.reward for point in reversed(points) if not point.error), None)
+                env.n_rated, env.n_success, env.n_errors = successes.n_rated, successes.n_success, successes.n_errors
                 env.baseline = successes.baseline
         self._stale.clear()
+
+
+def _reward_point(episode: Episode | EpisodeRow) -> RewardPoint:
+    return RewardPoint(
+        episode_id=episode.episode_id,
+        reward=clamp_finite(episode.reward),
+        success=episode.success,
+        rated=episode.outcome not in UNRATED_OUTCOMES,
+        baseline=episode.model is None,
+        error=episode.outcome == "error",
+    )

@@ -26,7 +26,7 @@ from runner.errors import catch_foreign, log_failure
 from runner.inference.profile_models import Models
 from runner.store import EpisodeRecord, EpisodeRecorder
 from runner.tracing import PerfettoTrack, SpanList, Tracer
-from runner.types import UNRATED, BatchProgress, EpisodeEvent, EpisodeHeader
+from runner.types import UNFINISHED, BatchProgress, EpisodeEvent, EpisodeHeader
 
 logger = logging.getLogger(__name__)
 
@@ -131,7 +131,7 @@ class Batch:
         )
 
     def _remaining(self, earlier_episodes: Iterable[EpisodeRecord]) -> list[PlannedEpisode]:
-        finished = [record for record in earlier_episodes if record.outcome not in UNRATED]
+        finished = [record for record in earlier_episodes if record.outcome not in UNFINISHED]
         for record in finished:
             self._stats.add(record)
         done = {(record.task_index, record.attempt) for record in finished}
@@ -266,6 +266,8 @@ class Batch:
                 eta_s=elapsed / n_new * (n_planned - n_done) if n_new else None,
                 tokens=self._stats.tokens,
                 cost=self._stats.cost,
+                n_rated=self._stats.n_rated,
+                errors=self._stats.n_errors,
             )
         )
 

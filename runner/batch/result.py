@@ -31,11 +31,13 @@ class EpisodeSummary(msgspec.Struct, frozen=True, kw_only=True):
 class BatchResult(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a batch.
 
-    Cancelled and interrupted episodes do not count in ``success_rate`` and the means, which are None if no episode
+    Episodes with an outcome in ``UNRATED`` do not count in ``success_rate`` and the means, which are None if no episode
     counts.
 
     Attributes:
         baseline: whether the agent uses no model.
+        n_rated: number of episodes with an outcome outside ``UNRATED``.
+        n_errors: number of episodes that ended with an error.
         success_interval: 95% Wilson score interval of ``success_rate``.
         tokens: token counts, summed over all episodes.
         cost: cost of all episodes, or None if no cost is known.
@@ -55,6 +57,9 @@ class BatchResult(msgspec.Struct, frozen=True, kw_only=True):
     status: BatchStatus
     n_planned: int
     n_episodes: int
+    n_rated: int
+    n_success: int
+    n_errors: int
     outcomes: dict[str, int]
     mean_reward: float | None
     success_rate: float | None
@@ -71,18 +76,18 @@ class BatchResult(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def has_errors(self) -> bool:
         """Whether any episode ended with an error or could not be stored."""
-        return bool(self.problems) or Outcome.ERROR in self.outcomes
+        return bool(self.problems) or self.n_errors > 0
 
 
 class BatchStats:
-    """Totals of the finished episodes of a batch; rates and means exclude cancelled and interrupted episodes."""
+    """Totals of the finished episodes of a batch; rates and means exclude the outcomes in ``UNRATED``."""
 
     def __init__(self) -> None:
         """Start with no episodes."""
         self.episodes: list[EpisodeSummary] = []
         self.problems: list[str] = []
         self.n_success = 0
-        self._n_rated = 0
+        self.n_rated = 0
         self._reward = 0.0
         self._rounds = 0
         self._tokens = Tokens()
@@ -97,7 +102,7 @@ class BatchStats:
         self._count_answers(record)
         self._outcomes[record.outcome] += 1
         if record.outcome not in UNRATED:
-            self._n_rated += 1
+            self.n_rated += 1
             self.n_success += record.success
             self._reward += record.reward
             self._rounds += record.rounds
@@ -108,6 +113,11 @@ class BatchStats:
             self._cost = record.cost + (self._cost or 0.0)
         self._model_s += record.model_s or 0.0
         self._answers.update(f"{step.endpoint}: {step.model}" for step in record.timesteps if step.endpoint)
+
+    @property
+    def n_errors(self) -> int:
+        """Number of episodes that ended with an error."""
+        return self._outcomes[Outcome.ERROR]
 
     @property
     def tokens(self) -> Tokens:
@@ -121,8 +131,8 @@ class BatchStats:
 
     @property
     def mean_reward(self) -> float | None:
-        """Mean reward of the episodes that were neither cancelled nor interrupted, or None if there are none."""
-        return self._reward / self._n_rated if self._n_rated else None
+        """Mean reward of the rated episodes, or None if there are none."""
+        return self._reward / self.n_rated if self.n_rated else None
 
     def result(
         self,
@@ -135,7 +145,7 @@ class BatchStats:
         duration_s: float,
     ) -> BatchResult:
         """Return the batch result for the episodes that were added."""
-        n_rated = self._n_rated
+        n_rated = self.n_rated
         return BatchResult(
             batch_id=batch_id,
             battery_id=battery_id,
@@ -148,6 +158,9 @@ class BatchStats:
             status=status,
             n_planned=spec.n_planned,
             n_episodes=len(self.episodes),
+            n_rated=n_rated,
+            n_success=self.n_success,
+            n_errors=self.n_errors,
             outcomes={outcome.value: self._outcomes[outcome] for outcome in Outcome if self._outcomes[outcome]},
             mean_reward=self.mean_reward,
             success_rate=self.n_success / n_rated if n_rated else None,

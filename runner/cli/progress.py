@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from runner.batch.observers import Observer
 from runner.batch.spec import BatchSpec
 from runner.cli.terminal import print_stderr, stderr_console
-from runner.types import UNRATED, BatchProgress, EpisodeEnded, Item
+from runner.types import BatchProgress, EpisodeEnded, Item
 
 
 @contextmanager
@@ -35,23 +35,17 @@ def _bar(title: str, total: int) -> Iterator[Observer]:
     )
     with Progress(*columns, console=stderr_console()) as progress:
         task = progress.add_task(title, total=total, state="")
-        state = _RunningStats()
 
         def show(item: Item) -> None:
-            if isinstance(item, EpisodeEnded):
-                state.count(item)
-            elif isinstance(item, BatchProgress):
-                progress.update(task, completed=item.n_done, state=state.text(item))
+            if isinstance(item, BatchProgress):
+                progress.update(task, completed=item.n_done, state=_score_text(item))
 
         yield show
 
 
 def _lines(title: str) -> Observer:
-    state = _RunningStats()
-
     def show(item: Item) -> None:
         if isinstance(item, EpisodeEnded):
-            state.count(item)
             trajectory = item.trajectory
             task = trajectory.reset_kwargs.get("task_index")
             text = (
@@ -59,23 +53,14 @@ def _lines(title: str) -> Observer:
             )
             print_stderr(f"{title}: {text}, {trajectory.duration_s:.2f} s")
         elif isinstance(item, BatchProgress) and item.n_done == item.n_planned:
-            print_stderr(f"{title}: {item.n_done}/{item.n_planned} episodes, {state.text(item)}")
+            print_stderr(f"{title}: {item.n_done}/{item.n_planned} episodes, {_score_text(item)}")
 
     return show
 
 
-class _RunningStats:
-    """Success rate and mean reward of a running batch; cancelled and interrupted episodes do not count."""
-
-    def __init__(self) -> None:
-        self._n_unrated = 0
-
-    def count(self, ended: EpisodeEnded) -> None:
-        self._n_unrated += ended.trajectory.outcome in UNRATED
-
-    def text(self, progress: BatchProgress) -> str:
-        # Another worker's unrated episode may be counted already while n_done does not include it yet.
-        n_rated = max(progress.n_done - self._n_unrated, progress.n_success, 1)
-        reward = "-" if progress.mean_reward is None else f"{progress.mean_reward:.3f}"
-        rate = "-" if progress.mean_reward is None else f"{progress.n_success / n_rated:.0%}"
-        return f"success {rate}, mean reward {reward}"
+def _score_text(progress: BatchProgress) -> str:
+    """Return success rate and mean reward of the rated episodes, and the number of errors if there are any."""
+    reward = "-" if progress.mean_reward is None else f"{progress.mean_reward:.3f}"
+    rate = f"{progress.n_success / progress.n_rated:.0%} of {progress.n_rated}" if progress.n_rated else "-"
+    errors = f", {progress.errors} error{'' if progress.errors == 1 else 's'}" if progress.errors else ""
+    return f"success {rate}, mean reward {reward}{errors}"

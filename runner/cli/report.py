@@ -20,7 +20,7 @@ def print_summary(results: list[BatchResult], data_dir: Path, *, as_json: bool) 
     if as_json:
         print_json({"data_dir": str(data_dir), "batches": results})
         return
-    columns = ["environment", "episodes", "success", "95% interval", "reward", "rounds", "outcomes"]
+    columns = ["environment", "episodes", "errors", "success", "95% interval", "reward", "rounds", "outcomes"]
     rows = [_row(result, data_dir) for result in results]
     if any(result.answers for result in results):
         columns += USAGE_COLUMNS
@@ -44,7 +44,8 @@ def _row(result: BatchResult, data_dir: Path) -> list[str]:
     return [
         environment_cell(result.env, result.mode, result.data_label),
         f"{result.n_episodes}/{result.n_planned}",
-        format_percent(result.success_rate),
+        str(result.n_errors),
+        format_success(result.success_rate, result.n_rated),
         format_interval(result.success_interval),
         format_number(result.mean_reward),
         format_number(result.mean_rounds),
@@ -98,9 +99,9 @@ def usage_cells(tokens: Tokens, latency_s: float | None, cost: float | None) -> 
     return ", ".join(parts) if tokens.total else "-", latency, "-" if cost is None else f"{cost:.4g}"
 
 
-def format_percent(rate: float | None) -> str:
-    """Format a rate (0 to 1) as a percentage; None becomes ``-``."""
-    return "-" if rate is None else f"{rate:.1%}"
+def format_success(rate: float | None, n_rated: int) -> str:
+    """Format a success rate (0 to 1) with the number of episodes it covers; None becomes ``-``."""
+    return "-" if rate is None else f"{rate:.1%} of {n_rated}"
 
 
 def format_interval(bounds: tuple[float, float] | None) -> str:

@@ -13,7 +13,7 @@ from runner.cli.report import (
     environment_cell,
     format_interval,
     format_number,
-    format_percent,
+    format_success,
     outcomes_cell,
     report_damaged,
     report_recovered,
@@ -49,7 +49,7 @@ def show_results(session: RunSession) -> int:
         reported = [{"path": str(file.path), "reason": file.reason} for file in damaged]
         document = {"data_dir": str(session.data_dir), "results": rows, "damaged": reported}
         return write_result(0, lambda: print_json(document))
-    return write_result(0, lambda: _print(rows, session.profile.metrics))
+    return write_result(0, lambda: print_results(rows, session.profile.metrics))
 
 
 def _filter_env(rows: list[ResultRow], env: str, session: RunSession) -> list[ResultRow]:
@@ -74,9 +74,14 @@ def _server_advice(env: str, session: RunSession) -> str:
     return f"; {name} is played only on a server. {server_keys(name)}"
 
 
-def _print(rows: Sequence[ResultRow], metrics: Sequence[str]) -> None:
-    """Print a table for models, then a table for baselines, which has no column for the model."""
-    columns = ("n", "95% interval", *metrics, "outcomes")
+def print_results(rows: Sequence[ResultRow], metrics: Sequence[str]) -> None:
+    """Print a table for models, then a table for baselines, which has no column for the model.
+
+    Args:
+        rows: the results.
+        metrics: names of the attributes of ``ResultRow`` that get a column.
+    """
+    columns = ("n", "errors", "95% interval", *metrics, "outcomes")
     models, baselines = [row for row in rows if not row.baseline], [row for row in rows if row.baseline]
     if models:
         cells = [(*_names(row), row.model or "-", *_numbers(row, metrics), *_usage(row)) for row in models]
@@ -92,7 +97,7 @@ def _names(row: ResultRow) -> tuple[str, ...]:
 
 def _numbers(row: ResultRow, metrics: Sequence[str]) -> tuple[str, ...]:
     values = (_metric(row, metric) for metric in metrics)
-    return str(row.n), format_interval(row.success_interval), *values, outcomes_cell(row.outcomes)
+    return str(row.n), str(row.n_errors), format_interval(row.success_interval), *values, outcomes_cell(row.outcomes)
 
 
 def _usage(row: ResultRow) -> tuple[str, ...]:
@@ -102,5 +107,5 @@ def _usage(row: ResultRow) -> tuple[str, ...]:
 def _metric(row: ResultRow, metric: str) -> str:
     value = msgspec.structs.asdict(row).get(metric)
     if metric == "success_rate":
-        return format_percent(row.success_rate)
+        return format_success(row.success_rate, row.n_rated)
     return format_number(value) if isinstance(value, int | float) else "-"

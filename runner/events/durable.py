@@ -26,6 +26,7 @@ from runner.events.fields import (
     NodeStatus,
     Pid,
     ProfileId,
+    RatedEpisodes,
     Reward,
     Rounds,
     Seconds,
@@ -79,6 +80,10 @@ class BatchCompleted(msgspec.Struct, kw_only=True):
     latency_s: Annotated[float | None, Meta(description="mean seconds per model response; null without responses")] = (
         None
     )
+    n_rated: RatedEpisodes = None
+    n_errors: Annotated[
+        int | None, Meta(description="episodes that ended with an error, which are not scored; null in older events")
+    ] = None
 
 
 class FieldStatus(msgspec.Struct, kw_only=True):

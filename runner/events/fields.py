@@ -27,6 +27,9 @@ Rounds: TypeAlias = Annotated[int, Meta(description="number of timesteps")]
 Seconds: TypeAlias = Annotated[float, Meta(description="seconds from start to end, pauses included")]
 EpisodeOutcome: TypeAlias = Annotated[Outcome, Meta(description="how the episode ended")]
 MeanReward: TypeAlias = Annotated[float | None, Meta(description="mean reward; null when no episode was scored")]
+RatedEpisodes: TypeAlias = Annotated[
+    int | None, Meta(description="episodes that count for the success rate and the mean reward; null in older events")
+]
 NodeStatus: TypeAlias = Annotated[
     Literal["starting", "running", "idle", "stopping", "stopped"], Meta(description="status of the process")
 ]

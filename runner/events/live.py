@@ -23,6 +23,7 @@ from runner.events.fields import (
     ModelName,
     NodeName,
     ProfileId,
+    RatedEpisodes,
     Reward,
     Rounds,
     Seconds,
@@ -194,6 +195,8 @@ class BatchProgress(_Item, kw_only=True, tag="batch.progress"):
     eta_s: Annotated[float | None, Meta(description="estimated seconds left; null until one episode has ended")]
     tokens: Annotated[Tokens | None, Meta(description="tokens of the finished episodes")] = None
     cost: Annotated[float | None, Meta(description="cost of the finished episodes; null when no price is known")] = None
+    n_rated: RatedEpisodes = None
+    errors: Annotated[int, Meta(description="episodes that ended with an error, which are not scored")] = 0
 
 
 class EnvHealth(_Item, kw_only=True, tag="env.health"):

@@ -100,7 +100,7 @@ class Models:
     def feedback(self, episode: RatedEpisode) -> None:
         """Send an episode's reward and success to the gateway in the background.
 
-        The outcomes cancelled and interrupted are not sent.
+        Episodes with an outcome in ``UNRATED`` are not sent.
         """
         if episode.outcome not in UNRATED:
             self.manager.feedback(episode.episode_id, episode.reward, episode.success)

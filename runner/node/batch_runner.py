@@ -18,7 +18,7 @@ from runner.errors import catch_foreign, log_failure
 from runner.inference.profile_models import Models
 from runner.node.batch_queue import BatchQueue, QueuedBatch, Status
 from runner.store import EpisodeRecord
-from runner.types import UNRATED, BatchProgress, Item
+from runner.types import UNFINISHED, BatchProgress, Item
 
 logger = logging.getLogger(__name__)
 logger.setLevel(logging.INFO)  # log the placement of each batch
@@ -129,9 +129,9 @@ class BatchRunner:
 
     def n_finished(self, batch_id: str) -> int:
         """Return the number of stored episodes of a batch that need not be played again."""
-        placeholders = ", ".join("?" * len(UNRATED))
+        placeholders = ", ".join("?" * len(UNFINISHED))
         query = f"SELECT count(*) FROM episodes WHERE batch_id = ? AND outcome NOT IN ({placeholders})"
-        ((count,),) = self._workspace.index.select(query, (batch_id, *sorted(UNRATED)))
+        ((count,),) = self._workspace.index.select(query, (batch_id, *sorted(UNFINISHED)))
         return int(count)
 
     def cancel_unstarted(self, queued: QueuedBatch) -> bool:

@@ -72,6 +72,8 @@ def batch_event(result: BatchResult, names: DurableNames, *, node: str, time: da
             tokens=result.tokens,
             cost=result.cost,
             latency_s=result.latency_s,
+            n_rated=result.n_rated,
+            n_errors=result.n_errors,
         ),
         names,
         time=time,

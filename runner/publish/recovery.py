@@ -14,7 +14,7 @@ from runner.batch.workspace import Workspace
 from runner.errors import StoreError
 from runner.publish.event_recorder import EventRecorder
 from runner.store import EpisodeRecord
-from runner.types import UNRATED
+from runner.types import UNFINISHED
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ def record_missed_batches(workspace: Workspace, recorder: EventRecorder, owned: 
     """
     try:
         known, skipped = recorder.outbox.known_ids(), owned()
-        for batch_id, n_finished in workspace.index.select(_FINISHED, tuple(UNRATED)):
+        for batch_id, n_finished in workspace.index.select(_FINISHED, tuple(UNFINISHED)):
             if f"batch:{batch_id}" not in known and batch_id not in skipped:
                 _record(workspace, recorder, batch_id, n_finished)
     except StoreError as exc:
@@ -43,7 +43,7 @@ def record_missed_batches(workspace: Workspace, recorder: EventRecorder, owned: 
 
 
 def _record(workspace: Workspace, recorder: EventRecorder, batch_id: str, n_finished: int) -> None:
-    ids = [row[0] for row in workspace.index.select(_EPISODES, (batch_id, *UNRATED))]
+    ids = [row[0] for row in workspace.index.select(_EPISODES, (batch_id, *UNFINISHED))]
     first = _load(workspace, batch_id, ids[0])
     if first.n_planned != n_finished:
         return

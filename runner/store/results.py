@@ -24,6 +24,7 @@ class ResultRow(msgspec.Struct, frozen=True, kw_only=True):
         baseline: whether no model was used; a baseline is not comparable with the rows of models.
         n: number of episodes.
         n_rated: number of episodes with an outcome outside ``UNRATED``.
+        n_errors: number of episodes that ended with an error; they are not rated.
         success_interval: 95% Wilson score interval of ``success_rate``.
         score: mean reward.
         completion_time_sec: mean duration in seconds, pauses included.
@@ -42,6 +43,7 @@ class ResultRow(msgspec.Struct, frozen=True, kw_only=True):
     n: int
     n_rated: int
     n_success: int
+    n_errors: int
     outcomes: dict[str, int]
     success_rate: float | None
     success_interval: tuple[float, float] | None
@@ -100,7 +102,7 @@ def _result_row(values: tuple[Any, ...]) -> ResultRow:
     score, rounds, duration_s, tokens, cost, latency_s, *sums = rest
     successes = int(n_success)
     n_kinds = len(Tokens.__struct_fields__)
-    token_sums, outcome_counts = sums[:n_kinds], sums[n_kinds:]
+    token_sums, outcome_counts = sums[:n_kinds], dict(zip(Outcome, sums[n_kinds:], strict=True))
     return ResultRow(
         env=env,
         data_label=data_label,
@@ -111,7 +113,8 @@ def _result_row(values: tuple[Any, ...]) -> ResultRow:
         n=n,
         n_rated=n_rated,
         n_success=successes,
-        outcomes={outcome.value: count for outcome, count in zip(Outcome, outcome_counts, strict=True) if count},
+        n_errors=outcome_counts[Outcome.ERROR],
+        outcomes={outcome.value: count for outcome, count in outcome_counts.items() if count},
         success_rate=successes / n_rated if n_rated else None,
         success_interval=wilson_interval(successes, n_rated) if n_rated else None,
         score=_finite_or_none(score),

@@ -1,6 +1,7 @@
 """Types shared by all parts of the runner: data, protocols, and the events of episodes and batches."""
 
 from runner.types.data import (
+    UNFINISHED,
     UNRATED,
     Action,
     Chat,
@@ -59,6 +60,7 @@ from runner.types.protocols import (
 )
 
 __all__ = [
+    "UNFINISHED",
     "UNRATED",
     "ActResult",
     "Action",

@@ -172,8 +172,15 @@ class Outcome(enum.StrEnum):
     INTERRUPTED = "interrupted"
 
 
-UNRATED = frozenset({Outcome.CANCELLED, Outcome.INTERRUPTED})
-"""Outcomes that do not depend on the agent; their episodes are counted, but excluded from rates and means."""
+UNFINISHED = frozenset({Outcome.CANCELLED, Outcome.INTERRUPTED})
+"""Outcomes of episodes that were stopped; a batch that is resumed plays their tasks again."""
+
+UNRATED = UNFINISHED | {Outcome.ERROR}
+"""Outcomes that do not depend on the agent; their episodes are counted, but excluded from rates and means.
+
+Most errors are those of model endpoints and environment servers. The type of an error does not separate the code of the
+agent from that of the environment, so no error counts as a failure.
+"""
 
 
 class Limits(msgspec.Struct, frozen=True):

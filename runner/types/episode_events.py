@@ -85,7 +85,9 @@ class BatchProgress(msgspec.Struct, kw_only=True, tag_field="kind", tag="batch.p
     """Progress of a batch.
 
     Attributes:
+        n_rated: number of ended episodes with an outcome outside ``UNRATED``.
         eta_s: estimated seconds until the end; None before the first episode has ended.
+        errors: number of episodes that ended with an error.
         tokens: token counts, summed over all ended episodes.
         cost: cost, summed over all ended episodes; None if no answer has a price.
     """
@@ -100,6 +102,8 @@ class BatchProgress(msgspec.Struct, kw_only=True, tag_field="kind", tag="batch.p
     eta_s: float | None
     tokens: Tokens | None = None
     cost: float | None = None
+    n_rated: int
+    errors: int = 0
 
 
 EpisodeEvent: TypeAlias = (

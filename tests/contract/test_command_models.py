@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from runner.serve.mock_llm import ModelServer
+from runner.serve.mock_llm import Fault, ModelServer
 from tests.support.command import run_agentgym
 from tests.support.nats_server import NatsAccount
 
@@ -169,3 +169,22 @@ def test_a_preflight_can_be_limited_to_one_environment(profile: str, tmp_path: P
     for option in ("--env", "--agent"):
         unknown = run_agentgym(tmp_path, *options, option, "Mase")
         assert (unknown.returncode, unknown.stdout) == (2, "")
+
+
+def test_errors_of_an_endpoint_are_no_failures_of_the_model(
+    profile: str, model_server: ModelServer, tmp_path: Path
+) -> None:
+    model_server.inject(Fault("400", times=6))
+    options = ("--config", profile, "--run", "Maze", "--repeat", "12", "--concurrency", "1", "--json")
+    completed = run_agentgym(tmp_path, *options, environ={"LAB_KEY": KEY})
+    model_server.inject()
+    assert completed.returncode == 1
+    assert "12/12 episodes, success 100% of 6, mean reward 1.000, 6 errors" in completed.stderr
+    batch, _ = stored_batch(tmp_path, completed.stdout)
+    (row,) = json.loads(run_agentgym(tmp_path, "--results", "--json").stdout)["results"]
+    for counts in (batch, row):
+        assert (counts["n_rated"], counts["n_success"], counts["n_errors"]) == (6, 6, 6)
+        assert counts["success_rate"] == 1.0
+        assert counts["success_interval"] == pytest.approx((0.6097, 1.0), abs=1e-4)
+        assert counts["outcomes"] == {"success": 6, "error": 6}
+    assert " 100.0% of 6 " in run_agentgym(tmp_path, "--results", environ={"COLUMNS": "240"}).stdout

@@ -7,6 +7,7 @@ import sys
 import threading
 from typing import Any, ClassVar
 
+from runner.errors import EnvironmentFault
 from runner.types import Action, Chat, InvalidAction, Message, StepResult, ToolCall, ToolSchema, Trajectory
 
 
@@ -101,6 +102,15 @@ class Panicking(Counter):
 class Interrupting(Counter):
     def step(self, action: Action) -> StepResult:
         raise KeyboardInterrupt
+
+
+class FailingOddTasks(Counter):
+    """A server that fails in every second task."""
+
+    def step(self, action: Action) -> StepResult:
+        if self.task_index % 2:
+            raise EnvironmentFault("the server answered with status 502")
+        return super().step(action)
 
 
 class StrayExit(Counter):

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from agentgym_tui.app.notifications import OSC_9, OSC_777, BatchEndDetector, desktop_sequence
+from agentgym_tui.app.notifications import OSC_9, OSC_777, BatchEndDetector, desktop_sequence, ended_text
 from agentgym_tui.config.settings import Notify, Settings
 from agentgym_tui.safe_text import has_unsafe_chars
+from agentgym_tui.state.data_model import BatchRun
 from agentgym_tui.state.run_store import RunStore
 from tests.support.console.fake_session import FakeSession, busy_session
 from tests.support.console.live_items import START
@@ -81,3 +83,16 @@ def test_a_batch_that_ended_long_ago_or_twice_is_not_reported() -> None:
     [batch_end] = new_detector.detect(store, START)
     assert batch_end.batch.batch_id == batch_id(0)
     assert list(new_detector.detect(store, START)) == []
+
+
+@pytest.mark.parametrize(
+    ("counts", "expected"),
+    [
+        ({"n_rated": 6, "n_success": 6, "n_errors": 6}, "Maze completed, success 6 of 6, 6 errors"),
+        ({"n_rated": 0, "n_errors": 1}, "Maze completed, 1 error"),
+        ({"n_rated": 2, "n_success": 1}, "Maze completed, success 1 of 2"),
+        ({}, "Maze completed"),
+    ],
+)
+def test_errors_are_counted_apart(counts: dict[str, Any], expected: str) -> None:
+    assert ended_text(BatchRun("b", env="Maze", status="completed", **counts)) == expected

@@ -9,8 +9,9 @@ from agentgym_tui.presenters.number_format import UNKNOWN
 from agentgym_tui.presenters.step_rows import STEP_COLUMNS, StepRows
 from agentgym_tui.state.data_model import StreamingAnswer, StreamingToolCall
 from agentgym_tui.state.run_store import RunStore
+from agentgym_tui.state.sorting import Sorting
 from runner.events.live import LiveAction
-from runner.types import ToolCall
+from runner.types import Outcome, ToolCall
 from tests.support.console.samples import (
     busy_store,
     env_health,
@@ -39,11 +40,30 @@ def test_an_environment_row_shows_health_and_results() -> None:
     rows = EnvironmentRows(store)
     assert [rows.key(index) for index in range(4)] == ["BabyAI", "TextCraft", "Maze", "Wordle"]
     dash = UNKNOWN
-    assert cell_texts(rows, 1)[1:4] == ["● embedded", "0% of 4", dash]
-    assert cell_texts(rows, 2)[1:7] == ["◐ slow", dash, dash, dash, "1.2 s", "http"]
-    assert cell_texts(rows, 3)[1:5] == ["● embedded", "67% baseline", "1", "0.75"]
+    assert cell_texts(rows, 1)[1:5] == ["● embedded", "0% of 4", dash, dash]
+    assert cell_texts(rows, 2)[1:8] == ["◐ slow", dash, dash, dash, dash, "1.2 s", "http"]
+    assert cell_texts(rows, 3)[1:6] == ["● embedded", "67% baseline", dash, "1", "0.75"]
     assert cell_texts(rows, 4)[1] == "✗ down: not installed"
     assert len(cell_texts(rows, 0)) == len(ENV_COLUMNS)
+
+
+def test_errors_have_a_column_of_their_own() -> None:
+    store = RunStore()
+    failed: dict[str, Any] = {"model": "qwen", "outcome": Outcome.ERROR, "success": False, "reward": 0.0}
+    store.apply_stored([*(row(n, **failed) for n in range(6, 12)), *(row(n, model="qwen") for n in range(6))])
+    store.apply_stored([row(n, env="Maze", **failed) for n in range(2)])
+    rows = EnvironmentRows(store)
+    assert [column.title for column in ENV_COLUMNS][2:6:3] == ["success", "last"]
+    assert cell_texts(rows, 0)[2:6] == ["100% of 6", "6", UNKNOWN, "0.75"]
+    assert cell_texts(rows, 1)[2:6] == [UNKNOWN, "2", UNKNOWN, UNKNOWN]
+    assert [EnvironmentRows(store, Sorting("errors", descending)).key(0) for descending in (False, True)] == [
+        "Maze",
+        "Wordle",
+    ]
+    assert [EnvironmentRows(store, Sorting("success", descending)).key(1) for descending in (False, True)] == [
+        "Maze",
+        "Maze",
+    ]
 
 
 def test_an_environment_without_health_is_shown_as_not_checked() -> None:

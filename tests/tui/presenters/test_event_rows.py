@@ -63,6 +63,12 @@ def make_reader(log: EventLog, query: EventQuery | None = None) -> EventReader:
     [
         (EPISODE_COMPLETED, completed(1), "Wordle success · reward 0.75 · 3 rounds · oracle", episode_id(1)),
         (BATCH_COMPLETED, batch_completed(), "Wordle completed · 10 episodes · success 70% · mean reward 0.5", ""),
+        (
+            BATCH_COMPLETED,
+            batch_completed(n_episodes=12, success_rate=1.0, mean_reward=1.0, n_rated=6, n_errors=6),
+            "Wordle completed · 12 episodes · success 100% of 6 · 6 errors · mean reward 1",
+            "",
+        ),
         (FIELD_STATUS, field_status(), "node idle · field-runner-4090", ""),
     ],
 )

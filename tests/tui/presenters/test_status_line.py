@@ -10,7 +10,7 @@ from agentgym_tui.presenters.number_format import UNKNOWN
 from agentgym_tui.presenters.pane_titles import transcript_title
 from agentgym_tui.presenters.status_line import episode_line, progress_line, status_line
 from agentgym_tui.presenters.welcome import welcome_lines
-from agentgym_tui.state.data_model import BusLink, StreamingAnswer
+from agentgym_tui.state.data_model import BatchRun, BusLink, StreamingAnswer
 from agentgym_tui.state.endpoints import Failover
 from agentgym_tui.state.run_store import RunStore
 from tests.support.console.line_views import line_text, line_texts
@@ -124,6 +124,15 @@ def test_the_progress_line_has_a_bar_and_the_time_left() -> None:
     batch.n_planned, batch.status = 0, "paused"
     assert "░ 3/– · Wordle · paused".replace("–", UNKNOWN) in line_text(progress_line(batch, 80))  # noqa: RUF001
     assert line_text(progress_line(None, 80)) == ""
+
+
+def test_the_progress_line_counts_errors_apart() -> None:
+    batch = BatchRun("b", env="Wordle", n_done=12, n_planned=20, n_rated=6, n_success=6, n_errors=6)
+    assert line_text(progress_line(batch, 120)).endswith("success 6 of 6 · 6 errors")
+    batch.n_rated, batch.n_success, batch.n_errors = 0, 0, 1
+    shown = line_text(progress_line(batch, 120))
+    assert shown.endswith("1 error")
+    assert "success" not in shown
 
 
 def test_the_episode_line_shows_the_watched_episode() -> None:

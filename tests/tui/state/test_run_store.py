@@ -13,6 +13,7 @@ from tests.support.console.samples import (
     NODE,
     PROFILE,
     START,
+    batch_completed,
     batch_id,
     batch_state,
     busy_store,
@@ -28,6 +29,7 @@ from tests.support.console.samples import (
     hostile_episode,
     live,
     node_list,
+    progress,
     row,
     span,
     span_closed,
@@ -140,6 +142,36 @@ def test_models_are_not_mixed_with_baselines(run_store: RunStore) -> None:
     run_store.apply_stored([row(2, model="m", success=False), row(1), row(0)])
     wordle = run_store.envs["Wordle"]
     assert (wordle.n_rated, wordle.n_success, wordle.baseline) == (1, 0, False)
+
+
+def test_errors_are_counted_apart_for_models_and_baselines(run_store: RunStore) -> None:
+    run_store.apply_events([durable(completed(n, outcome=Outcome.ERROR, success=False)) for n in range(6)])
+    run_store.apply_events([durable(completed(n)) for n in range(6, 12)])
+    wordle = run_store.envs["Wordle"]
+    assert (wordle.n_rated, wordle.n_success, wordle.n_errors, wordle.baseline) == (6, 6, 6, True)
+    run_store.apply_stored([row(12, model="m", outcome=Outcome.ERROR, success=False, reward=0.0)])
+    assert (wordle.n_rated, wordle.n_success, wordle.n_errors, wordle.baseline) == (0, 0, 1, False)
+    assert wordle.last_reward == 0.75
+
+
+def test_the_success_rate_of_a_batch_covers_its_rated_episodes(run_store: RunStore) -> None:
+    run_store.apply_events([live(progress(0, n_done=12, n_planned=20, n_success=6, n_rated=6, errors=6))])
+    batch = run_store.batches[batch_id(0)]
+    assert (batch.n_done, batch.n_rated, batch.n_success, batch.n_errors) == (12, 6, 6, 6)
+    event = batch_completed(0, n_episodes=20, success_rate=0.75, n_rated=12, n_errors=8)
+    run_store.apply_events([durable(event)])
+    assert (batch.n_done, batch.n_rated, batch.n_success, batch.n_errors) == (20, 12, 9, 8)
+    run_store.apply_events([durable(batch_completed(1, n_episodes=4, success_rate=None, n_rated=0, n_errors=4))])
+    broken = run_store.batches[batch_id(1)]
+    assert (broken.n_done, broken.n_rated, broken.n_success, broken.n_errors) == (4, 0, 0, 4)
+
+
+def test_a_batch_of_an_older_node_has_no_error_count(run_store: RunStore) -> None:
+    run_store.apply_events([live(progress(0)), durable(batch_completed(1))])
+    counts = [(batch.n_done, batch.n_rated, batch.n_success, batch.n_errors) for batch in run_store.batches.values()]
+    assert counts == [(3, 3, 2, 0), (10, 10, 7, 0)]
+    run_store.apply_events([durable(batch_completed(0))])
+    assert (run_store.batches[batch_id(0)].n_success, run_store.batches[batch_id(0)].n_rated) == (2, 3)
 
 
 def test_the_oldest_finished_episodes_are_evicted() -> None:

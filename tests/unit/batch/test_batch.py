@@ -15,7 +15,7 @@ from runner.batch.result import BatchResult
 from runner.batch.spec import BatchSpec
 from runner.batch.workspace import Workspace
 from runner.errors import ConfigError
-from runner.store import EpisodeRecord
+from runner.store import EpisodeRecord, wilson_interval
 from runner.types import (
     BatchProgress,
     EpisodeEnded,
@@ -34,7 +34,7 @@ from tests.support.fakes import AsyncHanging, Counter, Gated
 FAKES = {
     name: f"tests.support.fakes:{name}" for name in ("Counter", "FailingStep", "Gated", "AsyncHanging", "Evaluated")
 }
-FAKES |= {name: f"tests.support.fakes:{name}" for name in ("Panicking", "Interrupting", "StrayExit")}
+FAKES |= {name: f"tests.support.fakes:{name}" for name in ("Panicking", "Interrupting", "StrayExit", "FailingOddTasks")}
 
 
 @pytest.fixture
@@ -105,8 +105,24 @@ def test_an_error_is_recorded_and_the_batch_continues(workspace: Workspace) -> N
     result = Batch(spec("FailingStep", repeat=3), workspace).run()
     assert result.outcomes == {"error": 3}
     assert result.has_errors
-    assert result.success_rate == 0.0
+    assert (result.n_rated, result.n_errors) == (0, 3)
+    assert (result.success_rate, result.success_interval, result.mean_reward) == (None, None, None)
     assert {record.error.message for record in load_episodes(workspace, result) if record.error} == {"broke at two [/]"}
+
+
+def test_errors_are_counted_apart_and_not_played_again(workspace: Workspace) -> None:
+    items: list[Item] = []
+    result = Batch(spec("FailingOddTasks", repeat=12), workspace, observers=[items.append]).run()
+    assert result.outcomes == {"success": 6, "error": 6}
+    assert (result.n_episodes, result.n_rated, result.n_success, result.n_errors) == (12, 6, 6, 6)
+    assert (result.success_rate, result.mean_reward, result.mean_rounds) == (1.0, 1.0, 3.0)
+    assert result.success_interval == wilson_interval(6, 6)
+    last = [item for item in items if isinstance(item, BatchProgress)][-1]
+    assert (last.n_done, last.n_rated, last.n_success, last.errors, last.mean_reward) == (12, 6, 6, 6, 1.0)
+    earlier = load_episodes(workspace, result)
+    resumed = Batch(spec("FailingOddTasks", repeat=13), workspace, earlier_episodes=earlier).run()
+    assert [episode.task_index for episode in resumed.episodes[12:]] == [12]
+    assert (resumed.n_rated, resumed.n_errors, resumed.success_rate) == (7, 6, 1.0)
 
 
 def test_evaluation_details_are_stored(workspace: Workspace) -> None:

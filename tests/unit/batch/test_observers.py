@@ -19,6 +19,7 @@ def make_item(number: int) -> BatchProgress:
         n_done=0,
         n_planned=0,
         n_success=0,
+        n_rated=0,
         mean_reward=None,
         eta_s=None,
     )

@@ -1,22 +1,32 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from runner.batch.spec import BatchSpec
 from runner.cli.progress import batch_progress
-from runner.types import BatchProgress, EpisodeEnded, Outcome
-from tests.support.episodes import END, episode_header, make_trajectory
+from runner.types import BatchProgress
+from tests.support.episodes import END
 
 
-def test_the_live_rate_excludes_the_same_outcomes_as_the_summary(capsys: pytest.CaptureFixture[str]) -> None:
-    header = episode_header()
+@pytest.mark.parametrize(
+    ("counts", "expected"),
+    [
+        ({"n_done": 4, "n_rated": 2, "n_success": 1, "mean_reward": 0.5}, "success 50% of 2, mean reward 0.500\n"),
+        (
+            {"n_done": 4, "n_rated": 2, "n_success": 2, "mean_reward": 1.0, "errors": 2},
+            "success 100% of 2, mean reward 1.000, 2 errors\n",
+        ),
+        (
+            {"n_done": 4, "n_rated": 0, "n_success": 0, "mean_reward": None, "errors": 1},
+            "success -, mean reward -, 1 error\n",
+        ),
+    ],
+)
+def test_the_live_rate_covers_the_rated_episodes(
+    counts: dict[str, Any], expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with batch_progress(BatchSpec(env="Maze", agent="oracle", repeat=4)) as on_event:
-        for outcome in (Outcome.SUCCESS, Outcome.CANCELLED, Outcome.INTERRUPTED, Outcome.FAILURE):
-            ended = make_trajectory(header, [], outcome=outcome)
-            on_event(EpisodeEnded(at=END, episode_id=header.episode_id, seq=0, trajectory=ended))
-        on_event(
-            BatchProgress(
-                at=END, batch_id="b", seq=0, n_done=4, n_planned=4, n_success=1, mean_reward=0.5, eta_s=0.0
-            )
-        )  # fmt: skip
-    assert "4/4 episodes, success 50%, mean reward 0.500" in capsys.readouterr().err
+        on_event(BatchProgress(at=END, batch_id="b", seq=0, n_planned=4, eta_s=0.0, **counts))
+    assert capsys.readouterr().err == f"Maze · oracle: 4/4 episodes, {expected}"

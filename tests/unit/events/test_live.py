@@ -103,10 +103,28 @@ def test_every_episode_event_has_a_live_item() -> None:
     assert ended.error is not None
     assert len(ended.error["message"].encode()) == MAX_TEXT
     progress = events.BatchProgress(
-        at=AT, batch_id="b", seq=0, n_done=1, n_planned=2, n_success=1, mean_reward=None, eta_s=None
+        at=AT,
+        batch_id="b",
+        seq=0,
+        n_done=3,
+        n_planned=9,
+        n_success=1,
+        mean_reward=None,
+        eta_s=None,
+        n_rated=2,
+        errors=1,
     )
     assert round_trip(progress, "batch") == BatchProgress(
-        at=AT, batch_id="b", seq=0, n_done=1, n_planned=2, n_success=1, mean_reward=None, eta_s=None
+        at=AT,
+        batch_id="b",
+        seq=0,
+        n_done=3,
+        n_planned=9,
+        n_success=1,
+        mean_reward=None,
+        eta_s=None,
+        n_rated=2,
+        errors=1,
     )
 
 

@@ -163,6 +163,7 @@ def test_feedback_is_sent_for_episodes_that_ended_by_themselves(
     assert sent == [(episode.episode_id, 1.0, True) for episode in result.episodes]
     recording = RecordedEpisode(workspace.store, workspace.index)
     models.feedback(recording.record_episode(outcome=Outcome.CANCELLED))
+    models.feedback(RecordedEpisode(workspace.store, workspace.index).record_episode(outcome=Outcome.ERROR))
     workspace.close()
     assert len(sent) == 2
 

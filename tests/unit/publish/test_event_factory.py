@@ -45,9 +45,12 @@ def _batch_result(**fields: object) -> BatchResult:
         "mode": "strict",
         "data_label": "",
         "status": "completed",
-        "n_planned": 2,
-        "n_episodes": 2,
-        "outcomes": {"success": 1, "failure": 1},
+        "n_planned": 3,
+        "n_episodes": 3,
+        "n_rated": 2,
+        "n_success": 1,
+        "n_errors": 1,
+        "outcomes": {"success": 1, "failure": 1, "error": 1},
         "mean_reward": 0.5,
         "success_rate": 0.5,
         "success_interval": (0.1, 0.9),
@@ -102,7 +105,7 @@ def test_a_batch_event_contains_the_result() -> None:
     assert msgspec.json.decode(event.payload, type=BatchCompleted) == BatchCompleted(
         batch_id=result.batch_id,
         env="Maze",
-        n_episodes=2,
+        n_episodes=3,
         mean_reward=0.5,
         success_rate=0.5,
         status="completed",
@@ -113,6 +116,8 @@ def test_a_batch_event_contains_the_result() -> None:
         tokens=Tokens(30, 6, 2, 1),
         cost=0.5,
         latency_s=1.25,
+        n_rated=2,
+        n_errors=1,
     )
 
 
@@ -120,7 +125,7 @@ def test_a_batch_event_is_added_once(outbox: Outbox) -> None:
     result = _batch_result()
     assert outbox.add(batch_event(result, NAMES, node="node1", time=END)) == 1
     outbox.ack(LOCAL, [Ack(f"batch:{result.batch_id}", "S", 1)])
-    changed = msgspec.structs.replace(result, n_episodes=3)
+    changed = msgspec.structs.replace(result, n_episodes=4)
     assert outbox.add(batch_event(changed, NAMES, node="node1", time=END)) == 0
 
 

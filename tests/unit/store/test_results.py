@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runner.store import EpisodeIndex, summarize_results, wilson_interval
-from runner.types import Outcome, Tokens
+from runner.types import UNRATED, Outcome, Tokens
 from tests.support.episodes import RecordedEpisode, make_step
 
 
@@ -67,18 +67,28 @@ def test_the_metrics_of_a_profile_are_computed(index: EpisodeIndex) -> None:
     assert row.outcomes == {"success": 1, "failure": 1}
 
 
-def test_cancelled_and_interrupted_episodes_are_counted_but_not_rated(index: EpisodeIndex) -> None:
+def test_stopped_episodes_and_errors_are_counted_but_not_rated(index: EpisodeIndex) -> None:
     for outcome in Outcome:
-        record_episode(index, outcome, rounds=9 if outcome in ("cancelled", "interrupted") else 3)
+        record_episode(index, outcome, rounds=9 if outcome in UNRATED else 3)
     (row,) = summarize_results(index)
-    assert (row.n, row.n_rated, row.n_success) == (7, 5, 1)
-    assert row.success_rate == 0.2
+    assert (row.n, row.n_rated, row.n_success, row.n_errors) == (7, 4, 1, 1)
+    assert row.success_rate == 0.25
     assert row.avg_rounds == 3.0
     assert row.outcomes == dict.fromkeys(Outcome, 1)
 
 
-def test_without_rated_episodes_there_is_no_rate(index: EpisodeIndex) -> None:
-    record_episode(index, Outcome.CANCELLED)
+def test_errors_change_neither_rate_nor_interval(index: EpisodeIndex) -> None:
+    for outcome in (Outcome.SUCCESS, Outcome.ERROR) * 6:
+        record_episode(index, outcome, rounds=9 if outcome is Outcome.ERROR else 2)
+    (row,) = summarize_results(index)
+    assert (row.n, row.n_rated, row.n_success, row.n_errors) == (12, 6, 6, 6)
+    assert (row.success_rate, row.success_interval) == (1.0, wilson_interval(6, 6))
+    assert row.avg_rounds == 2.0
+
+
+@pytest.mark.parametrize("outcome", sorted(UNRATED))
+def test_without_rated_episodes_there_is_no_rate(index: EpisodeIndex, outcome: Outcome) -> None:
+    record_episode(index, outcome)
     (row,) = summarize_results(index)
     assert (row.n, row.n_rated) == (1, 0)
     assert (row.success_rate, row.success_interval, row.score, row.token_count) == (None, None, None, None)

@@ -1,0 +1,76 @@
+"""The tables of a run and of all stored episodes: success rate of the scored episodes, errors apart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.batch.result import BatchStats
+from runner.batch.spec import BatchSpec
+from runner.cli.report import print_summary
+from runner.cli.results import print_results
+from runner.store import EpisodeIndex, EpisodeStore, open_index, summarize_results
+from runner.types import Outcome
+from tests.support.episodes import RecordedEpisode
+
+SIX_AND_SIX = [Outcome.SUCCESS, Outcome.ERROR] * 6
+
+
+def record_outcomes(index: EpisodeIndex, outcomes: list[Outcome]) -> BatchStats:
+    stats = BatchStats()
+    for outcome in outcomes:
+        recording = RecordedEpisode(index._store, index, agent="react", model="small")
+        stats.add(recording.record_episode(outcome=outcome, success=outcome is Outcome.SUCCESS))
+    return stats
+
+
+def cells_by_column(table: str) -> dict[str, str]:
+    """Return the cells of the only row, by column; the table may be printed as lines."""
+    header, row = (line for line in table.splitlines() if line.startswith(("┃", "│")))
+    return dict(zip(*([cell.strip() for cell in line[1:-1].split(line[0])] for line in (header, row)), strict=True))
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Iterator[EpisodeIndex]:
+    index = open_index(EpisodeStore(tmp_path))
+    yield index
+    index.close()
+
+
+@pytest.fixture(autouse=True)
+def wide_output(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "240")
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "errors", "success", "interval"),
+    [
+        (SIX_AND_SIX, "6", "100.0% of 6", "61.0% to 100.0%"),
+        ([Outcome.SUCCESS, Outcome.FAILURE], "0", "50.0% of 2", "9.5% to 90.5%"),
+        ([Outcome.ERROR] * 2, "2", "-", "-"),
+    ],
+)
+def test_errors_have_a_column_of_their_own(
+    outcomes: list[Outcome],
+    errors: str,
+    success: str,
+    interval: str,
+    index: EpisodeIndex,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    stats = record_outcomes(index, outcomes)
+    print_results(summarize_results(index), ["success_rate", "score"])
+    stored = cells_by_column(capsys.readouterr().out)
+    assert (stored["n"], stored["errors"], stored["success_rate"]) == (str(len(outcomes)), errors, success)
+    assert stored["95% interval"] == interval
+    ids: dict[str, Any] = {"batch_id": "b", "battery_id": None}
+    spec = BatchSpec(env="Maze", agent="react", model="small", repeat=len(outcomes))
+    result = stats.result(spec, **ids, status="completed", data_label="", duration_s=1.0)
+    print_summary([result], tmp_path, as_json=False)
+    summary = cells_by_column(capsys.readouterr().out)
+    assert (summary["episodes"], summary["errors"]) == (f"{len(outcomes)}/{len(outcomes)}", errors)
+    assert (summary["success"], summary["95% interval"]) == (success, interval)
