@@ -9,15 +9,21 @@ import logging
 import socket
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from runner.batch.batch import Batch
+from runner.batch.spec import BatchSpec
+from runner.batch.workspace import Workspace
 from runner.envs.http import HttpEnvironment, HttpTimings, ServerAddress
 from runner.envs.http.client import DEFAULT_TIMINGS
 from runner.envs.maze import Maze
+from runner.envs.placement import Placement
 from runner.errors import EnvironmentFault
+from runner.store import summarize_results, wilson_interval
 from runner.types import Action
 from tests.support.rude_env_server import (
     EnvironmentHandler,
@@ -318,3 +324,25 @@ def test_any_bytes_cause_at_most_a_fault(
             await env.cleanup()
 
     asyncio.run(reset_and_step())
+
+
+def test_errors_of_a_server_are_no_failures_of_the_agent(rude_server: RudeServer, tmp_path: Path) -> None:
+    answers = EnvironmentHandler(Maze)
+
+    async def fail_odd_instances(request: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        if request.path.endswith("/step") and request.payload["id"] % 2:
+            writer.write(http_response("bad gateway", status=502, kind="text/html"))
+        else:
+            await answers(request, writer)
+
+    rude_server.reset(fail_odd_instances)
+    workspace = Workspace(tmp_path, node="n", profile="p")
+    with closing(workspace):
+        spec = BatchSpec(env="Maze", agent="oracle", repeat=12).validated()
+        placement = Placement(transport="http", address=ServerAddress(rude_server.url), mode="compat")
+        result = Batch(spec, workspace, placement=placement).run()
+        (row,) = summarize_results(workspace.index)
+    assert result.outcomes == row.outcomes == {"success": 6, "error": 6}
+    for counts in (result, row):
+        assert (counts.n_rated, counts.n_success, counts.n_errors, counts.success_rate) == (6, 6, 6, 1.0)
+        assert counts.success_interval == wilson_interval(6, 6)
