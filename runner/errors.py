@@ -24,6 +24,21 @@ class EnvironmentFault(RunnerError):
     """An environment violated the ``Environment`` protocol or could not be reached."""
 
 
+class ServerGone(EnvironmentFault):
+    """The server of an environment refused or dropped the connection, or did not reply in time.
+
+    Attributes:
+        timed_out: whether the connection stayed open without a complete reply.
+    """
+
+    published_error_type = "environment_fault"
+
+    def __init__(self, message: str, *, timed_out: bool = False) -> None:
+        """Create the error."""
+        super().__init__(message)
+        self.timed_out = timed_out
+
+
 class AgentFault(RunnerError):
     """An agent violated the ``Agent`` protocol."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import logging
 import queue
-from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
 
@@ -13,9 +12,11 @@ import msgspec
 from ulid import ULID
 
 from runner import plugins
+from runner.batch.episode_queue import EpisodeQueue
 from runner.batch.observers import Observer, ObserverHub
 from runner.batch.result import BatchResult, BatchStats, BatchStatus
 from runner.batch.running_episode import STEP_GRACE_S, CommandName, EpisodeCommand, EpisodeSpans, RunningEpisode
+from runner.batch.server_wait import CHECK_INTERVAL_S, ServerChecked, ServerWait, Waiting
 from runner.batch.spec import BatchSpec, PlannedEpisode
 from runner.batch.worker import EpisodeWorker
 from runner.batch.workspace import Workspace
@@ -26,9 +27,12 @@ from runner.errors import catch_foreign, log_failure
 from runner.inference.profile_models import Models
 from runner.store import EpisodeRecord, EpisodeRecorder
 from runner.tracing import PerfettoTrack, SpanList, Tracer
-from runner.types import UNFINISHED, BatchProgress, EpisodeEvent, EpisodeHeader
+from runner.types import UNFINISHED, BatchProgress, EpisodeEvent, EpisodeHeader, EpisodeStarted, Outcome
 
 logger = logging.getLogger(__name__)
+
+MAX_PUT_BACKS = 3
+"""Maximum number of times that an episode is put back; an episode that ends its server each time is an error then."""
 
 
 class WorkerFinished(msgspec.Struct, frozen=True):
@@ -52,6 +56,7 @@ class Batch:
         grace_s: seconds that an episode may exceed its time limit, or take to end after its task was cancelled, before
             its worker is abandoned.
         step_grace_s: seconds that a cancelled episode has to finish its step before its task is cancelled.
+        check_interval_s: seconds between two health checks of a server that is gone.
         placement: where the environment runs (embedded or HTTP); by default embedded.
         models: the profile's models, required if the agent uses one; receives the reward of each episode as feedback.
     """
@@ -68,6 +73,7 @@ class Batch:
         earlier_episodes: Iterable[EpisodeRecord] = (),
         grace_s: float = 5.0,
         step_grace_s: float = STEP_GRACE_S,
+        check_interval_s: float = CHECK_INTERVAL_S,
         placement: Placement | None = None,
         models: Models | None = None,
     ) -> None:
@@ -86,10 +92,12 @@ class Batch:
         self._versions = {**workspace.versions, **plugins.installed_versions(placement.packages)}
         self._trace_file = workspace.trace_file(self.batch_id)
         self._stats = BatchStats()
-        self._pending = deque(self._remaining(earlier_episodes))
+        self._queue = EpisodeQueue(self._remaining(earlier_episodes))
         self._n_before = len(self._stats.episodes)
         self._running: dict[EpisodeWorker, RunningEpisode] = {}
-        self._inbox: queue.SimpleQueue[WorkerFinished | EpisodeCommand] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[WorkerFinished | EpisodeCommand | ServerChecked] = queue.SimpleQueue()
+        self._wait = ServerWait(self.batch_id, spec.env, placement, self._clock, self._inbox.put, check_interval_s)
+        self._interruption: str | None = None
         self._worker_numbers = itertools.count()
         self._status: BatchStatus = "completed"
         self._paused = False
@@ -98,29 +106,44 @@ class Batch:
 
     @property
     def episode_ids(self) -> set[str]:
-        """Ids of the running episodes."""
-        return {episode.header.episode_id for episode in list(self._running.values())}
+        """Ids of the running episodes, and of those that were put back."""
+        return {episode.header.episode_id for episode in list(self._running.values())} | self._queue.put_back_ids
 
     @property
     def paused(self) -> bool:
         """Whether the episodes are paused."""
         return self._paused
 
+    @property
+    def waiting(self) -> Waiting | None:
+        """The wait for the environment server, if it is gone."""
+        return self._wait.waiting
+
     def command(self, name: CommandName, episode_id: str | None = None) -> None:
         """Send a command to one episode, or to all if ``episode_id`` is None; it takes effect before the next step."""
         self._inbox.put(EpisodeCommand(name, episode_id))
 
     def run(self) -> BatchResult:
-        """Play all planned episodes and return the result; a command or a full disk may end the batch earlier."""
+        """Play all planned episodes and return the result.
+
+        A command, a full disk, or a server that stays away may end the batch earlier.
+        """
         self._apply_early_commands()
-        idle = [self._new_worker() for _ in range(min(self.spec.concurrency, len(self._pending)))]
-        while self._pending or self._running:
-            while idle and self._pending:
-                self._start_episode(idle.pop(), self._pending.popleft())
+        idle = [self._new_worker() for _ in range(min(self.spec.concurrency, len(self._queue)))]
+        while self._queue or self._running:
+            while idle and self._queue.can_start and not self._wait.active:
+                self._start_episode(idle.pop(), *self._queue.pop())
             idle += self._wait_for_workers()
+            self._update_wait()
+        self._wait.close()
         for worker in idle:
             worker.close()
+        if self._status == "interrupted":
+            self._emit_progress()
         self._hub.close()
+        return msgspec.structs.replace(self._result(), interruption=self._interruption)
+
+    def _result(self) -> BatchResult:
         return self._stats.result(
             self.spec,
             batch_id=self.batch_id,
@@ -143,19 +166,26 @@ class Batch:
             if isinstance(item, EpisodeCommand):
                 self._apply(item)
 
-    def _start_episode(self, worker: EpisodeWorker, planned: PlannedEpisode) -> None:
+    def _start_episode(self, worker: EpisodeWorker, planned: PlannedEpisode, earlier: RunningEpisode | None) -> None:
         spans, trace = SpanList(), self._trace_file.for_track(worker.name)
         tracer = Tracer(self.spec.tracing, (spans, trace), track=worker.name)
         source = EpisodeSpans(spans.spans, spans.flows, tracer.open_spans)
+        header, n_put_backs = self._header(planned), 0
+        if earlier is not None:
+            earlier.recorder.discard()
+            header = msgspec.structs.replace(header, episode_id=earlier.header.episode_id)
+            n_put_backs = earlier.n_put_backs + 1
         episode = self._running[worker] = RunningEpisode(
             worker=worker,
-            header=self._header(planned),
+            header=header,
             recorder=EpisodeRecorder(self._workspace.store, self._workspace.index, source, self._clock),
             control=EpisodeControl(self._clock),
             clock=self._clock,
             deadline_s=self.spec.limits.max_duration_s + self._grace_s,
             grace_s=self._grace_s,
             step_grace_s=self._step_grace_s,
+            n_put_backs=n_put_backs,
+            can_put_back=self._wait.is_possible and n_put_backs < MAX_PUT_BACKS,
         )
         if self._paused:
             episode.control.pause()
@@ -166,8 +196,8 @@ class Batch:
     ) -> None:
 
         def emit(event: EpisodeEvent) -> None:
-            episode.record(event)
-            self._hub.emit(event)
+            if not episode.holds(event):
+                self._deliver(episode, event)
 
         header = episode.header
         context = EpisodeContext(
@@ -176,6 +206,7 @@ class Batch:
             tracer=tracer,
             emit=emit,
             on_reset=episode.record_reset,
+            on_error=episode.note_error,
             pop_closed_spans=spans.pop_closed,
             clock=self._clock,
         )
@@ -184,6 +215,11 @@ class Batch:
         finally:
             with catch_foreign(log_failure(logger, "writing the trace")):
                 trace.flush()
+
+    def _deliver(self, episode: RunningEpisode, event: EpisodeEvent) -> None:
+        episode.record(event)
+        if not (isinstance(event, EpisodeStarted) and episode.n_put_backs):  # observers know it since its first start
+            self._hub.emit(event)
 
     def _on_worker_done(self, worker: EpisodeWorker, problem: BaseException | None) -> None:
         self._inbox.put(WorkerFinished(worker, problem))
@@ -204,6 +240,7 @@ class Batch:
     def _wait_for_workers(self) -> list[EpisodeWorker]:
         """Wait for a finished episode, a command or the next deadline; return the workers that are free again."""
         remaining_s = min((episode.remaining_s() for episode in self._running.values()), default=1.0)
+        remaining_s = min(remaining_s, self._wait.remaining_s)
         freed: list[EpisodeWorker] = []
         try:
             item = self._inbox.get(timeout=min(1.0, max(0.01, remaining_s)))
@@ -211,6 +248,8 @@ class Batch:
             return self._abandon_overdue()
         if isinstance(item, EpisodeCommand):
             self._apply(item)
+        elif isinstance(item, ServerChecked):
+            self._apply_check(item)
         else:
             freed += self._finish(item)
         return freed + self._abandon_overdue()
@@ -221,8 +260,44 @@ class Batch:
             return []
         if finished.problem is not None and episode.control.cancel_outcome is None:
             episode.problems.append(finished.problem)
-        self._record_result(episode)
+        if not episode.held:
+            self._record_result(episode)
+        elif (outcome := episode.control.cancel_outcome) is not None:
+            self._release(episode, outcome)
+        else:
+            self._queue.put_back(episode)
+        if episode.gone is not None and self._wait.is_possible and self._queue:
+            self._wait.begin(paused=self._paused)
         return [finished.worker]
+
+    def _apply_check(self, checked: ServerChecked) -> None:
+        was_waiting = self._wait.waiting is not None
+        if not self._wait.is_back(checked):
+            return
+        for episode in self._queue.return_all(server_was_gone=was_waiting):
+            self._release(episode)
+        if was_waiting:
+            self._emit_progress()
+
+    def _update_wait(self) -> None:
+        """Report the seconds left of a wait; interrupt the batch when the server did not come back in time."""
+        if self._wait.tick():
+            self._emit_progress()
+        waiting = self._wait.waiting
+        if waiting is not None and self._wait.is_over:
+            self._interruption = f"its server did not reply for {self._placement.wait_s:g} s ({waiting.server})"
+            n_left = len(self._queue) + len(self._running)
+            logger.warning(
+                "batch %s: interrupted with %d of %d episodes left: %s",
+                *(self.batch_id, n_left, self.spec.n_planned, self._interruption),
+            )
+            self._apply(EpisodeCommand("interrupt"))
+
+    def _release(self, episode: RunningEpisode, outcome: Outcome | None = None) -> None:
+        """Deliver the held end of an episode that is not played again; ``outcome`` replaces its error, if given."""
+        for event in episode.take_held(outcome):
+            self._deliver(episode, event)
+        self._record_result(episode)
 
     def _abandon_overdue(self) -> list[EpisodeWorker]:
         """Abandon workers whose episodes exceed the deadline or ignore a cancellation; return as many new workers."""
@@ -254,6 +329,7 @@ class Batch:
         n_done, n_planned = len(self._stats.episodes), self.spec.n_planned
         n_new = n_done - self._n_before
         elapsed = self._clock.monotonic() - self._started
+        waiting, has_ended = self._wait.waiting, not (self._queue or self._running)
         self._hub.emit(
             BatchProgress(
                 at=self._clock.now(),
@@ -268,6 +344,9 @@ class Batch:
                 cost=self._stats.cost,
                 n_rated=self._stats.n_rated,
                 errors=self._stats.n_errors,
+                waiting_for=None if waiting is None else waiting.server,
+                waiting_s=None if waiting is None else waiting.left_s,
+                interrupted=has_ended and self._status == "interrupted",
             )
         )
 
@@ -276,9 +355,14 @@ class Batch:
             if command.episode_id in (None, episode.header.episode_id):
                 episode.apply(command)
         if command.episode_id is not None:
-            return
-        if command.end_outcome is not None:
-            self._pending.clear()
+            put_back = self._queue.remove(command.episode_id) if command.end_outcome is not None else None
+            if put_back is not None:
+                self._release(put_back, command.end_outcome)
+        elif command.end_outcome is not None:
             self._status = "interrupted" if command.name == "interrupt" else "cancelled"
+            self._wait.close()
+            for episode in self._queue.clear():
+                self._release(episode, command.end_outcome)
         else:
             self._paused = command.name != "resume"
+            self._wait.set_paused(self._paused)

@@ -44,6 +44,7 @@ class BatchResult(msgspec.Struct, frozen=True, kw_only=True):
         latency_s: mean seconds per model answer, or None without answers.
         answers: number of model answers by ``endpoint: model``; several keys show that a fallback was used.
         problems: messages of the errors that occurred while episodes were stored.
+        interruption: why the batch was interrupted, if its environment server was gone for too long.
     """
 
     batch_id: str
@@ -72,6 +73,7 @@ class BatchResult(msgspec.Struct, frozen=True, kw_only=True):
     answers: dict[str, int] = {}
     episodes: list[EpisodeSummary]
     problems: list[str]
+    interruption: str | None = None
 
     @property
     def has_errors(self) -> bool:

@@ -9,11 +9,12 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from runner.batch.spec import PlannedEpisode
 from runner.batch.worker import EpisodeWorker
 from runner.episode.control import EpisodeControl
-from runner.errors import catch_foreign
+from runner.errors import ServerGone, catch_foreign
 from runner.store import EpisodeRecorder
-from runner.types import Chat, EpisodeEvent, EpisodeHeader, ErrorInfo, Flow, Outcome, Span
+from runner.types import Chat, EpisodeEnded, EpisodeEvent, EpisodeHeader, ErrorInfo, Flow, Outcome, Span
 from runner.util.clock import Clock
 
 CommandName: TypeAlias = Literal["cancel", "interrupt", "abort", "pause", "resume", "step"]
@@ -64,7 +65,11 @@ class RunningEpisode:
         deadline_s: seconds, without pauses, after which the worker is abandoned.
         grace_s: seconds that a cancelled episode has to end after its asyncio task was cancelled.
         step_grace_s: seconds that a cancelled episode has to finish its step before its asyncio task is cancelled.
+        n_put_backs: number of times that this episode was put back, because its server was gone before its reset.
+        can_put_back: whether the episode may be put back again.
         problems: errors of the recorder; they are not raised in the episode.
+        gone: the error that ended the episode, if its server was gone.
+        held: the events of the end of an episode that may be put back; they are neither recorded nor emitted yet.
     """
 
     worker: EpisodeWorker
@@ -75,7 +80,12 @@ class RunningEpisode:
     deadline_s: float
     grace_s: float
     step_grace_s: float = STEP_GRACE_S
+    n_put_backs: int = 0
+    can_put_back: bool = False
     problems: list[BaseException] = field(default_factory=list)
+    gone: ServerGone | None = None
+    held: list[EpisodeEvent] = field(default_factory=list)
+    _was_reset: bool = False
     _interrupted: bool = False
     _cancelled_at: float | None = None
 
@@ -87,8 +97,33 @@ class RunningEpisode:
         with catch_foreign(self.problems.append):
             self.recorder.on_event(event)
 
+    @property
+    def planned(self) -> PlannedEpisode:
+        """The plan of the episode."""
+        header = self.header
+        return PlannedEpisode(task_index=header.task_index, attempt=header.attempt, seed=header.seed or 0)
+
+    def note_error(self, exc: BaseException) -> None:
+        """Take note of the error that ends the episode."""
+        self.gone = exc if isinstance(exc, ServerGone) else None
+
+    def holds(self, event: EpisodeEvent) -> bool:
+        """Hold an event back if it belongs to the end of an episode that may be put back; return whether it is held."""
+        is_held = (
+            self.can_put_back and self.gone is not None and not self._was_reset and not self.control.cancel_outcome
+        )
+        if is_held:
+            self.held.append(event)
+        return is_held
+
+    def take_held(self, outcome: Outcome | None) -> list[EpisodeEvent]:
+        """Return the held events and forget them; ``outcome`` replaces the error that ended the episode, if given."""
+        held, self.held = self.held, []
+        return held if outcome is None else [_with_outcome(event, outcome) for event in held]
+
     def record_reset(self, observation: Chat, env_episode_id: str) -> None:
         """Record the reset observation; append an error of the recorder to ``problems``."""
+        self._was_reset = True
         with catch_foreign(self.problems.append):
             self.recorder.on_reset(observation, env_episode_id)
 
@@ -143,3 +178,10 @@ class RunningEpisode:
         if math.isinf(waited_s):
             return "The episode was abandoned immediately, in the middle of a step"
         return f"The episode was cancelled and did not end within {waited_s:.1f} s"
+
+
+def _with_outcome(event: EpisodeEvent, outcome: Outcome) -> EpisodeEvent:
+    if not isinstance(event, EpisodeEnded):
+        return event
+    trajectory = msgspec.structs.replace(event.trajectory, outcome=outcome, error_info=None)
+    return msgspec.structs.replace(event, trajectory=trajectory)

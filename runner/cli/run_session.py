@@ -73,7 +73,8 @@ class RunSession:
         Raises:
             ConfigError: the required server is not available.
         """
-        return choose_placement(environment_entry(self.profile, spec.env), spec.env, spec.mode)
+        entry, wait_s = environment_entry(self.profile, spec.env), self.profile.wait_sec(spec.env)
+        return choose_placement(entry, spec.env, spec.mode, wait_s=wait_s)
 
     def models(self) -> Models:
         """Create the models of the profile, without sending a request."""

@@ -22,6 +22,9 @@ Port: TypeAlias = Annotated[int, Meta(ge=1, le=65535, description="a port from 1
 Seconds: TypeAlias = Annotated[  # beyond the upper bound, timers of the operating system overflow
     float, Meta(gt=0, le=1_000_000_000, description="a number of seconds above 0 and at most 1000000000")
 ]
+WaitSeconds: TypeAlias = Annotated[
+    float, Meta(ge=0, le=1_000_000_000, description="a number of seconds from 0 to 1000000000")
+]
 RetentionSeconds: TypeAlias = Annotated[  # the NATS server rejects retention below 0.1 s
     float, Meta(ge=1, le=1_000_000_000, description="a number of seconds from 1 to 1000000000")
 ]
@@ -68,11 +71,16 @@ class Hardware(_Section, frozen=True):
 
 
 class EpisodeSettings(_Section, frozen=True):
-    """Hard limits of one episode, and the number of concurrent episodes."""
+    """Hard limits of one episode, the number of concurrent episodes, and how long a batch waits for a lost server.
+
+    Attributes:
+        wait_sec: seconds that a batch waits for an environment server that goes away; 0: it goes on at once.
+    """
 
     max_duration_sec: Seconds = 300.0
     max_rounds: Count = 15
     concurrent: Count = 1
+    wait_sec: WaitSeconds = 60.0
 
 
 class EndpointConfig(_Section, frozen=True):
@@ -138,6 +146,7 @@ class EnvironmentEntry(_Section, frozen=True):
         deps: Python distributions that the environment needs in addition to those of the runner.
         base_url: URL of a remote server, instead of ``port``.
         timeout_sec: time limit of one request to its server, in seconds.
+        wait_sec: seconds that a batch waits for its server; None for the value of ``episode``.
         autostart: whether the node starts ``server_cmd``.
     """
 
@@ -151,6 +160,7 @@ class EnvironmentEntry(_Section, frozen=True):
     transport: Literal["http", "embedded", "auto"] = "auto"
     base_url: Text | None = None
     timeout_sec: Seconds = 30.0
+    wait_sec: WaitSeconds | None = None
     autostart: bool = False
 
     def __repr__(self) -> str:
@@ -244,3 +254,9 @@ class Profile(_Section, frozen=True):
             *environments.skip,
         )
         return next((entry for entry in entries if entry.name.casefold() == name.casefold()), None)
+
+    def wait_sec(self, name: str) -> float:
+        """Return the seconds that a batch waits for the server of an environment that goes away."""
+        entry = self.find_entry(name)
+        own = entry.wait_sec if isinstance(entry, EnvironmentEntry) else None
+        return self.episode.wait_sec if own is None else own

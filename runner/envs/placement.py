@@ -38,6 +38,7 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
         data_label: label of data that is not the published data; empty otherwise.
         packages: distributions that the embedded environment needs in addition to the runner's own.
         note: description of the placement for the user, without secrets.
+        wait_s: seconds that the batch waits for a server that goes away; 0: it goes on at once.
     """
 
     transport: Transport = "embedded"
@@ -46,6 +47,7 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
     data_label: str = ""
     packages: tuple[str, ...] = ()
     note: str = "embedded"
+    wait_s: float = 0.0
 
 
 def environment_entry(profile: Profile, env: str) -> EnvironmentEntry | None:
@@ -85,13 +87,14 @@ def embedded_placement(env: str, mode: Mode, *, why: str = "") -> Placement:
     )
 
 
-def choose_placement(entry: EnvironmentEntry | None, env: str, mode: Mode) -> Placement:
+def choose_placement(entry: EnvironmentEntry | None, env: str, mode: Mode, *, wait_s: float = 0.0) -> Placement:
     """Choose where to play a batch that is about to start; probes the server for at most two seconds.
 
     Args:
         entry: the profile's entry of the environment, None if it has none.
         env: the environment's registered name.
         mode: the requested rules.
+        wait_s: seconds that the batch waits for a server that goes away.
 
     Raises:
         ConfigError: if the environment needs a server, and the server is not running or serves something else.
@@ -106,7 +109,7 @@ def choose_placement(entry: EnvironmentEntry | None, env: str, mode: Mode) -> Pl
     state = probe_servers({env: address})[env]
     reason = rejection_reason(state, mode, must_identify=transport == "auto" and is_installed)
     if reason is None:
-        return http_placement(state)
+        return msgspec.structs.replace(http_placement(state), wait_s=wait_s)
     if transport == "http" or not is_installed:
         advice = _login_advice() if state.http_status == UNAUTHORIZED else _start_advice(env, address)
         raise ConfigError(f"{env} cannot be played at {address.base}: {reason}. {advice}")

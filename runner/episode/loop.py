@@ -45,6 +45,10 @@ def _ignore(event: EpisodeEvent) -> None:
     pass
 
 
+def _ignore_error(exc: BaseException) -> None:
+    pass
+
+
 def _ignore_reset(observation: Chat, env_episode_id: str) -> None:
     pass
 
@@ -60,6 +64,8 @@ class EpisodeContext:
         emit: called with every event, in order, on the episode's thread; must neither block nor raise.
         on_reset: called before the first step with the reset observation and the environment's id of the episode;
             must neither block nor raise.
+        on_error: called with the error that ends the episode, before the events of its end; must neither block nor
+            raise.
         pop_closed_spans: returns the spans that were closed since its last call.
         clock: supplies times and durations.
         cleanup_timeout_s: maximum seconds for the environment's ``cleanup`` and the agent's ``close``, if async.
@@ -70,6 +76,7 @@ class EpisodeContext:
     tracer: Tracer | None = None
     emit: Callable[[EpisodeEvent], None] = _ignore
     on_reset: Callable[[Chat, str], None] = _ignore_reset
+    on_error: Callable[[BaseException], None] = _ignore_error
     pop_closed_spans: Callable[[], list[Span]] = list
     clock: Clock = field(default_factory=Clock)
     cleanup_timeout_s: float = CLEANUP_TIMEOUT_S
@@ -214,6 +221,7 @@ class EpisodeLoop:
         self._trajectory.error_info = create_error_info(exc)
         self._trajectory.outcome = Outcome.ERROR
         self._trajectory.success = False
+        self._context.on_error(exc)
 
     def _emit_tokens(self, step: int, delta: StreamDelta) -> None:
         self._emit(TokensStreamed, step=step, delta=delta)

@@ -7,7 +7,19 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from runner.events.fields import AgentName, BatchId, BatteryId, Boot, EnvName, EpisodeId, ModelName, NodeStatus, Pid
+from runner.events.fields import (
+    AgentName,
+    BatchId,
+    BatteryId,
+    Boot,
+    EnvName,
+    EpisodeId,
+    ModelName,
+    NodeStatus,
+    Pid,
+    WaitingFor,
+    WaitingSeconds,
+)
 from runner.events.live import EnvHealth, Host, ModelHealth
 
 _Choice: TypeAlias = Annotated[str | None, Meta(description="null: use the profile's value")]
@@ -161,6 +173,8 @@ class BatchState(msgspec.Struct, kw_only=True):
     ]
     n_done: Annotated[int, Meta(description="finished episodes")]
     n_planned: Annotated[int, Meta(description="episodes in total")]
+    waiting_for: WaitingFor = None
+    waiting_s: WaitingSeconds = None
 
 
 class EpisodeChunk(msgspec.Struct, kw_only=True):

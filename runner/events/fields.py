@@ -39,3 +39,11 @@ HealthStatus: TypeAlias = Annotated[
 ]
 Cause: TypeAlias = Annotated[str | None, Meta(description="what is wrong; null when there is nothing to report")]
 EpisodeSeq: TypeAlias = Annotated[int, Meta(description="number of the item within its episode, from 0 without gaps")]
+WaitingFor: TypeAlias = Annotated[
+    str | None,
+    Meta(description="address and problem of the server that the batch waits for; null while the batch plays"),
+]
+WaitingSeconds: TypeAlias = Annotated[
+    float | None,
+    Meta(description="seconds until the batch is interrupted because its server is gone; null while the batch plays"),
+]

@@ -29,6 +29,8 @@ from runner.events.fields import (
     Seconds,
     Success,
     TaskIndex,
+    WaitingFor,
+    WaitingSeconds,
 )
 from runner.types import Action, DeltaPart, Mode, Span, Tokens
 
@@ -197,6 +199,11 @@ class BatchProgress(_Item, kw_only=True, tag="batch.progress"):
     cost: Annotated[float | None, Meta(description="cost of the finished episodes; null when no price is known")] = None
     n_rated: RatedEpisodes = None
     errors: Annotated[int, Meta(description="episodes that ended with an error, which are not scored")] = 0
+    waiting_for: WaitingFor = None
+    waiting_s: WaitingSeconds = None
+    interrupted: Annotated[
+        bool, Meta(description="whether the batch has ended with unfinished episodes, which can be resumed")
+    ] = False
 
 
 class EnvHealth(_Item, kw_only=True, tag="env.health"):

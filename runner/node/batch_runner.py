@@ -11,6 +11,7 @@ from runner.batch.batch import Batch
 from runner.batch.observers import Observer
 from runner.batch.result import BatchResult, BatchStats, BatchStatus
 from runner.batch.running_episode import CommandName
+from runner.batch.server_wait import Waiting
 from runner.batch.spec import BatchSpec
 from runner.batch.workspace import Workspace
 from runner.envs.placement import Placement, embedded_placement
@@ -98,6 +99,11 @@ class BatchRunner:
         """Return whether this batch is running and paused."""
         batch = self._batch
         return batch is not None and batch.batch_id == batch_id and batch.paused
+
+    def waiting(self, batch_id: str) -> Waiting | None:
+        """Return for which server this batch waits; None if it is not running or does not wait."""
+        batch = self._batch
+        return batch.waiting if batch is not None and batch.batch_id == batch_id else None
 
     def start(self) -> None:
         """Start the thread that runs the queued batches."""

@@ -219,6 +219,7 @@ class ControlHandler:
         return {}
 
     def _state(self, batch: QueuedBatch) -> BatchState:
+        waiting = self.batch_runner.waiting(batch.batch_id)
         return BatchState(
             batch_id=batch.batch_id,
             battery_id=batch.battery_id,
@@ -229,6 +230,8 @@ class ControlHandler:
             # A killed node may not have saved the count of its last episodes.
             n_done=self.batch_runner.n_finished(batch.batch_id) if batch.status == "interrupted" else batch.n_done,
             n_planned=batch.spec.n_planned,
+            waiting_for=None if waiting is None else waiting.server,
+            waiting_s=None if waiting is None else waiting.left_s,
         )
 
     def _list(self) -> NodeList:

@@ -227,7 +227,8 @@ class Node:
     def _choose_placement(self, spec: BatchSpec) -> Placement:
         self._models.require(spec.model)
         self._servers.wait_for(spec.env, self._stopping.is_set)
-        return choose_placement(environment_entry(self._profile, spec.env), spec.env, spec.mode)
+        entry, wait_s = environment_entry(self._profile, spec.env), self._profile.wait_sec(spec.env)
+        return choose_placement(entry, spec.env, spec.mode, wait_s=wait_s)
 
     def _create_handler(
         self, workspace: Workspace, queue: BatchQueue, batch_runner: BatchRunner, health: HealthMonitor

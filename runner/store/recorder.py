@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections.abc import Callable
@@ -144,6 +145,15 @@ class EpisodeRecorder:
             return self.record
         finally:
             self._lock.release()
+
+    def discard(self) -> None:
+        """Remove the journal of an episode that starts again with another recorder; ignore all later events."""
+        with self._lock:
+            self._finished = True
+            if self._journal is not None:
+                with contextlib.suppress(OSError):
+                    self._journal.path.unlink()
+                self._journal.close()
 
     def _start(self, header: EpisodeHeader) -> None:
         self._header = header

@@ -90,6 +90,9 @@ class BatchProgress(msgspec.Struct, kw_only=True, tag_field="kind", tag="batch.p
         errors: number of episodes that ended with an error.
         tokens: token counts, summed over all ended episodes.
         cost: cost, summed over all ended episodes; None if no answer has a price.
+        waiting_for: the server that the batch waits for and its problem; None while the batch plays.
+        waiting_s: seconds left until the batch is interrupted because its server is gone; None while the batch plays.
+        interrupted: whether the batch has ended with unfinished episodes that can be resumed.
     """
 
     at: datetime
@@ -104,6 +107,9 @@ class BatchProgress(msgspec.Struct, kw_only=True, tag_field="kind", tag="batch.p
     cost: float | None = None
     n_rated: int
     errors: int = 0
+    waiting_for: str | None = None
+    waiting_s: float | None = None
+    interrupted: bool = False
 
 
 EpisodeEvent: TypeAlias = (

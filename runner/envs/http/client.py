@@ -85,7 +85,8 @@ class HttpConnection:
         """Send a request and return the response, even one with an error status; only connecting is retried.
 
         Raises:
-            EnvironmentFault: if no complete response arrives in time.
+            ServerGone: if the server cannot be reached, drops the connection or does not reply in time.
+            EnvironmentFault: if the server replies with something other than HTTP, or with too much.
         """
         import httpx
 
@@ -99,15 +100,16 @@ class HttpConnection:
         except TimeoutError:
             came_back = f"got no complete reply within {self._timeout_s:g} s"
             advice = "The server hangs or is overloaded: check its log, or raise timeout_sec in the profile"
-            raise request.fault(came_back, advice) from None
+            raise request.gone(came_back, advice, timed_out=True) from None
         except httpx.ConnectError as exc:
             advice = "Start the server, or correct its port or base_url in the profile"
-            raise request.fault(f"reached no server ({_describe(exc)})", advice) from None
+            raise request.gone(f"reached no server ({_describe(exc)})", advice) from None
         except httpx.InvalidURL as exc:
             raise request.fault(f"cannot be sent ({_describe(exc)})", "Correct its base_url in the profile") from None
         except httpx.HTTPError as exc:
             advice = "It is not retried because the server may have executed it. " + CHECK_LOG_ADVICE
-            raise request.fault(f"got no complete reply: the connection broke ({_describe(exc)})", advice) from None
+            error = request.gone if _is_dropped(exc) else request.fault
+            raise error(f"got no complete reply: the connection broke ({_describe(exc)})", advice) from None
 
     async def close(self) -> None:
         """Release the shared HTTP client; a later request acquires it again."""
@@ -137,6 +139,15 @@ class HttpConnection:
                 if len(body) > MAX_RESPONSE_BYTES:
                     raise request.fault(f"returned more than {MAX_RESPONSE_BYTES >> 20} MiB", CHECK_ADDRESS_ADVICE)
             return ServerResponse(response.status_code, response.headers.get("content-type", ""), bytes(body))
+
+
+def _is_dropped(exc: httpx.HTTPError) -> bool:
+    """Return whether the connection ended before the reply was complete; False if the reply is not HTTP."""
+    import httpx
+
+    # httpx has one class for both; the texts are those of httpcore and h11
+    ended = ("Server disconnected", "peer closed connection", "peer unexpectedly closed connection")
+    return not isinstance(exc, httpx.RemoteProtocolError) or str(exc).startswith(ended)
 
 
 def _describe(exc: Exception) -> str:

@@ -43,6 +43,7 @@ class ServerState(msgspec.Struct, frozen=True, kw_only=True):
         open: number of instances in use, if the server reports it.
         http_status: status of the greeting; None if there was no response.
         cause: why the server is not usable; None if it is.
+        gone: whether nothing replies at all: the connection was refused or dropped, or no reply came in time.
     """
 
     status: Literal["up", "slow", "wrong", "down"]
@@ -52,6 +53,7 @@ class ServerState(msgspec.Struct, frozen=True, kw_only=True):
     open: int | None = None
     http_status: int | None = None
     cause: str | None = None
+    gone: bool = False
 
     @property
     def usable(self) -> bool:
@@ -78,7 +80,9 @@ def probe_servers(addresses: Mapping[str, ServerAddress], within_s: float = PROB
     """
     deadline = time.monotonic() + within_s
     late = f"no answer within {within_s:g} s"
-    states = {env: ServerState(status="down", address=address, cause=late) for env, address in addresses.items()}
+    states = {
+        env: ServerState(status="down", address=address, cause=late, gone=True) for env, address in addresses.items()
+    }
     results: queue.SimpleQueue[tuple[str, ServerState]] = queue.SimpleQueue()
     for env, address in addresses.items():
         threading.Thread(target=_probe_into, args=(results, env, address, deadline), name="probe", daemon=True).start()
@@ -98,7 +102,14 @@ def _probe_into(
     with catch_foreign(errors.append):
         results.put((env, _probe_one(env, address, deadline)))
     for exc in errors:
-        results.put((env, ServerState(status="down", address=address, cause=_describe(exc))))
+        results.put((env, ServerState(status="down", address=address, cause=_describe(exc), gone=_is_gone(exc))))
+
+
+def _is_gone(exc: BaseException) -> bool:
+    from http.client import IncompleteRead
+
+    # a rejected certificate is an OSError and a ValueError; a server has replied
+    return isinstance(exc, OSError | IncompleteRead) and not isinstance(exc, ValueError)
 
 
 def _describe(exc: BaseException) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from runner.envs.http.dialects import JsonPath
-from runner.errors import EnvironmentFault
+from runner.errors import EnvironmentFault, ServerGone
 from runner.util.display_text import one_line
 
 
@@ -30,9 +30,16 @@ class ServerRequest(msgspec.Struct, frozen=True):
 
     def fault(self, problem: str, advice: str) -> EnvironmentFault:
         """Return an error with the message ``<env>: <method> <url> <body> <problem>. <advice>``."""
+        return EnvironmentFault(self._message(problem, advice))
+
+    def gone(self, problem: str, advice: str, *, timed_out: bool = False) -> ServerGone:
+        """Return the error for a request without a complete reply; its message is that of ``fault``."""
+        return ServerGone(self._message(problem, advice), timed_out=timed_out)
+
+    def _message(self, problem: str, advice: str) -> str:
         body = "" if self.body is None else f" {one_line(self.body[:1000].decode('utf-8', 'replace'))}"
         request = f"{self.method} {one_line(self.url)}{body}"
-        return EnvironmentFault(f"{one_line(self.env, 100)}: {request} {problem}. {advice}")
+        return f"{one_line(self.env, 100)}: {request} {problem}. {advice}"
 
 
 class ServerResponse(msgspec.Struct, frozen=True):

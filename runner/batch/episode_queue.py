@@ -1,0 +1,89 @@
+"""The episodes of a batch that wait for a worker: planned ones, and those that were put back."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+
+from runner.batch.running_episode import RunningEpisode
+from runner.batch.spec import PlannedEpisode
+
+
+class EpisodeQueue:
+    """Planned episodes in the order of the plan.
+
+    An episode whose server was gone before its reset is put back: it starts again, with the same id, when the server
+    is back. Only the thread of the batch changes the queue.
+    """
+
+    def __init__(self, planned: Iterable[PlannedEpisode]) -> None:
+        """Start with these episodes."""
+        self._planned = deque(planned)
+        self._put_back: dict[PlannedEpisode, RunningEpisode] = {}
+        self._returned: set[PlannedEpisode] = set()
+
+    def __len__(self) -> int:
+        return len(self._planned) + len(self._put_back.keys() - self._returned)
+
+    @property
+    def put_back_ids(self) -> set[str]:
+        """Ids of the episodes that were put back; may be read from any thread."""
+        return {episode.header.episode_id for episode in list(self._put_back.values())}
+
+    @property
+    def can_start(self) -> bool:
+        """Whether ``pop`` has an episode to return."""
+        return bool(self._planned)
+
+    def pop(self) -> tuple[PlannedEpisode, RunningEpisode | None]:
+        """Remove and return the next episode, with its earlier start if it was put back."""
+        planned = self._planned.popleft()
+        self._returned.discard(planned)
+        return planned, self._put_back.pop(planned, None)
+
+    def put_back(self, episode: RunningEpisode) -> None:
+        """Keep an episode until ``return_all`` or ``remove``."""
+        self._put_back[episode.planned] = episode
+
+    def return_all(self, *, server_was_gone: bool) -> list[RunningEpisode]:
+        """Return the episodes that were put back to the front of the queue.
+
+        Args:
+            server_was_gone: whether a health check found the server gone. If it did not, the episodes that ended with
+                a time-out are removed instead, since their server is only slow.
+
+        Returns:
+            The removed episodes.
+        """
+        slow: list[RunningEpisode] = []
+        for planned in sorted(self._put_back.keys() - self._returned, key=_plan_order, reverse=True):
+            episode = self._put_back[planned]
+            if server_was_gone or episode.gone is None or not episode.gone.timed_out:
+                self._planned.appendleft(planned)
+                self._returned.add(planned)
+            else:
+                slow.append(self._put_back.pop(planned))
+        return slow
+
+    def remove(self, episode_id: str) -> RunningEpisode | None:
+        """Remove the episode with this id and return it, if it was put back."""
+        for planned, episode in self._put_back.items():
+            if episode.header.episode_id == episode_id:
+                del self._put_back[planned]
+                if planned in self._returned:
+                    self._returned.discard(planned)
+                    self._planned.remove(planned)
+                return episode
+        return None
+
+    def clear(self) -> list[RunningEpisode]:
+        """Remove all episodes; return those that were put back."""
+        episodes = list(self._put_back.values())
+        self._planned.clear()
+        self._put_back.clear()
+        self._returned.clear()
+        return episodes
+
+
+def _plan_order(planned: PlannedEpisode) -> tuple[int, int]:
+    return planned.task_index, planned.attempt

@@ -1,0 +1,184 @@
+"""Waiting for the environment server of a batch that goes away: health checks on a thread, and the time left."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+from collections.abc import Callable
+
+import msgspec
+
+from runner.envs.http.address import ServerAddress
+from runner.envs.http.probe import ServerState, probe_servers
+from runner.envs.placement import Placement, http_placement
+from runner.util.clock import Clock
+from runner.util.display_text import one_line
+
+logger = logging.getLogger(__name__)
+
+CHECK_INTERVAL_S = 0.5
+"""Seconds between two health checks of a server that is gone."""
+LOG_INTERVAL_S = 10
+"""Seconds between two log messages about the same wait."""
+MAX_SERVER_CHARS = 300
+"""Maximum length of ``Waiting.server``."""
+
+
+class Waiting(msgspec.Struct, frozen=True):
+    """A wait in progress: the server with its problem, and the whole seconds left until the batch is interrupted."""
+
+    server: str
+    left_s: float
+
+
+class ServerChecked(msgspec.Struct, frozen=True):
+    """Message from a ``ServerWatch`` to its batch: the result of a health check."""
+
+    watch: ServerWatch
+    state: ServerState
+
+
+class ServerWatch:
+    """Checks one server on a daemon thread until ``close``; the first check starts at once."""
+
+    def __init__(
+        self, env: str, address: ServerAddress, on_checked: Callable[[ServerChecked], object], interval_s: float
+    ) -> None:
+        """Start the thread; ``on_checked`` is called on it."""
+        self._env = env
+        self._address = address
+        self._on_checked = on_checked
+        self._interval_s = interval_s
+        self._closed = threading.Event()
+        threading.Thread(target=self._run, name="server watch", daemon=True).start()
+
+    def close(self) -> None:
+        """End the thread after its current check, without waiting for it."""
+        self._closed.set()
+
+    def _run(self) -> None:
+        while not self._closed.is_set():
+            state = probe_servers({self._env: self._address})[self._env]
+            self._on_checked(ServerChecked(self, state))
+            self._closed.wait(self._interval_s)
+
+
+class ServerWait:
+    """Decides whether a batch waits for its server; belongs to the thread of the batch, ``waiting`` to any thread.
+
+    A wait starts when an episode finds the server gone. The first health check shows whether it is: any reply, also an
+    error, ends the wait at once. Later checks end it only if the batch's own server replies, since a server that
+    starts may reply with errors first, and another program may have taken its port.
+
+    Args:
+        batch_id: id of the batch, for the log.
+        env: the environment of the batch.
+        placement: where the batch runs; a wait is possible only on a server, with ``wait_s`` above 0.
+        clock: measures the seconds left.
+        on_checked: called with the result of each health check, on another thread.
+        interval_s: seconds between two health checks.
+    """
+
+    def __init__(
+        self,
+        batch_id: str,
+        env: str,
+        placement: Placement,
+        clock: Clock,
+        on_checked: Callable[[ServerChecked], object],
+        interval_s: float = CHECK_INTERVAL_S,
+    ) -> None:
+        """Prepare the wait; ``begin`` starts it."""
+        self._subject = f"batch {batch_id}: the server of {env}"
+        self._env = env
+        self._placement = placement
+        self._now = clock.monotonic
+        self._on_checked = on_checked
+        self._interval_s = interval_s
+        self._watch: ServerWatch | None = None
+        self._ends_at = 0.0
+        self._frozen_s: float | None = None
+        self.waiting: Waiting | None = None
+        """The wait, once a health check has shown that the server is gone; None while the batch plays."""
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether the batch runs on a server that it would wait for."""
+        return self._placement.address is not None and self._placement.wait_s > 0
+
+    @property
+    def active(self) -> bool:
+        """Whether no episode may start: the server is being checked, or is gone."""
+        return self._watch is not None
+
+    @property
+    def remaining_s(self) -> float:
+        """Seconds until the wait is over; infinite if there is no wait, or while it is paused."""
+        if self._watch is None or self._frozen_s is not None:
+            return math.inf
+        return self._ends_at - self._now()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the server did not come back in time."""
+        return self.waiting is not None and self.remaining_s <= 0
+
+    def begin(self, *, paused: bool) -> None:
+        """Start to check the server, unless a check is in progress; the time of a paused batch does not run."""
+        if self._watch is not None or self._placement.address is None:
+            return
+        self._ends_at = self._now() + self._placement.wait_s
+        self._watch = ServerWatch(self._env, self._placement.address, self._on_checked, self._interval_s)
+        self.set_paused(paused)
+
+    def set_paused(self, paused: bool) -> None:
+        """Stop or continue the time of a wait."""
+        if paused and self._watch is not None and self._frozen_s is None:
+            self._frozen_s = self.remaining_s
+        elif not paused and self._frozen_s is not None:
+            self._ends_at, self._frozen_s = self._now() + self._frozen_s, None
+
+    def is_back(self, checked: ServerChecked) -> bool:
+        """Return whether a health check ends the wait, so that episodes may start again."""
+        if checked.watch is not self._watch:
+            return False
+        problem = self._problem(checked.state)
+        if problem is None or (self.waiting is None and not checked.state.gone):
+            if self.waiting is not None:
+                logger.warning("%s replies again; the batch continues", self._subject)
+            self.close()
+            return True
+        server = one_line(f"{checked.state.address.base}: {problem}", MAX_SERVER_CHARS)
+        if self.waiting is None:
+            logger.warning("%s is gone (%s); waiting %g s for it", self._subject, server, self._placement.wait_s)
+            self.waiting = Waiting(server, math.inf)
+        self.waiting = Waiting(server, self.waiting.left_s)
+        return False
+
+    def tick(self) -> bool:
+        """Update ``waiting.left_s``; return whether it changed, which is at most once a second."""
+        if self.waiting is None:
+            return False
+        left_s = max(0.0, math.ceil(self.remaining_s if self._frozen_s is None else self._frozen_s))
+        if left_s == self.waiting.left_s:
+            return False
+        if left_s % LOG_INTERVAL_S == 0 and not math.isinf(self.waiting.left_s):
+            logger.warning("%s is still gone (%s); %g s left", self._subject, self.waiting.server, left_s)
+        self.waiting = Waiting(self.waiting.server, left_s)
+        return True
+
+    def close(self) -> None:
+        """End the wait, if there is one."""
+        if self._watch is not None:
+            self._watch.close()
+        self._watch = self._frozen_s = self.waiting = None
+
+    def _problem(self, state: ServerState) -> str | None:
+        """Return why the batch cannot be played on the server; None if it can be."""
+        if not state.usable:
+            return state.cause or "it is not usable"
+        now, before = http_placement(state), self._placement
+        if (now.mode, now.data_label) != (before.mode, before.data_label):
+            return f"another server replies there: {now.note}"
+        return None
