@@ -145,13 +145,14 @@ def progress_line(
             ],
             [Cell(sanitize_line(batch.env or "?", 60), "head")],
             [Cell(trusted("paused"), "warn")] if batch.status == "paused" else [],
-            [NODE_LOST] if lost else [Cell(_time_left(batch))],
+            [NODE_LOST] if lost else _time_cells(batch),
             [Cell(trusted(f"success {format_count(batch.n_success)} of {format_count(rated)}"))] if rated else [],
             [Cell(pluralize(batch.n_errors, "error"), "bad")] if batch.n_errors else [],
             [Cell(trusted(f"mean reward {format_reward(batch.mean_reward)}"))] if batch.mean_reward is not None else [],
             [Cell(trusted(f"{format_count(spent[0].total)} tokens"))] if spent and spent[0].total else [],
             [Cell(trusted(f"cost {format_cost(spent[1])}"))] if spent and spent[1] is not None else [],
             [Cell(sanitize_line(_agent_text(batch.agent, batch.model), 80))] if batch.agent else [],
+            [Cell(masked_line(batch.waiting_for, 200), "warn")] if batch.waiting_for and not lost else [],
         ],
         width,
     )
@@ -284,5 +285,9 @@ def _elapsed(episode: Episode) -> SafeText:
     return format_duration(sum(step.model_s + step.env_s for step in episode.steps))
 
 
-def _time_left(batch: BatchRun) -> SafeText:
-    return join([trusted("time left "), format_duration(batch.eta_s)])
+def _time_cells(batch: BatchRun) -> Line:
+    if batch.waiting_s is None:
+        return [Cell(join([trusted("time left "), format_duration(batch.eta_s)]))]
+    is_short = 0 <= batch.waiting_s < 60
+    left = trusted(f"{batch.waiting_s:.0f} s") if is_short else format_duration(batch.waiting_s)
+    return [Cell(join([trusted("waiting for the server, "), left, trusted(" left")]), "warn")]

@@ -54,6 +54,9 @@ class BatchRegistry:
         batch.n_success, batch.mean_reward, batch.eta_s = clamp_count(item.n_success), item.mean_reward, item.eta_s
         batch.n_rated = clamp_count(item.n_done if item.n_rated is None else item.n_rated)
         batch.n_errors, batch.tokens, batch.cost = clamp_count(item.errors), item.tokens, item.cost
+        batch.waiting_for, batch.waiting_s = clip_optional(item.waiting_for), item.waiting_s
+        if item.interrupted and batch.status in _ACTIVE:
+            batch.status, batch.eta_s = "interrupted", None
 
     def apply_completed(self, event: BatchCompleted, at: datetime | None = None) -> None:
         """Set the final status and results of a batch from its completion event.
@@ -74,6 +77,7 @@ class BatchRegistry:
         batch.n_done, batch.mean_reward, batch.eta_s = clamp_count(event.n_episodes), event.mean_reward, None
         batch.n_planned = max(batch.n_planned, batch.n_done)
         batch.tokens, batch.cost = event.tokens, event.cost
+        batch.waiting_for = batch.waiting_s = None
 
     def apply_list(self, states: Iterable[BatchState]) -> None:
         """Update batches from the list that a node replied with; the newest batch is first in the list."""
@@ -88,6 +92,7 @@ class BatchRegistry:
             )
             batch.battery_id, batch.status = clip_optional(state.battery_id), state.status
             batch.n_done, batch.n_planned = clamp_count(state.n_done), clamp_count(state.n_planned)
+            batch.waiting_for, batch.waiting_s = clip_optional(state.waiting_for), state.waiting_s
 
     def update_paused(self, batch_id: str, episodes: Iterable[Episode]) -> None:
         """Mark an active batch as paused where all of its running episodes are paused, else as running."""

@@ -256,6 +256,8 @@ class BatchRun(msgspec.Struct):
             all ended episodes count.
         n_errors: number of episodes that ended with an error; they are not rated.
         eta_s: estimated seconds until the batch ends; None if it is not known.
+        waiting_for: the server that the batch waits for and its problem; None while the batch plays.
+        waiting_s: seconds left until the batch is interrupted because its server is gone; None while the batch plays.
         ended_at: when the batch ended; None while it runs, and where no stream stored its completion event.
     """
 
@@ -274,6 +276,8 @@ class BatchRun(msgspec.Struct):
     eta_s: float | None = None
     tokens: Tokens | None = None
     cost: float | None = None
+    waiting_for: str | None = None
+    waiting_s: float | None = None
     ended_at: datetime | None = None
 
 

@@ -274,7 +274,12 @@ class Batch:
         was_waiting = self._wait.waiting is not None
         if not self._wait.is_back(checked):
             return
-        for episode in self._queue.return_all(server_was_gone=was_waiting):
+
+        def starts_again(episode: RunningEpisode) -> bool:
+            was_dropped = episode.gone is not None and not episode.gone.timed_out
+            return was_waiting or (checked.state.usable and was_dropped)  # else the server is only slow or broken
+
+        for episode in self._queue.return_all(starts_again):
             self._release(episode)
         if was_waiting:
             self._emit_progress()
@@ -283,14 +288,11 @@ class Batch:
         """Report the seconds left of a wait; interrupt the batch when the server did not come back in time."""
         if self._wait.tick():
             self._emit_progress()
-        waiting = self._wait.waiting
-        if waiting is not None and self._wait.is_over:
-            self._interruption = f"its server did not reply for {self._placement.wait_s:g} s ({waiting.server})"
+        if (expiry := self._wait.expiry) is not None:
+            self._interruption = expiry
             n_left = len(self._queue) + len(self._running)
-            logger.warning(
-                "batch %s: interrupted with %d of %d episodes left: %s",
-                *(self.batch_id, n_left, self.spec.n_planned, self._interruption),
-            )
+            left = f"{n_left} of {self.spec.n_planned} episodes left"
+            logger.warning("batch %s: interrupted with %s: %s", self.batch_id, left, self._interruption)
             self._apply(EpisodeCommand("interrupt"))
 
     def _release(self, episode: RunningEpisode, outcome: Outcome | None = None) -> None:

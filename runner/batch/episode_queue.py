@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from runner.batch.running_episode import RunningEpisode
 from runner.batch.spec import PlannedEpisode
@@ -45,25 +45,23 @@ class EpisodeQueue:
         """Keep an episode until ``return_all`` or ``remove``."""
         self._put_back[episode.planned] = episode
 
-    def return_all(self, *, server_was_gone: bool) -> list[RunningEpisode]:
-        """Return the episodes that were put back to the front of the queue.
+    def return_all(self, starts_again: Callable[[RunningEpisode], bool]) -> list[RunningEpisode]:
+        """Return the episodes that were put back to the front of the queue, if they are to start again.
 
         Args:
-            server_was_gone: whether a health check found the server gone. If it did not, the episodes that ended with
-                a time-out are removed instead, since their server is only slow.
+            starts_again: whether an episode is to start again.
 
         Returns:
-            The removed episodes.
+            The other episodes; they are removed.
         """
-        slow: list[RunningEpisode] = []
+        removed: list[RunningEpisode] = []
         for planned in sorted(self._put_back.keys() - self._returned, key=_plan_order, reverse=True):
-            episode = self._put_back[planned]
-            if server_was_gone or episode.gone is None or not episode.gone.timed_out:
+            if starts_again(self._put_back[planned]):
                 self._planned.appendleft(planned)
                 self._returned.add(planned)
             else:
-                slow.append(self._put_back.pop(planned))
-        return slow
+                removed.append(self._put_back.pop(planned))
+        return removed[::-1]
 
     def remove(self, episode_id: str) -> RunningEpisode | None:
         """Remove the episode with this id and return it, if it was put back."""

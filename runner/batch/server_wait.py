@@ -120,9 +120,11 @@ class ServerWait:
         return self._ends_at - self._now()
 
     @property
-    def is_over(self) -> bool:
-        """Whether the server did not come back in time."""
-        return self.waiting is not None and self.remaining_s <= 0
+    def expiry(self) -> str | None:
+        """Description of a server that did not come back in time; None otherwise."""
+        if self.waiting is None or self.remaining_s > 0:
+            return None
+        return f"its server did not reply for {self._placement.wait_s:g} s ({self.waiting.server})"
 
     def begin(self, *, paused: bool) -> None:
         """Start to check the server, unless a check is in progress; the time of a paused batch does not run."""

@@ -9,6 +9,10 @@ from runner.batch.observers import Observer
 from runner.batch.spec import BatchSpec
 from runner.cli.terminal import print_stderr, stderr_console
 from runner.types import BatchProgress, EpisodeEnded, Item
+from runner.util.display_text import one_line
+
+WAIT_LINE_INTERVAL_S = 10
+"""Seconds between two lines about the same wait."""
 
 
 @contextmanager
@@ -38,13 +42,18 @@ def _bar(title: str, total: int) -> Iterator[Observer]:
 
         def show(item: Item) -> None:
             if isinstance(item, BatchProgress):
-                progress.update(task, completed=item.n_done, state=_score_text(item))
+                state = _waiting_text(item) or _score_text(item)
+                progress.update(task, completed=item.n_done, state=state)
 
         yield show
 
 
 def _lines(title: str) -> Observer:
+    waits = _WaitLines(title)
+
     def show(item: Item) -> None:
+        if isinstance(item, BatchProgress):
+            waits.show(item)
         if isinstance(item, EpisodeEnded):
             trajectory = item.trajectory
             task = trajectory.reset_kwargs.get("task_index")
@@ -64,3 +73,26 @@ def _score_text(progress: BatchProgress) -> str:
     rate = f"{progress.n_success / progress.n_rated:.0%} of {progress.n_rated}" if progress.n_rated else "-"
     errors = f", {progress.errors} error{'' if progress.errors == 1 else 's'}" if progress.errors else ""
     return f"success {rate}, mean reward {reward}{errors}"
+
+
+def _waiting_text(progress: BatchProgress) -> str:
+    if progress.waiting_s is None:
+        return ""
+    return f"waiting for the server, {progress.waiting_s:g} s left"
+
+
+class _WaitLines:
+    """Prints when a batch starts to wait for its server, every ``WAIT_LINE_INTERVAL_S``, and when it continues."""
+
+    def __init__(self, title: str) -> None:
+        self._title = title
+        self._is_waiting = False
+
+    def show(self, progress: BatchProgress) -> None:
+        if progress.waiting_s is None:
+            if self._is_waiting and not progress.interrupted:
+                print_stderr(f"{self._title}: the server replies again")
+        elif not self._is_waiting or progress.waiting_s % WAIT_LINE_INTERVAL_S == 0:
+            server = one_line(progress.waiting_for or "")
+            print_stderr(f"{self._title}: {_waiting_text(progress)} ({server})")
+        self._is_waiting = progress.waiting_s is not None

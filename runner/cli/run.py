@@ -19,6 +19,7 @@ from runner.batch.workspace import Workspace
 from runner.bus.address import egress_reader
 from runner.cli.logging_setup import log_to_file
 from runner.cli.progress import batch_progress
+from runner.cli.remaining import report_remaining
 from runner.cli.report import print_summary, report_damaged, report_errors, report_models, report_recovered
 from runner.cli.run_session import RunSession
 from runner.cli.signals import INTERRUPTED, SignalHandler
@@ -60,12 +61,20 @@ def run_batches(session: RunSession) -> int:
         if not as_json:
             report_errors(results, session.data_dir)
         report_models(results)
+        _report_interruptions(specs, results, session.options.argv)
         return code
+
+
+def _report_interruptions(specs: list[BatchSpec], results: list[BatchResult], argv: Sequence[str]) -> None:
+    specs_by_env = {spec.env: spec for spec in specs}
+    for result in results:
+        if result.interruption is not None:
+            report_remaining(specs_by_env[result.env], result, argv)
 
 
 def _exit_code(results: list[BatchResult], *, interrupted: bool) -> int:
     ended_early = any(result.status != "completed" for result in results)
-    if interrupted and ended_early:
+    if (interrupted and ended_early) or any(result.interruption for result in results):
         return INTERRUPTED
     return 1 if ended_early or any(result.has_errors for result in results) else 0
 
@@ -98,7 +107,10 @@ def _running_status(recorder: EventRecorder) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class _BatchSequence:
-    """Runs batches one after another; a batch that does not complete is the last one."""
+    """Runs batches one after another.
+
+    A batch that does not complete is the last one, unless only its own server was gone.
+    """
 
     session: RunSession
     workspace: Workspace
@@ -119,7 +131,7 @@ class _BatchSequence:
                 continue
             results.append(self._run_batch(spec, placement))
             self.recorder.record_batch(results[-1])
-            if results[-1].status != "completed":
+            if results[-1].status != "completed" and results[-1].interruption is None:
                 break
         if rejected and not results:
             raise ConfigError("\n".join(map(str, rejected)))

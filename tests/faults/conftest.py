@@ -1,14 +1,21 @@
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
 from nats.aio.client import Client
 
+from runner.batch.workspace import Workspace
 from runner.bus.broker.broker import Broker
 from runner.bus.connection import BusAddress, NatsConnection
 from runner.publish.outbox import Outbox
+from runner.util.clock import Clock
+from tests.conftest import Install
+from tests.support.env_server_process import EnvServerProcess, run_dropping_proxy
+from tests.support.hooked_agent import HookedAgent
+from tests.support.manual_clock import ManualClock
 from tests.support.nats_server import Bus, NatsAccount, NatsServer, SharedNatsServer
 from tests.support.node_process import NodeProcess
 from tests.support.publishing import open_outbox
@@ -62,3 +69,57 @@ async def nats_server_client(nats_server: NatsServer) -> AsyncIterator[Client]:
 
 async def _connect(bus: Bus) -> NatsConnection:
     return await NatsConnection.open(BusAddress(bus.url), name="publisher")
+
+
+@pytest.fixture(params=["at the port", "behind a proxy"])
+def served_maze(request: pytest.FixtureRequest) -> Iterator[tuple[EnvServerProcess, int]]:
+    """Yield a Maze server, and the port at which a batch reaches it."""
+    with EnvServerProcess("Maze") as server:
+        if request.param == "at the port":
+            yield server, server.port
+        else:
+            with run_dropping_proxy(server.port) as port:
+                yield server, port
+
+
+@pytest.fixture
+def maze_server() -> Iterator[EnvServerProcess]:
+    with EnvServerProcess("Maze") as server:
+        yield server
+
+
+@pytest.fixture
+def hooked_agent(install: Install) -> None:
+    install(agents={"hooked": "tests.support.hooked_agent:HookedAgent"})
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    """The time of the batches: the seconds of a wait pass only when a test sets ``now``."""
+    return ManualClock()
+
+
+@pytest.fixture
+def workspace(tmp_path: Path, clock: ManualClock) -> Iterator[Workspace]:
+    workspace = Workspace(tmp_path / "data", node="test", profile="p1", clock=Clock(monotonic=clock))
+    yield workspace
+    workspace.close()
+
+
+@pytest.fixture
+def kill_at(monkeypatch: pytest.MonkeyPatch) -> Callable[..., threading.Event]:
+    """Return a function that has a server killed before one step; its event is set when the server is dead."""
+
+    def plan(server: EnvServerProcess, task: int, step: int) -> threading.Event:
+        killed, lock = threading.Event(), threading.Lock()
+
+        def before_act(task_index: int, step_index: int) -> None:
+            with lock:
+                if (task_index, step_index) == (task, step) and not killed.is_set():
+                    server.kill()
+                    killed.set()
+
+        monkeypatch.setattr(HookedAgent, "before_act", staticmethod(before_act))
+        return killed
+
+    return plan

@@ -1,0 +1,71 @@
+"""What an interrupted batch left unplayed, and the commands that play it."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+
+from runner.batch.result import BatchResult
+from runner.batch.spec import BatchSpec, PlannedEpisode
+from runner.cli.terminal import print_stderr
+from runner.types import UNRATED
+
+MAX_COMMANDS = 3
+"""Maximum number of commands to print; one command plays consecutive tasks."""
+_REPLACED_OPTIONS = ("--run", "--battery", "--task-index", "--repeat")
+
+
+def report_remaining(spec: BatchSpec, result: BatchResult, argv: Sequence[str]) -> None:
+    """Print why a batch was interrupted, how many episodes are left, and how to play them.
+
+    Args:
+        spec: the batch.
+        result: its result, with an ``interruption``.
+        argv: the arguments of this invocation.
+    """
+    left = remaining_episodes(spec, result)
+    print_stderr(f"{spec.env}: interrupted: {result.interruption}")
+    commands = commands_for(spec, left, argv)
+    print_stderr(f"{spec.env}: {len(left)} of {spec.n_planned} episodes are left. Start the server again, then run:")
+    for command in commands[:MAX_COMMANDS]:
+        print_stderr(f"  {command}")
+    if (more := len(commands) - MAX_COMMANDS) > 0:
+        print_stderr(f"  and {more} more; the episode files show which tasks were played")
+
+
+def remaining_episodes(spec: BatchSpec, result: BatchResult) -> list[PlannedEpisode]:
+    """Return the episodes of a batch that were not played to their end, in the order of the plan."""
+    played = {(each.task_index, each.attempt) for each in result.episodes if each.outcome not in UNRATED}
+    return [planned for planned in spec.plan() if (planned.task_index, planned.attempt) not in played]
+
+
+def commands_for(spec: BatchSpec, left: Sequence[PlannedEpisode], argv: Sequence[str]) -> list[str]:
+    """Return the commands that play the tasks of ``left``, each with all of its attempts."""
+    options = ["agentgym-runner", *_other_options(argv), "--run", spec.env]
+    return [
+        shlex.join([*options, "--task-index", str(first), "--repeat", str(n_tasks)])
+        for first, n_tasks in _runs([planned.task_index for planned in left])
+    ]
+
+
+def _runs(tasks: Sequence[int]) -> list[tuple[int, int]]:
+    """Return the first task and the number of tasks of each run of consecutive tasks, e.g. 3, 4, 7: (3, 2), (7, 1)."""
+    runs: list[tuple[int, int]] = []
+    for task in tasks:
+        first, n_tasks = runs[-1] if runs else (task, 0)
+        if task == first + n_tasks:
+            runs[-1:] = [(first, n_tasks + 1)]
+        elif task > first + n_tasks:
+            runs.append((task, 1))
+    return runs
+
+
+def _other_options(argv: Sequence[str]) -> list[str]:
+    others: list[str] = []
+    words = iter(argv)
+    for word in words:
+        if word in _REPLACED_OPTIONS:
+            next(words, None)
+        elif not word.startswith(tuple(f"{option}=" for option in _REPLACED_OPTIONS)):
+            others.append(word)
+    return others
