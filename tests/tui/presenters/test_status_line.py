@@ -23,6 +23,7 @@ from tests.support.console.samples import (
     hostile_store,
     live,
     model_health,
+    progress,
     started,
     streaming_store,
 )
@@ -133,6 +134,17 @@ def test_the_progress_line_counts_errors_apart() -> None:
     shown = line_text(progress_line(batch, 120))
     assert shown.endswith("1 error")
     assert "success" not in shown
+
+
+def test_the_progress_line_shows_the_wait_for_a_server() -> None:
+    store = busy_store()
+    waiting = progress(waiting_for="http://me:hunter22@h:1: \x1b[2Jrefused", waiting_s=42.0, seq=99)
+    store.apply_events([live(waiting)])
+    shown = line_text(progress_line(store.active_batch(), 200))
+    assert "3/10 · Wordle · waiting for the server, 42 s left · success 2 of 3" in shown
+    assert "[2Jrefused" in shown and "\x1b" not in shown and "hunter22" not in shown
+    store.apply_events([live(progress(seq=100))])
+    assert "time left 3:21" in line_text(progress_line(store.active_batch(), 200))
 
 
 def test_the_episode_line_shows_the_watched_episode() -> None:

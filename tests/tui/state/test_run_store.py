@@ -270,3 +270,16 @@ def test_a_queued_batch_runs_from_its_first_episode_on(run_store: RunStore) -> N
 def test_applying_stored_episodes_makes_lists_reload(run_store: RunStore) -> None:
     run_store.apply_stored([])
     assert run_store.n_ended == 1
+
+
+def test_a_batch_that_waits_for_its_server_may_end_as_interrupted(run_store: RunStore) -> None:
+    run_store.apply_events([live(started(0), progress(seq=1, waiting_for="http://h:1: refused", waiting_s=9.0))])
+    batch = run_store.batches[batch_id(0)]
+    assert (batch.status, batch.waiting_for, batch.waiting_s) == ("running", "http://h:1: refused", 9.0)
+    run_store.apply_events([live(progress(seq=2, interrupted=True))])
+    assert (batch.status, batch.waiting_for, batch.waiting_s, batch.eta_s) == ("interrupted", None, None, None)
+    waiting = batch_state(0, "running", waiting_for="http://h:1: refused", waiting_s=8.0)
+    run_store.apply_list(node_list(waiting))
+    assert (batch.status, batch.waiting_s) == ("running", 8.0)
+    run_store.apply_list(node_list(batch_state(0, "running")))
+    assert (batch.waiting_for, batch.waiting_s) == (None, None)

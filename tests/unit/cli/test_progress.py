@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from runner.batch.spec import BatchSpec
@@ -30,3 +31,24 @@ def test_the_live_rate_covers_the_rated_episodes(
     with batch_progress(BatchSpec(env="Maze", agent="oracle", repeat=4)) as on_event:
         on_event(BatchProgress(at=END, batch_id="b", seq=0, n_planned=4, eta_s=0.0, **counts))
     assert capsys.readouterr().err == f"Maze · oracle: 4/4 episodes, {expected}"
+
+
+def test_a_wait_for_the_server_is_printed_with_the_seconds_left(capsys: pytest.CaptureFixture[str]) -> None:
+    playing = BatchProgress(
+        at=END, batch_id="b", seq=0, n_done=1, n_planned=4, n_success=1, mean_reward=0.5, eta_s=0.0, n_rated=1
+    )
+    with batch_progress(BatchSpec(env="Maze", agent="oracle", repeat=4)) as on_event:
+        on_event(playing)
+        for left_s in range(60, 38, -1):
+            on_event(
+                msgspec.structs.replace(playing, waiting_for="http://h:1: \x1b[2Jrefused", waiting_s=float(left_s))
+            )
+        on_event(playing)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == [
+        *(
+            f"Maze · oracle: waiting for the server, {left_s} s left (http://h:1: ␛[2Jrefused)"
+            for left_s in (60, 50, 40)
+        ),
+        "Maze · oracle: the server replies again",
+    ]

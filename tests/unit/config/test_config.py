@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import yaml
 from hypothesis import example, given
@@ -168,6 +169,8 @@ BAD_VALUES = [
     ("episode: {max_rounds: '15'}", "episode.max_rounds", "got '15'"),
     ("episode: {concurrent: null}", "episode.concurrent", "got nothing"),
     ("episode: {max_duration_sec: 0}", "episode.max_duration_sec", "above 0"),
+    ("episode: {wait_sec: -1}", "episode.wait_sec", "a number of seconds from 0 to 1000000000"),
+    ("environments: {lightweight: [{name: Maze, wait_sec: soon}]}", "environments.lightweight[0].wait_sec", "from 0"),
     ("episode: {max_duration_sec: .nan}", "episode.max_duration_sec", "got '.nan'"),
     ("episode: {max_duration_sec: .inf}", "episode.max_duration_sec", "got '.inf'"),
     ("episode: {max_duration_sec: 1e999}", "episode.max_duration_sec", "got '1e999'"),
@@ -357,3 +360,12 @@ def test_every_key_is_documented() -> None:
 def test_the_length_of_an_id_is_limited(tmp_path: Path) -> None:
     assert load(tmp_path, f"id: {'x' * 200}").id == "x" * 200
     assert "id: expected a text of 1 to 200 characters" in load_error(tmp_path, f"id: {'x' * 201}")
+
+
+def test_an_environment_waits_for_its_server_as_the_episodes_do_unless_it_has_a_value() -> None:
+    entries = (runner.config.EnvironmentEntry(name="Maze"), runner.config.EnvironmentEntry(name="Wordle", wait_sec=0))
+    environments = runner.config.Environments(lightweight=entries)
+    profile = runner.config.Profile(id="p", environments=environments)
+    assert [profile.wait_sec(name) for name in ("maze", "WORDLE", "SQLGym")] == [60.0, 0.0, 60.0]
+    profile = msgspec.structs.replace(profile, episode=runner.config.EpisodeSettings(wait_sec=5.0))
+    assert [profile.wait_sec(name) for name in ("maze", "WORDLE", "SQLGym")] == [5.0, 0.0, 5.0]

@@ -70,6 +70,11 @@ def test_auto_selects_a_running_server(maze_url: str) -> None:
     assert choose_placement(env_entry(maze_url, "embedded"), "Maze", "strict") == Placement()
 
 
+def test_only_a_batch_on_a_server_waits_for_it(maze_url: str, closed_port: int) -> None:
+    assert choose_placement(env_entry(maze_url), "Maze", "strict", wait_s=5.0).wait_s == 5.0
+    assert choose_placement(env_entry(f"http://127.0.0.1:{closed_port}"), "Maze", "strict", wait_s=5.0).wait_s == 0.0
+
+
 def test_an_agentgym_server_has_compat_rules_and_its_own_label(rude_server: RudeServer) -> None:
     url = serve_replies(rude_server, AGENTGYM_REPLIES)
     for mode in ("strict", "compat"):

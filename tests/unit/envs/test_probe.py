@@ -141,7 +141,7 @@ async def send_endless_body(request: ReceivedRequest, writer: asyncio.StreamWrit
 
 def test_a_slow_reply_is_down(rude_server: RudeServer) -> None:
     state = probe_handler(rude_server, drip_headers, within_s=0.3)
-    assert (state.status, state.latency_s) == ("down", None)
+    assert (state.status, state.latency_s, state.gone) == ("down", None, True)
     assert state.cause in ("no answer in time", "no answer within 0.3 s")
 
 
@@ -150,6 +150,21 @@ def test_a_silent_server_is_down() -> None:
         state = probe_servers({"Maze": ServerAddress(f"http://127.0.0.1:{silent.getsockname()[1]}")}, 0.3)["Maze"]
     assert (state.status, state.latency_s) == ("down", None)
     assert state.cause in ("no answer in time", "no answer within 0.3 s")
+
+
+@pytest.mark.parametrize(
+    ("reply", "gone"),
+    [
+        (b"", True),
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{", True),
+        (b"SSH-2.0-OpenSSH\r\n", False),
+        (http_response("broken", 500), False),
+        (json_response("This is environment BabyAI."), False),
+        (json_response("This is environment lmrl-gym."), False),
+    ],
+)
+def test_a_server_that_replies_is_not_gone(rude_server: RudeServer, reply: bytes, gone: bool) -> None:
+    assert probe_replies(rude_server, {"/": reply}).gone == gone
 
 
 def test_an_endless_reply_is_read_up_to_the_limit(rude_server: RudeServer) -> None:
@@ -170,6 +185,7 @@ def test_a_closed_port_and_an_invalid_address_are_down() -> None:
     )
     assert {state.status for state in states.values()} == {"down"}
     assert states["Maze"].cause == NOT_LISTENING
+    assert {env: state.gone for env, state in states.items()} == {"Maze": True, "Wordle": False, "SQLGym": True}
     assert "ConfigError" in (states["Wordle"].cause or "")
     assert "hunter22" not in repr(states)
     assert probe_servers({}) == {}
