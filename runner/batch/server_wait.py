@@ -99,6 +99,7 @@ class ServerWait:
         self._watch: ServerWatch | None = None
         self._ends_at = 0.0
         self._frozen_s: float | None = None
+        self._reported_s: float | None = None
         self.waiting: Waiting | None = None
         """The wait, once a health check has shown that the server is gone; None while the batch plays."""
 
@@ -154,27 +155,29 @@ class ServerWait:
         server = one_line(f"{checked.state.address.base}: {problem}", MAX_SERVER_CHARS)
         if self.waiting is None:
             logger.warning("%s is gone (%s); waiting %g s for it", self._subject, server, self._placement.wait_s)
-            self.waiting = Waiting(server, math.inf)
-        self.waiting = Waiting(server, self.waiting.left_s)
+        self.waiting = Waiting(server, self._left_s())
         return False
 
     def tick(self) -> bool:
-        """Update ``waiting.left_s``; return whether it changed, which is at most once a second."""
+        """Update ``waiting``; return whether the seconds left changed since the last call."""
         if self.waiting is None:
             return False
-        left_s = max(0.0, math.ceil(self.remaining_s if self._frozen_s is None else self._frozen_s))
-        if left_s == self.waiting.left_s:
+        left_s, before_s = self._left_s(), self._reported_s
+        if left_s == before_s:
             return False
-        if left_s % LOG_INTERVAL_S == 0 and not math.isinf(self.waiting.left_s):
+        self.waiting, self._reported_s = Waiting(self.waiting.server, left_s), left_s
+        if before_s is not None and left_s % LOG_INTERVAL_S == 0:
             logger.warning("%s is still gone (%s); %g s left", self._subject, self.waiting.server, left_s)
-        self.waiting = Waiting(self.waiting.server, left_s)
         return True
 
     def close(self) -> None:
         """End the wait, if there is one."""
         if self._watch is not None:
             self._watch.close()
-        self._watch = self._frozen_s = self.waiting = None
+        self._watch = self._frozen_s = self._reported_s = self.waiting = None
+
+    def _left_s(self) -> float:
+        return float(max(0, math.ceil(self.remaining_s if self._frozen_s is None else self._frozen_s)))
 
     def _problem(self, state: ServerState) -> str | None:
         """Return why the batch cannot be played on the server; None if it can be."""

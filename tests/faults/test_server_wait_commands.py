@@ -1,0 +1,139 @@
+"""Batches of a node and of ``agentgym-runner --run`` whose environment server is killed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shlex
+import signal
+import subprocess
+import threading
+from collections import Counter
+from pathlib import Path
+from typing import IO, Any, cast
+
+import psutil
+import pytest
+from ulid import ULID
+
+from runner.bus.connection import NatsConnection
+from tests.support.command import COMMAND, ENVIRON, run_shell
+from tests.support.env_server_process import EnvServerProcess, free_port
+from tests.support.node_process import NodeProcess
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(180)]
+
+N_TASKS = 100
+BATCH: dict[str, Any] = {"envs": ["Maze"], "agent": "random", "repeat": N_TASKS, "max_rounds": 3}
+
+
+def write_profile(folder: Path, port: int, **entry: Any) -> Path:  # noqa: ANN401
+    maze = {"name": "Maze", "port": port, "transport": "http", **entry}
+    path = folder / "p.yaml"
+    path.write_text(json.dumps({"id": "p", "environments": {"lightweight": [maze]}}))
+    return path
+
+
+def managed_server(folder: Path, **entry: Any) -> Path:  # noqa: ANN401
+    """Return a profile whose Maze server starts with the node."""
+    port = free_port()
+    command = f"agentgym-runner serve Maze --port {port}"
+    return write_profile(folder, port, server_cmd=command, autostart=True, **entry)
+
+
+def kill_server(node: NodeProcess) -> None:
+    """Kill the Maze server that the node started."""
+    for child in psutil.Process(node.pid).children(recursive=True):
+        if "serve" in child.cmdline() and "-S" not in child.cmdline():
+            os.kill(child.pid, signal.SIGKILL)
+            psutil.wait_procs([child], timeout=20)
+
+
+async def wait_until_up(node: NodeProcess, connection: NatsConnection) -> None:
+    async with asyncio.timeout(60):
+        while (await node.request(connection, "server_start", env="Maze"))["status"] != "running":  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+
+
+def outcomes_by_task(data_dir: Path, batch_id: str) -> dict[int, list[str]]:
+    tasks: dict[int, list[str]] = {}
+    for path in (data_dir / "runs" / batch_id).glob("*.json"):
+        episode = json.loads(path.read_bytes())
+        tasks.setdefault(episode["task_index"], []).append(episode["outcome"])
+    return tasks
+
+
+async def test_a_batch_continues_when_the_node_has_started_its_server_again(tmp_path: Path) -> None:
+    data_dir, batch_id = tmp_path / "data", str(ULID())
+    with NodeProcess(data_dir, "--config", str(managed_server(tmp_path))) as node:
+        async with await node.connect() as connection:
+            await node.request(connection, "start", batch_id=batch_id, **BATCH)
+            await node.wait_for_batch(connection, batch_id, "running", n_done=5)
+            await asyncio.to_thread(kill_server, node)
+            async with asyncio.timeout(60):
+                while (batch := (await node.request(connection, "list"))["batches"][0])["waiting_s"] is None:  # noqa: ASYNC110
+                    await asyncio.sleep(0.02)
+            assert 0 < batch["waiting_s"] <= 60
+            assert batch["waiting_for"].endswith(": nothing listens there")
+            await wait_until_up(node, connection)
+            batch = await node.wait_for_batch(connection, batch_id, "completed")
+            assert (batch["n_done"], batch["waiting_s"], batch["waiting_for"]) == (N_TASKS, None, None)
+        _, errors = await asyncio.to_thread(node.terminate)
+    assert f"batch {batch_id}: the server of Maze is gone (http://127.0.0.1:" in errors
+    assert "replies again; the batch continues" in errors
+    tasks = outcomes_by_task(data_dir, batch_id)
+    assert tasks.keys() == set(range(N_TASKS))
+    assert Counter(map(len, tasks.values())) == {1: N_TASKS}
+    assert sum(outcomes == ["error"] for outcomes in tasks.values()) <= 1
+
+
+async def test_a_batch_whose_server_stays_away_can_be_resumed(tmp_path: Path) -> None:
+    data_dir, batch_id = tmp_path / "data", str(ULID())
+    with NodeProcess(data_dir, "--config", str(managed_server(tmp_path, wait_sec=0.2))) as node:
+        async with await node.connect() as connection:
+            await node.request(connection, "start", batch_id=batch_id, **BATCH)
+            await node.wait_for_batch(connection, batch_id, "running", n_done=5)
+            await asyncio.to_thread(kill_server, node)
+            batch = await node.wait_for_batch(connection, batch_id, "interrupted")
+            assert 5 <= batch["n_done"] < N_TASKS
+            await wait_until_up(node, connection)
+            await node.request(connection, "start", batch_id=batch_id, **BATCH, resume=True)
+            batch = await node.wait_for_batch(connection, batch_id, "completed")
+            assert batch["n_done"] == N_TASKS
+    tasks = outcomes_by_task(data_dir, batch_id)
+    assert tasks.keys() == set(range(N_TASKS))
+    played = [[outcome for outcome in outcomes if outcome != "interrupted"] for outcomes in tasks.values()]
+    assert all(len(outcomes) == 1 for outcomes in played)
+    assert played.count(["error"]) <= 1
+
+
+def test_a_run_whose_server_stays_away_prints_the_command_that_continues_it(tmp_path: Path) -> None:
+    with EnvServerProcess("Maze") as server:
+        write_profile(tmp_path, server.port, wait_sec=0.2)
+        options = ["--agent", "random", "--config", "./p.yaml", "--max-rounds", "3"]
+        command = [COMMAND, "--run", "Maze", "--repeat", str(N_TASKS), *options]
+        with subprocess.Popen(command, cwd=tmp_path, env=ENVIRON, stderr=subprocess.PIPE, text=True) as run:
+            errors = cast(IO[str], run.stderr)
+            watchdog = threading.Timer(120, run.kill)
+            watchdog.start()
+            lines = [line for line, _ in zip(errors, range(6), strict=False)]
+            server.kill()
+            lines += errors.readlines()
+            assert run.wait(60) == 130
+            watchdog.cancel()
+        server.start()
+        text = "".join(lines)
+        assert "waiting for the server, 1 s left (http://127.0.0.1:" in text
+        assert "Maze: interrupted: its server did not reply for 0.2 s (http://127.0.0.1:" in text
+        assert f" of {N_TASKS} episodes are left. Start the server again, then run:" in text
+        printed = lines[-1].strip()
+        assert printed.startswith(shlex.join(["agentgym-runner", *options, "--run", "Maze", "--task-index"]))
+        continued = run_shell(tmp_path, printed)
+        assert continued.returncode == 0, continued.stderr
+    batches = [path.name for path in (tmp_path / "data" / "runs").iterdir()]
+    assert len(batches) == 2
+    tasks = [task for batch_id in batches for task in outcomes_by_task(tmp_path / "data", batch_id).items()]
+    played = Counter(task for task, outcomes in tasks if outcomes != ["interrupted"])
+    assert played == Counter(range(N_TASKS))
+    assert sum(outcomes == ["error"] for _, outcomes in tasks) <= 1
