@@ -137,3 +137,24 @@ def test_a_run_whose_server_stays_away_prints_the_command_that_continues_it(tmp_
     played = Counter(task for task, outcomes in tasks if outcomes != ["interrupted"])
     assert played == Counter(range(N_TASKS))
     assert sum(outcomes == ["error"] for _, outcomes in tasks) <= 1
+
+
+def test_a_signal_ends_a_run_that_waits_at_once(tmp_path: Path) -> None:
+    with EnvServerProcess("Maze") as server:
+        write_profile(tmp_path, server.port, wait_sec=1000)
+        command = [COMMAND, "--run", "Maze", "--repeat", str(N_TASKS), "--agent", "random", "--config", "./p.yaml"]
+        with subprocess.Popen(command, cwd=tmp_path, env=ENVIRON, stderr=subprocess.PIPE, text=True) as run:
+            errors = cast(IO[str], run.stderr)
+            watchdog = threading.Timer(120, run.kill)
+            watchdog.start()
+            assert "Maze: over HTTP at" in errors.readline()
+            errors.readline()
+            server.kill()
+            while "waiting for the server, 1000 s left" not in (line := errors.readline()):
+                assert line, "the run ended without a wait"
+            run.send_signal(signal.SIGINT)
+            rest = errors.read()
+            assert run.wait(20) == 130
+            watchdog.cancel()
+    assert "Stopping after the current steps" in rest
+    assert "did not reply" not in rest

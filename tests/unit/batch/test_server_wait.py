@@ -60,9 +60,9 @@ def gone(clock: ManualClock) -> Iterator[ClosedPort]:
 
 
 def test_a_wait_counts_down_to_its_expiry(gone: ClosedPort, clock: ManualClock) -> None:
-    assert gone.wait.is_possible and not gone.wait.active
+    assert (gone.wait.is_possible, gone.wait.active, gone.left_s) == (True, False, None)
     gone.wait.begin(paused=False)
-    assert gone.wait.active and gone.left_s is None  # nothing is known before the first check
+    assert (gone.wait.active, gone.left_s) == (True, None)  # nothing is known before the first check
     assert not gone.check()
     assert [gone.wait.tick(), gone.wait.tick(), gone.left_s] == [True, False, 60.0]
     clock.now += 59.5
