@@ -4,8 +4,10 @@
     python scripts/build_textcraft_data.py package
 
 The output is deterministic. The package lists every variant of a recipe separately, e.g. a chest eight times, once per
-kind of planks. Variants of equal shape become one row here, and a set of items with a name in ``_GENERICS`` becomes
-that name. The required license notice of the table is ``data/textcraft/LICENSE``.
+kind of planks. Variants of equal shape become one row here, and a set of items with a name in ``_TAGS`` becomes that
+name. As in AgentGym's ``agentenv-textcraft/agentenv_textcraft/crafting_tree.py``, the members of a tag are the items
+whose recipes are in the group of that name, and a recipe that lists alternatives instead of a tag takes the first one.
+The required license notice of the table is ``data/textcraft/LICENSE``.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ SOURCE = "npm minecraft-data 3.117.0 (MIT), pc/1.16.2"
 
 _WOODS = ("oak", "spruce", "birch", "jungle", "acacia", "dark_oak")
 _FUNGI = ("crimson", "warped")
-_GENERICS: dict[str, str] = {
+_TAGS: dict[str, str] = {
     "coals": r"coal|charcoal",
     "stone_tool_materials": r"cobblestone|blackstone",
     "soul_fire_base_blocks": r"soul_sand|soul_soil",
@@ -35,6 +37,22 @@ _GENERICS: dict[str, str] = {
     "logs": r"\w+_(log|wood|stem|hyphae)",
 }
 """Minecraft's name of a set of interchangeable items -> pattern of its members; the first match applies."""
+_RENAMED = {
+    ("brewing_stand", "stone_tool_materials"): "stone_crafting_materials",
+    ("furnace", "stone_tool_materials"): "stone_crafting_materials",
+}
+"""Output and tag -> the tag with the same members that this recipe names in Minecraft."""
+_GROUPS = {"planks": r"\w+_planks", "wool": r"(?!white_)\w+_wool"}
+"""Tag that is also a group of recipes -> pattern of the outputs of these recipes."""
+_FIRST_ALTERNATIVES = {
+    **dict.fromkeys(("fire_charge", "soul_torch", "torch"), "coal"),
+    **dict.fromkeys(("purpur_slab", "purpur_stairs"), "purpur_block"),
+    **dict.fromkeys(("quartz_slab", "quartz_stairs"), "chiseled_quartz_block"),
+    **dict.fromkeys(("red_sandstone_slab", "red_sandstone_stairs"), "red_sandstone"),
+    **dict.fromkeys(("sandstone_slab", "sandstone_stairs"), "sandstone"),
+    "tnt": "sand",
+}
+"""Output -> first of the alternatives that its recipe lists. Other alternatives are recipes of their own."""
 
 Row: TypeAlias = tuple[str, int, dict[str, int]]
 """Output, count and ingredients; an ingredient ``a|b`` stands for two recipes, one with ``a`` and one with ``b``."""
@@ -56,11 +74,15 @@ def derive(recipes: Mapping[str, list[dict[str, Any]]], items: Iterable[dict[str
     for recipe in (recipe for same_output in recipes.values() for recipe in same_output):
         shape, used = _shape(recipe, names)
         variants[shape].add(used)
-    generics: dict[str, list[str]] = {}
-    rows = [row for shape, used in variants.items() for row in _rows(shape, used, generics)]
-    if clashes := generics.keys() & set(names.values()):
+    tags: dict[str, list[str]] = {}
+    rows = [row for shape, used in variants.items() for row in _rows(shape, used, tags)]
+    if clashes := tags.keys() & set(names.values()):
         raise ValueError(f"names of both an item and a set of items: {sorted(clashes)}")
-    return {"source": SOURCE, "generics": dict(sorted(generics.items())), "recipes": sorted(rows, key=json.dumps)}
+    groups = {
+        tag: [item for item in tags[tag] if re.fullmatch(_GROUPS[tag], item)]
+        for tag in sorted(_GROUPS.keys() & tags.keys())
+    }
+    return {"source": SOURCE, "generics": groups, "recipes": sorted(rows, key=json.dumps)}
 
 
 def render(table: Mapping[str, Any]) -> str:
@@ -80,7 +102,7 @@ def _shape(recipe: dict[str, Any], names: Mapping[int, str]) -> tuple[Shape, tup
     return Shape(names[result["id"]], result["count"], cells), tuple(names[item] for item in used)
 
 
-def _rows(shape: Shape, variants: set[tuple[str, ...]], generics: dict[str, list[str]]) -> Iterator[Row]:
+def _rows(shape: Shape, variants: set[tuple[str, ...]], tags: dict[str, list[str]]) -> Iterator[Row]:
     """Yield one row if the variants are all combinations of the items of each slot, else one row per variant."""
     slots = [sorted(set(items)) for items in zip(*variants, strict=True)]
     n_combinations = 1
@@ -89,18 +111,20 @@ def _rows(shape: Shape, variants: set[tuple[str, ...]], generics: dict[str, list
     combinations = [slots] if n_combinations == len(variants) else [[[item] for item in used] for used in variants]
     counts = Counter(cell for line in shape.grid for cell in line)
     for combination in combinations:
-        ingredients = {_ingredient(items, generics): counts[index] for index, items in enumerate(combination)}
-        yield shape.output, shape.makes, ingredients
+        names = [_ingredient(shape.output, items, tags) for items in combination]
+        yield shape.output, shape.makes, {name: counts[index] for index, name in enumerate(names)}
 
 
-def _ingredient(items: list[str], generics: dict[str, list[str]]) -> str:
-    """Return the ingredient name of a slot: its only item, the name of its set of items, or its items with ``|``."""
-    name = next((name for name, form in _GENERICS.items() if all(re.fullmatch(form, item) for item in items)), None)
-    if len(items) == 1 or name is None:
+def _ingredient(output: str, items: list[str], tags: dict[str, list[str]]) -> str:
+    """Return the ingredient name of a slot: its only item, the first alternative, a tag, or its items with ``|``."""
+    if (first := _FIRST_ALTERNATIVES.get(output)) in items and len(items) > 1:
+        return str(first)
+    tag = next((tag for tag, form in _TAGS.items() if all(re.fullmatch(form, item) for item in items)), None)
+    if len(items) == 1 or tag is None:
         return "|".join(items)
-    if generics.setdefault(name, items) != items:
-        raise ValueError(f"{name} names two sets of items: {generics[name]} and {items}")
-    return name
+    if tags.setdefault(tag, items) != items:
+        raise ValueError(f"{tag} names two sets of items: {tags[tag]} and {items}")
+    return _RENAMED.get((output, tag), tag)
 
 
 def main() -> None:

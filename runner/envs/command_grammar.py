@@ -6,7 +6,7 @@ import functools
 import json
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -23,7 +23,7 @@ class CommandPattern(msgspec.Struct, frozen=True):
         name: the tool's name.
         description: description for the tool schema.
         template: canonical text, with ``{parameter}`` placeholders.
-        pattern: pattern that a text must match in full; its named groups are the parameters.
+        pattern: pattern of the text; its named groups are the parameters.
         parameters: parameter -> JSON schema (``string`` or ``integer``); all parameters are required.
     """
 
@@ -48,12 +48,21 @@ class CommandPattern(msgspec.Struct, frozen=True):
 
 
 class Grammar:
-    """Commands of one environment; a text stands for the first command whose pattern matches it."""
+    """Commands of one environment; a text stands for the first command whose pattern matches it.
 
-    def __init__(self, commands: Sequence[CommandPattern], expected: str) -> None:
-        """Index the commands; ``expected`` is the description of a valid action in error messages to the agent."""
+    Args:
+        commands: the commands, in the order in which they are tried.
+        expected: the description of a valid action in error messages to the agent.
+        anchor: ``whole`` if a pattern must match the whole text without surrounding spaces, ``start`` if it must match
+            the unchanged text from its beginning and may leave a rest.
+    """
+
+    def __init__(
+        self, commands: Sequence[CommandPattern], expected: str, anchor: Literal["whole", "start"] = "whole"
+    ) -> None:
         self.commands = tuple(commands)
         self.expected = expected
+        self._anchor = anchor
         self.schemas: list[ToolSchema] = [command.schema() for command in commands]
         self._by_name = {command.name: command for command in commands}
         self._cached_call = functools.lru_cache(maxsize=1024)(self._call)  # agents repeat a few short texts
@@ -66,7 +75,8 @@ class Grammar:
     def _call(self, text: str) -> ToolCall | None:
         stripped = text.strip()
         for command in self.commands:
-            if match := command.pattern.fullmatch(stripped):
+            pattern = command.pattern
+            if match := pattern.match(text) if self._anchor == "start" else pattern.fullmatch(stripped):
                 return ToolCall(id="call_0", name=command.name, arguments=_arguments(command, match.groupdict()))
         return None
 

@@ -27,6 +27,7 @@ _DATA_SOURCES = {
         "BIRD",
         (str(Path("train", "train.json")), str(Path("dev", "dev.json"))),
     ),
+    "textcraft": _DataSource("local recipes", "AGENTENV_TEXTCRAFT_PATH", "AgentGym recipes", ("recipes",)),
     "webshop": _DataSource("local catalogue"),
 }
 """Environments whose shipped tasks are not the published ones.

@@ -57,10 +57,11 @@ _GUIDES = {
         "that item ends the task. An item that has a crafting command cannot be got, it has to be crafted; everything "
         "else can be got from the world in any number. A crafting command needs exactly its ingredients, which you "
         "have to hold, and is one crafting with the counts as listed; repeat it for more. Where an ingredient is a "
-        "kind of item, such as planks, name one of that kind, such as oak planks. Work backwards from the goal first. "
-        "The list has crafting commands that you do not need.",
+        "kind of item that can be crafted, such as planks, name one of that kind, such as oak planks; write every "
+        "other name exactly as the list does, such as oak logs. Work backwards from the goal first. The list has crafting "
+        "commands that you do not need.",
         "The action is one of: get <count> <item>, craft <count> <item> using <count> <item>, <count> <item> …, or "
-        "inventory. For example: craft 4 oak planks using 1 oak log",
+        "inventory. For example: craft 4 oak planks using 1 oak logs",
     ),
     "webshop": EnvironmentGuide(
         "You shop for what an instruction asks for. Parts of a page are separated by [SEP]. Search with a few "

@@ -9,14 +9,14 @@ import re
 from collections.abc import Mapping
 from typing import TypeAlias
 
-from runner.envs.textcraft.recipes import Recipe, RecipeTable
+from runner.envs.textcraft.recipes import Amounts, Recipe, RecipeTable
 
 Items: TypeAlias = Mapping[str, int]
 
-COUNT = "[1-9][0-9]{0,8}"
-"""Pattern of a count with at most nine digits, to keep numbers small."""
+COUNT = "[0-9]{1,4000}"
+"""Pattern of a count. Python converts at most 4,300 digits, which sums of such counts do not reach in an episode."""
 
-_ITEMS = re.compile(rf"(?P<count>{COUNT}) (?P<item>.+)")
+_AMOUNT = re.compile(rf"(?P<count>{COUNT}) (?P<item>.*)")
 
 
 class IngredientFormatError(ValueError):
@@ -30,56 +30,64 @@ def item_id(text: str) -> str:
     return text.replace(" ", "_")
 
 
-def parse_ingredients(text: str) -> dict[str, int]:
-    """Parse an ingredient list such as ``2 oak planks, 1 stick``; counts of a repeated item are added.
+def parse_ingredients(text: str) -> Amounts:
+    """Parse an ingredient list such as ``2 oak planks, 1 stick``.
 
     Raises:
         IngredientFormatError: with the first invalid part as its message.
     """
-    counts: dict[str, int] = {}
+    amounts: list[tuple[str, int]] = []
     for part in text.split(","):
-        match = _ITEMS.fullmatch(part.strip())
+        match = _AMOUNT.match(part.strip())
         if match is None:
             raise IngredientFormatError(part.strip())
-        item = item_id(match["item"])
-        counts[item] = counts.get(item, 0) + int(match["count"])
-    return counts
+        amounts.append((item_id(match["item"]), int(match["count"])))
+    return amounts
 
 
-def has_items(inventory: Items, needed: Items) -> bool:
-    """Return whether an inventory contains all of ``needed``."""
-    return all(inventory.get(item, 0) >= count for item, count in needed.items())
+def has_items(table: RecipeTable, inventory: Items, needed: Amounts) -> bool:
+    """Return whether an inventory contains all of ``needed``; a tag is not an item, so no inventory contains it."""
+    totals: dict[str, int] = {}
+    for item, count in needed:
+        totals[item] = totals.get(item, 0) + count
+    return all(item not in table.tags and inventory.get(item, -1) >= count for item, count in totals.items())
 
 
-def choose_ingredients(table: RecipeTable, recipe: Recipe, stock: Items) -> dict[str, int] | None:
-    """Choose items from ``stock`` for one crafting of a recipe; None if the items do not suffice.
-
-    Different members of a generic ingredient may be mixed.
-    """
-    taken: dict[str, int] = {}
+def choose_ingredients(table: RecipeTable, recipe: Recipe, stock: Items) -> Amounts | None:
+    """Choose one item of ``stock`` per ingredient for one crafting; None if the items do not suffice."""
+    left, chosen = dict(stock), []
     for name, count in recipe.ingredients:
-        accepted = table.generics.get(name, (name,))
-        for item in [item for item in stock if item in accepted]:
-            taken[item] = min(count, stock[item])
-            count -= taken[item]
-            if not count:
-                break
-        if count:
+        item = next((item for item in left if table.accepts(name, item) and left[item] >= count), None)
+        if item is None:
             return None
-    return taken
+        left[item] -= count
+        chosen.append((item, count))
+    return chosen
 
 
-def matching_recipe(table: RecipeTable, output: str, items: Items) -> Recipe | None:
-    """Return the recipe that makes ``output`` from exactly the given items, None if there is none."""
-    return next(
-        (recipe for recipe in table.recipes.get(output, ()) if choose_ingredients(table, recipe, items) == items), None
-    )
+def matching_recipe(table: RecipeTable, output: str, amounts: Amounts) -> Recipe | None:
+    """Return the recipe that makes ``output`` from exactly the given amounts, None if there is none."""
+    if output in table.tags:
+        return None
+    return next((recipe for recipe in table.recipes.get(output, ()) if _matches(table, recipe, amounts)), None)
 
 
-def apply_crafting(inventory: dict[str, int], used: Items, item: str, count: int) -> None:
+def _matches(table: RecipeTable, recipe: Recipe, amounts: Amounts) -> bool:
+    # an ingredient takes the first amount of an accepted item, even if its count is wrong
+    left = list(amounts)
+    for name, count in recipe.ingredients:
+        amount = next((amount for amount in left if table.accepts(name, amount[0])), None)
+        if amount is None or amount[1] != count:
+            return False
+        left.remove(amount)
+    return not left
+
+
+def apply_crafting(inventory: dict[str, int], used: Amounts, item: str, count: int) -> None:
     """Remove ``used`` from the inventory and add ``count`` of ``item``."""
-    for name, taken in used.items():
+    for name, taken in used:
         inventory[name] -= taken
-        if not inventory[name]:
+    for name, _ in used:
+        if not inventory.get(name, 1):
             del inventory[name]
     inventory[item] = inventory.get(item, 0) + count

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import msgspec
 
 from runner.envs.base import EmbeddedEnvironment, StepText
 from runner.envs.command_grammar import CommandPattern, Grammar
+from runner.envs.data_labels import DataLabel
 from runner.envs.textcraft.crafting import (
     COUNT,
     IngredientFormatError,
@@ -22,24 +22,25 @@ from runner.envs.textcraft.crafting import (
     parse_ingredients,
 )
 from runner.envs.textcraft.oracle import TextCraftOracle
-from runner.envs.textcraft.recipes import Task, craft_command, display_name, make_task, shipped_table
+from runner.envs.textcraft.recipes import Task, craft_command, display_name, make_task
+from runner.envs.textcraft.sources import current_table
 from runner.types import Action, InvalidAction, Mode, StepResult
 
-_COUNT: dict[str, Any] = {"type": "integer", "minimum": 1, "maximum": 999_999_999}
+_COUNT: dict[str, Any] = {"type": "integer", "minimum": 0}
 _GRAMMAR = Grammar(
     [
         CommandPattern(
             name="get",
             description="Take items from the world. Only what cannot be crafted can be had this way.",
             template="get {count} {item}",
-            pattern=re.compile(rf"get (?P<count>{COUNT}) (?P<item>.+)"),
-            parameters={"count": _COUNT, "item": {"type": "string", "description": 'As in "oak log".'}},
+            pattern=re.compile(rf"get (?P<count>{COUNT}) (?P<item>.*)"),
+            parameters={"count": _COUNT, "item": {"type": "string", "description": 'As in "oak logs".'}},
         ),
         CommandPattern(
             name="craft",
             description="Carry out one of the crafting commands once, with items you hold.",
             template="craft {count} {item} using {ingredients}",
-            pattern=re.compile(rf"craft (?P<count>{COUNT}) (?P<item>.+) using (?P<ingredients>.+)"),
+            pattern=re.compile(rf"craft (?P<count>{COUNT}) (?P<item>.*) using (?P<ingredients>.*)"),
             parameters={
                 "count": {**_COUNT, "description": "How many one crafting makes; the recipe decides."},
                 "item": {"type": "string", "description": 'As in "oak sign".'},
@@ -57,28 +58,34 @@ _GRAMMAR = Grammar(
         ),
     ],
     expected="get <count> <item>, craft <count> <item> using <count> <item>, <count> <item> …, or inventory",
+    anchor="start",
 )
-_UNCOUNTED = re.compile(r"\Acraft (?=[^0-9])")
+_UNCOUNTED = re.compile(rf"\Acraft (?!{COUNT} .* using )")
 
 
 class TextCraft(EmbeddedEnvironment):
     """Craft one item of Minecraft 1.16 from base items; success gives 1 and ends the episode.
 
     The first observation lists every recipe that may contribute to the goal, and up to ten distractors, which share an
-    ingredient with one of these recipes. An item with a recipe cannot be taken with ``get``. A generic ingredient, such
-    as planks, accepts any mix of its members; if no member must be crafted, as with oak logs, ``get`` also accepts the
-    generic name. One command is one crafting; the recipe determines how many items are made, whatever the given count.
-    There is no step limit.
+    ingredient with one of these recipes. An item with a recipe cannot be taken with ``get``. A tag with a member that
+    can be crafted, such as planks, accepts any one of its members; every other tag, such as oak logs, is an item of
+    that name. One command is one crafting; the recipe determines how many items are made, whatever the given count. A
+    text is matched at its beginning only. There is no step limit.
 
-    The texts are those of AgentGym's ``agentenv-textcraft/agentenv_textcraft/environment.py``. ``compat`` keeps a quirk
-    of that server: steps after the end of the episode are executed.
+    The recipes are those of ``data/textcraft``, or AgentGym's own if ``AGENTENV_TEXTCRAFT_PATH`` names its folder
+    ``agentenv_textcraft``; the goals are then in AgentGym's order.
+
+    The texts are those of AgentGym's ``agentenv-textcraft/agentenv_textcraft/environment.py``. ``compat`` keeps two
+    quirks of that server: steps after the end of the episode are executed, and some texts show the server's internal
+    form of an item.
     """
 
     name: ClassVar[str] = "TextCraft"
+    data_label = DataLabel("textcraft")
 
     def __init__(self, *, mode: Mode = "strict") -> None:
         super().__init__(mode=mode)
-        self._table = shipped_table()
+        self._table = current_table()
         self.n_tasks = len(self._table.goals)
         self.inventory: dict[str, int] = {}
         """Item -> count, in order of acquisition."""
@@ -97,7 +104,7 @@ class TextCraft(EmbeddedEnvironment):
 
     def parse(self, text: str) -> Action | InvalidAction:
         """Parse a command; ``craft stick using …`` without a count means one stick."""
-        parsed = super().parse(_UNCOUNTED.sub("craft 1 ", text.strip()))
+        parsed = super().parse(_UNCOUNTED.sub("craft 1 ", text))
         return msgspec.structs.replace(parsed, text=text)
 
     def admissible_actions(self) -> list[str]:
@@ -130,7 +137,7 @@ class TextCraft(EmbeddedEnvironment):
             case "get":
                 return self._get(**arguments), 0.0, False
             case "craft":
-                return self._craft(arguments)
+                return self._craft(**arguments)
             case _:
                 return self._listed_inventory(), 0.0, False
 
@@ -138,23 +145,36 @@ class TextCraft(EmbeddedEnvironment):
         name = item_id(item)
         if name not in self._table.base:
             return f"Could not find {item}"
-        apply_crafting(self.inventory, {}, name, count)
+        apply_crafting(self.inventory, (), name, count)
         return f"Got {count} {item}"
 
-    def _craft(self, arguments: Mapping[str, str]) -> StepText:
-        output = item_id(arguments["item"])
+    def _craft(self, count: int, item: str, ingredients: str) -> StepText:
+        output = item_id(item)
         try:
-            ingredients = parse_ingredients(arguments["ingredients"])
+            amounts = parse_ingredients(ingredients)
         except IngredientFormatError as exc:
             return f"Wrong item format: {exc}", 0.0, False
-        if not has_items(self.inventory, ingredients):
-            return f"Could not find enough items to craft minecraft:{output}", 0.0, False
-        recipe = matching_recipe(self._table, output, ingredients)
+        if not has_items(self._table, self.inventory, amounts):
+            return f"Could not find enough items to craft {self._missing_name(output)}", 0.0, False
+        recipe = matching_recipe(self._table, output, amounts)
         if recipe is None:
-            return f"Could not find a valid recipe for minecraft:{output}", 0.0, False
-        apply_crafting(self.inventory, ingredients, output, recipe.count)
+            return f"Could not find a valid recipe for {self._recipe_name(count, output)}", 0.0, False
+        apply_crafting(self.inventory, amounts, output, recipe.count)
         done = output == self._task.goal
         return f"Crafted {recipe.count} minecraft:{output}", float(done), done
+
+    def _missing_name(self, output: str) -> str:
+        # AgentGym prints the item id, which a tag does not have
+        is_quirk = self.mode == "compat" and output in self._table.tags
+        return "None" if is_quirk else f"minecraft:{output}"
+
+    def _recipe_name(self, count: int, output: str) -> str:
+        # AgentGym prints the dataclass of the output
+        name = f"minecraft:{output}"
+        if self.mode == "strict":
+            return name
+        tag, item = (name, None) if output in self._table.tags else (None, name)
+        return f"ItemTagWithCount(item_tag=ItemTag(tag={tag!r}, item_id={item!r}), count={count})"
 
     def _listed_inventory(self) -> str:
         held = "".join(f"[{display_name(name)}] ({count}) " for name, count in self.inventory.items())

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from runner.envs.textcraft.crafting import Items, apply_crafting, choose_ingredients
-from runner.envs.textcraft.recipes import Recipe, RecipeTable, craft_command, display_name
+from runner.envs.textcraft.crafting import Items, apply_crafting
+from runner.envs.textcraft.recipes import Amounts, Recipe, RecipeTable, craft_command, display_name
 
 
 class CraftStep(NamedTuple):
     """An action and its effect on the inventory: ``used`` is removed, ``amount`` of ``item`` is added."""
 
     text: str
-    used: Items
+    used: Amounts
     item: str
     amount: int
 
@@ -86,40 +86,28 @@ class _Plan:
         self._crafts: list[CraftStep] = []
 
     def steps(self, goal: str) -> list[CraftStep]:
-        self._make(goal, 1)
-        gets = [CraftStep(f"get {count} {display_name(name)}", {}, name, count) for name, count in self._gets.items()]
+        self._make(goal)
+        gets = [CraftStep(f"get {count} {display_name(name)}", (), name, count) for name, count in self._gets.items()]
         return gets + self._crafts
 
-    def _make(self, name: str, needed: int) -> None:
-        """Plan to craft at least ``needed`` of an item or generic ingredient, and add the result to the stock."""
+    def _make(self, name: str) -> None:
+        """Plan one crafting of an item or of a member of a tag, and add the result to the stock."""
         recipe = self._recipes[name]
-        times = -(-needed // recipe.count)
-        reserved: dict[str, int] = {}
-        for ingredient, count in recipe.ingredients:
-            self._reserve(ingredient, count * times, reserved)
-        for _ in range(times):
-            used = choose_ingredients(self._table, recipe, reserved) or {}  # never None: all items are reserved
-            self._crafts.append(CraftStep(craft_command(recipe, used), used, recipe.output, recipe.count))
-            apply_crafting(reserved, used, recipe.output, recipe.count)
-        self._stock[recipe.output] = self._stock.get(recipe.output, 0) + reserved[recipe.output]
+        used = [(self._reserve(ingredient, count), count) for ingredient, count in recipe.ingredients]
+        self._crafts.append(CraftStep(craft_command(recipe, used), used, recipe.output, recipe.count))
+        self._stock[recipe.output] = self._stock.get(recipe.output, 0) + recipe.count
 
-    def _reserve(self, name: str, needed: int, reserved: dict[str, int]) -> None:
-        """Reserve ``needed`` of an ingredient: first from the stock, then by planning to get or craft missing items."""
-        accepted = self._table.generics.get(name, {name})
-        missing = self._reserve_from_stock([item for item in self._stock if item in accepted], needed, reserved)
-        if missing and name in self._table.base:
-            self._gets[name] = self._gets.get(name, 0) + missing
-            reserved[name] = reserved.get(name, 0) + missing
-        elif missing:
-            self._make(name, missing)
-            self._reserve_from_stock([self._recipes[name].output], missing, reserved)
-
-    def _reserve_from_stock(self, items: list[str], needed: int, reserved: dict[str, int]) -> int:
-        """Move up to ``needed`` of ``items`` from the stock to ``reserved``; return how many items are missing."""
-        for item in items:
-            taken = min(needed, self._stock[item])
-            if taken:
-                self._stock[item] -= taken
-                reserved[item] = reserved.get(item, 0) + taken
-                needed -= taken
-        return needed
+    def _reserve(self, name: str, count: int) -> str:
+        """Remove an ingredient from the stock, after planning to get or craft what is missing; return the item."""
+        held = (item for item, n in self._stock.items() if n >= count and self._table.accepts(name, item))
+        item = next(held, None)
+        if item is None and name in self._recipes:
+            item = self._recipes[name].output
+            while self._stock.get(item, 0) < count:
+                self._make(name)
+        elif item is None:
+            item = name
+            self._gets[item] = self._gets.get(item, 0) + count - self._stock.get(item, 0)
+            self._stock[item] = count
+        self._stock[item] -= count
+        return item

@@ -1,7 +1,7 @@
-"""Recipe table without cycles, and the tasks made from the table: ``RecipeTable``, ``Task`` and ``make_task``.
+"""Recipes and the tasks made from them: ``RecipeTable``, ``Task`` and ``make_task``.
 
-The tasks have the form of AgentGym's ``agentenv-textcraft/agentenv_textcraft/environment.py``. The goals are sorted,
-while AgentGym's order depends on the order of the files in its recipe folder.
+Tags, goals and tasks follow AgentGym's ``agentenv-textcraft/agentenv_textcraft/crafting_tree.py`` and
+``environment.py``. ``shipped_table`` returns the recipes of ``data/textcraft``.
 """
 
 from __future__ import annotations
@@ -11,14 +11,18 @@ import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache, cached_property
+from typing import TypeAlias
 
 import msgspec
 
 from runner.util.package_data import package_resource
 
+Amounts: TypeAlias = Sequence[tuple[str, int]]
+"""``(item or tag, count)`` pairs."""
+
 
 class Recipe(msgspec.Struct, frozen=True, dict=True, cache_hash=True):
-    """One crafting: makes ``count`` of ``output`` from ``(item or generic name, count)`` ingredients."""
+    """One crafting: makes ``count`` of ``output`` from the ingredients, which are items or tags."""
 
     output: str
     count: int
@@ -27,14 +31,19 @@ class Recipe(msgspec.Struct, frozen=True, dict=True, cache_hash=True):
     @cached_property
     def command(self) -> str:
         """Command by which observations list the recipe, e.g. ``craft 4 stick using 2 planks``."""
-        return craft_command(self, dict(self.ingredients))
+        return craft_command(self, self.ingredients)
+
+    @property
+    def unpacks_a_block(self) -> bool:
+        """Whether the only ingredient is a ``*_block``; such a recipe reverses the one that makes the block."""
+        return len(self.ingredients) == 1 and self.ingredients[0][0].endswith("_block")
 
 
 class RecipeFile(msgspec.Struct, frozen=True):
     """Content of the shipped ``recipes.json``.
 
     A row of ``recipes`` is ``[output, count, {ingredient: n}]``. An ingredient ``a|b`` stands for two recipes, one with
-    ``a`` and one with ``b``.
+    ``a`` and one with ``b``. ``generics`` are the tags with members that can be crafted.
     """
 
     source: str
@@ -43,37 +52,44 @@ class RecipeFile(msgspec.Struct, frozen=True):
 
 
 class RecipeTable:
-    """Immutable set of recipes in which every output can be crafted.
+    """Immutable set of recipes without cycles.
 
-    Recipes are added in the order of the file. Left out are recipes that unpack a single ``*_block``, and recipes that
-    would close a cycle, such as gold nuggets from an ingot that is made of gold nuggets.
+    A tag is a set of items that a recipe accepts in place of each other. A name is treated as a tag only if one of its
+    members can be crafted; otherwise it is an item of that name, which ``get`` provides.
+
+    Args:
+        recipes: item -> recipes that make it.
+        members: tag -> items that the tag accepts.
+        makers: tag -> recipes that make a member.
+        items: all items that exist.
+        groups: further names that are not items, such as groups of recipes that no recipe accepts.
+
+    Raises:
+        ValueError: if an item is needed to make itself.
     """
 
-    def __init__(self, source: RecipeFile) -> None:
-        """Select the recipes of ``source``."""
-        self._members = source.generics
-        chosen: dict[str, list[Recipe]] = {}
-        for recipe in itertools.chain.from_iterable(map(_alternatives, source.recipes)):
-            if not _unpacks_a_block(recipe) and not self._closes_a_cycle(recipe, chosen):
-                chosen.setdefault(recipe.output, []).append(recipe)
-        self.recipes: Mapping[str, Sequence[Recipe]] = chosen
-        self.base = frozenset(filter(self._is_base, _names(source)))
-        """Items that need no crafting: those without a recipe, and generic names without a crafted member."""
-
-    @cached_property
-    def generics(self) -> Mapping[str, frozenset[str]]:
-        """Generic name -> accepted names: its members, and base items that are generic names of some members."""
-        return {
-            name: frozenset(members).union(
-                other for other, narrower in self._members.items() if other in self.base and {*narrower} <= {*members}
-            )
-            for name, members in self._members.items()
-        }
+    def __init__(
+        self,
+        recipes: Mapping[str, Sequence[Recipe]],
+        members: Mapping[str, Iterable[str]],
+        makers: Mapping[str, Sequence[Recipe]],
+        items: Iterable[str],
+        groups: Iterable[str] = (),
+    ) -> None:
+        self.recipes = recipes
+        self.members = {tag: frozenset(accepted) for tag, accepted in members.items()}
+        self.tags = frozenset((*self.members, *groups))
+        self._makers = makers
+        self.base = frozenset(items) - self.tags - recipes.keys() - makers.keys()
+        """Items that need no crafting."""
+        self._depths: dict[str, int] = {}
+        for item in recipes:
+            self._find_depth(item)
 
     @cached_property
     def goals(self) -> Sequence[str]:
-        """All items with a recipe, sorted by number of crafting levels, then by name."""
-        return tuple(sorted(self.recipes, key=lambda item: (self._depth(item), item)))
+        """All items with a recipe, sorted by number of crafting levels, then in the order of ``recipes``."""
+        return tuple(sorted(self.recipes, key=self._depth))
 
     @cached_property
     def uses(self) -> Mapping[str, Sequence[Recipe]]:
@@ -84,14 +100,17 @@ class RecipeTable:
                 uses[name].append(recipe)
         return dict(uses)
 
-    def ways(self, name: str) -> list[Recipe]:
-        """Return the recipes that make an ingredient or a member of a generic name; empty for base items."""
-        makers = () if name in self.base else self._members.get(name, (name,))
-        return [recipe for item in makers for recipe in self.recipes.get(item, ())]
+    def accepts(self, ingredient: str, item: str) -> bool:
+        """Return whether an item can be used for an ingredient of a recipe."""
+        return item == ingredient or item in self.members.get(ingredient, ())
+
+    def ways(self, name: str) -> Sequence[Recipe]:
+        """Return the recipes that make an ingredient or a member of a tag; empty for base items."""
+        return self.recipes.get(name) or self._makers.get(name) or ()
 
     def depth_of_recipe(self, recipe: Recipe) -> int:
         """Return the minimum number of crafting levels of a recipe, including the recipe itself."""
-        return 1 + max(self._depth(name) for name, _ in recipe.ingredients)
+        return 1 + max((self._depth(name) for name, _ in recipe.ingredients), default=0)
 
     def tree(self, goal: str) -> list[Recipe]:
         """Return every recipe that may contribute to making ``goal``."""
@@ -103,31 +122,27 @@ class RecipeTable:
             pending.extend(new)
         return pending
 
-    def _closes_a_cycle(self, recipe: Recipe, chosen: Mapping[str, Sequence[Recipe]]) -> bool:
-        """Return whether an ingredient of the recipe, or a member of one, is itself made from the recipe's output."""
-        pending = [name for name, _ in recipe.ingredients]
-        visited = set(pending)
-        for name in pending:
-            below = [used for other in chosen.get(name, ()) for used, _ in other.ingredients]
-            new = {*below, *self._members.get(name, ())} - visited
-            visited |= new
-            pending.extend(new)
-        return recipe.output in visited
-
-    def _is_base(self, name: str) -> bool:
-        members = self._members.get(name)
-        if members is None:
-            return name not in self.recipes
-        needed = {used for item in members for recipe in self.recipes.get(item, ()) for used, _ in recipe.ingredients}
-        return needed <= {*members}
-
     def _depth(self, name: str) -> int:
-        return min(map(self.depth_of_recipe, self.ways(name)), default=0)
+        return self._depths.get(name, 0)
+
+    def _find_depth(self, name: str) -> None:
+        """Store the depth of an ingredient and of everything that it is made from."""
+        pending, ancestors = [name], set[str]()
+        while pending:
+            below = {part for recipe in self.ways(pending[-1]) for part, _ in recipe.ingredients}
+            if new := below - self._depths.keys():
+                if below & (ancestors | {pending[-1]}):
+                    raise ValueError(f"{display_name(pending[-1])} is needed to make itself")
+                ancestors.add(pending[-1])
+                pending.append(min(new))
+                continue
+            self._depths[pending[-1]] = min(map(self.depth_of_recipe, self.ways(pending[-1])), default=0)
+            ancestors.discard(pending.pop())
 
 
-def craft_command(recipe: Recipe, ingredients: Mapping[str, int]) -> str:
+def craft_command(recipe: Recipe, ingredients: Amounts) -> str:
     """Return the command that crafts ``recipe`` once from the given ingredients."""
-    using = ", ".join(f"{count} {display_name(name)}" for name, count in ingredients.items())
+    using = ", ".join(f"{count} {display_name(name)}" for name, count in ingredients)
     return f"craft {recipe.count} {display_name(recipe.output)} using {using}"
 
 
@@ -140,22 +155,48 @@ def display_name(name: str) -> str:
 def shipped_table() -> RecipeTable:
     """Return the table of ``data/textcraft/recipes.json``, read once per process."""
     text = package_resource("data", "textcraft", "recipes.json").read_bytes()
-    return RecipeTable(msgspec.json.decode(text, type=RecipeFile))
+    return select_recipes(msgspec.json.decode(text, type=RecipeFile))
+
+
+def select_recipes(source: RecipeFile) -> RecipeTable:
+    """Return the table of a recipe file.
+
+    Recipes are added in the order of the file. Left out are recipes that unpack a single ``*_block``, and recipes that
+    would close a cycle, such as gold nuggets from an ingot that is made of gold nuggets.
+    """
+    chosen: dict[str, list[Recipe]] = {}
+    for recipe in itertools.chain.from_iterable(map(_alternatives, source.recipes)):
+        if not recipe.unpacks_a_block and not _closes_a_cycle(recipe, chosen, source.generics):
+            chosen.setdefault(recipe.output, []).append(recipe)
+    makers = {
+        tag: [recipe for item in members for recipe in chosen.get(item, ())] for tag, members in source.generics.items()
+    }
+    return RecipeTable(chosen, source.generics, makers, _names(source))
+
+
+def _closes_a_cycle(
+    recipe: Recipe, chosen: Mapping[str, Sequence[Recipe]], members: Mapping[str, Sequence[str]]
+) -> bool:
+    """Return whether an ingredient of the recipe, or a member of one, is itself made from the recipe's output."""
+    pending = [name for name, _ in recipe.ingredients]
+    visited = set(pending)
+    for name in pending:
+        below = [used for other in chosen.get(name, ()) for used, _ in other.ingredients]
+        new = {*below, *members.get(name, ())} - visited
+        visited |= new
+        pending.extend(new)
+    return recipe.output in visited
 
 
 def _names(source: RecipeFile) -> set[str]:
     names = {name for _, _, ingredients in source.recipes for places in ingredients for name in places.split("|")}
-    return names.union((output for output, _, _ in source.recipes), *source.generics.values())
+    return names.union(output for output, _, _ in source.recipes)
 
 
 def _alternatives(row: tuple[str, int, dict[str, int]]) -> Iterator[Recipe]:
     output, count, ingredients = row
     for names in itertools.product(*(name.split("|") for name in ingredients)):
         yield Recipe(output, count, tuple(zip(names, ingredients.values(), strict=True)))
-
-
-def _unpacks_a_block(recipe: Recipe) -> bool:
-    return len(recipe.ingredients) == 1 and recipe.ingredients[0][0].endswith("_block")
 
 
 MAX_DISTRACTORS = 10

@@ -126,7 +126,7 @@ def test_each_environment_has_its_own_instructions(env: str) -> None:
         ("BabyAI", "pickup red ball 1"),
         ("Maze", "move left"),
         ("SQLGym", "SELECT name FROM members"),
-        ("TextCraft", "craft 4 oak planks using 1 oak log"),
+        ("TextCraft", "craft 4 oak planks using 1 oak logs"),
         ("WebShop", "click[Buy Now]"),
         ("Wordle", "crane"),
     ],

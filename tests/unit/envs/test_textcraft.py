@@ -38,9 +38,9 @@ def start_with(goal: str, *texts: str) -> TextCraft:
 def test_an_episode_runs_from_reset_to_the_goal() -> None:
     env = start_env()
     assert step_text(env, "inventory") == ("Inventory: You are not carrying anything.", 0.0, False)
-    assert step_text(env, "get 2 oak log") == ("Got 2 oak log", 0.0, False)
-    assert step_text(env, "craft 4 oak planks using 1 oak log") == ("Crafted 4 minecraft:oak_planks", 0.0, False)
-    assert step_text(env, "craft 4 oak planks using 1 oak log") == ("Crafted 4 minecraft:oak_planks", 0.0, False)
+    assert step_text(env, "get 2 oak logs") == ("Got 2 oak logs", 0.0, False)
+    assert step_text(env, "craft 4 oak planks using 1 oak logs") == ("Crafted 4 minecraft:oak_planks", 0.0, False)
+    assert step_text(env, "craft 4 oak planks using 1 oak logs") == ("Crafted 4 minecraft:oak_planks", 0.0, False)
     assert step_text(env, "get 2 bamboo") == ("Got 2 bamboo", 0.0, False)
     assert step_text(env, "inventory") == ("Inventory: [oak planks] (8) [bamboo] (2) ", 0.0, False)
     assert step_text(env, "craft 4 stick using 2 oak planks") == ("Crafted 4 minecraft:stick", 0.0, False)
@@ -65,28 +65,38 @@ def test_compat_accepts_steps_after_the_end() -> None:
     [
         ("", "Could not execute "),
         ("dance", "Could not execute dance"),
-        (" Inventory\n", "Could not execute  Inventory\n"),
+        ("inventory please", "Inventory: You are not carrying anything."),
+        (" inventory", "Could not execute  inventory"),
+        ("Inventory", "Could not execute Inventory"),
+        ("\ninventory", "Could not execute \ninventory"),
         ("get oak log", "Could not execute get oak log"),
-        ("get 0 oak log", "Could not execute get 0 oak log"),
+        ("get 0 oak log", "Got 0 oak log"),
+        ("get 007 oak log", "Got 7 oak log"),
         ("get -1 oak log", "Could not execute get -1 oak log"),
-        ("get 1000000000 oak log", "Could not execute get 1000000000 oak log"),
+        ("get 99999999999999999999999 oak log", "Got 99999999999999999999999 oak log"),
         ("get \u0661 oak log", "Could not execute get \u0661 oak log"),
-        ("get 1 oak log\nget 1 bamboo", "Could not execute get 1 oak log\nget 1 bamboo"),
-        ("get 999999999 oak log", "Got 999999999 oak log"),
-        (" get 1 oak_log\n", "Got 1 oak_log"),
+        ("get 1 oak log\nget 1 bamboo", "Got 1 oak log"),
+        (" get 1 oak_log", "Could not execute  get 1 oak_log"),
+        ("get 1 oak_log", "Got 1 oak_log"),
+        ("get 1 oak log ", "Could not find oak log "),
+        ("get 1 ", "Could not find "),
         ("get 1 oak logs", "Got 1 oak logs"),
+        ("get 3 wooden slabs", "Got 3 wooden slabs"),
         ("get 1 stone tool materials", "Got 1 stone tool materials"),
+        ("get 1 stone crafting materials", "Got 1 stone crafting materials"),
+        ("get 1 coal", "Got 1 coal"),
+        ("get 1 charcoal", "Could not find charcoal"),
         ("get 1 planks", "Could not find planks"),
         ("get 1 wool", "Could not find wool"),
         ("get 1 oak planks", "Could not find oak planks"),
         ("get 1 nonsense", "Could not find nonsense"),
         ("get 1 minecraft:bamboo", "Could not find minecraft:bamboo"),
         ("craft 1 stick", "Could not execute craft 1 stick"),
-        ("craft 0 stick using 2 bamboo", "Could not execute craft 0 stick using 2 bamboo"),
+        ("craft 0 stick using 2 bamboo", "Could not find enough items to craft minecraft:stick"),
+        ("craft 1 stick using 0 bamboo", "Could not find enough items to craft minecraft:stick"),
         ("craft 1 stick using bamboo", "Wrong item format: bamboo"),
         ("craft 1 stick using 2 bamboo, and luck", "Wrong item format: and luck"),
         ("craft 1 stick using 2 bamboo,", "Wrong item format: "),
-        ("craft 1 stick using 0 bamboo", "Wrong item format: 0 bamboo"),
         ("craft 1 stick using 2 bamboo", "Could not find enough items to craft minecraft:stick"),
         ("craft 4 stick using 2 planks", "Could not find enough items to craft minecraft:stick"),
     ],
@@ -101,30 +111,40 @@ def test_observations_of_a_first_action(text: str, observation: str) -> None:
     [
         ("craft 1 stick using 2 bamboo", "Crafted 1 minecraft:stick"),
         ("craft stick using 2 bamboo", "Crafted 1 minecraft:stick"),
-        ("craft 7 stick using 1 bamboo, 1 bamboo", "Crafted 1 minecraft:stick"),
+        ("craft 0 stick using 2 bamboo", "Crafted 1 minecraft:stick"),
+        (f"craft {'9' * 60} stick using 2 bamboo", "Crafted 1 minecraft:stick"),
+        ("craft 7 stick using 1 bamboo, 1 bamboo", "Could not find a valid recipe for minecraft:stick"),
         ("craft 4 stick using 2 oak planks", "Crafted 4 minecraft:stick"),
-        ("craft 4 stick using 1 oak planks, 1 birch planks", "Crafted 4 minecraft:stick"),
+        ("craft 4 stick using 1 oak planks, 1 birch planks", "Could not find a valid recipe for minecraft:stick"),
         ("craft 4 stick using 2 planks", "Could not find enough items to craft minecraft:stick"),
         ("craft 1 stick using 3 bamboo", "Could not find a valid recipe for minecraft:stick"),
+        ("craft 1 stick using 0 bamboo", "Could not find a valid recipe for minecraft:stick"),
         ("craft 4 stick using 2 bamboo, 2 oak planks", "Could not find a valid recipe for minecraft:stick"),
         ("craft 1 moon using 2 bamboo", "Could not find a valid recipe for minecraft:moon"),
-        ("craft 4 planks using 1 oak log", "Could not find a valid recipe for minecraft:planks"),
+        ("craft 4 planks using 1 oak logs", "Could not find a valid recipe for minecraft:planks"),
+        ("craft 4 oak planks using 1 oak log", "Could not find a valid recipe for minecraft:oak_planks"),
     ],
 )
 def test_crafting_uses_the_inventory(text: str, observation: str) -> None:
-    craft_planks = ("craft 4 oak planks using 1 oak logs", "craft 4 birch planks using 1 birch log")
-    env = start_with("oak_sign", "get 4 bamboo", "get 2 oak log", "get 1 oak logs", "get 1 birch log", *craft_planks)
+    craft_planks = ("craft 4 oak planks using 1 oak logs", "craft 4 birch planks using 1 birch logs")
+    gets = ("get 4 bamboo", "get 2 oak log", "get 2 oak logs", "get 1 birch logs")
+    env = start_with("oak_sign", *gets, *craft_planks)
     before = dict(env.inventory)
     assert step_text(env, text) == (observation, 0.0, False)
     assert observation.startswith("Crafted") == (env.inventory != before)
 
 
-def test_a_broad_generic_ingredient_accepts_narrower_ones() -> None:
-    env = start_with("campfire", "get 6 bamboo", "get 1 coal", "get 2 oak logs", "get 1 birch log")
-    for _ in range(3):
-        step_text(env, "craft 1 stick using 2 bamboo")
-    assert step_text(env, "craft 1 campfire using 3 stick, 1 coal, 2 oak logs, 1 birch log")[1:] == (1.0, True)
-    assert env.inventory == {"campfire": 1}
+def test_compat_shows_outputs_without_a_recipe_as_agentgym_does() -> None:
+    env = start_env(mode="compat")
+    step_text(env, "get 2 oak logs")
+    stick = "ItemTagWithCount(item_tag=ItemTag(tag=None, item_id='minecraft:stick'), count=7)"
+    planks = "ItemTagWithCount(item_tag=ItemTag(tag='minecraft:planks', item_id=None), count=4)"
+    for text, observation in [
+        ("craft 7 stick using 2 oak logs", f"Could not find a valid recipe for {stick}"),
+        ("craft 4 planks using 1 oak logs", f"Could not find a valid recipe for {planks}"),
+        ("craft 4 planks using 3 oak logs", "Could not find enough items to craft None"),
+    ]:
+        assert step_text(env, text) == (observation, 0.0, False)
 
 
 def test_admissible_actions_are_those_that_currently_work() -> None:
@@ -141,7 +161,7 @@ def test_admissible_actions_are_those_that_currently_work() -> None:
 
 def test_a_tool_call_that_violates_its_schema_is_rejected() -> None:
     env = start_env()
-    for name, arguments in [("get", '{"count": 0, "item": "bamboo"}'), ("get", '{"item": "bamboo"}'), ("craft", "{}")]:
+    for name, arguments in [("get", '{"count": -1, "item": "bamboo"}'), ("get", '{"item": "bamboo"}'), ("craft", "{}")]:
         call = ToolCall(id="call_7", name=name, arguments=arguments)
         chat, reward, done = env.step(Action(tool_calls=[call]))
         assert (chat[0]["content"] or "").startswith("Invalid action. Expected ")
@@ -152,7 +172,7 @@ def test_a_tool_call_that_violates_its_schema_is_rejected() -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_the_environment_fulfills_the_contract(mode: Mode) -> None:
-    check_env(lambda: TextCraft(mode=mode), tasks=(0, 250, 546))
+    check_env(lambda: TextCraft(mode=mode), tasks=(0, 250, 543))
 
 
 WORDS = st.sampled_from(
@@ -167,7 +187,7 @@ def test_any_text_is_safe_and_equals_its_parsed_call(text: str) -> None:
     env = start_with("oak_sign", "get 4 bamboo", "get 2 oak log")
     result = step_text(env, text)
     assert result[1:] == (0.0, False)
-    assert all(count > 0 for count in env.inventory.values())
+    assert all(count >= 0 for count in env.inventory.values())
     other = start_with("oak_sign", "get 4 bamboo", "get 2 oak log")
     parsed = other.parse(text)
     assert parsed.text == text
@@ -180,7 +200,7 @@ def test_any_text_is_safe_and_equals_its_parsed_call(text: str) -> None:
 
 
 @settings(deadline=None, max_examples=50)
-@given(task_index=st.integers(0, 546), data=st.data())
+@given(task_index=st.integers(0, 543), data=st.data())
 def test_items_come_only_from_gets_and_recipes(task_index: int, data: st.DataObject) -> None:
     env = TextCraft()
     env.reset(task_index=task_index)
