@@ -2,22 +2,38 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
+from itertools import zip_longest
 from typing import Any
 
 from runner.agents.scripted import single_chat
+from runner.envs.data_labels import same_data_advice
 from runner.errors import AgentFault, OracleDiverged
-from runner.types import Action, Chat, Environment, OraclePlanner, SupportsOracle, ToolSchema
+from runner.types import (
+    Action,
+    Chat,
+    Environment,
+    ObservationPlanner,
+    OraclePlanner,
+    SupportsOracle,
+    ToolSchema,
+)
 from runner.types.maybe_async import maybe_await
+
+_CONTEXT_CHARS = 60
+"""Characters of a line that an error message shows before the first difference."""
+_EXCERPT_CHARS = 200
 
 
 class OracleAgent:
     """Agent that plans on its twin, a local copy of the environment, and repeats each action on the twin.
 
-    The environment that is played may therefore run on a server.
+    The environment that is played may therefore run on a server. If its observations suffice for planning, the twin is
+    an ``ObservationPlanner`` instead, which needs no copy of the server's tasks.
 
     Args:
-        twin: a local instance of the same environment, in the same mode, that has an oracle.
+        twin: a local instance of the same environment, in the same mode, that has an oracle; or a planner.
 
     Raises:
         AgentFault: if the environment has no oracle.
@@ -25,15 +41,17 @@ class OracleAgent:
 
     tracer: Any = None
 
-    def __init__(self, *, twin: Environment) -> None:
+    def __init__(self, *, twin: Environment | ObservationPlanner) -> None:
         """Store the twin; ``init_after_reset`` resets the twin with the task's arguments."""
-        if not isinstance(twin, SupportsOracle):
+        self._plan: _Plan
+        if isinstance(twin, ObservationPlanner):
+            self._plan = _ObservedPlan(twin)
+        elif isinstance(twin, SupportsOracle):
+            self._plan = _TwinPlan(twin, twin)
+        else:
             raise AgentFault(f"{type(twin).__name__} has no oracle; choose another agent")
-        self._twin: Environment = twin
-        self._oracle_of = twin.oracle
         self._reset_kwargs: dict[str, Any] = {}
-        self._planner: OraclePlanner | None = None
-        self._expected: Chat = []
+        self._n_actions: int | None = None
 
     def bind(self, environment: Environment, reset_kwargs: Mapping[str, Any]) -> None:
         """Store the reset arguments of the task that is about to start."""
@@ -41,29 +59,97 @@ class OracleAgent:
 
     async def init_after_reset(self) -> None:
         """Reset the twin to the task of the environment."""
-        self._expected = await maybe_await(self._twin.reset(**self._reset_kwargs))
-        self._planner = self._oracle_of(self._reset_kwargs.get("seed"))
+        await self._plan.reset(self._reset_kwargs)
+        self._n_actions = 0
 
     async def act(self, observation: Chat, tool_schemas: list[ToolSchema]) -> tuple[list[Chat], Action]:
         """Return the planner's next action and execute it on the twin.
 
         Raises:
             AgentFault: before ``init_after_reset``.
-            OracleDiverged: if the environment's observation differs from the twin's.
+            OracleDiverged: if the environment's observation differs from the expected one.
         """
-        if self._planner is None:
+        if self._n_actions is None:
             raise AgentFault("the oracle's act was called before init_after_reset")
-        actual, expected = _texts(observation), _texts(self._expected)
+        actual = _texts(observation)
+        expected = self._plan.expect(actual)
         if actual != expected:
-            raise OracleDiverged(f"The oracle's twin expected {_cut(expected)}; the environment showed {_cut(actual)}")
+            advice = self._plan.advice() if self._n_actions == 0 else None
+            raise OracleDiverged(f"{_describe_difference(expected, actual)}{f'. {advice}' if advice else ''}")
+        self._n_actions += 1
+        return single_chat(observation, await self._plan.next_action())
+
+
+class _TwinPlan:
+    """Plan of the twin's own oracle; each action is repeated on the twin."""
+
+    def __init__(self, twin: Environment, source: SupportsOracle) -> None:
+        self._twin = twin
+        self._oracle_of = source.oracle
+        self._planner: OraclePlanner
+        self._expected: Chat = []
+
+    async def reset(self, reset_kwargs: Mapping[str, Any]) -> None:
+        self._expected = await maybe_await(self._twin.reset(**reset_kwargs))
+        self._planner = self._oracle_of(reset_kwargs.get("seed"))
+
+    def expect(self, actual: str) -> str:
+        return _texts(self._expected)
+
+    async def next_action(self) -> str:
         text = self._planner.next_action()
         self._expected, _, _ = await maybe_await(self._twin.step(Action(text=text)))
-        return single_chat(observation, text)
+        return text
+
+    def advice(self) -> str | None:
+        return same_data_advice(str(getattr(self._twin, "name", "")), os.environ)
+
+
+class _ObservedPlan:
+    """Plan of a planner that reads the observations."""
+
+    def __init__(self, planner: ObservationPlanner) -> None:
+        self._planner = planner
+        self._started = False
+
+    async def reset(self, reset_kwargs: Mapping[str, Any]) -> None:
+        self._started = False
+
+    def expect(self, actual: str) -> str:
+        if self._started:
+            return self._planner.observe(actual)
+        self._planner.start(actual)
+        self._started = True
+        return actual
+
+    async def next_action(self) -> str:
+        return self._planner.next_action()
+
+    def advice(self) -> None:
+        return None
+
+
+_Plan = _TwinPlan | _ObservedPlan
 
 
 def _texts(chat: Chat) -> str:
     return "\n".join(message.get("content") or "" for message in chat)
 
 
-def _cut(text: str) -> str:
-    return repr(text if len(text) <= 200 else text[:200] + "…")
+def _describe_difference(expected: str, actual: str) -> str:
+    """Name the first line that differs, with an excerpt of both versions around the first different character."""
+    pairs = enumerate(zip_longest(expected.split("\n"), actual.split("\n")), start=1)
+    number, (ours, theirs) = next((number, pair) for number, pair in pairs if pair[0] != pair[1])
+    letters = enumerate(zip_longest(ours or "", theirs or ""))
+    start = max(0, next((index for index, pair in letters if pair[0] != pair[1]), 0) - _CONTEXT_CHARS)
+    return (
+        f"Line {number} of the observation differs: the oracle expected {_excerpt(ours, start)}; "
+        f"the environment showed {_excerpt(theirs, start)}"
+    )
+
+
+def _excerpt(line: str | None, start: int) -> str:
+    if line is None:
+        return "no such line"
+    cut = line[start : start + _EXCERPT_CHARS]
+    return repr(f"{'…' if start else ''}{cut}{'…' if len(line) > start + _EXCERPT_CHARS else ''}")

@@ -11,7 +11,7 @@ from runner import plugins
 from runner.agents.scripted import Script
 from runner.config import AgentSettings, Profile, SkipEntry
 from runner.envs.names import server_problem, skipped_environment, unknown_environment, unplayable_entry
-from runner.envs.placement import Placement, has_http_dialect, server_address
+from runner.envs.placement import Placement, has_http_dialect, observation_planner, server_address
 from runner.episode.runner import Runner
 from runner.errors import ConfigError
 from runner.inference.profile_models import Models
@@ -101,7 +101,7 @@ class BatchSpec(msgspec.Struct, frozen=True, kw_only=True):
         mode: dict[str, Any] = {} if placement.mode == "strict" else {"mode": placement.mode}
         agent_args: dict[str, Any] = {}
         if self.agent == "oracle":
-            agent_args["twin"] = plugins.build_target(plugins.ENVS, self.env, **mode)
+            agent_args["twin"] = self._oracle_twin(placement, mode)
         if placement.address is None:
             env_cfg = plugins.build_target(plugins.ENVS, self.env, **mode)
         else:
@@ -121,6 +121,11 @@ class BatchSpec(msgspec.Struct, frozen=True, kw_only=True):
             tracing_level=self.tracing,
             limits=self.limits,
         )
+
+    def _oracle_twin(self, placement: Placement, mode: dict[str, Any]) -> dict[str, Any]:
+        """Return the configuration of the oracle's twin; for some servers this is a planner that reads observations."""
+        planner = None if placement.address is None else observation_planner(self.env)
+        return {"_target_": planner} if planner else plugins.build_target(plugins.ENVS, self.env, **mode)
 
 
 class PlannedEpisode(msgspec.Struct, frozen=True, kw_only=True):

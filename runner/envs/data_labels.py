@@ -69,6 +69,21 @@ def missing_data(env: str, environ: Mapping[str, str]) -> str | None:
     return f"{source.variable} is {folder!r}, which has no {' and no '.join(source.markers)}"
 
 
+def same_data_advice(env: str, environ: Mapping[str, str]) -> str | None:
+    """Return how to play the published data that a server plays; None if the environment has no data folder.
+
+    Args:
+        env: as for :func:`data_label_of`.
+        environ: the environment variables, which may name the published data.
+    """
+    source = _source_of(env)
+    if not source.variable:
+        return None
+    folder = _folder(source, environ)
+    current = f"it is {folder!r}" if folder else "it is not set"
+    return f"Set {source.variable} to the folder of {source.published_label} that the server plays; {current}"
+
+
 class DataLabel:
     """Attribute with the label of an environment's current data, readable on the class and on its instances."""
 

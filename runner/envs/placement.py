@@ -70,6 +70,14 @@ def has_http_dialect(env: str) -> bool:
     return dialect_for(env) is not None
 
 
+def observation_planner(env: str) -> str | None:
+    """Return the import path of the planner that plays ``env`` on any server; None if the oracle needs a local copy."""
+    from runner.envs.http.dialects import dialect_for  # imported late: rarely needed
+
+    dialect = dialect_for(env)
+    return None if dialect is None else dialect.planner
+
+
 def embedded_placement(env: str, mode: Mode, *, why: str = "") -> Placement:
     """Return the placement for playing in this process; ``why`` is the reason for not using a server, if any.
 

@@ -158,3 +158,17 @@ class SupportsOracle(Protocol):
 
     def oracle(self, seed: int | None) -> OraclePlanner:
         """Create a planner for this environment instance; the caller steps the environment."""
+
+
+@runtime_checkable
+class ObservationPlanner(Protocol):
+    """Plans the actions of an episode from the texts of its observations alone."""
+
+    def start(self, observation: str) -> None:
+        """Read the task from the first observation."""
+
+    def next_action(self) -> str:
+        """Return the text of the next action."""
+
+    def observe(self, observation: str) -> str:
+        """Take the observation after the latest action into account, and return the expected observation."""

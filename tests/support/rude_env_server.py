@@ -147,7 +147,7 @@ class EnvironmentHandler:
             return {"id": len(self.envs) - 1}
         env = self.envs[sent["id"]]
         if operation == "reset":
-            return {"observation": env.reset(task_index=sent["game"])[0]["content"]}
+            return {"observation": env.reset(task_index=sent.get("game", sent.get("data_idx")))[0]["content"]}
         if operation == "close":
             return True
         chat, reward, done = env.step(Action(text=sent["action"]))

@@ -45,6 +45,19 @@ _GUIDES = {
         "where you have been and do not go back and forth.",
         "The action is one of: move up, move down, move left, move right",
     ),
+    "sciworld": EnvironmentGuide(
+        "You do an experiment of primary school science in a house with rooms, a workshop, a greenhouse and an outdoor "
+        "area. The first observation describes the task. Progress gives points, up to 100, and a serious mistake, such "
+        "as focusing on the wrong object, ends the task. You can only act on what is in your room or in your "
+        "inventory: open doors, go through them and look around. Focus on an object only where the task asks for it. "
+        "If a command is ambiguous, the reply numbers its meanings: answer with the number alone.",
+        'The action is a command, such as "look around" or "pick up thermometer". These are the commands; OBJ stands '
+        "for an object that you see or hold, LOC for a place next to yours:\n"
+        "look around, look at OBJ, look in OBJ, read OBJ, inventory, task, go to LOC, open OBJ, close OBJ, "
+        "activate OBJ, deactivate OBJ, use OBJ, use OBJ on OBJ, connect OBJ to OBJ, disconnect OBJ, pick up OBJ, "
+        "put down OBJ, move OBJ to OBJ, pour OBJ into OBJ, dunk OBJ into OBJ, mix OBJ, eat OBJ, flush OBJ, "
+        "focus on OBJ, wait, wait1",
+    ),
     "sqlgym": EnvironmentGuide(
         "You answer a question about a database with one SQLite query. The first observation describes the tables, "
         "their columns and keys, and then asks. You have a single try: the rows of your query are compared with those "
@@ -58,8 +71,8 @@ _GUIDES = {
         "else can be got from the world in any number. A crafting command needs exactly its ingredients, which you "
         "have to hold, and is one crafting with the counts as listed; repeat it for more. Where an ingredient is a "
         "kind of item that can be crafted, such as planks, name one of that kind, such as oak planks; write every "
-        "other name exactly as the list does, such as oak logs. Work backwards from the goal first. The list has crafting "
-        "commands that you do not need.",
+        "other name exactly as the list does, such as oak logs. Work backwards from the goal first. The list has "
+        "crafting commands that you do not need.",
         "The action is one of: get <count> <item>, craft <count> <item> using <count> <item>, <count> <item> …, or "
         "inventory. For example: craft 4 oak planks using 1 oak logs",
     ),

@@ -2,20 +2,26 @@
 
 The dialects follow AgentGym at commit 3ef9235; a comment at each dialect names the server's source file in AgentGym's
 repository. ``dialect_for`` and ``create_env_dialect`` look up a dialect, ``fill_placeholders`` fills in a request body.
-``textcraft_actions``, ``sqlgym_actions`` and ``webshop_actions`` derive admissible actions from observations, for
-servers that do not list the actions.
+``textcraft_actions``, ``sqlgym_actions``, ``webshop_actions`` and ``sciworld_actions`` derive admissible actions from
+observations and hints, for servers that do not list the actions.
 """
 
 from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, islice, permutations
 from typing import Any, Literal, TypeAlias
 
 import msgspec
 
 _RECIPE_LINE = re.compile(r"^craft \d+ (?P<output>.+?) using (?P<ingredients>.+)$", re.MULTILINE)
+MAX_ACTIONS_PER_TEMPLATE = 2500
+"""Maximum number of actions that are made from one of ScienceWorld's templates."""
+_OBJECT = re.compile(r"\b(?:OBJ|LOC)\b")
+_MAX_TEMPLATE_PARTS = 3
+_RESTART = "reset task"
 _SEARCH_BUTTON = "search"
 """WebShop lists the button of its search bar as clickable, but a click on it does nothing."""
 
@@ -47,6 +53,28 @@ def webshop_actions(opening: str, *, has_search_bar: bool, clickables: Iterable[
     return searches + [f"click[{element}]" for element in clickables if element != _SEARCH_BUTTON]
 
 
+def sciworld_actions(templates: Iterable[str], objects: Iterable[str]) -> list[str]:
+    """Return the actions of ScienceWorld's command templates, such as ``pour OBJ into OBJ``, with the visible objects.
+
+    Templates with two objects take each pair of different objects, at most ``MAX_ACTIONS_PER_TEMPLATE`` pairs.
+    ``reset task`` is left out because it starts the task again.
+    """
+    names = list(dict.fromkeys(objects))
+    return [
+        action
+        for template in dict.fromkeys(templates)
+        if template != _RESTART
+        for action in _fill_template(_OBJECT.split(template), names)
+    ]
+
+
+def _fill_template(parts: list[str], names: Sequence[str]) -> Iterator[str]:
+    if len(parts) > _MAX_TEMPLATE_PARTS:
+        return
+    choices = islice(permutations(names, len(parts) - 1), MAX_ACTIONS_PER_TEMPLATE)
+    yield from ("".join(chain(*zip(parts, (*choice, ""), strict=True))) for choice in choices)
+
+
 JsonPath: TypeAlias = tuple[str | int, ...]
 """Path to a value in a JSON reply: object keys and list indices; an empty path is the reply itself."""
 
@@ -74,9 +102,13 @@ class ClientDialect(msgspec.Struct, frozen=True, kw_only=True):
         actions: source of the admissible actions: the task rules, the last line of each observation, or a function of
             the first observation. This project's own servers list them at ``/admissible`` instead.
         page_at: request path of the clickable elements of WebShop's page.
+        hint_at: request path of SciWorld's command templates and visible objects.
         reward: meaning of the reward field: ``step`` for the reward of the step, ``once`` for a reward that every later
-            reply repeats, ``total`` for the sum of the rewards of all steps.
+            reply repeats, ``total`` for the sum of the rewards of all steps. A sum in the reply to ``reset`` counts as
+            already earned: it is part of no step's reward.
         best: smallest reward that counts as success, for environments without an embedded class.
+        planner: import path of a planner that needs only the server's observations. Without one, the oracle plans on an
+            instance of the embedded class, which needs the server's tasks.
         sends_meaning: whether to parse a text and send the resulting command instead of the text, because the server
             does not parse texts.
     """
@@ -99,9 +131,11 @@ class ClientDialect(msgspec.Struct, frozen=True, kw_only=True):
     actions_at: JsonPath | None = None
     actions: Literal["rules", "shown"] | Callable[[str], list[str] | None] | None = None
     page_at: str | None = None
+    hint_at: str | None = None
     reward: Literal["step", "once", "total"] = "step"
     reward_at: JsonPath = ("reward",)
     best: float = 1.0
+    planner: str | None = None
     sends_meaning: bool = False
 
 
@@ -136,6 +170,7 @@ _ROWS = (
         n_tasks=544,
         reset_body={"data_idx": Placeholder.TASK},
         actions=textcraft_actions,
+        planner="runner.envs.textcraft.ListingPlanner",
     ),
     # agentenv-lmrlgym/agentenv_lmrlgym/server.py, mounted at /maze; maze/environment.py
     ClientDialect(
@@ -194,6 +229,7 @@ _ROWS = (
         n_tasks=4639,
         reset_body={"data_idx": Placeholder.TASK},
         opening=(("task_description",), ("observation",)),
+        hint_at="/action_hint",
         reward="total",
         reward_at=("score",),
         best=100.0,

@@ -11,7 +11,7 @@ import msgspec
 from runner.envs.base import as_reply_messages
 from runner.envs.http.address import ServerAddress
 from runner.envs.http.client import DEFAULT_TIMINGS, HttpTimings
-from runner.envs.http.dialects import ClientDialect, create_env_dialect, dialect_for, webshop_actions
+from runner.envs.http.dialects import ClientDialect, create_env_dialect, dialect_for, sciworld_actions, webshop_actions
 from runner.envs.http.response import Payload
 from runner.envs.http.session import RemoteInstance
 from runner.envs.http.task_rules import RewardReader, count_tasks, rules_for
@@ -72,6 +72,7 @@ class HttpEnvironment:
             self._episode_id = f"{self._dialect.name}-{self.task_index}@{self._instance.id}"
             self._reward_reader = RewardReader(self._dialect)
             payload = await self._instance.reset(self.task_index)
+            self._reward_reader.start(payload)
             *parts, last = self._dialect.opening
             opening = [payload.text(part) for part in parts if payload.has(part)]
             self._observation = self._with_actions("\n".join([*opening, payload.text(last)]), payload)
@@ -121,7 +122,9 @@ class HttpEnvironment:
                 return _parse_listed_actions(self._observation)
             case "rules":
                 return self._rules.admissible_actions()
-            case None if not (self._lists_actions or self._dialect.page_at):
+            case None if not (
+                self._lists_actions or self._dialect.page_at or (self._dialect.hint_at and self._running)
+            ):
                 return None
         return self._fetch_actions()
 
@@ -131,7 +134,7 @@ class HttpEnvironment:
 
     def success(self, trajectory: Trajectory) -> bool:
         """Return whether the episode reached its goal, by the environment's success rule."""
-        return self._rules.success(trajectory)
+        return self._rules.success(trajectory) or self._reward_reader.reached_best
 
     @property
     def truncated(self) -> bool:
@@ -146,6 +149,10 @@ class HttpEnvironment:
         finally:
             await self._instance.disconnect()
 
+    @property
+    def _has_hint(self) -> bool:
+        return self._dialect.hint_at is not None and self._running
+
     async def _fetch_actions(self) -> list[str] | None:
         async with self._lock:
             if not self._running:
@@ -157,6 +164,9 @@ class HttpEnvironment:
                 page = await self._instance.get(self._dialect.page_at)
                 has_search_bar, clickables = page.flag(("has_search_bar",)), page.texts(("clickables",))
                 return webshop_actions(self._opening, has_search_bar=has_search_bar, clickables=clickables)
+            if self._dialect.hint_at is not None:
+                hint = await self._instance.get(self._dialect.hint_at)
+                return sciworld_actions(hint.texts(("possible_actions",)), hint.texts(("possible_objects",)))
         return self._dialect.actions(self._opening) if callable(self._dialect.actions) else None
 
     def _command(self, action: Action) -> str | InvalidAction:

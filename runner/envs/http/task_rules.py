@@ -107,6 +107,20 @@ class RewardReader:
         self._total = 0.0
         self.truncated = False
 
+    def start(self, payload: Payload) -> None:
+        """Read the reply to ``reset``, which may hold a sum of rewards.
+
+        Raises:
+            EnvironmentFault: if the sum is not a number.
+        """
+        if self._dialect.reward == "total" and payload.has(self._dialect.reward_at):
+            self._total = payload.number(self._dialect.reward_at)
+
+    @property
+    def reached_best(self) -> bool:
+        """Whether the server reports sums, and the latest sum reached the dialect's ``best``."""
+        return self._dialect.reward == "total" and self._total >= self._dialect.best - _ROUNDING_TOLERANCE
+
     def read(self, payload: Payload, observation: str) -> tuple[float, bool]:
         """Return ``(reward of this step, whether the episode is over)``.
 

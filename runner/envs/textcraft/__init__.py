@@ -1,6 +1,7 @@
 """TextCraft: craft a Minecraft item from base items, given a list of recipes with distractors."""
 
 from runner.envs.textcraft.environment import TextCraft
+from runner.envs.textcraft.listing import ListingPlanner
 from runner.envs.textcraft.oracle import TextCraftOracle
 
-__all__ = ["TextCraft", "TextCraftOracle"]
+__all__ = ["ListingPlanner", "TextCraft", "TextCraftOracle"]

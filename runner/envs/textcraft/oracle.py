@@ -8,6 +8,9 @@ from typing import NamedTuple
 from runner.envs.textcraft.crafting import Items, apply_crafting
 from runner.envs.textcraft.recipes import Amounts, Recipe, RecipeTable, craft_command, display_name
 
+MAX_CRAFTINGS = 1000
+"""Maximum number of craftings in a plan; AgentGym's recipes need fewer than 50."""
+
 
 class CraftStep(NamedTuple):
     """An action and its effect on the inventory: ``used`` is removed, ``amount`` of ``item`` is added."""
@@ -28,6 +31,9 @@ class TextCraftOracle:
         table: the recipe table.
         goal: the item to craft.
         inventory: the episode's inventory, which the environment updates.
+
+    Raises:
+        ValueError: if the goal needs more than ``MAX_CRAFTINGS`` craftings.
     """
 
     def __init__(self, table: RecipeTable, goal: str, inventory: Items) -> None:
@@ -40,12 +46,16 @@ class TextCraftOracle:
 
     def next_action(self) -> str:
         """Return the next ``get`` or ``craft`` command."""
+        return self.next_step().text
+
+    def next_step(self) -> CraftStep:
+        """Return the next ``get`` or ``craft`` command with its effect."""
         if self._inventory != self._expected or not self._steps:
             self._expected = dict(self._inventory)
             self._steps = self._plan(self._recipes)
         step = self._steps.pop(0)
         apply_crafting(self._expected, step.used, step.item, step.amount)
-        return step.text
+        return step
 
     def plan(self) -> list[str]:
         """Return all actions from the current inventory to the goal."""
@@ -92,6 +102,8 @@ class _Plan:
 
     def _make(self, name: str) -> None:
         """Plan one crafting of an item or of a member of a tag, and add the result to the stock."""
+        if len(self._crafts) >= MAX_CRAFTINGS:
+            raise ValueError(f"the goal needs more than {MAX_CRAFTINGS} craftings")
         recipe = self._recipes[name]
         used = [(self._reserve(ingredient, count), count) for ingredient, count in recipe.ingredients]
         self._crafts.append(CraftStep(craft_command(recipe, used), used, recipe.output, recipe.count))

@@ -170,6 +170,16 @@ def test_a_free_text_environment_gets_a_text_prompt(env: str, form: str) -> None
     assert "JSON object" not in text
 
 
+def test_the_instructions_of_sciworld_list_its_commands() -> None:
+    dialect = dialect_for("SciWorld")
+    assert dialect is not None
+    schemas = FreeTextRules(dialect).grammar.schemas
+    for as_calls in (True, False):
+        text = system_prompt("sciworld", schemas, as_calls=as_calls)
+        for command in ("open OBJ", "pour OBJ into OBJ", "use OBJ on OBJ", "go to LOC", "focus on OBJ", "wait"):
+            assert f" {command}, " in text, command
+
+
 @pytest.mark.parametrize(
     "schemas", [[{}], [{"function": None}], [{"function": {"name": "x", "parameters": {"properties": {"a": 1}}}}]]
 )

@@ -1,0 +1,177 @@
+"""The oracle agent over real HTTP servers, and what it reports when the server plays something else."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from runner.agents.oracle import OracleAgent
+from runner.batch.batch import Batch
+from runner.batch.result import BatchResult
+from runner.batch.spec import BatchSpec
+from runner.batch.workspace import Workspace
+from runner.envs.http import ServerAddress
+from runner.envs.maze import Maze
+from runner.envs.placement import Placement
+from runner.envs.sqlgym import SQLGym
+from runner.envs.textcraft import ListingPlanner, TextCraft
+from runner.envs.textcraft.sources import TEXTCRAFT_VARIABLE
+from runner.errors import AgentFault, OracleDiverged
+from runner.types import Action
+from tests.support.bird_sample import write_bird
+from tests.support.rude_env_server import (
+    EnvironmentHandler,
+    ReceivedRequest,
+    RudeServer,
+    json_response,
+    run_rude_server,
+)
+
+BIRD_VARIABLE = "AGENTENV_SQLGYM_BIRD_PATH"
+
+
+@pytest.fixture
+def server() -> Iterator[RudeServer]:
+    with run_rude_server() as running:
+        yield running
+
+
+def play(env: str, url: str, folder: Path, repeat: int = 1) -> tuple[BatchResult, list[str]]:
+    """Play the oracle on a server; return the result and the error messages of the episodes."""
+    workspace = Workspace(folder, node="n", profile="p")
+    spec = BatchSpec(env=env, agent="oracle", repeat=repeat).validated()
+    placement = Placement(transport="http", address=ServerAddress(url, 10), mode="compat")
+    result = Batch(spec, workspace, placement=placement).run()
+    workspace.close()
+    episodes = [json.loads(path.read_bytes()) for path in folder.glob(f"runs/{result.batch_id}/*.json")]
+    return result, [episode["error"]["message"] for episode in episodes if episode.get("error")]
+
+
+def write_recipes(folder: Path) -> Path:
+    """Write recipes that the shipped table does not have, with a group that is a tag of its own."""
+    rows = {
+        "lamp": (["key:item", "bulbs:tag", "bulbs:tag"], None),
+        "red_bulbs": (["red_glass:item"], "bulbs"),
+        "blue_bulbs": (["blue_glass:item"], "bulbs"),
+        "red_glass": (["sand:item", "rose:item"], None),
+        "sign": (["planks:tag", "key:item"], None),
+        "oak_planks": (["oak_logs:tag"], "planks"),
+    }
+    (folder / "recipes").mkdir(parents=True)
+    for name, (ingredients, group) in rows.items():
+        parts = [{kind: f"minecraft:{part}"} for part, kind in (row.split(":") for row in ingredients)]
+        optional = {"group": group} if group else {}
+        recipe = {"type": "minecraft:crafting_shapeless", "ingredients": parts, "result": f"minecraft:{name}"}
+        (folder / "recipes" / f"{name}.json").write_text(json.dumps({**recipe, **optional}))
+    return folder
+
+
+def test_textcraft_needs_no_recipes_of_the_server(
+    server: RudeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(TEXTCRAFT_VARIABLE, str(write_recipes(tmp_path / "agentenv_textcraft")))
+    played = TextCraft(mode="compat")
+    monkeypatch.delenv(TEXTCRAFT_VARIABLE)
+    server.reset(EnvironmentHandler(lambda: played))
+    result, errors = play("TextCraft", server.url, tmp_path, repeat=played.n_tasks)
+    assert errors == []
+    assert result.success_rate == 1.0
+
+
+def test_textcraft_over_http_plans_all_shipped_tasks(server: RudeServer, tmp_path: Path) -> None:
+    server.reset(EnvironmentHandler(lambda: TextCraft(mode="compat")))
+    result, errors = play("TextCraft", server.url, tmp_path, repeat=20)
+    assert (result.success_rate, errors) == (1.0, [])
+
+
+def test_the_listing_alone_suffices_for_every_shipped_task() -> None:
+    env = TextCraft(mode="compat")
+    for index in range(0, env.n_tasks, 3):
+        planner, done, n_actions = ListingPlanner(), False, 0
+        planner.start(env.reset(task_index=index)[0]["content"] or "")
+        while not done and n_actions < 60:
+            chat, _, done = env.step(Action(text=planner.next_action()))
+            assert planner.observe(chat[0]["content"] or "") == chat[0]["content"]
+            n_actions += 1
+        assert done, index
+        env.reset(task_index=index)
+        assert n_actions <= len(env.oracle(None).plan()) + 1
+
+
+@pytest.mark.parametrize(
+    ("opening", "problem"),
+    [
+        ("", "no usable goal"),
+        ("Crafting commands:\ncraft 1 a using 1 b\n\nGoal: craft c.", "no usable goal"),
+        ("craft 1 a using 1 b\n" * 1001 + "\nGoal: craft a.", "1001 crafting commands"),
+        ("craft 1 a using 1 b\ncraft 1 b using 1 a\n\nGoal: craft a.", "needed to make itself"),
+        ("craft 1 a using 9999 b\ncraft 1 b using 1 c\n\nGoal: craft a.", "more than 1000 craftings"),
+    ],
+)
+def test_a_first_observation_that_cannot_be_planned_with_is_reported(opening: str, problem: str) -> None:
+    with pytest.raises(AgentFault, match=problem):
+        ListingPlanner().start(opening)
+
+
+async def test_an_unexpected_reply_names_both_texts() -> None:
+    agent = OracleAgent(twin=ListingPlanner())
+    await agent.init_after_reset()
+    opening = "Crafting commands:\ncraft 1 a using 2 b\n\nGoal: craft a."
+    _, action = await agent.act([{"role": "user", "content": opening}], [])
+    assert action == Action(text="get 2 b")
+    with pytest.raises(OracleDiverged) as caught:
+        await agent.act([{"role": "user", "content": "Could not find b"}], [])
+    assert str(caught.value) == (
+        "Line 1 of the observation differs: the oracle expected 'Got 2 b'; the environment showed 'Could not find b'"
+    )
+
+
+async def test_a_divergence_names_the_first_differing_line() -> None:
+    agent = OracleAgent(twin=Maze())
+    agent.bind(Maze(), {"task_index": 0})
+    await agent.init_after_reset()
+    shown = Maze().reset(task_index=0)[0]["content"] or ""
+    for content, message in [
+        (f"{shown}\nmore\n", "Line 2 of the observation differs: the oracle expected no such line; the environment"),
+        (f"{shown[:70]}\x1b{shown[71:]}", f"the oracle expected '…{shown[10:]}'; the environment showed '…"),
+        ("x" * 500, f"the environment showed '{'x' * 200}…'"),
+    ]:
+        with pytest.raises(OracleDiverged) as caught:
+            await agent.act([{"role": "user", "content": content}], [])
+        assert message in str(caught.value)
+        assert "\x1b" not in str(caught.value)
+
+
+class SQLGymHandler:
+    """Replies of AgentGym's SQLGym server, with BIRD's tasks."""
+
+    def __init__(self, env: SQLGym) -> None:
+        self.env = env
+
+    async def __call__(self, request: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        if request.path == "/create":
+            reply: object = 0
+        elif request.path == "/reset":
+            reply = [self.env.reset(task_index=request.payload["item_id"])[0]["content"], None]
+        else:
+            chat, reward, done = self.env.step(Action(text=request.payload["action"]))
+            reply = {"state": chat[0]["content"], "reward": reward, "done": done, "info": {}}
+        writer.write(json_response(reply))
+
+
+def test_sqlgym_names_the_variable_of_the_data_that_the_server_plays(
+    server: RudeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bird = write_bird(tmp_path / "bird")
+    monkeypatch.setenv(BIRD_VARIABLE, str(bird))
+    server.reset(SQLGymHandler(SQLGym(mode="compat")))
+    assert play("SQLGym", server.url, tmp_path)[0].success_rate == 1.0
+    monkeypatch.delenv(BIRD_VARIABLE)
+    result, [message] = play("SQLGym", server.url, tmp_path)
+    assert result.success_rate in (0.0, None)
+    assert "Line 1 of the observation differs" in message
+    assert f"Set {BIRD_VARIABLE} to the folder of BIRD that the server plays; it is not set" in message
