@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from runner.batch.result import BatchResult
 from runner.batch.spec import BatchSpec, PlannedEpisode
 from runner.cli.terminal import print_stderr
-from runner.types import UNRATED
+from runner.types import UNFINISHED
 
 MAX_COMMANDS = 3
 """Maximum number of commands to print; one command plays consecutive tasks."""
@@ -35,7 +35,7 @@ def report_remaining(spec: BatchSpec, result: BatchResult, argv: Sequence[str]) 
 
 def remaining_episodes(spec: BatchSpec, result: BatchResult) -> list[PlannedEpisode]:
     """Return the episodes of a batch that were not played to their end, in the order of the plan."""
-    played = {(each.task_index, each.attempt) for each in result.episodes if each.outcome not in UNRATED}
+    played = {(each.task_index, each.attempt) for each in result.episodes if each.outcome not in UNFINISHED}
     return [planned for planned in spec.plan() if (planned.task_index, planned.attempt) not in played]
 
 

@@ -13,7 +13,7 @@ from runner.batch.result import BatchResult, BatchStats, EpisodeSummary
 from runner.batch.spec import BatchSpec
 from runner.cli.arguments import parse_options
 from runner.cli.remaining import MAX_COMMANDS, commands_for, remaining_episodes, report_remaining
-from runner.types import UNRATED, Outcome
+from runner.types import UNFINISHED, Outcome
 
 ARGV = ["--battery=all", "--agent", "random", "--repeat", "9", "--task-index=3", "--config", "my profile.yaml"]
 
@@ -52,7 +52,7 @@ def played_by(command: str) -> range:
 def test_the_commands_play_exactly_the_tasks_that_are_left(outcomes: dict[int, Outcome]) -> None:
     spec = BatchSpec(env="Maze", agent="random", task_index=3, repeat=12)
     left = remaining_episodes(spec, make_result(spec, outcomes))
-    expected = [task for task in range(3, 15) if outcomes.get(task) in (None, *UNRATED)]
+    expected = [task for task in range(3, 15) if outcomes.get(task) in (None, *UNFINISHED)]
     assert [planned.task_index for planned in left] == expected
     assert [task for command in commands_for(spec, left, ARGV) for task in played_by(command)] == expected
 
