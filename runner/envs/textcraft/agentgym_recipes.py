@@ -82,6 +82,7 @@ class _Selection:
         self._makers: dict[str, list[Recipe]] = {}
         self._items: set[str] = set()
         self._tags: set[str] = set()
+        self._ingredient_tags: set[str] = set()
         self._tag_of: dict[str, str] = {}
         self._made_from: dict[str, set[str]] = {}
 
@@ -97,9 +98,10 @@ class _Selection:
 
     def table(self) -> RecipeTable:
         """Return the table; a tag without a craftable member becomes an item."""
-        used = {name for same in self._recipes.values() for recipe in same for name, _ in recipe.ingredients}
+        selected = {name for same in self._recipes.values() for recipe in same for name, _ in recipe.ingredients}
+        used = selected & self._ingredient_tags
         craftable = {self._tag_of[item] for item in self._recipes if item in self._tag_of}
-        uncraftable = (used & self._tags) - craftable
+        uncraftable = used - craftable
         members = {tag: [item for item, own in self._tag_of.items() if own == tag] for tag in used & craftable}
         return RecipeTable(
             self._recipes, members, self._makers, self._items | uncraftable, groups=self._tags - uncraftable
@@ -149,6 +151,7 @@ class _Selection:
         if ingredient.tag is None:
             raise ValueError("an ingredient has neither item nor tag")
         self._tags.add(_plain(ingredient.tag))
+        self._ingredient_tags.add(_plain(ingredient.tag))
         return _plain(ingredient.tag)
 
 

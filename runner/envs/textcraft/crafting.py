@@ -46,11 +46,16 @@ def parse_ingredients(text: str) -> Amounts:
 
 
 def has_items(table: RecipeTable, inventory: Items, needed: Amounts) -> bool:
-    """Return whether an inventory contains all of ``needed``; a tag is not an item, so no inventory contains it."""
+    """Return whether an inventory contains each amount by itself; a tag is not an item, so no inventory contains it."""
+    return all(item not in table.tags and inventory.get(item, -1) >= count for item, count in needed)
+
+
+def has_total(inventory: Items, needed: Amounts) -> bool:
+    """Return whether an inventory contains all of ``needed`` together."""
     totals: dict[str, int] = {}
     for item, count in needed:
         totals[item] = totals.get(item, 0) + count
-    return all(item not in table.tags and inventory.get(item, -1) >= count for item, count in totals.items())
+    return all(inventory.get(item, 0) >= count for item, count in totals.items())
 
 
 def choose_ingredients(table: RecipeTable, recipe: Recipe, stock: Items) -> Amounts | None:

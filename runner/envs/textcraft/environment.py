@@ -17,6 +17,7 @@ from runner.envs.textcraft.crafting import (
     apply_crafting,
     choose_ingredients,
     has_items,
+    has_total,
     item_id,
     matching_recipe,
     parse_ingredients,
@@ -154,11 +155,14 @@ class TextCraft(EmbeddedEnvironment):
             amounts = parse_ingredients(ingredients)
         except IngredientFormatError as exc:
             return f"Wrong item format: {exc}", 0.0, False
+        too_few = f"Could not find enough items to craft {self._missing_name(output)}", 0.0, False
         if not has_items(self._table, self.inventory, amounts):
-            return f"Could not find enough items to craft {self._missing_name(output)}", 0.0, False
+            return too_few
         recipe = matching_recipe(self._table, output, amounts)
         if recipe is None:
             return f"Could not find a valid recipe for {self._recipe_name(count, output)}", 0.0, False
+        if not has_total(self.inventory, amounts):
+            return too_few
         apply_crafting(self.inventory, amounts, output, recipe.count)
         done = output == self._task.goal
         return f"Crafted {recipe.count} minecraft:{output}", float(done), done

@@ -117,6 +117,7 @@ def test_observations_of_a_first_action(text: str, observation: str) -> None:
         ("craft 4 stick using 2 oak planks", "Crafted 4 minecraft:stick"),
         ("craft 4 stick using 1 oak planks, 1 birch planks", "Could not find a valid recipe for minecraft:stick"),
         ("craft 4 stick using 2 planks", "Could not find enough items to craft minecraft:stick"),
+        ("craft 4 stick using 2 oak planks, 3 oak planks", "Could not find a valid recipe for minecraft:stick"),
         ("craft 1 stick using 3 bamboo", "Could not find a valid recipe for minecraft:stick"),
         ("craft 1 stick using 0 bamboo", "Could not find a valid recipe for minecraft:stick"),
         ("craft 4 stick using 2 bamboo, 2 oak planks", "Could not find a valid recipe for minecraft:stick"),
