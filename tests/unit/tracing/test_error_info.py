@@ -35,6 +35,7 @@ PUBLISHED = """
     config_error ConfigError
     endpoint_failure EndpointFailure
     environment_fault EnvironmentFault
+    environment_fault EnvironmentFault
     inference_fault InferenceFault
     no_model NoModel
     no_streams NoStreams
@@ -47,8 +48,8 @@ PUBLISHED = """
 """
 """``error.type`` and the span attribute ``error`` of each exception class, as stored in episode files.
 
-``refused`` is in use twice: by the node's control requests, and by the pool of the environment server;
-``config_error``, too: a name that cannot be played is published as the configuration error that it is.
+``refused`` is in use twice, by the node's control requests and by the pool of the environment server. A name that cannot
+be played is published as ``config_error``, and ``ServerGone`` as its base class ``environment_fault``.
 """
 
 
