@@ -48,8 +48,8 @@ PUBLISHED = """
 """
 """``error.type`` and the span attribute ``error`` of each exception class, as stored in episode files.
 
-``refused`` is in use twice, by the node's control requests and by the pool of the environment server. A name that cannot
-be played is published as ``config_error``, and ``ServerGone`` as its base class ``environment_fault``.
+``refused`` is in use twice, by the node's control requests and by the pool of the environment server. A name that
+cannot be played is published as ``config_error``, and ``ServerGone`` as its base class ``environment_fault``.
 """
 
 
