@@ -45,7 +45,7 @@ def _row(result: BatchResult, data_dir: Path) -> list[str]:
         environment_cell(result.env, result.mode, result.data_label),
         f"{result.n_episodes}/{result.n_planned}",
         str(result.n_errors),
-        format_success(result.success_rate, result.n_rated),
+        format_success(result.success_rate, result.n_rated, result.n_episodes),
         format_interval(result.success_interval),
         format_number(result.mean_reward),
         format_number(result.mean_rounds),
@@ -99,9 +99,11 @@ def usage_cells(tokens: Tokens, latency_s: float | None, cost: float | None) -> 
     return ", ".join(parts) if tokens.total else "-", latency, "-" if cost is None else f"{cost:.4g}"
 
 
-def format_success(rate: float | None, n_rated: int) -> str:
-    """Format a success rate (0 to 1) with the number of episodes it covers; None becomes ``-``."""
-    return "-" if rate is None else f"{rate:.1%} of {n_rated}"
+def format_success(rate: float | None, n_rated: int, n_episodes: int) -> str:
+    """Format a success rate (0 to 1), with the number of scored episodes if not all are; None becomes ``-``."""
+    if rate is None:
+        return "-"
+    return f"{rate:.1%}" if n_rated == n_episodes else f"{rate:.1%} of {n_rated}"
 
 
 def format_interval(bounds: tuple[float, float] | None) -> str:

@@ -107,5 +107,5 @@ def _usage(row: ResultRow) -> tuple[str, ...]:
 def _metric(row: ResultRow, metric: str) -> str:
     value = msgspec.structs.asdict(row).get(metric)
     if metric == "success_rate":
-        return format_success(row.success_rate, row.n_rated)
+        return format_success(row.success_rate, row.n_rated, row.n)
     return format_number(value) if isinstance(value, int | float) else "-"

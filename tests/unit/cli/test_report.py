@@ -49,7 +49,7 @@ def wide_output(monkeypatch: pytest.MonkeyPatch) -> None:
     ("outcomes", "errors", "success", "interval"),
     [
         (SIX_AND_SIX, "6", "100.0% of 6", "61.0% to 100.0%"),
-        ([Outcome.SUCCESS, Outcome.FAILURE], "0", "50.0% of 2", "9.5% to 90.5%"),
+        ([Outcome.SUCCESS, Outcome.FAILURE], "0", "50.0%", "9.5% to 90.5%"),
         ([Outcome.ERROR] * 2, "2", "-", "-"),
     ],
 )
