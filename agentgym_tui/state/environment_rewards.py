@@ -6,10 +6,12 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
+from runner.types import UNRATED
+
 N_POINTS: Final = 500
 """Largest number of reward points kept per environment."""
 
-UNRATED_OUTCOMES: Final = frozenset({"cancelled", "interrupted", "error"})
+UNRATED_OUTCOMES: Final = frozenset(outcome.value for outcome in UNRATED)
 """Outcomes of episodes that were cut off or broke down, so they do not count for the success rate."""
 
 

@@ -27,12 +27,12 @@ from runner.errors import catch_foreign, log_failure
 from runner.inference.profile_models import Models
 from runner.store import EpisodeRecord, EpisodeRecorder
 from runner.tracing import PerfettoTrack, SpanList, Tracer
-from runner.types import UNFINISHED, BatchProgress, EpisodeEvent, EpisodeHeader, EpisodeStarted, Outcome
+from runner.types import UNFINISHED, EpisodeEvent, EpisodeHeader, EpisodeStarted, Outcome
 
 logger = logging.getLogger(__name__)
 
 MAX_PUT_BACKS = 3
-"""Maximum number of times that an episode is put back; an episode that ends its server each time is an error then."""
+"""Maximum number of times that an episode is put back; after that, the episode is recorded as an error."""
 
 
 class WorkerFinished(msgspec.Struct, frozen=True):
@@ -108,6 +108,11 @@ class Batch:
     def episode_ids(self) -> set[str]:
         """Ids of the running episodes, and of those that were put back."""
         return {episode.header.episode_id for episode in list(self._running.values())} | self._queue.put_back_ids
+
+    def accepts(self, name: CommandName, episode_id: str) -> bool:
+        """Return whether a command has an effect on an episode; an episode that was put back can only be ended."""
+        ends = EpisodeCommand(name).end_outcome is not None
+        return episode_id in self.episode_ids and (ends or episode_id not in self._queue.put_back_ids)
 
     @property
     def paused(self) -> bool:
@@ -196,7 +201,7 @@ class Batch:
     ) -> None:
 
         def emit(event: EpisodeEvent) -> None:
-            if not episode.holds(event):
+            if not episode.hold_back(event):
                 self._deliver(episode, event)
 
         header = episode.header
@@ -266,9 +271,13 @@ class Batch:
             self._release(episode, outcome)
         else:
             self._queue.put_back(episode)
-        if episode.gone is not None and self._wait.is_possible and self._queue:
-            self._wait.begin(paused=self._paused)
+        if episode.gone is not None:
+            self._begin_wait()
         return [finished.worker]
+
+    def _begin_wait(self) -> None:
+        if self._wait.is_possible and self._queue:
+            self._wait.begin(paused=self._paused)
 
     def _apply_check(self, checked: ServerChecked) -> None:
         was_waiting = self._wait.waiting is not None
@@ -313,6 +322,8 @@ class Batch:
     def _record_result(self, episode: RunningEpisode) -> None:
         if (record := episode.recorder.record) is not None:
             self._stats.add(record)
+            if record.outcome is Outcome.TIMEOUT:  # perhaps because the server hangs
+                self._begin_wait()
             if self._is_stored(record):
                 for callback in self._record_callbacks:
                     with catch_foreign(log_failure(logger, "a callback for a finished episode")):
@@ -328,29 +339,19 @@ class Batch:
         return self._workspace.store.path(record.batch_id, record.episode_id).exists()
 
     def _emit_progress(self) -> None:
-        n_done, n_planned = len(self._stats.episodes), self.spec.n_planned
-        n_new = n_done - self._n_before
-        elapsed = self._clock.monotonic() - self._started
-        waiting, has_ended = self._wait.waiting, not (self._queue or self._running)
-        self._hub.emit(
-            BatchProgress(
-                at=self._clock.now(),
-                batch_id=self.batch_id,
-                seq=next(self._seq),
-                n_done=n_done,
-                n_planned=n_planned,
-                n_success=self._stats.n_success,
-                mean_reward=self._stats.mean_reward,
-                eta_s=elapsed / n_new * (n_planned - n_done) if n_new else None,
-                tokens=self._stats.tokens,
-                cost=self._stats.cost,
-                n_rated=self._stats.n_rated,
-                errors=self._stats.n_errors,
-                waiting_for=None if waiting is None else waiting.server,
-                waiting_s=None if waiting is None else waiting.left_s,
-                interrupted=has_ended and self._status == "interrupted",
-            )
+        n_left, n_new = self.spec.n_planned - len(self._stats.episodes), len(self._stats.episodes) - self._n_before
+        elapsed, waiting = self._clock.monotonic() - self._started, self._wait.waiting
+        progress = self._stats.progress(
+            self.batch_id,
+            self.spec.n_planned,
+            at=self._clock.now(),
+            seq=next(self._seq),
+            eta_s=elapsed / n_new * n_left if n_new else None,
+            waiting_for=None if waiting is None else waiting.server,
+            waiting_s=None if waiting is None else waiting.left_s,
+            interrupted=self._status == "interrupted",
         )
+        self._hub.emit(progress)
 
     def _apply(self, command: EpisodeCommand) -> None:
         for episode in self._running.values():

@@ -12,8 +12,8 @@ from runner.batch.spec import PlannedEpisode
 class EpisodeQueue:
     """Planned episodes in the order of the plan.
 
-    An episode whose server was gone before its reset is put back: it starts again, with the same id, when the server
-    is back. Only the thread of the batch changes the queue.
+    An episode whose reset did not complete because its server was gone is put back: it starts again, with the
+    same id, when the server is back. Only the thread of the batch changes the queue.
     """
 
     def __init__(self, planned: Iterable[PlannedEpisode]) -> None:

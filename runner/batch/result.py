@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from datetime import datetime
 from typing import Literal, TypeAlias
 
 import msgspec
 
 from runner.batch.spec import BatchSpec
 from runner.store import EpisodeRecord, wilson_interval
-from runner.types import UNRATED, Outcome, Tokens
+from runner.types import UNRATED, BatchProgress, Outcome, Tokens
 
 BatchStatus: TypeAlias = Literal["completed", "cancelled", "interrupted"]
 
@@ -122,19 +123,40 @@ class BatchStats:
         return self._outcomes[Outcome.ERROR]
 
     @property
-    def tokens(self) -> Tokens:
-        """Token counts of all episodes."""
-        return self._tokens
-
-    @property
-    def cost(self) -> float | None:
-        """Total cost, or None if no cost is known."""
-        return self._cost
-
-    @property
     def mean_reward(self) -> float | None:
         """Mean reward of the rated episodes, or None if there are none."""
         return self._reward / self.n_rated if self.n_rated else None
+
+    def progress(
+        self,
+        batch_id: str,
+        n_planned: int,
+        *,
+        at: datetime,
+        seq: int,
+        eta_s: float | None,
+        waiting_for: str | None,
+        waiting_s: float | None,
+        interrupted: bool,
+    ) -> BatchProgress:
+        """Return the progress of the batch; see ``BatchProgress`` for the arguments."""
+        return BatchProgress(
+            at=at,
+            batch_id=batch_id,
+            seq=seq,
+            n_done=len(self.episodes),
+            n_planned=n_planned,
+            n_success=self.n_success,
+            n_rated=self.n_rated,
+            errors=self.n_errors,
+            mean_reward=self.mean_reward,
+            eta_s=eta_s,
+            tokens=self._tokens,
+            cost=self._cost,
+            waiting_for=waiting_for,
+            waiting_s=waiting_s,
+            interrupted=interrupted,
+        )
 
     def result(
         self,

@@ -65,7 +65,8 @@ class RunningEpisode:
         deadline_s: seconds, without pauses, after which the worker is abandoned.
         grace_s: seconds that a cancelled episode has to end after its asyncio task was cancelled.
         step_grace_s: seconds that a cancelled episode has to finish its step before its asyncio task is cancelled.
-        n_put_backs: number of times that this episode was put back, because its server was gone before its reset.
+        n_put_backs: number of times that this episode was put back, because its server was gone before the reset was
+            complete.
         can_put_back: whether the episode may be put back again.
         problems: errors of the recorder; they are not raised in the episode.
         gone: the error that ended the episode, if its server was gone.
@@ -107,11 +108,9 @@ class RunningEpisode:
         """Take note of the error that ends the episode."""
         self.gone = exc if isinstance(exc, ServerGone) else None
 
-    def holds(self, event: EpisodeEvent) -> bool:
+    def hold_back(self, event: EpisodeEvent) -> bool:
         """Hold an event back if it belongs to the end of an episode that may be put back; return whether it is held."""
-        is_held = (
-            self.can_put_back and self.gone is not None and not self._was_reset and not self.control.cancel_outcome
-        )
+        is_held = self.can_put_back and self.gone is not None and not self._was_reset
         if is_held:
             self.held.append(event)
         return is_held

@@ -65,7 +65,9 @@ class ServerWatch:
 
 
 class ServerWait:
-    """Decides whether a batch waits for its server; belongs to the thread of the batch, ``waiting`` to any thread.
+    """Decides whether a batch waits for its server.
+
+    Only the batch's thread calls its methods; any thread may read ``waiting``.
 
     A wait starts when an episode finds the server gone. The first health check shows whether it is: any reply, also an
     error, ends the wait at once. Later checks end it only if the batch's own server replies, since a server that

@@ -6,13 +6,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from runner.batch.observers import Observer
+from runner.batch.server_wait import LOG_INTERVAL_S
 from runner.batch.spec import BatchSpec
 from runner.cli.terminal import print_stderr, stderr_console
 from runner.types import BatchProgress, EpisodeEnded, Item
 from runner.util.display_text import one_line
-
-WAIT_LINE_INTERVAL_S = 10
-"""Seconds between two lines about the same wait."""
 
 
 @contextmanager
@@ -82,7 +80,7 @@ def _waiting_text(progress: BatchProgress) -> str:
 
 
 class _WaitLines:
-    """Prints when a batch starts to wait for its server, every ``WAIT_LINE_INTERVAL_S``, and when it continues."""
+    """Prints when a batch starts to wait for its server, every ``LOG_INTERVAL_S``, and when it continues."""
 
     def __init__(self, title: str) -> None:
         self._title = title
@@ -92,7 +90,7 @@ class _WaitLines:
         if progress.waiting_s is None:
             if self._is_waiting and not progress.interrupted:
                 print_stderr(f"{self._title}: the server replies again")
-        elif not self._is_waiting or progress.waiting_s % WAIT_LINE_INTERVAL_S == 0:
+        elif not self._is_waiting or progress.waiting_s % LOG_INTERVAL_S == 0:
             server = one_line(progress.waiting_for or "")
             print_stderr(f"{self._title}: {_waiting_text(progress)} ({server})")
         self._is_waiting = progress.waiting_s is not None

@@ -21,8 +21,7 @@ from runner.cli.report import (
 )
 from runner.cli.run_session import RunSession
 from runner.cli.terminal import print_json, print_stderr, print_table, write_result
-from runner.envs.names import server_keys, server_only_name, server_only_names, unknown_environment
-from runner.envs.placement import environment_entry, server_address
+from runner.envs.names import server_only_names, server_only_problem, unknown_environment
 from runner.store import EpisodeStore, ResultRow, open_index, summarize_results
 
 
@@ -62,16 +61,10 @@ def _filter_env(rows: list[ResultRow], env: str, session: RunSession) -> list[Re
         known = {name.lower(): name for name in names}
         if env.lower() not in known:
             raise unknown_environment(env, [*listed, *stored])
-        advice = _server_advice(env, session)
+        problem = server_only_problem(env, session.profile)
+        advice = f". {problem}" if problem else ""
         print_stderr(f"No episodes of {known[env.lower()]} in {session.data_dir} yet{advice}")
     return matching
-
-
-def _server_advice(env: str, session: RunSession) -> str:
-    name = server_only_name(env)
-    if name is None or server_address(environment_entry(session.profile, env)) is not None:
-        return ""
-    return f"; {name} is played only on a server. {server_keys(name)}"
 
 
 def print_results(rows: Sequence[ResultRow], metrics: Sequence[str]) -> None:

@@ -86,7 +86,7 @@ def _resolve(profile: Profile, name: str) -> str:
         ConfigError: the environment is skipped by the profile or cannot be served; with the names that can be.
     """
     from runner.batch.spec import resolve_environment
-    from runner.envs.names import server_keys, server_only_name
+    from runner.envs.names import server_only_name, server_only_problem
     from runner.serve.env_api import DIALECTS
 
     if plugins.is_registered(plugins.ENVS, name):
@@ -94,9 +94,10 @@ def _resolve(profile: Profile, name: str) -> str:
     servable = [known for known in DIALECTS if plugins.is_registered(plugins.ENVS, known)]
     names = f"Environments that can be served: {', '.join(servable)}"
     if (other := server_only_name(name)) is not None:
+        problem = server_only_problem(other, profile)
         raise ConfigError(
-            f"{other} cannot be served: it is not embedded, only AgentGym's own server plays it. "
-            f"{server_keys(other)}. {names}"
+            f"{other} cannot be served: it is not embedded; only AgentGym's own server plays it. "
+            f"{f'{problem}. ' if problem else ''}{names}"
         )
     closest = plugins.closest_name(name, servable)
     suggestion = f"Did you mean {closest}? " if closest else ""

@@ -8,10 +8,10 @@ from typing import TypeAlias
 from urllib.parse import urlsplit
 
 from runner.config.diagnostics import FormatValue, KeyPath, Problem, format_key_path
-from runner.config.profile import EnvironmentEntry, Profile, SkipEntry
+from runner.config.profile import VARIABLE_NAME_PATTERN, EnvironmentEntry, Profile, SkipEntry
 
 _HTTP = ("http", "https")
-_VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_VARIABLE_NAME = re.compile(VARIABLE_NAME_PATTERN)
 _NATS = ("nats", "tls", "ws", "wss")
 
 _Entries: TypeAlias = list[tuple[KeyPath, EnvironmentEntry | SkipEntry]]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from runner.config.diagnostics import KeyPath, Problem
+from runner.config.diagnostics import KeyPath, Problem, is_server_variable
 from runner.config.document import YamlValue, resolve_scalar
 from runner.errors import ConfigError
 
@@ -61,7 +61,8 @@ def expand_all(data: YamlValue, environ: Mapping[str, str]) -> Expanded:
 
 def _expand_value(value: YamlValue, key_path: KeyPath, environ: Mapping[str, str], result: Expanded) -> YamlValue:
     if isinstance(value, dict):
-        result.problems += [((*key_path, key), "keys must not start with _") for key in value if key.startswith("_")]
+        reserved = [key for key in value if key.startswith("_") and not is_server_variable((*key_path, key))]
+        result.problems += [((*key_path, key), "keys must not start with _") for key in reserved]
         return {key: _expand_value(item, (*key_path, key), environ, result) for key, item in value.items()}
     if isinstance(value, list):
         return [_expand_value(item, (*key_path, index), environ, result) for index, item in enumerate(value)]

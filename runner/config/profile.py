@@ -36,8 +36,10 @@ MemoryBytes: TypeAlias = Annotated[
     Meta(ge=1 << 20, le=512 << 20, description="a whole number of bytes from 1048576 (1 MiB) to 536870912 (512 MiB)"),
 ]
 NodeName: TypeAlias = Annotated[str, Meta(pattern=NODE_PATTERN, description=NODE_EXPECTED)]
+VARIABLE_NAME_PATTERN = r"\A[A-Za-z_][A-Za-z0-9_]*\Z"
+
 VariableName: TypeAlias = Annotated[
-    str, Meta(pattern=r"\A[A-Za-z_][A-Za-z0-9_]*\Z", description="the name of an environment variable, not its value")
+    str, Meta(pattern=VARIABLE_NAME_PATTERN, description="the name of an environment variable, not its value")
 ]
 VariableValue: TypeAlias = Annotated[
     str, Meta(description="a text or a whole number (write any other value in quotes)")

@@ -15,8 +15,8 @@ from runner.errors import ConfigError
 AGENTGYM_PORT = 8000
 """Default port of AgentGym's servers: ``--port`` in ``launch.py`` of each of its ``agentenv-*`` packages."""
 ADDRESS_KEYS = "transport: http and port or base_url"
-NO_ADDRESS = "played only on a server, and it has neither port nor base_url"
-NOT_EMBEDDED = "played only on a server, but its transport is embedded"
+NO_ADDRESS = "played only on a server, but its entry has neither port nor base_url"
+TRANSPORT_EMBEDDED = "played only on a server, but its transport is embedded"
 
 
 class UnplayableName(ConfigError):
@@ -53,16 +53,16 @@ def server_problem(entry: EnvironmentEntry) -> str | None:
     if server_only_name(entry.name) is None:
         return None
     if entry.transport == "embedded":
-        return NOT_EMBEDDED
+        return TRANSPORT_EMBEDDED
     return NO_ADDRESS if entry.port is None and entry.base_url is None else None
 
 
 def server_keys(env: str) -> str:
-    """Return a sentence with the entry of the profile that plays an environment on a server."""
+    """Return a sentence with the profile entry needed to play an environment on a server."""
     return (
-        f"Put its server into environments.moderate of the profile: - {{name: {env}, transport: http, "
-        f"port: {AGENTGYM_PORT}}} for one on this machine ({AGENTGYM_PORT} is the default port of AgentGym's servers), "
-        "or base_url: http://HOST:PORT instead of port for one elsewhere"
+        f"Add to environments.moderate in the profile: - {{name: {env}, transport: http, port: {AGENTGYM_PORT}}}. "
+        f"Port {AGENTGYM_PORT} is the default of AgentGym's servers; for a server on another machine, replace port "
+        "with base_url: http://HOST:PORT"
     )
 
 
@@ -93,7 +93,9 @@ def unknown_environment(env: str, also: Iterable[str] = ()) -> UnplayableName:
         also: further names that are known, such as those of the profile.
     """
     if (name := server_only_name(env)) is not None:
-        return UnplayableName(f"{name} is played only on a server, and the profile has none for it", server_keys(name))
+        return UnplayableName(
+            f"{name} is played only on a server, and the profile has no server for it", server_keys(name)
+        )
     known = list(also)
     playable = [name for name in known if plugins.is_registered(plugins.ENVS, name)]
     hint = " ".join(filter(None, [did_you_mean(env, known), known_names(playable)]))
@@ -110,13 +112,28 @@ def unplayable_entry(entry: EnvironmentEntry, profile: Profile) -> UnplayableNam
     return UnplayableName(problem, " ".join(filter(None, [did_you_mean(entry.name), known_names()])))
 
 
+def server_only_problem(env: str, profile: Profile) -> UnplayableName | None:
+    """Return why an environment that is played only on a server cannot be played with a profile; None if it can.
+
+    Also None for any other environment.
+    """
+    if server_only_name(env) is None:
+        return None
+    entry = profile.find_entry(env)
+    if isinstance(entry, SkipEntry):
+        return skipped_environment(entry, profile)
+    if entry is None:
+        return unknown_environment(env)
+    return unplayable_entry(entry, profile) if server_problem(entry) is not None else None
+
+
 def entry_advice(entry: EnvironmentEntry) -> str:
     """Return which keys the entry of an environment that is played only on a server needs."""
     if entry.port is not None or entry.base_url is not None:
         return "set transport: http, or remove transport"
     return (
         f"set transport: http, and port: {AGENTGYM_PORT} for a server on this machine ({AGENTGYM_PORT} is the default "
-        "port of AgentGym's servers) or base_url: http://HOST:PORT for one elsewhere"
+        "port of AgentGym's servers) or base_url: http://HOST:PORT for a server on another one"
     )
 
 

@@ -16,7 +16,7 @@ from runner.envs.http.identify import ServerIdentity, ServerKind
 from runner.envs.http.probe import NOT_LISTENING, UNAUTHORIZED, ServerState, probe_servers
 from runner.errors import ConfigError
 from runner.types import Mode
-from runner.util.display_text import one_line
+from runner.util.display_text import one_line, secret_lines
 
 Transport: TypeAlias = Literal["embedded", "http"]
 
@@ -60,7 +60,8 @@ def server_address(entry: EnvironmentEntry | None) -> ServerAddress | None:
     """Return the server address of a profile entry; None if the entry has neither base_url nor port."""
     if entry is None or (entry.base_url is None and entry.port is None):
         return None
-    return ServerAddress(entry.base_url or f"http://127.0.0.1:{entry.port}", entry.timeout_sec)
+    url = entry.base_url or f"http://127.0.0.1:{entry.port}"
+    return ServerAddress(url, entry.timeout_sec, secrets=secret_lines(entry.env.values()))
 
 
 def has_http_dialect(env: str) -> bool:

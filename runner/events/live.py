@@ -202,7 +202,7 @@ class BatchProgress(_Item, kw_only=True, tag="batch.progress"):
     waiting_for: WaitingFor = None
     waiting_s: WaitingSeconds = None
     interrupted: Annotated[
-        bool, Meta(description="whether the batch has ended with unfinished episodes, which can be resumed")
+        bool, Meta(description="whether the batch ends, or has ended, with unfinished episodes, which can be resumed")
     ] = False
 
 

@@ -128,7 +128,7 @@ class BatchRunner:
     def command_episode(self, name: CommandName, episode_id: str) -> bool:
         """Send a command to an episode; return False if the episode is not running."""
         batch = self._batch
-        if batch is None or episode_id not in batch.episode_ids:
+        if batch is None or not batch.accepts(name, episode_id):
             return False
         batch.command(name, episode_id)
         return True

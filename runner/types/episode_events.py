@@ -92,7 +92,7 @@ class BatchProgress(msgspec.Struct, kw_only=True, tag_field="kind", tag="batch.p
         cost: cost, summed over all ended episodes; None if no answer has a price.
         waiting_for: the server that the batch waits for and its problem; None while the batch plays.
         waiting_s: seconds left until the batch is interrupted because its server is gone; None while the batch plays.
-        interrupted: whether the batch has ended with unfinished episodes that can be resumed.
+        interrupted: whether the batch ends, or has ended, with unfinished episodes that can be resumed.
     """
 
     at: datetime

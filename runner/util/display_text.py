@@ -93,6 +93,11 @@ def masker(environ: Mapping[str, str] | None = None, secrets: Iterable[str] = ()
     return mask_text
 
 
+def secret_lines(values: Iterable[str]) -> tuple[str, ...]:
+    """Return secret values and each of their lines, because output is often masked line by line."""
+    return tuple(dict.fromkeys(secret for value in values for secret in (value, *value.splitlines())))
+
+
 def is_secret_name(name: str) -> bool:
     """Return whether the name of a variable or key indicates a secret."""
     return _SECRET_NAME.search(name) is not None

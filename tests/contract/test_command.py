@@ -164,10 +164,10 @@ def test_list_envs_names_environments_that_are_played_only_on_a_server(tmp_path:
     listed = json.loads(run_agentgym(tmp_path, *options, "--json").stdout)
     assert listed["server_only"] == ["Academia", "Movie", "SearchQA", "Sheet", "Todo", "Weather", "WebArena"]
     health = {row["name"]: row["health"] for row in listed["environments"]}
-    assert health["WebArena"] == "played only on a server, and it has neither port nor base_url"
+    assert health["WebArena"] == "played only on a server, but its entry has neither port nor base_url"
     assert health["Wether"] == "not installed. Did you mean Weather?"
     plain = run_agentgym(tmp_path, *options).stdout
-    assert "Played only on a server: Academia, Movie, SearchQA, Sheet, Todo, Weather, WebArena. Put its server" in plain
+    assert "Played only on a server: Academia, Movie, SearchQA, Sheet, Todo, Weather, WebArena. Add to" in plain
 
 
 def test_list_envs_names_missing_environments(tmp_path: Path, profile_with_missing_env: str) -> None:

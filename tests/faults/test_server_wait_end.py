@@ -128,11 +128,57 @@ def test_a_server_that_hangs_is_awaited(
             maze_server.suspend()
 
     monkeypatch.setattr(HookedAgent, "before_act", staticmethod(before_act))
-    batch = MazeBatch(workspace, maze_server.port, repeat=4, timeout_sec=2)
+    batch = MazeBatch(workspace, maze_server.port, repeat=4, timeout_sec=5)
     batch.wait_until_waiting()
     maze_server.resume()
     result = batch.result()
     assert (result.status, result.outcomes) == ("completed", {"truncated": 3, "error": 1})
+
+
+def test_a_server_that_hangs_beyond_the_time_limit_is_awaited(
+    maze_server: EnvServerProcess, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def before_act(task_index: int, step_index: int) -> None:
+        if (task_index, step_index) == (1, 1):
+            maze_server.suspend()
+
+    monkeypatch.setattr(HookedAgent, "before_act", staticmethod(before_act))
+    batch = MazeBatch(workspace, maze_server.port, repeat=4, max_duration_s=3.0)
+    batch.wait_until_waiting()
+    maze_server.resume()
+    result = batch.result()
+    assert (result.status, result.outcomes) == ("completed", {"truncated": 3, "timeout": 1})
+
+
+def test_only_ending_commands_are_accepted_for_an_episode_that_was_put_back(
+    maze_server: EnvServerProcess, workspace: Workspace
+) -> None:
+    def kill_after_first(record: EpisodeRecord) -> None:
+        if record.task_index == 0:
+            maze_server.kill()
+
+    batch = MazeBatch(workspace, maze_server.port, repeat=2, on_record=kill_after_first)
+    batch.wait_until_waiting()
+    (episode_id,) = batch.batch.episode_ids
+    commands: list[CommandName] = ["pause", "step", "resume", "cancel"]
+    assert [batch.batch.accepts(name, episode_id) for name in commands] == [False, False, False, True]
+    batch.batch.command("cancel")
+    assert batch.result().outcomes == {"truncated": 1, "cancelled": 1}
+
+
+def test_an_interrupt_during_the_cleanup_leaves_the_task_to_resume(
+    maze_server: EnvServerProcess, workspace: Workspace
+) -> None:
+    def suspend_after_first(record: EpisodeRecord) -> None:
+        if record.task_index == 0:
+            maze_server.suspend()
+
+    batch = MazeBatch(workspace, maze_server.port, repeat=2, timeout_sec=1, on_record=suspend_after_first)
+    wait_until(lambda: bool(batch.progress))
+    batch.batch.command("interrupt")
+    result = batch.result()
+    maze_server.resume()
+    assert (result.status, result.outcomes) == ("interrupted", {"truncated": 1, "interrupted": 1})
 
 
 def test_a_server_with_other_rules_does_not_end_the_wait(

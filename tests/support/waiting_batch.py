@@ -33,11 +33,12 @@ class MazeBatch:
         repeat: int = 20,
         concurrency: int = 1,
         timeout_sec: float = 10.0,
+        max_duration_s: float = 1e6,
         **options: Any,  # noqa: ANN401 - of ``Batch``
     ) -> None:
         self.items: list[Item] = []
         entry = EnvironmentEntry(name="Maze", port=port, transport="http", timeout_sec=timeout_sec)
-        limits = Limits(max_rounds=3, max_duration_s=1e6)
+        limits = Limits(max_rounds=3, max_duration_s=max_duration_s)
         spec = BatchSpec(env="Maze", agent="hooked", repeat=repeat, concurrency=concurrency, limits=limits)
         self.batch = Batch(
             spec.validated(),

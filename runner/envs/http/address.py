@@ -9,7 +9,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 import msgspec
 
 from runner.errors import ConfigError
-from runner.util.display_text import mask, one_line
+from runner.util.display_text import masker, one_line
 
 
 class ServerAddress(msgspec.Struct, frozen=True):
@@ -24,6 +24,7 @@ class ServerAddress(msgspec.Struct, frozen=True):
         timeout_s: seconds for one request, from connecting to the last byte of the response.
         n_tasks: number of tasks that the server reports; None if it reports none.
         lists_actions: whether the server has the path ``/admissible``, as this project's servers do.
+        secrets: values that no text about the server shows, such as those of the variables it was started with.
         dialect: ``env`` for the dialect of AgentGym's server of the environment, ``createEnv`` for the dialect of
             servers with the path ``/createEnv``.
     """
@@ -32,11 +33,16 @@ class ServerAddress(msgspec.Struct, frozen=True):
     timeout_s: float = 30.0
     n_tasks: int | None = None
     lists_actions: bool = False
+    secrets: tuple[str, ...] = ()
     dialect: Literal["env", "createEnv"] = "env"
 
     def __repr__(self) -> str:
         """Return the address with a masked user and password, since it may appear in tracebacks and logs."""
-        return f"ServerAddress({mask(self.url)!r}, timeout_s={self.timeout_s:g})"
+        return f"ServerAddress({self.mask(self.url)!r}, timeout_s={self.timeout_s:g})"
+
+    def mask(self, text: str) -> str:
+        """Mask ``secrets`` and the secrets of this process in a text of, or about, the server."""
+        return masker(secrets=self.secrets)(text)
 
     @property
     def base(self) -> str:

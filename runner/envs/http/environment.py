@@ -122,9 +122,7 @@ class HttpEnvironment:
                 return _parse_listed_actions(self._observation)
             case "rules":
                 return self._rules.admissible_actions()
-            case None if not (
-                self._lists_actions or self._dialect.page_at or (self._dialect.hint_at and self._running)
-            ):
+            case None if not (self._lists_actions or self._dialect.page_at or self._has_hint):
                 return None
         return self._fetch_actions()
 

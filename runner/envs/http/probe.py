@@ -20,7 +20,7 @@ import msgspec
 from runner.envs.http.address import ServerAddress
 from runner.envs.http.identify import ServerIdentity, identify_server
 from runner.errors import catch_foreign
-from runner.util.display_text import mask, one_line
+from runner.util.display_text import one_line
 
 PROBE_TIMEOUT_S = 2.0
 """Default time limit for probing all servers together, in seconds."""
@@ -102,7 +102,9 @@ def _probe_into(
     with catch_foreign(errors.append):
         results.put((env, _probe_one(env, address, deadline)))
     for exc in errors:
-        results.put((env, ServerState(status="down", address=address, cause=_describe(exc), gone=_is_gone(exc))))
+        results.put(
+            (env, ServerState(status="down", address=address, cause=_describe(exc, address), gone=_is_gone(exc)))
+        )
 
 
 def _is_gone(exc: BaseException) -> bool:
@@ -112,12 +114,14 @@ def _is_gone(exc: BaseException) -> bool:
     return isinstance(exc, OSError | IncompleteRead) and not isinstance(exc, ValueError)
 
 
-def _describe(exc: BaseException) -> str:
+def _describe(exc: BaseException, address: ServerAddress) -> str:
     if isinstance(exc, ConnectionRefusedError):
         return NOT_LISTENING
     if isinstance(exc, TimeoutError):
         return "no answer in time"
-    return one_line(mask(getattr(exc, "strerror", None) or f"{type(exc).__name__}: {exc}"))
+    if isinstance(exc, ConnectionError) and exc.errno is None:
+        return "the server closed the connection without a reply"
+    return one_line(address.mask(getattr(exc, "strerror", None) or f"{type(exc).__name__}: {exc}"))
 
 
 def _probe_one(env: str, address: ServerAddress, deadline: float) -> ServerState:
@@ -131,7 +135,7 @@ def _probe_one(env: str, address: ServerAddress, deadline: float) -> ServerState
     if identity.kind == "unknown" and _get(address, "/createEnv", deadline)[0] == METHOD_NOT_ALLOWED:
         address = msgspec.structs.replace(address, dialect="createEnv")
     elif status != 200 or identity.kind == "wrong":
-        shown = one_line(mask(body[:200].decode(errors="replace")), 120)
+        shown = one_line(address.mask(body[:200].decode(errors="replace")), 120)
         cause = f"GET / returned HTTP {status}: {shown}"
         return ServerState(
             status="wrong", address=address, identity=identity, latency_s=latency_s, http_status=status, cause=cause

@@ -13,7 +13,7 @@ from pathlib import Path
 from runner.config import EnvironmentEntry, resolve_path
 from runner.errors import ConfigError
 from runner.node.env_servers.process_guard import SERVER_VARIABLE_PREFIX
-from runner.util.display_text import is_secret_name, mask, masker, one_line
+from runner.util.display_text import is_secret_name, mask, masker, one_line, secret_lines
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def prepare_launch(entry: EnvironmentEntry, environ: Mapping[str, str]) -> Launc
             "install it, or correct server_cmd"
         )
     prefixed = {SERVER_VARIABLE_PREFIX + name: value for name, value in variables.items()}
-    return Launch(command, folder, inherited | prefixed, masker(environ, _secrets(entry.env)))
+    return Launch(command, folder, inherited | prefixed, masker(environ, secret_lines(entry.env.values())))
 
 
 def child_environ(environ: Mapping[str, str]) -> dict[str, str]:
@@ -78,11 +78,6 @@ def _variables(configured: Mapping[str, str]) -> dict[str, str]:
 
 def _with_own_commands(search_path: str | None) -> str:
     return os.pathsep.join(filter(None, (search_path, str(Path(sys.executable).parent))))
-
-
-def _secrets(variables: Mapping[str, str]) -> set[str]:
-    """Return the values to mask; the lines of a value are separate secrets, because output is masked line by line."""
-    return {secret for value in variables.values() for secret in (value, *value.splitlines())}
 
 
 def _command(entry: EnvironmentEntry) -> list[str]:

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from runner.config import EnvironmentEntry, Profile
+from runner.envs.names import UnplayableName
 from runner.envs.placement import environment_entry
 from runner.errors import ConfigError, catch_foreign, log_failure
 from runner.events.control import ServerInfo
@@ -120,5 +121,9 @@ class EnvServerManager:
     def _entry(self, env: str) -> EnvironmentEntry:
         entry = environment_entry(self._profile, env)
         if entry is None:
-            raise ConfigError(f"The profile {self._profile.id} has no environment {env!r}")
+            with_command = [each.name for _, each in self._profile.tiered_entries() if each.server_cmd]
+            raise UnplayableName(
+                f"The profile {self._profile.id} has no environment {env!r}",
+                f"Environments with a server_cmd: {', '.join(with_command) or 'none'}",
+            )
         return entry

@@ -33,7 +33,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_numbers_and_references_are_texts(folder: Path) -> None:
     environ = {"SEED": "007", "ON": "true", "URL": "http://a", "PATH": "/bin"}
     text = """{PYTHONHASHSEED: 0, BIG: -12, SEED: "${SEED}", ON: "${ON}", NONE: "${UNSET:-}", EMPTY: "",
-      PATH: "/opt/bin:${PATH}", JAVA_HOME: /opt/java, Q: "1.0"}"""
+      PATH: "/opt/bin:${PATH}", JAVA_HOME: /opt/java, _JAVA_OPTIONS: -Xmx1g, Q: "1.0"}"""
     assert load_env(folder, text, environ) == {
         "PYTHONHASHSEED": "0",
         "BIG": "-12",
@@ -43,6 +43,7 @@ def test_numbers_and_references_are_texts(folder: Path) -> None:
         "EMPTY": "",
         "PATH": "/opt/bin:/bin",
         "JAVA_HOME": "/opt/java",
+        "_JAVA_OPTIONS": "-Xmx1g",
         "Q": "1.0",
     }
 

@@ -41,10 +41,8 @@ def test_the_names_that_only_servers_play_follow_from_the_dialects_and_the_insta
 
 def test_a_name_that_only_servers_play_is_answered_with_the_entry_of_the_profile() -> None:
     error = rejection("sciworld", profile(EnvironmentEntry(name="Maze")))
-    assert error.problem == "SciWorld is played only on a server, and the profile has none for it"
-    assert all(
-        text in error.hint for text in (KEYS, "default port of AgentGym's servers", "base_url: http://HOST:PORT")
-    )
+    assert error.problem == "SciWorld is played only on a server, and the profile has no server for it"
+    assert all(text in error.hint for text in (KEYS, "the default of AgentGym's servers", "base_url: http://HOST:PORT"))
     assert str(error) == f"{error.problem}. {error.hint}"
 
 
@@ -56,7 +54,7 @@ def test_the_entry_that_the_answer_names_is_accepted() -> None:
 @pytest.mark.parametrize(
     ("entry", "problem", "advice"),
     [
-        (EnvironmentEntry(name="sciworld"), "it has neither port nor base_url", "set transport: http, and port: 8000"),
+        (EnvironmentEntry(name="sciworld"), "neither port nor base_url", "set transport: http, and port: 8000"),
         (EnvironmentEntry(name="SciWorld", transport="http"), "neither port nor base_url", "or base_url: http://"),
         (
             EnvironmentEntry(name="SciWorld", transport="embedded", port=1),

@@ -175,7 +175,7 @@ def test_an_environment_that_is_not_embedded_needs_a_server(rude_server: RudeSer
     with pytest.raises(ConfigError, match="has no oracle"):
         BatchSpec(env="SciWorld", agent="oracle").validated()
     unserved = Profile(id="p", environments=Environments(moderate=(EnvironmentEntry(name="SciWorld"),)))
-    with pytest.raises(ConfigError, match="is played only on a server, and it has neither port nor base_url"):
+    with pytest.raises(ConfigError, match="is played only on a server, but its entry has neither port nor base_url"):
         resolve_environment(unserved, "SciWorld")
 
 

@@ -11,8 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from runner.config import EnvironmentEntry
 from runner.envs.http.address import ServerAddress
 from runner.envs.http.probe import MAX_RESPONSE_BYTES, NOT_LISTENING, ServerState, probe_servers
+from runner.envs.placement import server_address
 from runner.util.display_text import one_line
 from tests.support.rude_env_server import (
     Handler,
@@ -86,6 +88,23 @@ def test_another_program_is_a_wrong_server_with_a_safe_cause(rude_server: RudeSe
     assert (state.status, state.usable) == ("wrong", False)
     assert shown in (state.cause or "")
     assert (state.cause or "").isprintable()
+
+
+def test_a_cause_shows_no_variable_of_the_server(rude_server: RudeServer) -> None:
+    entry = EnvironmentEntry(
+        name="Maze", base_url=rude_server.url, env={"HUB": "sup3r-hush", "KEY": "line-one\nline-two"}
+    )
+    address = server_address(entry)
+    assert address is not None
+
+    async def answer(request: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        writer.write(http_response("failed with sup3r-hush and line-two", 500))
+        writer.write_eof()
+
+    rude_server.reset(answer)
+    state = probe_servers({"Maze": address})["Maze"]
+    assert state.cause == "GET / returned HTTP 500: failed with *** and ***"
+    assert "sup3r" not in repr(state)
 
 
 def test_an_unidentified_server_is_usable(rude_server: RudeServer) -> None:
