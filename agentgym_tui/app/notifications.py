@@ -61,7 +61,9 @@ def ended_text(batch: BatchRun) -> SafeText:
     status = join([sanitize_line(batch.env or "?", 60), trusted(" "), sanitize_line(batch.status, 20)])
     success = trusted(f"success {format_count(batch.n_success)} of {format_count(batch.n_rated)}")
     errors = pluralize(batch.n_errors, "error")
-    return join([status, *([success] if batch.n_rated else []), *([errors] if batch.n_errors else [])], ", ")
+    n_left = max(batch.n_planned - batch.n_done, 0) if batch.status == "interrupted" else 0
+    parts = [*([success] if batch.n_rated else []), *([errors] if batch.n_errors else [])]
+    return join([status, *parts, *([trusted(f"{format_count(n_left)} left to resume")] if n_left else [])], ", ")
 
 
 def _is_history(batch: BatchRun, now: datetime) -> bool:

@@ -143,7 +143,7 @@ class Batch:
         self._wait.close()
         for worker in idle:
             worker.close()
-        if self._status == "interrupted":
+        if self._status != "completed":
             self._emit_progress()
         self._hub.close()
         return msgspec.structs.replace(self._result(), interruption=self._interruption)
@@ -322,7 +322,7 @@ class Batch:
     def _record_result(self, episode: RunningEpisode) -> None:
         if (record := episode.recorder.record) is not None:
             self._stats.add(record)
-            if record.outcome is Outcome.TIMEOUT:  # perhaps because the server hangs
+            if record.outcome in (Outcome.ERROR, Outcome.TIMEOUT):  # the server may hang or be another one now
                 self._begin_wait()
             if self._is_stored(record):
                 for callback in self._record_callbacks:

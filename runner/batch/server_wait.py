@@ -69,8 +69,8 @@ class ServerWait:
 
     Only the batch's thread calls its methods; any thread may read ``waiting``.
 
-    A wait starts when an episode finds the server gone. The first health check shows whether it is: any reply, also an
-    error, ends the wait at once. Later checks end it only if the batch's own server replies, since a server that
+    A wait starts when an episode finds the server gone. The first health check shows whether it is: an error
+    as reply ends the wait at once. Later checks end it only if the batch's own server replies, since a server that
     starts may reply with errors first, and another program may have taken its port.
 
     Args:
@@ -149,7 +149,8 @@ class ServerWait:
         if checked.watch is not self._watch:
             return False
         problem = self._problem(checked.state)
-        if problem is None or (self.waiting is None and not checked.state.gone):
+        replies_with_errors = not checked.state.gone and checked.state.http_status != 200
+        if problem is None or (self.waiting is None and replies_with_errors):
             if self.waiting is not None:
                 logger.warning("%s replies again; the batch continues", self._subject)
             self.close()

@@ -26,7 +26,10 @@ def report_remaining(spec: BatchSpec, result: BatchResult, argv: Sequence[str]) 
     left = remaining_episodes(spec, result)
     print_stderr(f"{spec.env}: interrupted: {result.interruption}")
     commands = commands_for(spec, left, argv)
-    print_stderr(f"{spec.env}: {len(left)} of {spec.n_planned} episodes are left. Start the server again, then run:")
+    n_again = spec.attempts * len({planned.task_index for planned in left}) - len(left)
+    again = f" (which plays {n_again} attempts again)" if n_again else ""
+    left_of = f"{len(left)} of {spec.n_planned} episodes are left"
+    print_stderr(f"{spec.env}: {left_of}. Start the server again, then run{again}:")
     for command in commands[:MAX_COMMANDS]:
         print_stderr(f"  {command}")
     if (more := len(commands) - MAX_COMMANDS) > 0:

@@ -33,6 +33,7 @@ from runner.types import (
     StreamDelta,
     SupportsBind,
     SupportsEpisodeInfo,
+    SupportsUnansweredRequest,
     TimestepPlayed,
     TokensStreamed,
     Trajectory,
@@ -168,6 +169,9 @@ class EpisodeLoop:
             if not self._deadline.expired():
                 raise
             self._trajectory.outcome = Outcome.TIMEOUT
+            remote = self._environment
+            if isinstance(remote, SupportsUnansweredRequest) and remote.unanswered_request is not None:
+                raise remote.unanswered_request from None
 
     async def _reset(self) -> tuple[Environment, Agent]:
         self._environment = environment = self._factory.build_environment()

@@ -57,6 +57,7 @@ from runner.types.protocols import (
     SupportsFlow,
     SupportsOracle,
     SupportsTruncation,
+    SupportsUnansweredRequest,
     SupportsUsage,
 )
 
@@ -102,6 +103,7 @@ __all__ = [
     "SupportsFlow",
     "SupportsOracle",
     "SupportsTruncation",
+    "SupportsUnansweredRequest",
     "SupportsUsage",
     "TimeStep",
     "TimestepPlayed",

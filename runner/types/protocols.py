@@ -138,6 +138,15 @@ class SupportsTruncation(Protocol):
 
 
 @runtime_checkable
+class SupportsUnansweredRequest(Protocol):
+    """An environment on a server, whose requests may get no reply before the episode's time limit."""
+
+    @property
+    def unanswered_request(self) -> Exception | None:
+        """The error for a request that was cancelled while its reply was overdue; None if there is none."""
+
+
+@runtime_checkable
 class SupportsEvaluation(Protocol):
     """An environment that evaluates an episode in more detail than its rewards do."""
 

@@ -147,7 +147,7 @@ def test_a_server_that_hangs_beyond_the_time_limit_is_awaited(
     batch.wait_until_waiting()
     maze_server.resume()
     result = batch.result()
-    assert (result.status, result.outcomes) == ("completed", {"truncated": 3, "timeout": 1})
+    assert (result.status, result.outcomes) == ("completed", {"truncated": 3, "error": 1})
 
 
 def test_only_ending_commands_are_accepted_for_an_episode_that_was_put_back(

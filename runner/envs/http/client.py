@@ -15,12 +15,15 @@ from runner.envs.http.response import (
     ServerResponse,
     decode_response,
 )
+from runner.errors import ServerGone
 from runner.util.display_text import one_line
 
 if TYPE_CHECKING:
     import httpx
 
 MAX_RESPONSE_BYTES = 8 << 20
+OVERDUE_AFTER_S = 1.0
+"""Seconds after which a reply is overdue: a server that works answers within milliseconds."""
 """Maximum size of a response body, in bytes."""
 
 
@@ -67,6 +70,8 @@ class HttpConnection:
         if authorization := address.authorization:
             self._headers["authorization"] = authorization
         self._client: httpx.AsyncClient | None = None
+        self.unanswered: ServerGone | None = None
+        """The error for the latest request, if it was cancelled while its reply was overdue."""
 
     def request(self, path: str, body: bytes | None) -> ServerRequest:
         """Return a request for ``path``: a POST of the JSON ``body``, or a GET if it is None."""
@@ -94,9 +99,16 @@ class HttpConnection:
 
         if self._client is None:
             self._client = shared_client.acquire_client(self._timings.keepalive_s)
+        started = asyncio.get_running_loop().time()
+        self.unanswered = None
         try:
             async with asyncio.timeout(self._timeout_s):
                 return await self._send_with_retries(self._client, request)
+        except asyncio.CancelledError:
+            if (waited_s := asyncio.get_running_loop().time() - started) > OVERDUE_AFTER_S:
+                came_back = f"got no complete reply for {waited_s:.1f} s, until the episode's time limit"
+                self.unanswered = request.gone(came_back, "The server hangs or is overloaded", timed_out=True)
+            raise
         except TimeoutError:
             came_back = f"got no complete reply within {self._timeout_s:g} s"
             advice = "The server hangs or is overloaded: check its log, or raise timeout_sec in the profile"

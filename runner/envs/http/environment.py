@@ -15,7 +15,7 @@ from runner.envs.http.dialects import ClientDialect, create_env_dialect, dialect
 from runner.envs.http.response import Payload
 from runner.envs.http.session import RemoteInstance
 from runner.envs.http.task_rules import RewardReader, count_tasks, rules_for
-from runner.errors import ConfigError, EnvironmentFault
+from runner.errors import ConfigError, EnvironmentFault, ServerGone
 from runner.types import Action, Chat, InvalidAction, MaybeAwaitable, Mode, StepResult, ToolSchema, Trajectory
 
 MAX_REQUEST_BYTES = 512 << 10
@@ -138,6 +138,11 @@ class HttpEnvironment:
     def truncated(self) -> bool:
         """Whether the server ended the episode at the server's own step limit."""
         return self._reward_reader.truncated
+
+    @property
+    def unanswered_request(self) -> ServerGone | None:
+        """The error for a step or reset that was cancelled while the server's reply was overdue; else None."""
+        return self._instance.unanswered
 
     async def cleanup(self) -> None:
         """Close the instance on the server within bounded time and release the connections; ``reset`` can follow."""

@@ -138,7 +138,13 @@ def _probe_one(env: str, address: ServerAddress, deadline: float) -> ServerState
         shown = one_line(address.mask(body[:200].decode(errors="replace")), 120)
         cause = f"GET / returned HTTP {status}: {shown}"
         return ServerState(
-            status="wrong", address=address, identity=identity, latency_s=latency_s, http_status=status, cause=cause
+            status="wrong",
+            address=address,
+            identity=identity,
+            latency_s=latency_s,
+            http_status=status,
+            cause=cause,
+            gone=status in (502, 503, 504),
         )
     health = _fetch_health(address, deadline) if identity.kind == "console" else _Health()
     return ServerState(

@@ -53,6 +53,9 @@ class ServerResponse(msgspec.Struct, frozen=True):
 CHECK_ADDRESS_ADVICE = "This may be another server or another version; check its port or base_url in the profile"
 CHECK_LOG_ADVICE = "Check the server's log, then run the task again"
 
+GATEWAY_STATUSES = frozenset({502, 503, 504})
+"""Statuses of a gateway whose server does not reply."""
+
 ADVICE_BY_STATUS = {
     401: "The server requires a login: set base_url to http://USER:PASSWORD@HOST or http://:TOKEN@HOST",
     404: CHECK_ADDRESS_ADVICE,
@@ -87,6 +90,7 @@ def check_status(request: ServerRequest, response: ServerResponse) -> None:
     """Check that the status is 2xx.
 
     Raises:
+        ServerGone: if the status is that of a gateway without a server.
         EnvironmentFault: if the status is not 2xx; the message contains the server's error text.
     """
     if 300 <= response.status < 400:
@@ -94,7 +98,8 @@ def check_status(request: ServerRequest, response: ServerResponse) -> None:
         raise request.fault(f"was redirected (status {response.status})", advice)
     if not 200 <= response.status < 300:
         advice = ADVICE_BY_STATUS.get(response.status, CHECK_LOG_ADVICE)
-        raise request.fault(f"returned status {response.status}{_error_text(response)}", advice)
+        error = request.gone if response.status in GATEWAY_STATUSES else request.fault
+        raise error(f"returned status {response.status}{_error_text(response)}", advice)
 
 
 class Payload:

@@ -20,7 +20,7 @@ from runner.envs.http.address import ServerAddress
 from runner.envs.http.client import DEFAULT_TIMINGS, HttpConnection, HttpTimings
 from runner.envs.http.dialects import ClientDialect, fill_placeholders
 from runner.envs.http.response import Payload, check_status
-from runner.errors import EnvironmentFault
+from runner.errors import EnvironmentFault, ServerGone
 
 logger = logging.getLogger(__name__)
 
@@ -108,6 +108,11 @@ class RemoteInstance:
         """Send a GET request for this instance and return the reply; raises the same errors as ``open``."""
         query = urlencode({self._dialect.id_field: self.id})
         return await self._connection.fetch_json(f"{self._dialect.prefix}{path}?{query}", None)
+
+    @property
+    def unanswered(self) -> ServerGone | None:
+        """The error for the latest request, if it was cancelled while its reply was overdue."""
+        return self._connection.unanswered
 
     async def close(self) -> None:
         """Delete the instance on the server within ``HttpTimings.close_timeout_s``; a failure is only logged."""

@@ -12,6 +12,7 @@ from agentgym_tui.widgets.charts import Waterfall
 from agentgym_tui.widgets.transcript import BlockRows, Transcript
 from runner.events.live import LiveAction
 from tests.support.console.line_views import list_pilot, scroll_top, visible_rows
+from tests.support.console.pilot import wait_until
 from tests.support.console.samples import episode, hostile_episode, span, step, user
 
 WORDS = "the quick brown fox jumps over the lazy dog"
@@ -83,8 +84,7 @@ async def test_blocks_have_headings_and_wrapped_text() -> None:
         await pilot.press(*["j"] * 5)
         assert block_kind(view) == "action"
         await pilot.resize_terminal(60, 20)
-        await pilot.pause()
-        assert visible_rows(view)[1] == f"  {WORDS}"
+        await wait_until(pilot, lambda: visible_rows(view)[1] == f"  {WORDS}", "lines as wide as the terminal")
 
 
 async def test_the_unsafe_excerpt_starts_near_the_first_unsafe_character() -> None:
