@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from runner.types import Mode
+
 AS_PUBLISHED = "as published"
 """Display text for the published data, whose label is empty."""
 
@@ -16,6 +18,7 @@ class _DataSource(NamedTuple):
     variable: str = ""
     published_label: str = ""
     markers: tuple[str, ...] = ()
+    compat_label: str | None = None
 
 
 _DATA_SOURCES = {
@@ -29,23 +32,28 @@ _DATA_SOURCES = {
     ),
     "textcraft": _DataSource("local recipes", "AGENTENV_TEXTCRAFT_PATH", "AgentGym recipes", ("recipes",)),
     "webshop": _DataSource("local catalogue"),
+    "wordle": _DataSource("local words", compat_label=""),
 }
 """Environments whose shipped tasks are not the published ones.
 
 Each entry has the label of the shipped tasks, the environment variable for the folder of the published data, the label
-of the published data, and relative paths of which a complete folder has at least one.
+of the published data, relative paths of which a complete folder has at least one, and the label of the shipped tasks in
+compat mode if that mode has other tasks.
 """
 
 
-def data_label_of(env: str, environ: Mapping[str, str]) -> str:
+def data_label_of(env: str, environ: Mapping[str, str], mode: Mode = "strict") -> str:
     """Return the ``data_label`` of an environment, empty if its tasks are the published ones.
 
     Args:
         env: the registered name of a built-in environment, case-insensitive, or ``family:id``.
         environ: the environment variables, which may name the published data.
+        mode: rules of the environment.
     """
     source = _source_of(env)
-    return source.published_label if _folder(source, environ) else source.label
+    if _folder(source, environ):
+        return source.published_label
+    return source.label if mode == "strict" or source.compat_label is None else source.compat_label
 
 
 def uses_configured_data(env: str, environ: Mapping[str, str]) -> bool:
@@ -92,8 +100,8 @@ class DataLabel:
         self._env = env
 
     def __get__(self, instance: object, owner: type[object]) -> str:
-        """Return the label, read from the environment variables at each access."""
-        return data_label_of(self._env, os.environ)
+        """Return the label, read from the environment variables at each access; on the class, that of strict mode."""
+        return data_label_of(self._env, os.environ, getattr(instance, "mode", "strict"))
 
 
 def _source_of(env: str) -> _DataSource:

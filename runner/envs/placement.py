@@ -10,7 +10,7 @@ import msgspec
 
 from runner import plugins
 from runner.config import EnvironmentEntry, Profile
-from runner.envs.data_labels import AS_PUBLISHED, uses_configured_data
+from runner.envs.data_labels import AS_PUBLISHED, data_label_of, uses_configured_data
 from runner.envs.http.address import ServerAddress
 from runner.envs.http.identify import ServerIdentity, ServerKind
 from runner.envs.http.probe import NOT_LISTENING, UNAUTHORIZED, ServerState, probe_servers
@@ -86,11 +86,14 @@ def embedded_placement(env: str, mode: Mode, *, why: str = "") -> Placement:
         ConfigError: if the environment cannot be loaded, or the data that an environment variable names is unusable.
     """
     environment = plugins.load(plugins.ENVS, env)
-    if plugins.is_built_in(plugins.ENVS, env) and uses_configured_data(env, os.environ):
-        environment(mode=mode)
+    label = str(getattr(environment, "data_label", ""))
+    if plugins.is_built_in(plugins.ENVS, env):
+        label = data_label_of(env, os.environ, mode)
+        if uses_configured_data(env, os.environ):
+            environment(mode=mode)
     return Placement(
         mode=mode,
-        data_label=str(getattr(environment, "data_label", "")),
+        data_label=label,
         packages=tuple(getattr(environment, "packages", None) or ()),
         note=f"embedded: {why}" if why else "embedded",
     )

@@ -169,7 +169,7 @@ class EpisodeLoop:
             if not self._deadline.expired():
                 raise
             self._trajectory.outcome = Outcome.TIMEOUT
-            remote = self._environment
+            remote: object = self._environment
             if isinstance(remote, SupportsUnansweredRequest) and remote.unanswered_request is not None:
                 raise remote.unanswered_request from None
 

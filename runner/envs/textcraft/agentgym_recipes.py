@@ -15,7 +15,8 @@ from typing import TypeAlias
 import msgspec
 
 from runner.envs.textcraft.recipes import Recipe, RecipeTable
-from runner.errors import ConfigError
+from runner.errors import ConfigError, StoreError
+from runner.util.files import read_file
 
 RECIPES_FOLDER = "recipes"
 _NAMESPACE = "minecraft:"
@@ -89,11 +90,11 @@ class _Selection:
     def add_file(self, path: Path) -> None:
         """Add the recipe of a file unless it is not a crafting recipe, unpacks a block, or closes a known cycle."""
         try:
-            data = path.read_bytes()
+            data = read_file(path)
             kind = msgspec.json.decode(data, type=_Kind).type
             if kind in (_SHAPED, _SHAPELESS):
                 self._add(msgspec.json.decode(data, type=_RecipeFile), shaped=kind == _SHAPED)
-        except (ValueError, RecursionError) as exc:
+        except (StoreError, ValueError, RecursionError) as exc:
             raise ValueError(f"{path.name}: {exc}") from exc
 
     def table(self) -> RecipeTable:

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from runner.envs.base import EmbeddedEnvironment, StepText
 from runner.envs.command_grammar import CommandPattern, Grammar
+from runner.envs.data_labels import DataLabel
 from runner.envs.wordle.oracle import WordleOracle
 from runner.envs.wordle.rules import (
     AGENTGYM_WORDS,
@@ -63,6 +64,7 @@ class Wordle(EmbeddedEnvironment):
     """
 
     name: ClassVar[str] = "Wordle"
+    data_label = DataLabel("wordle")
 
     def __init__(self, *, mode: Mode = "strict") -> None:
         super().__init__(mode=mode)

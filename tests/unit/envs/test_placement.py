@@ -20,8 +20,10 @@ from runner.envs.availability import availability_of, probe_address
 from runner.envs.data_labels import data_label_of, missing_data
 from runner.envs.http.address import ServerAddress
 from runner.envs.http.probe import ServerState, probe_servers
-from runner.envs.placement import Placement, choose_placement
+from runner.envs.placement import Placement, choose_placement, embedded_placement
+from runner.envs.wordle import Wordle
 from runner.errors import ConfigError
+from runner.types import Mode
 from tests.conftest import Install
 from tests.support.rude_env_server import ReceivedRequest, RudeServer, http_response, json_response
 from tests.support.serving import serve_environments
@@ -217,6 +219,12 @@ def test_data_labels_equal_those_of_the_classes(environ: dict[str, str], monkeyp
     assert len(names) >= 7
     for name in [*names, "gymnasium:FrozenLake-v1"]:
         assert data_label_of(name, environ) == plugins.load(plugins.ENVS, name).data_label
+
+
+def test_wordle_has_its_own_words_only_in_strict_mode() -> None:
+    modes: tuple[Mode, ...] = ("strict", "compat")
+    assert [embedded_placement("Wordle", mode).data_label for mode in modes] == ["local words", ""]
+    assert [Wordle(mode=mode).data_label for mode in modes] == ["local words", ""]
 
 
 def probe_entry(listed: EnvironmentEntry) -> ServerState | None:
