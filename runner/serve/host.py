@@ -48,7 +48,7 @@ KEEP_ALIVE_TIMEOUT_S = 120
 HEADER_TIMEOUT_S = 10.0
 """Seconds that a client has to send the headers of a request."""
 MAX_CONNECTIONS = 512
-"""Maximum number of connections of a site; further connections are closed immediately."""
+"""Maximum number of connections of a site; a further one replaces the oldest that has sent no complete headers."""
 _OTHER_OPEN_FILES = 256
 """Estimated number of open files of the process that are not connections."""
 
@@ -151,9 +151,15 @@ async def serve_apps(
 
 
 class _Config(uvicorn.Config):
-    """Uvicorn's configuration, with the server limits for ``_Protocol``."""
+    """Uvicorn's configuration, with the server limits for ``_Protocol``.
+
+    Attributes:
+        limits: the limits of the server.
+        awaiting_headers: its connections whose next request has no complete headers yet, the oldest first.
+    """
 
     limits: ServerLimits
+    awaiting_headers: dict[_Protocol, None]
 
 
 class _Protocol(H11Protocol):
@@ -162,12 +168,12 @@ class _Protocol(H11Protocol):
     _header_timer: asyncio.TimerHandle | None = None
 
     @property
-    def _limits(self) -> ServerLimits:
-        return cast(_Config, self.config).limits
+    def _config(self) -> _Config:
+        return cast(_Config, self.config)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in the base class
         super().connection_made(transport)
-        if len(self.connections) > self._limits.max_connections:
+        if len(self.connections) > self._config.limits.max_connections and not self._replace_oldest():
             transport.abort()
         else:
             self._start_header_timer()
@@ -183,13 +189,28 @@ class _Protocol(H11Protocol):
         self._cancel_header_timer()
         super().connection_lost(exc)
 
+    def _replace_oldest(self) -> bool:
+        """Close the oldest connection without complete headers; return whether there was one.
+
+        Otherwise, a client that opens many connections and never completes its headers would lock out all others until
+        the timeout.
+        """
+        oldest = next(iter(self._config.awaiting_headers), None)
+        if oldest is None:
+            return False
+        oldest._cancel_header_timer()
+        oldest.transport.abort()
+        return True
+
     def _start_header_timer(self) -> None:
-        self._header_timer = self.loop.call_later(self._limits.header_timeout_s, self.transport.abort)
+        self._header_timer = self.loop.call_later(self._config.limits.header_timeout_s, self.transport.abort)
+        self._config.awaiting_headers[self] = None
 
     def _cancel_header_timer(self) -> None:
         if self._header_timer is not None:
             self._header_timer.cancel()
             self._header_timer = None
+            del self._config.awaiting_headers[self]
 
 
 class _Server(uvicorn.Server):
@@ -208,7 +229,7 @@ class _Server(uvicorn.Server):
             timeout_keep_alive=KEEP_ALIVE_TIMEOUT_S,
             timeout_graceful_shutdown=limits.shutdown_timeout_s,
         )
-        config.limits = limits
+        config.limits, config.awaiting_headers = limits, {}
         super().__init__(config)
         self._on_ready = on_ready
 

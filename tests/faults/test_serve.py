@@ -260,6 +260,41 @@ def test_connections_beyond_the_limit_are_closed() -> None:
         assert responds(first)
 
 
+def test_half_headers_on_all_connections_do_not_lock_out_a_client() -> None:
+    limits = ServerLimits(header_timeout_s=60, max_connections=8)
+    with serve_environments(["Maze"], token=TOKEN, limits=limits) as urls, ExitStack() as stack:
+        halves = [stack.enter_context(closing(open_connection(urls["Maze"]))) for _ in range(12)]
+        for half in halves[4:]:
+            half.sendall(HEAD)
+        for half in halves[:4]:
+            assert is_closed(half)
+        client = stack.enter_context(closing(open_connection(urls["Maze"])))
+        assert responds(client)
+        assert is_closed(halves[4])
+        for half in halves[5:]:  # connections without complete headers make room, one with a request stays open
+            assert responds(stack.enter_context(closing(open_connection(urls["Maze"]))))
+            assert is_closed(half)
+        assert responds(client)
+        assert is_closed(stack.enter_context(closing(open_connection(urls["Maze"]))))
+
+
+def test_a_connection_that_waits_for_its_step_is_never_replaced() -> None:
+    with (
+        serve_gated_maze(ServerLimits(header_timeout_s=60, max_connections=3)) as url,
+        httpx.Client(base_url=url, timeout=60) as http,
+        ThreadPoolExecutor(1) as thread,
+        ExitStack() as stack,
+    ):
+        instance = start_instance(http)
+        step = thread.submit(http.post, "/maze/step", json={**instance, "action": "move right"})
+        assert Gated.entered.acquire(timeout=20)
+        halves = [stack.enter_context(closing(open_connection(url))) for _ in range(9)]
+        for half in halves[:7]:
+            assert is_closed(half)
+        Gated.permit.release()
+        assert step.result().is_success
+
+
 @contextmanager
 def serve_command(folder: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(

@@ -73,6 +73,16 @@ def decode_body(body: bytes) -> dict[str, object]:
     return payload
 
 
+def check_ignored_body(body: bytes) -> None:
+    """Check a body whose content is ignored: it must be empty or JSON.
+
+    Raises:
+        MalformedRequest: the body is not JSON.
+    """
+    if body:
+        _decode_json(body)
+
+
 def parse_payload(fields: Sequence[RequestField], payload: Mapping[str, object]) -> Values:
     """Return the values of these fields in a decoded body; ignore its other members.
 

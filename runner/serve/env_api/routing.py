@@ -17,6 +17,7 @@ from runner.serve.env_api.request_fields import (
     MalformedRequest,
     RequestField,
     Values,
+    check_ignored_body,
     decode_body,
     parse_fields,
     parse_payload,
@@ -39,7 +40,7 @@ class Route(NamedTuple):
     """One route of a server.
 
     Attributes:
-        body: fields of the JSON body; None: the route ignores the body.
+        body: fields of the JSON body; None: the route ignores the body, which must be JSON if the method is ``POST``.
         query: fields of the query.
         variant: another body that the route accepts, if any; requires ``body``.
     """
@@ -81,6 +82,8 @@ async def _handle(by_method: Mapping[str, Route], request: Request) -> Response:
             if variant is not None and variant.fields[0].name in payload and fields[0].name not in payload:
                 handler, fields = variant
             values |= parse_payload(fields, payload)
+        elif route.method == "POST":
+            check_ignored_body(await request.body())
     except MalformedRequest as exc:
         return json_response({"detail": exc.errors}, 422)
     return await handler(values)
@@ -124,7 +127,9 @@ def _operation(route: Route) -> JsonSchema:
             "required": True,
             "content": {"application/json": {"schema": _body_schema(route.body, route.variant)}},
         }
-    if route.query or route.body is not None:
+    elif route.method == "POST":
+        operation["requestBody"] = {"required": False, "content": {"application/json": {"schema": {}}}}
+    if route.query or route.method == "POST":
         reference = {"$ref": "#/components/schemas/HTTPValidationError"}
         operation["responses"]["422"] = _response_schema("A malformed request", reference)
     return operation

@@ -173,3 +173,25 @@ def test_an_environment_without_a_protocol_is_rejected(
     monkeypatch.delitem(DIALECTS, "Maze")
     with pytest.raises(ConfigError, match="no protocol for Maze"):
         environment_app("Maze", mode="strict", max_open=1, idle_s=60, executor=executor)
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+async def test_a_malformed_body_of_create_is_rejected_and_opens_nothing(name: str, executor: ThreadPoolExecutor) -> None:
+    app = environment_app(name, mode="compat", max_open=2, idle_s=60, executor=executor)
+    create, as_json = f"{DIALECTS[name].prefix}/create", {"content-type": "application/json"}
+    async with client_of(app) as http:
+        for path in (create, "/createEnv"):
+            for body in (b"{bad json", b"{", b'{"a": NaN}', b"\xff", b"[" * 100_000):
+                reply = await http.post(path, content=body, headers=as_json)
+                assert reply.status_code == 422
+                assert [problem["type"] for problem in reply.json()["detail"]] == ["json_invalid"]
+        assert (await http.get("/health")).json()["open"] == 0
+        assert (await http.post(create, content=b"{}", headers=as_json)).status_code == 200
+
+
+async def test_create_ignores_a_body_that_is_json(executor: ThreadPoolExecutor) -> None:
+    app = environment_app("Maze", mode="strict", max_open=8, idle_s=60, executor=executor)
+    async with client_of(app) as http:
+        for body in (b"", b"null", b"[1]", b'{"id": "x"}', b'"text"'):
+            reply = await http.post("/maze/create", content=body, headers={"content-type": "application/json"})
+            assert reply.json().keys() == {"id"}
