@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, NamedTuple, NewType
 
-from runner.util.display_text import is_unsafe, mask, one_line, sanitize
+from runner.util.display_text import is_unsafe, mask, one_line, sanitize, unsafe_offsets
 
 SafeText = NewType("SafeText", str)
 
@@ -79,14 +79,21 @@ def sanitize_lines(text: str, limit: int = MAX_LINE_CHARS) -> SanitizedLines:
 
 
 def has_unsafe_chars(text: str) -> bool:
-    """Return whether the text has control, bidirectional or invisible characters; tabs and line breaks are safe."""
+    """Return whether the text has characters that are not shown as they are; tabs and line breaks are safe.
+
+    These are control, bidirectional, invisible and private-use characters, and too many combining marks.
+    """
     return any(is_unsafe(part.removesuffix("\r")) for part in text.split("\n"))
 
 
 def unsafe_excerpt(text: str) -> str:
     """Return the part of the text that starts shortly before its first unsafe character; used for short hex dumps."""
-    starts = range(0, len(text), _STRIDE)
-    return text[next((start for start in starts if has_unsafe_chars(text[start : start + _STRIDE])), 0) :]
+    first = next((offset for offset in unsafe_offsets(text) if not _is_line_break(text, offset)), 0)
+    return text[first - first % _STRIDE :]
+
+
+def _is_line_break(text: str, offset: int) -> bool:
+    return text[offset] == "\r" and text[offset + 1 : offset + 2] in ("", "\n")
 
 
 def hex_lines(text: str, limit: int = 4_096) -> list[SafeText]:

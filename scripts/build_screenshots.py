@@ -19,6 +19,7 @@ from textual.pilot import Pilot
 from ulid import ULID
 
 from agentgym_tui.app.console import Console
+from agentgym_tui.services.export import screenshot_svg
 from agentgym_tui.sessions.node_launcher import LaunchOptions, read_node_file
 from agentgym_tui.sessions.node_session import NodeSession
 from agentgym_tui.sessions.protocols import Control
@@ -78,7 +79,7 @@ async def _capture_all(pilot: Pilot[None], session: NodeSession, screenshots: di
         for key in keys:
             await pilot.press(key)
             await pilot.pause(0.5)
-        screenshots[name] = pilot.app.export_screenshot(title="agentgym-tui launch")
+        screenshots[name] = screenshot_svg(pilot.app, "agentgym-tui launch")
 
     await pilot.pause(1.0)
     await capture("empty")

@@ -66,6 +66,8 @@ def _cut_around(text: SafeText, width: int, n_first: int) -> SafeText:
     start = len(text)
     while start and display_width(text[start - 1 :]) <= rest:
         start -= 1
+    while start < len(text) and not display_width(text[start]):
+        start += 1  # its base did not fit, and the ellipsis must not bear the mark
     return SafeText(f"{head}{_CUT}{text[start:]}")
 
 

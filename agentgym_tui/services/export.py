@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -17,6 +18,12 @@ if TYPE_CHECKING:
 
 MAX_COPIES: Final = 100
 """Maximum number of files in a folder whose names differ only in the appended number."""
+
+
+_FONT_FACE = re.compile(r"\s*@font-face\s*\{[^{}]*\}")
+_COMMENT = re.compile(r"\s*<!--.*?-->", re.DOTALL)
+_RICH_FONTS: Final = "font-family: Fira Code, monospace;"
+_LOCAL_FONTS: Final = 'font-family: "Fira Code", "DejaVu Sans Mono", Menlo, Consolas, monospace;'
 
 
 class ExportError(Exception):
@@ -71,9 +78,29 @@ def _open_new_file(folder: Path, stem: str, suffix: str) -> tuple[Path, int]:
     raise ExportError(f"{folder} already has {MAX_COPIES} files of this name; move them away")
 
 
+def screenshot_svg(app: App[Any], title: str | None = None) -> str:
+    """Return a screenshot as SVG that refers to nothing on the network: it uses the fonts of the reader's machine.
+
+    Args:
+        app: the console.
+        title: text above the picture; None: the title of the console.
+    """
+    return remove_network_references(app.export_screenshot(title=title))
+
+
+def remove_network_references(svg: str) -> str:
+    """Remove the web fonts and the comment that Rich writes at the start of each SVG (``rich/_export_format.py``).
+
+    The text of the screen is not changed; it may contain URLs, which no viewer follows.
+    """
+    head, end_of_style, rest = svg.partition("</style>")
+    head = _COMMENT.sub("", _FONT_FACE.sub("", head)).replace(_RICH_FONTS, _LOCAL_FONTS)
+    return head + end_of_style + rest
+
+
 async def save_screenshot(app: App[Any]) -> None:
     """Write a screenshot as SVG into the current folder, and show the path or the error in a toast."""
-    svg = app.export_screenshot().encode("utf-8", "replace")
+    svg = screenshot_svg(app).encode("utf-8", "replace")
     name = f"agentgym-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
     try:
         path = await asyncio.to_thread(write_new_file, Path.cwd(), name, ".svg", svg)

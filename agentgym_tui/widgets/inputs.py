@@ -46,7 +46,12 @@ class SearchInput(TextField):
 
     def replace(self, text: str, start: int, end: int) -> None:
         """Sanitize ``text`` and insert it; Textual calls this method for all typed and pasted text."""
-        super().replace(sanitize_line(text, MAX_QUERY_CHARS), start, end)
+        super().replace(self._sanitized_after(self.value[: min(start, end)], text), start, end)
+
+    def _sanitized_after(self, before: str, text: str) -> str:
+        """Return ``text`` sanitized as the continuation of ``before``, whose last character may bear its first mark."""
+        whole = sanitize_line(f"{before}{text[:MAX_QUERY_CHARS]}", len(before) + MAX_QUERY_CHARS)
+        return whole[len(before) :] if whole.startswith(before) else sanitize_line(text, MAX_QUERY_CHARS)
 
     def focus_main_widget(self) -> None:
         """Focus the screen's main widget immediately, so that the main widget gets the next key."""

@@ -11,12 +11,18 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Final
+
+from runner.util.combining_marks import COMBINING_ABOVE_BMP, COMBINING_BMP, EMOJI_MODIFIER_BASES, EMOJI_MODIFIERS
 
 MASK = "***"
 MIN_SECRET_LENGTH = 4
 """Minimum number of characters of a masked value; masking a flag such as ``1`` or ``yes`` would hide unrelated text."""
 MIN_SECRET_DIGITS = 8
 """Minimum number of digits of a masked number; shorter numbers are sizes and limits, such as ``MAX_TOKENS``."""
+
+MAX_MARKS: Final = 2
+"""Largest number of combining marks shown on one character; a stack of marks covers the lines above and below it."""
 
 _NOT_SECRET = frozenset({"true", "false", "none", "null"})
 """Values that are never masked: settings such as ``TOKENIZERS_PARALLELISM`` only have a name like a secret."""
@@ -26,20 +32,38 @@ _SECRET_NAME = re.compile(r"(?i)key|token|secret|passw")
 # second alternative is a password with / ? or #: invalid in a URL, but common. Digits after the colon are a port.
 _USERINFO = re.compile(r"://(?:[^\s/?#]*|[^\s/?#:@]*:(?!\d{1,5}[/?#])[^\s@]{0,256})@")
 
-# C0 controls except newline and tab, DEL, C1, format characters, line and paragraph separators, surrogates, and the
-# letters and marks that Unicode calls default-ignorable. The variation selectors FE00-FE0F stay: emoji use them.
-_UNSAFE = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u115f\u1160\u17b4\u17b5"
-    "\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ud800-\udfff\ufeff\uffa0\ufff0-\ufffb"
-    "\U000110bd\U000110cd\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
+# C0 controls except newline and tab, DEL, C1, format characters, line and paragraph separators, surrogates, private-use
+# characters, and the letters and marks that Unicode calls default-ignorable. The variation selectors FE00-FE0F stay:
+# emoji use them.
+_UNSAFE_BMP: Final = (
+    "\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u115f\u1160\u17b4\u17b5"
+    "\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ud800-\uf8ff\ufeff\uffa0\ufff0-\ufffb"
 )
+_UNSAFE_ABOVE_BMP: Final = (
+    "\U000110bd\U000110cd\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
+    "\U000f0000-\U0010ffff"
+)
+_MARK: Final = f"[{COMBINING_BMP}{COMBINING_ABOVE_BMP}]"
+# A bitmap and one range: many ranges above U+FFFF would make each character of ordinary text 20 times slower.
+_SUSPECT: Final = f"[{_UNSAFE_BMP}{COMBINING_BMP}\U00010000-\U0010ffff]"
+_SUSPECTS = re.compile(_SUSPECT)
+_STACK_SIZE: Final = f"{{{MAX_MARKS + 1},}}"
+_REPLACED = re.compile(
+    f"(?={_SUSPECT})(?:[{_UNSAFE_BMP}{_UNSAFE_ABOVE_BMP}]"
+    f"|[{EMOJI_MODIFIERS}](?<![{EMOJI_MODIFIER_BASES}][{EMOJI_MODIFIERS}])"
+    f"|(?P<baseless>(?<![^\t\n]){_MARK}+)|(?P<stack>(?={_SUSPECT}{{{MAX_MARKS + 1}}}){_MARK}{_STACK_SIZE}))"
+)
+_NO_BASE: Final = "◌"
+"""Base of marks at the start of a line; without it they would be drawn onto whatever is to the left."""
 
 
 def sanitize(text: str, *, limit: int = 4096) -> str:
     r"""Make external text safe for a terminal or a log; newlines and tabs stay.
 
     C0 controls and DEL become control pictures (escape is ``␛``). Other unsafe code points become escapes such as
-    ``\u{202e}``.
+    ``\u{202e}``; private-use characters are unsafe, because each font draws them differently. After ``MAX_MARKS``
+    combining marks on a character, the others become their number, such as ``(+48 marks)``. Marks at the start of a
+    line get the base ``◌``.
 
     Args:
         text: external text.
@@ -47,14 +71,20 @@ def sanitize(text: str, *, limit: int = 4096) -> str:
             of omitted characters.
     """
     head = text[:limit]
-    if not (head.isascii() and head.isprintable()):
-        head = _UNSAFE.sub(_visible, head)
+    if _may_be_unsafe(head):
+        head = _REPLACED.sub(_visible, head)
     return _truncate(head, len(text) - min(len(text), limit), limit)
 
 
 def is_unsafe(text: str) -> bool:
-    """Return whether the text has a character that ``sanitize`` replaces."""
-    return not (text.isascii() and text.isprintable()) and _UNSAFE.search(text) is not None
+    """Return whether the text has characters that ``sanitize`` replaces."""
+    return _may_be_unsafe(text) and _REPLACED.search(text) is not None
+
+
+def unsafe_offsets(text: str) -> Iterator[int]:
+    """Yield the offset of each place that ``sanitize`` replaces, in ascending order."""
+    if _may_be_unsafe(text):
+        yield from (match.start() for match in _REPLACED.finditer(text))
 
 
 def one_line(text: str, limit: int = 200) -> str:
@@ -123,11 +153,22 @@ def _escaped(value: str) -> Iterator[str]:
     yield json.dumps(value, ensure_ascii=False)[1:-1]
 
 
+def _may_be_unsafe(text: str) -> bool:
+    return not (text.isascii() and text.isprintable()) and _SUSPECTS.search(text) is not None
+
+
 def _visible(match: re.Match[str]) -> str:
+    if match.lastgroup:
+        return _NO_BASE * (match.lastgroup == "baseless") + _first_marks(match[0])
     code = ord(match[0])
     if code < 0x20:
         return chr(0x2400 + code)
     return "␡" if code == 0x7F else f"\\u{{{code:x}}}"
+
+
+def _first_marks(marks: str) -> str:
+    n_more = len(marks) - MAX_MARKS
+    return marks[:MAX_MARKS] + (f"(+{n_more:,} mark{'s' * (n_more > 1)})" if n_more > 0 else "")
 
 
 def _truncate(sanitized: str, n_omitted: int, limit: int) -> str:

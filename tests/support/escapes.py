@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from itertools import groupby
 from typing import Final
 
 _TEXTUAL: Final = re.compile(
@@ -26,6 +27,16 @@ CLIPBOARD: Final = re.compile(rb"\x1b\]52;c;([A-Za-z0-9+/=]*)\x07")
 """Copy to the clipboard, with the text in base64."""
 
 
+def mark_stacks(text: str) -> list[str]:
+    """Return each run of more than two combining marks."""
+    runs = ("".join(run) for is_mark, run in groupby(text, _is_mark) if is_mark)
+    return [ascii(run[:24]) for run in runs if len(run) > 2]
+
+
+def _is_mark(char: str) -> bool:
+    return unicodedata.category(char).startswith("M")
+
+
 def foreign_escapes(raw: bytes) -> list[str]:
     """Return each control or invisible character that Textual does not write, with the text after it."""
     text = raw.decode("utf-8", "surrogateescape")
@@ -34,4 +45,4 @@ def foreign_escapes(raw: bytes) -> list[str]:
 
 
 def _is_foreign(char: str) -> bool:
-    return unicodedata.category(char) in ("Cc", "Cf", "Cs", "Zl", "Zp") or char in _INVISIBLE
+    return unicodedata.category(char) in ("Cc", "Cf", "Co", "Cs", "Zl", "Zp") or char in _INVISIBLE

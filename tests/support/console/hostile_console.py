@@ -33,11 +33,19 @@ from runner.subscribe.buffer import RawMessage
 from runner.subscribe.messages import Notice, Since
 from tests.support.console.samples import ESCAPES, HUGE, START, episode_id, hostile_episode, hostile_store, row
 
+MARKS: Final = "\u0301\u20dd\u0302"
 TRAPS: Final = (
     "\x1b[31m\x1b[999;999H\x1b[?1049l\x1b[?25h\x1b[?1000l\x1b[<u\x1b[6n\x1bc\x1b]22;text\x07\x1bP$q\x1b\\\x9d52;c;cHdu\x9c"
     "\u2067\u200d\u034f\u3164\U000e0041\x0e\x7f"
+    + "e"
+    + MARKS * 20
+    + "\n"
+    + MARKS * 3
+    + "\ue000\U0010fffd\u1112"
+    + "\u1161" * 9
+    + "a\U0001f3fd\U0001f3fd"
 )
-"""Sequences that look like the console's own output, and sequences that the samples lack."""
+"""Sequences that look like the console's own output, and sequences and stacks of marks that the samples lack."""
 
 UNREADABLE: Final = episode_id(95)
 

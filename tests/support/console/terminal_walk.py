@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from functools import partial
 
-from tests.support.escapes import foreign_escapes
+from tests.support.escapes import foreign_escapes, mark_stacks
 from tests.support.terminal import CTRL_P, ESCAPE, Terminal
 
 DIALOG = "╰"
@@ -54,6 +54,7 @@ def terminate_and_check(terminal: Terminal, *, bells: bool = False) -> None:
 def check_output(raw: bytes, *, bells: bool = False) -> None:
     """Fail on escapes that the console does not write itself; ``bells``: text fields may ring the bell."""
     assert [escape for escape in foreign_escapes(raw) if not (bells and escape[1:5] == "\\x07")] == []
+    assert mark_stacks(raw.decode("utf-8", "surrogateescape")) == []
     for restored in (
         b"\x1b[?1049l",
         b"\x1b[?25h",

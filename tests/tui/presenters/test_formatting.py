@@ -81,6 +81,7 @@ def test_cut_names_keep_their_distinctive_parts() -> None:
     names = [cut_middle(trusted(f"organisation/model-of-many-words-{end}"), 20) for end in ("7b-awq", "7b-gguf")]
     assert names == ["organisat…rds-7b-awq", "organisat…ds-7b-gguf"]
     assert cut_middle(trusted("漢字漢字漢字"), 6) == "漢…字"
+    assert cut_start(trusted("漢\u0301\u0302abc"), 4) == "…abc"
     assert [cut_middle(trusted("abc"), width) for width in (0, 1, 2, 3)] == ["", "…", "…c", "abc"]
 
 

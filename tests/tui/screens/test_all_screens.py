@@ -23,6 +23,7 @@ from tests.support.console.fake_session import (
 )
 from tests.support.console.pilot import SIZE, console_app, row_keys, screen_text, wait_for_text, wait_until
 from tests.support.console.samples import episode_id, hostile_store
+from tests.support.network_references import svg_references
 
 LARGEST = (300, 100)
 
@@ -42,6 +43,7 @@ async def test_a_screenshot_has_the_text_of_the_screen_and_no_control_characters
         text = screenshot.read_text()
         assert "␛" in text and "Environments" in text
         assert not has_unsafe_chars(text.replace("\xa0", " ")) and "<script" not in text
+        assert svg_references(text) == []
         monkeypatch.chdir("/proc")
         await pilot.press("ctrl+s")
         await wait_for_text(pilot, "screenshot failed: /proc is not writable")

@@ -156,6 +156,18 @@ async def test_text_pasted_into_the_filter_is_made_safe() -> None:
         assert not has_unsafe_chars(widget_text(pilot, SUMMARY) + widget_text(pilot, "#nothing"))
 
 
+async def test_marks_typed_one_by_one_belong_to_the_letter_before_the_cursor() -> None:
+    async with console_pilot(session_with_rows(3)) as pilot:
+        await pilot.press("2", "slash")
+        field = pilot.app.screen.query_one(Input)
+        for typed in ("\u0301", "\u0915", "\u093f", "e", "\u0301", "\u0302"):
+            field.insert_text_at_cursor(typed)
+        assert field.value == "◌\u0301\u0915\u093fe\u0301\u0302"
+        field.insert_text_at_cursor("\u0303" * 9)
+        assert field.value.endswith("e\u0301\u0302(+9 marks)")
+        assert not has_unsafe_chars(field.value)
+
+
 @pytest.mark.parametrize("how", ["enter", "click"])
 async def test_an_episode_is_opened_by_key_or_mouse_and_escape_returns_to_the_list(how: str) -> None:
     session = session_with_rows(5)

@@ -1,15 +1,18 @@
 from __future__ import annotations
 
+import io
 import os
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
-from agentgym_tui.safe_text import has_unsafe_chars
+from agentgym_tui.safe_text import has_unsafe_chars, unsafe_excerpt
 from agentgym_tui.services.clipboard import MAX_CLIPBOARD_BYTES, clipboard_text, copy_summary
-from agentgym_tui.services.export import MAX_COPIES, ExportError, export_episode
+from agentgym_tui.services.export import MAX_COPIES, ExportError, export_episode, remove_network_references
 from tests.support.console.samples import HOSTILE, episode_id
 from tests.support.full_disk import FileSizeLimit
+from tests.support.network_references import svg_references
 
 ID = episode_id(7)
 
@@ -96,3 +99,25 @@ def test_a_file_that_does_not_fit_on_the_disk_is_removed(tmp_path: Path) -> None
     finally:
         disk.free_space()
     assert not list(tmp_path.iterdir())
+
+
+def test_a_picture_keeps_its_text_and_loses_its_web_fonts() -> None:
+    text = "@font-face { src: url(https://host/x) } <!-- a --> </style> font-family: Fira Code, monospace;"
+    console = Console(record=True, width=120, file=io.StringIO())
+    console.print(text, markup=False)
+    svg = console.export_svg(title="a title")
+    assert "https://" in svg.partition("</style>")[0]
+    clean = remove_network_references(svg)
+    assert svg_references(clean) == []
+    assert clean.partition("</style>")[2] == svg.partition("</style>")[2]
+    assert remove_network_references(clean) == clean
+
+
+@pytest.mark.parametrize("unsafe", ["\x1b", "\ue000", "\u0301" * 3, "\u200b"])
+@pytest.mark.parametrize("n_before", [0, 63, 64, 1000])
+def test_the_excerpt_for_a_hex_dump_starts_shortly_before_the_first_unsafe_character(
+    unsafe: str, n_before: int
+) -> None:
+    excerpt = unsafe_excerpt("e\u0301\r\n" * 16 + "x" * n_before + unsafe + "y" * 500)
+    assert unsafe in excerpt[:68]
+    assert unsafe_excerpt("plain\r\ntext\r") == "plain\r\ntext\r"

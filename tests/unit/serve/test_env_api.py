@@ -176,7 +176,9 @@ def test_an_environment_without_a_protocol_is_rejected(
 
 
 @pytest.mark.parametrize("name", DIALECTS)
-async def test_a_malformed_body_of_create_is_rejected_and_opens_nothing(name: str, executor: ThreadPoolExecutor) -> None:
+async def test_a_malformed_body_of_create_is_rejected_and_opens_nothing(
+    name: str, executor: ThreadPoolExecutor
+) -> None:
     app = environment_app(name, mode="compat", max_open=2, idle_s=60, executor=executor)
     create, as_json = f"{DIALECTS[name].prefix}/create", {"content-type": "application/json"}
     async with client_of(app) as http:

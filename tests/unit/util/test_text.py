@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from runner.util.display_text import MASK, is_secret_name, is_unsafe, mask, one_line, sanitize
 
-FORBIDDEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}
+FORBIDDEN = {"Cc", "Cf", "Co", "Cs", "Zl", "Zp"}
 UNSAFE = (
     "\x1b\x00\x7f\x85\x9b\u061c\u200b\u200d\u200e\u200f\u2028\u2029\u202a\u202e\u2060\u2066\u2069\ufeff\ud800\udfff"
 )
