@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import signal
 import socket
 import subprocess
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -19,35 +17,15 @@ import httpx
 import pytest
 
 from runner.cli.serve import THREADS, main_serve
-from runner.envs.maze import Maze
 from runner.errors import ConfigError
-from runner.serve.env_api import DIALECTS, EnvironmentApp
-from runner.serve.env_api.pool import InstancePool
-from runner.serve.host import DEFAULT_LIMITS, ServerLimits, guard_app
 from tests.support.command import COMMAND, ENVIRON, run_agentgym
-from tests.support.serving import serve_environments, serve_in_thread
+from tests.support.gated_maze import Gated, serve_gated_maze, start_instance
+from tests.support.serving import serve_environments
 
 pytestmark = pytest.mark.long
 
 TOKEN = "a-token-of-the-tests"
 BOMB = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
-
-
-class Gated(Maze):
-    """Each step waits for a permit; counts the steps that run at the same time."""
-
-    entered = threading.Semaphore(0)
-    permit = threading.Semaphore(0)
-    n_running = 0
-    max_running = 0
-
-    def _step(self, text: str) -> tuple[str, float, bool]:
-        Gated.n_running += 1
-        Gated.max_running = max(Gated.max_running, Gated.n_running)
-        self.entered.release()
-        assert self.permit.acquire(timeout=30)
-        Gated.n_running -= 1
-        return super()._step(text)
 
 
 @pytest.fixture
@@ -56,26 +34,10 @@ def gated_url() -> Iterator[str]:
         yield url
 
 
-@contextmanager
-def serve_gated_maze(limits: ServerLimits = DEFAULT_LIMITS) -> Iterator[str]:
-    """Serve a Maze whose steps wait for permits; yield its URL."""
-    Gated.entered, Gated.permit, Gated.max_running = threading.Semaphore(0), threading.Semaphore(0), 0
-    with ThreadPoolExecutor(8) as executor:
-        app = EnvironmentApp(DIALECTS["Maze"], Gated(), InstancePool(Gated, limit=4, idle_s=60), executor)
-        with serve_in_thread({"Maze": guard_app(app.application())}, limits) as urls:
-            yield urls["Maze"]
-
-
 @pytest.fixture(scope="module")
 def maze_url() -> Iterator[str]:
     with serve_environments(["Maze"], token=TOKEN) as urls:
         yield urls["Maze"]
-
-
-def start_instance(http: httpx.Client) -> dict[str, int]:
-    instance: dict[str, int] = http.post("/maze/create").json()
-    assert http.post("/maze/reset", json={**instance, "game": 0}).is_success
-    return instance
 
 
 def raw_response(url: str, request: bytes) -> bytes:
@@ -190,109 +152,6 @@ def test_a_silent_client_does_not_block_others(maze_url: str) -> None:
         with httpx.Client(base_url=maze_url, headers={"authorization": f"Bearer {TOKEN}"}, timeout=60) as http:
             assert http.get("/").is_success
         assert idle.fileno() >= 0
-
-
-HEAD = b"GET / HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer " + TOKEN.encode()
-
-
-def open_connection(url: str) -> socket.socket:
-    parts = urlsplit(url)
-    return socket.create_connection((parts.hostname, parts.port), timeout=20)
-
-
-def responds(connection: socket.socket) -> bool:
-    """Request the identity of the server; return whether it responds."""
-    connection.sendall(HEAD + b"\r\n\r\n")
-    reply = b""
-    while not reply.endswith(b'published)"') and (chunk := connection.recv(65536)):
-        reply += chunk
-    return reply.startswith(b"HTTP/1.1 200 ")
-
-
-def is_closed(connection: socket.socket) -> bool:
-    """Wait until the server closes the connection; discards responses."""
-    with contextlib.suppress(ConnectionResetError):
-        while connection.recv(65536):
-            """A response."""
-    return True
-
-
-def test_missing_headers_close_the_connection() -> None:
-    with (
-        serve_environments(["Maze"], token=TOKEN, limits=ServerLimits(header_timeout_s=0.3)) as urls,
-        ExitStack() as stack,
-    ):
-        idle, half, reused = (stack.enter_context(closing(open_connection(urls["Maze"]))) for _ in range(3))
-        half.sendall(HEAD)
-        assert responds(reused)
-        reused.sendall(HEAD)
-        assert is_closed(idle)
-        assert is_closed(half)
-        assert is_closed(reused)
-
-
-def test_idle_and_waiting_connections_stay_open() -> None:
-    with (
-        serve_gated_maze(ServerLimits(header_timeout_s=0.3)) as url,
-        httpx.Client(base_url=url, timeout=60) as http,
-        ThreadPoolExecutor(1) as thread,
-    ):
-        instance = start_instance(http)
-        with closing(open_connection(url)) as idle, closing(open_connection(url)) as active:
-            assert responds(active)
-            step = thread.submit(http.post, "/maze/step", json={**instance, "action": "move right"})
-            assert Gated.entered.acquire(timeout=20)
-            assert is_closed(idle)
-            Gated.permit.release()
-            assert step.result().is_success
-            assert responds(active)
-
-
-def test_connections_beyond_the_limit_are_closed() -> None:
-    with (
-        serve_environments(["Maze"], token=TOKEN, limits=ServerLimits(max_connections=2)) as urls,
-        ExitStack() as stack,
-    ):
-        first, second = (stack.enter_context(closing(open_connection(urls["Maze"]))) for _ in range(2))
-        assert responds(first)
-        assert responds(second)
-        assert is_closed(stack.enter_context(closing(open_connection(urls["Maze"]))))
-        assert responds(first)
-
-
-def test_half_headers_on_all_connections_do_not_lock_out_a_client() -> None:
-    limits = ServerLimits(header_timeout_s=60, max_connections=8)
-    with serve_environments(["Maze"], token=TOKEN, limits=limits) as urls, ExitStack() as stack:
-        halves = [stack.enter_context(closing(open_connection(urls["Maze"]))) for _ in range(12)]
-        for half in halves[4:]:
-            half.sendall(HEAD)
-        for half in halves[:4]:
-            assert is_closed(half)
-        client = stack.enter_context(closing(open_connection(urls["Maze"])))
-        assert responds(client)
-        assert is_closed(halves[4])
-        for half in halves[5:]:  # connections without complete headers make room, one with a request stays open
-            assert responds(stack.enter_context(closing(open_connection(urls["Maze"]))))
-            assert is_closed(half)
-        assert responds(client)
-        assert is_closed(stack.enter_context(closing(open_connection(urls["Maze"]))))
-
-
-def test_a_connection_that_waits_for_its_step_is_never_replaced() -> None:
-    with (
-        serve_gated_maze(ServerLimits(header_timeout_s=60, max_connections=3)) as url,
-        httpx.Client(base_url=url, timeout=60) as http,
-        ThreadPoolExecutor(1) as thread,
-        ExitStack() as stack,
-    ):
-        instance = start_instance(http)
-        step = thread.submit(http.post, "/maze/step", json={**instance, "action": "move right"})
-        assert Gated.entered.acquire(timeout=20)
-        halves = [stack.enter_context(closing(open_connection(url))) for _ in range(9)]
-        for half in halves[:7]:
-            assert is_closed(half)
-        Gated.permit.release()
-        assert step.result().is_success
 
 
 @contextmanager
