@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import msgspec
@@ -15,7 +14,7 @@ from runner.envs.placement import Placement, has_http_dialect, observation_plann
 from runner.episode.runner import Runner
 from runner.errors import ConfigError
 from runner.inference.profile_models import Models
-from runner.types import Limits, Mode, SpanLevel
+from runner.types import MAX_DURATION_S, MAX_ROUNDS, Limits, Mode, SpanLevel
 from runner.util.display_text import one_line
 
 INTEGER_LIMIT = 2**62
@@ -74,16 +73,25 @@ class BatchSpec(msgspec.Struct, frozen=True, kw_only=True):
         """
         for field, minimum in (("repeat", 1), ("attempts", 1), ("concurrency", 1), ("task_index", 0)):
             if (value := getattr(self, field)) < minimum:
-                raise ConfigError(f"{field} is {value}; it must be at least {minimum}")
+                raise ConfigError(f"{field} is {_shown(value)}; it must be at least {minimum}")
         if self.n_planned > MAX_EPISODES:
-            raise ConfigError(f"repeat x attempts is {self.n_planned}; one batch has at most {MAX_EPISODES} episodes")
+            raise ConfigError(
+                f"repeat x attempts is {_shown(self.n_planned)}; one batch has at most {MAX_EPISODES} episodes"
+            )
         if self.concurrency > MAX_CONCURRENCY:
-            raise ConfigError(f"concurrency is {self.concurrency}; one batch has at most {MAX_CONCURRENCY} workers")
-        if self.limits.max_rounds < 1 or not 0 < self.limits.max_duration_s < math.inf:
+            raise ConfigError(
+                f"concurrency is {_shown(self.concurrency)}; one batch has at most {MAX_CONCURRENCY} workers"
+            )
+        if self.limits.max_rounds < 1 or not self.limits.max_duration_s > 0:
             raise ConfigError("The limits must be at least one round and a positive number of seconds")
+        if self.limits.max_rounds > MAX_ROUNDS:
+            raise ConfigError(f"max_rounds is {_shown(self.limits.max_rounds)}; it must be at most {MAX_ROUNDS}")
+        if self.limits.max_duration_s > MAX_DURATION_S:
+            duration = f"{self.limits.max_duration_s:g}"
+            raise ConfigError(f"max_duration_sec is {duration}; it must be at most {MAX_DURATION_S} seconds")
         for field in ("seed", "task_index"):
             if abs(getattr(self, field)) >= INTEGER_LIMIT:
-                raise ConfigError(f"{field} is {getattr(self, field)}; it must be below {INTEGER_LIMIT}")
+                raise ConfigError(f"{field} is {_shown(getattr(self, field))}; it must be below {INTEGER_LIMIT}")
         agent = plugins.canonical_name(plugins.AGENTS, self.agent)
         if (agent == "scripted") != (self.script is not None):
             raise ConfigError("A script needs the agent scripted, and that agent needs a script: give both or neither")
@@ -157,6 +165,11 @@ def resolve_model(agent: str, settings: AgentSettings, requested: str | None) ->
             f"it must have 1 to {MAX_MODEL_NAME_CHARS} visible characters"
         )
     return requested or settings.model
+
+
+def _shown(number: int) -> str:
+    """Return a number of any size in a form for messages."""
+    return str(number) if abs(number) < 10**30 else f"a number of {number.bit_length()} bits"
 
 
 def _validated_environment(env: str, agent: str) -> str:

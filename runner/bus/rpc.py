@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 
 import msgspec
 import nats.errors
@@ -16,9 +15,7 @@ from nats.js.api import Header
 from runner.bus.address import BusAddress
 from runner.bus.connection import BusState, NatsConnection
 from runner.bus.errors import BusError
-from runner.errors import catch_foreign, log_failure
-
-logger = logging.getLogger(__name__)
+from runner.bus.request_server import RequestHandler, RequestServer
 
 FLUSH_TIMEOUT_S = 5
 """Seconds to wait for the server to process a subscription."""
@@ -94,19 +91,21 @@ def _is_stream_ack(data: bytes) -> bool:
 
 async def serve(
     subject: str,
-    handle: Callable[[bytes], bytes],
+    handler: RequestHandler,
     read_address: Callable[[], BusAddress | None],
     *,
     name: str,
+    reserved: Collection[str] = (),
     on_served: Callable[[], None] | None = None,
 ) -> None:
     """Answer requests until cancelled, across all outages of the bus.
 
     Args:
         subject: the subject to serve.
-        handle: returns the reply to a request; runs in a worker thread, and its exceptions are only logged.
+        handler: handles the requests; its exceptions are only logged.
         read_address: returns the address of the bus; None ends the service immediately.
         name: client name shown by the server.
+        reserved: subjects on which the service publishes other messages; they never receive a reply.
         on_served: called each time the subscription is active on the server.
     """
     address = read_address()
@@ -117,20 +116,19 @@ async def serve(
     def on_state(state: BusState) -> None:
         changed.set()
 
-    async def answer(message: Msg) -> None:
-        with catch_foreign(log_failure(logger, "answering a request")):  # nats-py would swallow the exception
-            reply = await asyncio.to_thread(handle, message.data)
-            if message.reply:
-                await message.respond(reply)
-
+    server = RequestServer(handler, reserved)
     served: int | None = None
-    async with await NatsConnection.open(
-        address, name=name, on_state=on_state, read_address=read_address, required=False
-    ) as connection:
+    async with (
+        await NatsConnection.open(
+            address, name=name, on_state=on_state, read_address=read_address, required=False
+        ) as connection,
+        asyncio.TaskGroup() as tasks,
+    ):
+        tasks.create_task(server.run())
         while True:
             changed.clear()
             if connection.connected and served != connection.generation:
-                await connection.client.subscribe(subject, cb=answer)
+                await connection.client.subscribe(subject, cb=server.on_message)
                 await _flush(connection)
                 served = connection.generation
                 if on_served is not None:

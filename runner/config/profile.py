@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from runner.types import SpanLevel
+from runner.types import MAX_DURATION_S, MAX_ROUNDS, SpanLevel
 from runner.util.display_text import MASK, mask
 
 NODE_PATTERN = r"\A[A-Za-z0-9_-]{1,64}\Z"
@@ -17,10 +17,11 @@ Tier: TypeAlias = Literal["lightweight", "moderate"]
 Text: TypeAlias = Annotated[str, Meta(min_length=1, description="a non-empty text")]
 ShortText: TypeAlias = Annotated[str, Meta(min_length=1, max_length=200, description="a text of 1 to 200 characters")]
 Count: TypeAlias = Annotated[int, Meta(ge=1, description="a whole number of at least 1")]
+Rounds: TypeAlias = Annotated[int, Meta(ge=1, le=MAX_ROUNDS, description="a whole number from 1 to 1000000")]
 Amount: TypeAlias = Annotated[float, Meta(ge=0, description="a number of at least 0")]
 Port: TypeAlias = Annotated[int, Meta(ge=1, le=65535, description="a port from 1 to 65535")]
 Seconds: TypeAlias = Annotated[  # beyond the upper bound, timers of the operating system overflow
-    float, Meta(gt=0, le=1_000_000_000, description="a number of seconds above 0 and at most 1000000000")
+    float, Meta(gt=0, le=MAX_DURATION_S, description="a number of seconds above 0 and at most 1000000000")
 ]
 WaitSeconds: TypeAlias = Annotated[
     float, Meta(ge=0, le=1_000_000_000, description="a number of seconds from 0 to 1000000000")
@@ -80,7 +81,7 @@ class EpisodeSettings(_Section, frozen=True):
     """
 
     max_duration_sec: Seconds = 300.0
-    max_rounds: Count = 15
+    max_rounds: Rounds = 15
     concurrent: Count = 1
     wait_sec: WaitSeconds = 60.0
 

@@ -23,7 +23,6 @@ from runner.events.fields import (
 from runner.events.live import EnvHealth, Host, ModelHealth
 
 _Choice: TypeAlias = Annotated[str | None, Meta(description="null: use the profile's value")]
-_Limit: TypeAlias = Annotated[int | None, Meta(description="null: use the profile's value")]
 
 
 class StartArgs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -37,13 +36,15 @@ class StartArgs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     envs: Annotated[list[str], Meta(description="environments of the node's profile")]
     agent: _Choice = None
     model: _Choice = None
-    repeat: Annotated[int, Meta(description="number of tasks")] = 1
+    repeat: Annotated[int, Meta(description="number of tasks; at most 1000000 episodes in one batch")] = 1
     attempts: Annotated[int, Meta(description="number of episodes per task")] = 1
-    task_index: Annotated[int, Meta(description="the first task")] = 0
-    seed: Annotated[int, Meta(description="seed of the agent's random numbers")] = 0
-    concurrency: _Limit = None
-    max_rounds: _Limit = None
-    max_duration_sec: Annotated[float | None, Meta(description="null: use the profile's value")] = None
+    task_index: Annotated[int, Meta(description="the first task, from 0 to 2^62 - 1")] = 0
+    seed: Annotated[int, Meta(description="seed of the agent's random numbers, below 2^62 in size")] = 0
+    concurrency: Annotated[int | None, Meta(description="from 1 to 256; null: use the profile's value")] = None
+    max_rounds: Annotated[int | None, Meta(description="from 1 to 1000000; null: use the profile's value")] = None
+    max_duration_sec: Annotated[
+        float | None, Meta(description="above 0 and at most 1000000000; null: use the profile's value")
+    ] = None
     resume: Annotated[bool, Meta(description="run the unfinished episodes of an interrupted batch")] = False
 
 
@@ -141,6 +142,8 @@ ERRORS: Final[dict[str, str]] = {
     "not_running": "the batch is not running",
     "no_control": "the node accepts no control requests on this bus",
     "stopping": "the node is stopping",
+    "busy": "too many requests of this sender are waiting",
+    "queue_full": "too many batches wait in the node's queue",
     "not_human": "the episode's agent is not `human`",
     "refused": "the node rejected the request; the message gives the reason",
     "internal": "the node failed; see its log",

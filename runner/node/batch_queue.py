@@ -12,12 +12,14 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from runner.batch.spec import BatchSpec
-from runner.errors import StoreError
+from runner.errors import RunnerError, StoreError
 
 Status: TypeAlias = Literal["queued", "running", "completed", "cancelled", "interrupted"]
 
 BUSY_TIMEOUT_S = 1.0
 """Maximum seconds to wait for another process that has locked the queue file; a control request waits as long."""
+MAX_QUEUED = 1000
+"""Maximum number of batches that wait in the queue."""
 
 _TABLE = """
 CREATE TABLE IF NOT EXISTS batches (
@@ -30,6 +32,10 @@ CREATE TABLE IF NOT EXISTS batches (
 )
 """
 _COLUMNS = "batch_id, battery_id, spec, status, n_done"
+
+
+class QueueFull(RunnerError):
+    """More than ``MAX_QUEUED`` batches would wait."""
 
 
 class QueuedBatch(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,7 +70,11 @@ class BatchQueue:
             raise StoreError(f"{path} cannot be used: {exc}; move the file away (no episode is lost)") from exc
 
     def add(self, *batches: QueuedBatch) -> bool:
-        """Append all batches and return True; if the queue already has one of the ids, append none and return False."""
+        """Append all batches and return True; if the queue already has one of the ids, append none and return False.
+
+        Raises:
+            QueueFull: if too many batches would wait; none is appended.
+        """
         rows = [
             (batch.batch_id, batch.battery_id, msgspec.json.encode(batch.spec), batch.status, batch.n_done)
             for batch in batches
@@ -73,6 +83,7 @@ class BatchQueue:
             try:
                 connection.execute("BEGIN IMMEDIATE")
                 connection.executemany(f"INSERT INTO batches ({_COLUMNS}) VALUES (?, ?, ?, ?, ?)", rows)
+                _check_room(connection)
                 connection.execute("COMMIT")
             except sqlite3.IntegrityError:
                 return False
@@ -109,6 +120,25 @@ class BatchQueue:
         """
         condition = f" AND status IN ({', '.join('?' * len(only))})" if only else ""
         return self._write(f"UPDATE batches SET status = ? WHERE batch_id = ?{condition}", (status, batch_id, *only))
+
+    def queue_again(self, *batch_ids: str) -> None:
+        """Set the status of these batches to ``queued`` if it is ``interrupted``.
+
+        Raises:
+            QueueFull: if too many batches would wait; no status is set.
+        """
+        ids = [(batch_id,) for batch_id in batch_ids]
+        with self._locked_connection() as connection:
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+                connection.executemany(
+                    "UPDATE batches SET status = 'queued' WHERE batch_id = ? AND status = 'interrupted'", ids
+                )
+                _check_room(connection)
+                connection.execute("COMMIT")
+            finally:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
 
     def set_done(self, batch_id: str, n_done: int) -> None:
         """Set the number of finished episodes of a batch."""
@@ -150,6 +180,12 @@ def queued_ids(path: Path) -> set[str]:
             return {batch_id for (batch_id,) in connection.execute("SELECT batch_id FROM batches")}
     except sqlite3.Error as exc:
         raise StoreError(f"{path} cannot be read: {exc}; move the file away (no episode is lost)") from exc
+
+
+def _check_room(connection: sqlite3.Connection) -> None:
+    (n_queued,) = connection.execute("SELECT COUNT(*) FROM batches WHERE status = 'queued'").fetchone()
+    if n_queued > MAX_QUEUED:
+        raise QueueFull(f"the request makes {n_queued} batches wait; this node queues at most {MAX_QUEUED}")
 
 
 def _decode_row(row: tuple[str, str | None, bytes, Status, int]) -> QueuedBatch:

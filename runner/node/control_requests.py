@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import logging
+from typing import Any
 
 import msgspec
 
 from runner.envs.names import UnplayableName
-from runner.errors import RunnerError, log_failure
-from runner.events.control import ARGS, Args, ControlError, Op
+from runner.errors import RunnerError, catch_foreign, log_failure
+from runner.events.control import ARGS, Args, ControlError, ControlReply, ControlRequest, Op
+from runner.node.batch_queue import MAX_QUEUED, QueueFull
 from runner.util.display_text import mask, one_line
 
 logger = logging.getLogger(__name__)
@@ -55,9 +58,48 @@ def parse_request_id(payload: bytes) -> str:
 def check_request_id(request_id: str) -> None:
     """Raise ``RequestRejected`` if the id is too long, or contains text that a reply must mask or escape."""
     if safe_echo(request_id) != request_id:
-        raise RequestRejected(
-            "bad_request", f"an id must have at most {MAX_ECHO_CHARS} characters, all of them visible"
-        )
+        raise _invalid_id()
+
+
+def _invalid_id() -> RequestRejected:
+    return RequestRejected("bad_request", f"an id must have at most {MAX_ECHO_CHARS} characters, all of them visible")
+
+
+def find_problem(payload: bytes) -> BaseException | None:
+    """Return why a request cannot be decoded, or None; takes microseconds, so it does not check for duplicate keys."""
+    problems: list[BaseException] = []
+    with catch_foreign(problems.append):
+        if len(parse_request_id(payload)) > MAX_ECHO_CHARS:
+            raise _invalid_id()
+        request = msgspec.json.decode(payload, type=ControlRequest)
+        parse_args(request.op, request.args)
+    return problems[0] if problems else None
+
+
+def parse_request(payload: bytes) -> ControlRequest:
+    """Return a request with a valid id and without duplicate keys; its arguments are not decoded.
+
+    Raises:
+        RequestRejected: if the request is too large, its id is invalid, or an object has a key twice.
+        msgspec.MsgspecError: if the request is not the JSON of a ``ControlRequest``.
+    """
+    check_request_id(parse_request_id(payload))
+    request = msgspec.json.decode(payload, type=ControlRequest)
+    # Parsers differ in which of two values they take, so a proxy and the node could read different requests.
+    json.loads(payload, object_pairs_hook=_unique_keys, parse_int=_ignore, parse_float=_ignore)
+    return request
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> None:
+    seen: set[str] = set()
+    for key, _ in pairs:
+        if key in seen:
+            raise RequestRejected("bad_request", f"the request has the key {key!r} twice", "send each key once")
+        seen.add(key)
+
+
+def _ignore(text: str) -> None:
+    pass  # only the keys matter, and the longest numbers would be slow
 
 
 def parse_args(op: Op, args: msgspec.Raw) -> Args:
@@ -65,11 +107,25 @@ def parse_args(op: Op, args: msgspec.Raw) -> Args:
     return msgspec.json.decode(args, type=ARGS[op])
 
 
+def reject(payload: bytes, problem: BaseException | None) -> bytes:
+    """Return the JSON reply to a request that is rejected; ``problem`` None: its sender has too many waiting."""
+    problem = problem or RequestRejected(
+        "busy", "too many of your requests are waiting", "wait for the replies, then send this request again"
+    )
+    request_id: list[str] = [""]
+    with catch_foreign(lambda _: None):  # an unreadable id has been reported as the problem
+        request_id.append(parse_request_id(payload))
+    return msgspec.json.encode(ControlReply(id=safe_echo(request_id[-1]), ok=False, error=to_control_error(problem)))
+
+
 def to_control_error(exc: BaseException) -> ControlError:
     """Return the error that a reply contains for an exception; log the exception if it is unexpected."""
     match exc:
         case RequestRejected():
             return ControlError(code=exc.code, message=safe_echo(str(exc)), hint=exc.hint)
+        case QueueFull():
+            hint = f"wait until batches have ended, or cancel some; at most {MAX_QUEUED} can wait"
+            return ControlError(code="queue_full", message=safe_echo(str(exc)), hint=hint)
         case UnplayableName():
             return ControlError(code="refused", message=safe_echo(exc.problem), hint=safe_hint(exc.hint))
         case RunnerError():

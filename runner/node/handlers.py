@@ -35,12 +35,10 @@ from runner.node.batch_queue import BatchQueue, QueuedBatch
 from runner.node.batch_runner import BatchRunner
 from runner.node.control_requests import (
     RequestRejected,
-    check_request_id,
     parse_args,
-    parse_request_id,
-    safe_echo,
+    parse_request,
+    reject,
     safe_hint,
-    to_control_error,
 )
 from runner.node.env_servers.manager import EnvServerManager
 from runner.node.file_chunks import EpisodeFiles
@@ -50,6 +48,8 @@ from runner.types import Limits
 _T = TypeVar("_T")
 
 MAX_LISTED_BATCHES = 200
+MAX_ENVS = 200
+"""Maximum number of environments in one start request."""
 
 
 @dataclass(frozen=True)
@@ -77,23 +77,17 @@ class ControlHandler:
 
         If ``commands`` is False, every operation except ``health`` is rejected.
         """
-        request_id = ""
-        result = msgspec.Raw()
+        replies: list[ControlReply] = []
         problems: list[BaseException] = []
         with catch_foreign(problems.append):
-            request_id = parse_request_id(payload)
-            check_request_id(request_id)
-            request = msgspec.json.decode(payload, type=ControlRequest)
+            request = parse_request(payload)
             if not commands and request.op != "health":
                 raise RequestRejected(
                     "no_control", "this node accepts no commands on this bus", "set nats.control in its profile"
                 )
             result = msgspec.Raw(msgspec.json.encode(self._dispatch(request)))
-        if problems:
-            return msgspec.json.encode(
-                ControlReply(id=safe_echo(request_id), ok=False, error=to_control_error(problems[0]))
-            )
-        return msgspec.json.encode(ControlReply(id=request_id, ok=True, result=result))
+            replies.append(ControlReply(id=request.id, ok=True, result=result))
+        return reject(payload, problems[0]) if problems else msgspec.json.encode(replies[0])
 
     def _dispatch(self, request: ControlRequest) -> object:
         args = parse_args(request.op, request.args)
@@ -128,6 +122,10 @@ class ControlHandler:
             if args.resume and any(batch.status == "interrupted" for batch in existing):
                 self._require_model(existing[0].spec)
             return [self._state(batch) for batch in (self._resume(existing) if args.resume else existing)]
+        if len(args.envs) > MAX_ENVS:
+            raise RequestRejected(
+                "bad_request", f"envs has {len(args.envs)} names; one request starts at most {MAX_ENVS}", "send several"
+            )
         specs = [self._spec(args, env) for env in args.envs]
         if len({spec.env for spec in specs}) < len(specs):
             raise RequestRejected(
@@ -144,9 +142,7 @@ class ControlHandler:
         return [batch] if batch else self.queue.in_battery(batch_id)
 
     def _resume(self, existing: list[QueuedBatch]) -> list[QueuedBatch]:
-        for batch in existing:
-            if batch.status == "interrupted":
-                self.queue.set_status(batch.batch_id, "queued")
+        self.queue.queue_again(*(batch.batch_id for batch in existing))
         self.batch_runner.wake()
         return self._batches(existing[0].battery_id or existing[0].batch_id)
 

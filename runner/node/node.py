@@ -28,12 +28,14 @@ from runner.events.subjects import control_subject
 from runner.inference.profile_models import Models
 from runner.node.batch_queue import BatchQueue, queued_ids
 from runner.node.batch_runner import BatchCallbacks, BatchRunner
+from runner.node.bus_requests import BusRequests
 from runner.node.env_servers.manager import EnvServerManager
 from runner.node.file_chunks import EpisodeFiles
 from runner.node.handlers import ControlHandler
 from runner.node.health import HealthMonitor
 from runner.node.name_check import check_name_is_free
 from runner.node.shutdown import RETRY_S, publish_remaining, run_with_restarts, stop_batches
+from runner.node.state_files import keep_files
 from runner.node.state_lock import NodeFile, StateLock
 from runner.publish.event_recorder import EventRecorder, durable_names
 from runner.publish.live_publisher import LivePublisher
@@ -152,15 +154,17 @@ class Node:
         )
         handler = self._create_handler(workspace, queue, batch_runner, health)
         ready = asyncio.Event()
-        local_handler = self._request_handler(handler)
-        egress_handler = self._request_handler(handler, commands=self._profile.nats.control)
-        serve_requests = partial(serve, control_subject(self._name), name=self._name)
+        local_requests = BusRequests(handler, commands=True, on_request=self._note_activity)
+        egress_requests = BusRequests(handler, self._profile.nats.control, self._note_activity)
+        serve_requests = partial(serve, control_subject(self._name), name=self._name, reserved=recorder.names.all())
+        restore_files = {"node.json": lock.restore_node_file, "the broker's credential": broker.restore_credential}
         services: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
             "event publisher": publisher.run,
             "live publisher": live.run,
             "health monitor": partial(health.run, live),
-            "control server": partial(serve_requests, local_handler, lambda: broker.address, on_served=ready.set),
-            "control server of the egress broker": partial(serve_requests, egress_handler, self._egress),
+            "control server": partial(serve_requests, local_requests, lambda: broker.address, on_served=ready.set),
+            "control server of the egress broker": partial(serve_requests, egress_requests, self._egress),
+            "keeper of the state files": partial(keep_files, restore_files),
         }
         async with asyncio.TaskGroup() as tasks:
             service_tasks = [
@@ -184,12 +188,8 @@ class Node:
             for task in service_tasks:
                 task.cancel()
 
-    def _request_handler(self, handler: ControlHandler, *, commands: bool = True) -> Callable[[bytes], bytes]:
-        def handle(payload: bytes) -> bytes:
-            self._last_activity_at = time.monotonic()
-            return handler.handle(payload, commands=commands)
-
-        return handle
+    def _note_activity(self) -> None:
+        self._last_activity_at = time.monotonic()
 
     async def _wait_until_stopped(self, batch_runner: BatchRunner) -> None:
         """Wait until a stop is requested or the node has been idle for ``idle_exit_s`` seconds."""

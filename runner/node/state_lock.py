@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import fcntl
 import os
+import threading
 from datetime import datetime
 from pathlib import Path
 
 import msgspec
 
 from runner.errors import StoreError
+from runner.util.files import read_file
 
 
 class NodeFile(msgspec.Struct, kw_only=True):
@@ -34,6 +36,8 @@ class StateLock:
             StoreError: if the directory cannot be opened, or another node has locked it; with the pid of that node.
         """
         self._file = data_dir / "node.json"
+        self._content: bytes | None = None
+        self._writing = threading.Lock()
         path = data_dir / "node.lock"
         try:
             data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -53,16 +57,40 @@ class StateLock:
 
     def write_node_file(self, node_file: NodeFile) -> None:
         """Write ``node.json`` atomically."""
+        with self._writing:
+            self._content = msgspec.json.encode(node_file)
+            self._write(self._content)
+
+    def restore_node_file(self) -> bool:
+        """Write ``node.json`` again if it is missing or changed; return whether it was.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
+        with self._writing:
+            if self._content is None or _content_of(self._file) == self._content:
+                return False
+            self._write(self._content)
+            return True
+
+    def _write(self, content: bytes) -> None:
         temporary = self._file.with_suffix(".json.tmp")
         temporary.unlink(missing_ok=True)
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "wb") as file:
-            file.write(msgspec.json.encode(node_file))
+            file.write(content)
         temporary.replace(self._file)
 
     def release(self) -> None:
         """Release the lock; keep ``node.json``, because clients may wait for the next node."""
         os.close(self._descriptor)
+
+
+def _content_of(path: Path) -> bytes | None:
+    try:
+        return read_file(path)
+    except StoreError:
+        return None
 
 
 def is_node_alive(data_dir: Path) -> bool:

@@ -1,6 +1,8 @@
 """Types shared by all parts of the runner: data, protocols, and the events of episodes and batches."""
 
 from runner.types.data import (
+    MAX_DURATION_S,
+    MAX_ROUNDS,
     UNFINISHED,
     UNRATED,
     Action,
@@ -62,6 +64,8 @@ from runner.types.protocols import (
 )
 
 __all__ = [
+    "MAX_DURATION_S",
+    "MAX_ROUNDS",
     "UNFINISHED",
     "UNRATED",
     "ActResult",

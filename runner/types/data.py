@@ -183,8 +183,14 @@ agent from that of the environment, so no error counts as a failure.
 """
 
 
+MAX_ROUNDS = 1_000_000
+"""Maximum of ``Limits.max_rounds``."""
+MAX_DURATION_S = 1_000_000_000
+"""Maximum of ``Limits.max_duration_s``; beyond it, timers of the operating system overflow."""
+
+
 class Limits(msgspec.Struct, frozen=True):
-    """Hard limits of one episode.
+    """Hard limits of one episode; the timesteps of an episode are kept in memory until its end.
 
     Attributes:
         max_rounds: maximum number of steps.

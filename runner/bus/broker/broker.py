@@ -188,6 +188,20 @@ class Broker:
             self._lock.release()
             self._lock = None
 
+    def restore_credential(self) -> bool:
+        """Write the credential file again if it is missing, changed or readable by others; return whether it was.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
+        try:
+            if read_credential(self.credential_file) == self._credential:
+                return False
+        except ConfigError:
+            pass
+        write_secret(self.credential_file, msgspec.json.encode(self._credential))
+        return True
+
     def _prepare(self) -> StoreLock:
         for folder in (self.folder.parent, self.folder, self.log.parent):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
