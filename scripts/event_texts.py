@@ -77,7 +77,20 @@ CONTROL = """## Control
 
 Send a request to `agentgym.control.<node>` with a reply subject; the reply repeats its `id`. A request can only name
 environments, agents and models of the node's profile. It has at most 64 KiB, and its `id` at most 200 printable
-characters. Error texts have at most 200 characters; control characters quoted from the request are escaped.
+characters. Error texts have at most 200 characters; control characters quoted from the request are escaped. A request
+with an unknown argument, or with a key twice in one object, is rejected.
+
+The reply goes to the request's reply subject, which must be an inbox: `_INBOX.<name>`, or `_INBOX_<user>.<name>` for a
+client with a private inbox prefix (`CustomInboxPrefix("_INBOX_<user>")`), of at most 255 visible ASCII characters
+without wildcards. Requests through a service import of another account work, too. A request with any other reply
+subject is ignored and logged: otherwise a request could make the node publish on any subject. NATS does not reveal the
+connection of a message, so restrict `_INBOX.>` by permissions where users must not write to each other's inboxes.
+
+Requests are answered one at a time and the senders in turn; a sender is recognized by the beginning of its inbox. At
+most 100 requests of one sender, and 300 in total, wait; beyond that they are rejected with `busy`. Of invalid and
+`busy` requests, a sender gets 50 replies at once and 10 per second after that, and all senders together 500 and 100
+per second; the rest is dropped without a reply and counted in the log. Valid requests of the same sender are still
+answered.
 """
 
 STREAMS = """

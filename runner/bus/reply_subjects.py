@@ -21,8 +21,8 @@ _NUID_PREFIX_CHARS = 12
 def is_inbox(subject: str) -> bool:
     """Return whether a reply subject is an inbox, which no event, live item, control request or stream API uses.
 
-    Whoever can publish a request chooses its reply subject freely; a reply to another subject would be a message in
-    the name of the service.
+    The sender of a request chooses its reply subject freely; a reply to another subject would be a message in the name
+    of the service.
     """
     return len(subject) <= MAX_REPLY_CHARS and _INBOX.fullmatch(subject) is not None
 

@@ -90,13 +90,11 @@ class RequestServer:
     def _log_ignored(self, reply: str) -> None:
         if n_ignored := self._ignored.count():
             logger.warning(
-                "ignored %d control requests; the last reply subject, %s, is no inbox (see docs/events.md)",
+                "control requests ignored: %d; the last reply subject, %s, is no inbox (see docs/events.md)",
                 n_ignored,
                 one_line(reply, 80),
             )
 
     def _log_unanswered(self) -> None:
         if n_unanswered := self._unanswered.count():
-            logger.warning(
-                "%d control requests were dropped without a reply: their senders sent too many", n_unanswered
-            )
+            logger.warning("control requests dropped without a reply: %d; their senders send too many", n_unanswered)

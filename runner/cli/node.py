@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import logging
 import os
 import signal
 import socket
@@ -18,6 +19,9 @@ from runner.config import load_profile, resolve_data_dir, resolve_node
 from runner.errors import RunnerError
 from runner.node.node import Node
 from runner.node.state_lock import NodeFile
+from runner.util.files import world_writable_problem
+
+logger = logging.getLogger(__name__)
 
 
 def main_node(argv: Sequence[str]) -> int:
@@ -56,6 +60,8 @@ async def _run(node: Node, data_dir: Path) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, node.interrupt)
     log_to_file(data_dir)
+    if (problem := world_writable_problem(data_dir)) is not None:
+        logger.warning("%s", problem)
     try:
         await node.run()
     except* RunnerError as group:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -32,6 +33,9 @@ from runner.node.batch_queue import queued_ids
 from runner.node.state_lock import is_node_alive
 from runner.publish.event_recorder import EventRecorder, durable_names
 from runner.publish.recovery import record_missed_batches
+from runner.util.files import world_writable_problem
+
+logger = logging.getLogger(__name__)
 
 _MODEL_OPTIONS = ("--agent", "--model")
 
@@ -49,6 +53,8 @@ def run_batches(session: RunSession) -> int:
         models = session.models()
         require_model(session, specs, models)
         log_to_file(session.data_dir)
+        if (problem := world_writable_problem(session.data_dir)) is not None:
+            logger.warning("%s", problem)
         workspace = Workspace(session.data_dir, node=session.node, profile=session.profile.id)
         report_recovered(workspace.recovered)
         report_damaged(workspace.index.damaged)

@@ -23,6 +23,9 @@ MAX_HINT_CHARS = 400
 """Maximum characters of a hint in a reply; a hint may list all endpoints or environments."""
 
 
+_DECODE_ERRORS = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+
+
 class RequestRejected(RunnerError):
     """Rejection of a control request, with the error code, message and hint for the reply."""
 
@@ -67,13 +70,14 @@ def _invalid_id() -> RequestRejected:
 
 def find_problem(payload: bytes) -> BaseException | None:
     """Return why a request cannot be decoded, or None; takes microseconds, so it does not check for duplicate keys."""
-    problems: list[BaseException] = []
-    with catch_foreign(problems.append):
+    try:
         if len(parse_request_id(payload)) > MAX_ECHO_CHARS:
-            raise _invalid_id()
+            return _invalid_id()
         request = msgspec.json.decode(payload, type=ControlRequest)
         parse_args(request.op, request.args)
-    return problems[0] if problems else None
+    except (RequestRejected, *_DECODE_ERRORS) as exc:
+        return exc
+    return None
 
 
 def parse_request(payload: bytes) -> ControlRequest:
@@ -130,7 +134,7 @@ def to_control_error(exc: BaseException) -> ControlError:
             return ControlError(code="refused", message=safe_echo(exc.problem), hint=safe_hint(exc.hint))
         case RunnerError():
             return ControlError(code="refused", message=safe_echo(str(exc)))
-        case msgspec.MsgspecError() | UnicodeDecodeError() | RecursionError():
+        case _ if isinstance(exc, _DECODE_ERRORS):
             message = safe_echo(f"the request cannot be read: {exc}")
             return ControlError(code="bad_request", message=message, hint="see docs/events.md")
     log_failure(logger, "answering a request")(exc)

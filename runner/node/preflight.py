@@ -22,6 +22,7 @@ from runner.errors import ConfigError, InferenceFault, RunnerError
 from runner.inference.endpoints import NO_ENDPOINT
 from runner.inference.profile_models import Models, is_answering, run_in_thread
 from runner.util.display_text import mask, one_line
+from runner.util.files import world_writable_problem
 
 if TYPE_CHECKING:
     from runner.inference.health import EndpointHealth
@@ -187,17 +188,21 @@ def _hint(name: str, availability: Availability, entry: EnvironmentEntry | None)
 
 
 def check_state_dir(data_dir: Path) -> PreflightCheck:
-    """Check that the state directory is writable; if it does not exist, its nearest existing parent."""
+    """Check that the state directory, or else its nearest existing parent, is writable, but not by every user."""
     folder = data_dir
     while not folder.exists():
         folder = folder.parent
     check = PreflightCheck(what="state directory", name="", state="ok", detail=str(data_dir))
     try:
         with tempfile.TemporaryFile(dir=folder):
-            return check
+            pass
     except OSError as exc:
         cause = f"{data_dir} cannot be written ({exc.strerror})"
         return msgspec.structs.replace(check, state="fail", cause=cause, hint="choose another folder with --data-dir")
+    if (problem := world_writable_problem(data_dir)) is None:
+        return check
+    cause, _, hint = problem.rpartition("; ")
+    return msgspec.structs.replace(check, state="warn", cause=cause, hint=hint)
 
 
 async def _check_buses(plan: PlannedRun) -> list[PreflightCheck]:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import msgspec
 
-from runner.errors import StoreError
-from runner.util.files import read_file
+from runner.errors import ConfigError, StoreError
+from runner.util.files import read_secret
 
 
 class NodeFile(msgspec.Struct, kw_only=True):
@@ -62,7 +62,7 @@ class StateLock:
             self._write(self._content)
 
     def restore_node_file(self) -> bool:
-        """Write ``node.json`` again if it is missing or changed; return whether it was.
+        """Write ``node.json`` again if it is missing, changed or readable by others; return whether it was.
 
         Raises:
             OSError: the file cannot be written.
@@ -87,9 +87,9 @@ class StateLock:
 
 
 def _content_of(path: Path) -> bytes | None:
-    try:
-        return read_file(path)
-    except StoreError:
+    try:  # clients reject a file that others can read
+        return read_secret(path, "node.json").encode()
+    except ConfigError:
         return None
 
 

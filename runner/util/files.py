@@ -43,6 +43,15 @@ def make_folder(path: Path) -> None:
     sync_folder(path.parent)
 
 
+def world_writable_problem(folder: Path) -> str | None:
+    """Return a warning if every user of the machine can create and rename files in a folder, else None."""
+    try:
+        is_open = bool(folder.stat().st_mode & stat.S_IWOTH)
+    except OSError:
+        return None
+    return f"{folder} can be changed by every user of this machine; run: chmod o-w {folder}" if is_open else None
+
+
 def sync_folder(path: Path) -> None:
     """Fsync a folder, so that files created in it or renamed into it survive a power loss."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)

@@ -6,7 +6,7 @@ import inspect
 import json
 import logging
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,23 +18,19 @@ from ulid import ULID
 
 from runner.batch.spec import BatchSpec
 from runner.batch.workspace import Workspace
-from runner.config import EnvironmentEntry, Environments, Profile
 from runner.errors import StoreError
-from runner.events.control import ERRORS, NodeHealth
-from runner.inference.profile_models import Models
+from runner.events.control import ERRORS
 from runner.node import control_requests, handlers
 from runner.node.batch_queue import BatchQueue, QueuedBatch
-from runner.node.batch_runner import BatchCallbacks, BatchRunner
-from runner.node.env_servers.manager import EnvServerManager
 from runner.node.file_chunks import CHUNK_BYTES, EpisodeFiles
-from runner.node.handlers import ControlHandler, derived_batch_id
+from runner.node.handlers import derived_batch_id
 from runner.store import is_ulid
 from runner.types import Outcome
 from runner.util.files import read_file
 from tests.support.episodes import RecordedEpisode, make_step
+from tests.unit.node.conftest import HOSTILE
 
 LIMIT = 200
-HOSTILE = "\x1b[2J\u202e\u2066\x9b\x00\n"
 
 
 def test_every_error_code_is_documented() -> None:
@@ -81,46 +77,6 @@ def test_batches_are_added_atomically(tmp_path: Path) -> None:
     assert queue.queued() == [one]
     assert queue.add(two, three)
     assert queue.queued() == [one, two, three]
-    queue.close()
-
-
-@pytest.fixture
-def workspace(tmp_path: Path) -> Iterator[Workspace]:
-    workspace = Workspace(tmp_path, node="n", profile="p")
-    yield workspace
-    workspace.close()
-
-
-@pytest.fixture
-def send_request(workspace: Workspace) -> Iterator[Callable[..., Any]]:
-    """Send requests to the handler of a node with one environment, whose health check fails."""
-    queue = BatchQueue(workspace.data_dir / "queue.sqlite")
-
-    def ignore(_: object) -> None: ...
-
-    def fail() -> NodeHealth:
-        raise RuntimeError(f"no {HOSTILE} health {'x' * 5000}")
-
-    profile = Profile(id="p", environments=Environments(lightweight=(EnvironmentEntry(name="Maze"),)))
-    handler = ControlHandler(
-        profile=profile,
-        files=EpisodeFiles(workspace.store, workspace.index),
-        queue=queue,
-        batch_runner=BatchRunner(
-            workspace, queue, BatchCallbacks(on_item=ignore, on_record=ignore, on_result=ignore, on_busy=ignore)
-        ),
-        servers=EnvServerManager(profile, workspace.data_dir / "logs"),
-        models=Models.from_settings(profile.agent, {}),
-        health=fail,
-        stopping=lambda: False,
-        shutdown=ignore,
-    )
-
-    def send_request(op: str, request_id: object = "1", **args: object) -> Any:  # noqa: ANN401
-        payload = json.dumps({"id": request_id, "op": op, "args": args}).encode()
-        return json.loads(handler.handle(payload))
-
-    yield send_request
     queue.close()
 
 

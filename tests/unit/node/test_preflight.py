@@ -201,3 +201,14 @@ def test_a_dry_run_prints_warnings_and_failures(capsys: pytest.CaptureFixture[st
     dry_run._print(checks)
     line = "model gateway: tensorzero: no connection; start it"
     assert capsys.readouterr().out.splitlines() == [f"ok   {line}", f"warn {line}", f"FAIL {line}"]
+
+
+def test_a_state_directory_that_every_user_can_change_is_a_warning(tmp_path: Path) -> None:
+    (data_dir := tmp_path / "data").mkdir()
+    data_dir.chmod(0o1777)
+    rows = run_preflight(tmp_path)
+    (row,) = [row for row in rows if row.what == "state directory"]
+    assert (row.state, row.cause) == ("warn", f"{data_dir} can be changed by every user of this machine")
+    assert row.hint == f"run: chmod o-w {data_dir}"
+    data_dir.chmod(0o755)
+    assert states(run_preflight(tmp_path))["state directory"] == "ok"
