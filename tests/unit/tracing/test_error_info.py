@@ -41,6 +41,7 @@ PUBLISHED = """
     no_streams NoStreams
     node_failed NodeFailed
     oracle_diverged OracleDiverged
+    queue_full QueueFull
     refused Refused
     refused Refused
     runner_error RunnerError
