@@ -8,19 +8,19 @@ AGENT ?= react
 REPEAT ?= 1
 WORKERS ?= 2
 
-.PHONY: help launch test test-long install check run run-lightweight results faults bench bench-full clean
+.PHONY: help launch test test-long install check run run-lightweight results faults bench bench-full sbom clean
 .DEFAULT_GOAL := help
 
 help:
 	@printf '%s\n' 'make launch            open the console' 'make test              run the tests' 'make test-long         run the tests of real processes: terminals, faults, commands, gateway, wheel' \
 	  'make run ENV=BabyAI AGENT=oracle REPEAT=3' 'make run-lightweight   every lightweight environment once' \
 	  'make results           what has run so far' 'make check             lint, types, import directions' \
-	  'make faults            every fault in its long form' 'make bench             measured ratios' 'make bench-full        the console under load and with big files' 'make install           set up .venv and stop' 'make clean             remove .venv'
+	  'make faults            every fault in its long form' 'make bench             measured ratios' 'make bench-full        the console under load and with big files' 'make sbom              write sbom.cdx.json: packages, licences and hashes of the default install' 'make install           set up .venv and stop' 'make clean             remove .venv'
 
 $(STAMP): requirements.lock pyproject.toml
 	@test -n "$(PYTHON)" || { echo 'Python 3.11 or newer is needed and none was found; install one, or run: make PYTHON=/path/to/python3' >&2; exit 1; }
 	@$(PYTHON) -m venv $(VENV) || { echo 'Creating .venv failed; on Debian and Ubuntu the package python3-venv is missing.' >&2; exit 1; }
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
@@ -60,6 +60,9 @@ bench: $(STAMP)
 
 bench-full: $(STAMP)
 	@$(BIN)/python -m tests.benchmarks --full
+
+sbom: $(STAMP)
+	$(BIN)/python -m scripts.build_sbom sbom.cdx.json
 
 clean:
 	rm -rf $(VENV)

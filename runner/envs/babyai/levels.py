@@ -7,8 +7,12 @@ Order and seeds are those of AgentGym's ``agentenv-babyai/agentenv_babyai/enviro
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import os
-from collections.abc import Mapping
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
@@ -64,6 +68,8 @@ LEVELS = tuple(
     MoveTwoAcrossS8N9 SynthS5R2 SynthLoc SynthSeq MiniBossLevel BossLevel BossLevelNoUnlock
     """.split()  # noqa: SIM905 - forty quoted lines would read worse
 )
+_importing = threading.Lock()
+
 N_TASKS = len(LEVELS) * 2**32
 """Number of tasks. AgentGym accepts any index; 2**32 seeds per level are more than any batch uses."""
 
@@ -86,15 +92,33 @@ def make_world(task_index: int) -> tuple[World, Mapping[str, NDArray[np.uint8]]]
 def _registered(level: str) -> tuple[str, Mapping[str, Any]]:
     """Return the entry point and arguments of a level, registered as v0 or, if minigrid fixed a bug in it, as v1."""
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
-    import gymnasium
-    import minigrid.core.mission
-    import minigrid.envs.babyai.core.roomgrid_level
+    with _without_pygame():
+        import gymnasium
+        import minigrid.core.mission
+        import minigrid.envs.babyai.core.roomgrid_level
 
     for module in (minigrid.core.mission, minigrid.envs.babyai.core.roomgrid_level):
         _silence(module)
     registry = gymnasium.registry
     spec = registry.get(f"BabyAI-{level}-v0") or registry[f"BabyAI-{level}-v1"]
     return str(spec.entry_point), spec.kwargs
+
+
+@contextmanager
+def _without_pygame() -> Iterator[None]:
+    """Let minigrid be imported where pygame is not installed: it imports pygame, but uses it only to draw worlds.
+
+    The lock leaves pygame-ce out because of its licence, the LGPL. The placeholders are removed after the import, so
+    that other environments find out whether pygame is installed.
+    """
+    with _importing:
+        names = () if importlib.util.find_spec("pygame") else ("pygame", "pygame.freetype")
+        sys.modules.update({name: ModuleType(name) for name in names})
+        try:
+            yield
+        finally:
+            for name in names:
+                sys.modules.pop(name, None)
 
 
 def _silence(module: ModuleType) -> None:
