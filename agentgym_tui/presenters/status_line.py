@@ -182,7 +182,13 @@ def _location_parts(store: RunStore, title: str, width: int, cause: SafeText) ->
 
 
 def _cause_text(store: RunStore) -> SafeText:
-    return masked_line(" · ".join(store.link.cause.split("\n")), 2_000)
+    causes = [store.link.cause] if store.link.cause else _storage_problems(store)
+    return masked_line(" · ".join(line for cause in causes for line in cause.split("\n")), 2_000)
+
+
+def _storage_problems(store: RunStore) -> list[str]:
+    full = [node for node in store.nodes.values() if node.storage and not node.lost]
+    return [f"{node.name}: {node.storage}" if len(store.nodes) > 1 else node.storage for node in full]
 
 
 def _only_node(store: RunStore) -> NodeInfo | None:

@@ -20,7 +20,7 @@ from agentgym_tui.state.merged_items import (
     Update,
 )
 from agentgym_tui.state.nodes import NodeRegistry, set_host_load
-from agentgym_tui.state.normalize import clip_name, ulid_prefix, ulid_time
+from agentgym_tui.state.normalize import MAX_CAUSE_CHARS, clip_name, ulid_prefix, ulid_time
 from agentgym_tui.state.notices import NoticeList
 from runner.events.decoded import DurableRow, ForeignRow, LiveRow
 from runner.events.durable import BatchCompleted, DurableEvent, EpisodeCompleted, FieldStatus, ForeignEpisode
@@ -106,8 +106,10 @@ class BusReducer:
         node, changed = self._nodes.on_heartbeat(batch.node, batch.dropped)
         changed = self.on_boot(node.name, batch.boot, sure=False) or changed
         boot = node.boot if node.boot == batch.boot else batch.boot
+        storage = node.storage
         for update in batch.updates:
             self._apply_update(update, node.name, boot)
+        changed = changed or storage != node.storage
         return changed or batch.n_malformed > 0 or not all(isinstance(update, Heartbeat) for update in batch.updates)
 
     def _apply_update(self, update: Update, node: str, boot: str) -> None:
@@ -117,7 +119,7 @@ class BusReducer:
             case EnvHealth() | ModelHealth() | Host():
                 self.apply_health_item(update, node)
             case Heartbeat():
-                pass
+                self._nodes.get(node).storage = (update.storage or "")[:MAX_CAUSE_CHARS]
             case _:
                 self._apply_episode_update(update, node, boot)
 

@@ -289,6 +289,7 @@ class NodeInfo(msgspec.Struct):
         last_seen_at: when the node last sent a message, in seconds of the console's monotonic clock.
         lost: whether the node has been silent for too long or its process is gone.
         dropped: number of live items that the current process of the node never sent.
+        storage: why the node cannot store anything, and what waits; "" while it can.
     """
 
     name: str
@@ -302,6 +303,7 @@ class NodeInfo(msgspec.Struct):
     ram: float | None = None
     gpus: list[str] = msgspec.field(default_factory=list)
     dropped: int = 0
+    storage: str = ""
 
 
 BusLinkStatus: TypeAlias = Literal["none", "starting", "connecting", "connected", "stalled", "disconnected", "failed"]

@@ -92,6 +92,8 @@ class Batch:
         self._versions = {**workspace.versions, **plugins.installed_versions(placement.packages)}
         self._trace_file = workspace.trace_file(self.batch_id)
         self._stats = BatchStats()
+        self.unstored: list[EpisodeRecord] = []
+        """The ended episodes that could not be stored; the first one interrupts the batch."""
         self._queue = EpisodeQueue(self._remaining(earlier_episodes))
         self._n_before = len(self._stats.episodes)
         self._running: dict[EpisodeWorker, RunningEpisode] = {}
@@ -324,19 +326,16 @@ class Batch:
             self._stats.add(record)
             if record.outcome in (Outcome.ERROR, Outcome.TIMEOUT):  # the server may hang or be another one now
                 self._begin_wait()
-            if self._is_stored(record):
-                for callback in self._record_callbacks:
-                    with catch_foreign(log_failure(logger, "a callback for a finished episode")):
-                        callback(record)
-            elif self._status == "completed":
+            is_stored = self._workspace.store.path(record.batch_id, record.episode_id).exists()
+            for callback in self._record_callbacks if is_stored else [self.unstored.append]:
+                with catch_foreign(log_failure(logger, "a callback for a finished episode")):
+                    callback(record)
+            if not is_stored and self._status == "completed":
                 logger.warning("episode %s could not be stored; no further episodes start", record.episode_id)
                 self._apply(EpisodeCommand("interrupt"))
         for problem in episode.problems:
             self._stats.problems.append(f"episode {episode.header.episode_id}: {type(problem).__name__}: {problem}")
         self._emit_progress()
-
-    def _is_stored(self, record: EpisodeRecord) -> bool:
-        return self._workspace.store.path(record.batch_id, record.episode_id).exists()
 
     def _emit_progress(self) -> None:
         n_left, n_new = self.spec.n_planned - len(self._stats.episodes), len(self._stats.episodes) - self._n_before

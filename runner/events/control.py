@@ -17,6 +17,7 @@ from runner.events.fields import (
     ModelName,
     NodeStatus,
     Pid,
+    StorageProblem,
     WaitingFor,
     WaitingSeconds,
 )
@@ -226,6 +227,7 @@ class NodeList(msgspec.Struct, kw_only=True):
     envs: Annotated[list[str], Meta(description="environments of the profile")]
     agents: Annotated[list[str], Meta(description="installed agents")]
     models: Annotated[list[str], Meta(description="models of the profile")]
+    storage: StorageProblem = None
 
 
 RESULTS: Final[dict[Op, Any]] = {

@@ -39,9 +39,13 @@ HealthStatus: TypeAlias = Annotated[
 ]
 Cause: TypeAlias = Annotated[str | None, Meta(description="what is wrong; null when there is nothing to report")]
 EpisodeSeq: TypeAlias = Annotated[int, Meta(description="number of the item within its episode, from 0 without gaps")]
+StorageProblem: TypeAlias = Annotated[
+    str | None,
+    Meta(description="why nothing can be stored, and how many batches wait for room; null while there is room"),
+]
 WaitingFor: TypeAlias = Annotated[
     str | None,
-    Meta(description="address and problem of the server that the batch waits for; null while the batch plays"),
+    Meta(description="address and problem of the server or disk that the batch waits for; null while the batch plays"),
 ]
 WaitingSeconds: TypeAlias = Annotated[
     float | None,

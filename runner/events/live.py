@@ -27,6 +27,7 @@ from runner.events.fields import (
     Reward,
     Rounds,
     Seconds,
+    StorageProblem,
     Success,
     TaskIndex,
     WaitingFor,
@@ -251,6 +252,8 @@ class Host(_Item, kw_only=True, tag="host"):
 
 class Heartbeat(_Item, kw_only=True, tag="heartbeat"):
     """Sign of life of a node, sent every 2 s; a node without one for 5 s counts as lost."""
+
+    storage: StorageProblem = None
 
 
 _EpisodeChange: TypeAlias = EpisodeStarted | EpisodePaused | EpisodeResumed | EpisodeEnded | TokenText

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
+
+import msgspec
 
 from runner.batch.batch import Batch
 from runner.batch.observers import Observer
@@ -15,9 +19,10 @@ from runner.batch.server_wait import Waiting
 from runner.batch.spec import BatchSpec
 from runner.batch.workspace import Workspace
 from runner.envs.placement import Placement, embedded_placement
-from runner.errors import catch_foreign, log_failure
+from runner.errors import StoreError, catch_foreign, log_failure
 from runner.inference.profile_models import Models
 from runner.node.batch_queue import BatchQueue, QueuedBatch, Status
+from runner.node.storage import StorageWatch
 from runner.store import EpisodeRecord
 from runner.types import UNFINISHED, BatchProgress, Item
 
@@ -76,6 +81,9 @@ class BatchRunner:
         self._callbacks = callbacks
         self._choose_placement = choose_placement
         self._models = models
+        self.storage = StorageWatch(workspace.data_dir, self.wake)
+        self._progress: BatchProgress | None = None
+        self._progress_numbers: dict[str, itertools.count[int]] = defaultdict(itertools.count)
         self._changed = threading.Condition()
         self._stopping = False
         self._draining = False
@@ -83,6 +91,7 @@ class BatchRunner:
         self._final_status: Status = "interrupted"
         self._batch: Batch | None = None
         self._early_commands: list[CommandName] = []
+        self._unstored: list[EpisodeRecord] = []
         self._thread = threading.Thread(target=self._run, name="batch runner", daemon=True)
 
     @property
@@ -105,8 +114,18 @@ class BatchRunner:
         batch = self._batch
         return batch.waiting if batch is not None and batch.batch_id == batch_id else None
 
+    @property
+    def storage_problem(self) -> str | None:
+        """Why nothing can be stored, and how many batches wait for room; None while there is room."""
+        if (problem := self.storage.problem) is None:
+            return None
+        n_waiting = len(self._queue.queued()) + (self._claimed is not None)
+        waiting = {0: "no batch waits", 1: "1 batch waits and continues by itself"}
+        return f"{problem}; {waiting.get(n_waiting, f'{n_waiting} batches wait and continue by themselves')}"
+
     def start(self) -> None:
-        """Start the thread that runs the queued batches."""
+        """Start the thread that runs the queued batches, and the checks of the disk."""
+        self.storage.start()
         self._thread.start()
 
     def wake(self) -> None:
@@ -170,6 +189,7 @@ class BatchRunner:
 
     def stop(self) -> None:
         """Interrupt the running batch after its current steps and end the thread; queued batches stay queued."""
+        self.storage.close()
         with self._changed:
             self._stopping = True
             self._changed.notify()
@@ -189,9 +209,12 @@ class BatchRunner:
                 is_finished = not self._run_next()
             for problem in problems:
                 logger.warning("the batch runner failed: %s: %s", type(problem).__name__, problem)
+                if isinstance(problem, StoreError):
+                    self.storage.check(write=True)
                 self._save_final_status()
             with self._changed:
-                self._claimed = self._batch = None
+                self._claimed = self._batch = self._progress = None
+                self._unstored = []
                 if problems and not self._stopping:
                     self._changed.wait(RETRY_S)
             with catch_foreign(log_failure(logger, "reporting the busy state")):
@@ -202,7 +225,7 @@ class BatchRunner:
         with self._changed:
             self._early_commands.clear()
             while (queued := self._claim()) is None:
-                if self._stopping or self._draining:
+                if self._stopping or (self._draining and not self._queue.queued()):
                     return False
                 self._changed.wait()
             self._claimed, self._final_status = queued, "interrupted"
@@ -210,7 +233,7 @@ class BatchRunner:
         return True
 
     def _claim(self) -> QueuedBatch | None:
-        if self._stopping:
+        if self._stopping or self.storage.problem is not None:
             return None
         queued = self._queue.queued()
         claimed = (batch for batch in queued if self._queue.set_status(batch.batch_id, "running", only=("queued",)))
@@ -219,10 +242,23 @@ class BatchRunner:
     def _run_batch(self, queued: QueuedBatch) -> None:
         placement = self._choose_placement(queued.spec)
         logger.info("batch %s: %s runs %s", queued.batch_id, queued.spec.env, placement.note)
+        result = self._play(queued, placement)
+        while self._unstored and self._wait_for_room():
+            result = self._play(queued, placement)
+        self._final_status = result.status
+        if result.status != "interrupted":  # before the status: if killed in between, the resumed batch publishes again
+            self._callbacks.on_result(result)
+        self._queue.set_status(queued.batch_id, result.status)
+        self._queue.set_done(queued.batch_id, result.n_episodes)
+
+    def _play(self, queued: QueuedBatch, placement: Placement) -> BatchResult:
+        """Play the episodes of a batch that are not stored yet; ``_unstored`` has those that could not be stored."""
+        if (self._workspace.store.runs / queued.batch_id).is_dir():
+            self._workspace.index.reconcile()  # on a full disk, an episode may be stored without its row
         batch = Batch(
             queued.spec,
             self._workspace,
-            observers=[self._callbacks.on_item, self._save_progress],
+            observers=[self._forward, self._save_progress],
             on_record=self._callbacks.on_record,
             batch_id=queued.batch_id,
             battery_id=queued.battery_id,
@@ -234,13 +270,42 @@ class BatchRunner:
             self._batch = batch
             for name in self._early_commands + (["interrupt"] if self._stopping else []):
                 batch.command(name)
+            self._early_commands.clear()
         self._callbacks.on_busy(True)
         result = batch.run()
-        self._final_status = result.status
-        if result.status != "interrupted":  # before the status: if killed in between, the resumed batch publishes again
-            self._callbacks.on_result(result)
-        self._queue.set_status(queued.batch_id, result.status)
-        self._queue.set_done(queued.batch_id, result.n_episodes)
+        with self._changed:
+            self._batch, self._unstored = None, batch.unstored
+        return result
+
+    def _wait_for_room(self) -> bool:
+        """Store the unstored episodes as soon as there is room; return False if the node stops before."""
+        reported = ""
+        while True:
+            problem = self.storage.check(write=True) or self._store_episodes()
+            if problem is None:
+                return True
+            if problem != reported and self._progress is not None:
+                reported = problem
+                item = msgspec.structs.replace(self._progress, interrupted=False, eta_s=None, waiting_for=problem)
+                self._forward(msgspec.structs.replace(item, at=self._workspace.clock.now()))
+            with self._changed:
+                if self._stopping:
+                    return False
+                self._changed.wait(RETRY_S)
+
+    def _store_episodes(self) -> str | None:
+        """Store the unstored episodes; return why that failed, or None."""
+        while self._unstored:
+            record = self._unstored[0]
+            try:
+                self._workspace.store.save(record)
+            except StoreError as exc:
+                return str(exc)
+            del self._unstored[0]
+            self._callbacks.on_record(record)
+            if self._models is not None:
+                self._models.feedback(record)
+        return None
 
     def _save_final_status(self) -> None:
         """Save the final status of a batch that raised an exception; retry until the queue can be written."""
@@ -256,6 +321,13 @@ class BatchRunner:
                 if not problems or self._stopping:
                     return
                 self._changed.wait(RETRY_S)
+
+    def _forward(self, item: Item) -> None:
+        # numbered here, because the numbers of a batch that continues would start again
+        if isinstance(item, BatchProgress):
+            item = msgspec.structs.replace(item, seq=next(self._progress_numbers[item.batch_id]))
+            self._progress = item
+        self._callbacks.on_item(item)
 
     def _save_progress(self, item: Item) -> None:
         if isinstance(item, BatchProgress):

@@ -226,9 +226,12 @@ class ControlHandler:
             # A killed node may not have saved the count of its last episodes.
             n_done=self.batch_runner.n_finished(batch.batch_id) if batch.status == "interrupted" else batch.n_done,
             n_planned=batch.spec.n_planned,
-            waiting_for=None if waiting is None else waiting.server,
+            waiting_for=self._waits_for(batch) if waiting is None else waiting.server,
             waiting_s=None if waiting is None else waiting.left_s,
         )
+
+    def _waits_for(self, batch: QueuedBatch) -> str | None:
+        return self.batch_runner.storage.problem if batch.status in ("queued", "running") else None
 
     def _list(self) -> NodeList:
         return NodeList(
@@ -236,6 +239,7 @@ class ControlHandler:
             envs=[entry.name for _, entry in self.profile.tiered_entries()],
             agents=plugins.registered_names(plugins.AGENTS),
             models=self.models.names,
+            storage=self.batch_runner.storage_problem,
         )
 
 

@@ -39,6 +39,10 @@ def _always_active() -> bool:
     return True
 
 
+def _no_problem() -> str | None:
+    return None
+
+
 def _no_cause(env: str) -> None:
     pass
 
@@ -52,6 +56,7 @@ class HealthMonitor:
         servers: environment servers that this node starts, or None.
         models: the profile's models; None: models are not checked.
         is_active: returns whether a batch runs or a request came recently; models are checked more often then.
+        storage_problem: returns why nothing can be stored, or None; every heartbeat has it.
         heartbeat_interval_s: seconds between two heartbeats; the intervals of the checks are multiples of it.
         probe_timeout_s: maximum seconds for one check of all environment servers.
     """
@@ -63,6 +68,7 @@ class HealthMonitor:
         servers: EnvServerManager | None = None,
         models: Models | None = None,
         is_active: Callable[[], bool] = _always_active,
+        storage_problem: Callable[[], str | None] = _no_problem,
         *,
         heartbeat_interval_s: float = HEARTBEAT_INTERVAL_S,
         probe_timeout_s: float = PROBE_TIMEOUT_S,
@@ -73,6 +79,7 @@ class HealthMonitor:
         self._servers = servers
         self._models = models
         self._is_active = is_active
+        self._storage_problem = storage_problem
         self._heartbeat_interval_s = heartbeat_interval_s
         self._probe_timeout_s = probe_timeout_s
         self._load = HostLoad()
@@ -92,10 +99,16 @@ class HealthMonitor:
             if self._models is not None:
                 tasks.create_task(self._watch_models(self._models, live))
             for beat in itertools.count():
-                live.put(Heartbeat(at=self._clock.now()))
+                live.put(self._heartbeat())
                 if beat % HOST_BEATS == 0:
                     self._update("the host", self._host, live)
                 await asyncio.sleep(self._heartbeat_interval_s)
+
+    def _heartbeat(self) -> Heartbeat:
+        problems: list[str | None] = [None]
+        with catch_foreign(partial(self._log_failure, "the disk")):
+            problems.append(self._storage_problem())
+        return Heartbeat(at=self._clock.now(), storage=problems[-1])
 
     async def _watch_environments(self, live: LivePublisher) -> None:
         """Check the environments periodically; a separate task, because their servers may answer slowly."""

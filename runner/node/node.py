@@ -37,6 +37,7 @@ from runner.node.name_check import check_name_is_free
 from runner.node.shutdown import RETRY_S, publish_remaining, run_with_restarts, stop_batches
 from runner.node.state_files import keep_files
 from runner.node.state_lock import NodeFile, StateLock
+from runner.node.storage import require_storage
 from runner.publish.event_recorder import EventRecorder, durable_names
 from runner.publish.live_publisher import LivePublisher
 from runner.publish.publisher import Publisher, Sink
@@ -115,8 +116,10 @@ class Node:
         """Run the node until it is stopped or has been idle for ``idle_exit_s``.
 
         Raises:
-            RunnerError: if another node uses the directory or the name, or the broker cannot be started.
+            RunnerError: if another node uses the directory or the name, nothing can be stored in the directory, or the
+                broker cannot be started.
         """
+        require_storage(self._data_dir)
         async with AsyncExitStack() as stack:
             lock = StateLock(self._data_dir)
             stack.callback(lock.release)
@@ -150,7 +153,12 @@ class Node:
         live = LivePublisher(publisher.sink_connections, node=self._name, boot=workspace.boot)
         batch_runner = self._create_batch_runner(workspace, queue, recorder, live)
         health = HealthMonitor(
-            self._profile, workspace.clock, self._servers, self._models, lambda: self._is_active(batch_runner)
+            self._profile,
+            workspace.clock,
+            self._servers,
+            self._models,
+            lambda: self._is_active(batch_runner),
+            lambda: batch_runner.storage_problem,
         )
         handler = self._create_handler(workspace, queue, batch_runner, health)
         ready = asyncio.Event()

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Callable, Iterator
+import subprocess
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import pytest
 from ulid import ULID
@@ -17,7 +18,8 @@ from runner.batch.workspace import Workspace
 from runner.bus.broker import broker as node_broker
 from runner.bus.broker.broker import Broker
 from runner.bus.connection import BusError, NatsConnection
-from runner.events.subjects import DurableNames
+from runner.events.subjects import DurableNames, live_subject
+from runner.node import storage
 from runner.publish.delivery import DeliveryOptions
 from runner.publish.event_recorder import EventRecorder
 from runner.publish.outbox import Outbox
@@ -25,7 +27,7 @@ from runner.publish.publisher import Sink
 from tests.support.episodes import RecordedEpisode
 from tests.support.full_disk import Disk, FileSizeLimit, mount_small_disk
 from tests.support.node_events import episode_event_ids, stored_episodes, subscribe_to_node
-from tests.support.node_process import NodeProcess
+from tests.support.node_process import COMMAND, NodeProcess, clean_environ
 from tests.support.publishing import outbox_event, run_publisher
 from tests.support.subscriptions import SubscriptionRecorder
 
@@ -33,7 +35,8 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(120)]
 
 FULL = os.environ.get("AGENTGYM_FAULTS") == "full"
 REPEAT = 300
-RESUMED_REPEAT = 20
+REPORT_S = 5.0
+"""Seconds within which the node must report that nothing can be stored."""
 OpenNode: TypeAlias = Callable[[Path], AbstractContextManager[tuple[NodeProcess, Disk]]]
 
 
@@ -57,17 +60,24 @@ async def test_a_node_survives_a_full_disk_and_loses_no_episode(tmp_path: Path, 
             await node.request(connection, "start", batch_id=batch_id, envs=["BabyAI"], agent="oracle", repeat=REPEAT)
             await node.wait_for_batch(connection, batch_id, "running", n_done=5)
             disk.fill()
-            await wait_until_idle(node, connection)
+            listed = await wait_until_storage_is_full(node, connection, batch_id)
+            assert "1 batch waits and continues by itself" in listed["storage"]
+            heartbeat = await asyncio.wait_for(anext(storage_problems(connection)), REPORT_S)
+            assert heartbeat == listed["storage"]
             rejected = await node.request_reply(
                 connection, "start", batch_id=str(ULID()), envs=["Maze"], agent="oracle"
             )
             assert "check for a full disk" in rejected["error"]["message"]
             await asyncio.sleep(1.5 * node_broker.DISK_POLL_S)  # at least one disk check of the broker
+            n_before = len(stored_episodes(node.data_dir, batch_id))
+            assert 5 <= n_before < REPEAT
             disk.free_space()
-        stored = stored_episodes(node.data_dir, batch_id)
-        assert 5 <= len(stored) < REPEAT
-        assert all(json.loads(path.read_bytes())["error"] is None for path in stored)
         await play_two_episodes(node, second_batch_id := str(ULID()))
+        stored = stored_episodes(node.data_dir, batch_id)
+        records = [json.loads(path.read_bytes()) for path in stored]
+        assert all(record["error"] is None for record in records)
+        finished = [record["task_index"] for record in records if record["outcome"] != "interrupted"]
+        assert sorted(finished) == list(range(REPEAT))
         expected = {f"episode:{path.stem}" for path in stored} | {f"batch:{second_batch_id}"}
         expected |= episode_event_ids(node.data_dir, second_batch_id)
         async with subscribe_to_node(node) as recorder:
@@ -79,28 +89,59 @@ async def test_a_node_survives_a_full_disk_and_loses_no_episode(tmp_path: Path, 
     assert "Traceback" not in errors
 
 
-async def test_a_batch_interrupted_by_a_full_disk_can_be_resumed(tmp_path: Path) -> None:
+async def test_a_batch_continues_by_itself_after_a_full_disk(tmp_path: Path) -> None:
     batch_id = str(ULID())
     with node_with_file_size_limit(tmp_path) as (node, disk):
         async with await node.connect() as connection:
-            await node.request(
-                connection, "start", batch_id=batch_id, envs=["BabyAI"], agent="oracle", repeat=RESUMED_REPEAT
-            )
+            await node.request(connection, "start", batch_id=batch_id, envs=["BabyAI"], agent="oracle", repeat=REPEAT)
             await node.wait_for_batch(connection, batch_id, "running", n_done=5)
             disk.fill()
-            await wait_until_idle(node, connection)
+            await wait_until_storage_is_full(node, connection, batch_id)
+            await asyncio.sleep(1.5 * storage.POLL_S)  # a second check does not end the wait
+            await wait_until_storage_is_full(node, connection, batch_id)
             disk.free_space()
-            await node.wait_for_batch(connection, batch_id, "interrupted")
-            await node.request(
-                connection,
-                "start",
-                batch_id=batch_id,
-                envs=["BabyAI"],
-                agent="oracle",
-                repeat=RESUMED_REPEAT,
-                resume=True,
-            )
-            await node.wait_for_batch(connection, batch_id, "completed", n_done=RESUMED_REPEAT)
+            batch = await node.wait_for_batch(connection, batch_id, "completed", n_done=REPEAT)
+            assert batch["waiting_for"] is None
+            assert (await node.request(connection, "list"))["storage"] is None
+
+
+async def test_a_batch_that_waits_for_room_can_be_cancelled(tmp_path: Path) -> None:
+    batch_id = str(ULID())
+    with node_with_file_size_limit(tmp_path) as (node, disk):
+        async with await node.connect() as connection:
+            await node.request(connection, "start", batch_id=batch_id, envs=["BabyAI"], agent="oracle", repeat=REPEAT)
+            await node.wait_for_batch(connection, batch_id, "running", n_done=5)
+            disk.fill()
+            await wait_until_storage_is_full(node, connection, batch_id)
+            await node.request(connection, "cancel", batch_id=batch_id)
+            disk.free_space()
+            await node.wait_for_batch(connection, batch_id, "cancelled")
+
+
+def test_a_node_does_not_start_on_a_full_disk(tmp_path: Path) -> None:
+    with mount_small_disk(tmp_path / "disk", 8) as disk:
+        disk.fill()
+        data_dir = disk.folder / "data"
+        completed = run_node(data_dir)
+    assert completed.returncode == 2
+    expected = f"nothing can be stored in {data_dir}: its disk is full (0 KiB are free); free disk space there"
+    assert expected in completed.stderr
+    assert "or choose another folder with --data-dir" in completed.stderr
+    assert "Traceback" not in completed.stderr
+
+
+def run_node(data_dir: Path) -> subprocess.CompletedProcess[str]:
+    command = [COMMAND, "node", "--data-dir", str(data_dir)]
+    return subprocess.run(command, env=clean_environ(), capture_output=True, text=True, timeout=30, check=False)
+
+
+async def storage_problems(connection: NatsConnection) -> AsyncIterator[str]:
+    """Yield the problems in the heartbeats of the node."""
+    subscription = await connection.client.subscribe(live_subject("health", "*"))
+    async for message in subscription.messages:
+        for item in json.loads(message.data)["items"]:
+            if item.get("storage"):
+                yield item["storage"]
 
 
 async def play_two_episodes(node: NodeProcess, batch_id: str) -> None:
@@ -116,10 +157,15 @@ async def play_two_episodes(node: NodeProcess, batch_id: str) -> None:
                 await asyncio.sleep(0.05)
 
 
-async def wait_until_idle(node: NodeProcess, connection: NatsConnection) -> None:
-    async with asyncio.timeout(20):
-        while (await node.request(connection, "health"))["status"] == "running":  # noqa: ASYNC110 - another process
+async def wait_until_storage_is_full(node: NodeProcess, connection: NatsConnection, batch_id: str) -> dict[str, Any]:
+    """Return the list of the node once it has the problem, which must be within ``REPORT_S``, and the batch waits."""
+    async with asyncio.timeout(REPORT_S):
+        while (listed := await node.request(connection, "list"))["storage"] is None:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
+    (batch,) = (batch for batch in listed["batches"] if batch["batch_id"] == batch_id)
+    assert batch["status"] == "running"
+    assert batch["waiting_for"].startswith(f"nothing can be stored in {node.data_dir}: ")
+    return dict(listed)
 
 
 def count_all_event_ids(recorder: SubscriptionRecorder) -> dict[str, int]:
