@@ -75,7 +75,7 @@ def status_lines(store: RunStore, title: str, width: int, *, max_cause_lines: in
     """
     cause, room = _cause_text(store), width - line_width(_connection_cells(store)) - len(SEPARATOR.text)
     cause_lines = (
-        [[Cell(row, "warn")] for row in wrap_text(cause, width, max_cause_lines)]
+        [[Cell(cut(row, width), "warn")] for row in wrap_text(cause, width, max_cause_lines)]
         if max_cause_lines and display_width(cause) > room
         else []
     )

@@ -134,7 +134,7 @@ class StateDirLibrary:
 
     def _open(self) -> tuple[EpisodeStore, EpisodeIndex]:
         from runner.errors import ConfigError, StoreError
-        from runner.store import EpisodeStore, open_index
+        from runner.store import EpisodeStore, open_index_to_read
 
         with self._lock:
             if self._opened is None:
@@ -142,7 +142,7 @@ class StateDirLibrary:
                     store = EpisodeStore(self._find())
                 except ConfigError as exc:
                     raise StoreError(str(exc)) from exc
-                self._opened = store, open_index(store)
+                self._opened = store, open_index_to_read(store)
                 self._reconciled = time.monotonic()
             return self._opened
 

@@ -22,7 +22,7 @@ from runner.cli.report import (
 from runner.cli.run_session import RunSession
 from runner.cli.terminal import print_json, print_stderr, print_table, write_result
 from runner.envs.names import server_only_names, server_only_problem, unknown_environment
-from runner.store import EpisodeStore, ResultRow, open_index, summarize_results
+from runner.store import EpisodeStore, ResultRow, open_index_to_read, summarize_results
 
 
 def show_results(session: RunSession) -> int:
@@ -35,8 +35,8 @@ def show_results(session: RunSession) -> int:
     if not (session.data_dir / "runs").is_dir():
         print_stderr(f"No episodes in {session.data_dir} yet; try: agentgym-runner --battery lightweight")
     store = EpisodeStore(session.data_dir)
-    recovered = store.recover()
-    index = open_index(store)
+    recovered = store.recover() if store.is_writable else []
+    index = open_index_to_read(store)
     rows = summarize_results(index)
     damaged = [*store.damaged, *index.damaged]
     index.close()

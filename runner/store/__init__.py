@@ -2,7 +2,7 @@
 
 from runner.store.episode_file import ActionRecord, EpisodeRecord, TimestepRecord, is_ulid
 from runner.store.episode_store import EpisodeFile, EpisodeStore
-from runner.store.index import EpisodeIndex, open_index
+from runner.store.index import EpisodeIndex, open_index, open_index_to_read
 from runner.store.index_schema import EpisodeRow
 from runner.store.recorder import EpisodeRecorder, SpanSource
 from runner.store.results import ResultRow, summarize_results, wilson_interval
@@ -22,6 +22,7 @@ __all__ = [
     "TimestepRecord",
     "is_ulid",
     "open_index",
+    "open_index_to_read",
     "summarize_results",
     "wilson_interval",
 ]

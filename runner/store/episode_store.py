@@ -54,6 +54,11 @@ class EpisodeStore:
         except OSError as exc:
             raise StoreError(f"{self.runs} cannot be created: {exc}; choose another folder with --data-dir") from exc
 
+    @property
+    def is_writable(self) -> bool:
+        """Whether this process may write here: False in a folder without permission and on a read-only disk."""
+        return os.access(self.runs, os.W_OK)
+
     def path(self, batch_id: str, episode_id: str) -> Path:
         """Return the path of an episode file, which need not exist.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Mapping
@@ -17,6 +18,8 @@ from runner.store.index_schema import COLUMNS, SCHEMA, EpisodeRow, episode_row, 
 from runner.util.files import DamagedFile, file_lock
 from runner.util.safe_values import escape_surrogates
 from runner.util.sqlite import BUSY_TIMEOUT_S, DATABASE_ERRORS, open_database
+
+logger = logging.getLogger(__name__)
 
 FILES_PER_TRANSACTION = 200
 """Maximum number of files added in one transaction; other writers can get the lock between two transactions."""
@@ -166,7 +169,25 @@ def open_index(store: EpisodeStore, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -
     # Without the lock, two processes could find a corrupt database and one delete the other's new one.
     with file_lock(store.runs, wait=True):
         connection = open_database(store.data_dir / "index.sqlite", SCHEMA, busy_timeout_s=busy_timeout_s)
-    index = EpisodeIndex(store, connection)
+    return _reconciled(EpisodeIndex(store, connection))
+
+
+def open_index_to_read(store: EpisodeStore) -> EpisodeIndex:
+    """Open the index of a store that is only read; where its file cannot be written, build the index in memory.
+
+    Raises:
+        StoreError: the episode files cannot be read.
+    """
+    try:
+        return open_index(store)
+    except StoreError as exc:
+        logger.warning("%s. Every episode file is read instead", exc)
+    connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+    connection.executescript(SCHEMA.tables)
+    return _reconciled(EpisodeIndex(store, connection))
+
+
+def _reconciled(index: EpisodeIndex) -> EpisodeIndex:
     try:
         index.reconcile()
     except StoreError:

@@ -42,6 +42,9 @@ class SmallDisk:
     def free_space(self) -> None:
         self._filler.unlink()
 
+    def make_read_only(self) -> None:
+        subprocess.run(["mount", "-o", "remount,ro", str(self.folder)], check=True)
+
 
 class FileSizeLimit:
     """Prevents one process from extending files; needs no privilege to mount."""

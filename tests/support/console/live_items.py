@@ -214,8 +214,8 @@ def host() -> Host:
     return Host(at=START, cpu=12.0, ram=40.0, gpu=[gpu])
 
 
-def heartbeat() -> Heartbeat:
-    return Heartbeat(at=START)
+def heartbeat(storage: str | None = None) -> Heartbeat:
+    return Heartbeat(at=START, storage=storage)
 
 
 def completed(n: int = 0, **fields: Any) -> EpisodeCompleted:  # noqa: ANN401

@@ -8,7 +8,7 @@ from agentgym_tui.commands.keymap import Keymap
 from agentgym_tui.presenters.answering_endpoint import failover_text, streaming_parts
 from agentgym_tui.presenters.number_format import UNKNOWN
 from agentgym_tui.presenters.pane_titles import transcript_title
-from agentgym_tui.presenters.status_line import episode_line, progress_line, status_line
+from agentgym_tui.presenters.status_line import episode_line, progress_line, status_line, status_lines
 from agentgym_tui.presenters.welcome import welcome_lines
 from agentgym_tui.state.data_model import BatchRun, BusLink, StreamingAnswer
 from agentgym_tui.state.endpoints import Failover
@@ -20,6 +20,7 @@ from tests.support.console.samples import (
     empty_store,
     episode,
     error_store,
+    heartbeat,
     hostile_store,
     live,
     model_health,
@@ -50,6 +51,18 @@ def test_the_status_line_shows_problems() -> None:
     assert "4 dropped" in shown
     store.apply_events([live(started(7), node="other")])
     assert "2 nodes" in line_text(status_line(store, "here", 200))
+
+
+def test_the_status_line_shows_that_nothing_can_be_stored_until_there_is_room() -> None:
+    store = busy_store()
+    problem = "nothing can be stored in /srv/data: its disk is full (0 KiB are free); 2 batches wait"
+    store.apply_events([live(heartbeat(f"{problem}\x1b[2J"))])
+    assert problem in line_text(status_line(store, "here", 200))
+    assert "nothing can be stored" in "".join(line_texts(status_lines(store, "here", 60, max_cause_lines=3)))
+    store.apply_events([live(heartbeat(problem), node="other")])
+    assert f"pmoves-4090: {problem}" in line_text(status_line(store, "here", 300))
+    store.apply_events([live(heartbeat()), live(heartbeat(), node="other")])
+    assert "nothing can be stored" not in line_text(status_line(store, "here", 300))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,155 @@
+"""Stored episodes can be read where nothing can be written: on a read-only or full disk, or without permission."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import TypeAlias
+
+import pytest
+
+from agentgym_tui.services.export import export_episode
+from agentgym_tui.sessions.episode_library import StateDirLibrary
+from agentgym_tui.sessions.file_session import FileLibrary
+from runner.store import EpisodeStore, open_index_to_read
+from tests.support.command import COMMAND, run_agentgym
+from tests.support.full_disk import mount_small_disk
+from tests.support.node_process import clean_environ
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(120)]
+
+N_EPISODES = 4
+WITHOUT_OVERRIDE = ("--bounding-set=-dac_override,-dac_read_search", "--inh-caps=-dac_override,-dac_read_search")
+"""Options of ``setpriv`` that make permissions count for root, too."""
+
+Locked: TypeAlias = Callable[[Path], AbstractContextManager[tuple[Path, list[str]]]]
+
+
+def play(data_dir: Path) -> None:
+    options = ["--run", "Maze", "--agent", "oracle", "--repeat", str(N_EPISODES), "--data-dir", str(data_dir)]
+    completed = run_agentgym(data_dir.parent, *options)
+    assert completed.returncode == 0, completed.stderr
+
+
+@contextmanager
+def read_only_disk(tmp_path: Path) -> Iterator[tuple[Path, list[str]]]:
+    """Yield a data directory on a read-only disk, and the prefix of commands that read it."""
+    with mount_small_disk(tmp_path / "disk", 24) as disk:
+        play(disk.folder / "data")
+        disk.make_read_only()
+        yield disk.folder / "data", []
+
+
+@contextmanager
+def folder_without_permission(tmp_path: Path) -> Iterator[tuple[Path, list[str]]]:
+    prefix: list[str] = []
+    if os.geteuid() == 0:
+        if shutil.which("setpriv") is None:
+            pytest.skip("setpriv is not installed, and root may write everywhere")
+        prefix = ["setpriv", *WITHOUT_OVERRIDE]
+    play(tmp_path / "data")
+    folders = [Path(folder) for folder, _, _ in os.walk(tmp_path / "data")]
+    for folder in folders:
+        folder.chmod(0o500)
+    try:
+        yield tmp_path / "data", prefix
+    finally:
+        for folder in folders:
+            folder.chmod(0o700)
+
+
+@contextmanager
+def full_disk(tmp_path: Path) -> Iterator[tuple[Path, list[str]]]:
+    with mount_small_disk(tmp_path / "disk", 24) as disk:
+        play(disk.folder / "data")
+        disk.fill()
+        yield disk.folder / "data", []
+
+
+LOCKED = pytest.mark.parametrize("locked", [read_only_disk, folder_without_permission, full_disk])
+
+
+def show_results(data_dir: Path, prefix: list[str]) -> subprocess.CompletedProcess[str]:
+    command = [*prefix, COMMAND, "--results", "--json", "--data-dir", str(data_dir)]
+    return subprocess.run(command, env=clean_environ(), capture_output=True, text=True, timeout=60, check=False)
+
+
+@LOCKED
+@pytest.mark.parametrize("index", ["as it is", "missing"])
+def test_results_are_shown(tmp_path: Path, locked: Locked, index: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if index == "missing":
+        monkeypatch.setitem(globals(), "play", play_without_index(play))
+    with locked(tmp_path) as (data_dir, prefix):
+        before = sorted(path for path in data_dir.rglob("*"))
+        completed = show_results(data_dir, prefix)
+        if locked is not full_disk:
+            assert sorted(path for path in data_dir.rglob("*")) == before
+    assert completed.returncode == 0, completed.stderr
+    document = json.loads(completed.stdout)
+    assert [(row["env"], row["n"]) for row in document["results"]] == [("Maze", N_EPISODES)]
+    assert document["damaged"] == []
+    assert "Traceback" not in completed.stderr
+
+
+def play_without_index(play_first: Callable[[Path], None]) -> Callable[[Path], None]:
+    def play_and_remove(data_dir: Path) -> None:
+        play_first(data_dir)
+        for path in data_dir.glob("index.sqlite*"):
+            path.unlink()
+
+    return play_and_remove
+
+
+def test_a_journal_on_a_read_only_disk_is_left_alone(tmp_path: Path) -> None:
+    with mount_small_disk(tmp_path / "disk", 24) as disk:
+        data_dir = disk.folder / "data"
+        play(data_dir)
+        (stored, *_) = data_dir.glob("runs/*/*.json")
+        header = json.loads(stored.read_bytes())
+        journal = stored.with_name("01ARZ3NDEKTSV4RRFFQ69G5FAV.journal.jsonl")
+        journal.write_text(json.dumps({**header, "episode_id": journal.name.partition(".")[0]}) + "\n")
+        disk.make_read_only()
+        completed = show_results(data_dir, [])
+        assert journal.exists()
+    assert completed.returncode == 0, completed.stderr
+    assert json.loads(completed.stdout)["damaged"] == []
+
+
+@pytest.mark.parametrize("locked", [read_only_disk, full_disk])
+def test_the_console_lists_opens_and_exports_episodes(tmp_path: Path, locked: Locked) -> None:
+    target = tmp_path / "exported"
+    target.mkdir()
+    with locked(tmp_path) as (data_dir, _):
+        library = StateDirLibrary(lambda: data_dir)
+        assert len(library.rows()) == N_EPISODES
+        library.close()
+        opened = FileLibrary([data_dir])
+        assert sum(len(part) for part in opened.scan()) == N_EPISODES
+        episode_id = opened.rows()[0].episode_id
+        _, data = opened.load(episode_id)
+        exported = export_episode(episode_id, data, target)
+        assert exported.read_bytes() == EpisodeStore(data_dir).read_bytes(episode_id)
+
+
+def test_a_node_does_not_start_on_a_read_only_disk(tmp_path: Path) -> None:
+    with read_only_disk(tmp_path) as (data_dir, _):
+        command = [COMMAND, "node", "--data-dir", str(data_dir)]
+        completed = subprocess.run(
+            command, env=clean_environ(), capture_output=True, text=True, timeout=30, check=False
+        )
+    assert completed.returncode == 2
+    assert f"nothing can be stored in {data_dir}: Read-only file system" in completed.stderr
+    assert "make it writable, or choose another folder with --data-dir" in completed.stderr
+
+
+def test_an_index_in_memory_follows_the_files(tmp_path: Path) -> None:
+    with read_only_disk(tmp_path) as (data_dir, _):
+        index = open_index_to_read(EpisodeStore(data_dir))
+        index.reconcile()
+        assert len(index.recent()) == N_EPISODES
+        index.close()
