@@ -28,6 +28,9 @@ EPILOG = """exit codes:
 CREDENTIALS = """Credentials come from NATS_USER and NATS_PASSWORD, NATS_TOKEN, NATS_NKEY or NATS_CREDS (files), and
 NATS_CA, NATS_CERT, NATS_KEY, NATS_TLS_FIRST, never from the command line."""
 
+MIN_OPEN_FILES = 32
+"""Open files of the console; 13 were measured with a node, and log files, exports and reconnections take more."""
+
 _SINCE_PATTERN = re.compile(r"(\d{1,6})([smhd])")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
@@ -43,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _config(write=args.write)
     from agentgym_tui.terminal.run import unsupported_reason
 
-    reason = unsupported_reason(os.environ) or _location_error(args)
+    reason = unsupported_reason(os.environ) or _limit_error() or _location_error(args)
     if reason is not None:
         sys.stderr.write(f"agentgym-tui: {reason}\n")
         return 2
@@ -109,6 +112,18 @@ def _config(*, write: bool) -> int:
     problems = read_settings(path).problems
     sys.stderr.writelines(f"agentgym-tui: {problem}\n" for problem in problems)
     return 2 if problems else 0
+
+
+def _limit_error() -> str | None:
+    """Raise the limit of open files; return why the console cannot run if it is too low."""
+    from runner.errors import ConfigError
+    from runner.util.resources import require_open_files
+
+    try:
+        require_open_files(MIN_OPEN_FILES, "The console")
+    except ConfigError as exc:
+        return str(exc)
+    return None
 
 
 def _location_error(args: argparse.Namespace) -> str | None:

@@ -12,13 +12,14 @@ import msgspec
 from ulid import ULID
 
 from runner import plugins
-from runner.batch.episode_queue import EpisodeQueue
+from runner.batch.episode_queue import EpisodeQueue, split_plan
 from runner.batch.observers import Observer, ObserverHub
-from runner.batch.result import BatchResult, BatchStats, BatchStatus
+from runner.batch.result import BatchResult, BatchStats, BatchStatus, InterruptedBy
 from runner.batch.running_episode import STEP_GRACE_S, CommandName, EpisodeCommand, EpisodeSpans, RunningEpisode
 from runner.batch.server_wait import CHECK_INTERVAL_S, ServerChecked, ServerWait, Waiting
+from runner.batch.slots import SPARE_FILES
 from runner.batch.spec import BatchSpec, PlannedEpisode
-from runner.batch.worker import EpisodeWorker
+from runner.batch.worker import EpisodeWorker, WorkerFinished, start_workers
 from runner.batch.workspace import Workspace
 from runner.envs.placement import Placement, embedded_placement
 from runner.episode.control import EpisodeControl
@@ -27,19 +28,13 @@ from runner.errors import catch_foreign, log_failure
 from runner.inference.profile_models import Models
 from runner.store import EpisodeRecord, EpisodeRecorder
 from runner.tracing import PerfettoTrack, SpanList, Tracer
-from runner.types import UNFINISHED, EpisodeEvent, EpisodeHeader, EpisodeStarted, Outcome
+from runner.types import EpisodeEvent, EpisodeHeader, EpisodeStarted, Outcome
+from runner.util.resources import SpareFiles, describe_shortage
 
 logger = logging.getLogger(__name__)
 
 MAX_PUT_BACKS = 3
 """Maximum number of times that an episode is put back; after that, the episode is recorded as an error."""
-
-
-class WorkerFinished(msgspec.Struct, frozen=True):
-    """Message from a worker to its batch: the episode is over; ``problem`` is the exception that ended it, if any."""
-
-    worker: EpisodeWorker
-    problem: BaseException | None
 
 
 class Batch:
@@ -94,12 +89,16 @@ class Batch:
         self._stats = BatchStats()
         self.unstored: list[EpisodeRecord] = []
         """The ended episodes that could not be stored; the first one interrupts the batch."""
-        self._queue = EpisodeQueue(self._remaining(earlier_episodes))
+        finished, left = split_plan(spec, earlier_episodes)
+        for record in finished:
+            self._stats.add(record)
+        self._queue = EpisodeQueue(left)
         self._n_before = len(self._stats.episodes)
         self._running: dict[EpisodeWorker, RunningEpisode] = {}
         self._inbox: queue.SimpleQueue[WorkerFinished | EpisodeCommand | ServerChecked] = queue.SimpleQueue()
         self._wait = ServerWait(self.batch_id, spec.env, placement, self._clock, self._inbox.put, check_interval_s)
-        self._interruption: str | None = None
+        self._interruption: tuple[str, InterruptedBy] | None = None
+        self._spare = SpareFiles(0)
         self._worker_numbers = itertools.count()
         self._status: BatchStatus = "completed"
         self._paused = False
@@ -133,22 +132,25 @@ class Batch:
     def run(self) -> BatchResult:
         """Play all planned episodes and return the result.
 
-        A command, a full disk, or a server that stays away may end the batch earlier.
+        A command, a full disk, a server that stays away, or a lack of files, memory or threads may end it earlier.
         """
         self._apply_early_commands()
-        idle = [self._new_worker() for _ in range(min(self.spec.concurrency, len(self._queue)))]
+        self._spare = SpareFiles(SPARE_FILES)
+        idle = self._new_workers(min(self.spec.concurrency, len(self._queue)), at_least=1)
         while self._queue or self._running:
             while idle and self._queue.can_start and not self._wait.active:
                 self._start_episode(idle.pop(), *self._queue.pop())
             idle += self._wait_for_workers()
             self._update_wait()
         self._wait.close()
+        self._spare.release()
         for worker in idle:
             worker.close()
         if self._status != "completed":
             self._emit_progress()
         self._hub.close()
-        return msgspec.structs.replace(self._result(), interruption=self._interruption)
+        interruption, interrupted_by = self._interruption or (None, None)
+        return msgspec.structs.replace(self._result(), interruption=interruption, interrupted_by=interrupted_by)
 
     def _result(self) -> BatchResult:
         return self._stats.result(
@@ -159,13 +161,6 @@ class Batch:
             data_label=self._placement.data_label,
             duration_s=self._clock.monotonic() - self._started,
         )
-
-    def _remaining(self, earlier_episodes: Iterable[EpisodeRecord]) -> list[PlannedEpisode]:
-        finished = [record for record in earlier_episodes if record.outcome not in UNFINISHED]
-        for record in finished:
-            self._stats.add(record)
-        done = {(record.task_index, record.attempt) for record in finished}
-        return [planned for planned in self.spec.plan() if (planned.task_index, planned.attempt) not in done]
 
     def _apply_early_commands(self) -> None:
         while not self._inbox.empty():
@@ -192,6 +187,7 @@ class Batch:
             grace_s=self._grace_s,
             step_grace_s=self._step_grace_s,
             n_put_backs=n_put_backs,
+            spare=self._spare,
             can_put_back=self._wait.is_possible and n_put_backs < MAX_PUT_BACKS,
         )
         if self._paused:
@@ -233,16 +229,18 @@ class Batch:
 
     def _header(self, planned: PlannedEpisode) -> EpisodeHeader:
         header = self._workspace.header(self.spec, planned, batch_id=self.batch_id, battery_id=self.battery_id)
-        return msgspec.structs.replace(
-            header,
-            transport=self._placement.transport,
-            data_label=self._placement.data_label,
-            versions=self._versions,
-            n_planned=self.spec.n_planned,
-        )
+        transport, data_label = self._placement.transport, self._placement.data_label
+        return msgspec.structs.replace(header, transport=transport, data_label=data_label, versions=self._versions)
 
-    def _new_worker(self) -> EpisodeWorker:
-        return EpisodeWorker(f"slot {next(self._worker_numbers)}")
+    def _new_workers(self, n_workers: int, *, at_least: int) -> list[EpisodeWorker]:
+        """Start workers; interrupt the batch if the system does not allow ``at_least`` of them."""
+        workers, shortage = start_workers(n_workers, lambda: f"slot {next(self._worker_numbers)}")
+        if shortage is not None:
+            text = f"{len(workers)} of {n_workers} workers started: {describe_shortage(shortage)}"
+            logger.warning("batch %s: %s", self.batch_id, text)
+            if len(workers) < at_least:
+                self._interrupt(text, "resources")
+        return workers
 
     def _wait_for_workers(self) -> list[EpisodeWorker]:
         """Wait for a finished episode, a command or the next deadline; return the workers that are free again."""
@@ -266,7 +264,7 @@ class Batch:
         if episode is None:  # an abandoned worker finished after all
             return []
         if finished.problem is not None and episode.control.cancel_outcome is None:
-            episode.problems.append(finished.problem)
+            episode.note_problem(finished.problem)
         if not episode.held:
             self._record_result(episode)
         elif (outcome := episode.control.cancel_outcome) is not None:
@@ -300,11 +298,16 @@ class Batch:
         if self._wait.tick():
             self._emit_progress()
         if (expiry := self._wait.expiry) is not None:
-            self._interruption = expiry
-            n_left = len(self._queue) + len(self._running)
-            left = f"{n_left} of {self.spec.n_planned} episodes left"
-            logger.warning("batch %s: interrupted with %s: %s", self.batch_id, left, self._interruption)
-            self._apply(EpisodeCommand("interrupt"))
+            self._interrupt(expiry, "server")
+
+    def _interrupt(self, reason: str, interrupted_by: InterruptedBy) -> None:
+        if self._status != "completed":
+            return
+        self._interruption = reason, interrupted_by
+        n_left = len(self._queue) + len(self._running)
+        left = f"{n_left} of {self.spec.n_planned} episodes left"
+        logger.warning("batch %s: interrupted with %s: %s", self.batch_id, left, reason)
+        self._apply(EpisodeCommand("interrupt"))
 
     def _release(self, episode: RunningEpisode, outcome: Outcome | None = None) -> None:
         """Deliver the held end of an episode that is not played again; ``outcome`` replaces its error, if given."""
@@ -319,20 +322,23 @@ class Batch:
             del self._running[episode.worker]
             episode.abandon()
             self._record_result(episode)
-        return [self._new_worker() for _ in overdue]
+        return self._new_workers(len(overdue), at_least=len(overdue))
 
     def _record_result(self, episode: RunningEpisode) -> None:
         if (record := episode.recorder.record) is not None:
             self._stats.add(record)
-            if record.outcome in (Outcome.ERROR, Outcome.TIMEOUT):  # the server may hang or be another one now
-                self._begin_wait()
+            if record.outcome in (Outcome.ERROR, Outcome.TIMEOUT) and episode.shortage is None:
+                self._begin_wait()  # the server may hang or be another one now
+            episode.store_again()
             is_stored = self._workspace.store.path(record.batch_id, record.episode_id).exists()
             for callback in self._record_callbacks if is_stored else [self.unstored.append]:
                 with catch_foreign(log_failure(logger, "a callback for a finished episode")):
                     callback(record)
-            if not is_stored and self._status == "completed":
+            if not is_stored and self._status == "completed" and episode.shortage is None:
                 logger.warning("episode %s could not be stored; no further episodes start", record.episode_id)
                 self._apply(EpisodeCommand("interrupt"))
+        if episode.shortage is not None:
+            self._interrupt(describe_shortage(episode.shortage), "resources")
         for problem in episode.problems:
             self._stats.problems.append(f"episode {episode.header.episode_id}: {type(problem).__name__}: {problem}")
         self._emit_progress()

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 
+from runner.batch.result import is_left
 from runner.batch.running_episode import RunningEpisode
-from runner.batch.spec import PlannedEpisode
+from runner.batch.spec import BatchSpec, PlannedEpisode
+from runner.store import EpisodeRecord
 
 
 class EpisodeQueue:
@@ -81,6 +83,16 @@ class EpisodeQueue:
         self._put_back.clear()
         self._returned.clear()
         return episodes
+
+
+def split_plan(
+    spec: BatchSpec, earlier_episodes: Iterable[EpisodeRecord]
+) -> tuple[list[EpisodeRecord], list[PlannedEpisode]]:
+    """Return the finished episodes among ``earlier_episodes``, and those of the plan that are yet to be played."""
+    errors = ((record, record.error.type if record.error else None) for record in earlier_episodes)
+    finished = [record for record, error_type in errors if not is_left(record.outcome, error_type)]
+    done = {(record.task_index, record.attempt) for record in finished}
+    return finished, [planned for planned in spec.plan() if (planned.task_index, planned.attempt) not in done]
 
 
 def _plan_order(planned: PlannedEpisode) -> tuple[int, int]:

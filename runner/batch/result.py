@@ -10,9 +10,11 @@ import msgspec
 
 from runner.batch.spec import BatchSpec
 from runner.store import EpisodeRecord, wilson_interval
-from runner.types import UNRATED, BatchProgress, Outcome, Tokens
+from runner.types import UNFINISHED, UNRATED, BatchProgress, Outcome, Tokens
+from runner.util.resources import RESOURCES
 
 BatchStatus: TypeAlias = Literal["completed", "cancelled", "interrupted"]
+InterruptedBy: TypeAlias = Literal["server", "resources"]
 
 
 class EpisodeSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,6 +29,12 @@ class EpisodeSummary(msgspec.Struct, frozen=True, kw_only=True):
     rounds: int
     duration_s: float
     error: str | None
+    error_type: str | None = None
+
+    @property
+    def is_left(self) -> bool:
+        """Whether the task is played again when the batch is resumed."""
+        return is_left(self.outcome, self.error_type)
 
 
 class BatchResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,7 +53,9 @@ class BatchResult(msgspec.Struct, frozen=True, kw_only=True):
         latency_s: mean seconds per model answer, or None without answers.
         answers: number of model answers by ``endpoint: model``; several keys show that a fallback was used.
         problems: messages of the errors that occurred while episodes were stored.
-        interruption: why the batch was interrupted, if its environment server was gone for too long.
+        interruption: why the batch was interrupted, if its environment server was gone for too long, or files, memory
+            or threads ran out.
+        interrupted_by: which of the two it was.
     """
 
     batch_id: str
@@ -75,6 +85,7 @@ class BatchResult(msgspec.Struct, frozen=True, kw_only=True):
     episodes: list[EpisodeSummary]
     problems: list[str]
     interruption: str | None = None
+    interrupted_by: InterruptedBy | None = None
 
     @property
     def has_errors(self) -> bool:
@@ -211,4 +222,14 @@ def _summary(record: EpisodeRecord) -> EpisodeSummary:
         rounds=record.rounds,
         duration_s=record.duration_s,
         error=f"{record.error.type}: {record.error.message}" if record.error else None,
+        error_type=record.error.type if record.error else None,
     )
+
+
+def is_left(outcome: Outcome, error_type: str | None) -> bool:
+    """Return whether a batch that is resumed plays the task of an episode again.
+
+    It does after an interruption, and after an error of the machine (``resources``), which shows nothing about the
+    agent or the environment.
+    """
+    return outcome in UNFINISHED or error_type == RESOURCES

@@ -12,10 +12,11 @@ import msgspec
 from runner.batch.spec import PlannedEpisode
 from runner.batch.worker import EpisodeWorker
 from runner.episode.control import EpisodeControl
-from runner.errors import ServerGone, catch_foreign
+from runner.errors import ServerGone, StoreError, catch_foreign
 from runner.store import EpisodeRecorder
 from runner.types import Chat, EpisodeEnded, EpisodeEvent, EpisodeHeader, ErrorInfo, Flow, Outcome, Span
 from runner.util.clock import Clock
+from runner.util.resources import Resource, SpareFiles, find_shortage
 
 CommandName: TypeAlias = Literal["cancel", "interrupt", "abort", "pause", "resume", "step"]
 
@@ -70,6 +71,8 @@ class RunningEpisode:
         can_put_back: whether the episode may be put back again.
         problems: errors of the recorder; they are not raised in the episode.
         gone: the error that ended the episode, if its server was gone.
+        spare: files that are released as soon as the episode runs out of files.
+        shortage: what the episode or its recorder ran out of, if anything.
         held: the events of the end of an episode that may be put back; they are neither recorded nor emitted yet.
     """
 
@@ -85,6 +88,8 @@ class RunningEpisode:
     can_put_back: bool = False
     problems: list[BaseException] = field(default_factory=list)
     gone: ServerGone | None = None
+    spare: SpareFiles | None = None
+    shortage: Resource | None = None
     held: list[EpisodeEvent] = field(default_factory=list)
     _was_reset: bool = False
     _interrupted: bool = False
@@ -95,8 +100,10 @@ class RunningEpisode:
 
     def record(self, event: EpisodeEvent) -> None:
         """Record an event; append an error of the recorder to ``problems``."""
-        with catch_foreign(self.problems.append):
+        with catch_foreign(self.note_problem):
             self.recorder.on_event(event)
+        if self.shortage is None and self.recorder.journal_error is not None:
+            self._note_shortage(self.recorder.journal_error)
 
     @property
     def planned(self) -> PlannedEpisode:
@@ -106,7 +113,28 @@ class RunningEpisode:
 
     def note_error(self, exc: BaseException) -> None:
         """Take note of the error that ends the episode."""
-        self.gone = exc if isinstance(exc, ServerGone) else None
+        self._note_shortage(exc)
+        self.gone = exc if isinstance(exc, ServerGone) and self.shortage is None else None
+
+    def note_problem(self, exc: BaseException) -> None:
+        """Add an error to ``problems``."""
+        self.problems.append(exc)
+        self._note_shortage(exc)
+
+    def _note_shortage(self, exc: BaseException) -> None:
+        self.shortage = self.shortage or find_shortage(exc)
+        if self.shortage is not None and self.spare is not None:
+            self.spare.release()
+
+    def store_again(self) -> None:
+        """Store an episode again if files ran out while it was stored; forget the problem if this succeeds."""
+        if not any(isinstance(problem, StoreError) and find_shortage(problem) for problem in self.problems):
+            return
+        failures: list[BaseException] = []
+        with catch_foreign(failures.append):
+            self.recorder.store_again()
+        if not failures:
+            self.problems = [problem for problem in self.problems if find_shortage(problem) is None]
 
     def hold_back(self, event: EpisodeEvent) -> bool:
         """Hold an event back if it belongs to the end of an episode that may be put back; return whether it is held."""
@@ -123,7 +151,7 @@ class RunningEpisode:
     def record_reset(self, observation: Chat, env_episode_id: str) -> None:
         """Record the reset observation; append an error of the recorder to ``problems``."""
         self._was_reset = True
-        with catch_foreign(self.problems.append):
+        with catch_foreign(self.note_problem):
             self.recorder.on_reset(observation, env_episode_id)
 
     def apply(self, command: EpisodeCommand) -> None:
@@ -166,7 +194,7 @@ class RunningEpisode:
         final_outcome = self.control.final_outcome
         outcome = final_outcome or self.control.cancel_outcome or Outcome.TIMEOUT
         error = ErrorInfo("slot_abandoned", self._abandon_reason(), "")
-        with catch_foreign(self.problems.append):
+        with catch_foreign(self.note_problem):
             self.recorder.abandon(outcome, None if final_outcome else error)
         self.worker.close()
 

@@ -8,7 +8,10 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeAlias
 
+import msgspec
+
 from runner.errors import catch_foreign
+from runner.util.resources import Resource, find_shortage
 
 Job: TypeAlias = Callable[[], Coroutine[Any, Any, object]]
 DoneCallback: TypeAlias = Callable[[BaseException | None], None]
@@ -22,12 +25,22 @@ class EpisodeWorker:
     """
 
     def __init__(self, name: str) -> None:
-        """Start the thread; it runs until ``close`` or the end of the process."""
+        """Start the thread; it runs until ``close`` or the end of the process.
+
+        Raises:
+            OSError: there are not enough open files for an event loop.
+            RuntimeError: the system starts no more threads.
+        """
         self.name = name
         self._jobs: queue.SimpleQueue[tuple[Job, DoneCallback] | None] = queue.SimpleQueue()
         self._task: asyncio.Task[None] | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        threading.Thread(target=self._run_jobs, name=name, daemon=True).start()
+        # Opened here, because a thread that cannot open it would end without a report.
+        self._loop = asyncio.new_event_loop()
+        try:
+            threading.Thread(target=self._run_jobs, name=name, daemon=True).start()
+        except (RuntimeError, MemoryError):
+            self._loop.close()
+            raise
 
     def submit(self, job: Job, on_done: DoneCallback) -> None:
         """Queue a job; when it ends, call ``on_done`` on the worker's thread with the job's exception or None."""
@@ -36,7 +49,7 @@ class EpisodeWorker:
     def interrupt(self) -> None:
         """Cancel the running job at its next ``await``; a job that never awaits continues."""
         loop, task = self._loop, self._task
-        if loop is not None and task is not None and not loop.is_closed():
+        if task is not None and not loop.is_closed():
             loop.call_soon_threadsafe(task.cancel)
 
     def close(self) -> None:
@@ -44,8 +57,8 @@ class EpisodeWorker:
         self._jobs.put(None)
 
     def _run_jobs(self) -> None:
-        with asyncio.Runner() as runner:
-            self._loop = runner.get_loop()
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            runner.get_loop()
             while (entry := self._jobs.get()) is not None:
                 job, on_done = entry
                 problems: list[BaseException] = []
@@ -70,3 +83,31 @@ class EpisodeWorker:
             except (asyncio.CancelledError, GeneratorExit) as exc:
                 problems.append(exc)
         self._task = None
+
+
+def start_workers(n_workers: int, next_name: Callable[[], str]) -> tuple[list[EpisodeWorker], Resource | None]:
+    """Start as many workers as the system allows.
+
+    Args:
+        n_workers: maximum number of workers.
+        next_name: returns the name of each worker.
+
+    Returns:
+        The workers, and what ran out; None if all were started.
+    """
+    workers: list[EpisodeWorker] = []
+    while len(workers) < n_workers:
+        try:
+            workers.append(EpisodeWorker(next_name()))
+        except (OSError, RuntimeError, MemoryError) as exc:
+            if (shortage := find_shortage(exc)) is None:
+                raise
+            return workers, shortage
+    return workers, None
+
+
+class WorkerFinished(msgspec.Struct, frozen=True):
+    """Message from a worker to its batch: the episode is over; ``problem`` is the exception that ended it, if any."""
+
+    worker: EpisodeWorker
+    problem: BaseException | None

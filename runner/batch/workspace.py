@@ -70,6 +70,7 @@ class Workspace:
             attempt=planned.attempt,
             agent=spec.agent,
             model=spec.model,
+            n_planned=spec.n_planned,
             started_at=self.clock.now(),
         )
 

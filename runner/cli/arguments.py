@@ -25,7 +25,8 @@ exit codes:
   0    every episode ran to an outcome, successful or not
   1    an episode ended in an error, or a result could not be stored or printed; with --dry-run: a check failed
   2    invalid usage or configuration
-  130  interrupted by a signal, or an environment server stayed away; finished episodes are stored and summarized"""
+  130  interrupted by a signal, or an environment server stayed away, or files, memory or threads ran out; finished
+       episodes are stored and summarized"""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,6 +9,7 @@ from runner.cli.arguments import Options, parse_options
 from runner.cli.signals import INTERRUPTED, exit_despite_stuck_threads
 from runner.cli.terminal import discard_output, output_stream, print_stderr, repair_std_streams, write_result
 from runner.errors import RunnerError
+from runner.util.resources import describe_shortage, find_shortage
 
 USAGE = 2
 Subcommand: TypeAlias = Callable[[Sequence[str]], int]
@@ -39,9 +40,12 @@ def _run(arguments: list[str]) -> int:
         code = INTERRUPTED
     except BrokenPipeError:
         discard_output()  # the reader closed the pipe, which is not a failure
-    except OSError as exc:
+    except (OSError, MemoryError, RuntimeError) as exc:
+        shortage = find_shortage(exc)
+        if shortage is None and not isinstance(exc, OSError):
+            raise
         discard_output()
-        print_stderr(f"agentgym-runner: {exc}")
+        print_stderr(f"agentgym-runner: {exc if shortage is None else describe_shortage(shortage)}")
         code = failure
     return write_result(code, output_stream().flush)
 

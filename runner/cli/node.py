@@ -11,6 +11,7 @@ import socket
 from collections.abc import Sequence
 from pathlib import Path
 
+from runner.batch.slots import NODE_FILES, SLOT_FILES
 from runner.bus.address import egress_reader
 from runner.cli.arguments import positive_seconds
 from runner.cli.logging_setup import log_to_file
@@ -20,6 +21,7 @@ from runner.errors import RunnerError
 from runner.node.node import Node
 from runner.node.state_lock import NodeFile
 from runner.util.files import world_writable_problem
+from runner.util.resources import require_open_files
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +41,7 @@ def main_node(argv: Sequence[str]) -> int:
     parser.add_argument("--node", metavar="NAME", help="name of this machine (default: profile, then host name)")
     parser.add_argument("--idle-exit", type=positive_seconds, metavar="SEC", help="exit after SEC idle seconds")
     options = parser.parse_args(argv)
+    require_open_files(NODE_FILES + SLOT_FILES, "A node")
     cwd = Path.cwd()
     profile = load_profile(options.config, environ=os.environ, cwd=cwd)
     data_dir = resolve_data_dir(options.data_dir, os.environ, profile, cwd)

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from runner.batch.result import BatchResult
 from runner.batch.spec import BatchSpec, PlannedEpisode
 from runner.cli.terminal import print_stderr
-from runner.types import UNFINISHED
 
 MAX_COMMANDS = 3
 """Maximum number of commands to print; one command plays consecutive tasks."""
@@ -29,7 +28,8 @@ def report_remaining(spec: BatchSpec, result: BatchResult, argv: Sequence[str]) 
     n_again = spec.attempts * len({planned.task_index for planned in left}) - len(left)
     again = f" (which plays {n_again} attempts again)" if n_again else ""
     left_of = f"{len(left)} of {spec.n_planned} episodes are left"
-    print_stderr(f"{spec.env}: {left_of}. Start the server again, then run{again}:")
+    advice = "Free what ran out" if result.interrupted_by == "resources" else "Start the server again"
+    print_stderr(f"{spec.env}: {left_of}. {advice}, then run{again}:")
     for command in commands[:MAX_COMMANDS]:
         print_stderr(f"  {command}")
     if (more := len(commands) - MAX_COMMANDS) > 0:
@@ -38,7 +38,7 @@ def report_remaining(spec: BatchSpec, result: BatchResult, argv: Sequence[str]) 
 
 def remaining_episodes(spec: BatchSpec, result: BatchResult) -> list[PlannedEpisode]:
     """Return the episodes of a batch that were not played to their end, in the order of the plan."""
-    played = {(each.task_index, each.attempt) for each in result.episodes if each.outcome not in UNFINISHED}
+    played = {(each.task_index, each.attempt) for each in result.episodes if not each.is_left}
     return [planned for planned in spec.plan() if (planned.task_index, planned.attempt) not in played]
 
 

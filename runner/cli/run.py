@@ -15,6 +15,7 @@ from ulid import ULID
 from runner.batch.batch import Batch
 from runner.batch.observers import Observer
 from runner.batch.result import BatchResult
+from runner.batch.slots import RUN_FILES, SLOT_FILES, fit_concurrency
 from runner.batch.spec import BatchSpec
 from runner.batch.workspace import Workspace
 from runner.bus.address import egress_reader
@@ -34,6 +35,7 @@ from runner.node.state_lock import is_node_alive
 from runner.publish.event_recorder import EventRecorder, durable_names
 from runner.publish.recovery import record_missed_batches
 from runner.util.files import world_writable_problem
+from runner.util.resources import require_open_files
 
 logger = logging.getLogger(__name__)
 
@@ -44,8 +46,10 @@ def run_batches(session: RunSession) -> int:
     """Run the batches that the command line describes; return the exit code.
 
     Raises:
-        ConfigError: an environment, the agent, the model or the profile cannot be used.
+        ConfigError: an environment, the agent, the model or the profile cannot be used, or the limit of open files
+            allows no episode.
     """
+    require_open_files(RUN_FILES + SLOT_FILES, "A run")
     reserve_stdout()
     signals = SignalHandler()
     with signals.installed():
@@ -137,7 +141,7 @@ class _BatchSequence:
                 continue
             results.append(self._run_batch(spec, placement))
             self.recorder.record_batch(results[-1])
-            if results[-1].status != "completed" and results[-1].interruption is None:
+            if results[-1].status != "completed" and results[-1].interrupted_by != "server":
                 break
         if rejected and not results:
             raise ConfigError("\n".join(map(str, rejected)))
@@ -147,6 +151,9 @@ class _BatchSequence:
 
     def _run_batch(self, spec: BatchSpec, placement: Placement) -> BatchResult:
         print_stderr(f"{spec.env}: {placement.note}")
+        spec, lowered = fit_concurrency(spec, RUN_FILES)
+        if lowered is not None:
+            print_stderr(f"{spec.env}: {lowered}")
         with batch_progress(msgspec.structs.replace(spec, mode=placement.mode)) as progress:
             batch = Batch(
                 spec,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -40,6 +41,8 @@ class Runner:
         self.inference_mngr = inference_mngr
         self.tracing_level: SpanLevel = tracing_level
         self.limits = limits or Limits()
+        # An import that fails in one worker for lack of files would leave half a module to the others.
+        importlib.import_module("hydra.utils")
 
     async def play_episode(
         self, reset_kwargs: Mapping[str, Any] | None = None, *, context: EpisodeContext | None = None

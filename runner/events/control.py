@@ -46,7 +46,13 @@ class StartArgs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     max_duration_sec: Annotated[
         float | None, Meta(description="above 0 and at most 1000000000; null: use the profile's value")
     ] = None
-    resume: Annotated[bool, Meta(description="run the unfinished episodes of an interrupted batch")] = False
+    resume: Annotated[
+        bool,
+        Meta(
+            description="run the unfinished episodes of an interrupted batch, and those with the error `resources`; "
+            "`concurrency` may then differ from that of the batch"
+        ),
+    ] = False
 
 
 class TargetArgs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -179,6 +185,11 @@ class BatchState(msgspec.Struct, kw_only=True):
     n_planned: Annotated[int, Meta(description="episodes in total")]
     waiting_for: WaitingFor = None
     waiting_s: WaitingSeconds = None
+    concurrency: Annotated[int | None, Meta(description="requested number of parallel episodes")] = None
+    warning: Annotated[
+        str | None,
+        Meta(description="what the node lowers to fit its limit of open files, with the numbers; null: nothing"),
+    ] = None
 
 
 class EpisodeChunk(msgspec.Struct, kw_only=True):

@@ -21,6 +21,7 @@ from runner.inference.request import InferenceCall, send_call
 from runner.tracing import SpanHandle, Tracer, create_flow_id
 from runner.types import StreamDelta
 from runner.util.display_text import one_line
+from runner.util.resources import find_shortage
 
 if TYPE_CHECKING:
     import httpx
@@ -133,6 +134,9 @@ class FallbackChain:
         return answer
 
     def _fail(self, endpoint: LiveEndpoint, failure: EndpointFailure) -> None:
+        if find_shortage(failure) is not None:  # this process failed, and it would fail at every endpoint
+            endpoint.breaker.leave()
+            raise failure
         name, text = endpoint.spec.name, self._context.error_text(failure)
         endpoint.reconsider_kind(failure)
         self._emit(StreamDelta(failure=f"{name}: {text}", restart=True))

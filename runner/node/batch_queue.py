@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -121,18 +121,21 @@ class BatchQueue:
         condition = f" AND status IN ({', '.join('?' * len(only))})" if only else ""
         return self._write(f"UPDATE batches SET status = ? WHERE batch_id = ?{condition}", (status, batch_id, *only))
 
-    def queue_again(self, *batch_ids: str) -> None:
-        """Set the status of these batches to ``queued`` if it is ``interrupted``.
+    def queue_again(self, specs: Mapping[str, BatchSpec]) -> None:
+        """Queue the interrupted batches among these again; other batches stay as they are.
+
+        Args:
+            specs: the new spec of each batch id, with the same episodes.
 
         Raises:
-            QueueFull: if too many batches would wait; no status is set.
+            QueueFull: if too many batches would wait; no batch is changed.
         """
-        ids = [(batch_id,) for batch_id in batch_ids]
+        rows = [(msgspec.json.encode(spec), batch_id) for batch_id, spec in specs.items()]
         with self._locked_connection() as connection:
             try:
                 connection.execute("BEGIN IMMEDIATE")
                 connection.executemany(
-                    "UPDATE batches SET status = 'queued' WHERE batch_id = ? AND status = 'interrupted'", ids
+                    "UPDATE batches SET status = 'queued', spec = ? WHERE batch_id = ? AND status = 'interrupted'", rows
                 )
                 _check_room(connection)
                 connection.execute("COMMIT")

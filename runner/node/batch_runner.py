@@ -16,6 +16,7 @@ from runner.batch.observers import Observer
 from runner.batch.result import BatchResult, BatchStats, BatchStatus
 from runner.batch.running_episode import CommandName
 from runner.batch.server_wait import Waiting
+from runner.batch.slots import NODE_FILES, fit_concurrency
 from runner.batch.spec import BatchSpec
 from runner.batch.workspace import Workspace
 from runner.envs.placement import Placement, embedded_placement
@@ -25,6 +26,7 @@ from runner.node.batch_queue import BatchQueue, QueuedBatch, Status
 from runner.node.storage import StorageWatch
 from runner.store import EpisodeRecord
 from runner.types import UNFINISHED, BatchProgress, Item
+from runner.util.resources import RESOURCES
 
 logger = logging.getLogger(__name__)
 logger.setLevel(logging.INFO)  # log the placement of each batch
@@ -155,8 +157,9 @@ class BatchRunner:
     def n_finished(self, batch_id: str) -> int:
         """Return the number of stored episodes of a batch that need not be played again."""
         placeholders = ", ".join("?" * len(UNFINISHED))
-        query = f"SELECT count(*) FROM episodes WHERE batch_id = ? AND outcome NOT IN ({placeholders})"
-        ((count,),) = self._workspace.index.select(query, (batch_id, *sorted(UNFINISHED)))
+        finished = f"outcome NOT IN ({placeholders}) AND error_type IS NOT ?"  # the same as ``is_left`` in Python
+        query = f"SELECT count(*) FROM episodes WHERE batch_id = ? AND {finished}"
+        ((count,),) = self._workspace.index.select(query, (batch_id, *sorted(UNFINISHED), RESOURCES))
         return int(count)
 
     def cancel_unstarted(self, queued: QueuedBatch) -> bool:
@@ -243,7 +246,7 @@ class BatchRunner:
         placement = self._choose_placement(queued.spec)
         logger.info("batch %s: %s runs %s", queued.batch_id, queued.spec.env, placement.note)
         result = self._play(queued, placement)
-        while self._unstored and self._wait_for_room():
+        while self._unstored and self._wait_for_room() and result.interrupted_by is None:
             result = self._play(queued, placement)
         self._final_status = result.status
         if result.status != "interrupted":  # before the status: if killed in between, the resumed batch publishes again
@@ -255,8 +258,11 @@ class BatchRunner:
         """Play the episodes of a batch that are not stored yet; ``_unstored`` has those that could not be stored."""
         if (self._workspace.store.runs / queued.batch_id).is_dir():
             self._workspace.index.reconcile()  # on a full disk, an episode may be stored without its row
+        spec, lowered = fit_concurrency(queued.spec, NODE_FILES)
+        if lowered is not None:
+            logger.warning("batch %s: %s", queued.batch_id, lowered)
         batch = Batch(
-            queued.spec,
+            spec,
             self._workspace,
             observers=[self._forward, self._save_progress],
             on_record=self._callbacks.on_record,

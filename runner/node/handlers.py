@@ -12,9 +12,10 @@ from ulid import ULID
 
 from runner import plugins
 from runner.batch.running_episode import CommandName
+from runner.batch.slots import NODE_FILES, fit_concurrency
 from runner.batch.spec import DEFAULT_AGENT, BatchSpec, resolve_environment, resolve_model
 from runner.config import Profile
-from runner.errors import catch_foreign
+from runner.errors import RunnerError, catch_foreign
 from runner.events.control import (
     BatchState,
     ControlReply,
@@ -118,10 +119,9 @@ class ControlHandler:
         if not args.envs:
             raise RequestRejected("bad_request", "envs is empty", "name at least one environment of the profile")
         if existing := self._batches(args.batch_id):
-            _check_same(args, [batch.spec for batch in existing])
-            if args.resume and any(batch.status == "interrupted" for batch in existing):
-                self._require_model(existing[0].spec)
-            return [self._state(batch) for batch in (self._resume(existing) if args.resume else existing)]
+            resumes = args.resume and any(batch.status == "interrupted" for batch in existing)
+            _check_same(args, [batch.spec for batch in existing], resumes=resumes)
+            return [self._state(batch) for batch in (self._resume(args, existing) if resumes else existing)]
         if len(args.envs) > MAX_ENVS:
             raise RequestRejected(
                 "bad_request", f"envs has {len(args.envs)} names; one request starts at most {MAX_ENVS}", "send several"
@@ -132,6 +132,8 @@ class ControlHandler:
                 "bad_request", "envs names an environment twice", "use repeat or attempts to run more episodes of it"
             )
         self._require_model(specs[0])
+        for spec in specs:
+            fit_concurrency(spec, NODE_FILES)
         batches = [_queue_entry(args.batch_id, spec, alone=len(specs) == 1) for spec in specs]
         self.queue.add(*batches)
         self.batch_runner.wake()
@@ -141,8 +143,14 @@ class ControlHandler:
         batch = self.queue.get(batch_id)
         return [batch] if batch else self.queue.in_battery(batch_id)
 
-    def _resume(self, existing: list[QueuedBatch]) -> list[QueuedBatch]:
-        self.queue.queue_again(*(batch.batch_id for batch in existing))
+    def _resume(self, args: StartArgs, existing: list[QueuedBatch]) -> list[QueuedBatch]:
+        """Queue the interrupted batches again, with the concurrency of the request if it has one."""
+        interrupted = [batch for batch in existing if batch.status == "interrupted"]
+        specs = {batch.batch_id: _with_concurrency(batch.spec, args.concurrency) for batch in interrupted}
+        for spec in specs.values():
+            fit_concurrency(spec, NODE_FILES)
+        self._require_model(existing[0].spec)
+        self.queue.queue_again(specs)
         self.batch_runner.wake()
         return self._batches(existing[0].battery_id or existing[0].batch_id)
 
@@ -228,6 +236,8 @@ class ControlHandler:
             n_planned=batch.spec.n_planned,
             waiting_for=self._waits_for(batch) if waiting is None else waiting.server,
             waiting_s=None if waiting is None else waiting.left_s,
+            concurrency=batch.spec.concurrency,
+            warning=_lowered(batch),
         )
 
     def _waits_for(self, batch: QueuedBatch) -> str | None:
@@ -247,8 +257,25 @@ def _or_default(value: _T | None, default: _T) -> _T:
     return default if value is None else value
 
 
-def _check_same(args: StartArgs, specs: list[BatchSpec]) -> None:
-    """Reject a start request that differs from the known batch with its id; values it omits do not differ."""
+def _with_concurrency(spec: BatchSpec, concurrency: int | None) -> BatchSpec:
+    return spec if concurrency is None else msgspec.structs.replace(spec, concurrency=concurrency).validated()
+
+
+def _lowered(batch: QueuedBatch) -> str | None:
+    """Return what the node lowers for a batch that is yet to end, or why it cannot play it; None if neither."""
+    if batch.status in ("completed", "cancelled"):
+        return None
+    try:
+        return fit_concurrency(batch.spec, NODE_FILES)[1]
+    except RunnerError as exc:
+        return safe_hint(str(exc))
+
+
+def _check_same(args: StartArgs, specs: list[BatchSpec], *, resumes: bool = False) -> None:
+    """Reject a start request that differs from the known batch with its id; values it omits do not differ.
+
+    If it ``resumes`` an interrupted batch, its concurrency may differ.
+    """
     first = specs[0]
     pairs = {
         "envs": ({env.lower() for env in args.envs}, {spec.env.lower() for spec in specs}),
@@ -265,6 +292,8 @@ def _check_same(args: StartArgs, specs: list[BatchSpec]) -> None:
             first.limits.max_duration_s,
         ),
     }
+    if resumes:
+        del pairs["concurrency"]
     if different := [name for name, (requested, existing) in pairs.items() if requested != existing]:
         raise RequestRejected(
             "refused",

@@ -7,7 +7,6 @@ import errno
 import logging
 import os
 import re
-import resource
 import signal
 import socket
 import stat
@@ -25,6 +24,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from runner.errors import ConfigError
 from runner.serve.request_guard import guard_app, is_loopback
 from runner.util.display_text import one_line
+from runner.util.resources import require_open_files
 
 __all__ = [
     "ReadyCallback",
@@ -36,6 +36,8 @@ __all__ = [
     "run_apps",
     "serve_apps",
 ]
+
+logger = logging.getLogger(__name__)
 
 ReadyCallback = Callable[[str], object]
 """Called with ``<url> <description>`` of each site when the site accepts requests."""
@@ -49,8 +51,13 @@ HEADER_TIMEOUT_S = 10.0
 """Seconds that a client has to send the headers of a request."""
 MAX_CONNECTIONS = 512
 """Maximum number of connections of a site; a further one replaces the oldest that has sent no complete headers."""
-_OTHER_OPEN_FILES = 256
-"""Estimated number of open files of the process that are not connections."""
+OWN_FILES = 32
+"""Estimated number of open files of the process that are not connections, with a margin."""
+MIN_CONNECTIONS = 8
+"""Number of connections that the limit of open files must allow for each site."""
+
+_BACKLOG = 2048
+"""Uvicorn's default for connections that wait to be accepted."""
 
 _TOKEN = re.compile(r"[\x21-\x7e]{16,512}")
 _MAX_TOKEN_FILE = 4096
@@ -109,14 +116,18 @@ def read_token(source: str | None, environ: Mapping[str, str]) -> str | None:
 
 
 def run_apps(sites: Sequence[Site], *, on_ready: ReadyCallback) -> None:
-    """Serve all sites until SIGTERM or SIGINT; see `serve_apps`."""
+    """Serve all sites until SIGTERM or SIGINT; see `serve_apps`.
+
+    Raises:
+        ConfigError: an address cannot be used, or the limit of open files allows too few connections.
+    """
+    limits = _fitting_limits(len(sites))
 
     async def run() -> None:
         stop, loop = asyncio.Event(), asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
-        _raise_open_file_limit(len(sites) * MAX_CONNECTIONS + _OTHER_OPEN_FILES)
-        await serve_apps(sites, on_ready=on_ready, stop=stop)
+        await serve_apps(sites, on_ready=on_ready, stop=stop, limits=limits)
 
     asyncio.run(run())
 
@@ -228,6 +239,7 @@ class _Server(uvicorn.Server):
             server_header=False,
             timeout_keep_alive=KEEP_ALIVE_TIMEOUT_S,
             timeout_graceful_shutdown=limits.shutdown_timeout_s,
+            backlog=min(_BACKLOG, limits.max_connections),
         )
         config.limits, config.awaiting_headers = limits, {}
         super().__init__(config)
@@ -253,11 +265,18 @@ def _silence_uvicorn() -> None:
     library.handlers, library.propagate = [logging.NullHandler()], False
 
 
-def _raise_open_file_limit(n_files: int) -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    limit = n_files if hard == resource.RLIM_INFINITY else min(n_files, hard)
-    if soft != resource.RLIM_INFINITY and soft < limit:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+def _fitting_limits(n_sites: int) -> ServerLimits:
+    """Return limits whose connections fit the limit of open files; log what was lowered."""
+    # Twice: a site has accepted as many connections as its backlog holds before it closes those above its limit.
+    sites = "1 site" if n_sites == 1 else f"{n_sites} sites"
+    limit = require_open_files(OWN_FILES + 2 * n_sites * MIN_CONNECTIONS, f"Serving {sites}")
+    n_connections = (limit - OWN_FILES) // (2 * n_sites)
+    if n_connections >= MAX_CONNECTIONS:
+        return DEFAULT_LIMITS
+    lowered = f"connections lowered from {MAX_CONNECTIONS} to {n_connections} ({sites})"
+    share = f"the process needs {OWN_FILES}, and a connection 2 while many clients connect"
+    logger.warning("%s: the limit of open files is %d, %s; raise it with ulimit -n", lowered, limit, share)
+    return ServerLimits(max_connections=n_connections)
 
 
 def _bind(host: str, port: int) -> socket.socket:

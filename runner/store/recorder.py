@@ -146,6 +146,16 @@ class EpisodeRecorder:
         finally:
             self._lock.release()
 
+    def store_again(self) -> None:
+        """Write the file of an ended episode once more, after ``on_event`` or ``abandon`` could not write it.
+
+        Raises:
+            StoreError: the file cannot be written; its journal is kept.
+        """
+        if self.record is not None:
+            self._store.save(self.record)
+            self._add_to_index(self.record)
+
     def discard(self) -> None:
         """Remove the journal of an episode that starts again with another recorder; ignore all later events."""
         with self._lock:

@@ -8,6 +8,7 @@ import traceback
 from runner.errors import RunnerError, catch_foreign
 from runner.types import ErrorInfo
 from runner.util.display_text import mask
+from runner.util.resources import RESOURCES, describe_shortage, find_shortage
 from runner.util.safe_values import escape_surrogates, safe_str, truncate_text
 
 MAX_ERROR_BYTES = 16 * 1024
@@ -20,12 +21,17 @@ _WORD_START = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 def create_error_info(exc: BaseException) -> ErrorInfo:
     """Describe an exception and mask its secrets; never raises.
 
-    Hydra's ``InstantiationException`` is replaced by its cause, the exception of the environment or agent.
+    Hydra's ``InstantiationException`` is replaced by its cause, the exception of the environment or agent. If files,
+    memory or threads ran out, the type is ``resources``, whatever exception resulted, and the message starts with that.
     """
     exc = _unwrap_hydra(exc)
+    kind = error_type(type(exc))
     message = mask(safe_str(exc, f"<{type(exc).__name__} without a readable message>"))
+    if (shortage := find_shortage(exc)) is not None:
+        message = f"{describe_shortage(shortage)} ({kind}: {message})"
+        kind = RESOURCES
     return ErrorInfo(
-        type=error_type(type(exc)),
+        type=kind,
         message=truncate_text(message, MAX_ERROR_BYTES),
         traceback=truncate_text(mask(_traceback_text(exc)), MAX_ERROR_BYTES, keep_end=True),
     )

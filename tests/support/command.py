@@ -25,6 +25,12 @@ def run_agentgym(cwd: Path, *options: str, environ: dict[str, str] | None = None
     )
 
 
+def limited_command(n_files: int, *command: str, soft: int | None = None) -> list[str]:
+    """Return a command that runs with a hard limit of ``n_files`` open files, and the same soft limit by default."""
+    limits = f"ulimit -Sn {soft or n_files} && ulimit -Hn {n_files}"
+    return ["bash", "-c", f'{limits} && exec "$@"', "bash", *command]
+
+
 def run_shell(cwd: Path, script: str, environ: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     """Run a bash script that finds this checkout's ``agentgym-runner``."""
     path = {"PATH": f"{Path(COMMAND).parent}:{ENVIRON['PATH']}"}

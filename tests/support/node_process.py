@@ -20,6 +20,7 @@ from runner.bus.address import address_of_node
 from runner.bus.connection import NatsConnection
 from runner.bus.rpc import send_request
 from runner.events.subjects import control_subject
+from tests.support.command import limited_command
 
 COMMAND = str(Path(sys.executable).with_name("agentgym-runner"))
 START_TIMEOUT_S = 30.0
@@ -32,10 +33,19 @@ def clean_environ(**more: str) -> dict[str, str]:
 class NodeProcess:
     """``agentgym-runner node`` on a state directory; killed at the end of the block."""
 
-    def __init__(self, data_dir: Path, *options: str, env: Mapping[str, str] | None = None, name: str = "n1") -> None:
+    def __init__(
+        self,
+        data_dir: Path,
+        *options: str,
+        env: Mapping[str, str] | None = None,
+        name: str = "n1",
+        n_files: int | None = None,
+    ) -> None:
         self.data_dir = data_dir
         self.name = name
         self._command = [COMMAND, "node", "--data-dir", str(data_dir), "--node", name, *options]
+        if n_files is not None:
+            self._command = limited_command(n_files, *self._command)
         self._env = dict(env or clean_environ())
         self.process: subprocess.Popen[str] | None = None
 

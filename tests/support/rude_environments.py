@@ -7,7 +7,8 @@ import os
 import resource
 import subprocess
 import time
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
 from runner.types import Action, Chat, StepResult
 from tests.support.fakes import Counter
@@ -52,3 +53,21 @@ class FullDisk(Counter):
     def step(self, action: Action) -> StepResult:
         resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
         return super().step(action)
+
+
+class Hoarding(Counter):
+    """From the task with index 4 on, opens files until none is left, while the file named by ``HOARD`` exists."""
+
+    files: ClassVar[list[int]] = []
+
+    def step(self, action: Action) -> StepResult:
+        if not Path(os.environ["HOARD"]).exists():
+            self._close_all()
+        elif self.task_index >= 4:
+            while True:
+                self.files.append(os.open(os.devnull, os.O_RDONLY))
+        return super().step(action)
+
+    def _close_all(self) -> None:
+        while self.files:
+            os.close(self.files.pop())

@@ -45,6 +45,8 @@ class SQLGym(EmbeddedEnvironment):
     """
 
     name: ClassVar[str] = "SQLGym"
+    open_files: ClassVar[int] = 8
+    """Descriptors of the pipes to a query's process while it starts; see ``runner.batch.slots``."""
     data_label = DataLabel("sqlgym")
 
     def __init__(self, *, mode: Mode = "strict") -> None:

@@ -6,7 +6,9 @@ import inspect
 import json
 import logging
 import re
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ulid import ULID
 
+from runner.batch import slots
 from runner.batch.spec import BatchSpec
 from runner.batch.workspace import Workspace
 from runner.errors import StoreError
@@ -209,6 +212,39 @@ def test_a_known_batch_id_is_accepted_only_with_the_same_request(
     (name,) = other
     assert (error["code"], error["hint"]) == ("refused", "use a new batch_id for a different request")
     assert f"differs in {name}" in error["message"]
+
+
+def test_an_interrupted_batch_may_resume_with_another_concurrency(
+    workspace: Workspace, send_request: Callable[..., Any]
+) -> None:
+    request = {"batch_id": str(ULID()), "envs": ["Maze"], "agent": "oracle", "repeat": 2, "concurrency": 8}
+    (started,) = send_request("start", **request)["result"]
+    assert (started["concurrency"], started["warning"]) == (8, None)
+    changed = {**request, "concurrency": 3, "resume": True}
+    assert "differs in concurrency" in send_request("start", **changed)["error"]["message"]  # it is not interrupted
+    with closing(sqlite3.connect(workspace.data_dir / "queue.sqlite", isolation_level=None)) as queue:
+        queue.execute("UPDATE batches SET status = 'interrupted'")
+    refused = send_request("start", **{**changed, "concurrency": 257})["error"]
+    assert "concurrency is 257; one batch has at most 256 workers" in refused["message"]
+    assert "differs in repeat" in send_request("start", **{**changed, "repeat": 3})["error"]["message"]
+    for _ in range(2):  # a repeated request has no effect
+        (resumed,) = send_request("start", **changed)["result"]
+        assert (resumed["status"], resumed["concurrency"]) == ("queued", 3)
+
+
+@pytest.mark.parametrize(("limit", "warning"), [(256, "concurrency lowered from 200 to 32: the limit"), (20_000, None)])
+def test_a_concurrency_that_does_not_fit_is_named_in_the_reply(
+    send_request: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, limit: int, warning: str | None
+) -> None:
+    monkeypatch.setattr(slots, "open_file_limit", lambda: limit)
+    request = {"batch_id": str(ULID()), "envs": ["Maze"], "agent": "oracle", "repeat": 200, "concurrency": 200}
+    (started,) = send_request("start", **request)["result"]
+    assert started["concurrency"] == 200
+    assert (started["warning"] or "").startswith(warning or "")
+    assert (started["warning"] is None) == (warning is None)
+    monkeypatch.setattr(slots, "open_file_limit", lambda: 64)
+    refused = send_request("start", **{**request, "batch_id": str(ULID())})["error"]
+    assert "No episode of Maze fits the limit of 64 open files" in refused["message"]
 
 
 def test_finished_episodes_of_an_interrupted_batch_are_counted_from_their_files(

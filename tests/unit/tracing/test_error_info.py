@@ -127,6 +127,18 @@ def test_an_error_has_a_kind_a_message_and_a_traceback(exc: BaseException, kind:
     assert info.traceback.rstrip().endswith(str(exc))
 
 
+@pytest.mark.parametrize("exc", [MemoryError(), OSError(24, "Too many open files"), OSError(12, "Cannot allocate")])
+def test_a_shortage_of_resources_is_the_type_of_every_exception_that_results(exc: BaseException) -> None:
+    result = ImportError("cannot import name 'instantiate'")
+    result.__cause__ = exc
+    for error in (exc, result):
+        info = create_error_info(raise_and_catch(error))
+        assert info.type == "resources"
+        assert info.message.startswith(("no more open files (the limit is ", "no more memory; free memory, or lower"))
+        assert str(error) in info.message
+        assert str(exc) in info.traceback
+
+
 class Silent(Exception):
     def __str__(self) -> str:
         raise RuntimeError("not even now")

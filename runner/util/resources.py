@@ -1,0 +1,132 @@
+"""Limits of this process: its open files, and exceptions that show that files, memory or threads ran out."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import resource
+import sys
+import threading
+from typing import Final, Literal, TypeAlias
+
+from runner.errors import ConfigError, catch_foreign
+
+Resource: TypeAlias = Literal["open files", "open files of the machine", "memory", "threads"]
+
+RESOURCES: Final = "resources"
+"""``error.type`` of an episode that ended because files, memory or threads ran out."""
+
+MAX_OPEN_FILES: Final = 1 << 20
+"""Limit of open files that is set where the hard limit is higher or infinite.
+
+Some programs close every descriptor that the limit allows before they start another program. The environment servers
+of a node inherit the limit, and a billion descriptors would take them minutes.
+"""
+
+_LOWER_LIMITS: Final = (65_536, 10_240, 4_096)
+"""Limits to try next; macOS refuses more than ``kern.maxfilesperproc``, whatever the hard limit is."""
+_ERRNOS: Final[dict[int, Resource]] = {
+    errno.EMFILE: "open files",
+    errno.ENFILE: "open files of the machine",
+    errno.ENOMEM: "memory",
+}
+_NO_THREAD: Final = "can't start new thread"
+_MAX_CHAIN: Final = 100
+"""Maximum number of linked exceptions to look at."""
+
+
+def open_file_limit() -> int:
+    """Return the soft limit of open files of this process; ``sys.maxsize`` if there is none."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return sys.maxsize if soft == resource.RLIM_INFINITY else soft
+
+
+def raise_open_file_limit() -> int:
+    """Raise the soft limit of open files to the hard one, at most to ``MAX_OPEN_FILES``; return the limit that applies.
+
+    The limit is never lowered, and a system that refuses to raise it is no error.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    highest = MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_OPEN_FILES)
+    for limit in (highest, *_LOWER_LIMITS):
+        if soft != resource.RLIM_INFINITY and soft < limit <= highest:
+            with contextlib.suppress(ValueError, OSError):
+                resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+                break
+    return open_file_limit()
+
+
+def require_open_files(needed: int, what: str) -> int:
+    """Raise the limit of open files (``raise_open_file_limit``) and return it.
+
+    Args:
+        needed: number of files that are open at the same time at least.
+        what: who opens them, as the subject of the error message.
+
+    Raises:
+        ConfigError: the limit is below ``needed``.
+    """
+    limit = raise_open_file_limit()
+    if limit < needed:
+        raise ConfigError(f"{what} needs {needed} open files and the limit is {limit}; {_ADVICE['open files']}")
+    return limit
+
+
+def find_shortage(exc: BaseException) -> Resource | None:
+    """Return what ran out according to an exception or one that led to it; None if nothing did. Never raises.
+
+    A suppressed context (``raise … from None``) counts, too: it names the origin of the exception all the same.
+    """
+    found: list[Resource] = []
+    with catch_foreign(lambda failure: None):
+        pending, seen = [exc], set[int]()
+        while pending and not found and len(seen) < _MAX_CHAIN:
+            current = pending.pop()
+            if id(current) in seen:
+                continue
+            seen.add(id(current))
+            found += filter(None, [_shortage_of(current)])
+            pending += [linked for linked in (current.__context__, current.__cause__) if linked is not None]
+            pending += current.exceptions if isinstance(current, BaseExceptionGroup) else ()
+    return found[0] if found else None
+
+
+def _shortage_of(exc: BaseException) -> Resource | None:
+    if isinstance(exc, OSError):
+        return _ERRNOS.get(exc.errno or 0)
+    if isinstance(exc, RuntimeError) and exc.args == (_NO_THREAD,):
+        return "threads"
+    return "memory" if isinstance(exc, MemoryError) else None
+
+
+_ADVICE: Final[dict[Resource, str]] = {
+    "open files": "raise it with ulimit -n",
+    "open files of the machine": "end other programs",
+    "memory": "free memory",
+    "threads": "raise the limit of processes with ulimit -u",
+}
+
+
+def describe_shortage(shortage: Resource) -> str:
+    """Return a text about a resource that ran out, with the next step."""
+    limit = f" (the limit is {open_file_limit()})" if shortage == "open files" else ""
+    return f"no more {shortage}{limit}; {_ADVICE[shortage]}, or lower the concurrency"
+
+
+class SpareFiles:
+    """Descriptors kept open for the moment at which files run out: after ``release``, results can still be stored."""
+
+    def __init__(self, n_files: int) -> None:
+        """Open at most ``n_files`` descriptors; fewer where the limit does not allow more."""
+        self._lock = threading.Lock()
+        self._descriptors: list[int] = []
+        with contextlib.suppress(OSError):
+            for _ in range(n_files):
+                self._descriptors.append(os.open(os.devnull, os.O_RDONLY))
+
+    def release(self) -> None:
+        """Close the descriptors; a second call does nothing."""
+        with self._lock:
+            while self._descriptors:
+                os.close(self._descriptors.pop())

@@ -1,0 +1,172 @@
+"""Batches whose episodes run out of files, memory or threads."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ulid import ULID
+
+from runner.batch.batch import Batch
+from runner.batch.spec import BatchSpec
+from runner.batch.workspace import Workspace
+from runner.node.batch_queue import BatchQueue, QueuedBatch
+from runner.node.batch_runner import BatchCallbacks, BatchRunner
+from runner.store import episode_store
+from runner.types import BatchProgress, Item, Outcome
+from runner.util.files import replace_file
+from tests.conftest import Install
+from tests.support.fakes import Counter
+from tests.support.waiting_batch import wait_until
+
+REPEAT = 8
+
+
+class Starving(Counter):
+    """Raises ``error`` in each task from index 3 on."""
+
+    error: BaseException | None = None
+
+    def step(self, action: Any) -> Any:  # noqa: ANN401
+        if self.task_index >= 3 and self.error is not None:
+            raise self.error
+        return super().step(action)
+
+
+@pytest.fixture
+def workspace(tmp_path: Path, install: Install) -> Iterator[Workspace]:
+    envs = {"Starving": f"{__name__}:Starving"}
+    install(envs=envs, agents={"up": "tests.support.fakes:UpAgent"})
+    workspace = Workspace(tmp_path / "data", node="test", profile="p1")
+    yield workspace
+    Starving.error = None
+    workspace.close()
+
+
+def make_batch(workspace: Workspace, concurrency: int = 1, **rest: Any) -> Batch:  # noqa: ANN401
+    spec = BatchSpec(env="Starving", agent="up", repeat=REPEAT, concurrency=concurrency).validated()
+    return Batch(spec, workspace, **rest)
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (OSError(24, "Too many open files"), "no more open files (the limit is "),
+        (MemoryError(), "no more memory; free memory, or lower the concurrency"),
+        (RuntimeError("can't start new thread"), "no more threads; raise the limit of processes with ulimit -u"),
+    ],
+)
+def test_a_shortage_stores_an_error_and_interrupts_the_batch_which_then_plays_the_task_again(
+    workspace: Workspace, error: BaseException, text: str
+) -> None:
+    Starving.error = error
+    result = make_batch(workspace).run()
+    assert (result.status, result.interrupted_by) == ("interrupted", "resources")
+    assert (result.interruption or "").startswith(text)
+    assert [episode.outcome for episode in result.episodes] == [Outcome.SUCCESS] * 3 + [Outcome.ERROR]
+    stored = [workspace.store.load(episode.episode_id) for episode in result.episodes]
+    assert [record.error.type for record in stored if record.error] == ["resources"]
+    Starving.error = None
+    resumed = make_batch(workspace, 4, batch_id=result.batch_id, earlier_episodes=stored).run()
+    assert (resumed.status, resumed.interruption, resumed.interrupted_by) == ("completed", None, None)
+    assert sorted(episode.task_index for episode in resumed.episodes) == list(range(REPEAT))
+    assert resumed.outcomes == {"success": REPEAT}
+
+
+def test_an_episode_that_no_file_was_left_for_is_stored_from_the_spare_files(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures: list[Path] = []
+
+    def fail_once(path: Path, data: bytes) -> None:
+        if not failures:
+            failures.append(path)
+            raise OSError(24, "Too many open files")
+        replace_file(path, data)
+
+    monkeypatch.setattr(episode_store, "replace_file", fail_once)
+    result = make_batch(workspace).run()
+    assert (result.status, result.interrupted_by, result.problems) == ("interrupted", "resources", [])
+    (episode,) = result.episodes
+    assert failures == [workspace.store.path(result.batch_id, episode.episode_id)]
+    assert workspace.store.load(episode.episode_id).outcome is Outcome.SUCCESS
+    assert [path.suffix for path in failures[0].parent.iterdir()] == [".json"]
+
+
+def test_an_episode_that_cannot_be_stored_from_the_spare_files_either_is_kept_in_memory(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(path: Path, data: bytes) -> None:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(episode_store, "replace_file", fail)
+    batch = make_batch(workspace)
+    result = batch.run()
+    assert (result.status, result.interrupted_by, len(result.problems)) == ("interrupted", "resources", 1)
+    assert [record.episode_id for record in batch.unstored] == [episode.episode_id for episode in result.episodes]
+
+
+@pytest.mark.parametrize(("error_number", "n_done"), [(24, 1), (28, REPEAT)])
+def test_a_node_stores_what_it_could_not_store_and_continues_only_after_a_full_disk(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch, error_number: int, n_done: int
+) -> None:
+    frees = threading.Event()
+
+    def fail_during_the_batch(path: Path, data: bytes) -> None:
+        if not frees.is_set():
+            raise OSError(error_number, "no room")
+        replace_file(path, data)
+
+    def on_item(item: Item) -> None:
+        if isinstance(item, BatchProgress) and item.interrupted:
+            frees.set()
+
+    monkeypatch.setattr(episode_store, "replace_file", fail_during_the_batch)
+    spec = BatchSpec(env="Starving", agent="up", repeat=REPEAT).validated()
+    queued = QueuedBatch(batch_id=str(ULID()), battery_id=None, spec=spec)
+    with closing(BatchQueue(workspace.data_dir / "queue.sqlite")) as batches:
+        batches.add(queued)
+        callbacks = BatchCallbacks(
+            on_item=on_item, on_record=lambda _: None, on_result=lambda _: None, on_busy=lambda _: None
+        )
+        runner = BatchRunner(workspace, batches, callbacks)
+        runner.start()
+        wait_until(lambda: (found := batches.get(queued.batch_id)) is not None and found.n_done == n_done)
+        status = "completed" if n_done == REPEAT else "interrupted"
+        wait_until(lambda: (found := batches.get(queued.batch_id)) is not None and found.status == status)
+        runner.stop()
+        assert runner.join(10)
+    workspace.index.reconcile()
+    assert runner.n_finished(queued.batch_id) == n_done
+
+
+def fail_from(n_started: int, error: BaseException) -> Callable[[threading.Thread], None]:
+    """Return a replacement of ``Thread.start`` that fails for all workers but the first ones."""
+    start = threading.Thread.start
+    names: list[str] = []
+
+    def start_or_fail(thread: threading.Thread) -> None:
+        if thread.name.startswith("slot "):
+            names.append(thread.name)
+            if len(names) > n_started:
+                raise error
+        return start(thread)
+
+    return start_or_fail
+
+
+@pytest.mark.parametrize(("n_started", "status"), [(2, "completed"), (0, "interrupted")])
+def test_a_batch_plays_with_the_workers_that_the_system_starts(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch, n_started: int, status: str
+) -> None:
+    monkeypatch.setattr(threading.Thread, "start", fail_from(n_started, RuntimeError("can't start new thread")))
+    n_before = len(list(Path("/dev/fd").iterdir()))
+    result = make_batch(workspace, 4).run()
+    assert (result.status, result.n_episodes) == (status, REPEAT if n_started else 0)
+    if not n_started:
+        assert (result.interruption or "").startswith("0 of 4 workers started: no more threads")
+        assert len(list(Path("/dev/fd").iterdir())) == n_before
