@@ -29,7 +29,7 @@ CREDENTIALS = """Credentials come from NATS_USER and NATS_PASSWORD, NATS_TOKEN, 
 NATS_CA, NATS_CERT, NATS_KEY, NATS_TLS_FIRST, never from the command line."""
 
 MIN_OPEN_FILES = 32
-"""Open files of the console; 13 were measured with a node, and log files, exports and reconnections take more."""
+"""Estimate of the open files of the console, with a margin for log files, exports and reconnections."""
 
 _SINCE_PATTERN = re.compile(r"(\d{1,6})([smhd])")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}

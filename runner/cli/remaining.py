@@ -44,7 +44,7 @@ def remaining_episodes(spec: BatchSpec, result: BatchResult) -> list[PlannedEpis
 
 def commands_for(spec: BatchSpec, left: Sequence[PlannedEpisode], argv: Sequence[str]) -> list[str]:
     """Return the commands that play the tasks of ``left``, each with all of its attempts."""
-    options = ["agentgym-runner", *_other_options(argv), "--run", spec.env]
+    options = ["agentgym-runner", *without_options(argv, _REPLACED_OPTIONS), "--run", spec.env]
     return [
         shlex.join([*options, "--task-index", str(first), "--repeat", str(n_tasks)])
         for first, n_tasks in _runs([planned.task_index for planned in left])
@@ -63,12 +63,13 @@ def _runs(tasks: Sequence[int]) -> list[tuple[int, int]]:
     return runs
 
 
-def _other_options(argv: Sequence[str]) -> list[str]:
+def without_options(argv: Sequence[str], options: Sequence[str]) -> list[str]:
+    """Return arguments without these options and their values, given as ``--option VALUE`` or ``--option=VALUE``."""
     others: list[str] = []
     words = iter(argv)
     for word in words:
-        if word in _REPLACED_OPTIONS:
+        if word in options:
             next(words, None)
-        elif not word.startswith(tuple(f"{option}=" for option in _REPLACED_OPTIONS)):
+        elif not word.startswith(tuple(f"{option}=" for option in options)):
             others.append(word)
     return others

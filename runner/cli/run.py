@@ -21,7 +21,7 @@ from runner.batch.workspace import Workspace
 from runner.bus.address import egress_reader
 from runner.cli.logging_setup import log_to_file
 from runner.cli.progress import batch_progress
-from runner.cli.remaining import report_remaining
+from runner.cli.remaining import report_remaining, without_options
 from runner.cli.report import print_summary, report_damaged, report_errors, report_models, report_recovered
 from runner.cli.run_session import RunSession
 from runner.cli.signals import INTERRUPTED, SignalHandler
@@ -190,14 +190,7 @@ def require_model(session: RunSession, specs: Sequence[BatchSpec], models: Model
 def command_without_model(argv: Sequence[str], specs: Iterable[BatchSpec]) -> str:
     """Return the command with another agent: ``oracle`` if all environments have an oracle, else ``random``."""
     agent = "oracle" if all(map(_has_oracle, specs)) else "random"
-    other_words: list[str] = []
-    words = iter(argv)
-    for word in words:
-        if word in _MODEL_OPTIONS:
-            next(words, None)
-        elif not word.startswith(tuple(f"{option}=" for option in _MODEL_OPTIONS)):
-            other_words.append(word)
-    return shlex.join(["agentgym-runner", *other_words, "--agent", agent])
+    return shlex.join(["agentgym-runner", *without_options(argv, _MODEL_OPTIONS), "--agent", agent])
 
 
 def _has_oracle(spec: BatchSpec) -> bool:

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -120,30 +121,16 @@ def test_the_last_episode_does_not_wait(
     assert (result.status, result.outcomes) == ("completed", {"truncated": 1, "error": 1})
 
 
+@pytest.mark.parametrize("limits", [{"timeout_sec": 5.0}, {"max_duration_s": 3.0}], ids=["request", "episode"])
 def test_a_server_that_hangs_is_awaited(
-    maze_server: EnvServerProcess, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+    limits: dict[str, Any], maze_server: EnvServerProcess, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def before_act(task_index: int, step_index: int) -> None:
         if (task_index, step_index) == (1, 1):
             maze_server.suspend()
 
     monkeypatch.setattr(HookedAgent, "before_act", staticmethod(before_act))
-    batch = MazeBatch(workspace, maze_server.port, repeat=4, timeout_sec=5)
-    batch.wait_until_waiting()
-    maze_server.resume()
-    result = batch.result()
-    assert (result.status, result.outcomes) == ("completed", {"truncated": 3, "error": 1})
-
-
-def test_a_server_that_hangs_beyond_the_time_limit_is_awaited(
-    maze_server: EnvServerProcess, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def before_act(task_index: int, step_index: int) -> None:
-        if (task_index, step_index) == (1, 1):
-            maze_server.suspend()
-
-    monkeypatch.setattr(HookedAgent, "before_act", staticmethod(before_act))
-    batch = MazeBatch(workspace, maze_server.port, repeat=4, max_duration_s=3.0)
+    batch = MazeBatch(workspace, maze_server.port, repeat=4, **limits)
     batch.wait_until_waiting()
     maze_server.resume()
     result = batch.result()
