@@ -7,15 +7,19 @@ ENV ?= Maze
 AGENT ?= react
 REPEAT ?= 1
 WORKERS ?= 2
+SOAK_S ?= 600
+FUZZ_S ?= 600
+FUZZ_JOBS ?= 2
+FUZZ_STAMP := $(VENV)/.installed-fuzz
 
-.PHONY: help launch test test-long install check run run-lightweight results faults bench bench-full sbom clean
+.PHONY: help launch test test-long install check run run-lightweight results faults soak fuzz bench bench-full sbom clean
 .DEFAULT_GOAL := help
 
 help:
 	@printf '%s\n' 'make launch            open the console' 'make test              run the tests' 'make test-long         run the tests of real processes: terminals, faults, commands, gateway, wheel' \
 	  'make run ENV=BabyAI AGENT=oracle REPEAT=3' 'make run-lightweight   every lightweight environment once' \
 	  'make results           what has run so far' 'make check             lint, types, import directions' \
-	  'make faults            every fault in its long form' 'make bench             measured ratios' 'make bench-full        the console under load and with big files' 'make sbom              write sbom.cdx.json: packages, licences and hashes of the default install' 'make install           set up .venv and stop' 'make clean             remove .venv'
+	  'make faults            every fault in its long form' 'make soak              record a history under faults and check it (SOAK_S=600 SEED=drawn)' 'make fuzz FUZZ_S=600   fuzz every decoder; FUZZ_TARGET=sse for one' 'make bench             measured ratios' 'make bench-full        the console under load and with big files' 'make sbom              write sbom.cdx.json: packages, licences and hashes of the default install' 'make install           set up .venv and stop' 'make clean             remove .venv'
 
 $(STAMP): requirements.lock pyproject.toml
 	@test -n "$(PYTHON)" || { echo 'Python 3.11 or newer is needed and none was found; install one, or run: make PYTHON=/path/to/python3' >&2; exit 1; }
@@ -53,7 +57,17 @@ test-long: $(STAMP)
 	$(PYTEST) --dist=worksteal -m long
 
 faults: $(STAMP)
-	AGENTGYM_FAULTS=full $(BIN)/python -m pytest tests/faults tests/tui/terminal/test_pty_safety.py
+	AGENTGYM_FAULTS=full $(BIN)/python -m pytest tests/faults tests/history tests/tui/terminal/test_pty_safety.py
+
+soak: $(STAMP)
+	@$(BIN)/python -m tests.history --seconds $(SOAK_S) $(if $(SEED),--seed $(SEED))
+
+$(FUZZ_STAMP): $(STAMP) tests/fuzz/requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r tests/fuzz/requirements.lock
+	@touch $@
+
+fuzz: $(FUZZ_STAMP)
+	@$(BIN)/python -m tests.fuzz run --seconds $(FUZZ_S) --jobs $(FUZZ_JOBS) $(if $(FUZZ_TARGET),--target $(FUZZ_TARGET))
 
 bench: $(STAMP)
 	@$(BIN)/python -m tests.benchmarks

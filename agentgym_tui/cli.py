@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from runner import __version__
+from runner.util.argument_parser import SafeArgumentParser
 
 if TYPE_CHECKING:
     from agentgym_tui.sessions.node_launcher import LaunchOptions
@@ -166,7 +167,7 @@ def _session(args: argparse.Namespace, start_key: str) -> Session:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = SafeArgumentParser(
         prog="agentgym-tui",
         description="Run and watch AgentGym episodes from a terminal.",
         epilog=EPILOG,
@@ -182,7 +183,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_launch(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def _add_launch(commands: argparse._SubParsersAction[SafeArgumentParser]) -> None:
     launch = commands.add_parser(
         "launch",
         help="show this machine's node; start one if none is running",
@@ -194,7 +195,7 @@ def _add_launch(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     launch.add_argument("--node", metavar="NAME", help="name of this machine, used when a node is started")
 
 
-def _add_watch(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def _add_watch(commands: argparse._SubParsersAction[SafeArgumentParser]) -> None:
     watch = commands.add_parser(
         "watch",
         help="watch a bus, read-only",
@@ -213,7 +214,7 @@ def _add_watch(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
 
 
-def _add_open(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def _add_open(commands: argparse._SubParsersAction[SafeArgumentParser]) -> None:
     opened = commands.add_parser(
         "open",
         help="show stored episodes and logs, without a node or a bus",
@@ -225,7 +226,7 @@ def _add_open(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     opened.add_argument("paths", type=Path, nargs="+", metavar="PATH", help="a file or folder; it is not modified")
 
 
-def _add_config(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def _add_config(commands: argparse._SubParsersAction[SafeArgumentParser]) -> None:
     config = commands.add_parser(
         "config",
         help="print the path of the settings file and all defaults",

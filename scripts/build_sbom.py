@@ -142,7 +142,6 @@ def sbom() -> dict[str, Any]:
     version = metadata.version(PACKAGE)
     refs = {name: _purl(name, locked[name].version if name in locked else version) for name in graph}
     return {
-        "$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json",
         "bomFormat": "CycloneDX",
         "specVersion": "1.6",
         "version": 1,

@@ -90,7 +90,10 @@ Requests are answered one at a time and the senders in turn; a sender is recogni
 most 100 requests of one sender, and 300 in total, wait; beyond that they are rejected with `busy`. Of invalid and
 `busy` requests, a sender gets 50 replies at once and 10 per second after that, and all senders together 500 and 100
 per second; the rest is dropped without a reply and counted in the log. Valid requests of the same sender are still
-answered.
+answered. A flood of valid requests, or of requests over 1 KiB with a key twice, whose inboxes pretend to be of hundreds
+of senders can crowd out the requests of others while it lasts, and a broker drops what waits for a node that it
+disconnects, for example after a flood of over 64 MiB. So send `start`, `episode`, `health` or `list` without a reply
+again, as the console does; nothing happens twice.
 """
 
 STREAMS = """

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from agentgym_tui.presenters.answering_endpoint import failover_text
 from agentgym_tui.presenters.number_format import format_count, pluralize
-from agentgym_tui.safe_text import SafeText, join, sanitize_line, trusted
-from agentgym_tui.services.toast import toast
+from agentgym_tui.safe_text import SafeText, join, sanitize_line, sanitize_message, trusted
+from agentgym_tui.services.toast import announce
 from agentgym_tui.state.endpoints import Failover
 from agentgym_tui.state.normalize import as_aware
+from runner.util.display_text import mask
 
 if TYPE_CHECKING:
     from textual.app import App
@@ -28,6 +29,9 @@ OSC_777: Final = "\x1b]777;notify;AgentGym;a batch has ended\x07"
 MAX_AGE: Final = timedelta(minutes=1)
 """Batch ends and failovers of a greater age are not reported; the age is console clock minus stream clock."""
 
+MAX_REASON_CHARS: Final = 300
+"""Largest number of characters of the reason of an interruption in a toast."""
+
 ACTIVE: Final = frozenset({"running", "paused"})
 _UNFINISHED: Final = frozenset({"queued", *ACTIVE})
 
@@ -40,30 +44,38 @@ class EndedBatch(NamedTuple):
 
 
 class BatchEndDetector:
-    """Finds the batches that were active at the previous check and have ended since then."""
+    """Finds the batches that were active at the previous check and have ended since then.
+
+    A batch that cannot start is queued at one check, and interrupted for a reason at the next.
+    """
 
     def __init__(self) -> None:
         self._active_ids: set[str] = set()
+        self._queued_ids: set[str] = set()
 
     def detect(self, store: RunStore, now: datetime) -> Iterator[EndedBatch]:
         """Yield the batches that ended since the last call, except those that ended more than ``MAX_AGE`` ago."""
         batches = store.batches
         active_ids = {batch_id for batch_id, batch in batches.items() if batch.status in ACTIVE}
-        ended = [batches[batch_id] for batch_id in self._active_ids - active_ids if batch_id in batches]
+        failed_ids = {batch_id for batch_id in self._queued_ids & batches.keys() if batches[batch_id].interruption}
+        ended = [batches[id_] for id_ in (self._active_ids | failed_ids) - active_ids if id_ in batches]
         self._active_ids = active_ids
+        self._queued_ids = {batch_id for batch_id, batch in batches.items() if batch.status == "queued"}
         for batch in ended:
             if batch.status != "queued" and not _is_history(batch, now):
                 yield EndedBatch(batch, not any(_is_unfinished_sibling(other, batch) for other in batches.values()))
 
 
 def ended_text(batch: BatchRun) -> SafeText:
-    """Return one line with the environment, final status, and success and error counts of an ended batch."""
+    """Return the environment, final status, success and error counts of an ended batch, and why it was interrupted."""
     status = join([sanitize_line(batch.env or "?", 60), trusted(" "), sanitize_line(batch.status, 20)])
     success = trusted(f"success {format_count(batch.n_success)} of {format_count(batch.n_rated)}")
     errors = pluralize(batch.n_errors, "error")
     n_left = max(batch.n_planned - batch.n_done, 0) if batch.status == "interrupted" else 0
     parts = [*([success] if batch.n_rated else []), *([errors] if batch.n_errors else [])]
-    return join([status, *parts, *([trusted(f"{format_count(n_left)} left to resume")] if n_left else [])], ", ")
+    line = join([status, *parts, *([trusted(f"{format_count(n_left)} left to resume")] if n_left else [])], ", ")
+    reason = batch.interruption if batch.status == "interrupted" else None
+    return join([line, sanitize_message(mask(reason), MAX_REASON_CHARS)], trusted(": ")) if reason else line
 
 
 def _is_history(batch: BatchRun, now: datetime) -> bool:
@@ -96,14 +108,14 @@ class FailoverDetector:
 def notify_failover(app: App[Any], failover: Failover | None, notify: Notify) -> None:
     """Show a toast about a failover to another endpoint; do nothing if ``failover`` is None."""
     if failover is not None and notify.toast:
-        toast(app, failover_text(failover), failed=bool(failover.failed))
+        announce(app, failover_text(failover), failed=bool(failover.failed))
 
 
 def notify_batch_ends(app: App[Any], ended: Iterable[EndedBatch], notify: Notify) -> None:
     """Show a toast for each ended batch; ring the bell and send a desktop message only at the end of a battery."""
     for each in ended:
         if notify.toast:
-            toast(app, ended_text(each.batch))
+            announce(app, ended_text(each.batch))
         if notify.bell and each.is_last:
             app.bell()
         if notify.desktop and each.is_last and app._driver is not None:  # Textual has no public way to write a sequence

@@ -122,7 +122,8 @@ def _walk_tree(spans: Sequence[Span]) -> Iterator[tuple[int, int]]:
             if position not in visited:
                 visited.add(position)
                 yield position, depth
-                stack += ((child, depth + 1) for child in children.get(spans[position].id, ()))
+                # popped: spans that share an id would list the same children once each
+                stack += ((child, depth + 1) for child in children.pop(spans[position].id, ()))
 
 
 def spans_text(spans: Sequence[Span], *, raw: bool) -> str:

@@ -137,14 +137,17 @@ def progress_line(
         return []
     done, planned, rated = batch.n_done, batch.n_planned, batch.n_rated
     bar = progress_bar(done / planned if planned else 0.0, max(6, min(24, width // 6)))
+    counts = trusted(f" {format_count(done)}/{format_count(planned) if planned else UNKNOWN}")
+    first: list[Line] = [
+        [Cell(trusted(bar), "accent"), Cell(counts)],
+        [Cell(sanitize_line(batch.env or "?", 60), "head")],
+    ]
+    room = width - line_width(join_parts(first, width)) - len(SEPARATOR.text)
     return join_parts(
         [
-            [
-                Cell(trusted(bar), "accent"),
-                Cell(trusted(f" {format_count(done)}/{format_count(planned) if planned else UNKNOWN}")),
-            ],
-            [Cell(sanitize_line(batch.env or "?", 60), "head")],
+            *first,
             [Cell(trusted("paused"), "warn")] if batch.status == "paused" else [],
+            _interruption_cells(batch, room),
             [NODE_LOST] if lost else _time_cells(batch),
             [Cell(trusted(f"success {format_count(batch.n_success)} of {format_count(rated)}"))] if rated else [],
             [Cell(pluralize(batch.n_errors, "error"), "bad")] if batch.n_errors else [],
@@ -291,7 +294,16 @@ def _elapsed(episode: Episode) -> SafeText:
     return format_duration(sum(step.model_s + step.env_s for step in episode.steps))
 
 
+def _interruption_cells(batch: BatchRun, room: int) -> Line:
+    if batch.status != "interrupted":
+        return []
+    reason = [masked_line(batch.interruption, 300)] if batch.interruption else []
+    return [Cell(cut(join([trusted("interrupted"), *reason], ": "), room), "warn")]
+
+
 def _time_cells(batch: BatchRun) -> Line:
+    if batch.status == "interrupted":
+        return []
     if batch.waiting_s is None:
         return [Cell(join([trusted("time left "), format_duration(batch.eta_s)]))]
     is_short = 0 <= batch.waiting_s < 60

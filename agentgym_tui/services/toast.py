@@ -2,19 +2,48 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+import time
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from weakref import WeakKeyDictionary
+
+from agentgym_tui.safe_text import SafeText, join, trusted
 
 if TYPE_CHECKING:
     from textual.app import App
-
-    from agentgym_tui.safe_text import SafeText
 
 TOAST_TIMEOUT_S: Final = 4.0
 ERROR_TIMEOUT_S: Final = 6.0
 
 
+class _Reply(NamedTuple):
+    text: SafeText
+    failed: bool
+    ends_at: float
+
+
+_replies: WeakKeyDictionary[App[Any], _Reply] = WeakKeyDictionary()
+"""The newest reply to a command in each app."""
+
+
 def toast(app: App[Any], text: SafeText, *, failed: bool = False) -> None:
-    """Show a message in place of the previous message, so that only one toast covers the screen."""
+    """Show the reply to a command in place of the previous message, so that only one toast covers the screen."""
+    _replies[app] = _Reply(text, failed, time.monotonic() + _timeout_s(failed))
+    _show(app, text, failed)
+
+
+def announce(app: App[Any], text: SafeText, *, failed: bool = False) -> None:
+    """Show an event that the user did not cause, below a reply that is still shown, because it must not hide that."""
+    reply = _replies.get(app)
+    if reply is not None and time.monotonic() < reply.ends_at:
+        text, failed = join([reply.text, text], trusted("\n")), failed or reply.failed
+    _show(app, text, failed)
+
+
+def _show(app: App[Any], text: SafeText, failed: bool) -> None:
     app.clear_notifications()
-    timeout = ERROR_TIMEOUT_S if failed else TOAST_TIMEOUT_S
-    app.notify(text, severity="error" if failed else "information", timeout=timeout, markup=False)
+    severity: Literal["error", "information"] = "error" if failed else "information"
+    app.notify(text, severity=severity, timeout=_timeout_s(failed), markup=False)
+
+
+def _timeout_s(failed: bool) -> float:
+    return ERROR_TIMEOUT_S if failed else TOAST_TIMEOUT_S

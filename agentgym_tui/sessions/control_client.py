@@ -7,6 +7,7 @@ import hashlib
 import re
 import secrets
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
@@ -36,6 +37,12 @@ _ResultT = TypeVar("_ResultT")
 _NODE_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 TIMEOUT_S: Final = 5.0
 """Seconds to wait for a reply."""
+
+REPEAT_S: Final = 1.5
+"""Seconds after which a request without a reply is sent again if its operation is one of ``REPEATABLE``."""
+
+REPEATABLE: Final = frozenset({"start", "episode", "health", "list"})
+"""Operations that have no further effect when the node receives them twice."""
 
 RETRY_INTERVAL_S: Final = 0.25
 """Seconds between attempts while no node answers."""
@@ -162,13 +169,15 @@ class NodeControl:
         from runner.events.subjects import control_subject
 
         subject, message = control_subject(node), msgspec.json.encode(request)
+        repeat_s = REPEAT_S if request.op in REPEATABLE else None
+        send = partial(send_request, connection, subject, message, timeout_s=self._timeout_s, repeat_s=repeat_s)
         try:
-            payload = await send_request(connection, subject, message, timeout_s=self._timeout_s)
+            payload = await send()
             for _ in range(MAX_RETRIES):  # after a restart of its broker a node takes a moment to subscribe again
                 if payload is not None:
                     break
                 await asyncio.sleep(self._retry_interval_s)
-                payload = await send_request(connection, subject, message, timeout_s=self._timeout_s)
+                payload = await send()
         except RunnerError as exc:
             raise ControlRequestError(f"{request.op}: {exc}") from exc
         if payload is None:

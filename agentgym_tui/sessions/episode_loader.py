@@ -45,19 +45,29 @@ async def load_episode(session: Session, entry: ListEntry | None, episode_id: st
     Raises:
         EpisodeLoadError: neither a readable file nor a live state of the episode is available.
     """
-    if isinstance(entry, UnreadableFile):
-        raise EpisodeLoadError(f"{entry.path}\n{entry.reason}")
     live = session.store.episodes.get(episode_id)
-    if live is not None and live.running:
+    if live is not None and live.running and not isinstance(entry, UnreadableFile):
         return LoadedEpisode(live, None)
     try:
-        episode, data = await _fetch(session, episode_id)
+        return await load_file(session, entry, episode_id)
+    except EpisodeLoadError as exc:
+        if live is None or isinstance(entry, UnreadableFile):
+            raise
+        return LoadedEpisode(live, None, str(exc))
+
+
+async def load_file(session: Session, entry: ListEntry | None, episode_id: str) -> LoadedEpisode:
+    """Load the file of an episode, which may exist before the end of the episode has been received.
+
+    Raises:
+        EpisodeLoadError: the file is not available.
+    """
+    if isinstance(entry, UnreadableFile):
+        raise EpisodeLoadError(f"{entry.path}\n{entry.reason}")
+    try:
+        return LoadedEpisode(*await _fetch(session, episode_id))
     except (StoreError, ControlRequestError) as exc:
-        reason = _error_text(exc)
-        if live is None:
-            raise EpisodeLoadError(reason) from exc
-        return LoadedEpisode(live, None, reason)
-    return LoadedEpisode(episode, data)
+        raise EpisodeLoadError(_error_text(exc)) from exc
 
 
 async def _fetch(session: Session, episode_id: str) -> tuple[Episode, bytes]:

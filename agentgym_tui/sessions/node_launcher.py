@@ -130,12 +130,14 @@ async def ensure_node(location: StateLocation, config: str | None) -> None:
 
     Raises:
         NodeStartError: the node process exits or does not start in time.
-        StoreError: the state directory cannot be used.
+        StoreError: the state directory cannot be used, or nothing can be stored there.
     """
     from runner.node.state_lock import is_node_alive
+    from runner.node.storage import require_storage
 
     if is_node_alive(location.data_dir):
         return
+    await asyncio.to_thread(require_storage, location.data_dir)
     before = read_node_file(location.data_dir)
     log = await asyncio.to_thread(_make_log, location.data_dir)
     process = await asyncio.to_thread(_start, location, config, log)

@@ -19,6 +19,7 @@ from agentgym_tui.sessions.protocols import Control, ControlRequestError, Librar
 from agentgym_tui.state.data_model import BusLink
 from agentgym_tui.state.run_store import LOST_AFTER_S, RunStore
 from runner.errors import RunnerError
+from runner.util.files import world_writable_problem
 
 if TYPE_CHECKING:
     from agentgym_tui.logs.log_file import LogFile
@@ -136,6 +137,8 @@ class NodeSession:
                 self._fail(exc)
             else:
                 self._node_is_up.set()
+                if (problem := world_writable_problem(location.data_dir)) is not None:
+                    self.store.add_notice(problem)
             self._starting = False
             self._poll_now.set()
             await self._start.wait()

@@ -160,10 +160,12 @@ class RunCommands:
             raise ControlRequestError("nothing has been started from here yet", f"press {' or '.join(keys)}")
         return msgspec.structs.replace(self.last_run, batch_id=self.new_id())
 
-    async def start(self, args: StartArgs) -> None:
-        """Start a run and remember it as ``last_run``."""
-        await self.control.start(args)
+    async def start(self, args: StartArgs) -> list[str]:
+        """Start a run and remember it as ``last_run``; return the node's distinct warnings, as untrusted texts."""
+        batches = await self.control.start(args)
         self.last_run = args
+        self._session.store.apply_batches(batches)
+        return list(dict.fromkeys(batch.warning for batch in batches if batch.warning))
 
     async def pause_or_resume(self, batch: BatchRun) -> str:
         """Resume a batch where it is paused, else pause it; return a text that describes the effect."""

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Final
 
 from agentgym_tui.state.data_model import BatchRun, Episode
-from agentgym_tui.state.normalize import MAX_ID_CHARS, clamp_count, clip_name, clip_optional
+from agentgym_tui.state.normalize import MAX_CAUSE_CHARS, MAX_ID_CHARS, clamp_count, clip_name, clip_optional
 from runner.events.control import BatchState
 from runner.events.durable import BatchCompleted
 from runner.events.live import BatchProgress, EpisodeStarted
@@ -28,6 +28,11 @@ class BatchRegistry:
     def active(self) -> BatchRun | None:
         """Return the newest batch that is running or paused."""
         return next((batch for batch in reversed(self.batches.values()) if batch.status in _ACTIVE), None)
+
+    def interrupted(self) -> BatchRun | None:
+        """Return the newest batch if it was interrupted for a known reason."""
+        newest = next(reversed(self.batches.values()), None)
+        return newest if newest is not None and newest.status == "interrupted" and newest.interruption else None
 
     def apply_episode_started(self, item: EpisodeStarted) -> None:
         """Copy environment, agent and model of a started episode to its batch, and mark a waiting batch as running."""
@@ -55,6 +60,7 @@ class BatchRegistry:
         batch.n_rated = clamp_count(item.n_done if item.n_rated is None else item.n_rated)
         batch.n_errors, batch.tokens, batch.cost = clamp_count(item.errors), item.tokens, item.cost
         batch.waiting_for, batch.waiting_s = clip_optional(item.waiting_for), item.waiting_s
+        batch.interruption = clip_optional(item.interruption, MAX_CAUSE_CHARS)
         if item.interrupted and batch.status in _ACTIVE:
             batch.status, batch.eta_s = "interrupted", None
 
@@ -77,7 +83,7 @@ class BatchRegistry:
         batch.n_done, batch.mean_reward, batch.eta_s = clamp_count(event.n_episodes), event.mean_reward, None
         batch.n_planned = max(batch.n_planned, batch.n_done)
         batch.tokens, batch.cost = event.tokens, event.cost
-        batch.waiting_for = batch.waiting_s = None
+        batch.waiting_for = batch.waiting_s = batch.interruption = None
 
     def apply_list(self, states: Iterable[BatchState]) -> None:
         """Update batches from the list that a node replied with; the newest batch is first in the list."""
@@ -93,6 +99,7 @@ class BatchRegistry:
             batch.battery_id, batch.status = clip_optional(state.battery_id), state.status
             batch.n_done, batch.n_planned = clamp_count(state.n_done), clamp_count(state.n_planned)
             batch.waiting_for, batch.waiting_s = clip_optional(state.waiting_for), state.waiting_s
+            batch.interruption = clip_optional(state.interruption, MAX_CAUSE_CHARS)
 
     def update_paused(self, batch_id: str, episodes: Iterable[Episode]) -> None:
         """Mark an active batch as paused where all of its running episodes are paused, else as running."""

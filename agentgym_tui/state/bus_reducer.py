@@ -104,8 +104,9 @@ class BusReducer:
         self.n_items += batch.n_items
         self.n_malformed += batch.n_malformed
         node, changed = self._nodes.on_heartbeat(batch.node, batch.dropped)
-        changed = self.on_boot(node.name, batch.boot, sure=False) or changed
-        boot = node.boot if node.boot == batch.boot else batch.boot
+        boot = clip_name(batch.boot)
+        changed = self.on_boot(node.name, boot, sure=False) or changed
+        boot = node.boot if node.boot == boot else boot
         storage = node.storage
         for update in batch.updates:
             self._apply_update(update, node.name, boot)

@@ -258,6 +258,7 @@ class BatchRun(msgspec.Struct):
         eta_s: estimated seconds until the batch ends; None if it is not known.
         waiting_for: the server that the batch waits for and its problem; None while the batch plays.
         waiting_s: seconds left until the batch is interrupted because its server is gone; None while the batch plays.
+        interruption: why the batch was interrupted; None if it was not, on request, and where it is not known.
         ended_at: when the batch ended; None while it runs, and where no stream stored its completion event.
     """
 
@@ -278,6 +279,7 @@ class BatchRun(msgspec.Struct):
     cost: float | None = None
     waiting_for: str | None = None
     waiting_s: float | None = None
+    interruption: str | None = None
     ended_at: datetime | None = None
 
 

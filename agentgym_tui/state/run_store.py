@@ -30,7 +30,7 @@ from runner.subscribe.messages import SubscriptionItem
 from runner.types import Tokens
 
 if TYPE_CHECKING:
-    from runner.events.control import NodeHealth, NodeList
+    from runner.events.control import BatchState, NodeHealth, NodeList
     from runner.store.index_schema import EpisodeRow
 
 MAX_EPISODES: Final = 400
@@ -87,6 +87,7 @@ class RunStore:
         self.version = 0
         self.on_change: Callable[[], None] | None = None
         self._notices = NoticeList(now)
+        self._queue_notice: str | None = None
         self._nodes = NodeRegistry(now, lost_after_s)
         self._envs = EnvironmentRegistry()
         self._endpoints = EndpointRegistry()
@@ -162,6 +163,10 @@ class RunStore:
         """Return the newest batch that is running or paused."""
         return self._batches.active()
 
+    def interrupted_batch(self) -> BatchRun | None:
+        """Return the newest batch if it was interrupted for a known reason."""
+        return self._batches.interrupted()
+
     def usage_of(self, batch: BatchRun) -> tuple[Tokens, float | None]:
         """Return the tokens and the cost of a batch, including its running episodes.
 
@@ -181,11 +186,22 @@ class RunStore:
             self._commit()
 
     def apply_list(self, listed: NodeList) -> None:
-        """Update the state from a node's reply to a list request: batches, agents, models and environments."""
+        """Update the state from a node's reply to a list request: batches, agents, models and environments.
+
+        What the node's queue had lost becomes a notice once, although every reply repeats it.
+        """
+        if listed.queue and listed.queue != self._queue_notice:
+            self._notices.add(listed.queue, 0)
+        self._queue_notice = listed.queue
         self._batches.apply_list(listed.batches)
         self.agents, self.model_names = clip_names(listed.agents), clip_names(listed.models)
         for env in clip_names(listed.envs):
             self._envs.get(env)
+        self._commit()
+
+    def apply_batches(self, batches: Sequence[BatchState]) -> None:
+        """Update the state from a node's reply to a start request, whose batches are in the order of their start."""
+        self._batches.apply_list(batches[::-1])
         self._commit()
 
     def apply_health(self, health: NodeHealth) -> None:
@@ -218,6 +234,11 @@ class RunStore:
         """Merge an episode that was read from a journal or an episode file into the state."""
         node = self.nodes.get(episode.node)
         self._episodes.merge_file(episode, node.boot if node else "")
+        self._commit()
+
+    def add_notice(self, text: str) -> None:
+        """Add a notice that does not come from the bus; ``text`` is untrusted."""
+        self._notices.add(text, 0)
         self._commit()
 
     def set_link(self, link: BusLink) -> None:

@@ -14,10 +14,10 @@ from ulid import ULID
 from runner import plugins
 from runner.batch.episode_queue import EpisodeQueue, split_plan
 from runner.batch.observers import Observer, ObserverHub
-from runner.batch.result import BatchResult, BatchStats, BatchStatus, InterruptedBy
+from runner.batch.result import BatchResult, BatchStats, BatchStatus, InterruptedBy, UnstoredEpisode
 from runner.batch.running_episode import STEP_GRACE_S, CommandName, EpisodeCommand, EpisodeSpans, RunningEpisode
 from runner.batch.server_wait import CHECK_INTERVAL_S, ServerChecked, ServerWait, Waiting
-from runner.batch.slots import SPARE_FILES
+from runner.batch.slots import SPARE_BYTES, SPARE_FILES
 from runner.batch.spec import BatchSpec, PlannedEpisode
 from runner.batch.worker import EpisodeWorker, WorkerFinished, start_workers
 from runner.batch.workspace import Workspace
@@ -29,7 +29,7 @@ from runner.inference.profile_models import Models
 from runner.store import EpisodeRecord, EpisodeRecorder
 from runner.tracing import PerfettoTrack, SpanList, Tracer
 from runner.types import EpisodeEvent, EpisodeHeader, EpisodeStarted, Outcome
-from runner.util.resources import SpareFiles, describe_shortage
+from runner.util.resources import SpareResources, describe_shortage
 
 logger = logging.getLogger(__name__)
 
@@ -87,7 +87,7 @@ class Batch:
         self._versions = {**workspace.versions, **plugins.installed_versions(placement.packages)}
         self._trace_file = workspace.trace_file(self.batch_id)
         self._stats = BatchStats()
-        self.unstored: list[EpisodeRecord] = []
+        self.unstored: list[UnstoredEpisode] = []
         """The ended episodes that could not be stored; the first one interrupts the batch."""
         finished, left = split_plan(spec, earlier_episodes)
         for record in finished:
@@ -98,7 +98,7 @@ class Batch:
         self._inbox: queue.SimpleQueue[WorkerFinished | EpisodeCommand | ServerChecked] = queue.SimpleQueue()
         self._wait = ServerWait(self.batch_id, spec.env, placement, self._clock, self._inbox.put, check_interval_s)
         self._interruption: tuple[str, InterruptedBy] | None = None
-        self._spare = SpareFiles(0)
+        self._spare = SpareResources(0)
         self._worker_numbers = itertools.count()
         self._status: BatchStatus = "completed"
         self._paused = False
@@ -134,8 +134,9 @@ class Batch:
 
         A command, a full disk, a server that stays away, or a lack of files, memory or threads may end it earlier.
         """
+        self._workspace.store.create_batch_folder(self.batch_id)
         self._apply_early_commands()
-        self._spare = SpareFiles(SPARE_FILES)
+        self._spare = SpareResources(SPARE_FILES, SPARE_BYTES)
         idle = self._new_workers(min(self.spec.concurrency, len(self._queue)), at_least=1)
         while self._queue or self._running:
             while idle and self._queue.can_start and not self._wait.active:
@@ -220,8 +221,8 @@ class Batch:
                 trace.flush()
 
     def _deliver(self, episode: RunningEpisode, event: EpisodeEvent) -> None:
-        episode.record(event)
-        if not (isinstance(event, EpisodeStarted) and episode.n_put_backs):  # observers know it since its first start
+        known = isinstance(event, EpisodeStarted) and episode.n_put_backs  # observers know it since its first start
+        if episode.record(event) and not known:
             self._hub.emit(event)
 
     def _on_worker_done(self, worker: EpisodeWorker, problem: BaseException | None) -> None:
@@ -236,7 +237,7 @@ class Batch:
         """Start workers; interrupt the batch if the system does not allow ``at_least`` of them."""
         workers, shortage = start_workers(n_workers, lambda: f"slot {next(self._worker_numbers)}")
         if shortage is not None:
-            text = f"{len(workers)} of {n_workers} workers started: {describe_shortage(shortage)}"
+            text = f"concurrency lowered from {n_workers} to {len(workers)}: {describe_shortage(shortage)}"
             logger.warning("batch %s: %s", self.batch_id, text)
             if len(workers) < at_least:
                 self._interrupt(text, "resources")
@@ -329,12 +330,13 @@ class Batch:
             self._stats.add(record)
             if record.outcome in (Outcome.ERROR, Outcome.TIMEOUT) and episode.shortage is None:
                 self._begin_wait()  # the server may hang or be another one now
-            episode.store_again()
-            is_stored = self._workspace.store.path(record.batch_id, record.episode_id).exists()
-            for callback in self._record_callbacks if is_stored else [self.unstored.append]:
+            unstored = episode.finish(record, self._hub.emit)
+            if unstored is not None:
+                self.unstored.append(unstored)
+            for callback in self._record_callbacks if unstored is None else ():
                 with catch_foreign(log_failure(logger, "a callback for a finished episode")):
                     callback(record)
-            if not is_stored and self._status == "completed" and episode.shortage is None:
+            if unstored is not None and self._status == "completed" and episode.shortage is None:
                 logger.warning("episode %s could not be stored; no further episodes start", record.episode_id)
                 self._apply(EpisodeCommand("interrupt"))
         if episode.shortage is not None:
@@ -355,6 +357,7 @@ class Batch:
             waiting_for=None if waiting is None else waiting.server,
             waiting_s=None if waiting is None else waiting.left_s,
             interrupted=self._status == "interrupted",
+            interruption=None if self._interruption is None else self._interruption[0],
         )
         self._hub.emit(progress)
 
@@ -367,7 +370,8 @@ class Batch:
             if put_back is not None:
                 self._release(put_back, command.end_outcome)
         elif command.end_outcome is not None:
-            self._status = "interrupted" if command.name == "interrupt" else "cancelled"
+            if self._status != "cancelled":  # a cancelled batch stays cancelled when its node stops
+                self._status = "interrupted" if command.name == "interrupt" else "cancelled"
             self._wait.close()
             for episode in self._queue.clear():
                 self._release(episode, command.end_outcome)

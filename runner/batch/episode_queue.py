@@ -95,5 +95,15 @@ def split_plan(
     return finished, [planned for planned in spec.plan() if (planned.task_index, planned.attempt) not in done]
 
 
+def one_per_plan(episodes: Iterable[EpisodeRecord]) -> list[EpisodeRecord]:
+    """Return one of the stored episodes for each task and attempt: the finished one, or else the latest start."""
+    chosen: dict[tuple[int, int], EpisodeRecord] = {}
+    for record in sorted(episodes, key=lambda record: record.episode_id):
+        earlier = chosen.get((record.task_index, record.attempt))
+        if earlier is None or is_left(earlier.outcome, earlier.error.type if earlier.error else None):
+            chosen[record.task_index, record.attempt] = record
+    return list(chosen.values())
+
+
 def _plan_order(planned: PlannedEpisode) -> tuple[int, int]:
     return planned.task_index, planned.attempt

@@ -4,17 +4,32 @@ from __future__ import annotations
 
 from collections import Counter
 from datetime import datetime
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 import msgspec
 
 from runner.batch.spec import BatchSpec
 from runner.store import EpisodeRecord, wilson_interval
-from runner.types import UNFINISHED, UNRATED, BatchProgress, Outcome, Tokens
+from runner.types import UNFINISHED, UNRATED, BatchProgress, EpisodeEnded, Outcome, Tokens
 from runner.util.resources import RESOURCES
 
 BatchStatus: TypeAlias = Literal["completed", "cancelled", "interrupted"]
 InterruptedBy: TypeAlias = Literal["server", "resources"]
+
+_STOPPED = ", ".join(f"'{outcome.value}'" for outcome in sorted(UNFINISHED))
+FINISHED: Final = f"outcome NOT IN ({_STOPPED}) AND error_type IS NOT '{RESOURCES}'"
+"""SQL condition of the episodes in the index that a resumed batch does not play again: the opposite of ``is_left``."""
+
+
+class UnstoredEpisode(msgspec.Struct, frozen=True):
+    """An ended episode that could not be stored.
+
+    Attributes:
+        end: the event that observers receive once the episode is stored; None if it was abandoned.
+    """
+
+    record: EpisodeRecord
+    end: EpisodeEnded | None
 
 
 class EpisodeSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -145,10 +160,11 @@ class BatchStats:
         *,
         at: datetime,
         seq: int,
-        eta_s: float | None,
-        waiting_for: str | None,
-        waiting_s: float | None,
-        interrupted: bool,
+        eta_s: float | None = None,
+        waiting_for: str | None = None,
+        waiting_s: float | None = None,
+        interrupted: bool = False,
+        interruption: str | None = None,
     ) -> BatchProgress:
         """Return the progress of the batch; see ``BatchProgress`` for the arguments."""
         return BatchProgress(
@@ -167,6 +183,7 @@ class BatchStats:
             waiting_for=waiting_for,
             waiting_s=waiting_s,
             interrupted=interrupted,
+            interruption=interruption,
         )
 
     def result(

@@ -9,14 +9,15 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from runner.batch.result import UnstoredEpisode
 from runner.batch.spec import PlannedEpisode
 from runner.batch.worker import EpisodeWorker
 from runner.episode.control import EpisodeControl
 from runner.errors import ServerGone, StoreError, catch_foreign
-from runner.store import EpisodeRecorder
+from runner.store import EpisodeRecord, EpisodeRecorder
 from runner.types import Chat, EpisodeEnded, EpisodeEvent, EpisodeHeader, ErrorInfo, Flow, Outcome, Span
 from runner.util.clock import Clock
-from runner.util.resources import Resource, SpareFiles, find_shortage
+from runner.util.resources import Resource, SpareResources, find_shortage
 
 CommandName: TypeAlias = Literal["cancel", "interrupt", "abort", "pause", "resume", "step"]
 
@@ -71,9 +72,10 @@ class RunningEpisode:
         can_put_back: whether the episode may be put back again.
         problems: errors of the recorder; they are not raised in the episode.
         gone: the error that ended the episode, if its server was gone.
-        spare: files that are released as soon as the episode runs out of files.
+        spare: files and memory that are released as soon as the episode runs out of them.
         shortage: what the episode or its recorder ran out of, if anything.
         held: the events of the end of an episode that may be put back; they are neither recorded nor emitted yet.
+        unstored_end: the end of the episode, until it is stored.
     """
 
     worker: EpisodeWorker
@@ -88,9 +90,11 @@ class RunningEpisode:
     can_put_back: bool = False
     problems: list[BaseException] = field(default_factory=list)
     gone: ServerGone | None = None
-    spare: SpareFiles | None = None
+    spare: SpareResources | None = None
     shortage: Resource | None = None
     held: list[EpisodeEvent] = field(default_factory=list)
+    unstored_end: EpisodeEnded | None = None
+    _abandoned: bool = False
     _was_reset: bool = False
     _interrupted: bool = False
     _cancelled_at: float | None = None
@@ -98,12 +102,21 @@ class RunningEpisode:
     def __post_init__(self) -> None:
         self._started = self.clock.monotonic()
 
-    def record(self, event: EpisodeEvent) -> None:
-        """Record an event; append an error of the recorder to ``problems``."""
+    def record(self, event: EpisodeEvent) -> bool:
+        """Record an event; append an error of the recorder to ``problems``.
+
+        Returns:
+            Whether observers may receive it: not the end of an episode before it is stored, because another end would
+            be stored if the process died, and nothing of an abandoned episode.
+        """
         with catch_foreign(self.note_problem):
             self.recorder.on_event(event)
         if self.shortage is None and self.recorder.journal_error is not None:
             self._note_shortage(self.recorder.journal_error)
+        if isinstance(event, EpisodeEnded) and not self.recorder.is_stored:
+            self.unstored_end = event
+            return False
+        return not self._abandoned
 
     @property
     def planned(self) -> PlannedEpisode:
@@ -126,7 +139,16 @@ class RunningEpisode:
         if self.shortage is not None and self.spare is not None:
             self.spare.release()
 
-    def store_again(self) -> None:
+    def finish(self, record: EpisodeRecord, emit: Callable[[EpisodeEvent], object]) -> UnstoredEpisode | None:
+        """Store an episode again if files ran out, and emit its end if that succeeds; return it if it is not stored."""
+        self._store_again()
+        if not self.recorder.is_stored:
+            return UnstoredEpisode(record, self.unstored_end)
+        if self.unstored_end is not None:
+            emit(self.unstored_end)
+        return None
+
+    def _store_again(self) -> None:
         """Store an episode again if files ran out while it was stored; forget the problem if this succeeds."""
         if not any(isinstance(problem, StoreError) and find_shortage(problem) for problem in self.problems):
             return
@@ -191,11 +213,12 @@ class RunningEpisode:
 
     def abandon(self) -> None:
         """Store the part of the episode that its journal contains; ignore all later events of its worker."""
+        self._abandoned = True
         final_outcome = self.control.final_outcome
         outcome = final_outcome or self.control.cancel_outcome or Outcome.TIMEOUT
         error = ErrorInfo("slot_abandoned", self._abandon_reason(), "")
         with catch_foreign(self.note_problem):
-            self.recorder.abandon(outcome, None if final_outcome else error)
+            self.recorder.abandon(outcome, self.control.final_error if final_outcome else error)
         self.worker.close()
 
     def _abandon_reason(self) -> str:

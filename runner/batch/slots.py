@@ -24,6 +24,9 @@ They are those of a run (``RUN_FILES``), queue, locks, broker, and health checks
 SPARE_FILES: Final = 8
 """Open files that a batch keeps spare, so that it can store its episodes if files run out."""
 
+SPARE_BYTES: Final = 8 << 20
+"""Memory that a batch keeps spare for the same purpose."""
+
 SLOT_FILES: Final = 6
 """Open files of one episode.
 

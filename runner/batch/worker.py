@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import queue
 import threading
 from collections.abc import Callable, Coroutine
@@ -10,8 +11,14 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from runner.errors import catch_foreign
+from runner.errors import catch_foreign, log_failure
 from runner.util.resources import Resource, find_shortage
+
+logger = logging.getLogger(__name__)
+
+KEPT_SHARE = 3
+"""If the system does not start all workers, one of this many started workers is kept."""
+JOIN_TIMEOUT_S = 5.0
 
 Job: TypeAlias = Callable[[], Coroutine[Any, Any, object]]
 DoneCallback: TypeAlias = Callable[[BaseException | None], None]
@@ -37,7 +44,8 @@ class EpisodeWorker:
         # Opened here, because a thread that cannot open it would end without a report.
         self._loop = asyncio.new_event_loop()
         try:
-            threading.Thread(target=self._run_jobs, name=name, daemon=True).start()
+            self._thread = threading.Thread(target=self._run_jobs, name=name, daemon=True)
+            self._thread.start()
         except (RuntimeError, MemoryError):
             self._loop.close()
             raise
@@ -56,8 +64,13 @@ class EpisodeWorker:
         """End the thread after the jobs that were already submitted."""
         self._jobs.put(None)
 
+    def join(self, timeout_s: float) -> None:
+        """Wait until the thread has ended, at most ``timeout_s`` seconds."""
+        self._thread.join(timeout_s)
+
     def _run_jobs(self) -> None:
-        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+        # at its end, the loop starts another thread, which fails if no more can be started
+        with catch_foreign(_log_unless_shortage), asyncio.Runner(loop_factory=lambda: self._loop) as runner:
             runner.get_loop()
             while (entry := self._jobs.get()) is not None:
                 job, on_done = entry
@@ -86,7 +99,9 @@ class EpisodeWorker:
 
 
 def start_workers(n_workers: int, next_name: Callable[[], str]) -> tuple[list[EpisodeWorker], Resource | None]:
-    """Start as many workers as the system allows.
+    """Start workers; if the system does not allow all of them, keep a third.
+
+    The episodes need resources, too: an episode on a server starts a second thread that resolves its host name.
 
     Args:
         n_workers: maximum number of workers.
@@ -102,8 +117,18 @@ def start_workers(n_workers: int, next_name: Callable[[], str]) -> tuple[list[Ep
         except (OSError, RuntimeError, MemoryError) as exc:
             if (shortage := find_shortage(exc)) is None:
                 raise
-            return workers, shortage
+            n_kept = -(-len(workers) // KEPT_SHARE)
+            for worker in workers[n_kept:]:
+                worker.close()
+            for worker in workers[n_kept:]:
+                worker.join(JOIN_TIMEOUT_S)
+            return workers[:n_kept], shortage
     return workers, None
+
+
+def _log_unless_shortage(failure: BaseException) -> None:
+    if find_shortage(failure) is None:
+        log_failure(logger, "closing an event loop")(failure)
 
 
 class WorkerFinished(msgspec.Struct, frozen=True):

@@ -9,6 +9,7 @@ from pathlib import Path
 from ulid import ULID
 
 from runner import __version__
+from runner.batch.result import FINISHED
 from runner.batch.spec import BatchSpec, PlannedEpisode
 from runner.store import EpisodeIndex, EpisodeRecord, EpisodeStore, open_index
 from runner.tracing import PerfettoFile
@@ -47,6 +48,12 @@ class Workspace:
     def versions(self) -> dict[str, str]:
         """Version of each software component, as written to episode files."""
         return {"agentgym-console": __version__, "python": platform.python_version()}
+
+    def n_finished(self, batch_id: str) -> int:
+        """Return the number of stored episodes of a batch that need not be played again."""
+        query = f"SELECT count(*) FROM episodes WHERE batch_id = ? AND {FINISHED}"
+        ((count,),) = self.index.select(query, (batch_id,))
+        return int(count)
 
     def trace_file(self, batch_id: str) -> PerfettoFile:
         """Return the trace file of a batch; the trace of each episode is appended to it."""

@@ -32,10 +32,20 @@ class _StreamAck(msgspec.Struct):
 _STREAM_ACK = msgspec.json.Decoder(_StreamAck)
 
 
-async def send_request(connection: NatsConnection, subject: str, payload: bytes, *, timeout_s: float) -> bytes | None:
+async def send_request(
+    connection: NatsConnection, subject: str, payload: bytes, *, timeout_s: float, repeat_s: float | None = None
+) -> bytes | None:
     """Send a request and return the reply, None when no service subscribes to the subject.
 
     A stream that keeps the subject acknowledges the request as well; this acknowledgement is not a reply.
+
+    Args:
+        connection: the connection to the bus.
+        subject: the subject of the service.
+        payload: the request.
+        timeout_s: seconds to wait for the reply.
+        repeat_s: seconds after which a request without a reply is sent again, because the bus may have lost it; None
+            for a request that must not take effect twice.
 
     Raises:
         BusError: the service did not answer within ``timeout_s`` seconds, or the bus denied the request.
@@ -43,8 +53,12 @@ async def send_request(connection: NatsConnection, subject: str, payload: bytes,
     inbox = _Inbox()
     try:
         async with inbox.subscribed(connection.client) as address:
-            await connection.client.publish(subject, payload, reply=address)
-            await asyncio.wait({inbox.reply}, timeout=timeout_s)
+            left_s = timeout_s
+            while left_s > 0 and not inbox.reply.done():
+                wait_s = left_s if repeat_s is None else min(repeat_s, left_s)
+                await connection.client.publish(subject, payload, reply=address)
+                await asyncio.wait({inbox.reply}, timeout=wait_s)
+                left_s -= wait_s
     except nats.errors.Error as exc:
         raise BusError("other", f"the request to {subject} failed: {exc}") from exc
     if inbox.reply.done():

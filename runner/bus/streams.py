@@ -26,6 +26,9 @@ _T = TypeVar("_T")
 
 DEFAULT_STREAMS = StreamSettings()
 
+_LIVE_MESSAGE_BYTES = 256
+"""Average size of a live message; the maximum number follows from it, because tiny ones need more than their size."""
+
 _LIVE_WINDOW_S = 120.0
 """Duplicate window in seconds, which JetStream requires (at most ``max_age``) although live items have no ids."""
 
@@ -57,6 +60,7 @@ def _live_config(settings: StreamSettings) -> StreamConfig:
         discard=DiscardPolicy.OLD,
         max_age=settings.live.max_age_sec,
         max_bytes=settings.live.max_bytes,
+        max_msgs=settings.live.max_bytes // _LIVE_MESSAGE_BYTES,
         duplicate_window=min(_LIVE_WINDOW_S, settings.live.max_age_sec),
     )
 
@@ -163,8 +167,9 @@ async def _ensure(js: JetStreamContext, target: StreamConfig) -> None:
 
 def _matches(config: StreamConfig, target: StreamConfig) -> bool:
     # The server adds defaults, so only the fields that are set here are compared.
-    names = ("subjects", "retention", "storage", "discard", "max_age", "max_bytes", "duplicate_window")
-    return all(_comparable(getattr(config, name)) == _comparable(getattr(target, name)) for name in names)
+    names = ("subjects", "retention", "storage", "discard", "max_age", "max_bytes", "max_msgs", "duplicate_window")
+    targets = {name: getattr(target, name) for name in names if getattr(target, name) is not None}
+    return all(_comparable(getattr(config, name)) == _comparable(value) for name, value in targets.items())
 
 
 def _comparable(value: object) -> object:

@@ -11,6 +11,7 @@ from typing import Literal, get_args
 
 from runner import __version__
 from runner.types import SpanLevel
+from runner.util.argument_parser import SafeArgumentParser
 
 EPILOG = """subcommands (see agentgym-runner COMMAND --help):
   node         run batches on request over the bus
@@ -83,7 +84,7 @@ def _option_name(name: str) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = SafeArgumentParser(
         prog="agentgym-runner",
         description="Run agents in AgentGym environments and store every episode as a file.",
         epilog=EPILOG,

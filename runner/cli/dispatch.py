@@ -40,7 +40,7 @@ def _run(arguments: list[str]) -> int:
         code = INTERRUPTED
     except BrokenPipeError:
         discard_output()  # the reader closed the pipe, which is not a failure
-    except (OSError, MemoryError, RuntimeError) as exc:
+    except (OSError, MemoryError, RuntimeError, ExceptionGroup) as exc:
         shortage = find_shortage(exc)
         if shortage is None and not isinstance(exc, OSError):
             raise

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import TypeAlias
 
 from runner.cli.terminal import print_stderr, safe_text
+from runner.util.files import make_folder
 
 MAX_BYTES = 4 * 1024 * 1024
 LIBRARIES = ("asyncio", "httpcore", "httpx", "nats")
@@ -56,8 +57,7 @@ def log_to_file(data_dir: Path) -> None:
     logger = logging.getLogger("runner")
     folder = data_dir / "logs"
     try:
-        data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        folder.mkdir(mode=0o700, exist_ok=True)
+        make_folder(folder)
     except OSError as exc:
         logger.warning("Logging to a file is off: %s cannot be created: %s", folder, exc.strerror)
         return

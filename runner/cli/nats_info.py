@@ -14,6 +14,7 @@ from runner.cli.terminal import print_json, print_stderr, safe_text
 from runner.config import load_profile, resolve_data_dir
 from runner.errors import ConfigError
 from runner.node.state_lock import NodeFile, is_node_alive
+from runner.util.argument_parser import SafeArgumentParser
 
 
 class NatsInfo(msgspec.Struct, kw_only=True):
@@ -57,7 +58,7 @@ def _read(data_dir: Path) -> NatsInfo:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = SafeArgumentParser(
         prog="agentgym-runner nats-info",
         description="Print the URL of the node's broker and the file with its user and password.",
         allow_abbrev=False,

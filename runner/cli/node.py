@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import logging
 import os
@@ -20,6 +19,7 @@ from runner.config import load_profile, resolve_data_dir, resolve_node
 from runner.errors import RunnerError
 from runner.node.node import Node
 from runner.node.state_lock import NodeFile
+from runner.util.argument_parser import SafeArgumentParser
 from runner.util.files import world_writable_problem
 from runner.util.resources import require_open_files
 
@@ -32,7 +32,7 @@ def main_node(argv: Sequence[str]) -> int:
     Raises:
         RunnerError: the node cannot start.
     """
-    parser = argparse.ArgumentParser(
+    parser = SafeArgumentParser(
         prog="agentgym-runner node",
         description="Run the node of a state directory: it runs batches on request over the bus.",
     )

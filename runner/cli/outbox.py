@@ -14,6 +14,7 @@ from runner.cli.logging_setup import log_to_stderr
 from runner.cli.terminal import output_console, print_json, print_stderr, safe_text
 from runner.config import Profile, load_profile, resolve_data_dir
 from runner.publish.outbox import LOCAL, DeadLetter, Outbox, SinkCounts
+from runner.util.argument_parser import SafeArgumentParser
 
 ALL = "all"
 
@@ -50,7 +51,7 @@ def main_outbox(argv: Sequence[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = SafeArgumentParser(
         prog="agentgym-runner outbox",
         description="Show the events that are not delivered yet, and dead letters with the reason of their failure.",
         epilog="A running node delivers events, and so do --run and --battery while they run.",

@@ -12,6 +12,7 @@ from runner.cli.arguments import Options
 from runner.cli.run_session import RunSession
 from runner.cli.terminal import output_console, print_json, print_table, reserve_stdout, safe_text, write_result
 from runner.node.preflight import PlannedRun, PreflightCheck, can_run, preflight
+from runner.util.argument_parser import SafeArgumentParser
 
 STATE_LABELS = {"ok": "ok", "warn": "warn", "fail": "FAIL"}
 
@@ -66,7 +67,7 @@ def _lines(row: PreflightCheck) -> list[tuple[str, ...]]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = SafeArgumentParser(
         prog="agentgym-runner preflight",
         description="Check models, environments, buses and the state directory without running an episode, prompting a "
         "model or writing anything. Exit code 1: a run with that agent would fail.",

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+import msgspec
+
 from runner.batch.result import BatchResult
 from runner.cli.terminal import print_json, print_stderr, print_table
 from runner.store import DamagedFile, EpisodeRecord
@@ -15,10 +17,17 @@ MAX_ERRORS = 5
 USAGE_COLUMNS = ("tokens", "latency", "cost")
 
 
-def print_summary(results: list[BatchResult], data_dir: Path, *, as_json: bool) -> None:
-    """Print a table with one row per batch; as JSON, print the results with all episodes."""
+class SkippedBatch(msgspec.Struct, frozen=True, kw_only=True):
+    """A batch of a battery that could not be played, e.g. because its environment server was down, and the reason."""
+
+    env: str
+    reason: str
+
+
+def print_summary(results: list[BatchResult], skipped: list[SkippedBatch], data_dir: Path, *, as_json: bool) -> None:
+    """Print a table with one row per batch; as JSON, print the results with all episodes, and the skipped batches."""
     if as_json:
-        print_json({"data_dir": str(data_dir), "batches": results})
+        print_json({"data_dir": str(data_dir), "batches": results, "skipped": skipped})
         return
     columns = ["environment", "episodes", "errors", "success", "95% interval", "reward", "rounds", "outcomes"]
     rows = [_row(result, data_dir) for result in results]

@@ -22,7 +22,14 @@ from runner.bus.address import egress_reader
 from runner.cli.logging_setup import log_to_file
 from runner.cli.progress import batch_progress
 from runner.cli.remaining import report_remaining, without_options
-from runner.cli.report import print_summary, report_damaged, report_errors, report_models, report_recovered
+from runner.cli.report import (
+    SkippedBatch,
+    print_summary,
+    report_damaged,
+    report_errors,
+    report_models,
+    report_recovered,
+)
 from runner.cli.run_session import RunSession
 from runner.cli.signals import INTERRUPTED, SignalHandler
 from runner.cli.terminal import print_stderr, reserve_stdout, write_result
@@ -64,10 +71,11 @@ def run_batches(session: RunSession) -> int:
         report_damaged(workspace.index.damaged)
         battery_id = str(ULID()) if session.options.battery else None
         with closing(workspace), closing(models), _event_recording(session, workspace) as (recorder, observers):
-            results = _BatchSequence(session, workspace, recorder, observers, signals, battery_id, models).run(specs)
-        code = _exit_code(results, interrupted=signals.received)
+            sequence = _BatchSequence(session, workspace, recorder, observers, signals, battery_id, models)
+            results, skipped = sequence.run(specs)
+        code = _exit_code(results, skipped, interrupted=signals.received)
         as_json = session.options.json
-        code = write_result(code, lambda: print_summary(results, session.data_dir, as_json=as_json))
+        code = write_result(code, lambda: print_summary(results, skipped, session.data_dir, as_json=as_json))
         if not as_json:
             report_errors(results, session.data_dir)
         report_models(results)
@@ -82,11 +90,11 @@ def _report_interruptions(specs: list[BatchSpec], results: list[BatchResult], ar
             report_remaining(specs_by_env[result.env], result, argv)
 
 
-def _exit_code(results: list[BatchResult], *, interrupted: bool) -> int:
+def _exit_code(results: list[BatchResult], skipped: list[SkippedBatch], *, interrupted: bool) -> int:
     ended_early = any(result.status != "completed" for result in results)
     if (interrupted and ended_early) or any(result.interruption for result in results):
         return INTERRUPTED
-    return 1 if ended_early or any(result.has_errors for result in results) else 0
+    return 1 if ended_early or skipped or any(result.has_errors for result in results) else 0
 
 
 @contextmanager
@@ -130,24 +138,25 @@ class _BatchSequence:
     battery_id: str | None
     models: Models
 
-    def run(self, specs: list[BatchSpec]) -> list[BatchResult]:
+    def run(self, specs: list[BatchSpec]) -> tuple[list[BatchResult], list[SkippedBatch]]:
+        """Return the results, and the batches that could not be played when it was their turn."""
         results: list[BatchResult] = []
-        rejected: list[ConfigError] = []
+        skipped: list[SkippedBatch] = []
         for spec in specs:
             try:
                 placement = self.session.choose_placement(spec)
             except ConfigError as exc:
-                rejected.append(exc)
+                skipped.append(SkippedBatch(env=spec.env, reason=str(exc)))
                 continue
             results.append(self._run_batch(spec, placement))
             self.recorder.record_batch(results[-1])
             if results[-1].status != "completed" and results[-1].interrupted_by != "server":
                 break
-        if rejected and not results:
-            raise ConfigError("\n".join(map(str, rejected)))
-        for reason in rejected:
-            print_stderr(f"Skipped: {reason}")
-        return results
+        if skipped and not results:
+            raise ConfigError("\n".join(each.reason for each in skipped))
+        for each in skipped:
+            print_stderr(f"Skipped: {each.reason}")
+        return results, skipped
 
     def _run_batch(self, spec: BatchSpec, placement: Placement) -> BatchResult:
         print_stderr(f"{spec.env}: {placement.note}")

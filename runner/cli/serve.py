@@ -16,6 +16,7 @@ from runner.cli.terminal import print_line, reserve_stdout
 from runner.config import Profile, load_profile
 from runner.errors import ConfigError
 from runner.types import Mode
+from runner.util.argument_parser import SafeArgumentParser
 
 if TYPE_CHECKING:
     from runner.serve.host import Site
@@ -44,7 +45,7 @@ def main_serve(argv: Sequence[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = SafeArgumentParser(
         prog="agentgym-runner serve",
         description="Serve embedded environments over AgentGym's HTTP protocol, each on its port in the profile.",
     )

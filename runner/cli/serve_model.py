@@ -22,6 +22,7 @@ from runner.serve.mock_llm import (
     read_script,
 )
 from runner.serve.mock_llm.faults import FAULT_KINDS
+from runner.util.argument_parser import SafeArgumentParser
 
 EPILOG = """No language model is involved. By default, an oracle recognizes the environment and task of a conversation
 and replies with its planner's next action. Four characters count as one token.
@@ -65,7 +66,7 @@ def _responder(options: argparse.Namespace) -> Responder | None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = SafeArgumentParser(
         prog="agentgym-runner serve-model",
         description="Serve an OpenAI-compatible test endpoint in place of a language model.",
         epilog=EPILOG + "".join(f"  {kind:<13}  {meaning}\n" for kind, meaning in FAULT_KINDS.items()),

@@ -17,6 +17,7 @@ from runner.cli.signals import INTERRUPTED
 from runner.cli.terminal import print_stderr
 from runner.config import Profile, load_profile, resolve_data_dir
 from runner.errors import ConfigError, RunnerError, catch_foreign
+from runner.util.argument_parser import SafeArgumentParser
 from runner.util.display_text import mask, one_line
 
 if TYPE_CHECKING:
@@ -128,7 +129,7 @@ def _subjects(names: DurableNames, *, own_node: bool) -> list[str]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = SafeArgumentParser(
         prog="agentgym-runner watch",
         description="Print the messages of a bus, one line each.",
         epilog=EPILOG,

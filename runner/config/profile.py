@@ -204,7 +204,7 @@ class LiveStream(_Section, frozen=True):
     """Retention of live items in the node's own broker; a full stream drops the oldest messages."""
 
     max_age_sec: RetentionSeconds = 3600.0
-    max_bytes: MemoryBytes = 256 << 20
+    max_bytes: MemoryBytes = 32 << 20
 
 
 class StreamSettings(_Section, frozen=True):

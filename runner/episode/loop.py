@@ -149,6 +149,7 @@ class EpisodeLoop:
             self._trajectory.outcome = self._control.cancel_outcome or Outcome.CANCELLED
             raise
         finally:
+            self._control.final_error = self._trajectory.error_info
             self._control.final_outcome = self._trajectory.outcome
             if self._agent is not None:
                 self._trajectory.trace_last_response_flow_id = last_response_flow(self._agent)

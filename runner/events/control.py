@@ -14,6 +14,7 @@ from runner.events.fields import (
     Boot,
     EnvName,
     EpisodeId,
+    Interruption,
     ModelName,
     NodeStatus,
     Pid,
@@ -185,6 +186,7 @@ class BatchState(msgspec.Struct, kw_only=True):
     n_planned: Annotated[int, Meta(description="episodes in total")]
     waiting_for: WaitingFor = None
     waiting_s: WaitingSeconds = None
+    interruption: Interruption = None
     concurrency: Annotated[int | None, Meta(description="requested number of parallel episodes")] = None
     warning: Annotated[
         str | None,
@@ -239,6 +241,10 @@ class NodeList(msgspec.Struct, kw_only=True):
     agents: Annotated[list[str], Meta(description="installed agents")]
     models: Annotated[list[str], Meta(description="models of the profile")]
     storage: StorageProblem = None
+    queue: Annotated[
+        str | None,
+        Meta(description="what the queue file had lost when the node started, and what was restored; null: nothing"),
+    ] = None
 
 
 RESULTS: Final[dict[Op, Any]] = {

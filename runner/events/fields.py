@@ -47,6 +47,10 @@ WaitingFor: TypeAlias = Annotated[
     str | None,
     Meta(description="address and problem of the server or disk that the batch waits for; null while the batch plays"),
 ]
+Interruption: TypeAlias = Annotated[
+    str | None,
+    Meta(description="why the batch was interrupted; null if it was not, or on request, or before the node started"),
+]
 WaitingSeconds: TypeAlias = Annotated[
     float | None,
     Meta(description="seconds until the batch is interrupted because its server is gone; null while the batch plays"),

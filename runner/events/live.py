@@ -19,6 +19,7 @@ from runner.events.fields import (
     EpisodeOutcome,
     EpisodeSeq,
     HealthStatus,
+    Interruption,
     MeanReward,
     ModelName,
     NodeName,
@@ -205,6 +206,7 @@ class BatchProgress(_Item, kw_only=True, tag="batch.progress"):
     interrupted: Annotated[
         bool, Meta(description="whether the batch ends, or has ended, with unfinished episodes, which can be resumed")
     ] = False
+    interruption: Interruption = None
 
 
 class EnvHealth(_Item, kw_only=True, tag="env.health"):

@@ -1,55 +1,66 @@
-"""Queue of requested batches, stored on disk so that it survives restarts of the node."""
+"""Queue of requested batches, stored on disk so that it survives restarts of the node and power loss."""
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Literal, TypeAlias
 
 import msgspec
 
 from runner.batch.spec import BatchSpec
 from runner.errors import RunnerError, StoreError
+from runner.node.batch_journal import ENDED, BatchJournal, QueuedBatch, Status, check_batch
+from runner.util.resources import file_advice
+from runner.util.sqlite import SqliteSchema, open_database
 
-Status: TypeAlias = Literal["queued", "running", "completed", "cancelled", "interrupted"]
+logger = logging.getLogger(__name__)
+
+__all__ = ["BatchQueue", "QueueFull", "QueuedBatch", "Status", "queued_ids"]
 
 BUSY_TIMEOUT_S = 1.0
 """Maximum seconds to wait for another process that has locked the queue file; a control request waits as long."""
 MAX_QUEUED = 1000
 """Maximum number of batches that wait in the queue."""
 
-_TABLE = """
-CREATE TABLE IF NOT EXISTS batches (
-    position INTEGER PRIMARY KEY AUTOINCREMENT,
-    batch_id TEXT NOT NULL UNIQUE,
-    battery_id TEXT,
-    spec BLOB NOT NULL,
-    status TEXT NOT NULL,
-    n_done INTEGER NOT NULL DEFAULT 0
-)
-"""
 _COLUMNS = "batch_id, battery_id, spec, status, n_done"
+_SCHEMA = SqliteSchema(
+    version=0,
+    tables="""
+    CREATE TABLE batches (
+        position INTEGER PRIMARY KEY AUTOINCREMENT,
+        batch_id TEXT NOT NULL UNIQUE,
+        battery_id TEXT,
+        spec BLOB NOT NULL,
+        status TEXT NOT NULL,
+        n_done INTEGER NOT NULL DEFAULT 0
+    )
+""",
+    probes=(f"SELECT position, {_COLUMNS} FROM batches LIMIT 0",),
+    source="batches.jsonl and the episode files",
+    durable=True,
+)
+_JOURNAL_ADVICE = "check for a full disk, and that it is a file"
+_INSERT = f"INSERT INTO batches ({_COLUMNS}) VALUES (?, ?, ?, ?, ?)"
 
 
 class QueueFull(RunnerError):
     """More than ``MAX_QUEUED`` batches would wait."""
 
 
-class QueuedBatch(msgspec.Struct, frozen=True, kw_only=True):
-    """A requested batch with its current status."""
-
-    batch_id: str
-    battery_id: str | None
-    spec: BatchSpec
-    status: Status = "queued"
-    n_done: int = 0
-
-
 class BatchQueue:
-    """First-in, first-out queue of batches in SQLite; thread-safe within the node that owns it."""
+    """First-in, first-out queue of batches in SQLite; thread-safe within the node that owns it.
+
+    A batch that a method has added, queued again or ended survives power loss, and is restored from the journal if the
+    queue file is lost, damaged or replaced by an older copy.
+
+    Attributes:
+        notice: what was lost from the queue file and restored, for people; None if nothing was.
+        is_incomplete: whether batches may be missing: the queue file was lost or damaged, and so was the journal.
+    """
 
     def __init__(self, path: Path) -> None:
         """Open or create the queue; batches that a killed node left unfinished become ``interrupted``.
@@ -58,16 +69,19 @@ class BatchQueue:
             StoreError: if the file cannot be used.
         """
         self._lock = threading.Lock()
+        self._path = path
+        self._journal = BatchJournal(path.with_name("batches.jsonl"))
+        self.notice: str | None = None
+        self.is_incomplete = False
+        damage: list[Exception] = []
+        self._connection = open_database(path, _SCHEMA, busy_timeout_s=BUSY_TIMEOUT_S, on_damage=damage.append)
+        self._connection.text_factory = lambda data: data.decode(errors="replace")
         try:
-            self._connection = sqlite3.connect(
-                path, isolation_level=None, check_same_thread=False, timeout=BUSY_TIMEOUT_S
-            )
-            path.chmod(0o600)
-            self._connection.execute("PRAGMA journal_mode=WAL")
-            self._connection.execute(_TABLE)
-            self._connection.execute("UPDATE batches SET status = 'interrupted' WHERE status IN ('queued', 'running')")
-        except (sqlite3.Error, OSError) as exc:
-            raise StoreError(f"{path} cannot be used: {exc}; move the file away (no episode is lost)") from exc
+            with self._transaction() as connection:
+                self._restore(connection, is_replaced=bool(damage))
+        except StoreError:
+            self._connection.close()
+            raise
 
     def add(self, *batches: QueuedBatch) -> bool:
         """Append all batches and return True; if the queue already has one of the ids, append none and return False.
@@ -75,27 +89,30 @@ class BatchQueue:
         Raises:
             QueueFull: if too many batches would wait; none is appended.
         """
-        rows = [
-            (batch.batch_id, batch.battery_id, msgspec.json.encode(batch.spec), batch.status, batch.n_done)
-            for batch in batches
-        ]
-        with self._locked_connection() as connection:
-            try:
-                connection.execute("BEGIN IMMEDIATE")
-                connection.executemany(f"INSERT INTO batches ({_COLUMNS}) VALUES (?, ?, ?, ?, ?)", rows)
+        try:
+            with self._transaction() as connection:
+                connection.executemany(_INSERT, map(_encode_row, batches))
                 _check_room(connection)
-                connection.execute("COMMIT")
-            except sqlite3.IntegrityError:
-                return False
-            finally:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
+                self._record(connection, batches)
+        except sqlite3.IntegrityError:
+            return False
         return True
 
     def get(self, batch_id: str) -> QueuedBatch | None:
         """Return the batch with this id, or None."""
         rows = self._select("WHERE batch_id = ?", (batch_id,))
         return rows[0] if rows else None
+
+    def ids(self) -> set[str]:
+        """Return the ids of all batches."""
+        with self._locked_connection() as connection:
+            return {batch_id for (batch_id,) in connection.execute("SELECT batch_id FROM batches")}
+
+    @property
+    def has_queued(self) -> bool:
+        """Whether a batch has the status ``queued``."""
+        with self._locked_connection() as connection:
+            return connection.execute("SELECT 1 FROM batches WHERE status = 'queued' LIMIT 1").fetchone() is not None
 
     def in_battery(self, battery_id: str) -> list[QueuedBatch]:
         """Return the batches of a battery in the order in which they were added."""
@@ -104,6 +121,10 @@ class BatchQueue:
     def queued(self) -> list[QueuedBatch]:
         """Return the batches with the status ``queued``, in the order in which they will run."""
         return self._select("WHERE status = 'queued' ORDER BY position", ())
+
+    def interrupted(self) -> list[QueuedBatch]:
+        """Return the batches with the status ``interrupted``."""
+        return self._select("WHERE status = 'interrupted' ORDER BY position", ())
 
     def finished(self) -> list[QueuedBatch]:
         """Return the completed and cancelled batches."""
@@ -119,7 +140,12 @@ class BatchQueue:
         If ``only`` is not empty, the status is set only if ``only`` contains the current status.
         """
         condition = f" AND status IN ({', '.join('?' * len(only))})" if only else ""
-        return self._write(f"UPDATE batches SET status = ? WHERE batch_id = ?{condition}", (status, batch_id, *only))
+        statement = f"UPDATE batches SET status = ? WHERE batch_id = ?{condition}"
+        with self._transaction() as connection:
+            is_set = connection.execute(statement, (status, batch_id, *only)).rowcount == 1
+            if is_set and status in ENDED:
+                self._record(connection, _select(connection, "WHERE batch_id = ?", (batch_id,)))
+        return is_set
 
     def queue_again(self, specs: Mapping[str, BatchSpec]) -> None:
         """Queue the interrupted batches among these again; other batches stay as they are.
@@ -130,44 +156,83 @@ class BatchQueue:
         Raises:
             QueueFull: if too many batches would wait; no batch is changed.
         """
-        rows = [(msgspec.json.encode(spec), batch_id) for batch_id, spec in specs.items()]
-        with self._locked_connection() as connection:
-            try:
-                connection.execute("BEGIN IMMEDIATE")
-                connection.executemany(
-                    "UPDATE batches SET status = 'queued', spec = ? WHERE batch_id = ? AND status = 'interrupted'", rows
-                )
-                _check_room(connection)
-                connection.execute("COMMIT")
-            finally:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
+        update = "UPDATE batches SET status = 'queued', spec = ? WHERE batch_id = ? AND status = 'interrupted'"
+        with self._transaction() as connection:
+            for batch_id, spec in specs.items():
+                if connection.execute(update, (msgspec.json.encode(spec), batch_id)).rowcount:
+                    self._record(connection, _select(connection, "WHERE batch_id = ?", (batch_id,)))
+            _check_room(connection)
 
     def set_done(self, batch_id: str, n_done: int) -> None:
         """Set the number of finished episodes of a batch."""
-        self._write("UPDATE batches SET n_done = ? WHERE batch_id = ?", (n_done, batch_id))
+        with self._locked_connection() as connection:
+            connection.execute("UPDATE batches SET n_done = ? WHERE batch_id = ?", (n_done, batch_id))
 
     def close(self) -> None:
         """Close the file."""
         with self._lock:
             self._connection.close()
 
-    def _write(self, statement: str, values: tuple[object, ...]) -> bool:
-        with self._locked_connection() as connection:
-            return connection.execute(statement, values).rowcount == 1
+    def _restore(self, connection: sqlite3.Connection, *, is_replaced: bool) -> None:
+        """Add what the journal has and the queue file has lost; batches that have not ended become ``interrupted``."""
+        journaled = self._journal.read()
+        n_damaged = _delete_damaged_rows(connection)
+        has_ended = {batch.batch_id: batch.has_ended for batch in _select(connection, "", ())}
+        lost = [batch for batch_id, batch in journaled.items() if batch_id not in has_ended]
+        ended = [batch for id_, batch in journaled.items() if batch.has_ended and has_ended.get(id_) is False]
+        connection.executemany(_INSERT, map(_encode_row, lost))
+        update = "UPDATE batches SET status = ?, n_done = ? WHERE batch_id = ?"
+        connection.executemany(update, [(batch.status, batch.n_done, batch.batch_id) for batch in ended])
+        connection.execute("UPDATE batches SET status = 'interrupted' WHERE status IN ('queued', 'running')")
+        restored = _select(connection, "ORDER BY position", ())
+        is_damaged = bool(is_replaced or lost or ended or n_damaged)
+        self.is_incomplete = (is_damaged or not restored) and not self._journal.is_complete
+        if not self._journal.is_tidy or _without_progress(restored) != _without_progress(journaled.values()):
+            self._rewrite_journal(restored)
+        if is_damaged:
+            self.notice = _describe_loss(self._path, n_lost=len(lost), n_ended=len(ended), n_damaged=n_damaged)
+            logger.warning("%s", self.notice)
+
+    def _record(self, connection: sqlite3.Connection, batches: Iterable[QueuedBatch]) -> None:
+        """Append batches to the journal before the commit, so that every state in the queue file is also there."""
+        try:
+            if self._journal.append(*batches):
+                return
+        except OSError as exc:
+            raise StoreError(f"{self._journal.path} cannot be written: {exc}; {_JOURNAL_ADVICE}") from exc
+        self._rewrite_journal(_select(connection, "ORDER BY position", ()))
+
+    def _rewrite_journal(self, batches: Iterable[QueuedBatch]) -> None:
+        try:
+            self._journal.rewrite(batches)
+        except OSError as exc:
+            raise StoreError(f"{self._journal.path} cannot be written: {exc}; {_JOURNAL_ADVICE}") from exc
 
     def _select(self, condition: str, values: tuple[str | int, ...]) -> list[QueuedBatch]:
         with self._locked_connection() as connection:
-            rows = connection.execute(f"SELECT {_COLUMNS} FROM batches {condition}", values).fetchall()
-        return [_decode_row(row) for row in rows]
+            return _select(connection, condition, values)
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        with self._locked_connection() as connection:
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+                yield connection
+                connection.execute("COMMIT")
+            finally:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
 
     @contextmanager
     def _locked_connection(self) -> Iterator[sqlite3.Connection]:
         with self._lock:
             try:
                 yield self._connection
+            except sqlite3.IntegrityError:
+                raise
             except sqlite3.Error as exc:
-                raise StoreError(f"the batch queue cannot be used: {exc}; check for a full disk") from exc
+                advice = file_advice(exc, "check for a full disk")
+                raise StoreError(f"the batch queue cannot be used: {exc}; {advice}") from exc
 
 
 def queued_ids(path: Path) -> set[str]:
@@ -182,7 +247,7 @@ def queued_ids(path: Path) -> set[str]:
         with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=BUSY_TIMEOUT_S)) as connection:
             return {batch_id for (batch_id,) in connection.execute("SELECT batch_id FROM batches")}
     except sqlite3.Error as exc:
-        raise StoreError(f"{path} cannot be read: {exc}; move the file away (no episode is lost)") from exc
+        raise StoreError(f"{path} cannot be read: {exc}; the next node restores it (no episode is lost)") from exc
 
 
 def _check_room(connection: sqlite3.Connection) -> None:
@@ -191,12 +256,44 @@ def _check_room(connection: sqlite3.Connection) -> None:
         raise QueueFull(f"the request makes {n_queued} batches wait; this node queues at most {MAX_QUEUED}")
 
 
-def _decode_row(row: tuple[str, str | None, bytes, Status, int]) -> QueuedBatch:
-    batch_id, battery_id, spec, status, n_done = row
-    return QueuedBatch(
-        batch_id=batch_id,
-        battery_id=battery_id,
-        spec=msgspec.json.decode(spec, type=BatchSpec),
-        status=status,
-        n_done=n_done,
-    )
+def _describe_loss(path: Path, *, n_lost: int, n_ended: int, n_damaged: int) -> str:
+    """Return what was lost from the queue file; see ``BatchQueue.notice``."""
+    counts = {
+        "batches that were missing and are listed again": n_lost,
+        "batches that had ended": n_ended,
+        "damaged rows that were removed": n_damaged,
+    }
+    restored = "; ".join(f"{name}: {count}" for name, count in counts.items() if count) or "no batch was found"
+    causes = "damage, a deletion, an older copy, a power loss or a kill"
+    return f"{path} was incomplete ({causes}) and was restored from batches.jsonl: {restored}"
+
+
+def _without_progress(batches: Iterable[QueuedBatch]) -> dict[str, tuple[BatchSpec, Status | None]]:
+    return {batch.batch_id: (batch.spec, batch.status if batch.has_ended else None) for batch in batches}
+
+
+def _delete_damaged_rows(connection: sqlite3.Connection) -> int:
+    """Delete the rows that are no batches, e.g. of another version, and return their number."""
+    damaged: list[tuple[int]] = []
+    for position, *row in connection.execute(f"SELECT position, {_COLUMNS} FROM batches"):
+        try:
+            _decode_row(row)
+        except (ValueError, RecursionError):
+            damaged.append((position,))
+    connection.executemany("DELETE FROM batches WHERE position = ?", damaged)
+    return len(damaged)
+
+
+def _select(connection: sqlite3.Connection, condition: str, values: tuple[str | int, ...]) -> list[QueuedBatch]:
+    return [_decode_row(row) for row in connection.execute(f"SELECT {_COLUMNS} FROM batches {condition}", values)]
+
+
+def _encode_row(batch: QueuedBatch) -> tuple[str, str | None, bytes, Status, int]:
+    return batch.batch_id, batch.battery_id, msgspec.json.encode(batch.spec), batch.status, batch.n_done
+
+
+def _decode_row(row: Iterable[object]) -> QueuedBatch:
+    fields = dict(zip(QueuedBatch.__struct_fields__, row, strict=True))
+    if not isinstance(spec := fields["spec"], bytes):
+        raise msgspec.ValidationError("a row of the batch queue is damaged")
+    return check_batch(msgspec.convert(fields | {"spec": msgspec.json.decode(spec, type=BatchSpec)}, QueuedBatch))

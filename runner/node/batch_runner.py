@@ -13,7 +13,7 @@ import msgspec
 
 from runner.batch.batch import Batch
 from runner.batch.observers import Observer
-from runner.batch.result import BatchResult, BatchStats, BatchStatus
+from runner.batch.result import BatchResult, UnstoredEpisode
 from runner.batch.running_episode import CommandName
 from runner.batch.server_wait import Waiting
 from runner.batch.slots import NODE_FILES, fit_concurrency
@@ -23,16 +23,19 @@ from runner.envs.placement import Placement, embedded_placement
 from runner.errors import StoreError, catch_foreign, log_failure
 from runner.inference.profile_models import Models
 from runner.node.batch_queue import BatchQueue, QueuedBatch, Status
+from runner.node.control_requests import failure_text
 from runner.node.storage import StorageWatch
+from runner.node.stored_batches import StoredBatches
 from runner.store import EpisodeRecord
-from runner.types import UNFINISHED, BatchProgress, Item
-from runner.util.resources import RESOURCES
+from runner.types import BatchProgress, Item
 
 logger = logging.getLogger(__name__)
 logger.setLevel(logging.INFO)  # log the placement of each batch
 
 RETRY_S = 1.0
 """Seconds after an error until the queue is read again."""
+MAX_INTERRUPTIONS = 1000
+"""Maximum number of batches whose reason of interruption is kept; the oldest are forgotten."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,10 @@ class BatchRunner:
         choose_placement: returns where the environment of a batch runs (embedded or HTTP), or raises if the batch
             cannot run; may wait for an environment server.
         models: the profile's models, required if an agent uses one.
+
+    Attributes:
+        storage: watches whether the disk has room.
+        stored: reads the stored episodes of batches.
     """
 
     def __init__(
@@ -84,22 +91,29 @@ class BatchRunner:
         self._choose_placement = choose_placement
         self._models = models
         self.storage = StorageWatch(workspace.data_dir, self.wake)
+        self.stored = StoredBatches(workspace, queue, callbacks.on_result)
         self._progress: BatchProgress | None = None
+        self._interruptions: dict[str, str] = {}
         self._progress_numbers: dict[str, itertools.count[int]] = defaultdict(itertools.count)
         self._changed = threading.Condition()
         self._stopping = False
         self._draining = False
         self._claimed: QueuedBatch | None = None
         self._final_status: Status = "interrupted"
+        self._is_cancelled = False
         self._batch: Batch | None = None
         self._early_commands: list[CommandName] = []
-        self._unstored: list[EpisodeRecord] = []
+        self._unstored: list[UnstoredEpisode] = []
         self._thread = threading.Thread(target=self._run, name="batch runner", daemon=True)
 
     @property
     def is_idle(self) -> bool:
-        """Whether no batch is running or queued."""
-        return self._claimed is None and not self._queue.queued()
+        """Whether no batch is running or queued; False while the queue cannot be read."""
+        try:
+            return self._claimed is None and not self._queue.has_queued
+        except StoreError as exc:
+            logger.warning("%s", exc)
+            return False
 
     @property
     def stopping(self) -> bool:
@@ -115,6 +129,10 @@ class BatchRunner:
         """Return for which server this batch waits; None if it is not running or does not wait."""
         batch = self._batch
         return batch.waiting if batch is not None and batch.batch_id == batch_id else None
+
+    def interruption(self, batch_id: str) -> str | None:
+        """Return why this batch was interrupted; None if it was not, or on request, or by an earlier node."""
+        return self._interruptions.get(batch_id)
 
     @property
     def storage_problem(self) -> str | None:
@@ -140,11 +158,28 @@ class BatchRunner:
         with self._changed:
             if self._claimed is None or self._claimed.batch_id != batch_id:
                 return False
+            if name == "cancel":
+                if self._final_status != "interrupted":  # the batch has ended
+                    return False
+                self._is_cancelled = True
+                self._save_cancellation(batch_id)
             if self._batch is None:
                 self._early_commands.append(name)
             else:
                 self._batch.command(name)
             return True
+
+    def _save_cancellation(self, batch_id: str) -> None:
+        """Save at once that a running batch is cancelled: it stays so if the node dies before the batch has ended."""
+        try:
+            self._queue.set_status(batch_id, "cancelled", only=("running",))
+        except StoreError as exc:
+            logger.warning("batch %s is cancelled, but after a crash it would be interrupted: %s", batch_id, exc)
+
+    def is_running(self, batch_id: str) -> bool:
+        """Return whether this batch is running or starting."""
+        claimed = self._claimed
+        return claimed is not None and claimed.batch_id == batch_id
 
     def command_episode(self, name: CommandName, episode_id: str) -> bool:
         """Send a command to an episode; return False if the episode is not running."""
@@ -153,36 +188,6 @@ class BatchRunner:
             return False
         batch.command(name, episode_id)
         return True
-
-    def n_finished(self, batch_id: str) -> int:
-        """Return the number of stored episodes of a batch that need not be played again."""
-        placeholders = ", ".join("?" * len(UNFINISHED))
-        finished = f"outcome NOT IN ({placeholders}) AND error_type IS NOT ?"  # the same as ``is_left`` in Python
-        query = f"SELECT count(*) FROM episodes WHERE batch_id = ? AND {finished}"
-        ((count,),) = self._workspace.index.select(query, (batch_id, *sorted(UNFINISHED), RESOURCES))
-        return int(count)
-
-    def cancel_unstarted(self, queued: QueuedBatch) -> bool:
-        """Cancel a queued or interrupted batch for good; return False if it has started or ended in the meantime."""
-        if not self._queue.set_status(queued.batch_id, "cancelled", only=("queued", "interrupted")):
-            return False
-        self._publish_from_files(queued, "interrupted" if queued.status == "interrupted" else "cancelled")
-        return True
-
-    def publish_missing_results(self, known_ids: set[str]) -> None:
-        """Publish the results of the ended batches whose event ids are not in ``known_ids``."""
-        for queued in self._queue.finished():
-            if f"batch:{queued.batch_id}" not in known_ids:
-                self._publish_from_files(queued, "completed" if queued.status == "completed" else "cancelled")
-
-    def _publish_from_files(self, queued: QueuedBatch, status: BatchStatus) -> None:
-        stats = BatchStats()
-        for record in self._stored_episodes(queued.batch_id):
-            stats.add(record)
-        ids = (queued.batch_id, queued.battery_id)
-        self._callbacks.on_result(
-            stats.result(queued.spec, batch_id=ids[0], battery_id=ids[1], status=status, data_label="", duration_s=0.0)
-        )
 
     def drain(self) -> None:
         """Let the thread run the batches that are still queued, then end."""
@@ -215,6 +220,8 @@ class BatchRunner:
                 if isinstance(problem, StoreError):
                     self.storage.check(write=True)
                 self._save_final_status()
+                with catch_foreign(log_failure(logger, "reporting an interruption")):
+                    self._report_interruption(problem)
             with self._changed:
                 self._claimed = self._batch = self._progress = None
                 self._unstored = []
@@ -228,10 +235,11 @@ class BatchRunner:
         with self._changed:
             self._early_commands.clear()
             while (queued := self._claim()) is None:
-                if self._stopping or (self._draining and not self._queue.queued()):
+                if self._stopping or (self._draining and not self._queue.has_queued):
                     return False
                 self._changed.wait()
-            self._claimed, self._final_status = queued, "interrupted"
+            self._claimed, self._final_status, self._is_cancelled = queued, "interrupted", False
+            self._interruptions.pop(queued.batch_id, None)
         self._run_batch(queued)
         return True
 
@@ -248,11 +256,17 @@ class BatchRunner:
         result = self._play(queued, placement)
         while self._unstored and self._wait_for_room() and result.interrupted_by is None:
             result = self._play(queued, placement)
-        self._final_status = result.status
-        if result.status != "interrupted":  # before the status: if killed in between, the resumed batch publishes again
+        with self._changed:
+            if self._is_cancelled:  # perhaps after the last episode
+                result = msgspec.structs.replace(result, status="cancelled")
+            self._final_status = result.status
+        if result.interruption is not None:
+            self._set_interruption(queued.batch_id, result.interruption)
+        is_interrupted = result.status == "interrupted"
+        if not is_interrupted:  # before the status: if killed in between, the resumed batch publishes again
             self._callbacks.on_result(result)
-        self._queue.set_status(queued.batch_id, result.status)
         self._queue.set_done(queued.batch_id, result.n_episodes)
+        self._queue.set_status(queued.batch_id, result.status, only=("running",) if is_interrupted else ())
 
     def _play(self, queued: QueuedBatch, placement: Placement) -> BatchResult:
         """Play the episodes of a batch that are not stored yet; ``_unstored`` has those that could not be stored."""
@@ -268,7 +282,7 @@ class BatchRunner:
             on_record=self._callbacks.on_record,
             batch_id=queued.batch_id,
             battery_id=queued.battery_id,
-            earlier_episodes=self._stored_episodes(queued.batch_id),
+            earlier_episodes=self.stored.episodes(queued.batch_id),
             placement=placement,
             models=self._models,
         )
@@ -302,16 +316,31 @@ class BatchRunner:
     def _store_episodes(self) -> str | None:
         """Store the unstored episodes; return why that failed, or None."""
         while self._unstored:
-            record = self._unstored[0]
+            record, end = self._unstored[0].record, self._unstored[0].end
             try:
                 self._workspace.store.save(record)
             except StoreError as exc:
                 return str(exc)
             del self._unstored[0]
             self._callbacks.on_record(record)
+            if end is not None:
+                self._forward(end)
             if self._models is not None:
                 self._models.feedback(record)
         return None
+
+    def _set_interruption(self, batch_id: str, reason: str) -> None:
+        self._interruptions[batch_id] = reason
+        while len(self._interruptions) > MAX_INTERRUPTIONS:
+            del self._interruptions[next(iter(self._interruptions))]
+
+    def _report_interruption(self, problem: BaseException) -> None:
+        """Store and emit why the claimed batch is interrupted, e.g. because its environment server is down."""
+        if (queued := self._claimed) is None or self._stopping or self._final_status != "interrupted":
+            return
+        text = failure_text(problem)
+        self._set_interruption(queued.batch_id, text)
+        self._forward(self.stored.interrupted_progress(queued, text))
 
     def _save_final_status(self) -> None:
         """Save the final status of a batch that raised an exception; retry until the queue can be written."""
@@ -338,7 +367,3 @@ class BatchRunner:
     def _save_progress(self, item: Item) -> None:
         if isinstance(item, BatchProgress):
             self._queue.set_done(item.batch_id, item.n_done)
-
-    def _stored_episodes(self, batch_id: str) -> list[EpisodeRecord]:
-        rows = self._workspace.index.select("SELECT episode_id FROM episodes WHERE batch_id = ?", (batch_id,))
-        return [self._workspace.store.load(self._workspace.store.path(batch_id, row[0])) for row in rows]

@@ -12,11 +12,15 @@ from runner.envs.names import UnplayableName
 from runner.errors import RunnerError, catch_foreign, log_failure
 from runner.events.control import ARGS, Args, ControlError, ControlReply, ControlRequest, Op
 from runner.node.batch_queue import MAX_QUEUED, QueueFull
+from runner.tracing import create_error_info
 from runner.util.display_text import mask, one_line
+from runner.util.resources import RESOURCES
 
 logger = logging.getLogger(__name__)
 
 MAX_REQUEST_BYTES = 64 * 1024
+QUICK_BYTES = 1024
+"""Size up to which a request is checked for duplicate keys in microseconds; most requests are smaller."""
 MAX_ECHO_CHARS = 200
 """Maximum characters of a request id or an error message in a reply; either may repeat text of the request."""
 MAX_HINT_CHARS = 400
@@ -69,12 +73,15 @@ def _invalid_id() -> RequestRejected:
 
 
 def find_problem(payload: bytes) -> BaseException | None:
-    """Return why a request cannot be decoded, or None; takes microseconds, so it does not check for duplicate keys."""
+    """Return why a request is invalid, or None; takes microseconds, so some checks are left to ``parse_request``."""
     try:
         if len(parse_request_id(payload)) > MAX_ECHO_CHARS:
             return _invalid_id()
+        str(payload, "utf-8")  # msgspec does not read the texts of unknown fields
         request = msgspec.json.decode(payload, type=ControlRequest)
         parse_args(request.op, request.args)
+        if len(payload) <= QUICK_BYTES:
+            _check_keys(payload)
     except (RequestRejected, *_DECODE_ERRORS) as exc:
         return exc
     return None
@@ -85,25 +92,28 @@ def parse_request(payload: bytes) -> ControlRequest:
 
     Raises:
         RequestRejected: if the request is too large, its id is invalid, or an object has a key twice.
-        msgspec.MsgspecError: if the request is not the JSON of a ``ControlRequest``.
+        msgspec.MsgspecError, UnicodeDecodeError: if the request is not the JSON of a ``ControlRequest``.
     """
     check_request_id(parse_request_id(payload))
     request = msgspec.json.decode(payload, type=ControlRequest)
-    # Parsers differ in which of two values they take, so a proxy and the node could read different requests.
-    json.loads(payload, object_pairs_hook=_unique_keys, parse_int=_ignore, parse_float=_ignore)
+    _check_keys(payload)
     return request
 
 
+def _check_keys(payload: bytes) -> None:
+    # Parsers differ in which of two values they take, so a proxy and the node could read different requests.
+    # Only the keys matter, and the longest numbers would be slow.
+    json.loads(str(payload, "utf-8"), object_pairs_hook=_unique_keys, parse_int=len, parse_float=len)
+
+
 def _unique_keys(pairs: list[tuple[str, Any]]) -> None:
+    if len(dict(pairs)) == len(pairs):
+        return
     seen: set[str] = set()
     for key, _ in pairs:
         if key in seen:
             raise RequestRejected("bad_request", f"the request has the key {key!r} twice", "send each key once")
         seen.add(key)
-
-
-def _ignore(text: str) -> None:
-    pass  # only the keys matter, and the longest numbers would be slow
 
 
 def parse_args(op: Op, args: msgspec.Raw) -> Args:
@@ -139,6 +149,13 @@ def to_control_error(exc: BaseException) -> ControlError:
             return ControlError(code="bad_request", message=message, hint="see docs/events.md")
     log_failure(logger, "answering a request")(exc)
     return ControlError(code="internal", message=safe_echo(f"{type(exc).__name__}: {exc}"), hint="see the node's log")
+
+
+def failure_text(exc: BaseException) -> str:
+    """Return why a batch could not start, in a form for replies."""
+    info = create_error_info(exc)
+    is_message = isinstance(exc, RunnerError) or info.type == RESOURCES
+    return safe_hint(info.message if is_message else f"{info.type}: {info.message}")
 
 
 def safe_hint(hint: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar, assert_never
+from typing import Literal, TypeVar, assert_never
 
 import msgspec
 from ulid import ULID
@@ -32,7 +32,7 @@ from runner.events.control import (
     TargetArgs,
 )
 from runner.inference.profile_models import Models, NoModel
-from runner.node.batch_queue import BatchQueue, QueuedBatch
+from runner.node.batch_queue import BatchQueue, QueuedBatch, Status
 from runner.node.batch_runner import BatchRunner
 from runner.node.control_requests import (
     RequestRejected,
@@ -210,7 +210,7 @@ class ControlHandler:
         # A queued batch may start between the first two calls, so ``command`` is tried again.
         accepted = [
             self.batch_runner.command(name, batch.batch_id)
-            or (name == "cancel" and self.batch_runner.cancel_unstarted(batch))
+            or (name == "cancel" and self.batch_runner.stored.cancel_unstarted(batch))
             or self.batch_runner.command(name, batch.batch_id)
             for batch in batches
         ]
@@ -223,22 +223,29 @@ class ControlHandler:
         return {}
 
     def _state(self, batch: QueuedBatch) -> BatchState:
-        waiting = self.batch_runner.waiting(batch.batch_id)
+        waiting, stored = self.batch_runner.waiting(batch.batch_id), self.batch_runner.stored
         return BatchState(
             batch_id=batch.batch_id,
             battery_id=batch.battery_id,
             env=batch.spec.env,
             agent=batch.spec.agent,
             model=batch.spec.model,
-            status="paused" if self.batch_runner.is_paused(batch.batch_id) else batch.status,
+            status=self._status(batch),
             # A killed node may not have saved the count of its last episodes.
-            n_done=self.batch_runner.n_finished(batch.batch_id) if batch.status == "interrupted" else batch.n_done,
+            n_done=stored.n_finished(batch.batch_id) if batch.status == "interrupted" else batch.n_done,
             n_planned=batch.spec.n_planned,
             waiting_for=self._waits_for(batch) if waiting is None else waiting.server,
             waiting_s=None if waiting is None else waiting.left_s,
+            interruption=self.batch_runner.interruption(batch.batch_id) if batch.status == "interrupted" else None,
             concurrency=batch.spec.concurrency,
             warning=_lowered(batch),
         )
+
+    def _status(self, batch: QueuedBatch) -> Status | Literal["paused"]:
+        if self.batch_runner.is_paused(batch.batch_id):
+            return "paused"
+        ends = batch.status == "cancelled" and self.batch_runner.is_running(batch.batch_id)
+        return "running" if ends else batch.status
 
     def _waits_for(self, batch: QueuedBatch) -> str | None:
         return self.batch_runner.storage.problem if batch.status in ("queued", "running") else None
@@ -250,6 +257,7 @@ class ControlHandler:
             agents=plugins.registered_names(plugins.AGENTS),
             models=self.models.names,
             storage=self.batch_runner.storage_problem,
+            queue=self.queue.notice,
         )
 
 

@@ -132,7 +132,7 @@ class HealthMonitor:
                 states = await asyncio.to_thread(models.check)
                 self._update(MODELS, partial(self._endpoints, states), live)
             n_beats = 0
-            while n_beats < (MODELS_BEATS if self._is_active() else MODELS_IDLE_BEATS):
+            while n_beats < (MODELS_BEATS if await asyncio.to_thread(self._is_active) else MODELS_IDLE_BEATS):
                 await asyncio.sleep(self._heartbeat_interval_s)
                 n_beats += 1
 

@@ -65,6 +65,6 @@ def _boot_of(reply: bytes) -> str:
         decoded = msgspec.json.decode(reply, type=ControlReply)
         if isinstance(decoded.result, msgspec.Raw):
             return msgspec.json.decode(decoded.result, type=NodeHealth).boot
-    except msgspec.MsgspecError:
+    except (ValueError, RecursionError):  # also for invalid UTF-8 and for deep nesting
         pass
     return "unknown"

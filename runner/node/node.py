@@ -34,10 +34,11 @@ from runner.node.file_chunks import EpisodeFiles
 from runner.node.handlers import ControlHandler
 from runner.node.health import HealthMonitor
 from runner.node.name_check import check_name_is_free
+from runner.node.queue_recovery import recover_queue
 from runner.node.shutdown import RETRY_S, publish_remaining, run_with_restarts, stop_batches
 from runner.node.state_files import keep_files
 from runner.node.state_lock import NodeFile, StateLock
-from runner.node.storage import require_storage
+from runner.node.storage import storage_required
 from runner.publish.event_recorder import EventRecorder, durable_names
 from runner.publish.live_publisher import LivePublisher
 from runner.publish.publisher import Publisher, Sink
@@ -119,8 +120,8 @@ class Node:
             RunnerError: if another node uses the directory or the name, nothing can be stored in the directory, or the
                 broker cannot be started.
         """
-        require_storage(self._data_dir)
         async with AsyncExitStack() as stack:
+            stack.enter_context(storage_required(self._data_dir))
             lock = StateLock(self._data_dir)
             stack.callback(lock.release)
             workspace = Workspace(self._data_dir, node=self._name, profile=self._profile.id)
@@ -130,10 +131,12 @@ class Node:
             stack.callback(queue.close)
             recorder = EventRecorder(workspace, durable_names(self._profile.nats), role="node")
             stack.callback(recorder.close)
+            recover_queue(queue, workspace, recorder.ended_batches())
             record_missed_batches(workspace, recorder, partial(queued_ids, self._data_dir / "queue.sqlite"))
             broker = Broker(
                 self._data_dir,
                 self._name,
+                live_bytes=self._profile.nats.streams.live.max_bytes,
                 # its port may have changed
                 on_restart=lambda: lock.write_node_file(self._node_file(workspace, broker)),
             )
@@ -181,11 +184,11 @@ class Node:
             ]
             await _wait_for_broker(ready)
             lock.write_node_file(self._node_file(workspace, broker))
-            batch_runner.publish_missing_results(await asyncio.to_thread(recorder.outbox.known_ids))
+            batch_runner.stored.publish_missing_results(await asyncio.to_thread(recorder.outbox.known_ids))
             self._servers.autostart()
             batch_runner.start()
             self._on_ready(self._node_file(workspace, broker))
-            self._set_status("idle" if batch_runner.is_idle else "running", recorder)
+            self._set_status("idle" if await _is_idle(batch_runner) else "running", recorder)
             await self._wait_until_stopped(batch_runner)
             self._set_status("stopping", recorder)
             await stop_batches(batch_runner, lambda: self._drain, self._immediate)
@@ -202,7 +205,7 @@ class Node:
     async def _wait_until_stopped(self, batch_runner: BatchRunner) -> None:
         """Wait until a stop is requested or the node has been idle for ``idle_exit_s`` seconds."""
         while not self._stopping.is_set():
-            if not batch_runner.is_idle:
+            if not await _is_idle(batch_runner):
                 self._last_activity_at = time.monotonic()
             remaining_s = IDLE_POLL_S
             if self._idle_exit_s is not None:
@@ -279,6 +282,10 @@ class Node:
             started_at=workspace.clock.now(),
             version=__version__,
         )
+
+
+async def _is_idle(batch_runner: BatchRunner) -> bool:
+    return await asyncio.to_thread(lambda: batch_runner.is_idle)  # waits while a thread syncs the queue
 
 
 async def _wait_for_broker(ready: asyncio.Event) -> None:

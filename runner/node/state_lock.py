@@ -1,17 +1,26 @@
-"""Ownership of a state directory: a lock that ends with the owning process, and ``node.json`` for clients."""
+"""Ownership of a state directory: locks that end with the owning process, and ``node.json`` for clients.
+
+The folder itself is locked in addition to ``node.lock``, because that file may be deleted while its node runs.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import threading
+import time
 from datetime import datetime
 from pathlib import Path
 
 import msgspec
 
 from runner.errors import ConfigError, StoreError
-from runner.util.files import read_secret
+from runner.util.files import make_folder, read_secret, sync_folder
+
+LOCK_ATTEMPTS = 4
+LOCK_RETRY_S = 0.03
+"""Seconds between two attempts to lock; ``is_node_alive`` of another process holds the lock for a moment."""
 
 
 class NodeFile(msgspec.Struct, kw_only=True):
@@ -40,20 +49,40 @@ class StateLock:
         self._writing = threading.Lock()
         path = data_dir / "node.lock"
         try:
-            data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_folder(data_dir)
+            with contextlib.suppress(OSError):  # the parent may be another file system, or unreadable
+                sync_folder(data_dir.parent)  # the console or a killed node may have created the folder without a sync
             self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as exc:
             raise StoreError(f"{path} cannot be opened: {exc}; choose another folder with --data-dir") from exc
-        try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as exc:
-            pid = os.pread(self._descriptor, 32, 0).decode("ascii", "replace").strip() or "unknown"
-            os.close(self._descriptor)
+        self._folder = os.open(data_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        if not self._lock():
+            pid = self._owner_pid()
+            self.release()
             raise StoreError(
                 f"{data_dir} belongs to the node with pid {pid}; use that one, stop it, or name another --data-dir"
-            ) from exc
+            )
         os.ftruncate(self._descriptor, 0)
         os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
+
+    def _lock(self) -> bool:
+        for _ in range(LOCK_ATTEMPTS):
+            try:
+                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                _lock_folder(self._folder, fcntl.LOCK_EX)
+            except BlockingIOError:
+                time.sleep(LOCK_RETRY_S)
+            else:
+                return True
+        return False
+
+    def _owner_pid(self) -> str:
+        if pid := os.pread(self._descriptor, 32, 0).decode("ascii", "replace").strip():
+            return pid
+        try:
+            return str(msgspec.json.decode(self._file.read_bytes(), type=NodeFile).pid)
+        except (OSError, ValueError):
+            return "unknown"
 
     def write_node_file(self, node_file: NodeFile) -> None:
         """Write ``node.json`` atomically."""
@@ -82,7 +111,8 @@ class StateLock:
         temporary.replace(self._file)
 
     def release(self) -> None:
-        """Release the lock; keep ``node.json``, because clients may wait for the next node."""
+        """Release the locks; keep ``node.json``, because clients may wait for the next node."""
+        os.close(self._folder)
         os.close(self._descriptor)
 
 
@@ -95,14 +125,27 @@ def _content_of(path: Path) -> bytes | None:
 
 def is_node_alive(data_dir: Path) -> bool:
     """Return whether a running node has locked the state directory."""
+    return any(_is_locked(path) for path in (data_dir / "node.lock", data_dir))
+
+
+def _is_locked(path: Path) -> bool:
     try:
-        descriptor = os.open(data_dir / "node.lock", os.O_RDWR | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return False
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        _lock_folder(descriptor, fcntl.LOCK_SH)
     except BlockingIOError:
         return True
     finally:
         os.close(descriptor)
     return False
+
+
+def _lock_folder(descriptor: int, operation: int) -> None:
+    try:
+        fcntl.flock(descriptor, operation | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise
+    except OSError:  # a network file system may not lock folders
+        return

@@ -7,11 +7,14 @@ import logging
 import os
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 from runner.bus.broker.broker import DISK_FULL_BYTES, DISK_RECOVERED_BYTES
 from runner.errors import StoreError, catch_foreign, log_failure
+from runner.util.resources import file_advice
 
 logger = logging.getLogger(__name__)
 
@@ -60,17 +63,25 @@ class StorageWatch(threading.Thread):
         with self._checking:
             before = self.problem
             min_free = DISK_FULL_BYTES if before is None else DISK_RECOVERED_BYTES
-            self.problem = storage_problem(self._folder, min_free=min_free, write=write or before is not None)
+            found = storage_problem(self._folder, min_free=min_free, write=write or before is not None)
+            self.problem = None if found is None else found.text
         if (before is None) != (self.problem is None):
-            if self.problem is not None:
-                logger.warning("%s; %s: batches wait until then", self.problem, ADVICE)
+            if found is not None:
+                logger.warning("%s; %s: batches wait until then", *found)
             else:
                 logger.warning("there is room in %s again; batches continue", self._folder)
             self._on_change()
         return self.problem
 
 
-def storage_problem(folder: Path, *, min_free: int = DISK_RECOVERED_BYTES, write: bool = True) -> str | None:
+class StorageFailure(NamedTuple):
+    """Why nothing can be stored, and what to do about it."""
+
+    text: str
+    advice: str = ADVICE
+
+
+def storage_problem(folder: Path, *, min_free: int = DISK_RECOVERED_BYTES, write: bool = True) -> StorageFailure | None:
     """Return why nothing can be stored in a folder, or in its nearest existing parent; None if files can be stored.
 
     Args:
@@ -83,14 +94,14 @@ def storage_problem(folder: Path, *, min_free: int = DISK_RECOVERED_BYTES, write
         disk = os.statvfs(existing)
         free = (disk.f_bfree if os.geteuid() == 0 else disk.f_bavail) * disk.f_frsize
         if free < min_free:
-            return f"nothing can be stored in {folder}: its disk is full ({free >> 10:,} KiB are free)"
+            return StorageFailure(f"nothing can be stored in {folder}: its disk is full ({free >> 10:,} KiB are free)")
         if disk.f_files and not disk.f_ffree:
-            return f"nothing can be stored in {folder}: its disk has no room for another file"
+            return StorageFailure(f"nothing can be stored in {folder}: its disk has no room for another file")
         if write:
             _write_probe(existing)
     except OSError as exc:
         reason = "a size limit is reached" if exc.errno == errno.EFBIG else exc.strerror
-        return f"nothing can be stored in {folder}: {reason}"
+        return StorageFailure(f"nothing can be stored in {folder}: {reason}", file_advice(exc, ADVICE))
     return None
 
 
@@ -101,7 +112,22 @@ def require_storage(data_dir: Path) -> None:
         StoreError: nothing can be stored; with the path and advice.
     """
     if (problem := storage_problem(data_dir)) is not None:
-        raise StoreError(f"{problem}; {ADVICE}, or choose another folder with --data-dir")
+        raise StoreError(f"{problem.text}; {problem.advice}, or choose another folder with --data-dir")
+
+
+@contextmanager
+def storage_required(data_dir: Path) -> Iterator[None]:
+    """Check that files can be stored, and check again where a ``StoreError`` leaves the ``with`` block.
+
+    Raises:
+        StoreError: nothing can be stored; with the path and advice.
+    """
+    require_storage(data_dir)
+    try:
+        yield
+    except StoreError:
+        require_storage(data_dir)
+        raise
 
 
 def _write_probe(folder: Path) -> None:

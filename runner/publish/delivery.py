@@ -122,7 +122,7 @@ async def deliver(
 def _delivery_result(event: OutboxEvent, data: bytes) -> DeliveryResult:
     try:
         answer = _PUBLISH_ANSWER.decode(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except (ValueError, RecursionError):  # also for invalid UTF-8 and for deep nesting
         return TransientFailure("the answer is not an acknowledgement")
     if answer.error is not None:
         cause = _MEANINGS.get(answer.error.err_code) or one_line(mask(answer.error.description))

@@ -76,6 +76,11 @@ class EventRecorder:
             )
         )
 
+    def ended_batches(self) -> set[str]:
+        """Return the ids of the batches whose end was recorded, by this process or an earlier one."""
+        ids = (event_id.partition(":") for event_id in self.outbox.known_ids())
+        return {batch_id for kind, _, batch_id in ids if kind == "batch"}
+
     def flush(self) -> None:
         """Wait until all events are in the outbox, at most ``outbox_writer.FLUSH_TIMEOUT_S`` seconds."""
         self._writer.flush()

@@ -15,6 +15,7 @@ import msgspec
 
 from runner.errors import StoreError
 from runner.util.clock import Clock
+from runner.util.resources import file_advice
 from runner.util.sqlite import DATABASE_ERRORS, SqliteSchema, open_database
 
 _VERSION = 1
@@ -242,7 +243,17 @@ class Outbox:
             return connection.execute("SELECT 1 FROM streams WHERE sink = ? LIMIT 1", (sink,)).fetchone() is not None
 
     def prune(self) -> int:
-        """Delete old events that no sink needs, but keep their ids; returns the number of deleted events."""
+        """Delete old events that no sink needs, but keep their ids, and sync the file.
+
+        Returns the number of deleted events. Without the sync, a power loss could undo acknowledgements that are older
+        than the duplicate window of a stream.
+        """
+        n_deleted = self._delete_settled()
+        with self._session() as connection:
+            connection.execute("PRAGMA wal_checkpoint")
+        return n_deleted
+
+    def _delete_settled(self) -> int:
         now = self._now()
         needed = (
             "SELECT n FROM marks WHERE state = 'pending' OR (state = 'acked' AND at > ?) OR (state = 'dead' AND at > ?)"
@@ -310,4 +321,5 @@ class Outbox:
             try:
                 yield self._connection
             except DATABASE_ERRORS as exc:
-                raise StoreError(f"{self.path} cannot be used: {exc}; free disk space or check permissions") from exc
+                advice = file_advice(exc, "free disk space or check permissions")
+                raise StoreError(f"{self.path} cannot be used: {exc}; {advice}") from exc

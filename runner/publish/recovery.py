@@ -8,18 +8,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection
 
-from runner.batch.result import BatchStats
+from runner.batch.result import FINISHED, BatchStats
 from runner.batch.spec import BatchSpec
 from runner.batch.workspace import Workspace
 from runner.errors import StoreError
 from runner.publish.event_recorder import EventRecorder
 from runner.store import EpisodeRecord
-from runner.types import UNFINISHED
 
 logger = logging.getLogger(__name__)
 
-_FINISHED = "SELECT batch_id, count(*) FROM episodes WHERE outcome NOT IN (?, ?) GROUP BY batch_id"
-_EPISODES = "SELECT episode_id FROM episodes WHERE batch_id = ? AND outcome NOT IN (?, ?) ORDER BY episode_id"
+_FINISHED = f"SELECT batch_id, count(*) FROM episodes WHERE {FINISHED} GROUP BY batch_id"
+_EPISODES = f"SELECT episode_id FROM episodes WHERE batch_id = ? AND {FINISHED} ORDER BY episode_id"
 
 
 def record_missed_batches(workspace: Workspace, recorder: EventRecorder, owned: Callable[[], Collection[str]]) -> None:
@@ -35,7 +34,7 @@ def record_missed_batches(workspace: Workspace, recorder: EventRecorder, owned: 
     """
     try:
         known, skipped = recorder.outbox.known_ids(), owned()
-        for batch_id, n_finished in workspace.index.select(_FINISHED, tuple(UNFINISHED)):
+        for batch_id, n_finished in workspace.index.select(_FINISHED):
             if f"batch:{batch_id}" not in known and batch_id not in skipped:
                 _record(workspace, recorder, batch_id, n_finished)
     except StoreError as exc:
@@ -43,7 +42,7 @@ def record_missed_batches(workspace: Workspace, recorder: EventRecorder, owned: 
 
 
 def _record(workspace: Workspace, recorder: EventRecorder, batch_id: str, n_finished: int) -> None:
-    ids = [row[0] for row in workspace.index.select(_EPISODES, (batch_id, *UNFINISHED))]
+    ids = [row[0] for row in workspace.index.select(_EPISODES, (batch_id,))]
     first = _load(workspace, batch_id, ids[0])
     if first.n_planned != n_finished:
         return

@@ -50,7 +50,7 @@ KEEP_ALIVE_TIMEOUT_S = 120
 HEADER_TIMEOUT_S = 10.0
 """Seconds that a client has to send the headers of a request."""
 MAX_CONNECTIONS = 512
-"""Maximum number of connections of a site; a further one replaces the oldest that has sent no complete headers."""
+"""Maximum number of connections of a site; a further one replaces the oldest that has sent no complete request."""
 OWN_FILES = 32
 """Estimated number of open files of the process that are not connections, with a margin."""
 MIN_CONNECTIONS = 8
@@ -166,11 +166,11 @@ class _Config(uvicorn.Config):
 
     Attributes:
         limits: the limits of the server.
-        awaiting_headers: its connections whose next request has no complete headers yet, the oldest first.
+        incomplete: its connections that are new or have sent a part of their next request, the oldest first.
     """
 
     limits: ServerLimits
-    awaiting_headers: dict[_Protocol, None]
+    incomplete: dict[_Protocol, None]
 
 
 class _Protocol(H11Protocol):
@@ -195,18 +195,20 @@ class _Protocol(H11Protocol):
             self._cancel_header_timer()
         elif self._header_timer is None:
             self._start_header_timer()
+        if self.conn.their_state is h11.SEND_BODY:
+            self._config.incomplete[self] = None
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._cancel_header_timer()
         super().connection_lost(exc)
 
     def _replace_oldest(self) -> bool:
-        """Close the oldest connection without complete headers; return whether there was one.
+        """Close the oldest connection without a complete request; return whether there was one.
 
-        Otherwise, a client that opens many connections and never completes its headers would lock out all others until
-        the timeout.
+        Otherwise, a client that opens many connections and never completes its headers or bodies would lock out all
+        others until the timeout.
         """
-        oldest = next(iter(self._config.awaiting_headers), None)
+        oldest = next(iter(self._config.incomplete), None)
         if oldest is None:
             return False
         oldest._cancel_header_timer()
@@ -215,13 +217,13 @@ class _Protocol(H11Protocol):
 
     def _start_header_timer(self) -> None:
         self._header_timer = self.loop.call_later(self._config.limits.header_timeout_s, self.transport.abort)
-        self._config.awaiting_headers[self] = None
+        self._config.incomplete[self] = None
 
     def _cancel_header_timer(self) -> None:
+        self._config.incomplete.pop(self, None)
         if self._header_timer is not None:
             self._header_timer.cancel()
             self._header_timer = None
-            del self._config.awaiting_headers[self]
 
 
 class _Server(uvicorn.Server):
@@ -241,7 +243,7 @@ class _Server(uvicorn.Server):
             timeout_graceful_shutdown=limits.shutdown_timeout_s,
             backlog=min(_BACKLOG, limits.max_connections),
         )
-        config.limits, config.awaiting_headers = limits, {}
+        config.limits, config.incomplete = limits, {}
         super().__init__(config)
         self._on_ready = on_ready
 

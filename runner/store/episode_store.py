@@ -17,7 +17,16 @@ from runner.store.journal import JOURNAL_SUFFIX, TraceDelta, read_journal, unfin
 from runner.store.safe_json import encode
 from runner.types import ErrorInfo, Outcome
 from runner.util.clock import Clock
-from runner.util.files import TEMPORARY_SUFFIX, DamagedFile, file_lock, make_folder, read_file, replace_file
+from runner.util.files import (
+    TEMPORARY_SUFFIX,
+    DamagedFile,
+    file_lock,
+    make_folder,
+    read_file,
+    replace_file,
+    sync_folder,
+)
+from runner.util.resources import file_advice
 
 logger = logging.getLogger(__name__)
 
@@ -73,6 +82,16 @@ class EpisodeStore:
         """Return the path of the journal of a running episode; raises like ``path``."""
         return self.path(batch_id, episode_id).with_name(episode_id + JOURNAL_SUFFIX)
 
+    def create_batch_folder(self, batch_id: str) -> None:
+        """Create the folder of a batch durably; a failure is left to the first episode that is stored.
+
+        Call it before several threads use the folder: a thread that finds the folder does not wait until it is synced.
+        """
+        with contextlib.suppress(OSError):
+            make_folder(self.runs / batch_id)
+            for folder in (self.runs, self.data_dir):  # a killed process may have created them without a sync
+                sync_folder(folder)
+
     def save(self, record: EpisodeRecord) -> Path:
         """Write an episode file durably, then remove its journal.
 
@@ -89,9 +108,9 @@ class EpisodeStore:
             make_folder(path.parent)
             replace_file(path, encode(record))
         except OSError as exc:
+            advice = file_advice(exc, "free disk space or check the permissions")
             raise StoreError(
-                f"{path} could not be written: {exc}; free disk space or check the permissions. "
-                "The next start recovers the episode from its journal"
+                f"{path} could not be written: {exc}; {advice}. The next start recovers the episode from its journal"
             ) from exc
         return path
 
@@ -176,6 +195,10 @@ class EpisodeStore:
     def _recover_journal(self, journal: Path) -> EpisodeRecord | None:
         try:
             if journal.with_name(journal.name.removesuffix(JOURNAL_SUFFIX) + ".json").exists():
+                self._remove(journal)
+                return None
+            if not read_file(journal).strip(b"\0"):
+                logger.warning("%s is empty, as after a power loss; its episode was not recorded", journal)
                 self._remove(journal)
                 return None
             return self.close_journal(journal, Outcome.INTERRUPTED, ended_at=_modified_at(journal))

@@ -70,7 +70,7 @@ class EpisodeIndex:
         try:
             return [from_columns(values) for values in self.select(query, (limit, offset))]
         except msgspec.ValidationError as exc:
-            raise self._index_error(exc) from exc
+            raise self.unusable(exc) from exc
 
     def select(self, query: str, parameters: tuple[object, ...] | Mapping[str, object] = ()) -> list[tuple[Any, ...]]:
         """Return all rows of a query on the table ``episodes``; raises like ``recent``."""
@@ -149,9 +149,10 @@ class EpisodeIndex:
             try:
                 yield self._connection
             except DATABASE_ERRORS as exc:
-                raise self._index_error(exc) from exc
+                raise self.unusable(exc) from exc
 
-    def _index_error(self, exc: Exception) -> StoreError:
+    def unusable(self, exc: Exception) -> StoreError:
+        """Return the error for an index that cannot be read or has impossible values."""
         path = self._store.data_dir / "index.sqlite"
         return StoreError(
             f"{path} cannot be used: {exc}; if this persists, delete the file: it is rebuilt from the episode files"

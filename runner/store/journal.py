@@ -166,7 +166,7 @@ def unfinished_record(
     open_spans = traces.open_spans or journal.traces.open_spans
     spans = _close_spans(journal.traces.spans + traces.spans, open_spans)
     if duration_s is None:
-        duration_s = _spanned_s(spans) or worked_s or (ended_at - journal.header.started_at).total_seconds()
+        duration_s = _spanned_s(spans)
     return episode_record(
         journal.header,
         journal.steps,

@@ -92,6 +92,12 @@ class EpisodeRecorder:
         self._n_flows = 0
         self._started_s = self._clock.monotonic()
 
+    @property
+    def is_stored(self) -> bool:
+        """Whether the episode has ended and its file exists."""
+        record = self.record
+        return record is not None and self._store.path(record.batch_id, record.episode_id).exists()
+
     def on_event(self, event: EpisodeEvent) -> None:
         """Record an event; ignored after the episode has ended or was abandoned.
 
@@ -125,7 +131,8 @@ class EpisodeRecorder:
             error: the error to store with it.
 
         Raises:
-            StoreError: the episode never started, or cannot be written; its journal is kept.
+            StoreError: the episode never started, or cannot be written; its journal is kept, and ``record`` is set if
+                it started.
         """
         if self._header is None:
             self._finished = True
@@ -140,7 +147,11 @@ class EpisodeRecorder:
         try:
             if self.record is None:
                 self._finished = True
-                self.record = self._store_journal(self._header, outcome, error)
+                try:
+                    self.record = self._store_journal(self._header, outcome, error)
+                except StoreError:
+                    self.record = self._build_record(self._header, outcome, error)
+                    raise
                 self._add_to_index(self.record)
             return self.record
         finally:

@@ -74,9 +74,13 @@ def summarize_results(index: EpisodeIndex, *, env: str | None = None) -> list[Re
         env: environment name, ignoring case; None for all environments.
 
     Raises:
-        StoreError: the index cannot be read.
+        StoreError: the index cannot be read, or has values that no episode has.
     """
-    return [_result_row(values) for values in index.select(_QUERY, {"env": env})]
+    rows = index.select(_QUERY, {"env": env})
+    try:
+        return [_result_row(values) for values in rows]
+    except (ValueError, OverflowError) as exc:
+        raise index.unusable(exc) from exc
 
 
 _UNRATED_LIST = ", ".join(f"'{outcome}'" for outcome in sorted(UNRATED))
@@ -103,7 +107,7 @@ def _result_row(values: tuple[Any, ...]) -> ResultRow:
     successes = int(n_success)
     n_kinds = len(Tokens.__struct_fields__)
     token_sums, outcome_counts = sums[:n_kinds], dict(zip(Outcome, sums[n_kinds:], strict=True))
-    return ResultRow(
+    row = ResultRow(
         env=env,
         data_label=data_label,
         mode=mode,
@@ -125,6 +129,7 @@ def _result_row(values: tuple[Any, ...]) -> ResultRow:
         cost=_finite_or_none(cost),
         latency_s=_finite_or_none(latency_s),
     )
+    return msgspec.convert(msgspec.structs.asdict(row), ResultRow)  # a column may hold values of any type
 
 
 def _finite_or_none(value: float | None) -> float | None:

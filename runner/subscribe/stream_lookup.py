@@ -72,7 +72,7 @@ async def _names(connection: NatsConnection, pattern: str) -> list[str]:
         names = msgspec.json.decode(answer.data, type=_Names)
     except nats.errors.NoRespondersError:
         raise StreamsUnavailable("this bus has no streams") from None
-    except msgspec.MsgspecError:
+    except (ValueError, RecursionError):  # also for invalid UTF-8 and for deep nesting
         raise StreamsUnavailable("this bus gave no valid list of its streams") from None
     except nats.errors.TimeoutError as exc:
         if (denial := _permission_denial(connection, STREAM_NAMES_SUBJECT)) is not None:

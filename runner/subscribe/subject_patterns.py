@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterable
 from functools import lru_cache
 
-PATTERN = re.compile(r"(?:[^\s.*>]+|\*)(?:\.(?:[^\s.*>]+|\*))*(?:\.>)?|>")
+_TOKEN = r"(?:[^\s.*>\x00-\x1f\x7f\ud800-\udfff]+|\*)"
+PATTERN = re.compile(rf"{_TOKEN}(?:\.{_TOKEN})*(?:\.>)?|>")
 """A valid subject or pattern for a subscription."""
 
 

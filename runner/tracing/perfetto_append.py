@@ -10,6 +10,7 @@ import os
 from pathlib import Path
 
 from runner.errors import StoreError
+from runner.util.resources import file_advice
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +56,8 @@ def append_packets(path: Path, packets: bytes, *, valid_bytes: int = 0) -> int:
         finally:
             os.close(descriptor)
     except OSError as exc:
-        raise StoreError(f"cannot append to the trace {path}: {exc}; check disk space and permissions") from exc
+        advice = file_advice(exc, "check disk space and permissions")
+        raise StoreError(f"cannot append to the trace {path}: {exc}; {advice}") from exc
 
 
 def _write_all_or_nothing(descriptor: int, packets: bytes, size: int) -> int:

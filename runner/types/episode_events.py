@@ -93,6 +93,7 @@ class BatchProgress(msgspec.Struct, kw_only=True, tag_field="kind", tag="batch.p
         waiting_for: the server that the batch waits for and its problem; None while the batch plays.
         waiting_s: seconds left until the batch is interrupted because its server is gone; None while the batch plays.
         interrupted: whether the batch ends, or has ended, with unfinished episodes that can be resumed.
+        interruption: why the batch was interrupted; None if it was not, or on request.
     """
 
     at: datetime
@@ -110,6 +111,7 @@ class BatchProgress(msgspec.Struct, kw_only=True, tag_field="kind", tag="batch.p
     waiting_for: str | None = None
     waiting_s: float | None = None
     interrupted: bool = False
+    interruption: str | None = None
 
 
 EpisodeEvent: TypeAlias = (

@@ -65,15 +65,7 @@ COMBINING_ABOVE_BMP: Final = (
 )
 
 EMOJI_MODIFIERS: Final = "\U0001f3fb-\U0001f3ff"
-"""The skin tones; a terminal draws one onto the emoji before it, and gives it two columns after other characters."""
+"""The skin tones; some terminals draw one onto the emoji before it, others give it two columns of its own."""
 
-EMOJI_MODIFIER_BASES: Final = (
-    "\u261d\u26f9\u270a-\u270d\U0001f385\U0001f3c2-\U0001f3c4\U0001f3c7\U0001f3ca-\U0001f3cc\U0001f442\U0001f443"
-    "\U0001f446-\U0001f450\U0001f466-\U0001f478\U0001f47c\U0001f481-\U0001f483\U0001f485-\U0001f487\U0001f48f"
-    "\U0001f491\U0001f4aa\U0001f574\U0001f575\U0001f57a\U0001f590\U0001f595\U0001f596\U0001f645-\U0001f647"
-    "\U0001f64b-\U0001f64f\U0001f6a3\U0001f6b4-\U0001f6b6\U0001f6c0\U0001f6cc\U0001f90c\U0001f90f"
-    "\U0001f918-\U0001f91f\U0001f926\U0001f930-\U0001f939\U0001f93c-\U0001f93e\U0001f977\U0001f9b5\U0001f9b6"
-    "\U0001f9b8\U0001f9b9\U0001f9bb\U0001f9cd-\U0001f9cf\U0001f9d1-\U0001f9dd\U0001fac3-\U0001fac5"
-    "\U0001faf0-\U0001faf8"
-)
-"""The emoji that have skin tones (Unicode property ``Emoji_Modifier_Base``)."""
+EMOJI_SELECTORS: Final = "\ufe0e\ufe0f"
+"""Variation selectors of emoji; some terminals draw the character before them in two columns, others in one."""

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
-from runner.util.combining_marks import COMBINING_ABOVE_BMP, COMBINING_BMP, EMOJI_MODIFIER_BASES, EMOJI_MODIFIERS
+from runner.util.combining_marks import COMBINING_ABOVE_BMP, COMBINING_BMP, EMOJI_MODIFIERS, EMOJI_SELECTORS
 
 MASK = "***"
 MIN_SECRET_LENGTH = 4
@@ -33,8 +33,8 @@ _SECRET_NAME = re.compile(r"(?i)key|token|secret|passw")
 _USERINFO = re.compile(r"://(?:[^\s/?#]*|[^\s/?#:@]*:(?!\d{1,5}[/?#])[^\s@]{0,256})@")
 
 # C0 controls except newline and tab, DEL, C1, format characters, line and paragraph separators, surrogates, private-use
-# characters, and the letters and marks that Unicode calls default-ignorable. The variation selectors FE00-FE0F stay:
-# emoji use them.
+# characters, and the letters and marks that Unicode calls default-ignorable. The variation selectors FE00-FE0F count
+# as combining marks.
 _UNSAFE_BMP: Final = (
     "\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u115f\u1160\u17b4\u17b5"
     "\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ud800-\uf8ff\ufeff\uffa0\ufff0-\ufffb"
@@ -49,10 +49,10 @@ _SUSPECT: Final = f"[{_UNSAFE_BMP}{COMBINING_BMP}\U00010000-\U0010ffff]"
 _SUSPECTS = re.compile(_SUSPECT)
 _STACK_SIZE: Final = f"{{{MAX_MARKS + 1},}}"
 _REPLACED = re.compile(
-    f"(?={_SUSPECT})(?:[{_UNSAFE_BMP}{_UNSAFE_ABOVE_BMP}]"
-    f"|[{EMOJI_MODIFIERS}](?<![{EMOJI_MODIFIER_BASES}][{EMOJI_MODIFIERS}])"
+    f"(?={_SUSPECT})(?:[{_UNSAFE_BMP}{_UNSAFE_ABOVE_BMP}{EMOJI_MODIFIERS}]"
     f"|(?P<baseless>(?<![^\t\n]){_MARK}+)|(?P<stack>(?={_SUSPECT}{{{MAX_MARKS + 1}}}){_MARK}{_STACK_SIZE}))"
 )
+_SELECTORS = re.compile(f"[{EMOJI_SELECTORS}]")
 _NO_BASE: Final = "◌"
 """Base of marks at the start of a line; without it they would be drawn onto whatever is to the left."""
 
@@ -63,7 +63,8 @@ def sanitize(text: str, *, limit: int = 4096) -> str:
     C0 controls and DEL become control pictures (escape is ``␛``). Other unsafe code points become escapes such as
     ``\u{202e}``; private-use characters are unsafe, because each font draws them differently. After ``MAX_MARKS``
     combining marks on a character, the others become their number, such as ``(+48 marks)``. Marks at the start of a
-    line get the base ``◌``.
+    line get the base ``◌``. Skin tones become escapes and the variation selectors of emoji are left out, because
+    terminals disagree on the width of the emoji before them.
 
     Args:
         text: external text.
@@ -72,7 +73,7 @@ def sanitize(text: str, *, limit: int = 4096) -> str:
     """
     head = text[:limit]
     if _may_be_unsafe(head):
-        head = _REPLACED.sub(_visible, head)
+        head = _REPLACED.sub(_visible, _SELECTORS.sub("", head))
     return _truncate(head, len(text) - min(len(text), limit), limit)
 
 

@@ -9,6 +9,7 @@ import contextlib
 import fcntl
 import os
 import stat
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -38,9 +39,13 @@ def make_folder(path: Path) -> None:
     if path.is_dir():
         return
     make_folder(path.parent)
-    with contextlib.suppress(FileExistsError):
+    try:
         path.mkdir(mode=0o700)
-    sync_folder(path.parent)
+    except FileExistsError:
+        if not path.is_dir():
+            raise
+    with contextlib.suppress(PermissionError):  # a folder may be writable and not readable
+        sync_folder(path.parent)
 
 
 def world_writable_problem(folder: Path) -> str | None:
@@ -93,6 +98,13 @@ def replace_file(path: Path, data: bytes) -> None:
             temporary.unlink()  # on a full disk, leftovers would accumulate
         raise
     sync_folder(path.parent)
+
+
+def set_aside(path: Path, target: Path) -> None:
+    """Rename a damaged file or a folder; ``target`` is replaced if both are files, and else gets a unique suffix."""
+    if os.path.lexists(target) and (path.is_dir() or target.is_dir()):
+        target = target.with_name(f"{target.name}.{time.time_ns()}")
+    path.rename(target)
 
 
 def read_file(path: Path) -> bytes:
@@ -165,6 +177,8 @@ def read_secret(path: Path, source: str) -> str:
     except UnicodeDecodeError:
         # The original exception would quote bytes of the secret.
         raise ConfigError(f"{source}: {path} is not a text file") from None
+    except ValueError as exc:  # a null byte in the path
+        raise ConfigError(f"{source}: {str(path)!r} cannot be read: {exc}") from exc
 
 
 def write_secret(path: Path, data: bytes) -> None:

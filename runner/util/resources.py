@@ -31,6 +31,13 @@ _ERRNOS: Final[dict[int, Resource]] = {
     errno.ENFILE: "open files of the machine",
     errno.ENOMEM: "memory",
 }
+_FORKING_MODULES: Final = frozenset({"subprocess", "multiprocessing.popen_fork", "multiprocessing.util"})
+"""Modules whose ``BlockingIOError`` shows that the system starts no more processes."""
+_LOADER_TEXTS: Final[dict[str, Resource]] = {
+    "failed to map segment from shared object": "memory",
+    **{os.strerror(number): shortage for number, shortage in _ERRNOS.items()},
+}
+"""Parts of the message of an ``ImportError`` from the loader of compiled modules, which gives no error number."""
 _NO_THREAD: Final = "can't start new thread"
 _MAX_CHAIN: Final = 100
 """Maximum number of linked exceptions to look at."""
@@ -93,18 +100,29 @@ def find_shortage(exc: BaseException) -> Resource | None:
 
 
 def _shortage_of(exc: BaseException) -> Resource | None:
+    if isinstance(exc, BlockingIOError):
+        return "threads" if _raising_module(exc) in _FORKING_MODULES else None
     if isinstance(exc, OSError):
         return _ERRNOS.get(exc.errno or 0)
+    if isinstance(exc, ImportError):
+        return next((shortage for text, shortage in _LOADER_TEXTS.items() if text in str(exc)), None)
     if isinstance(exc, RuntimeError) and exc.args == (_NO_THREAD,):
         return "threads"
     return "memory" if isinstance(exc, MemoryError) else None
+
+
+def _raising_module(exc: BaseException) -> str:
+    name, trace = "", exc.__traceback__
+    while trace is not None:
+        name, trace = str(trace.tb_frame.f_globals.get("__name__")), trace.tb_next
+    return name
 
 
 _ADVICE: Final[dict[Resource, str]] = {
     "open files": "raise it with ulimit -n",
     "open files of the machine": "end other programs",
     "memory": "free memory",
-    "threads": "raise the limit of processes with ulimit -u",
+    "threads": "raise the limits of processes with ulimit -u and of memory with ulimit -v",
 }
 
 
@@ -114,19 +132,36 @@ def describe_shortage(shortage: Resource) -> str:
     return f"no more {shortage}{limit}; {_ADVICE[shortage]}, or lower the concurrency"
 
 
-class SpareFiles:
-    """Descriptors kept open for the moment at which files run out: after ``release``, results can still be stored."""
+def file_advice(exc: BaseException, otherwise: str) -> str:
+    """Return the next step after a file could not be used: ``otherwise`` unless open files or memory ran out.
 
-    def __init__(self, n_files: int) -> None:
-        """Open at most ``n_files`` descriptors; fewer where the limit does not allow more."""
+    SQLite does not give the reason, so this checks whether another file can be opened.
+    """
+    shortage = find_shortage(exc)
+    if shortage is None and not isinstance(exc, OSError):
+        try:
+            os.close(os.open(os.devnull, os.O_RDONLY))
+        except OSError as failure:
+            shortage = find_shortage(failure)
+    return otherwise if shortage is None else describe_shortage(shortage)
+
+
+class SpareResources:
+    """Descriptors and memory kept for the moment at which they run out: after ``release``, results can be stored."""
+
+    def __init__(self, n_files: int, n_bytes: int = 0) -> None:
+        """Open at most ``n_files`` descriptors and reserve ``n_bytes``; fewer where the limits do not allow more."""
         self._lock = threading.Lock()
         self._descriptors: list[int] = []
-        with contextlib.suppress(OSError):
+        self._memory: bytearray | None = None
+        with contextlib.suppress(OSError, MemoryError):
+            self._memory = bytearray(n_bytes)  # zeroed pages use no memory of the machine until they are written
             for _ in range(n_files):
                 self._descriptors.append(os.open(os.devnull, os.O_RDONLY))
 
     def release(self) -> None:
-        """Close the descriptors; a second call does nothing."""
+        """Close the descriptors and free the memory; a second call does nothing."""
         with self._lock:
+            self._memory = None
             while self._descriptors:
                 os.close(self._descriptors.pop())

@@ -1,14 +1,18 @@
-"""SQLite files with derived data: opened, checked, and replaced if they are damaged or have another version."""
+"""SQLite files whose data is also stored elsewhere: opened, checked, and replaced if damaged or of another version."""
 
 from __future__ import annotations
 
 import logging
 import os
 import sqlite3
+import stat
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from runner.errors import StoreError
+from runner.util.files import set_aside, sync_folder
+from runner.util.resources import file_advice
 
 logger = logging.getLogger(__name__)
 
@@ -18,7 +22,11 @@ DATABASE_ERRORS = (sqlite3.Error, UnicodeDecodeError)
 """Exceptions that ``sqlite3`` raises; the message about a corrupt file may not be valid UTF-8."""
 
 _SIDE_FILES = ("", "-wal", "-shm", "-journal")
+DAMAGED_SUFFIX = ".damaged"
+"""Suffix of a damaged file that was set aside."""
 _DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT})
+_SHORT_READ = sqlite3.SQLITE_IOERR_SHORT_READ
+"""A file is shorter than its index: its write-ahead log was deleted while another process has it open."""
 
 
 @dataclass(frozen=True)
@@ -29,11 +37,15 @@ class SqliteSchema:
         version: version of the tables; a file of another version is replaced.
         tables: script that creates the tables and sets ``user_version``.
         probes: queries that fail unless the file has this schema.
+        source: what the file is rebuilt from, for messages.
+        durable: whether a commit must survive power loss; then a replaced file is also kept, with ``DAMAGED_SUFFIX``.
     """
 
     version: int
     tables: str
     probes: tuple[str, ...]
+    source: str = "the episode files"
+    durable: bool = False
 
 
 class _IncompatibleDatabase(sqlite3.DatabaseError):
@@ -42,34 +54,75 @@ class _IncompatibleDatabase(sqlite3.DatabaseError):
     published_error_type = "_Unusable"
 
 
-def open_database(path: Path, schema: SqliteSchema, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> sqlite3.Connection:
+def _ignore(damage: Exception) -> None:
+    pass
+
+
+def open_database(
+    path: Path,
+    schema: SqliteSchema,
+    *,
+    busy_timeout_s: float = BUSY_TIMEOUT_S,
+    on_damage: Callable[[Exception], object] = _ignore,
+) -> sqlite3.Connection:
     """Open a database with mode 0600; a missing, damaged or incompatible file is replaced by a new one.
 
     If several processes may open the file, the caller must hold a lock: a process could delete the new file of another.
+
+    Args:
+        path: the file.
+        schema: its tables.
+        busy_timeout_s: seconds to wait for another process that has locked the file.
+        on_damage: called with the problem of a file before it is replaced.
 
     Raises:
         StoreError: the file can be neither opened nor replaced, or another process keeps it locked.
     """
     try:
+        _remove_impostors(path, keep=schema.durable)
         try:
             return _open(path, schema, busy_timeout_s)
         except DATABASE_ERRORS as exc:
             if not _is_damage(exc):
                 raise
-            logger.warning("%s cannot be used (%s); it is rebuilt from the episode files", path, exc)
+            logger.warning("%s cannot be used (%s); it is rebuilt from %s", path, exc, schema.source)
+            on_damage(exc)
         for suffix in _SIDE_FILES:
-            path.with_name(path.name + suffix).unlink(missing_ok=True)
+            _remove(path, suffix, keep=schema.durable)
         return _open(path, schema, busy_timeout_s)
     except (*DATABASE_ERRORS, OSError) as exc:
-        raise StoreError(f"{path} cannot be opened: {exc}; check its permissions and the free disk space") from exc
+        advice = file_advice(exc, "check its permissions and the free disk space")
+        raise StoreError(f"{path} cannot be opened: {exc}; {advice}") from exc
+
+
+def _remove(path: Path, suffix: str, *, keep: bool) -> None:
+    """Delete a file of a database; rename it instead if it is to be kept, or is a folder."""
+    file = path.with_name(path.name + suffix)
+    if not (keep or file.is_dir()):
+        file.unlink(missing_ok=True)
+    elif os.path.lexists(file):
+        set_aside(file, path.with_name(path.name + DAMAGED_SUFFIX + suffix))
+
+
+def _remove_impostors(path: Path, *, keep: bool) -> None:
+    """Remove side files that are no regular files, e.g. folders: with them, SQLite cannot open the database."""
+    for suffix in _SIDE_FILES[1:]:
+        file = path.with_name(path.name + suffix)
+        if os.path.lexists(file) and not stat.S_ISREG(file.lstat().st_mode):
+            logger.warning("%s is not a regular file; it is removed or renamed", file)
+            _remove(path, suffix, keep=keep)
 
 
 def _open(path: Path, schema: SqliteSchema, busy_timeout_s: float) -> sqlite3.Connection:
+    if path.exists() and not path.is_file():
+        raise _IncompatibleDatabase("it is not a regular file")
     os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))  # SQLite gives its side files the same mode
     connection = sqlite3.connect(path, timeout=busy_timeout_s, isolation_level=None, check_same_thread=False)
     try:
         _prepare(connection, schema)
-    except DATABASE_ERRORS:
+        if schema.durable:
+            sync_folder(path.parent)  # the file may be new
+    except (*DATABASE_ERRORS, OSError):
         connection.close()
         raise
     return connection
@@ -77,7 +130,7 @@ def _open(path: Path, schema: SqliteSchema, busy_timeout_s: float) -> sqlite3.Co
 
 def _prepare(connection: sqlite3.Connection, schema: SqliteSchema) -> None:
     connection.execute("PRAGMA journal_mode = WAL")
-    connection.execute("PRAGMA synchronous = NORMAL")  # the data is derived: only episode files must survive power loss
+    connection.execute(f"PRAGMA synchronous = {'FULL' if schema.durable else 'NORMAL'}")
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     (n_tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
     if version == 0 and n_tables == 0:
@@ -98,4 +151,5 @@ def _prepare(connection: sqlite3.Connection, schema: SqliteSchema) -> None:
 def _is_damage(exc: Exception) -> bool:
     if isinstance(exc, _IncompatibleDatabase | UnicodeDecodeError):
         return True
-    return getattr(exc, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF in _DAMAGE
+    code = getattr(exc, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)
+    return code & 0xFF in _DAMAGE or code == _SHORT_READ

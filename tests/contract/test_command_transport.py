@@ -61,10 +61,12 @@ def test_list_envs_shows_servers_and_data(profile: str, tmp_path: Path) -> None:
 
 def test_a_run_prints_and_stores_the_placement(profile: str, tmp_path: Path) -> None:
     completed = run_agentgym(tmp_path, "--config", profile, "--battery", "lightweight", "--agent", "oracle", "--json")
-    assert completed.returncode == 0, completed.stderr
+    assert completed.returncode == 1, completed.stderr
     assert "Maze: over HTTP at http://127.0.0.1:" in completed.stderr
     assert "Skipped: Wordle cannot be played at http://127.0.0.1:1: nothing listens there." in completed.stderr
-    (batch,) = json.loads(completed.stdout)["batches"]
+    document = json.loads(completed.stdout)
+    ((skipped,), (batch,)) = document["skipped"], document["batches"]
+    assert (skipped["env"], skipped["reason"].partition(".")[0]) == ("Wordle", "Wordle cannot be played at http://127")
     (path,) = (tmp_path / "data" / "runs" / batch["batch_id"]).glob("*.json")
     episode = json.loads(path.read_bytes())
     assert (episode["transport"], episode["mode"], episode["outcome"]) == ("http", "strict", "success")

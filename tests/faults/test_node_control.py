@@ -6,6 +6,7 @@ import asyncio
 import json
 import socket
 import sqlite3
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from ulid import ULID
 from runner.bus.address import address_from_environ
 from runner.bus.connection import NatsConnection
 from runner.config import Profile
+from runner.node.batch_queue import BatchQueue
 from runner.node.health import HealthMonitor
 from runner.node.node import Node
 from runner.publish.live_publisher import LivePublisher
@@ -166,6 +168,25 @@ async def test_a_node_restarts_failed_services(
         await running
     assert "health monitor failed and restarts: RuntimeError: no health" in caplog.messages
     assert any(message.startswith("control server failed and restarts: Conn") for message in caplog.messages)
+
+
+async def test_the_event_loop_never_waits_for_the_queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[threading.Thread] = []
+
+    def has_queued(queue: BatchQueue) -> bool:
+        threads.append(threading.current_thread())
+        return False
+
+    monkeypatch.setattr(BatchQueue, "has_queued", property(has_queued))
+    node = Node(Profile(id="p"), tmp_path / "data", "n1", egress=lambda: None)
+    running = asyncio.create_task(node.run())
+    async with asyncio.timeout(60):
+        while len(threads) < 3:
+            assert not running.done(), running
+            await asyncio.sleep(0.02)
+        node.stop()
+        await running
+    assert threading.main_thread() not in threads
 
 
 def _is_taken(squatter: socket.socket, port: int) -> bool:

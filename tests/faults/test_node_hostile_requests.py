@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from pathlib import Path
 
 import nats
@@ -13,11 +14,13 @@ from nats.aio.msg import Msg
 from nats.js.errors import NotFoundError
 from ulid import ULID
 
+from runner.bus.address import BusAddress
 from runner.bus.connection import NatsConnection
 from runner.bus.request_limits import ReplyBudget
 from runner.events.subjects import EPISODE_COMPLETED, EVENTS_STREAM, LIVE_STREAM
 from tests.support.nats_server import NatsServer
 from tests.support.node_process import NodeProcess, clean_environ
+from tests.support.raw_nats import RawNatsClient, publish_frame
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(120)]
 
@@ -147,6 +150,25 @@ async def test_a_flood_of_requests_is_cut_off_and_others_are_answered(
     assert answers == [True] * 6
     bound = ReplyBudget.TOTAL_BURST + 60 * ReplyBudget.TOTAL_PER_S
     assert n_replies - len(answers) < bound + (N_REQUESTS // 4 if payload == FLOODS["valid"] else 0)
+
+
+async def test_others_are_answered_at_once_while_invalid_requests_pretend_to_come_from_many_senders(
+    node: NodeProcess,
+) -> None:
+    async with await node.connect() as other:
+        flood = threading.Thread(target=send_from_many_senders, args=(other.address, FLOODS["duplicate key"]))
+        flood.start()
+        answers = [await is_answered(node, other) for _ in range(50)]  # the node reads the flood for about a second
+        flood.join()
+    assert all(answers)
+
+
+def send_from_many_senders(address: BusAddress, payload: bytes) -> None:
+    with RawNatsClient(address) as client:
+        for first in range(0, N_REQUESTS, 100):
+            inboxes = [f"_INBOX.{number:012d}" for number in range(first, first + 100)]
+            client.send(b"".join(publish_frame("agentgym.control.n1", payload, inbox) for inbox in inboxes))
+        client.flush()
 
 
 async def is_answered(node: NodeProcess, connection: NatsConnection) -> bool:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
+import shutil
 import subprocess
 from collections import Counter
 from pathlib import Path
@@ -76,6 +78,29 @@ def test_a_run_on_a_server_stays_within_its_limit(tmp_path: Path, maze_server: E
     assert done.returncode == 0, done.stderr
     assert re.search(LOWERED, done.stderr)
     assert outcomes(tmp_path / "data") == {"success": N_EPISODES}
+
+
+def test_a_run_without_threads_lowers_its_concurrency_and_completes(
+    tmp_path: Path, maze_server: EnvServerProcess
+) -> None:
+    if os.geteuid() != 0 or shutil.which("setpriv") is None:
+        pytest.skip("only root can become a user without other processes, to whom the limit of processes applies")
+    maze = {"name": "Maze", "base_url": f"http://localhost:{maze_server.port}", "transport": "http"}
+    (tmp_path / "p.yaml").write_text(json.dumps({"id": "p", "environments": {"lightweight": [maze]}}))
+    command = [*limited_threads(8), COMMAND, *RUN, "--config", str(tmp_path / "p.yaml")]
+    done = subprocess.run(command, cwd=tmp_path, env=ENVIRON, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "concurrency lowered from 256 to 2: no more threads; raise the limits of processes" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert outcomes(tmp_path / "data") == {"success": N_EPISODES}
+
+
+def limited_threads(n_threads: int) -> list[str]:
+    """Return the prefix of a command that runs as another user, who may read and write all files."""
+    capabilities = "+dac_override,+dac_read_search"
+    user = ["setpriv", "--reuid=12345", "--regid=12345", "--clear-groups", f"--inh-caps={capabilities}"]
+    shell = ["bash", "-c", f'ulimit -u {n_threads} && exec "$@"', "bash"]
+    return [*user, f"--ambient-caps={capabilities}", *shell]
 
 
 @pytest.mark.parametrize("command", [RUN, ["node"], ["serve", "Maze", "--port", "0"]])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
@@ -16,6 +17,9 @@ import pytest
 from agentgym_tui.services.export import export_episode
 from agentgym_tui.sessions.episode_library import StateDirLibrary
 from agentgym_tui.sessions.file_session import FileLibrary
+from agentgym_tui.sessions.node_launcher import StateLocation, ensure_node
+from runner.config import load_profile
+from runner.errors import StoreError
 from runner.store import EpisodeStore, open_index_to_read
 from tests.support.command import COMMAND, run_agentgym
 from tests.support.full_disk import mount_small_disk
@@ -145,6 +149,16 @@ def test_a_node_does_not_start_on_a_read_only_disk(tmp_path: Path) -> None:
     assert completed.returncode == 2
     assert f"nothing can be stored in {data_dir}: Read-only file system" in completed.stderr
     assert "make it writable, or choose another folder with --data-dir" in completed.stderr
+
+
+@pytest.mark.parametrize("locked", [read_only_disk, full_disk])
+async def test_the_console_gives_path_and_advice_where_no_node_can_start(tmp_path: Path, locked: Locked) -> None:
+    profile = load_profile(None, environ={}, cwd=tmp_path)
+    with locked(tmp_path) as (data_dir, _):
+        problem = f"nothing can be stored in {re.escape(str(data_dir))}: .*"
+        advice = "free disk space there or make it writable, or choose another folder with --data-dir"
+        with pytest.raises(StoreError, match=f"^{problem}; {advice}$"):
+            await ensure_node(StateLocation(data_dir, "n1", profile), None)
 
 
 def test_an_index_in_memory_follows_the_files(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Connections of ``serve``: their number, and clients that are idle or send half of their headers."""
+"""Connections of ``serve``: their number, and clients that are idle or send half of a request."""
 
 from __future__ import annotations
 
@@ -102,6 +102,21 @@ def test_half_headers_on_all_connections_do_not_lock_out_a_client() -> None:
             assert is_closed(half)
         assert responds(client)
         assert is_closed(stack.enter_context(closing(open_connection(urls["Maze"]))))
+
+
+def test_half_bodies_on_all_connections_do_not_lock_out_a_client() -> None:
+    limits = ServerLimits(header_timeout_s=60, max_connections=4)
+    head = HEAD.replace(b"GET /", b"POST /maze/create")
+    body = b"\r\nContent-Type: application/json\r\nContent-Length: 10\r\n\r\n{"
+    with serve_environments(["Maze"], token=TOKEN, limits=limits) as urls, ExitStack() as stack:
+        halves = [stack.enter_context(closing(open_connection(urls["Maze"]))) for _ in range(4)]
+        for half in halves:
+            half.sendall(head + body[:-1])
+        for half in halves:
+            half.sendall(body[-1:])
+        for half in halves:
+            assert responds(stack.enter_context(closing(open_connection(urls["Maze"]))))
+            assert is_closed(half)
 
 
 def test_a_connection_that_waits_for_its_step_is_never_replaced() -> None:

@@ -16,6 +16,7 @@ from typing import IO, Any, cast
 
 import psutil
 import pytest
+from nats.aio.msg import Msg
 from ulid import ULID
 
 from runner.bus.connection import NatsConnection
@@ -97,6 +98,7 @@ async def test_a_batch_whose_server_stays_away_can_be_resumed(tmp_path: Path) ->
             await node.wait_for_batch(connection, batch_id, "running", n_done=5)
             await asyncio.to_thread(kill_server, node)
             batch = await node.wait_for_batch(connection, batch_id, "interrupted")
+            assert batch["interruption"].startswith("its server did not reply for 2 s (http://127.0.0.1:")
             assert 5 <= batch["n_done"] < N_TASKS
             await wait_until_up(node, connection)
             await node.request(connection, "start", batch_id=batch_id, **BATCH, resume=True)
@@ -107,6 +109,32 @@ async def test_a_batch_whose_server_stays_away_can_be_resumed(tmp_path: Path) ->
     played = [[outcome for outcome in outcomes if outcome != "interrupted"] for outcomes in tasks.values()]
     assert all(len(outcomes) == 1 for outcomes in played)
     assert played.count(["error"]) <= 1
+
+
+async def test_a_batch_resumed_without_its_server_reports_why_it_ends(tmp_path: Path) -> None:
+    batch_id, progress = str(ULID()), asyncio.Queue[dict[str, Any]]()
+    profile = write_profile(tmp_path, port := free_port(), wait_sec=2)
+
+    async def on_batch(message: Msg) -> None:
+        for item in json.loads(message.data)["items"]:
+            await progress.put(item)
+
+    with NodeProcess(tmp_path / "data", "--config", str(profile)) as node:
+        async with await node.connect() as connection:
+            await connection.client.subscribe("agentgym.live.batch.v1.n1", cb=on_batch)
+            await connection.client.flush()
+            for resume in (False, True):
+                await node.request(connection, "start", batch_id=batch_id, **BATCH, resume=resume)
+                item = await asyncio.wait_for(progress.get(), 30)
+                assert (item["batch_id"], item["interrupted"], item["n_planned"]) == (batch_id, True, N_TASKS)
+                assert item["interruption"].startswith(f"Maze cannot be played at http://127.0.0.1:{port}: nothing")
+                batch = await node.wait_for_batch(connection, batch_id, "interrupted")
+                assert batch["interruption"] == item["interruption"]
+            with EnvServerProcess("Maze", port=port):
+                (resumed,) = await node.request(connection, "start", batch_id=batch_id, **BATCH, resume=True)
+                assert resumed["interruption"] is None
+                batch = await node.wait_for_batch(connection, batch_id, "completed", n_done=N_TASKS)
+                assert batch["interruption"] is None
 
 
 def test_a_run_whose_server_stays_away_prints_the_command_that_continues_it(tmp_path: Path) -> None:

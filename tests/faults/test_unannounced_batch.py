@@ -21,6 +21,8 @@ from runner.node.batch_queue import BatchQueue, QueuedBatch, queued_ids
 from runner.publish.event_recorder import EventRecorder
 from runner.publish.outbox import LOCAL
 from runner.publish.recovery import record_missed_batches
+from runner.types import ErrorInfo, Outcome
+from tests.support.episodes import record_episodes
 from tests.support.node_process import COMMAND, NodeProcess, clean_environ
 
 ROOT = Path(__file__).parents[2]
@@ -91,6 +93,16 @@ def test_a_missed_batch_is_published_once_at_the_next_start(data_dir: Path, batc
 def test_an_incomplete_batch_is_not_published(tmp_path: Path) -> None:
     run_until_killed(2, tmp_path)
     assert publish_missed_batches(tmp_path) == []
+
+
+def test_a_batch_that_ran_out_of_resources_is_not_published(tmp_path: Path) -> None:
+    batch_id, error = str(ULID()), ErrorInfo("resources", "too many open files", "")
+    record_episodes(tmp_path, 1, batch_id=batch_id, n_planned=2)
+    record_episodes(tmp_path, 1, batch_id=batch_id, n_planned=2, end={"outcome": Outcome.ERROR, "error_info": error})
+    assert publish_missed_batches(tmp_path) == []
+    record_episodes(tmp_path, 1, batch_id=batch_id, n_planned=2)
+    (event,) = publish_missed_batches(tmp_path)
+    assert (event.batch_id, event.n_episodes) == (batch_id, 2)
 
 
 def test_a_batch_in_the_queue_of_a_node_is_not_published(data_dir: Path, batch_id: str) -> None:

@@ -140,12 +140,19 @@ class RecordedEpisode:
         return self.recorder.record
 
 
-def record_episodes(data_dir: Path, count: int = 1, *, n_steps: int = 2, **fields: Any) -> list[EpisodeRecord]:  # noqa: ANN401
-    """Record finished episodes in a state directory."""
+def record_episodes(
+    data_dir: Path,
+    count: int = 1,
+    *,
+    n_steps: int = 2,
+    end: dict[str, Any] | None = None,
+    **fields: Any,  # noqa: ANN401
+) -> list[EpisodeRecord]:
+    """Record finished episodes in a state directory; ``end``: fields of the trajectory, ``fields``: of the header."""
     store = EpisodeStore(data_dir)
     index = open_index(store)
     try:
-        return [RecordedEpisode(store, index, **fields).record_episode(n_steps) for _ in range(count)]
+        return [RecordedEpisode(store, index, **fields).record_episode(n_steps, **(end or {})) for _ in range(count)]
     finally:
         index.close()
 

@@ -44,5 +44,10 @@ def foreign_escapes(raw: bytes) -> list[str]:
     return [repr(rest[at : at + 24]) for at, char in enumerate(rest) if char != "\x1e" and _is_foreign(char)]
 
 
+def foreign_characters(text: str) -> list[str]:
+    """Return each control, invisible or private-use character of a text, escaped."""
+    return [ascii(char) for char in dict.fromkeys(text) if _is_foreign(char)]
+
+
 def _is_foreign(char: str) -> bool:
     return unicodedata.category(char) in ("Cc", "Cf", "Co", "Cs", "Zl", "Zp") or char in _INVISIBLE

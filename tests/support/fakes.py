@@ -185,6 +185,11 @@ class HangingCleanup(Counter):
         await asyncio.Event().wait()
 
 
+class FailingHangingCleanup(HangingCleanup):
+    def step(self, action: Action) -> StepResult:
+        raise ValueError("broke at one")
+
+
 class NanReward(Counter):
     def step(self, action: Action) -> StepResult:
         return [user("?")], float("nan"), False

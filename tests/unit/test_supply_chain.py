@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from importlib import metadata
@@ -11,6 +12,7 @@ import pytest
 
 from scripts import build_sbom
 from scripts.build_sbom import LEFT_OUT, LOCK, PACKAGE, ROOT, is_allowed, licence, locked_packages, read_lock
+from tests.support.network_references import url_references
 
 HASH = "0123456789abcdef" * 4
 
@@ -20,6 +22,12 @@ def test_every_entry_of_the_lock_has_an_exact_version_and_hashes() -> None:
     assert len(packages) > 80
     assert [package.name for package in packages if not package.hashes] == []
     assert LEFT_OUT.isdisjoint(package.name for package in packages)
+
+
+def test_the_fuzzer_is_no_part_of_the_default_install_and_has_hashes() -> None:
+    (fuzzer,) = read_lock((ROOT / "tests" / "fuzz" / "requirements.lock").read_text("utf-8"))
+    assert fuzzer.name == "atheris" and fuzzer.hashes
+    assert fuzzer.name not in locked_packages()
 
 
 def test_the_installed_versions_are_those_of_the_lock() -> None:
@@ -77,6 +85,7 @@ def test_the_bill_of_materials_is_complete_and_reproducible() -> None:
         assert component["licenses"][0]["expression"]
     assert {each for node in document["dependencies"] for each in node["dependsOn"]} <= refs
     assert build_sbom.sbom() == document
+    assert url_references(json.dumps(document).encode()) == []
 
 
 def test_an_entry_without_an_exact_version_is_refused() -> None:

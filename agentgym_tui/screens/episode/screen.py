@@ -27,7 +27,7 @@ from agentgym_tui.services.clipboard import clipboard_text, copy_summary
 from agentgym_tui.services.export import ExportError, export_episode
 from agentgym_tui.services.timers import start_worker
 from agentgym_tui.services.toast import toast
-from agentgym_tui.sessions.episode_loader import EpisodeLoadError, LoadedEpisode, load_episode
+from agentgym_tui.sessions.episode_loader import EpisodeLoadError, LoadedEpisode, load_episode, load_file
 from agentgym_tui.sessions.protocols import Session
 from agentgym_tui.state.data_model import Episode
 from agentgym_tui.state.episode_list import EpisodeList, ListEntry, UnreadableFile
@@ -163,12 +163,7 @@ class EpisodeScreen(ResultScreen[str]):
 
     def action_export(self) -> None:
         """Write the episode's file to the working directory."""
-        loaded = self._loaded
-        if loaded is not None and loaded.data is not None:
-            start_worker(self, partial(self._export, loaded.episode.episode_id, loaded.data), group="export")
-        else:
-            reason = loaded.missing_reason if loaded else self._failure
-            self._toast(f"not exported: {reason or STILL_RUNNING}", failed=True)
+        start_worker(self, partial(self._export, self._key, self._loaded), group="export")
 
     def action_events(self) -> None:
         """Request the bus messages of this episode."""
@@ -251,11 +246,16 @@ class EpisodeScreen(ResultScreen[str]):
             self._loaded, self._failure, self._drawn_signature = loaded, "", _signature(loaded.episode)
             self._show(loaded, is_new=not is_shown)
 
-    async def _export(self, episode_id: str, data: bytes) -> None:
+    async def _export(self, key: str, shown: LoadedEpisode | None) -> None:
         try:
-            path = await asyncio.to_thread(export_episode, episode_id, data, Path.cwd())
+            if (file := shown) is None or file.data is None:
+                file = await load_file(self._session, self._episodes.get(key), key)
+            path = await asyncio.to_thread(export_episode, file.episode.episode_id, file.data or b"", Path.cwd())
         except (ExportError, OSError) as exc:
             self._toast(f"not exported: {exc}", failed=True)
+        except EpisodeLoadError as exc:
+            is_running = shown is not None and shown.episode.running
+            self._toast(f"not exported: {STILL_RUNNING if is_running else exc}", failed=True)
         else:
             self._toast(f"exported to {path}")
 

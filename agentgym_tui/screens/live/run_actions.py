@@ -15,7 +15,13 @@ from agentgym_tui.screens.base import ConsoleScreen
 from agentgym_tui.services.timers import start_worker
 from agentgym_tui.services.toast import toast
 from agentgym_tui.sessions.protocols import ControlRequestError, Session
-from agentgym_tui.sessions.run_commands import RunCommands, command_targets, control_error_text, unfinished_batches
+from agentgym_tui.sessions.run_commands import (
+    MAX_TOAST_CHARS,
+    RunCommands,
+    command_targets,
+    control_error_text,
+    unfinished_batches,
+)
 from agentgym_tui.state.data_model import BatchRun, Episode
 from runner.events.control import StartArgs
 
@@ -163,12 +169,13 @@ class RunActionsScreen(ConsoleScreen[None]):
             self.show_toast(control_error_text(exc), failed=True)
 
     async def _start(self, args: StartArgs) -> None:
-        await self.commands.start(args)
+        warnings = await self.commands.start(args)
         agent = sanitize_line(f"{args.agent} {args.model}" if args.model else args.agent or "?", 60)
         n_episodes = len(args.envs) * args.repeat * args.attempts
         count = trusted("" if n_episodes == 1 else f", {format_count(n_episodes)} episodes")
         envs = sanitize_line(", ".join(args.envs[:4]) + ", …" * (len(args.envs) > 4), 120)
-        self.show_toast(join([agent, trusted(" started on "), envs, count]))
+        started = join([agent, trusted(" started on "), envs, count])
+        self.show_toast(join([started, *(sanitize_message(text, MAX_TOAST_CHARS) for text in warnings)], trusted("\n")))
         self.started(args)
 
     async def _pause(self, batch: BatchRun) -> None:

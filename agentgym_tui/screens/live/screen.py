@@ -168,6 +168,6 @@ class LiveScreen(RunActionsScreen):
         store = self.session.store
         if (newest_loss := store.recent_loss) is not None:
             return [notice_line(newest_loss, width)]
-        batch = store.active_batch()
+        batch = store.active_batch() or (None if store.newest_notice else store.interrupted_batch())
         line = progress_line(batch, width, lost=store.all_nodes_lost, spent=store.usage_of(batch) if batch else None)
         return [line or notice_line(store.newest_notice, width)]

@@ -25,6 +25,7 @@ from runner.bus.backoff import Backoff
 from runner.bus.broker import server_process
 from runner.bus.broker.store_lock import StoreLock
 from runner.bus.errors import BusError
+from runner.config.profile import LiveStream
 from runner.errors import ConfigError, catch_foreign, log_failure
 from runner.util.files import write_secret
 
@@ -100,6 +101,7 @@ class Broker:
         state_dir: absolute path; the server's files are in its ``nats/``, the log is in its ``logs/``.
         node: name of the server.
         max_payload: maximum message size in bytes.
+        live_bytes: maximum size of the stream of live items, from which the memory limit of the server follows.
         on_restart: called in the broker's thread when a restarted server listens again.
         timeouts: time limits.
     """
@@ -110,6 +112,7 @@ class Broker:
         node: str,
         *,
         max_payload: int = 1 << 20,
+        live_bytes: int = LiveStream().max_bytes,
         on_restart: Callable[[], None] | None = None,
         timeouts: BrokerTimeouts = DEFAULT_TIMEOUTS,
     ) -> None:
@@ -119,6 +122,7 @@ class Broker:
         self.credential_file = self.folder / "credential.json"
         self._node = node
         self._max_payload = max_payload
+        self._memory = server_process.memory_limit(live_bytes)
         self._on_restart = on_restart
         self._timeouts = timeouts
         self._credential = Credential(USER, "")
@@ -252,7 +256,7 @@ class Broker:
         with self._guard:
             if self._stopping.is_set():
                 raise BusError("other", "nats-server was stopped before it was listening")
-            process = self._process = server_process.spawn(server, config, ports, lock.descriptor)
+            process = self._process = server_process.spawn(server, config, ports, lock.descriptor, self._memory)
         lock.record(process.pid)
         port = server_process.wait_for_port(process, ports, self._stopping.is_set)
         if port is None:

@@ -26,6 +26,11 @@ START_TIMEOUT_S = 60.0
 LOG_BYTES = 4 << 20
 STORE_BYTES = 4 << 30
 MEMORY_BYTES = 512 << 20
+PENDING_BYTES = 64 << 20
+"""Data that waits for one client; a client that reads too slowly for it is disconnected, and reads on from its cursor.
+
+With less, a flood of control requests would disconnect the node itself, which loses the requests that wait.
+"""
 _POLL_S = 0.01
 _INHERITED_VARIABLES = ("PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH", "GOMAXPROCS", "GOMEMLIMIT")
 
@@ -66,6 +71,7 @@ def write_config(folder: Path, log: Path, *, name: str, port: int, credential: C
         "port": port,
         "server_name": name,
         "max_payload": max_payload,
+        "max_pending": PENDING_BYTES,
         "authorization": {"user": credential.user, "password": credential.password},
         "jetstream": {"store_dir": str(folder / "store"), "max_mem": MEMORY_BYTES, "max_file": STORE_BYTES},
         "ports_file_dir": str(folder / "ports"),
@@ -79,7 +85,18 @@ def write_config(folder: Path, log: Path, *, name: str, port: int, credential: C
     return path
 
 
-def spawn(server: str, config: Path, ports: Path, inherited_fd: int) -> subprocess.Popen[bytes]:
+def memory_limit(live_bytes: int) -> int:
+    """Return the memory in bytes above which the server collects garbage early.
+
+    Without it, Go lets the heap grow to twice of what is in use. Small messages need 1.5 times their size.
+
+    Args:
+        live_bytes: maximum size of the stream of live items, which is in memory.
+    """
+    return (56 << 20) + live_bytes * 7 // 4
+
+
+def spawn(server: str, config: Path, ports: Path, inherited_fd: int, memory: int) -> subprocess.Popen[bytes]:
     """Start a server that dies with the calling thread, which must live as long as the server.
 
     Args:
@@ -87,15 +104,17 @@ def spawn(server: str, config: Path, ports: Path, inherited_fd: int) -> subproce
         config: configuration file of ``write_config``.
         ports: folder where the server writes its ports file.
         inherited_fd: file descriptor that the server inherits, so that a lock on it is held until both have ended.
+        memory: memory limit in bytes, see ``memory_limit``; ``GOMEMLIMIT`` of this process overrides it.
     """
     shutil.rmtree(ports, ignore_errors=True)
     ports.mkdir(mode=0o700)
+    inherited = {name: os.environ[name] for name in _INHERITED_VARIABLES if name in os.environ}  # without our secrets
     return subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid()), server, "-c", str(config)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        env={name: os.environ[name] for name in _INHERITED_VARIABLES if name in os.environ},  # without our secrets
+        env={"GOMEMLIMIT": str(memory), **inherited},
         pass_fds=(inherited_fd,),
         start_new_session=True,  # Ctrl-C must not end the server before the node has sent its last messages
     )

@@ -147,7 +147,7 @@ def _convert(field: RequestField, value: Any) -> str | int:  # noqa: ANN401 - a 
 def _decode_json(body: bytes) -> object:
     try:
         return msgspec.json.decode(body)
-    except (msgspec.MsgspecError, RecursionError) as exc:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
         raise MalformedRequest(_json_error(body, str(exc))) from exc
 
 

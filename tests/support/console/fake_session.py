@@ -46,6 +46,7 @@ class FakeControl:
         self.fetched: list[str] = []
         self.files: dict[str, bytes] = {}
         self.refusal: ControlRequestError | None = None
+        self.warning: str | None = None
 
     async def start(self, args: StartArgs) -> list[BatchState]:
         self._check()
@@ -60,6 +61,7 @@ class FakeControl:
                 status="queued",
                 n_done=0,
                 n_planned=args.repeat * args.attempts,
+                warning=self.warning,
             )
             for env in args.envs
         ]

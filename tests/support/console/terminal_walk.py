@@ -14,7 +14,8 @@ DIALOG = "╰"
 NO_BYTES = "no unsafe bytes"
 """The message of the hex dump key where there are no unsafe bytes."""
 
-DIALOG_KEYS = ("?", "b", "R", CTRL_P)
+DIALOG_KEYS = {"?": DIALOG, "b": DIALOG, "R": DIALOG, CTRL_P: "╭─ Commands "}
+"""Keys that open a dialog, each with a text of the dialog."""
 EPISODE_VIEWS = {"t": "● Transcript", "w": "● Trace", "J": "● JSON"}
 
 
@@ -37,7 +38,7 @@ def _shows_effect(terminal: Terminal, key: str, before: str) -> bool:
     if key == "X":
         return DIALOG in text or NO_BYTES in text
     if key in DIALOG_KEYS:
-        return DIALOG in text
+        return DIALOG_KEYS[key] in text
     return (key != ESCAPE or DIALOG not in before or DIALOG not in text) and (
         "○ JSON" not in before or EPISODE_VIEWS.get(key, "") in text
     )

@@ -10,12 +10,13 @@ from msgspec.structs import replace
 
 from agentgym_tui.app.notifications import OSC_9, OSC_777, BatchEndDetector, desktop_sequence, ended_text
 from agentgym_tui.config.settings import Notify, Settings
-from agentgym_tui.safe_text import has_unsafe_chars
+from agentgym_tui.safe_text import has_unsafe_chars, trusted
+from agentgym_tui.services.toast import toast
 from agentgym_tui.state.data_model import BatchRun
 from agentgym_tui.state.run_store import RunStore
 from tests.support.console.fake_session import FakeSession, busy_session
 from tests.support.console.live_items import START
-from tests.support.console.pilot import SIZE, console_app, screen_text, wait_for_text, wait_until
+from tests.support.console.pilot import SIZE, console_app, screen_text, toast_text, wait_for_text, wait_until
 from tests.support.console.samples import (
     HOSTILE,
     batch_completed,
@@ -44,6 +45,22 @@ async def test_a_toast_reports_the_end_of_a_batch() -> None:
         assert not has_unsafe_chars(screen_text(pilot.app))
 
 
+async def test_the_end_of_a_batch_does_not_hide_the_reply_to_a_command() -> None:
+    session = busy_session()
+    session.store.apply_list(node_list(*(batch_state(i, "running", env=f"env{i}") for i in range(2))))
+    async with console_app(session).run_test(size=SIZE, notifications=True) as pilot:
+        await wait_for_text(pilot, "task 3")
+        toast(pilot.app, trusted("exported to a file"))
+        for n in range(2):
+            states = [batch_state(i, ["running", "completed"][i <= n], env=f"env{i}") for i in range(2)]
+            session.store.apply_list(node_list(*states))
+            await wait_until(pilot, lambda n=n: f"env{n} completed" in toast_text(pilot))  # type: ignore[misc]
+            assert toast_text(pilot).startswith("exported to a file")
+            assert toast_text(pilot).count("completed") == 1
+        toast(pilot.app, trusted("the next reply"))
+        await wait_until(pilot, lambda: toast_text(pilot) == "the next reply")
+
+
 @pytest.mark.parametrize(
     ("notify", "expected"), [(Notify(), ["toast", "toast"]), (Notify(False, True, True), ["bell", OSC_9])]
 )
@@ -64,6 +81,19 @@ async def test_notifications_follow_the_settings_and_bell_and_desktop_wait_for_t
             session.store.apply_list(node_list(*states))
             await wait_until(pilot, lambda: app._draw_timer is None, "a redraw")
         assert written == expected
+
+
+async def test_a_batch_that_cannot_start_is_reported_with_its_reason() -> None:
+    session = busy_session()
+    session.store.apply_list(node_list(batch_state(0, "queued", env="Maze")))
+    async with console_app(session).run_test(size=(80, 24), notifications=True) as pilot:
+        await wait_for_text(pilot, "task 3")
+        interrupted = batch_state(0, "interrupted", env="Maze", interruption=f"http://me:hunter22@h:1: {HOSTILE}")
+        session.store.apply_list(node_list(interrupted))
+        await wait_for_text(pilot, "Maze · interrupted: http://***@h:1")
+        await wait_until(pilot, lambda: "Maze interrupted" in toast_text(pilot), "the toast")
+        assert "hunter22" not in screen_text(pilot.app) + toast_text(pilot)
+        assert not has_unsafe_chars(screen_text(pilot.app))
 
 
 def test_desktop_notifications_have_a_fixed_text() -> None:

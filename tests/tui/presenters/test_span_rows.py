@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
 
 import msgspec
 import pytest
@@ -35,6 +36,18 @@ def test_every_span_appears_once_despite_repeated_ids_and_cyclic_parents() -> No
     rows = SpanRows(spans)
     assert len(rows) == len(spans)
     assert len({rows.key(index) for index in range(len(rows))}) == len(spans)
+
+
+def test_repeated_ids_with_many_children_take_little_memory() -> None:
+    spans = [span(1, parent=1) for _ in range(2_000)]
+    tracemalloc.start()
+    try:
+        rows = SpanRows(spans)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert len(rows) == len(spans)
+    assert peak < 5 << 20
 
 
 def test_the_indentation_of_deep_trees_is_limited() -> None:

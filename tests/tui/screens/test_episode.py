@@ -297,6 +297,20 @@ async def test_an_export_names_its_file(tmp_path: Path, monkeypatch: pytest.Monk
         await wait_until(pilot, lambda: f"{episode_id(1)}-2.json" in toast_text(pilot).replace("\n", ""))
 
 
+async def test_an_episode_is_exported_before_its_end_was_received(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    session = busy_session()
+    async with episode_pilot(session, RUNNING) as pilot:
+        await wait_for_widget_text(pilot, HEADING, "▶ running")
+        session.fake_library.stored.append(row(3))
+        await pilot.press("e")
+        await wait_until(pilot, lambda: "exported to" in toast_text(pilot))
+        assert "▶ running" in widget_text(pilot, HEADING)
+        assert json.loads((tmp_path / f"{RUNNING}.json").read_bytes())["episode_id"] == RUNNING
+
+
 async def test_a_failed_export_gives_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     deleted = tmp_path / "deleted"
     deleted.mkdir()

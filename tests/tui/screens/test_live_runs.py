@@ -77,6 +77,17 @@ async def test_r_runs_the_selected_environment() -> None:
         await wait_for_text(pilot, "TextCraft task 1")
 
 
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+async def test_what_the_node_lowers_for_a_run_is_shown(size: tuple[int, int]) -> None:
+    session = session_with_model_agent()
+    advice = "the process needs 64 and each episode 8; raise it with ulimit -n \x1b[2J"
+    session.fake_control.warning = f"concurrency lowered from 200 to 14: the limit of open files is 150, {advice}"
+    async with Console(session).run_test(size=size, notifications=True) as pilot:
+        await wait_for_text(pilot, "Welcome")
+        await pilot.press("j", "r")
+        await wait_for_text(pilot, "react started on TextCraft", "concurrency lowered from 200 to 14", "ulimit -n ␛")
+
+
 async def test_r_without_environments_says_so() -> None:
     async with Console(FakeSession(RunStore())).run_test(size=(80, 24), notifications=True) as pilot:
         await wait_for_text(pilot, "Welcome")

@@ -59,6 +59,31 @@ async def wait_for_batch(control: NodeControl, batch_id: str) -> None:
             await asyncio.sleep(0.02)
 
 
+@pytest.mark.parametrize(("op", "n_sent"), [("list", 2), ("step", 1)])
+async def test_a_lost_request_is_sent_again_if_it_has_no_effect_twice(
+    bus: Bus, monkeypatch: pytest.MonkeyPatch, op: str, n_sent: int
+) -> None:
+    monkeypatch.setattr("agentgym_tui.sessions.control_client.REPEAT_S", 0.1)
+    received: list[dict[str, Any]] = []
+
+    async def on_request(message: Msg) -> None:
+        received.append(json.loads(message.data))
+        if len(received) == 2:
+            await message.respond(ok(received[1], {"batches": [], "envs": [], "agents": [], "models": []}))
+
+    async with await NatsConnection.open(BusAddress(bus.url), name="test") as connection:
+        await connection.client.subscribe(control_subject("n1"), cb=on_request)
+        await connection.client.flush()
+        control = NodeControl(lambda: connection, lambda _: "n1", timeout_s=20 if op == "list" else 0.5)
+        if op == "list":
+            assert (await control.fetch_list()).batches == []
+        else:
+            with pytest.raises(ControlRequestError, match="did not answer"):
+                await control.command("step", episode_id=new_id())
+    assert [request["op"] for request in received] == [op] * n_sent
+    assert len({request["id"] for request in received}) == 1
+
+
 @pytest.mark.long
 async def test_a_batch_is_started_and_its_episode_fetched(node: NodeProcess) -> None:
     commands: list[None] = []

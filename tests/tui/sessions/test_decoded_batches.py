@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import tracemalloc
-from operator import attrgetter
-from typing import Any
 
 import msgspec
 import pytest
@@ -14,7 +12,7 @@ from msgspec.structs import replace
 
 from agentgym_tui.sessions.decode_worker import decode_payload
 from agentgym_tui.state.coalesce import PORTION_WORK, coalesce_batch, split_portions
-from agentgym_tui.state.data_model import Episode, StreamingToolCall
+from agentgym_tui.state.data_model import StreamingToolCall
 from agentgym_tui.state.merged_items import (
     CHUNK_TYPES,
     AnswerChunk,
@@ -29,6 +27,7 @@ from runner.events.decoded import LiveRow, raw_row
 from runner.events.live import EpisodePaused, LazyBatch, LazyItem
 from runner.events.subjects import DurableNames
 from runner.subscribe.messages import BusMessage, Notice, SubscriptionItem
+from runner.types import DeltaPart
 from tests.support.console.bus_messages import LIVE_ITEMS
 from tests.support.console.live_items import (
     BOOT,
@@ -42,6 +41,7 @@ from tests.support.console.live_items import (
     token,
     user,
 )
+from tests.support.console.store_lines import episode_fields
 
 TOKENS = st.builds(
     token,
@@ -71,13 +71,6 @@ def decode_items(*items: LazyItem) -> DecodedBatch:
 def live_row(message: BusMessage) -> LiveRow:
     assert isinstance(message.decoded, LiveRow)
     return message.decoded
-
-
-def episode_fields(store: RunStore) -> list[dict[str, Any]]:
-    """Return all fields of all episodes; of the spans only their number, because some cannot be decoded."""
-    episodes = sorted(store.episodes.values(), key=attrgetter("episode_id"))  # some started at the same time
-    fields = [{name: getattr(each, name) for name in Episode.__struct_fields__} for each in episodes]
-    return [{**each, "spans": len(each["spans"])} for each in fields]
 
 
 @pytest.mark.long
@@ -153,7 +146,7 @@ def test_finished_answers_keep_only_their_sequence_numbers() -> None:
 
 
 @pytest.mark.parametrize(("part", "call", "tool"), [("reasoning", 0, ""), ("call", 1, "guess")])
-def test_reasoning_and_tool_calls_are_grouped_like_text(part: Any, call: int, tool: str) -> None:  # noqa: ANN401
+def test_reasoning_and_tool_calls_are_grouped_like_text(part: DeltaPart, call: int, tool: str) -> None:
     first = token(seq=1, text="", part=part, call=call, tool=tool) if tool else token(seq=1, text="a ", part=part)
     (chunk,) = decode_items(first, *(token(seq=n, text="b ", part=part, call=call) for n in range(2, 5))).updates
     assert isinstance(chunk, AnswerChunk) and (chunk.part, chunk.call, chunk.tool) == (part, call, tool)

@@ -131,6 +131,23 @@ def pid_of(data_dir: Path) -> int:
     return node_file.pid
 
 
+@pytest.fixture
+def open_data_dir(data_dir: Path) -> Path:
+    data_dir.mkdir()
+    data_dir.chmod(0o777)
+    return data_dir
+
+
+@pytest.mark.long
+async def test_a_state_directory_that_every_user_can_change_is_reported(open_data_dir: Path) -> None:
+    data_dir = open_data_dir
+    async with running(node_session(data_dir)) as console:
+        await console.wait_until(lambda: console.store.newest_notice is not None)
+        assert console.store.newest_notice is not None
+        assert console.store.newest_notice.text.startswith(f"{data_dir} can be changed by every user of this machine")
+        await console.wait_until_connected()
+
+
 @pytest.mark.long
 async def test_a_node_is_started_and_keeps_running_after_the_console(data_dir: Path) -> None:
     async with running(node_session(data_dir)) as console:

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+import msgspec
+
 from agentgym_tui.state.data_model import BusLink
 from agentgym_tui.state.normalize import ulid_prefix, ulid_time
 from agentgym_tui.state.run_store import RunStore
@@ -115,6 +117,14 @@ def test_an_episode_of_another_runner_is_counted_once(run_store: RunStore) -> No
     run_store.apply_events([foreign(1), foreign(2, success=False), foreign(1)])
     assert [each.outcome for each in run_store.episodes.values()] == ["success", "failure"]
     assert len(run_store.rewards["Maze"]) == 2
+
+
+def test_a_restored_queue_is_a_notice_once_per_loss(run_store: RunStore) -> None:
+    restored = "queue.sqlite was incomplete and was restored"
+    for queue in (None, restored, restored, None, restored):
+        run_store.apply_list(msgspec.structs.replace(node_list(), queue=queue))
+        run_store.add_notice("another")
+    assert [notice.text for notice in run_store.notices] == ["another", restored, "another", restored, "another"]
 
 
 def test_environments_keep_the_order_of_the_profile(run_store: RunStore) -> None:

@@ -1,38 +1,19 @@
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from rich.cells import cell_len
 
-from agentgym_tui.commands.keymap import Keymap
-from agentgym_tui.presenters.answering_endpoint import failover_text
-from agentgym_tui.presenters.cells import Cell, Line
-from agentgym_tui.presenters.environment_rows import EnvironmentRows
-from agentgym_tui.presenters.pane_titles import transcript_title
-from agentgym_tui.presenters.reward_plot import reward_lines
-from agentgym_tui.presenters.status_line import episode_line, progress_line, status_line, status_lines
-from agentgym_tui.presenters.step_rows import StepRows
-from agentgym_tui.presenters.transcript import step_blocks
-from agentgym_tui.presenters.welcome import welcome_lines
 from agentgym_tui.safe_text import has_unsafe_chars
 from agentgym_tui.state.data_model import Episode
-from agentgym_tui.state.endpoints import MAX_ENDPOINTS
-from agentgym_tui.state.environment_rewards import N_POINTS
-from agentgym_tui.state.environments import MAX_ENVS
-from agentgym_tui.state.notices import MAX_NOTICES
 from agentgym_tui.state.run_store import RunStore
-from agentgym_tui.state.steps import episode_size
 from runner.events.control import NodeHealth, NodeList
 from runner.subscribe.messages import SubscriptionItem
 from tests.support.console.bus_messages import NODE_HEALTHS, NODE_LISTS, SUBSCRIPTION_ITEMS, TEXTS
 from tests.support.console.samples import FakeClock, episode, hostile_episode, row
-
-MAX_EPISODES = 3
-MAX_BYTES = 200_000
-WIDTHS = (0, 1, 20, 80, 200)
+from tests.support.console.store_lines import MAX_BYTES, MAX_EPISODES, all_lines, check_bounds
 
 StoreInput = Sequence[SubscriptionItem] | NodeList | NodeHealth | Episode | float | str
 INPUTS: st.SearchStrategy[StoreInput] = st.one_of(
@@ -77,44 +58,3 @@ def apply_input(store: RunStore, clock: FakeClock, store_input: StoreInput) -> N
             store.apply_stored([row(1, env=store_input, agent=store_input, model=store_input, error_type=store_input)])
         case _:
             store.apply_events(store_input)
-
-
-def check_bounds(store: RunStore) -> None:
-    assert len(store.episodes) <= MAX_EPISODES
-    assert sum(map(episode_size, store.episodes.values())) <= MAX_BYTES
-    assert len(store.envs) <= MAX_ENVS + 1
-    assert len(store.endpoints) <= MAX_ENDPOINTS
-    assert len(store.notices) <= MAX_NOTICES
-    assert all(len(points) <= N_POINTS for points in store.rewards.values())
-    assert all(key == each.episode_id for key, each in store.episodes.items())
-    started = [each.started_at for each in store.episodes.values()]
-    assert started == sorted(started)
-    assert [each for each in store.episodes.values() if each.running] == store.running_episodes()
-    for each in store.episodes.values():
-        assert [step.index for step in each.steps] == sorted({step.index for step in each.steps})
-
-
-def all_lines(store: RunStore) -> Iterable[Line]:
-    for width in WIDTHS:
-        bounded = [
-            status_line(store, "title \x1b[2J\n", width),
-            progress_line(store.active_batch(), width),
-            *(progress_line(batch, width, spent=store.usage_of(batch)) for batch in store.batches.values()),
-            *(episode_line(store, each, width) for each in [None, *store.episodes.values()]),
-            *status_lines(store, "title \x1b[2J\n", width, max_cause_lines=3),
-            *(welcome_lines(store, width, Keymap().key) if width >= 80 else ()),
-            *(shown for each in store.episodes.values() for shown in transcript_title(each, 0, "", width)),
-            *(shown for points in store.rewards.values() for shown in reward_lines(list(points), width, 6)),
-        ]
-        for shown in bounded:
-            assert sum(cell_len(cell.text) for cell in shown) <= width
-        yield from bounded
-    environments = EnvironmentRows(store)
-    yield from (environments.line(index, 80) for index in range(len(environments)))
-    for each in store.episodes.values():
-        steps = StepRows(each)
-        assert len({steps.key(index) for index in range(len(steps))}) == len(steps)
-        yield from (steps.line(index, 80) for index in range(len(steps)))
-        streaming_step = each.streaming.step if each.streaming is not None else 0
-        yield from ([Cell(text) for text in (block.title, *block.lines)] for block in step_blocks(each, streaming_step))
-    yield [Cell(failover_text(failover)) for failover in store.failovers]

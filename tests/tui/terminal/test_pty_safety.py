@@ -54,8 +54,8 @@ SYNC_OUTPUT_REPORT = "\x1b[?2026;2$y"
 
 CTRL_S = "\x13"
 LIVE_KEYS = ["1", TAB, "j", TAB, "j", "k", "X", TAB, "j", "X", "z", "z", TAB, "z", "z", "N"]
-RUN_KEYS = ["r", "x", " ", "s", ".", "]", "[", "?", "j", ESCAPE, "b", ENTER, CTRL_P, "run", ESCAPE, "N"]
-READ_ONLY_KEYS = ["r", "x", " ", "s", ".", "Rb", "?", "j", ESCAPE, CTRL_P, "run", ESCAPE, "N"]
+RUN_KEYS = ["r", "x", " ", "s", ".", "]", "[", "?", "j", ESCAPE, "b", ENTER, ESCAPE, CTRL_P, "run", ESCAPE]
+READ_ONLY_KEYS = ["r", "x", " ", "s", ".", "Rb", "?", "j", ESCAPE, CTRL_P, "run", ESCAPE]
 """The same for a read-only session, where no dialog opens."""
 
 EPISODE_KEYS = ["j", "X", TAB, "G", "X", "w", "X", "J", "G", "X", "t", "n", "n", "p", "e"]
@@ -127,7 +127,7 @@ def test_no_screen_writes_foreign_escapes(tmp_path: Path, text: str, size: tuple
     with hostile_console(text, tmp_path, *size) as terminal:
         terminal.wait_for("Live", 60)
         terminal.send(SYNC_OUTPUT_REPORT)
-        walk(terminal, *LIVE_KEYS, *(READ_ONLY_KEYS if "read-only" in text else RUN_KEYS))
+        walk(terminal, *LIVE_KEYS, *(READ_ONLY_KEYS if "read-only" in text else RUN_KEYS), "N")
         walk_episodes(terminal, {LAST_ROW: SHORT_EPISODE_KEYS, SECOND_ROW: EPISODE_KEYS})
         walk(terminal, *EVENT_KEYS)
         terminate_and_check(terminal)

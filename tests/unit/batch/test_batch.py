@@ -35,6 +35,7 @@ FAKES = {
     name: f"tests.support.fakes:{name}" for name in ("Counter", "FailingStep", "Gated", "AsyncHanging", "Evaluated")
 }
 FAKES |= {name: f"tests.support.fakes:{name}" for name in ("Panicking", "Interrupting", "StrayExit", "FailingOddTasks")}
+FAKES["FailingHangingCleanup"] = "tests.support.fakes:FailingHangingCleanup"
 
 
 @pytest.fixture
@@ -157,6 +158,15 @@ def test_an_unresponsive_episode_is_stored_as_timeout_from_its_journal(workspace
     Gated.gate.release(10)  # the abandoned threads resume and must not write anything
     assert workspace.store.load(first.episode_id).rounds == 1
     assert (workspace.data_dir / "runs" / result.batch_id / f"{first.episode_id}.json").read_bytes() == before
+
+
+def test_an_error_is_kept_if_the_episode_is_abandoned_during_its_cleanup(workspace: Workspace) -> None:
+    failing = spec("FailingHangingCleanup", limits=Limits(max_duration_s=0.3))
+    batch_thread = BatchThread(Batch(failing, workspace, grace_s=0.2))
+    assert batch_thread.result().outcomes == {"error": 1}
+    (record,) = load_episodes(workspace, batch_thread.results[0])
+    assert record.error is not None
+    assert record.error.message == "broke at one"
 
 
 def test_cancelled_episodes_are_stored_but_not_counted_in_rates(workspace: Workspace) -> None:

@@ -14,10 +14,13 @@ from ulid import ULID
 from runner.batch.batch import Batch
 from runner.batch.spec import BatchSpec
 from runner.batch.workspace import Workspace
+from runner.envs.placement import Placement
+from runner.errors import ConfigError
+from runner.node import batch_runner
 from runner.node.batch_queue import BatchQueue, QueuedBatch
 from runner.node.batch_runner import BatchCallbacks, BatchRunner
 from runner.store import episode_store
-from runner.types import BatchProgress, Item, Outcome
+from runner.types import BatchProgress, EpisodeEnded, Item, Outcome
 from runner.util.files import replace_file
 from tests.conftest import Install
 from tests.support.fakes import Counter
@@ -57,7 +60,7 @@ def make_batch(workspace: Workspace, concurrency: int = 1, **rest: Any) -> Batch
     [
         (OSError(24, "Too many open files"), "no more open files (the limit is "),
         (MemoryError(), "no more memory; free memory, or lower the concurrency"),
-        (RuntimeError("can't start new thread"), "no more threads; raise the limit of processes with ulimit -u"),
+        (RuntimeError("can't start new thread"), "no more threads; raise the limits of processes with ulimit -u"),
     ],
 )
 def test_a_shortage_stores_an_error_and_interrupts_the_batch_which_then_plays_the_task_again(
@@ -104,10 +107,15 @@ def test_an_episode_that_cannot_be_stored_from_the_spare_files_either_is_kept_in
         raise OSError(24, "Too many open files")
 
     monkeypatch.setattr(episode_store, "replace_file", fail)
-    batch = make_batch(workspace)
+    items: list[Item] = []
+    batch = make_batch(workspace, observers=[items.append])
     result = batch.run()
     assert (result.status, result.interrupted_by, len(result.problems)) == ("interrupted", "resources", 1)
-    assert [record.episode_id for record in batch.unstored] == [episode.episode_id for episode in result.episodes]
+    (unstored,) = batch.unstored
+    assert [unstored.record.episode_id] == [episode.episode_id for episode in result.episodes]
+    assert unstored.end is not None
+    assert unstored.end.trajectory.outcome is Outcome.SUCCESS
+    assert not any(isinstance(item, EpisodeEnded) for item in items), "the end was shown before it was stored"
 
 
 @pytest.mark.parametrize(("error_number", "n_done"), [(24, 1), (28, REPEAT)])
@@ -121,7 +129,12 @@ def test_a_node_stores_what_it_could_not_store_and_continues_only_after_a_full_d
             raise OSError(error_number, "no room")
         replace_file(path, data)
 
+    ends: dict[str, Outcome] = {}
+
     def on_item(item: Item) -> None:
+        if isinstance(item, EpisodeEnded):
+            assert workspace.store.path(queued.batch_id, item.episode_id).exists()
+            ends[item.episode_id] = item.trajectory.outcome
         if isinstance(item, BatchProgress) and item.interrupted:
             frees.set()
 
@@ -141,7 +154,37 @@ def test_a_node_stores_what_it_could_not_store_and_continues_only_after_a_full_d
         runner.stop()
         assert runner.join(10)
     workspace.index.reconcile()
-    assert runner.n_finished(queued.batch_id) == n_done
+    assert runner.stored.n_finished(queued.batch_id) == n_done
+    assert list(ends.values()) == [Outcome.SUCCESS] * n_done
+
+
+def test_the_reasons_of_the_newest_interruptions_are_kept_and_reported(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch_runner, "MAX_INTERRUPTIONS", 2)
+    reported: list[str | None] = []
+
+    def on_item(item: Item) -> None:
+        reported.extend([item.interruption] if isinstance(item, BatchProgress) else [])
+
+    def refuse(spec: BatchSpec) -> Placement:
+        raise ConfigError(f"task {spec.task_index} has no server\x1b")
+
+    specs = [BatchSpec(env="Starving", agent="up", task_index=index).validated() for index in range(3)]
+    queued = [QueuedBatch(batch_id=str(ULID()), battery_id=None, spec=spec) for spec in specs]
+    with closing(BatchQueue(workspace.data_dir / "queue.sqlite")) as batches:
+        batches.add(*queued)
+        callbacks = BatchCallbacks(
+            on_item=on_item, on_record=lambda _: None, on_result=lambda _: None, on_busy=lambda _: None
+        )
+        monkeypatch.setattr(batch_runner, "RETRY_S", 0.01)
+        runner = BatchRunner(workspace, batches, callbacks, choose_placement=refuse)
+        runner.start()
+        wait_until(lambda: len(reported) == 3)
+        runner.stop()
+        assert runner.join(10)
+    assert reported == [f"task {index} has no server␛" for index in range(3)]
+    assert [runner.interruption(each.batch_id) for each in queued] == [None, *reported[1:]]
 
 
 def fail_from(n_started: int, error: BaseException) -> Callable[[threading.Thread], None]:
@@ -159,14 +202,22 @@ def fail_from(n_started: int, error: BaseException) -> Callable[[threading.Threa
     return start_or_fail
 
 
-@pytest.mark.parametrize(("n_started", "status"), [(2, "completed"), (0, "interrupted")])
-def test_a_batch_plays_with_the_workers_that_the_system_starts(
-    workspace: Workspace, monkeypatch: pytest.MonkeyPatch, n_started: int, status: str
+@pytest.mark.parametrize(
+    ("n_started", "n_kept", "status"), [(3, 1, "completed"), (1, 1, "completed"), (0, 0, "interrupted")]
+)
+def test_a_batch_plays_with_a_third_of_the_workers_that_the_system_starts(
+    workspace: Workspace,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    n_started: int,
+    n_kept: int,
+    status: str,
 ) -> None:
     monkeypatch.setattr(threading.Thread, "start", fail_from(n_started, RuntimeError("can't start new thread")))
     n_before = len(list(Path("/dev/fd").iterdir()))
     result = make_batch(workspace, 4).run()
     assert (result.status, result.n_episodes) == (status, REPEAT if n_started else 0)
+    assert f"concurrency lowered from 4 to {n_kept}: no more threads; raise the limits" in caplog.text
     if not n_started:
-        assert (result.interruption or "").startswith("0 of 4 workers started: no more threads")
+        assert (result.interruption or "").startswith("concurrency lowered from 4 to 0: no more threads")
         assert len(list(Path("/dev/fd").iterdir())) == n_before

@@ -70,7 +70,7 @@ def test_errors_have_a_column_of_their_own(
     ids: dict[str, Any] = {"batch_id": "b", "battery_id": None}
     spec = BatchSpec(env="Maze", agent="react", model="small", repeat=len(outcomes))
     result = stats.result(spec, **ids, status="completed", data_label="", duration_s=1.0)
-    print_summary([result], tmp_path, as_json=False)
+    print_summary([result], [], tmp_path, as_json=False)
     summary = cells_by_column(capsys.readouterr().out)
     assert (summary["episodes"], summary["errors"]) == (f"{len(outcomes)}/{len(outcomes)}", errors)
     assert (summary["success"], summary["95% interval"]) == (success, interval)

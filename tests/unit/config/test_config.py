@@ -129,7 +129,7 @@ def test_all_keys_of_this_project_load(tmp_path: Path) -> None:
     assert profile.tier("lightweight")[0].timeout_sec == 2.5
     assert profile.nats.control
     assert profile.nats.streams.events == EventsStream(max_age_sec=700, max_bytes=2_000_000, duplicate_window_sec=600)
-    assert profile.nats.streams.live == LiveStream(max_age_sec=1.5, max_bytes=256 << 20)
+    assert profile.nats.streams.live == LiveStream(max_age_sec=1.5, max_bytes=32 << 20)
 
 
 def test_environment_names_are_case_insensitive(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from runner.types import (
     TimestepPlayed,
     Trajectory,
 )
-from tests.support.fakes import BindingAsync, Counter, InferenceAgent, UpAgent
+from tests.support.fakes import AsyncHanging, BindingAsync, Counter, InferenceAgent, UpAgent
 from tests.support.runners import make_context, make_runner
 
 
@@ -135,6 +135,7 @@ async def test_the_round_limit_truncates() -> None:
 
 async def test_the_time_limit_ends_an_async_hang() -> None:
     trajectory = await make_runner("AsyncHanging", limits=Limits(max_duration_s=0.05)).play_episode()
+    assert AsyncHanging.entered.acquire(blocking=False)
     assert trajectory.outcome is Outcome.TIMEOUT
     assert Counter.closed == ["AsyncHanging"]
 

@@ -11,7 +11,7 @@ import pytest
 
 from runner.errors import StoreError
 from runner.node import storage
-from runner.node.storage import StorageWatch, require_storage, storage_problem
+from runner.node.storage import StorageWatch, require_storage, storage_problem, storage_required
 
 MIB = 1 << 20
 
@@ -72,12 +72,31 @@ def test_a_failed_write_is_tried_again_until_it_succeeds(
 
 def test_a_disk_without_room_for_another_file_is_full(disk: FakeDisk, tmp_path: Path) -> None:
     disk.n_files_free = 0
-    assert storage_problem(tmp_path) == f"nothing can be stored in {tmp_path}: its disk has no room for another file"
+    assert (found := storage_problem(tmp_path)) is not None
+    assert found.text == f"nothing can be stored in {tmp_path}: its disk has no room for another file"
+
+
+def test_files_that_ran_out_are_reported_with_their_own_advice(
+    disk: FakeDisk, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk.write_error = errno.EMFILE
+    watch = StorageWatch(tmp_path, lambda: None)
+    assert watch.check(write=True) == f"nothing can be stored in {tmp_path}: Too many open files"
+    assert "raise it with ulimit -n" in caplog.text
+    assert "disk" not in caplog.text.replace(str(tmp_path), "")
 
 
 def test_a_missing_folder_is_checked_at_its_parent(tmp_path: Path) -> None:
     require_storage(tmp_path / "new" / "data")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_error_of_a_file_is_that_of_its_disk_while_nothing_can_be_stored(disk: FakeDisk, tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match=r"^the queue is broken$"), storage_required(tmp_path):
+        raise StoreError("the queue is broken")
+    with pytest.raises(StoreError, match=r"its disk is full .* --data-dir"), storage_required(tmp_path):
+        disk.free = 3 * MIB
+        raise StoreError("the queue is broken")
 
 
 def test_the_start_of_a_node_needs_room(disk: FakeDisk, tmp_path: Path) -> None:

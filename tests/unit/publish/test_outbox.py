@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sqlite3
 import stat
 import subprocess
@@ -215,6 +216,17 @@ def test_added_events_survive_a_killed_process(outbox: Outbox, tmp_path: Path) -
     for thread in threads:
         thread.join(30)
     assert sorted(pending_ids(outbox)) == sorted(f"episode:{number}" for number in range(75))
+
+
+def test_acknowledgements_are_synced_by_each_pruning(outbox: Outbox, tmp_path: Path) -> None:
+    outbox.add(event(1))
+    outbox.ack(LOCAL, [Ack("episode:1")])
+    outbox.prune()
+    (power_loss := tmp_path / "power_loss").mkdir()
+    shutil.copy(outbox.path, power_loss)  # without the log beside it, which is not synced at each commit
+    survivor = Outbox(power_loss / outbox.path.name)
+    assert (survivor.known_ids(), pending_ids(survivor)) == ({"episode:1"}, [])
+    survivor.close()
 
 
 def test_the_file_is_private(outbox: Outbox, tmp_path: Path) -> None:

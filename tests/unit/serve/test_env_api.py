@@ -74,6 +74,7 @@ def test_invalid_integers_have_fastapis_errors(value: object, problem: str) -> N
         (b'{"id": 0, "action": "\\ud800"}', [("json_invalid", ("body", 0))]),
         (b"[" * 100_000, [("json_invalid", ("body", 0))]),
         (b"\xff", [("json_invalid", ("body", 0))]),
+        (b'{"action": "\xff"}', [("json_invalid", ("body", 0))]),
     ],
 )
 def test_malformed_bodies_have_fastapis_errors(body: bytes, expected: list[Any]) -> None:

@@ -94,7 +94,7 @@ def test_the_database_is_private(episode_store: EpisodeStore, index: EpisodeInde
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-@pytest.mark.parametrize("damage", ["missing", "garbage", "truncated", "empty", "old", "newer", "foreign"])
+@pytest.mark.parametrize("damage", ["missing", "garbage", "truncated", "empty", "old", "newer", "foreign", "folder"])
 def test_an_unusable_index_is_rebuilt(damage: str, episode_store: EpisodeStore, index: EpisodeIndex) -> None:
     record_episodes(episode_store, index)
     before = index.recent()
@@ -109,12 +109,24 @@ def test_an_unusable_index_is_rebuilt(damage: str, episode_store: EpisodeStore, 
             os.truncate(path, path.stat().st_size // 2)
         case "empty":
             os.truncate(path, 0)
+        case "folder":
+            path.unlink()
+            (path / "x").mkdir(parents=True)
         case "old" | "newer":
             execute(path, f"PRAGMA user_version = {2 if damage == 'newer' else 0}")
         case "foreign":
             execute(path, "ALTER TABLE episodes RENAME COLUMN reward TO prize")
     assert read_rows(episode_store) == before
     assert len(before) == 3
+
+
+def test_an_index_without_its_log_is_rebuilt_while_another_process_has_it_open(
+    episode_store: EpisodeStore, index: EpisodeIndex
+) -> None:
+    record_episodes(episode_store, index)
+    before = index.recent()
+    database_path(episode_store).with_name("index.sqlite-wal").unlink()
+    assert read_rows(episode_store) == before
 
 
 def execute(path: Path, statement: str) -> None:
@@ -125,7 +137,8 @@ def execute(path: Path, statement: str) -> None:
 
 
 def test_an_index_that_cannot_be_replaced_is_an_error_with_its_name(episode_store: EpisodeStore) -> None:
-    database_path(episode_store).mkdir()
+    path = database_path(episode_store)
+    path.symlink_to(path)
     with pytest.raises(StoreError, match=r"index\.sqlite"):
         open_index(episode_store)
 

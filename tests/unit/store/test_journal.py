@@ -100,10 +100,16 @@ def test_a_torn_end_keeps_all_complete_lines(episode_store: EpisodeStore) -> Non
         assert journal.damage is None
 
 
-@pytest.mark.parametrize("size", [0, 10])
-def test_a_journal_without_a_complete_header_is_reported(size: int, episode_store: EpisodeStore) -> None:
+@pytest.mark.parametrize("content", [b"", bytes(5000)])
+def test_an_empty_journal_as_after_a_power_loss_is_removed(content: bytes, episode_store: EpisodeStore) -> None:
     path = write_orphan_journal(episode_store, 1)
-    os.truncate(path, size)
+    path.write_bytes(content)
+    assert (episode_store.recover(), episode_store.damaged, path.exists()) == ([], [], False)
+
+
+def test_a_journal_without_a_complete_header_is_reported(episode_store: EpisodeStore) -> None:
+    path = write_orphan_journal(episode_store, 1)
+    os.truncate(path, 10)
     assert episode_store.recover() == []
     assert [report.path for report in episode_store.damaged] == [path]
     assert "no complete line" in episode_store.damaged[0].reason
@@ -214,9 +220,9 @@ def test_no_bytes_in_a_journal_crash_the_recovery(data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as folder:
         episode_store = EpisodeStore(Path(folder))
         path = write_orphan_journal(episode_store, 2)
-        path.write_bytes(data.draw(st.binary(max_size=200) | damaged_bytes(path.read_bytes())))
+        path.write_bytes(content := data.draw(st.binary(max_size=200) | damaged_bytes(path.read_bytes())))
         recovered = episode_store.recover()
-        assert recovered or episode_store.damaged
+        assert bool(recovered or episode_store.damaged) == bool(content.strip(b"\0"))
         for record in recovered:
             assert episode_store.load(record.episode_id) == record
             assert record.rounds <= 2

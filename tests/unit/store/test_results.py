@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import sqlite3
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from runner.errors import StoreError
 from runner.store import EpisodeIndex, summarize_results, wilson_interval
 from runner.types import UNRATED, Outcome, Tokens
 from tests.support.episodes import RecordedEpisode, make_step
@@ -114,3 +116,14 @@ def test_environment_names_are_case_insensitive(index: EpisodeIndex) -> None:
     record_episode(index, Outcome.SUCCESS, env="Wordle")
     assert [row.env for row in summarize_results(index, env="wORDLE")] == ["Wordle"]
     assert summarize_results(index, env="'; DROP TABLE episodes --") == []
+
+
+@pytest.mark.parametrize(("column", "value"), [("env", 1), ("agent", b"\xff"), ("success", 5), ("success", 1e308)])
+def test_values_that_no_episode_has_are_an_error_of_the_index(index: EpisodeIndex, column: str, value: object) -> None:
+    for _ in range(2):
+        record_episode(index, Outcome.SUCCESS)
+    with sqlite3.connect(index._store.data_dir / "index.sqlite") as connection:
+        connection.execute(f"UPDATE episodes SET {column} = ?", (value,))
+    connection.close()
+    with pytest.raises(StoreError, match=r"index\.sqlite cannot be used: .*delete the file"):
+        summarize_results(index)

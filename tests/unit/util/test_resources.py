@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import resource
+import sqlite3
 import subprocess
 import sys
 from itertools import pairwise
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 
 from runner.errors import ConfigError, ServerGone
 from runner.util import resources
-from runner.util.resources import SpareFiles, find_shortage, require_open_files
+from runner.util.resources import SpareResources, file_advice, find_shortage, require_open_files
 from tests.support.command import limited_command
 
 
@@ -45,6 +46,10 @@ NO_FILES = OSError(errno.EMFILE, "Too many open files")
         (raised_from(ImportError("cannot import name 'instantiate'"), NO_FILES), "open files"),
         (raised_from_none(ServerGone("x"), raised_from(httpx.ConnectError("x"), NO_FILES)), "open files"),
         (raised_from(httpcore.ConnectError(), ExceptionGroup("multiple", [ValueError(), NO_FILES])), "open files"),
+        (ImportError("numpy.so: failed to map segment from shared object"), "memory"),
+        (ImportError("x.so: cannot open shared object file: Too many open files"), "open files"),
+        (ImportError("x.so: cannot allocate memory in static TLS block"), None),
+        (ModuleNotFoundError("No module named 'x'"), None),
         (OSError(errno.ENOSPC, "No space left on device"), None),
         (OSError("without a number"), None),
         (RuntimeError("can't start"), None),
@@ -105,8 +110,59 @@ def test_a_limit_that_is_too_low_is_refused_with_the_numbers(monkeypatch: pytest
     assert require_open_files(12, "A run") == 12
 
 
+def test_a_process_that_cannot_be_started_is_a_shortage_and_a_read_that_would_block_is_none() -> None:
+    program = """
+import os, resource, subprocess
+from runner.util.resources import find_shortage
+if os.getuid() == 0:
+    os.setuid(12345)  # the limit does not apply to root
+resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))
+reading, writing = os.pipe()
+os.set_blocking(reading, False)
+for attempt in (lambda: subprocess.run(["true"]), lambda: os.read(reading, 1)):
+    try:
+        attempt()
+    except BlockingIOError as exc:
+        print(find_shortage(exc))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.split() == ["threads", "None"]
+
+
+def test_the_advice_after_a_failed_access_names_files_that_ran_out() -> None:
+    assert file_advice(OSError(errno.ENOSPC, "x"), "free disk space") == "free disk space"
+    assert file_advice(sqlite3.OperationalError("disk I/O error"), "free disk space") == "free disk space"
+    assert "raise it with ulimit -n" in file_advice(raised_from(OSError("x"), NO_FILES), "free disk space")
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
+    try:
+        advice = file_advice(sqlite3.OperationalError("unable to open database file"), "free disk space")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert advice == "no more open files (the limit is 3); raise it with ulimit -n, or lower the concurrency"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc, and a limit of memory that is enforced")
+def test_spare_memory_is_freed() -> None:
+    program = """
+import resource
+from runner.util.resources import SpareResources
+in_use = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (in_use + (48 << 20), resource.RLIM_INFINITY))
+spare = SpareResources(0, 32 << 20)
+assert SpareResources(0, 1 << 40).release() is None
+try:
+    bytearray(32 << 20)
+except MemoryError:
+    spare.release()
+    print(len(bytearray(32 << 20)))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.split() == [str(32 << 20)]
+
+
 def test_spare_files_are_closed_once() -> None:
-    spare = SpareFiles(3)
+    spare = SpareResources(3)
     lowest_free = os.dup(0)
     os.close(lowest_free)
     spare.release()

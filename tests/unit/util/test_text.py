@@ -60,7 +60,7 @@ def test_default_ignorable_letters_and_marks_become_visible_too(invisible: str) 
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
-        ("plain, 漢字, é and ✔\ufe0f\nsecond\tline", "plain, 漢字, é and ✔\ufe0f\nsecond\tline"),
+        ("plain, 漢字, é and ✔\ufe0f\nsecond\tline", "plain, 漢字, é and ✔\nsecond\tline"),
         ("\x1b[2J\x00\r\x7f", "␛[2J␀␍␡"),
         ("\x9b31m", "\\u{9b}31m"),
         ("abc\u202edef\u200b", "abc\\u{202e}def\\u{200b}"),

@@ -1,0 +1,71 @@
+"""Batches as their episode files describe them: results, progress and cancellation without a running batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+from runner.batch.episode_queue import one_per_plan, split_plan
+from runner.batch.result import BatchResult, BatchStats, BatchStatus
+from runner.batch.workspace import Workspace
+from runner.node.batch_queue import BatchQueue, QueuedBatch
+from runner.store import EpisodeRecord
+from runner.types import BatchProgress
+
+
+class StoredBatches:
+    """Reads the stored episodes of batches, and publishes the results of batches that ended without one.
+
+    Args:
+        workspace: the state directory that stores the episodes.
+        queue: the node's batches.
+        on_result: receives the result of every batch that has ended and cannot be resumed.
+    """
+
+    def __init__(self, workspace: Workspace, queue: BatchQueue, on_result: Callable[[BatchResult], None]) -> None:
+        """Read nothing yet."""
+        self._workspace = workspace
+        self._queue = queue
+        self._on_result = on_result
+
+    def n_finished(self, batch_id: str) -> int:
+        """Return the number of stored episodes of a batch that need not be played again."""
+        return self._workspace.n_finished(batch_id)
+
+    def episodes(self, batch_id: str) -> list[EpisodeRecord]:
+        """Return the stored episodes of a batch.
+
+        Raises:
+            StoreError: the index or a file cannot be read.
+        """
+        rows = self._workspace.index.select("SELECT episode_id FROM episodes WHERE batch_id = ?", (batch_id,))
+        return [self._workspace.store.load(self._workspace.store.path(batch_id, row[0])) for row in rows]
+
+    def cancel_unstarted(self, queued: QueuedBatch) -> bool:
+        """Cancel a queued or interrupted batch for good; return False if it has started or ended in the meantime."""
+        if not self._queue.set_status(queued.batch_id, "cancelled", only=("queued", "interrupted")):
+            return False
+        self._publish(queued, "interrupted" if queued.status == "interrupted" else "cancelled")
+        return True
+
+    def publish_missing_results(self, known_ids: Collection[str]) -> None:
+        """Publish the results of the ended batches whose event ids are not in ``known_ids``."""
+        for queued in self._queue.finished():
+            if f"batch:{queued.batch_id}" not in known_ids:
+                self._publish(queued, "completed" if queued.status == "completed" else "cancelled")
+
+    def interrupted_progress(self, queued: QueuedBatch, reason: str) -> BatchProgress:
+        """Return the progress item of a batch that was interrupted for a reason; its ``seq`` is 0."""
+        stats, now = BatchStats(), self._workspace.clock.now()
+        for record in split_plan(queued.spec, self.episodes(queued.batch_id))[0]:
+            stats.add(record)
+        n_planned = queued.spec.n_planned
+        return stats.progress(queued.batch_id, n_planned, at=now, seq=0, interrupted=True, interruption=reason)
+
+    def _publish(self, queued: QueuedBatch, status: BatchStatus) -> None:
+        stats = BatchStats()
+        for record in one_per_plan(self.episodes(queued.batch_id)):
+            stats.add(record)
+        ids = (queued.batch_id, queued.battery_id)
+        self._on_result(
+            stats.result(queued.spec, batch_id=ids[0], battery_id=ids[1], status=status, data_label="", duration_s=0.0)
+        )

@@ -1,0 +1,60 @@
+"""Control requests that a node answers, one per line of the input."""
+
+from __future__ import annotations
+
+import atexit
+import sqlite3
+from contextlib import ExitStack, closing
+from functools import cache
+from pathlib import Path
+
+import msgspec
+
+from runner.batch.workspace import Workspace
+from runner.events.control import ERRORS, RESULTS, ControlReply, ControlRequest, NodeHealth
+from runner.node.handlers import ControlHandler
+from tests.fuzz.oracles import check_displayable, check_masked, scratch_folder, secret_environment
+from tests.fuzz.targets.control_request import TOKENS as REQUEST_TOKENS
+from tests.support.control_handler import control_handler
+
+TOKENS = (*REQUEST_TOKENS, b'"agent":"oracle"', b'"agent":"random"', b'"concurrency":1', b'"max_rounds":1')
+MAX_REQUESTS = 4
+
+
+def check(data: bytes) -> None:
+    handler, queue = _node()
+    with secret_environment():
+        for payload in data.split(b"\n")[:MAX_REQUESTS]:
+            _check_reply(payload, handler.handle(payload))
+    with closing(sqlite3.connect(queue)) as connection, connection:
+        connection.execute("DELETE FROM batches")
+
+
+@cache
+def _node() -> tuple[ControlHandler, Path]:
+    stack = ExitStack()
+    atexit.register(stack.close)
+    folder = scratch_folder("node_control")
+    workspace = Workspace(folder, node="n", profile="p")
+    stack.callback(workspace.close)
+    return stack.enter_context(control_handler(workspace, _health)), folder / "queue.sqlite"
+
+
+def _health() -> NodeHealth:
+    return NodeHealth(
+        node="n", boot="b", pid=1, profile="p", version="1", status="idle", uptime_s=1.0, data_dir="/x", egress=None
+    )
+
+
+def _check_reply(payload: bytes, data: bytes) -> None:
+    reply = msgspec.json.decode(data, type=ControlReply)
+    if reply.ok:
+        request = msgspec.json.decode(payload, type=ControlRequest)
+        assert reply.id == request.id and isinstance(reply.result, msgspec.Raw)
+        msgspec.json.decode(reply.result, type=RESULTS[request.op])
+        return
+    assert reply.error is not msgspec.UNSET and reply.error.code in ERRORS
+    assert reply.error.code != "internal", reply.error
+    for text in (reply.id, reply.error.message, reply.error.hint):
+        check_displayable(text)
+        check_masked(text)

@@ -1,0 +1,75 @@
+"""A target that cannot fail finds nothing: each oracle notices a fault that is put into the product."""
+
+from __future__ import annotations
+
+import re
+from array import array
+from typing import Any
+
+import msgspec
+import pytest
+
+from agentgym_tui.state.coalesce import coalesce_batch
+from agentgym_tui.state.merged_items import DecodedBatch
+from runner.events.decoded import LiveRow
+from runner.inference.sse import EventParser
+from tests.fuzz.target import load_corpus, load_target
+
+ESCAPE = b"\x1b[2J"
+WIDE = b"\x02" + "漢.字\n\n".encode()
+
+
+def _fail(*args: object, **kwargs: object) -> Any:  # noqa: ANN401 - in place of any function
+    raise KeyError("broken")
+
+
+_FEED = EventParser.feed
+
+
+def _feed_without_memory(parser: EventParser, chunk: bytes) -> list[bytes]:
+    return _FEED(EventParser(), chunk)
+
+
+def _miscounted_batch(row: LiveRow) -> DecodedBatch:
+    return msgspec.structs.replace(coalesce_batch(row), n_malformed=99)
+
+
+@pytest.mark.parametrize(
+    ("target", "broken", "replacement", "data"),
+    [
+        ("display_text", "runner.util.display_text._REPLACED", re.compile("(?!)"), b"\x05" + ESCAPE),
+        ("display_text", "runner.util.display_text._USERINFO", re.compile("(?!)"), b"\x05x"),
+        ("bus_message", "runner.events.codec.MAX_ID", 10**6, b"a\nce-id: " + b"x" * 300 + b"\n\n{}"),
+        ("bus_message", "runner.cli.watch_format.one_line", lambda text, limit: text, b"a\n\n" + ESCAPE),
+        ("sse", "runner.inference.sse.EventParser.feed", _feed_without_memory, None),
+        ("chat_reply", "runner.inference.chat_format.with_unique_ids", list, None),
+        ("control_request", "runner.node.control_requests.mask", str, b'{"id":"s3cr3t-Value","op":"list"}'),
+        ("node_control", "runner.node.batch_queue.BatchQueue.newest", _fail, b'{"id":"a","op":"list"}'),
+        ("episode_file", "agentgym_tui.sessions.episode_summary.finite", lambda value: 0.0, None),
+        ("log_line", "agentgym_tui.logs.log_file.newline_offsets", lambda block: array("H", [0] * 9), None),
+        ("live_console", "agentgym_tui.sessions.decode_worker.coalesce_batch", _miscounted_batch, None),
+        ("env_request", "runner.envs.maze.Maze._step", _fail, None),
+        ("env_action", "runner.envs.maze.Maze._step", _fail, None),
+        (
+            "env_reply",
+            "runner.envs.http.response.one_line",
+            lambda text, limit=200: text,
+            b"Maze compat\n500 text/plain " + ESCAPE,
+        ),
+        ("endpoint_error", "runner.inference.errors.one_line", lambda text, limit: text, b"400 \n\n" + ESCAPE),
+        ("screen", "agentgym_tui.safe_text.sanitize", lambda text, limit: text, b"\x00a\n\n" + ESCAPE),
+        ("screen", "agentgym_tui.presenters.text_width.cell_len", len, WIDE),
+        ("screen", "agentgym_tui.widgets.line_renderer.display_width", len, WIDE),
+    ],
+)
+def test_a_fault_is_found(
+    monkeypatch: pytest.MonkeyPatch, target: str, broken: str, replacement: object, data: bytes | None
+) -> None:
+    check = load_target(target).check
+    inputs = load_corpus(target) if data is None else [data]
+    for each in inputs:
+        check(each)
+    monkeypatch.setattr(broken, replacement)
+    with pytest.raises((AssertionError, KeyError)):
+        for each in inputs:
+            check(each)

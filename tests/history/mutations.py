@@ -1,0 +1,314 @@
+"""Mutations of the product, each of which breaks one promise; ``mutated_node`` runs a node with one of them.
+
+Each replaces a function of the product in the node's own process, before the node starts.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+import msgspec
+from nats.aio.client import Client
+
+from runner.batch import batch as batch_module
+from runner.batch.running_episode import CommandName
+from runner.batch.spec import BatchSpec
+from runner.events.codec import headers_for
+from runner.events.live import EpisodeEnded
+from runner.node.batch_queue import BatchQueue, QueuedBatch
+from runner.node.batch_runner import BatchRunner
+from runner.node.handlers import ControlHandler
+from runner.publish import delivery, outbox_drain
+from runner.publish.delivery import DeliveryOptions, DeliveryResult, Route, TransientFailure
+from runner.publish.event_recorder import EventRecorder
+from runner.publish.live_publisher import LivePublisher, _Queue
+from runner.publish.outbox import Ack, OutboxEvent
+from runner.store import EpisodeRecord, EpisodeRecorder
+from runner.store.episode_store import EpisodeStore
+from runner.store.journal import JournalWriter
+from runner.types import EpisodeStarted, Item, Outcome, TimestepPlayed
+from tests.history.violation import Promise
+
+Mutation: TypeAlias = Callable[[], None]
+EVERY: Final = 3
+"""A mutation changes each third event, step or episode, so that the node still works."""
+LEAKED_FILES, LEAKED_BYTES, LEAKED_THREADS = 60, 60 << 20, 30
+DEAF_S: Final = 26.0
+
+MUTATIONS: Final[dict[str, tuple[Promise, Mutation]]] = {}
+
+
+def mutation(promise: Promise) -> Callable[[Mutation], Mutation]:
+    """Register a mutation that breaks ``promise``."""
+
+    def register(function: Mutation) -> Mutation:
+        MUTATIONS[function.__name__] = promise, function
+        return function
+
+    return register
+
+
+def replace(owner: Any, name: str, function: Callable[..., Any]) -> None:  # noqa: ANN401 - a class or a module
+    assert hasattr(owner, name), f"{owner} has no {name}"
+    setattr(owner, name, function)
+
+
+@mutation("accepted")
+def forgotten_batch() -> None:
+    """A start is answered with ``ok``, and the batch is never written to the queue."""
+    add = BatchQueue.add
+
+    def forget(self: BatchQueue, *batches: QueuedBatch) -> bool:
+        return batches[0].spec.env == "TextCraft" or add(self, *batches)
+
+    replace(BatchQueue, "add", forget)
+
+
+@mutation("accepted")
+def completed_too_early() -> None:
+    """A batch leaves out its last episode and counts as completed."""
+    replace(BatchSpec, "plan", _without_last(BatchSpec.plan))
+
+
+def _without_last(plan: Callable[[BatchSpec], list[Any]]) -> Callable[[BatchSpec], list[Any]]:
+    return lambda spec: plan(spec)[:-1] or plan(spec)
+
+
+@mutation("finished")
+def altered_observation() -> None:
+    """What the server answered is not what is recorded."""
+    add_step = EpisodeRecorder._add_step
+
+    def alter(self: EpisodeRecorder, event: TimestepPlayed) -> None:
+        observation = [dict(message, content="changed") for message in event.step.observation]
+        add_step(
+            self, msgspec.structs.replace(event, step=msgspec.structs.replace(event.step, observation=observation))
+        )
+
+    replace(EpisodeRecorder, "_add_step", alter)
+
+
+@mutation("finished")
+def wrong_outcome() -> None:
+    """A failure is stored and announced as a success, whatever the server answered."""
+    save = EpisodeStore.save
+
+    def succeed(self: EpisodeStore, record: EpisodeRecord) -> Path:
+        return save(self, msgspec.structs.replace(record, outcome=Outcome.SUCCESS, success=True))
+
+    replace(EpisodeStore, "save", succeed)
+
+
+@mutation("finished")
+def rewritten_file() -> None:
+    """An episode file is written again, with other bytes."""
+    save, numbers = EpisodeStore.save, itertools.count()
+
+    def save_twice(self: EpisodeStore, record: EpisodeRecord) -> Path:
+        path = save(self, record)
+        if next(numbers) % EVERY == 0:
+            threading.Timer(1.5, lambda: path.write_bytes(path.read_bytes() + b"\n")).start()
+        return path
+
+    replace(EpisodeStore, "save", save_twice)
+
+
+@mutation("finished")
+def dropped_journal_line() -> None:
+    """The first timesteps are not in the journal, so that the death of the node loses them."""
+    append = JournalWriter.append
+
+    def drop(self: JournalWriter, *objects: bytes) -> None:
+        if not objects[0].startswith(b'{"index"'):
+            append(self, *objects)
+
+    replace(JournalWriter, "append", drop)
+
+
+@mutation("stored")
+def lost_event() -> None:
+    """An event is not sent and counts as acknowledged."""
+    deliver, numbers = delivery.deliver, itertools.count()
+
+    async def lose(client: Client, event: OutboxEvent, route: Route, options: DeliveryOptions) -> DeliveryResult:
+        return Ack(event.id) if next(numbers) % EVERY == 0 else await deliver(client, event, route, options)
+
+    replace(outbox_drain, "deliver", lose)
+
+
+@mutation("stored")
+def lost_acknowledgement() -> None:
+    """A failed delivery counts as acknowledged, so that an outage of a broker loses events."""
+    deliver = delivery.deliver
+
+    async def accept(client: Client, event: OutboxEvent, route: Route, options: DeliveryOptions) -> DeliveryResult:
+        result = await deliver(client, event, route, dataclasses.replace(options, ack_timeout_s=1))
+        return Ack(event.id) if isinstance(result, TransientFailure) else result
+
+    replace(outbox_drain, "deliver", accept)
+
+
+@mutation("stored")
+def doubled_id() -> None:
+    """An event is sent twice, the second time with another id for the broker's deduplication."""
+    deliver = delivery.deliver
+    doubled: set[str] = set()
+
+    def headers(event_type: str, event_id: str, *rest: Any) -> dict[str, str]:  # noqa: ANN401
+        message_id = f"{event_id}:again" if event_id in doubled else event_id
+        return headers_for(event_type, event_id, *rest) | {"Nats-Msg-Id": message_id}
+
+    async def twice(client: Client, event: OutboxEvent, route: Route, options: DeliveryOptions) -> DeliveryResult:
+        await deliver(client, event, route, options)
+        doubled.add(event.id)
+        return await deliver(client, event, route, options)
+
+    replace(delivery, "headers_for", headers)
+    replace(outbox_drain, "deliver", twice)
+
+
+@mutation("told")
+def altered_event() -> None:
+    """An event has another reward than the episode."""
+    record_episode = EventRecorder.record_episode
+
+    def alter(self: EventRecorder, record: EpisodeRecord) -> None:
+        record_episode(self, msgspec.structs.replace(record, reward=record.reward + 1))
+
+    replace(EventRecorder, "record_episode", alter)
+
+
+@mutation("told")
+def announced_and_not_stored() -> None:
+    """An episode is announced, and its file does not stay."""
+    record_episode, numbers = EventRecorder.record_episode, itertools.count()
+
+    def remove(self: EventRecorder, record: EpisodeRecord) -> None:
+        record_episode(self, record)
+        if next(numbers) % EVERY == 0:
+            self._workspace.store.path(record.batch_id, record.episode_id).unlink()
+
+    replace(EventRecorder, "record_episode", remove)
+
+
+@mutation("shown")
+def early_end() -> None:
+    """A live item ends an episode that has just begun, so that a console shows an end that is never announced."""
+    put = LivePublisher.__call__
+
+    def end_at_once(self: LivePublisher, item: Item) -> None:
+        put(self, item)
+        if isinstance(item, EpisodeStarted):
+            self.put(
+                EpisodeEnded(
+                    at=item.at,
+                    episode_id=item.episode_id,
+                    seq=1000,
+                    outcome=Outcome.CANCELLED,
+                    success=False,
+                    reward=-5.0,
+                    rounds=77,
+                    duration_s=0.1,
+                )
+            )
+
+    replace(LivePublisher, "__call__", end_at_once)
+
+
+@mutation("resumed")
+def resume_plays_all_again() -> None:
+    """A resumed batch plays the finished tasks, too."""
+
+    def plan_all(spec: BatchSpec, earlier: list[EpisodeRecord]) -> tuple[list[EpisodeRecord], list[Any]]:
+        return [], spec.plan()
+
+    replace(batch_module, "split_plan", plan_all)
+
+
+@mutation("accepted")
+def forgotten_cancellation() -> None:
+    """A cancellation is answered with ``ok`` and only interrupts the batch."""
+    command = BatchRunner.command
+
+    def interrupt(self: BatchRunner, name: CommandName, batch_id: str) -> bool:
+        return command(self, "interrupt" if name == "cancel" else name, batch_id)
+
+    replace(BatchRunner, "command", interrupt)
+
+
+@mutation("live")
+def hidden_gap() -> None:
+    """Live items are dropped and not counted."""
+    put, numbers = _Queue.put, itertools.count()
+
+    def drop(self: _Queue, channel: Any, item: msgspec.Raw) -> None:  # noqa: ANN401
+        if next(numbers) % EVERY:
+            put(self, channel, item)
+
+    replace(_Queue, "put", drop)
+
+
+@mutation("live")
+def repeated_live_item() -> None:
+    put = _Queue.put
+
+    def put_twice(self: _Queue, channel: Any, item: msgspec.Raw) -> None:  # noqa: ANN401
+        put(self, channel, item)
+        put(self, channel, item)
+
+    replace(_Queue, "put", put_twice)
+
+
+_LEAKED: list[Any] = []
+
+
+def leak_per_episode(leak: Callable[[], object]) -> None:
+    save = EpisodeStore.save
+
+    def save_and_leak(self: EpisodeStore, record: EpisodeRecord) -> Path:
+        _LEAKED.append(leak())
+        return save(self, record)
+
+    replace(EpisodeStore, "save", save_and_leak)
+
+
+@mutation("bounded")
+def leaked_files() -> None:
+    leak_per_episode(lambda: [os.open(os.devnull, os.O_RDONLY) for _ in range(LEAKED_FILES)])
+
+
+@mutation("bounded")
+def leaked_memory() -> None:
+    leak_per_episode(lambda: b"x" * LEAKED_BYTES)
+
+
+@mutation("bounded")
+def leaked_threads() -> None:
+    def leak() -> None:
+        for _ in range(LEAKED_THREADS):
+            threading.Thread(target=threading.Event().wait, daemon=True).start()
+
+    leak_per_episode(leak)
+
+
+@mutation("recovered")
+def deaf_node() -> None:
+    """For some time after its second start, a node receives requests and answers none."""
+    data_dir = Path(sys.argv[sys.argv.index("--data-dir") + 1])
+    if not (data_dir / "queue.sqlite").exists():
+        return
+    handle, hears_at = ControlHandler.handle, time.monotonic() + DEAF_S
+
+    def handle_late(self: ControlHandler, payload: bytes, *, commands: bool = True) -> bytes:
+        time.sleep(max(0.0, hears_at - time.monotonic()))
+        return handle(self, payload, commands=commands)
+
+    replace(ControlHandler, "handle", handle_late)

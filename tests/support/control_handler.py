@@ -1,0 +1,40 @@
+"""The handler of a node's control requests, without a bus and without batches that run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from runner.batch.workspace import Workspace
+from runner.config import EnvironmentEntry, Environments, Profile
+from runner.events.control import NodeHealth
+from runner.inference.profile_models import Models
+from runner.node.batch_queue import BatchQueue
+from runner.node.batch_runner import BatchCallbacks, BatchRunner
+from runner.node.env_servers.manager import EnvServerManager
+from runner.node.file_chunks import EpisodeFiles
+from runner.node.handlers import ControlHandler
+
+
+@contextmanager
+def control_handler(workspace: Workspace, health: Callable[[], NodeHealth]) -> Iterator[ControlHandler]:
+    """Yield the handler of a node with one environment; it starts no batches."""
+    queue = BatchQueue(workspace.data_dir / "queue.sqlite")
+
+    def ignore(_: object) -> None: ...
+
+    profile = Profile(id="p", environments=Environments(lightweight=(EnvironmentEntry(name="Maze"),)))
+    yield ControlHandler(
+        profile=profile,
+        files=EpisodeFiles(workspace.store, workspace.index),
+        queue=queue,
+        batch_runner=BatchRunner(
+            workspace, queue, BatchCallbacks(on_item=ignore, on_record=ignore, on_result=ignore, on_busy=ignore)
+        ),
+        servers=EnvServerManager(profile, workspace.data_dir / "logs"),
+        models=Models.from_settings(profile.agent, {}),
+        health=health,
+        stopping=lambda: False,
+        shutdown=ignore,
+    )
+    queue.close()

@@ -1,0 +1,71 @@
+"""What observers receive of an episode whose worker was abandoned."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from runner.batch.running_episode import RunningEpisode
+from runner.batch.worker import EpisodeWorker
+from runner.batch.workspace import Workspace
+from runner.episode.control import EpisodeControl
+from runner.store import episode_store
+from runner.types import EpisodeEnded, EpisodeStarted, Outcome
+from runner.util.clock import Clock
+from tests.support.episodes import END, RecordedEpisode, make_trajectory
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Iterator[Workspace]:
+    workspace = Workspace(tmp_path, node="n", profile="p")
+    yield workspace
+    workspace.close()
+
+
+@pytest.fixture
+def episode(workspace: Workspace) -> RunningEpisode:
+    """Return an episode that has started."""
+    recording, clock = RecordedEpisode(workspace.store, workspace.index), Clock()
+    episode = RunningEpisode(
+        worker=EpisodeWorker("slot 0"),
+        header=recording.header,
+        recorder=recording.recorder,
+        control=EpisodeControl(clock),
+        clock=clock,
+        deadline_s=1.0,
+        grace_s=1.0,
+    )
+    started = EpisodeStarted(at=END, episode_id=episode.header.episode_id, seq=0, header=episode.header)
+    assert episode.record(started)
+    return episode
+
+
+def test_the_late_end_of_an_abandoned_episode_is_not_shown(workspace: Workspace, episode: RunningEpisode) -> None:
+    header = episode.header
+    episode.abandon()
+    end = EpisodeEnded(at=END, episode_id=header.episode_id, seq=1, trajectory=make_trajectory(header, []))
+    assert end.trajectory.outcome is Outcome.SUCCESS
+    assert not episode.record(end)
+    assert workspace.store.load(header.episode_id).outcome is Outcome.TIMEOUT
+
+
+def test_an_abandoned_episode_on_a_full_disk_is_stored_later(
+    workspace: Workspace, episode: RunningEpisode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(path: Path, data: bytes) -> None:
+        raise OSError(errno.ENOSPC, f"no room for {len(data)} bytes in {path}")
+
+    monkeypatch.setattr(episode_store, "replace_file", fail)
+    episode.abandon()
+    record = episode.recorder.record
+    assert record is not None
+    unstored = episode.finish(record, lambda event: None)
+    assert unstored is not None
+    assert unstored.record.outcome is Outcome.TIMEOUT
+    monkeypatch.undo()
+    workspace.store.save(unstored.record)
+    assert workspace.store.load(episode.header.episode_id) == record
+    assert list(workspace.store.runs.rglob("*.journal.jsonl")) == []
