@@ -6,6 +6,7 @@ import asyncio
 import os
 import resource
 import subprocess
+import threading
 import time
 from pathlib import Path
 from typing import Any, ClassVar
@@ -56,16 +57,21 @@ class FullDisk(Counter):
 
 
 class Hoarding(Counter):
-    """From the task with index 4 on, opens files until none is left, while the file named by ``HOARD`` exists."""
+    """Opens files until none is left at the first task with an index from 4 on, while the file named by ``HOARD`` exists.
+
+    It does so once: an environment that takes every descriptor again as soon as one is free leaves none for storing.
+    """
 
     files: ClassVar[list[int]] = []
+    lock: ClassVar[threading.Lock] = threading.Lock()
 
     def step(self, action: Action) -> StepResult:
-        if not Path(os.environ["HOARD"]).exists():
-            self._close_all()
-        elif self.task_index >= 4:
-            while True:
-                self.files.append(os.open(os.devnull, os.O_RDONLY))
+        with self.lock:
+            if not Path(os.environ["HOARD"]).exists():
+                self._close_all()
+            elif self.task_index >= 4 and not self.files:
+                while True:
+                    self.files.append(os.open(os.devnull, os.O_RDONLY))
         return super().step(action)
 
     def _close_all(self) -> None:

@@ -32,7 +32,9 @@ PENDING_BYTES = 64 << 20
 With less, a flood of control requests would disconnect the node itself, which loses the requests that wait.
 """
 _POLL_S = 0.01
-_INHERITED_VARIABLES = ("PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH", "GOMAXPROCS", "GOMEMLIMIT")
+_INHERITED_VARIABLES = ("PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH", "GOMAXPROCS", "GOMEMLIMIT", "GOGC")
+_GARBAGE_PERCENT = "20"
+"""Growth of the heap after which Go collects garbage; with its default of 100 a flood takes up to 100 MB more."""
 
 # A server must not outlive its node, even when the node is killed. Linux sends the signal when the thread that started
 # the process ends. The parent may have ended before prctl took effect, so its pid is checked afterwards.
@@ -104,7 +106,8 @@ def spawn(server: str, config: Path, ports: Path, inherited_fd: int, memory: int
         config: configuration file of ``write_config``.
         ports: folder where the server writes its ports file.
         inherited_fd: file descriptor that the server inherits, so that a lock on it is held until both have ended.
-        memory: memory limit in bytes, see ``memory_limit``; ``GOMEMLIMIT`` of this process overrides it.
+        memory: memory limit in bytes, see ``memory_limit``. The variables ``GOMEMLIMIT`` and ``GOGC`` of this process
+            override it and ``_GARBAGE_PERCENT``.
     """
     shutil.rmtree(ports, ignore_errors=True)
     ports.mkdir(mode=0o700)
@@ -114,7 +117,7 @@ def spawn(server: str, config: Path, ports: Path, inherited_fd: int, memory: int
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        env={"GOMEMLIMIT": str(memory), **inherited},
+        env={"GOMEMLIMIT": str(memory), "GOGC": _GARBAGE_PERCENT, **inherited},
         pass_fds=(inherited_fd,),
         start_new_session=True,  # Ctrl-C must not end the server before the node has sent its last messages
     )
