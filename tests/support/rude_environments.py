@@ -57,9 +57,9 @@ class FullDisk(Counter):
 
 
 class Hoarding(Counter):
-    """Opens files until none is left at the first task with an index from 4 on, while the file named by ``HOARD`` exists.
+    """Opens files until none is left, at the first task with an index from 4 on, while the file ``HOARD`` exists.
 
-    It does so once: an environment that takes every descriptor again as soon as one is free leaves none for storing.
+    It does so once: if it took every descriptor again as soon as one is free, none would be left for storing.
     """
 
     files: ClassVar[list[int]] = []
