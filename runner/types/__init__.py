@@ -26,6 +26,7 @@ from runner.types.data import (
     ToolSchema,
     Trajectory,
     Usage,
+    WorkerInfo,
     fallback_endpoints,
     skipped_endpoints,
 )
@@ -117,6 +118,7 @@ __all__ = [
     "ToolSchema",
     "Trajectory",
     "Usage",
+    "WorkerInfo",
     "detach",
     "fallback_endpoints",
     "skipped_endpoints",

@@ -270,6 +270,14 @@ class EvaluatedTrajectory(Trajectory, kw_only=True):
     evaluation: dict[str, Any]
 
 
+class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """The worker that played an episode: a thread of the driver (``local``), a local process, or a Ray actor."""
+
+    host: str
+    id: str
+    kind: Literal["local", "process", "ray"]
+
+
 class Span(msgspec.Struct, kw_only=True, gc=False):
     """A named time interval; start and end are nanoseconds of one monotonic clock."""
 

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from runner.types.data import Chat, Mode, Span, StreamDelta, TimeStep, Tokens, Trajectory
+from runner.types.data import Chat, Mode, Span, StreamDelta, TimeStep, Tokens, Trajectory, WorkerInfo
 
 
 class EpisodeHeader(msgspec.Struct, kw_only=True):
@@ -33,6 +33,7 @@ class EpisodeHeader(msgspec.Struct, kw_only=True):
     parent: dict[str, str | int] | None = None
     versions: dict[str, str] = {}
     n_planned: int | None = None
+    worker: WorkerInfo | None = None
 
 
 class _EpisodeEventBase(msgspec.Struct, kw_only=True, tag_field="kind"):

@@ -1,0 +1,83 @@
+"""The protocol between a batch and the workers that play its episodes.
+
+A ``WorkerPool`` has slots; a slot plays one episode at a time. The batch plans, stores, publishes and enforces
+deadlines; a slot plays, and reports to the episode's ``EpisodeSink``. The same batch runs over every pool.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from runner.episode.control import EpisodeControl
+from runner.errors import RunnerError
+from runner.store.encoded import EncodedEnd, EncodedReset, EncodedStep
+from runner.types import Chat, EpisodeEvent, EpisodeHeader, WorkerInfo
+from runner.util.resources import Resource
+
+
+class WorkerLost(RunnerError):
+    """The process of a worker ended, or its connection broke, while it played an episode."""
+
+
+class EpisodeSink(Protocol):
+    """Receives what one episode reports, in its order, on a thread of the pool; no method may raise.
+
+    A slot in this process reports objects (``on_event``, ``on_reset``). A slot in another process reports the large
+    parts as bytes (``on_encoded_…``) and the small ones as events.
+    """
+
+    def on_event(self, event: EpisodeEvent) -> None:
+        """Receive an event."""
+
+    def on_reset(self, observation: Chat, env_episode_id: str) -> None:
+        """Receive the observation of the reset and the environment's id of the episode."""
+
+    def on_encoded_reset(self, reset: EncodedReset) -> None:
+        """Receive the same from another process."""
+
+    def on_encoded_step(self, step: EncodedStep) -> None:
+        """Receive a finished step from another process."""
+
+    def on_encoded_end(self, end: EncodedEnd) -> None:
+        """Receive the end of an episode that another process played."""
+
+    def on_error(self, exc: BaseException) -> None:
+        """Receive the error that ends the episode, before its end."""
+
+    def on_done(self, problem: BaseException | None) -> None:
+        """Receive the last report: the slot is free again, unless ``problem`` is a ``WorkerLost``."""
+
+
+class Slot(Protocol):
+    """Plays one episode at a time; only the thread of the batch calls its methods."""
+
+    name: str
+    """Row of its episodes in traces; unique in the batch."""
+    info: WorkerInfo
+    """The worker that the slot belongs to, as stored in episode files."""
+
+    def play(self, header: EpisodeHeader, sink: EpisodeSink, *, paused: bool) -> EpisodeControl:
+        """Start an episode, which waits before its first step if it is ``paused``; return its control."""
+
+    def stop_task(self) -> None:
+        """Cancel the running episode's asyncio task at its next ``await``; an episode that never awaits continues."""
+
+    def abandon(self) -> None:
+        """Give up the slot, because its episode hangs; a process that hangs is ended and replaced."""
+
+    def close(self) -> None:
+        """End the slot; it plays no episode."""
+
+
+class WorkerPool(Protocol):
+    """The workers of one batch."""
+
+    def start_slots(self, n_slots: int) -> tuple[list[Slot], Resource | None]:
+        """Start slots at the start of the batch, or in place of lost and abandoned ones.
+
+        Returns:
+            The slots, and what ran out if there are fewer than requested; None otherwise.
+        """
+
+    def close(self) -> None:
+        """End all workers; their episodes have ended or were abandoned."""

@@ -1,0 +1,71 @@
+"""Parts of an episode that another process has encoded already: the driver stores these bytes without decoding them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import msgspec
+
+from runner.store.episode_file import TimestepRecord
+from runner.types import ErrorInfo, Outcome
+
+
+class EncodedTraces(msgspec.Struct, frozen=True, kw_only=True):
+    """Spans and flows that were closed since the previous part of the episode, and the open spans; JSON arrays.
+
+    Attributes:
+        n_spans: number of closed spans in ``spans``.
+    """
+
+    spans: bytes = b"[]"
+    flows: bytes = b"[]"
+    open_spans: bytes = b"[]"
+    n_spans: int = 0
+
+
+class EncodedReset(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of an episode's reset; ``observation`` is a JSON array of messages."""
+
+    observation: bytes
+    env_episode_id: str
+    traces: EncodedTraces = EncodedTraces()
+
+
+class EncodedStep(msgspec.Struct, frozen=True, kw_only=True):
+    """A finished timestep.
+
+    Attributes:
+        at: time at which the step ended.
+        seq: number of the step's event within its episode; the events of its spans follow.
+        data: JSON of the ``TimestepRecord``.
+        summary: the same record without chats, action and observation.
+        tool_schemas: JSON array of the lists of tool schemas that no earlier step refers to; empty if there are none.
+    """
+
+    at: datetime
+    seq: int
+    data: bytes
+    summary: TimestepRecord
+    tool_schemas: bytes = b"[]"
+    traces: EncodedTraces = EncodedTraces()
+
+
+class EncodedEnd(msgspec.Struct, frozen=True, kw_only=True):
+    """The end of an episode: the fields of its ``Trajectory`` that no other part has.
+
+    Attributes:
+        at: time at which the episode ended.
+        seq: number of the end's event within its episode; the events of its spans precede it.
+        evaluation: JSON of the environment's evaluation details; None if there are none.
+    """
+
+    at: datetime
+    seq: int
+    outcome: Outcome
+    success: bool
+    duration_s: float
+    paused_s: float
+    error: ErrorInfo | None = None
+    evaluation: bytes | None = None
+    trace_last_response_flow_id: int | None = None
+    traces: EncodedTraces = EncodedTraces()

@@ -1,0 +1,280 @@
+"""Frames between a driver and its workers, in MessagePack: one closed union for each direction.
+
+Over a socket each frame follows its length as four bytes, big-endian. A worker is as trustworthy as the driver's own
+process, since both run the same third-party code, but a frame is decoded strictly and its size is bounded.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from runner.store.encoded import EncodedEnd, EncodedReset, EncodedStep
+from runner.types import EpisodeHeader, ErrorInfo, Outcome, StreamDelta
+from runner.worker.runner_setup import RunnerSetup
+
+MAX_FRAME_BYTES = 256 << 20
+"""Maximum size of a frame; a longer one ends the connection."""
+LENGTH_BYTES = 4
+
+
+class _Frame(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="t"):
+    pass
+
+
+# --- from the driver to a worker
+
+
+class Configure(_Frame, frozen=True):
+    """First frame of the driver: how to build the agents and environments of all following episodes.
+
+    Attributes:
+        secrets: environment variables with API keys that the worker's own environment lacks.
+        clock_offset_ns: nanoseconds to add to the worker's monotonic clock to get the driver's.
+        wall_offset_s: seconds to add to the worker's wall clock to get the driver's.
+    """
+
+    setup: RunnerSetup
+    secrets: dict[str, str] = {}
+    clock_offset_ns: int = 0
+    wall_offset_s: float = 0.0
+
+
+class Play(_Frame, frozen=True):
+    """Play an episode; ``track`` is the row of its spans in traces."""
+
+    header: EpisodeHeader
+    track: str
+    paused: bool = False
+
+
+class Command(_Frame, frozen=True):
+    """A command to a running episode; unknown episodes are ignored, because an episode may have just ended.
+
+    ``cancel`` ends it before its next step with ``outcome``. ``stop`` cancels its asyncio task at the next ``await``.
+    """
+
+    episode_id: str
+    name: Literal["cancel", "pause", "resume", "step", "stop"]
+    outcome: Outcome = Outcome.CANCELLED
+
+
+class Reply(_Frame, frozen=True):
+    """Reply to a worker's ``Request`` with the same ``id``; ``error`` is a text if the request failed."""
+
+    id: int
+    granted: bool = True
+    error: str | None = None
+
+
+class EndpointRest(_Frame, frozen=True):
+    """An endpoint rests for ``wait_s`` seconds, because of ``cause``; 0 seconds: it may be used again."""
+
+    endpoint: str
+    wait_s: float
+    cause: str = ""
+
+
+class Watch(_Frame, frozen=True):
+    """Whether anything receives streamed tokens; without a receiver, a worker does not send them."""
+
+    tokens: bool
+
+
+class Stop(_Frame, frozen=True):
+    """End the process after the cleanup of its episodes; the channel's end does the same without a cleanup."""
+
+
+DriverFrame: TypeAlias = Configure | Play | Command | Reply | EndpointRest | Watch | Stop
+
+
+# --- from a worker to the driver
+
+
+class Hello(_Frame, frozen=True):
+    """First frame of a worker.
+
+    Attributes:
+        monotonic_ns: the worker's monotonic clock.
+        wall: the worker's wall clock.
+        versions: versions of the console, Python and the installed plugins.
+    """
+
+    worker_id: str
+    host: str
+    pid: int
+    monotonic_ns: int
+    wall: datetime
+    versions: dict[str, str] = {}
+
+
+class Started(_Frame, frozen=True):
+    """An episode is about to reset its environment."""
+
+    episode_id: str
+    at: datetime
+    seq: int
+
+
+class Reset(_Frame, frozen=True):
+    """An episode's environment was reset."""
+
+    episode_id: str
+    reset: EncodedReset
+
+
+class Stepped(_Frame, frozen=True):
+    """A step of an episode has ended."""
+
+    episode_id: str
+    step: EncodedStep
+
+
+class Paused(_Frame, frozen=True):
+    """An episode is paused between two steps; ``resumed``: it continues. ``paused_s`` are all its paused seconds."""
+
+    episode_id: str
+    at: datetime
+    seq: int
+    resumed: bool = False
+    paused_s: float = 0.0
+
+
+class Streamed(_Frame, frozen=True):
+    """The streamed answer for an unfinished step has an update."""
+
+    episode_id: str
+    at: datetime
+    seq: int
+    step: int
+    delta: StreamDelta
+
+
+class Failed(_Frame, frozen=True):
+    """The error that ends an episode, sent before its end.
+
+    Attributes:
+        gone: message of ``ServerGone``; None if the environment's server is not gone.
+        timed_out: ``ServerGone.timed_out``.
+        shortage: what ran out in the worker, see ``runner.util.resources``; None if nothing did.
+    """
+
+    episode_id: str
+    gone: str | None = None
+    timed_out: bool = False
+    shortage: str | None = None
+
+
+class Decided(_Frame, frozen=True):
+    """The outcome of an episode is final; its cleanup is still in progress."""
+
+    episode_id: str
+    outcome: Outcome
+    error: ErrorInfo | None = None
+
+
+class Ended(_Frame, frozen=True):
+    """An episode has ended and is cleaned up."""
+
+    episode_id: str
+    end: EncodedEnd
+
+
+class Free(_Frame, frozen=True):
+    """The worker is done with an episode, its last frame; ``problem`` describes an exception that ended it, if any."""
+
+    episode_id: str
+    problem: str | None = None
+    shortage: str | None = None
+
+
+class Request(_Frame, frozen=True):
+    """A request for something that exists once per batch; the driver answers with a ``Reply``.
+
+    ``place``: a place on an environment server, granted when one is free. ``lease``: an instance, with its id
+    (``granted`` is False if another episode leases it). ``enter``: a request to a model endpoint.
+    """
+
+    id: int
+    name: Literal["place", "lease", "enter"]
+    target: str
+    instance: int | str | None = None
+
+
+class Release(_Frame, frozen=True):
+    """The end of what ``Request`` granted; a lost worker releases everything."""
+
+    name: Literal["place", "lease", "enter"]
+    target: str
+    instance: int | str | None = None
+
+
+class EndpointOutcome(_Frame, frozen=True):
+    """The outcome of a request to a model endpoint.
+
+    Attributes:
+        failure: reason of the ``EndpointFailure``; None for a success.
+        cause: text of the failure, without secrets.
+        retry_after_s: seconds that the endpoint requested.
+    """
+
+    endpoint: str
+    failure: str | None = None
+    cause: str = ""
+    retry_after_s: float | None = None
+
+
+class GatewayLink(_Frame, frozen=True):
+    """A gateway's id of an episode, for its feedback."""
+
+    episode_id: str
+    endpoint: str
+    origin: str
+    gateway_id: str
+
+
+WorkerFrame: TypeAlias = (
+    Hello
+    | Started
+    | Reset
+    | Stepped
+    | Paused
+    | Streamed
+    | Failed
+    | Decided
+    | Ended
+    | Free
+    | Request
+    | Release
+    | EndpointOutcome
+    | GatewayLink
+)
+
+_ENCODER = msgspec.msgpack.Encoder()
+_FROM_DRIVER: msgspec.msgpack.Decoder[DriverFrame] = msgspec.msgpack.Decoder(DriverFrame)
+_FROM_WORKER: msgspec.msgpack.Decoder[WorkerFrame] = msgspec.msgpack.Decoder(WorkerFrame)
+
+
+def encode_frame(frame: DriverFrame | WorkerFrame) -> bytes:
+    """Return a frame as MessagePack, without its length."""
+    return _ENCODER.encode(frame)
+
+
+def decode_driver_frame(data: bytes) -> DriverFrame:
+    """Decode a frame of the driver.
+
+    Raises:
+        msgspec.MsgspecError: the frame is not valid.
+    """
+    return _FROM_DRIVER.decode(data)
+
+
+def decode_worker_frame(data: bytes) -> WorkerFrame:
+    """Decode a frame of a worker.
+
+    Raises:
+        msgspec.MsgspecError: the frame is not valid.
+    """
+    return _FROM_WORKER.decode(data)

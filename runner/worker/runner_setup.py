@@ -1,0 +1,74 @@
+"""Everything a process needs to build the ``Runner`` of a batch: names and settings, no objects of a running batch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from runner import plugins
+from runner.agents.scripted import Script
+from runner.config import AgentSettings
+from runner.envs.http.address import ServerAddress
+from runner.envs.placement import observation_planner
+from runner.episode.runner import Runner
+from runner.errors import ConfigError
+from runner.inference.manager import InferenceManager
+from runner.types import Limits, Mode, SpanLevel
+
+
+class RunnerSetup(msgspec.Struct, frozen=True, kw_only=True):
+    """The settings of a batch that its episodes share; can be sent to another process.
+
+    Attributes:
+        env: registered name of the environment.
+        agent: registered name of the agent.
+        address: the environment's server; None for an embedded environment.
+        models: the profile's ``agent`` section; None if the agent uses no model.
+        script: actions of the ``scripted`` agent; None for other agents.
+    """
+
+    env: str
+    agent: str
+    mode: Mode = "strict"
+    limits: Limits = Limits()
+    tracing: SpanLevel = "full"
+    address: ServerAddress | None = None
+    models: AgentSettings | None = None
+    script: tuple[str, ...] | None = None
+
+    def build_runner(self, manager: InferenceManager | None) -> Runner:
+        """Return the runner that plays the episodes.
+
+        Args:
+            manager: the models of this process; required if ``models`` is set.
+
+        Raises:
+            ConfigError: the agent uses a model and there is no ``manager``.
+        """
+        mode: dict[str, Any] = {} if self.mode == "strict" else {"mode": self.mode}
+        agent_args: dict[str, Any] = {}
+        if self.agent == "oracle":
+            agent_args["twin"] = self._oracle_twin(mode)
+        if self.address is None:
+            env_cfg = plugins.build_target(plugins.ENVS, self.env, **mode)
+        else:
+            env_cfg = plugins.build_http_target(env=self.env, address=self.address, mode=self.mode)
+        if self.script is not None:
+            agent_args["script"] = Script(self.script)
+        if self.models is not None:
+            if manager is None:
+                raise ConfigError(f"The agent {self.agent} needs a model, and none is configured")
+            agent_args["settings"] = self.models
+        return Runner(
+            env_cfg=env_cfg,
+            agent_cfg=plugins.build_target(plugins.AGENTS, self.agent, **agent_args),
+            inference_mngr=None if self.models is None else manager,
+            tracing_level=self.tracing,
+            limits=self.limits,
+        )
+
+    def _oracle_twin(self, mode: dict[str, Any]) -> dict[str, Any]:
+        """Return the configuration of the oracle's twin; for some servers this is a planner that reads observations."""
+        planner = None if self.address is None else observation_planner(self.env)
+        return {"_target_": planner} if planner else plugins.build_target(plugins.ENVS, self.env, **mode)
