@@ -134,15 +134,21 @@ class BatchQueue:
         """Return the most recently added batches, the newest first."""
         return self._select("ORDER BY position DESC LIMIT ?", (limit,))
 
-    def set_status(self, batch_id: str, status: Status, *, only: tuple[Status, ...] = ()) -> bool:
-        """Set the status of a batch and return whether it was set.
+    def set_status(
+        self, batch_id: str, status: Status, *, n_done: int | None = None, only: tuple[Status, ...] = ()
+    ) -> bool:
+        """Set the status of a batch, and the number of its finished episodes; return whether they were set.
 
-        If ``only`` is not empty, the status is set only if ``only`` contains the current status.
+        Args:
+            batch_id: id of the batch.
+            status: the new status.
+            n_done: number of finished episodes; None: it stays as it is.
+            only: the statuses that the batch may have before; empty: any.
         """
         condition = f" AND status IN ({', '.join('?' * len(only))})" if only else ""
-        statement = f"UPDATE batches SET status = ? WHERE batch_id = ?{condition}"
+        statement = f"UPDATE batches SET status = ?, n_done = coalesce(?, n_done) WHERE batch_id = ?{condition}"
         with self._transaction() as connection:
-            is_set = connection.execute(statement, (status, batch_id, *only)).rowcount == 1
+            is_set = connection.execute(statement, (status, n_done, batch_id, *only)).rowcount == 1
             if is_set and status in ENDED:
                 self._record(connection, _select(connection, "WHERE batch_id = ?", (batch_id,)))
         return is_set

@@ -100,6 +100,7 @@ class BatchRunner:
         self._draining = False
         self._claimed: QueuedBatch | None = None
         self._final_status: Status = "interrupted"
+        self._final_n_done: int | None = None
         self._is_cancelled = False
         self._batch: Batch | None = None
         self._early_commands: list[CommandName] = []
@@ -239,6 +240,7 @@ class BatchRunner:
                     return False
                 self._changed.wait()
             self._claimed, self._final_status, self._is_cancelled = queued, "interrupted", False
+            self._final_n_done = None
             self._interruptions.pop(queued.batch_id, None)
         self._run_batch(queued)
         return True
@@ -259,14 +261,14 @@ class BatchRunner:
         with self._changed:
             if self._is_cancelled:  # perhaps after the last episode
                 result = msgspec.structs.replace(result, status="cancelled")
-            self._final_status = result.status
+            self._final_status, self._final_n_done = result.status, result.n_episodes
         if result.interruption is not None:
             self._set_interruption(queued.batch_id, result.interruption)
         is_interrupted = result.status == "interrupted"
         if not is_interrupted:  # before the status: if killed in between, the resumed batch publishes again
             self._callbacks.on_result(result)
-        self._queue.set_done(queued.batch_id, result.n_episodes)
-        self._queue.set_status(queued.batch_id, result.status, only=("running",) if is_interrupted else ())
+        only: tuple[Status, ...] = ("running",) if is_interrupted else ()
+        self._queue.set_status(queued.batch_id, result.status, n_done=result.n_episodes, only=only)
 
     def _play(self, queued: QueuedBatch, placement: Placement) -> BatchResult:
         """Play the episodes of a batch that are not stored yet; ``_unstored`` has those that could not be stored."""
@@ -351,7 +353,8 @@ class BatchRunner:
         while True:
             problems: list[BaseException] = []
             with catch_foreign(problems.append):
-                self._queue.set_status(self._claimed.batch_id, self._final_status, only=("running",))
+                status, n_done = self._final_status, self._final_n_done
+                self._queue.set_status(self._claimed.batch_id, status, n_done=n_done, only=("running",))
             with self._changed:
                 if not problems or self._stopping:
                     return

@@ -38,8 +38,7 @@ def recover_queue(queue: BatchQueue, workspace: Workspace, ended_ids: Collection
         is_complete = n_done >= batch.spec.n_planned
         if is_complete or batch.batch_id in ended_ids:
             logger.warning("batch %s has ended according to its episodes and events", batch.batch_id)
-            queue.set_done(batch.batch_id, n_done)
-            queue.set_status(batch.batch_id, "completed" if is_complete else "cancelled")
+            queue.set_status(batch.batch_id, "completed" if is_complete else "cancelled", n_done=n_done)
 
 
 def _had_a_node(workspace: Workspace) -> bool:

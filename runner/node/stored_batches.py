@@ -44,7 +44,7 @@ class StoredBatches:
         """Cancel a queued or interrupted batch for good; return False if it has started or ended in the meantime."""
         if not self._queue.set_status(queued.batch_id, "cancelled", only=("queued", "interrupted")):
             return False
-        self._publish(queued, "interrupted" if queued.status == "interrupted" else "cancelled")
+        self._publish(queued, "cancelled")
         return True
 
     def publish_missing_results(self, known_ids: Collection[str]) -> None:

@@ -10,11 +10,16 @@ from ulid import ULID
 from runner.batch.result import BatchResult
 from runner.batch.spec import BatchSpec
 from runner.batch.workspace import Workspace
-from runner.node.batch_queue import BatchQueue, QueuedBatch
+from runner.errors import StoreError
+from runner.node.batch_queue import BatchQueue, QueuedBatch, Status
 from runner.node.batch_runner import BatchCallbacks, BatchRunner
+from runner.node.stored_batches import StoredBatches
 
 
 def ignore(_: object) -> None: ...
+
+
+def ignore_progress(batch_id: str, n_done: int) -> None: ...
 
 
 @pytest.mark.parametrize("moment", ["on_record", "on_result"])
@@ -59,3 +64,46 @@ def test_a_node_with_an_unreadable_queue_is_not_idle(workspace: Workspace, caplo
     states.append(runner.is_idle)
     assert states == [True, False]
     assert "the batch queue cannot be used" in caplog.text
+
+
+def test_a_batch_that_ends_on_a_full_disk_keeps_the_number_of_its_episodes(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = BatchQueue(workspace.data_dir / "queue.sqlite")
+    queued = QueuedBatch(batch_id=str(ULID()), battery_id=None, spec=BatchSpec(env="Maze", agent="oracle", repeat=2))
+    queue.add(queued)
+    failures = [StoreError("the disk is full"), StoreError("the disk is still full")]
+    set_status = queue.set_status
+
+    def set_status_later(
+        batch_id: str, status: Status, *, n_done: int | None = None, only: tuple[Status, ...] = ()
+    ) -> bool:
+        if status == "completed" and failures:
+            raise failures.pop()
+        return set_status(batch_id, status, n_done=n_done, only=only)
+
+    monkeypatch.setattr(queue, "set_status", set_status_later)
+    monkeypatch.setattr(queue, "set_done", ignore_progress)
+    runner = BatchRunner(workspace, queue, BatchCallbacks(ignore, ignore, ignore, on_busy=ignore))
+    runner.start()
+    runner.drain()
+    assert runner.join(60)
+    runner.storage.close()
+    ended = queue.get(queued.batch_id)
+    queue.close()
+    assert ended is not None
+    assert (ended.status, ended.n_done, failures) == ("completed", 2, [])
+
+
+def test_a_batch_that_is_cancelled_after_an_interruption_is_published_as_cancelled(workspace: Workspace) -> None:
+    queue = BatchQueue(workspace.data_dir / "queue.sqlite")
+    queued = QueuedBatch(
+        batch_id=str(ULID()), battery_id=None, spec=BatchSpec(env="Maze", agent="oracle"), status="interrupted"
+    )
+    queue.add(queued)
+    results: list[BatchResult] = []
+    stored = StoredBatches(workspace, queue, results.append)
+    assert stored.cancel_unstarted(queued)
+    stored.publish_missing_results(())
+    queue.close()
+    assert [result.status for result in results] == ["cancelled", "cancelled"]
