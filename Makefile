@@ -12,7 +12,7 @@ FUZZ_S ?= 600
 FUZZ_JOBS ?= 2
 FUZZ_STAMP := $(VENV)/.installed-fuzz
 
-.PHONY: help launch test test-long install check run run-lightweight results faults soak fuzz bench bench-full sbom clean
+.PHONY: help launch test test-long test-failed install check run run-lightweight results faults soak fuzz bench bench-full sbom clean
 .DEFAULT_GOAL := help
 
 help:
@@ -55,6 +55,9 @@ test: $(STAMP)
 
 test-long: $(STAMP)
 	$(PYTEST) --dist=worksteal -m long
+
+test-failed: $(STAMP)
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --last-failed --last-failed-no-failures=none
 
 faults: $(STAMP)
 	AGENTGYM_FAULTS=full $(BIN)/python -m pytest tests/faults tests/history tests/tui/terminal/test_pty_safety.py
