@@ -19,7 +19,6 @@ from runner.batch.running_episode import STEP_GRACE_S, CommandName, EpisodeComma
 from runner.batch.server_wait import CHECK_INTERVAL_S, ServerChecked, ServerWait, Waiting
 from runner.batch.slots import SPARE_BYTES, SPARE_FILES
 from runner.batch.spec import BatchSpec, PlannedEpisode
-from runner.batch.worker import EpisodeWorker, WorkerFinished, start_workers
 from runner.batch.workspace import Workspace
 from runner.envs.placement import Placement, embedded_placement
 from runner.episode.control import EpisodeControl
@@ -30,6 +29,7 @@ from runner.store import EpisodeRecord, EpisodeRecorder
 from runner.tracing import PerfettoTrack, SpanList, Tracer
 from runner.types import EpisodeEvent, EpisodeHeader, EpisodeStarted, Outcome
 from runner.util.resources import SpareResources, describe_shortage
+from runner.worker.episode_thread import EpisodeWorker, WorkerFinished, start_workers
 
 logger = logging.getLogger(__name__)
 

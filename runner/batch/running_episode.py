@@ -11,13 +11,13 @@ import msgspec
 
 from runner.batch.result import UnstoredEpisode
 from runner.batch.spec import PlannedEpisode
-from runner.batch.worker import EpisodeWorker
 from runner.episode.control import EpisodeControl
 from runner.errors import ServerGone, StoreError, catch_foreign
 from runner.store import EpisodeRecord, EpisodeRecorder
 from runner.types import Chat, EpisodeEnded, EpisodeEvent, EpisodeHeader, ErrorInfo, Flow, Outcome, Span
 from runner.util.clock import Clock
 from runner.util.resources import Resource, SpareResources, find_shortage
+from runner.worker.episode_thread import EpisodeWorker
 
 CommandName: TypeAlias = Literal["cancel", "interrupt", "abort", "pause", "resume", "step"]
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from runner.batch.running_episode import RunningEpisode
-from runner.batch.worker import EpisodeWorker
 from runner.batch.workspace import Workspace
 from runner.episode.control import EpisodeControl
 from runner.store import episode_store
 from runner.types import EpisodeEnded, EpisodeStarted, Outcome
 from runner.util.clock import Clock
+from runner.worker.episode_thread import EpisodeWorker
 from tests.support.episodes import END, RecordedEpisode, make_trajectory
 
 

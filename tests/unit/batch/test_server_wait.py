@@ -12,13 +12,13 @@ from runner.batch.episode_queue import EpisodeQueue
 from runner.batch.running_episode import RunningEpisode
 from runner.batch.server_wait import ServerChecked, ServerWait
 from runner.batch.spec import BatchSpec
-from runner.batch.worker import EpisodeWorker
 from runner.envs.http.address import ServerAddress
 from runner.envs.placement import Placement
 from runner.episode.control import EpisodeControl
 from runner.errors import ServerGone
 from runner.store import EpisodeRecorder, EpisodeStore, open_index
 from runner.util.clock import Clock
+from runner.worker.episode_thread import EpisodeWorker
 from tests.support.episodes import episode_header
 from tests.support.manual_clock import ManualClock
 

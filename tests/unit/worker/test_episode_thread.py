@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import pytest
 
-from runner.batch.worker import EpisodeWorker
+from runner.worker.episode_thread import EpisodeWorker
 
 Reports: TypeAlias = "queue.Queue[BaseException | None]"
 
