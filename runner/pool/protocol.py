@@ -6,17 +6,22 @@ deadlines; a slot plays, and reports to the episode's ``EpisodeSink``. The same 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from runner.episode.control import EpisodeControl
 from runner.errors import RunnerError
+from runner.store import SpanSource
 from runner.store.encoded import EncodedEnd, EncodedReset, EncodedStep
 from runner.types import Chat, EpisodeEvent, EpisodeHeader, WorkerInfo
 from runner.util.resources import Resource
 
 
 class WorkerLost(RunnerError):
-    """The process of a worker ended, or its connection broke, while it played an episode."""
+    """The process of a worker ended, or its connection broke, while it played an episode.
+
+    The message names the worker and the reason; it is stored as the episode's error ``worker_lost``.
+    """
 
 
 class EpisodeSink(Protocol):
@@ -25,6 +30,9 @@ class EpisodeSink(Protocol):
     A slot in this process reports objects (``on_event``, ``on_reset``). A slot in another process reports the large
     parts as bytes (``on_encoded_…``) and the small ones as events.
     """
+
+    def on_source(self, source: SpanSource) -> None:
+        """Receive the source of the episode's spans, before its first event; only from a slot in this process."""
 
     def on_event(self, event: EpisodeEvent) -> None:
         """Receive an event."""
@@ -56,28 +64,49 @@ class Slot(Protocol):
     info: WorkerInfo
     """The worker that the slot belongs to, as stored in episode files."""
 
+    @property
+    def usable(self) -> bool:
+        """Whether the slot may play another episode; False after it was lost or abandoned, or its worker ends."""
+
     def play(self, header: EpisodeHeader, sink: EpisodeSink, *, paused: bool) -> EpisodeControl:
-        """Start an episode, which waits before its first step if it is ``paused``; return its control."""
+        """Start an episode, which waits before its first step if it is ``paused``; return its control.
+
+        A worker that cannot play it any more is reported as ``WorkerLost`` to the sink.
+        """
 
     def stop_task(self) -> None:
         """Cancel the running episode's asyncio task at its next ``await``; an episode that never awaits continues."""
 
     def abandon(self) -> None:
-        """Give up the slot, because its episode hangs; a process that hangs is ended and replaced."""
+        """Give up the slot, because its episode hangs; its sink receives nothing more.
+
+        A process is ended when its other episodes have ended or after a few seconds, and plays no new ones.
+        """
 
     def close(self) -> None:
         """End the slot; it plays no episode."""
 
 
 class WorkerPool(Protocol):
-    """The workers of one batch."""
+    """The workers of one batch; only the thread of the batch calls its methods."""
+
+    def open(self, on_slot: Callable[[Slot], None]) -> None:
+        """Prepare the pool; ``on_slot`` receives the slots that become usable later, on any thread."""
 
     def start_slots(self, n_slots: int) -> tuple[list[Slot], Resource | None]:
-        """Start slots at the start of the batch, or in place of lost and abandoned ones.
+        """Start slots at the start of the batch, or in place of lost and abandoned ones, without waiting for them.
 
         Returns:
-            The slots, and what ran out if there are fewer than requested; None otherwise.
+            The slots that can play at once, and what ran out if there will be fewer than requested; None otherwise.
+            Without a shortage, ``on_slot`` receives the missing ones later.
         """
+
+    @property
+    def failure(self) -> str | None:
+        """Why no worker can be started any more, in words; None otherwise."""
+
+    def watch_tokens(self, watched: bool) -> None:
+        """Set whether streamed tokens are of interest; without interest, workers in other processes drop them."""
 
     def close(self) -> None:
         """End all workers; their episodes have ended or were abandoned."""

@@ -1,0 +1,72 @@
+"""Choice of the workers of a batch: this process, local processes, or a Ray cluster."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Literal, Protocol
+
+from runner.inference.profile_models import Models
+from runner.pool.local import LocalPool
+from runner.pool.protocol import WorkerPool
+from runner.worker.runner_setup import RunnerSetup
+
+HUMAN_AGENT = "human"
+"""Agent whose actions come from a person, through this process."""
+
+
+class PlannedBatch(Protocol):
+    """The size of a batch."""
+
+    @property
+    def concurrency(self) -> int:
+        """Maximum number of episodes at a time."""
+
+    @property
+    def n_planned(self) -> int:
+        """Number of episodes."""
+
+
+def open_pool(
+    workers: int | Literal["ray"] | None,
+    spec: PlannedBatch,
+    setup: RunnerSetup,
+    models: Models | None,
+    log: Callable[[str], None],
+) -> WorkerPool:
+    """Return the workers of a batch; ``Batch.run`` starts and closes them.
+
+    Args:
+        workers: number of local processes; 0: the episodes run in this process; None: see ``default_workers``.
+        spec: the batch.
+        setup: the settings that the episodes share.
+        models: the profile's models; required if ``setup.models`` is set.
+        log: receives each line that a worker writes, with the worker's name.
+
+    Raises:
+        ConfigError: the agent uses a model and ``models`` is None.
+    """
+    manager = None if models is None else models.manager
+    n_slots = min(spec.concurrency, spec.n_planned)
+    if workers is None:
+        workers = default_workers(n_slots, setup.agent)
+    if workers == 0:
+        return LocalPool(setup.build_runner(manager))
+    raise NotImplementedError("local processes and Ray follow")
+
+
+def default_workers(n_slots: int, agent: str) -> int:
+    """Return the number of worker processes for ``n_slots`` episodes at a time: at most one for each CPU.
+
+    One episode at a time, and a human's, run in this process: 0.
+    """
+    if n_slots <= 1 or agent == HUMAN_AGENT:
+        return 0
+    return min(n_slots, usable_cpus())
+
+
+def usable_cpus() -> int:
+    """Return the number of CPUs that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

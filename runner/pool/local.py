@@ -1,0 +1,124 @@
+"""Slots in this process: each is a thread with its own event loop that plays one episode at a time."""
+
+from __future__ import annotations
+
+import itertools
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from runner.episode.control import EpisodeControl
+from runner.episode.runner import EpisodeContext, Runner
+from runner.pool.protocol import EpisodeSink, Slot
+from runner.tracing import SpanList, Tracer
+from runner.types import EpisodeHeader, Flow, Span, WorkerInfo
+from runner.util.clock import Clock
+from runner.util.resources import Resource
+from runner.worker.episode_thread import EpisodeWorker, start_workers
+
+
+@dataclass
+class EpisodeSpans:
+    """The recorded spans and flows of an episode; ``pop_closed`` returns each closed span once."""
+
+    spans: list[Span]
+    flows: list[Flow]
+    open_spans: Callable[[], list[Span]]
+    n_returned: int = 0
+
+    def pop_closed(self) -> list[Span]:
+        """Return the spans that were closed since the last call."""
+        closed = self.spans[self.n_returned :]
+        self.n_returned += len(closed)
+        return closed
+
+
+class LocalSlot:
+    """A slot whose thread plays the episodes with a ``Runner``."""
+
+    def __init__(self, worker: EpisodeWorker, runner: Runner, clock: Clock) -> None:
+        """Create the slot of a running thread."""
+        self.name = worker.name
+        self.info = WorkerInfo(host=socket.gethostname(), id=worker.name, kind="local")
+        self._worker = worker
+        self._runner = runner
+        self._clock = clock
+        self._abandoned = False
+
+    @property
+    def usable(self) -> bool:
+        """Whether the slot may play another episode."""
+        return not self._abandoned
+
+    def play(self, header: EpisodeHeader, sink: EpisodeSink, *, paused: bool) -> EpisodeControl:
+        """Start an episode; see ``Slot``."""
+        control = EpisodeControl(self._clock)
+        if paused:
+            control.pause()
+        self._worker.submit(partial(self._play, header, sink, control), sink.on_done)
+        return control
+
+    def stop_task(self) -> None:
+        """Cancel the running episode's task; see ``Slot``."""
+        self._worker.interrupt()
+
+    def abandon(self) -> None:
+        """Leave the thread to itself: it ends when its episode does."""
+        self._abandoned = True
+        self._worker.close()
+
+    def close(self) -> None:
+        """End the thread."""
+        self._worker.close()
+
+    async def _play(self, header: EpisodeHeader, sink: EpisodeSink, control: EpisodeControl) -> None:
+        collected = SpanList()
+        tracer = Tracer(self._runner.tracing_level, (collected,), track=self.name)
+        source = EpisodeSpans(collected.spans, collected.flows, tracer.open_spans)
+        sink.on_source(source)
+        context = EpisodeContext(
+            header=header,
+            control=control,
+            tracer=tracer,
+            emit=sink.on_event,
+            on_reset=sink.on_reset,
+            on_error=sink.on_error,
+            pop_closed_spans=source.pop_closed,
+            clock=self._clock,
+        )
+        await self._runner.play_episode({"task_index": header.task_index, "seed": header.seed}, context=context)
+
+
+class LocalPool:
+    """The slots of a batch in this process.
+
+    Args:
+        runner: plays the episodes.
+        clock: source of their times.
+    """
+
+    def __init__(self, runner: Runner, clock: Clock | None = None) -> None:
+        """Start without slots."""
+        self._runner = runner
+        self._clock = clock or Clock()
+        self._numbers = itertools.count()
+
+    def open(self, on_slot: Callable[[Slot], None]) -> None:
+        """Do nothing: a thread is usable as soon as it is started."""
+
+    def start_slots(self, n_slots: int) -> tuple[list[Slot], Resource | None]:
+        """Start threads; see ``WorkerPool``. If the system does not allow all of them, a third is kept."""
+        workers, shortage = start_workers(n_slots, lambda: f"slot {next(self._numbers)}")
+        return [LocalSlot(worker, self._runner, self._clock) for worker in workers], shortage
+
+    @property
+    def failure(self) -> str | None:
+        """None: ``start_slots`` reports a shortage of threads."""
+        return None
+
+    def watch_tokens(self, watched: bool) -> None:
+        """Do nothing: the tokens of this process cost no transfer."""
+
+    def close(self) -> None:
+        """Do nothing: the batch has closed or abandoned each slot."""
