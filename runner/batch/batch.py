@@ -6,35 +6,35 @@ import itertools
 import logging
 import queue
 from collections.abc import Callable, Iterable
-from functools import partial
 
 import msgspec
 from ulid import ULID
 
-from runner import plugins
 from runner.batch.episode_queue import EpisodeQueue, split_plan
+from runner.batch.episode_starter import EpisodeStarter
 from runner.batch.observers import Observer, ObserverHub
 from runner.batch.result import BatchResult, BatchStats, BatchStatus, InterruptedBy, UnstoredEpisode
-from runner.batch.running_episode import STEP_GRACE_S, CommandName, EpisodeCommand, EpisodeSpans, RunningEpisode
+from runner.batch.running_episode import (
+    STEP_GRACE_S,
+    CommandName,
+    EpisodeCommand,
+    EpisodeDone,
+    RunningEpisode,
+)
 from runner.batch.server_wait import CHECK_INTERVAL_S, ServerChecked, ServerWait, Waiting
-from runner.batch.slots import SPARE_BYTES, SPARE_FILES
+from runner.batch.slot_table import LostEpisodes, SlotReady, SlotTable
 from runner.batch.spec import BatchSpec, PlannedEpisode
 from runner.batch.workspace import Workspace
 from runner.envs.placement import Placement, embedded_placement
-from runner.episode.control import EpisodeControl
-from runner.episode.runner import EpisodeContext
 from runner.errors import catch_foreign, log_failure
 from runner.inference.profile_models import Models
-from runner.store import EpisodeRecord, EpisodeRecorder
-from runner.tracing import PerfettoTrack, SpanList, Tracer
-from runner.types import EpisodeEvent, EpisodeHeader, EpisodeStarted, Outcome
-from runner.util.resources import SpareResources, describe_shortage
-from runner.worker.episode_thread import EpisodeWorker, WorkerFinished, start_workers
+from runner.pool.local import LocalPool
+from runner.pool.protocol import Slot, WorkerLost, WorkerPool
+from runner.store import EpisodeRecord
+from runner.types import Outcome, TokensStreamed
+from runner.util.resources import describe_shortage
 
 logger = logging.getLogger(__name__)
-
-MAX_PUT_BACKS = 3
-"""Maximum number of times that an episode is put back; after that, the episode is recorded as an error."""
 
 
 class Batch:
@@ -54,6 +54,7 @@ class Batch:
         check_interval_s: seconds between two health checks of a server that is gone.
         placement: where the environment runs (embedded or HTTP); by default embedded.
         models: the profile's models, required if the agent uses one; receives the reward of each episode as feedback.
+        pool: the workers that play the episodes; ``run`` starts and closes them. By default threads of this process.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class Batch:
         check_interval_s: float = CHECK_INTERVAL_S,
         placement: Placement | None = None,
         models: Models | None = None,
+        pool: WorkerPool | None = None,
     ) -> None:
         """Prepare the batch; ``run`` starts the episodes."""
         self._placement = placement = placement or embedded_placement(spec.env, spec.mode)
@@ -79,13 +81,10 @@ class Batch:
         self.battery_id = battery_id
         self._workspace = workspace
         self._clock = workspace.clock
-        self._grace_s, self._step_grace_s = grace_s, step_grace_s
         callbacks = (on_record, None if models is None else models.feedback)
         self._record_callbacks = [callback for callback in callbacks if callback is not None]
         self._hub = ObserverHub(observers)
-        self._runner = spec.build_runner(placement, models)
-        self._versions = {**workspace.versions, **plugins.installed_versions(placement.packages)}
-        self._trace_file = workspace.trace_file(self.batch_id)
+        self._pool = pool or self._local_pool(models)
         self._stats = BatchStats()
         self.unstored: list[UnstoredEpisode] = []
         """The ended episodes that could not be stored; the first one interrupts the batch."""
@@ -94,12 +93,22 @@ class Batch:
             self._stats.add(record)
         self._queue = EpisodeQueue(left)
         self._n_before = len(self._stats.episodes)
-        self._running: dict[EpisodeWorker, RunningEpisode] = {}
-        self._inbox: queue.SimpleQueue[WorkerFinished | EpisodeCommand | ServerChecked] = queue.SimpleQueue()
+        self._lost = LostEpisodes(spec)
+        self._running: dict[Slot, RunningEpisode] = {}
+        self._inbox: queue.SimpleQueue[EpisodeDone | EpisodeCommand | ServerChecked | SlotReady] = queue.SimpleQueue()
         self._wait = ServerWait(self.batch_id, spec.env, placement, self._clock, self._inbox.put, check_interval_s)
         self._interruption: tuple[str, InterruptedBy] | None = None
-        self._spare = SpareResources(0)
-        self._worker_numbers = itertools.count()
+        self._starter = EpisodeStarter(
+            self.spec,
+            workspace,
+            placement,
+            batch_id=self.batch_id,
+            battery_id=battery_id,
+            publish=self._hub.emit,
+            on_done=self._inbox.put,
+            grace_s=grace_s,
+            step_grace_s=step_grace_s,
+        )
         self._status: BatchStatus = "completed"
         self._paused = False
         self._seq = itertools.count()
@@ -136,22 +145,29 @@ class Batch:
         """
         self._workspace.store.create_batch_folder(self.batch_id)
         self._apply_early_commands()
-        self._spare = SpareResources(SPARE_FILES, SPARE_BYTES)
-        idle = self._new_workers(min(self.spec.concurrency, len(self._queue)), at_least=1)
+        self._starter.reserve()
+        self._pool.watch_tokens(self._hub.watches(TokensStreamed))
+        slots = SlotTable(self._pool, self.batch_id, self.spec.concurrency, self._inbox.put)
         while self._queue or self._running:
-            while idle and self._queue.can_start and not self._wait.active:
-                self._start_episode(idle.pop(), *self._queue.pop())
-            idle += self._wait_for_workers()
+            if (problem := slots.fill(len(self._queue) + len(self._running), len(self._running))) is not None:
+                self._interrupt(problem, "resources" if self._pool.failure is None else "workers")
+            while self._queue.can_start and not self._wait.active and (slot := slots.take()) is not None:
+                self._start_episode(slot, *self._queue.pop())
+            self._wait_for_slots(slots)
             self._update_wait()
         self._wait.close()
-        self._spare.release()
-        for worker in idle:
-            worker.close()
+        self._starter.release()
+        slots.close()
+        self._note_lost_episodes()
         if self._status != "completed":
             self._emit_progress()
         self._hub.close()
         interruption, interrupted_by = self._interruption or (None, None)
         return msgspec.structs.replace(self._result(), interruption=interruption, interrupted_by=interrupted_by)
+
+    def _local_pool(self, models: Models | None) -> LocalPool:
+        setup = self.spec.runner_setup(self._placement, models)
+        return LocalPool(setup.build_runner(None if models is None else models.manager), self._clock)
 
     def _result(self) -> BatchResult:
         return self._stats.result(
@@ -169,112 +185,68 @@ class Batch:
             if isinstance(item, EpisodeCommand):
                 self._apply(item)
 
-    def _start_episode(self, worker: EpisodeWorker, planned: PlannedEpisode, earlier: RunningEpisode | None) -> None:
-        spans, trace = SpanList(), self._trace_file.for_track(worker.name)
-        tracer = Tracer(self.spec.tracing, (spans, trace), track=worker.name)
-        source = EpisodeSpans(spans.spans, spans.flows, tracer.open_spans)
-        header, n_put_backs = self._header(planned), 0
-        if earlier is not None:
-            earlier.recorder.discard()
-            header = msgspec.structs.replace(header, episode_id=earlier.header.episode_id)
-            n_put_backs = earlier.n_put_backs + 1
-        episode = self._running[worker] = RunningEpisode(
-            worker=worker,
-            header=header,
-            recorder=EpisodeRecorder(self._workspace.store, self._workspace.index, source, self._clock),
-            control=EpisodeControl(self._clock),
-            clock=self._clock,
-            deadline_s=self.spec.limits.max_duration_s + self._grace_s,
-            grace_s=self._grace_s,
-            step_grace_s=self._step_grace_s,
-            n_put_backs=n_put_backs,
-            spare=self._spare,
-            can_put_back=self._wait.is_possible and n_put_backs < MAX_PUT_BACKS,
-        )
-        if self._paused:
-            episode.control.pause()
-        worker.submit(partial(self._run_episode, episode, tracer, trace, source), partial(self._on_worker_done, worker))
+    def _start_episode(self, slot: Slot, planned: PlannedEpisode, earlier: RunningEpisode | None) -> None:
+        episode = self._running[slot] = self._starter.prepare(slot, planned, earlier, can_wait=self._wait.is_possible)
+        episode.start(paused=self._paused)
 
-    async def _run_episode(
-        self, episode: RunningEpisode, tracer: Tracer, trace: PerfettoTrack, spans: EpisodeSpans
-    ) -> None:
-
-        def emit(event: EpisodeEvent) -> None:
-            if not episode.hold_back(event):
-                self._deliver(episode, event)
-
-        header = episode.header
-        context = EpisodeContext(
-            header=header,
-            control=episode.control,
-            tracer=tracer,
-            emit=emit,
-            on_reset=episode.record_reset,
-            on_error=episode.note_error,
-            pop_closed_spans=spans.pop_closed,
-            clock=self._clock,
-        )
-        try:
-            await self._runner.play_episode({"task_index": header.task_index, "seed": header.seed}, context=context)
-        finally:
-            with catch_foreign(log_failure(logger, "writing the trace")):
-                trace.flush()
-
-    def _deliver(self, episode: RunningEpisode, event: EpisodeEvent) -> None:
-        known = isinstance(event, EpisodeStarted) and episode.n_put_backs  # observers know it since its first start
-        if episode.record(event) and not known:
-            self._hub.emit(event)
-
-    def _on_worker_done(self, worker: EpisodeWorker, problem: BaseException | None) -> None:
-        self._inbox.put(WorkerFinished(worker, problem))
-
-    def _header(self, planned: PlannedEpisode) -> EpisodeHeader:
-        header = self._workspace.header(self.spec, planned, batch_id=self.batch_id, battery_id=self.battery_id)
-        transport, data_label = self._placement.transport, self._placement.data_label
-        return msgspec.structs.replace(header, transport=transport, data_label=data_label, versions=self._versions)
-
-    def _new_workers(self, n_workers: int, *, at_least: int) -> list[EpisodeWorker]:
-        """Start workers; interrupt the batch if the system does not allow ``at_least`` of them."""
-        workers, shortage = start_workers(n_workers, lambda: f"slot {next(self._worker_numbers)}")
-        if shortage is not None:
-            text = f"concurrency lowered from {n_workers} to {len(workers)}: {describe_shortage(shortage)}"
-            logger.warning("batch %s: %s", self.batch_id, text)
-            if len(workers) < at_least:
-                self._interrupt(text, "resources")
-        return workers
-
-    def _wait_for_workers(self) -> list[EpisodeWorker]:
-        """Wait for a finished episode, a command or the next deadline; return the workers that are free again."""
+    def _wait_for_slots(self, slots: SlotTable) -> None:
+        """Wait for a finished episode, a command, a new slot or the next deadline, and act on it."""
         remaining_s = min((episode.remaining_s() for episode in self._running.values()), default=1.0)
         remaining_s = min(remaining_s, self._wait.remaining_s)
-        freed: list[EpisodeWorker] = []
         try:
             item = self._inbox.get(timeout=min(1.0, max(0.01, remaining_s)))
         except queue.Empty:
-            return self._abandon_overdue()
-        if isinstance(item, EpisodeCommand):
-            self._apply(item)
-        elif isinstance(item, ServerChecked):
-            self._apply_check(item)
-        else:
-            freed += self._finish(item)
-        return freed + self._abandon_overdue()
+            self._abandon_overdue()
+            return
+        match item:
+            case EpisodeCommand():
+                self._apply(item)
+            case ServerChecked():
+                self._apply_check(item)
+            case SlotReady():
+                slots.add_late(item.slot)
+            case EpisodeDone():
+                if self._finish(item):
+                    slots.add(item.slot)
+        self._abandon_overdue()
 
-    def _finish(self, finished: WorkerFinished) -> list[EpisodeWorker]:
-        episode = self._running.pop(finished.worker, None)
-        if episode is None:  # an abandoned worker finished after all
-            return []
-        if finished.problem is not None and episode.control.cancel_outcome is None:
-            episode.note_problem(finished.problem)
-        if not episode.held:
+    def _finish(self, done: EpisodeDone) -> bool:
+        """Record the end of an episode; return False if it was abandoned before."""
+        episode = self._running.get(done.slot)
+        if episode is None or episode.header.episode_id != done.episode_id:
+            return False
+        del self._running[done.slot]
+        if isinstance(done.problem, WorkerLost):
+            if not (episode.feed.is_held or episode.feed.has_ended):
+                self._finish_lost(episode, done.problem)
+                return True
+        elif done.problem is not None and episode.control.cancel_outcome is None:
+            episode.feed.note_problem(done.problem)
+        if not episode.feed.is_held:
             self._record_result(episode)
         elif (outcome := episode.control.cancel_outcome) is not None:
             self._release(episode, outcome)
         else:
             self._queue.put_back(episode)
-        if episode.gone is not None:
+        if episode.feed.gone is not None:
             self._begin_wait()
-        return [finished.worker]
+        return True
+
+    def _finish_lost(self, episode: RunningEpisode, lost: WorkerLost) -> None:
+        """Store an episode whose worker was lost, and play it again unless it had its outcome or a command ended it."""
+        control = episode.control
+        logger.warning("batch %s: episode %s: %s", self.batch_id, episode.header.episode_id, lost)
+        is_interrupted = control.final_outcome is None and control.cancel_outcome is None
+        starts_again = is_interrupted and self._lost.starts_again(episode.planned, lost)
+        if starts_again:
+            self._queue.add(episode.planned)
+        episode.abandon_lost(lost)
+        self._record_result(episode, is_final=not starts_again)
+
+    def _note_lost_episodes(self) -> None:
+        reason = self._lost.interruption
+        if reason is not None and self._status == "completed":
+            self._status, self._interruption = "interrupted", (reason, "workers")
 
     def _begin_wait(self) -> None:
         if self._wait.is_possible and self._queue:
@@ -286,7 +258,8 @@ class Batch:
             return
 
         def starts_again(episode: RunningEpisode) -> bool:
-            was_dropped = episode.gone is not None and not episode.gone.timed_out
+            gone = episode.feed.gone
+            was_dropped = gone is not None and not gone.timed_out
             return was_waiting or (checked.state.usable and was_dropped)  # else the server is only slow or broken
 
         for episode in self._queue.return_all(starts_again):
@@ -312,36 +285,41 @@ class Batch:
 
     def _release(self, episode: RunningEpisode, outcome: Outcome | None = None) -> None:
         """Deliver the held end of an episode that is not played again; ``outcome`` replaces its error, if given."""
-        for event in episode.take_held(outcome):
-            self._deliver(episode, event)
+        episode.feed.release(outcome)
         self._record_result(episode)
 
-    def _abandon_overdue(self) -> list[EpisodeWorker]:
-        """Abandon workers whose episodes exceed the deadline or ignore a cancellation; return as many new workers."""
-        overdue = [episode for episode in self._running.values() if episode.is_overdue()]
-        for episode in overdue:
-            del self._running[episode.worker]
-            episode.abandon()
-            self._record_result(episode)
-        return self._new_workers(len(overdue), at_least=len(overdue))
+    def _abandon_overdue(self) -> None:
+        """Abandon slots whose episodes exceed the deadline or ignore a cancellation."""
+        for episode in [episode for episode in self._running.values() if episode.is_overdue()]:
+            del self._running[episode.slot]
+            if episode.feed.started_s is None:
+                episode.slot.abandon()
+                info = episode.slot.info
+                self._finish_lost(episode, WorkerLost(f"{info.id} on {info.host} did not start the episode in time"))
+            else:
+                episode.abandon()
+                self._record_result(episode)
 
-    def _record_result(self, episode: RunningEpisode) -> None:
-        if (record := episode.recorder.record) is not None:
-            self._stats.add(record)
-            if record.outcome in (Outcome.ERROR, Outcome.TIMEOUT) and episode.shortage is None:
+    def _record_result(self, episode: RunningEpisode, *, is_final: bool = True) -> None:
+        """Count an ended episode unless it is played again, and report it; act on what it ran out of."""
+        feed = episode.feed
+        if (record := feed.recorder.record) is not None:
+            if is_final:
+                self._stats.add(record)
+            if record.outcome in (Outcome.ERROR, Outcome.TIMEOUT) and feed.shortage is None:
                 self._begin_wait()  # the server may hang or be another one now
-            unstored = episode.finish(record, self._hub.emit)
+            unstored = feed.finish(record)
             if unstored is not None:
                 self.unstored.append(unstored)
             for callback in self._record_callbacks if unstored is None else ():
                 with catch_foreign(log_failure(logger, "a callback for a finished episode")):
                     callback(record)
-            if unstored is not None and self._status == "completed" and episode.shortage is None:
+            if unstored is not None and self._status == "completed" and feed.shortage is None:
                 logger.warning("episode %s could not be stored; no further episodes start", record.episode_id)
                 self._apply(EpisodeCommand("interrupt"))
-        if episode.shortage is not None:
-            self._interrupt(describe_shortage(episode.shortage), "resources")
-        for problem in episode.problems:
+        if feed.shortage is not None:
+            self._interrupt(describe_shortage(feed.shortage), "resources")
+        for problem in feed.problems:
             self._stats.problems.append(f"episode {episode.header.episode_id}: {type(problem).__name__}: {problem}")
         self._emit_progress()
 

@@ -43,6 +43,10 @@ class EpisodeQueue:
         self._returned.discard(planned)
         return planned, self._put_back.pop(planned, None)
 
+    def add(self, planned: PlannedEpisode) -> None:
+        """Add an episode that starts anew, to the front."""
+        self._planned.appendleft(planned)
+
     def put_back(self, episode: RunningEpisode) -> None:
         """Keep an episode until ``return_all`` or ``remove``."""
         self._put_back[episode.planned] = episode

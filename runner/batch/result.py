@@ -8,13 +8,14 @@ from typing import Final, Literal, TypeAlias
 
 import msgspec
 
+from runner.batch.observers import LazyItem
 from runner.batch.spec import BatchSpec
 from runner.store import EpisodeRecord, wilson_interval
 from runner.types import UNFINISHED, UNRATED, BatchProgress, EpisodeEnded, Outcome, Tokens
 from runner.util.resources import RESOURCES
 
 BatchStatus: TypeAlias = Literal["completed", "cancelled", "interrupted"]
-InterruptedBy: TypeAlias = Literal["server", "resources"]
+InterruptedBy: TypeAlias = Literal["server", "resources", "workers"]
 
 _STOPPED = ", ".join(f"'{outcome.value}'" for outcome in sorted(UNFINISHED))
 FINISHED: Final = f"outcome NOT IN ({_STOPPED}) AND error_type IS NOT '{RESOURCES}'"
@@ -25,11 +26,14 @@ class UnstoredEpisode(msgspec.Struct, frozen=True):
     """An ended episode that could not be stored.
 
     Attributes:
+        record: the episode; without its texts, schemas and traces if another process played it.
+        content: the episode as ``EpisodeStore.save`` writes it.
         end: the event that observers receive once the episode is stored; None if it was abandoned.
     """
 
     record: EpisodeRecord
-    end: EpisodeEnded | None
+    content: EpisodeRecord
+    end: EpisodeEnded | LazyItem | None
 
 
 class EpisodeSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,9 +72,9 @@ class BatchResult(msgspec.Struct, frozen=True, kw_only=True):
         latency_s: mean seconds per model answer, or None without answers.
         answers: number of model answers by ``endpoint: model``; several keys show that a fallback was used.
         problems: messages of the errors that occurred while episodes were stored.
-        interruption: why the batch was interrupted, if its environment server was gone for too long, or files, memory
-            or threads ran out.
-        interrupted_by: which of the two it was.
+        interruption: why the batch was interrupted, if its environment server was gone for too long, files, memory or
+            threads ran out, or workers were lost.
+        interrupted_by: which of these it was.
     """
 
     batch_id: str

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Literal
 
 import msgspec
 
 from runner import plugins
-from runner.agents.scripted import Script
 from runner.config import AgentSettings, Profile, SkipEntry
 from runner.envs.names import server_problem, skipped_environment, unknown_environment, unplayable_entry
-from runner.envs.placement import Placement, has_http_dialect, observation_planner, server_address
-from runner.episode.runner import Runner
+from runner.envs.placement import Placement, has_http_dialect, server_address
 from runner.errors import ConfigError
 from runner.inference.profile_models import Models
 from runner.types import MAX_DURATION_S, MAX_ROUNDS, Limits, Mode, SpanLevel
 from runner.util.display_text import one_line
+from runner.worker.runner_setup import RunnerSetup
 
 INTEGER_LIMIT = 2**62
 """Exclusive limit of seeds and task indices; with the attempt or task number added, they still fit 64 bits."""
@@ -35,6 +34,7 @@ class BatchSpec(msgspec.Struct, frozen=True, kw_only=True):
         model: name of the LLM; None if the agent uses no model (see ``resolve_model``).
         seed: random seed of the agent; attempt k of a task, counted from 0, uses ``seed + k``.
         script: actions of the ``scripted`` agent; None for other agents.
+        lost_episodes: whether an episode whose worker was lost is played again, or stays interrupted.
     """
 
     env: str
@@ -49,6 +49,7 @@ class BatchSpec(msgspec.Struct, frozen=True, kw_only=True):
     mode: Mode = "strict"
     tracing: SpanLevel = "full"
     script: tuple[str, ...] | None = None
+    lost_episodes: Literal["replay", "interrupt"] = "replay"
 
     @property
     def n_planned(self) -> int:
@@ -99,41 +100,30 @@ class BatchSpec(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError(f"The agent {agent} {'needs a' if uses_model(agent) else 'uses no'} model")
         return msgspec.structs.replace(self, env=_validated_environment(self.env, agent), agent=agent)
 
-    def build_runner(self, placement: Placement | None = None, models: Models | None = None) -> Runner:
-        """Return the runner that plays the episodes of this batch; ``placement`` None: the environment is embedded.
+    def runner_setup(self, placement: Placement | None = None, models: Models | None = None) -> RunnerSetup:
+        """Return what a process needs to play the episodes of this batch.
+
+        Args:
+            placement: where the environment runs; None: embedded.
+            models: the profile's models.
 
         Raises:
-            ConfigError: if the agent uses a model and ``models`` is None.
+            ConfigError: the agent uses a model and ``models`` is None.
         """
         placement = placement or Placement(mode=self.mode)
-        mode: dict[str, Any] = {} if placement.mode == "strict" else {"mode": placement.mode}
-        agent_args: dict[str, Any] = {}
-        if self.agent == "oracle":
-            agent_args["twin"] = self._oracle_twin(placement, mode)
-        if placement.address is None:
-            env_cfg = plugins.build_target(plugins.ENVS, self.env, **mode)
-        else:
-            env_cfg = plugins.build_http_target(env=self.env, address=placement.address, mode=placement.mode)
-        if self.script is not None:
-            agent_args["script"] = Script(self.script)
-        manager = None
-        if uses_model(self.agent):
-            if models is None:
-                raise ConfigError(f"The agent {self.agent} needs a model, and none is configured")
-            manager, agent_args["settings"] = models.manager, models.settings
-        agent_cfg = plugins.build_target(plugins.AGENTS, self.agent, **agent_args)
-        return Runner(
-            env_cfg=env_cfg,
-            agent_cfg=agent_cfg,
-            inference_mngr=manager,
-            tracing_level=self.tracing,
+        needs_model = uses_model(self.agent)
+        if needs_model and models is None:
+            raise ConfigError(f"The agent {self.agent} needs a model, and none is configured")
+        return RunnerSetup(
+            env=self.env,
+            agent=self.agent,
+            mode=placement.mode,
             limits=self.limits,
+            tracing=self.tracing,
+            address=placement.address,
+            models=models.settings if needs_model and models is not None else None,
+            script=self.script,
         )
-
-    def _oracle_twin(self, placement: Placement, mode: dict[str, Any]) -> dict[str, Any]:
-        """Return the configuration of the oracle's twin; for some servers this is a planner that reads observations."""
-        planner = None if placement.address is None else observation_planner(self.env)
-        return {"_target_": planner} if planner else plugins.build_target(plugins.ENVS, self.env, **mode)
 
 
 class PlannedEpisode(msgspec.Struct, frozen=True, kw_only=True):

@@ -69,7 +69,7 @@ def _check_batch(session: RunSession, spec: BatchSpec, models: Models) -> DryRun
         placement = session.choose_placement(spec)
     except ConfigError as exc:
         return DryRunRow.of(what, False, str(exc))
-    runner = spec.build_runner(placement, models)
+    runner = spec.runner_setup(placement, models).build_runner(models.manager)
     first = spec.plan()[0]
     one_step = Runner(
         env_cfg=runner.env_cfg,

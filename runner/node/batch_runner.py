@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import msgspec
 
 from runner.batch.batch import Batch
-from runner.batch.observers import Observer
+from runner.batch.observers import LazyItem, Observer
 from runner.batch.result import BatchResult, UnstoredEpisode
 from runner.batch.running_episode import CommandName
 from runner.batch.server_wait import Waiting
@@ -320,13 +320,13 @@ class BatchRunner:
         while self._unstored:
             record, end = self._unstored[0].record, self._unstored[0].end
             try:
-                self._workspace.store.save(record)
+                self._workspace.store.save(self._unstored[0].content)
             except StoreError as exc:
                 return str(exc)
             del self._unstored[0]
             self._callbacks.on_record(record)
             if end is not None:
-                self._forward(end)
+                self._forward(end.get() if isinstance(end, LazyItem) else end)
             if self._models is not None:
                 self._models.feedback(record)
         return None

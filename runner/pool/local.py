@@ -104,7 +104,7 @@ class LocalPool:
         self._clock = clock or Clock()
         self._numbers = itertools.count()
 
-    def open(self, on_slot: Callable[[Slot], None]) -> None:
+    def open(self, on_slot: Callable[[Slot], object]) -> None:
         """Do nothing: a thread is usable as soon as it is started."""
 
     def start_slots(self, n_slots: int) -> tuple[list[Slot], Resource | None]:

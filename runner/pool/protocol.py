@@ -90,7 +90,7 @@ class Slot(Protocol):
 class WorkerPool(Protocol):
     """The workers of one batch; only the thread of the batch calls its methods."""
 
-    def open(self, on_slot: Callable[[Slot], None]) -> None:
+    def open(self, on_slot: Callable[[Slot], object]) -> None:
         """Prepare the pool; ``on_slot`` receives the slots that become usable later, on any thread."""
 
     def start_slots(self, n_slots: int) -> tuple[list[Slot], Resource | None]:

@@ -69,3 +69,26 @@ class EncodedEnd(msgspec.Struct, frozen=True, kw_only=True):
     evaluation: bytes | None = None
     trace_last_response_flow_id: int | None = None
     traces: EncodedTraces = EncodedTraces()
+
+
+def encoding_problem(part: EncodedReset | EncodedStep | EncodedEnd) -> str | None:
+    """Return why a part cannot be a line of a journal; None if it can be.
+
+    Only the form of the bytes is checked, because a worker runs the same encoder as the driver.
+    """
+    traces = part.traces
+    arrays = [traces.spans, traces.flows, traces.open_spans]
+    objects: list[bytes] = []
+    match part:
+        case EncodedReset():
+            arrays.append(part.observation)
+        case EncodedStep():
+            arrays.append(part.tool_schemas)
+            objects.append(part.data)
+        case EncodedEnd():
+            objects += [] if part.evaluation is None else [part.evaluation]
+    if not all(data[:1] == b"[" and data[-1:] == b"]" for data in arrays):
+        return "an array is incomplete"
+    if not all(data[:1] == b"{" and data[-1:] == b"}" for data in objects):
+        return "an object is incomplete"
+    return "an encoded part has several lines" if any(b"\n" in data for data in (*arrays, *objects)) else None

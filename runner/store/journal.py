@@ -92,7 +92,7 @@ class JournalWriter:
         Raises:
             OSError: the line cannot be written. The journal is fenced: lines after a partial line are unreadable.
         """
-        data = b"{%b}\n" % b",".join([fields[1:-1] for fields in objects if fields != b"{}"])
+        data = merge_fields(*objects) + b"\n"
         with self._lock:
             if self._fenced or self._descriptor is None:
                 return
@@ -115,6 +115,11 @@ class JournalWriter:
                 self._descriptor = None
 
 
+def merge_fields(*objects: bytes) -> bytes:
+    """Return one JSON object with the fields of several encoded ones."""
+    return b"{%b}" % b",".join([fields[1:-1] for fields in objects if fields != b"{}"])
+
+
 _HEADERS = msgspec.json.Decoder(EpisodeHeader)
 _STEPS = msgspec.json.Decoder(TimestepRecord)
 _EXTRAS = msgspec.json.Decoder(JournalExtras)
@@ -133,7 +138,7 @@ def read_journal(path: Path) -> Journal:
     check_header(header, path)
     journal = Journal(header=header)
     for number, data in enumerate(lines[:-1], start=2):
-        if (problem := _apply_line(journal, data)) is not None:
+        if (problem := apply_line(journal, data)) is not None:
             n_kept = len(journal.steps)
             journal.damage = f"line {number} is damaged ({problem}); the {n_kept} timesteps before it were kept"
             break
@@ -197,8 +202,8 @@ def _spanned_s(spans: list[Span]) -> float:
     return min(spanned_ns, 2**63) / 1e9  # a damaged journal may contain any number
 
 
-def _apply_line(journal: Journal, data: bytes) -> str | None:
-    """Add a line to ``journal``; return the problem if the line is damaged, else None."""
+def apply_line(journal: Journal, data: bytes) -> str | None:
+    """Add a line, without its line break, to ``journal``; return the problem if the line is damaged, else None."""
     try:
         str(data, "utf-8")
         extras = _EXTRAS.decode(data)

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from typing import Protocol
 
 from runner.errors import StoreError
+from runner.store.encoded import EncodedEnd, EncodedReset, EncodedStep
+from runner.store.encoded_log import EncodedLog
 from runner.store.episode_file import EpisodeRecord, TimestepLog, finished_record
 from runner.store.episode_store import EpisodeStore
 from runner.store.index import EpisodeIndex
@@ -53,6 +55,9 @@ class SpanSource(Protocol):
 class EpisodeRecorder:
     """Records the events of one episode, on the thread that runs it; ``abandon`` may be called from another thread.
 
+    An episode of another process is recorded by the ``on_encoded_…`` methods, without decoding its parts. ``record``
+    then has the totals of the episode, and no texts, schemas and traces; ``content`` has all of them.
+
     If the journal cannot be written, the error is logged and stored in ``journal_error``, and the episode continues
     without a journal. The internal lock is held while files are written, but never while data of the agent or the
     environment is encoded, because foreign code may block.
@@ -76,6 +81,8 @@ class EpisodeRecorder:
     ) -> None:
         """Create the recorder; the first event creates the journal."""
         self.record: EpisodeRecord | None = None
+        self.content: EpisodeRecord | None = None
+        """The ended episode as its file has it; parts of it may be encoded. Only for ``EpisodeStore.save``."""
         self.journal_error: OSError | None = None
         self._store = store
         self._index = index
@@ -87,10 +94,20 @@ class EpisodeRecorder:
         self._header: EpisodeHeader | None = None
         self._journal: JournalWriter | None = None
         self._steps = TimestepLog()
+        self._encoded: EncodedLog | None = None
         self._reset_extras = JournalExtras()
         self._n_spans = 0
         self._n_flows = 0
         self._started_s = self._clock.monotonic()
+
+    def trace_from(self, source: SpanSource) -> None:
+        """Set the source of the spans, before the first event."""
+        self._source = source
+
+    @property
+    def is_started(self) -> bool:
+        """Whether the episode has started, so that it can be stored."""
+        return self._header is not None
 
     @property
     def is_stored(self) -> bool:
@@ -121,6 +138,24 @@ class EpisodeRecorder:
         self._reset_extras = JournalExtras(reset_observation=observation, env_episode_id=env_episode_id)
         self._append_line(encode(self._reset_extras))
 
+    def on_encoded_reset(self, reset: EncodedReset) -> None:
+        """Record the result of the reset of an episode in another process."""
+        self._encoded = self._encoded or EncodedLog()
+        self._append_line(*self._encoded.add_reset(reset))
+
+    def on_encoded_step(self, step: EncodedStep) -> None:
+        """Record a finished step of an episode in another process."""
+        self._encoded = self._encoded or EncodedLog()
+        self._append_line(*self._encoded.add_step(step))
+
+    def on_encoded_end(self, end: EncodedEnd) -> None:
+        """Record the end of an episode in another process; raises like ``on_event``."""
+        if self._finished:
+            return
+        if self._header is None:
+            raise StoreError("an episode ended without having started; it cannot be stored")
+        self._save(*(self._encoded or EncodedLog()).finish(self._header, end))
+
     def abandon(self, outcome: Outcome, error: ErrorInfo | None = None) -> EpisodeRecord:
         """End an episode whose thread hangs: store the content of its journal as the episode.
 
@@ -139,7 +174,8 @@ class EpisodeRecorder:
             raise StoreError("the episode was abandoned before it started; there is nothing to store")
         if not self._lock.acquire(timeout=self._lock_timeout_s):
             self._finished = True
-            self.record = self.record or self._build_record(self._header, outcome, error)
+            if self.record is None:
+                self.record = self.content = self._build_record(self._header, outcome, error)
             raise StoreError(
                 f"a write of episode {self._header.episode_id} hangs; check the disk. "
                 "The next start recovers the episode from its journal"
@@ -148,9 +184,9 @@ class EpisodeRecorder:
             if self.record is None:
                 self._finished = True
                 try:
-                    self.record = self._store_journal(self._header, outcome, error)
+                    self.record = self.content = self._store_journal(self._header, outcome, error)
                 except StoreError:
-                    self.record = self._build_record(self._header, outcome, error)
+                    self.record = self.content = self._build_record(self._header, outcome, error)
                     raise
                 self._add_to_index(self.record)
             return self.record
@@ -163,8 +199,8 @@ class EpisodeRecorder:
         Raises:
             StoreError: the file cannot be written; its journal is kept.
         """
-        if self.record is not None:
-            self._store.save(self.record)
+        if self.record is not None and self.content is not None:
+            self._store.save(self.content)
             self._add_to_index(self.record)
 
     def discard(self) -> None:
@@ -217,20 +253,24 @@ class EpisodeRecorder:
             spans=list(self._source.spans) if self._source else [],
             flows=list(self._source.flows) if self._source else [],
         )
-        encoded = self._steps.with_encoded(record)
+        self._save(record, self._steps.with_encoded(record))
+
+    def _save(self, record: EpisodeRecord, content: EpisodeRecord) -> None:
         with self._lock:
             if self._finished:
                 return
             self._finished = True
-            self.record = record
+            self.record, self.content = record, content
             try:
-                self._store.save(encoded)
+                self._store.save(content)
             finally:
                 if self._journal is not None:
                     self._journal.close()
         self._add_to_index(record)
 
     def _store_journal(self, header: EpisodeHeader, outcome: Outcome, error: ErrorInfo | None) -> EpisodeRecord:
+        if self._encoded is not None and (self._journal is None or self.journal_error is not None):
+            return self._store_from_memory(header, outcome, error)
         traces = None if self._source is None else self._new_traces(self._source)
         now, duration_s = self._clock.now(), self._elapsed_s()
         if self._journal is None:
@@ -247,15 +287,26 @@ class EpisodeRecorder:
         finally:
             self._journal.close()
 
+    def _store_from_memory(self, header: EpisodeHeader, outcome: Outcome, error: ErrorInfo | None) -> EpisodeRecord:
+        record = self._build_record(header, outcome, error)
+        self._store.save(record)
+        if self._journal is not None:
+            self._journal.close()
+        return record
+
     def _build_record(self, header: EpisodeHeader, outcome: Outcome, error: ErrorInfo | None) -> EpisodeRecord:
         """Build the record from the data in memory, without access to the disk."""
         source, reset = self._source, self._reset_extras
-        journal = Journal(
-            header=header,
-            steps=self._steps.records.copy(),
-            reset_observation=reset.reset_observation or [],
-            env_episode_id=reset.env_episode_id or None,
-            tool_schemas=self._steps.table.lists.copy(),
+        journal = (
+            self._encoded.journal(header)
+            if self._encoded is not None
+            else Journal(
+                header=header,
+                steps=self._steps.records.copy(),
+                reset_observation=reset.reset_observation or [],
+                env_episode_id=reset.env_episode_id or None,
+                tool_schemas=self._steps.table.lists.copy(),
+            )
         )
         if source is not None:
             journal.traces = TraceDelta(

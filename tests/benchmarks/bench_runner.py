@@ -17,10 +17,10 @@ from ulid import ULID
 
 from runner.agents.oracle import OracleAgent
 from runner.agents.random import RandomAgent
-from runner.batch.running_episode import EpisodeSpans
 from runner.batch.workspace import Workspace
 from runner.envs.babyai import BabyAI
 from runner.episode.runner import EpisodeContext, Runner
+from runner.pool.local import EpisodeSpans
 from runner.store import EpisodeRecorder
 from runner.tracing import SpanList, Tracer
 from runner.types import EpisodeHeader, Limits

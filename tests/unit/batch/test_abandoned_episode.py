@@ -10,12 +10,10 @@ import pytest
 
 from runner.batch.running_episode import RunningEpisode
 from runner.batch.workspace import Workspace
-from runner.episode.control import EpisodeControl
 from runner.store import episode_store
 from runner.types import EpisodeEnded, EpisodeStarted, Outcome
-from runner.util.clock import Clock
-from runner.worker.episode_thread import EpisodeWorker
 from tests.support.episodes import END, RecordedEpisode, make_trajectory
+from tests.support.running_episodes import running_episode
 
 
 @pytest.fixture
@@ -26,29 +24,31 @@ def workspace(tmp_path: Path) -> Iterator[Workspace]:
 
 
 @pytest.fixture
-def episode(workspace: Workspace) -> RunningEpisode:
+def published() -> list[object]:
+    return []
+
+
+@pytest.fixture
+def episode(workspace: Workspace, published: list[object]) -> RunningEpisode:
     """Return an episode that has started."""
-    recording, clock = RecordedEpisode(workspace.store, workspace.index), Clock()
-    episode = RunningEpisode(
-        worker=EpisodeWorker("slot 0"),
-        header=recording.header,
-        recorder=recording.recorder,
-        control=EpisodeControl(clock),
-        clock=clock,
-        deadline_s=1.0,
-        grace_s=1.0,
-    )
+    recording = RecordedEpisode(workspace.store, workspace.index)
+    episode = running_episode(recording.header, recording.recorder, published.append)
     started = EpisodeStarted(at=END, episode_id=episode.header.episode_id, seq=0, header=episode.header)
-    assert episode.record(started)
+    episode.feed.on_event(started)
+    assert published == [started]
+    published.clear()
     return episode
 
 
-def test_the_late_end_of_an_abandoned_episode_is_not_shown(workspace: Workspace, episode: RunningEpisode) -> None:
+def test_the_late_end_of_an_abandoned_episode_is_not_shown(
+    workspace: Workspace, episode: RunningEpisode, published: list[object]
+) -> None:
     header = episode.header
     episode.abandon()
     end = EpisodeEnded(at=END, episode_id=header.episode_id, seq=1, trajectory=make_trajectory(header, []))
     assert end.trajectory.outcome is Outcome.SUCCESS
-    assert not episode.record(end)
+    episode.feed.on_event(end)
+    assert published == []
     assert workspace.store.load(header.episode_id).outcome is Outcome.TIMEOUT
 
 
@@ -60,12 +60,12 @@ def test_an_abandoned_episode_on_a_full_disk_is_stored_later(
 
     monkeypatch.setattr(episode_store, "replace_file", fail)
     episode.abandon()
-    record = episode.recorder.record
+    record = episode.feed.recorder.record
     assert record is not None
-    unstored = episode.finish(record, lambda event: None)
+    unstored = episode.feed.finish(record)
     assert unstored is not None
     assert unstored.record.outcome is Outcome.TIMEOUT
     monkeypatch.undo()
-    workspace.store.save(unstored.record)
+    workspace.store.save(unstored.content)
     assert workspace.store.load(episode.header.episode_id) == record
     assert list(workspace.store.runs.rglob("*.journal.jsonl")) == []

@@ -14,13 +14,12 @@ from runner.batch.server_wait import ServerChecked, ServerWait
 from runner.batch.spec import BatchSpec
 from runner.envs.http.address import ServerAddress
 from runner.envs.placement import Placement
-from runner.episode.control import EpisodeControl
 from runner.errors import ServerGone
 from runner.store import EpisodeRecorder, EpisodeStore, open_index
 from runner.util.clock import Clock
-from runner.worker.episode_thread import EpisodeWorker
 from tests.support.episodes import episode_header
 from tests.support.manual_clock import ManualClock
+from tests.support.running_episodes import running_episode
 
 
 class ClosedPort:
@@ -91,21 +90,13 @@ def test_the_time_of_a_paused_wait_does_not_run(gone: ClosedPort, clock: ManualC
 @pytest.fixture
 def episodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[RunningEpisode]]:
     store = EpisodeStore(tmp_path_factory.mktemp("store"))
-    index, clock, worker = open_index(store), Clock(), EpisodeWorker("w")
-    yield [
-        RunningEpisode(
-            worker=worker,
-            header=episode_header(task_index=task, seed=0),
-            recorder=EpisodeRecorder(store, index),
-            control=EpisodeControl(clock),
-            clock=clock,
-            deadline_s=1.0,
-            grace_s=1.0,
-            gone=ServerGone("late", timed_out=task == 2),
-        )
-        for task in range(4)
+    index = open_index(store)
+    episodes = [
+        running_episode(episode_header(task_index=task, seed=0), EpisodeRecorder(store, index)) for task in range(4)
     ]
-    worker.close()
+    for task, episode in enumerate(episodes):
+        episode.feed.on_error(ServerGone("late", timed_out=task == 2))
+    yield episodes
     index.close()
 
 
@@ -115,7 +106,7 @@ def test_episodes_that_were_put_back_start_first_and_in_order(episodes: list[Run
     for task in (3, 0, 2):
         waiting.put_back(episodes[task])
     assert (len(waiting), len(waiting.put_back_ids)) == (5, 3)
-    slow = waiting.return_all(lambda episode: episode.gone is not None and not episode.gone.timed_out)
+    slow = waiting.return_all(lambda episode: episode.feed.gone is not None and not episode.feed.gone.timed_out)
     assert slow == [episodes[2]]
     assert len(waiting) == 4
     assert waiting.remove(episodes[3].header.episode_id) is episodes[3]

@@ -173,7 +173,7 @@ def test_an_environment_that_is_not_embedded_needs_a_server(rude_server: RudeSer
     spec = BatchSpec(env="SciWorld", agent="scripted", script=("look",)).validated()
     placement = choose_placement(profile.environments.moderate[0], "SciWorld", "strict")
     assert (placement.transport, placement.data_label) == ("http", "AgentGym server")
-    assert spec.build_runner(placement).env_cfg["env"] == "SciWorld"
+    assert spec.runner_setup(placement).build_runner(None).env_cfg["env"] == "SciWorld"
     with pytest.raises(ConfigError, match="has no oracle"):
         BatchSpec(env="SciWorld", agent="oracle").validated()
     unserved = Profile(id="p", environments=Environments(moderate=(EnvironmentEntry(name="SciWorld"),)))
@@ -204,9 +204,8 @@ def test_episodes_record_transport_mode_and_data_label(maze_url: str, tmp_path: 
 
 def test_the_oracle_uses_an_embedded_twin_with_the_mode_of_the_server(maze_url: str) -> None:
     address = ServerAddress(maze_url)
-    runner = BatchSpec(env="Maze", agent="oracle").build_runner(
-        Placement(transport="http", address=address, mode="compat")
-    )
+    placement = Placement(transport="http", address=address, mode="compat")
+    runner = BatchSpec(env="Maze", agent="oracle").runner_setup(placement).build_runner(None)
     assert runner.env_cfg == {"_target_": plugins.HTTP_ENVIRONMENT, "env": "Maze", "address": address, "mode": "compat"}
     assert runner.agent_cfg["twin"] == {"_target_": "runner.envs.maze.Maze", "mode": "compat"}
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from runner.batch.running_episode import EpisodeSpans
 from runner.episode.loop import EpisodeContext, EpisodeLoop
+from runner.pool.local import EpisodeSpans
 from runner.store import EpisodeRecord, EpisodeRecorder, EpisodeStore, open_index
 from runner.tracing import SpanList, Tracer
 from runner.types import Action, Agent, Chat, Environment, Limits, SpanLevel, ToolCall

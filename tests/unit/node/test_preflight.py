@@ -139,7 +139,7 @@ def test_a_model_resolves_to_the_requested_one_or_the_profiles(install: Install)
         with pytest.raises(ConfigError, match=r"needs a model|uses no model"):
             spec.validated()
     with pytest.raises(ConfigError, match="needs a model, and none is configured"):
-        BatchSpec(env="Maze", model="small").build_runner()
+        BatchSpec(env="Maze", model="small").runner_setup()
 
 
 def test_require_names_every_unavailable_endpoint() -> None:

@@ -1,0 +1,248 @@
+"""Everything that a running episode reports: recorded, published to the observers, and written to the trace."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+import msgspec
+
+from runner.batch.encoded_events import EncodedEvents
+from runner.batch.observers import LazyItem
+from runner.batch.result import UnstoredEpisode
+from runner.errors import ServerGone, StoreError, catch_foreign, log_failure
+from runner.pool.protocol import WorkerLost
+from runner.store import EpisodeRecord, EpisodeRecorder, SpanSource
+from runner.store.encoded import EncodedEnd, EncodedReset, EncodedStep
+from runner.types import Chat, EpisodeEnded, EpisodeEvent, EpisodeHeader, EpisodeStarted, ErrorInfo, Flow, Outcome, Span
+from runner.util.resources import Resource, SpareResources, find_shortage
+
+logger = logging.getLogger(__name__)
+
+Publish: TypeAlias = Callable[[EpisodeEvent | LazyItem], object]
+WriteTrace: TypeAlias = Callable[[Sequence[Span], Sequence[Flow]], object]
+_HeldEvent: TypeAlias = EpisodeEvent | EncodedEnd
+
+
+class EpisodeFeed:
+    """The sink of one episode; its slot calls the ``on_…`` methods, the thread of the batch the others.
+
+    Args:
+        header: the episode.
+        recorder: records the episode; its errors become ``problems`` and are not raised in the episode.
+        publish: receives the events for the observers.
+        write_trace: appends the spans and flows of the episode to the trace file.
+        on_free: called when the slot is done with the episode, with the exception that ended it or its worker, if any.
+        now: a monotonic clock in seconds.
+        can_put_back: whether the episode may start again later if its server is gone before the reset is complete.
+        was_started: whether observers know the episode from an earlier start.
+        spare: files and memory that are released as soon as the episode runs out of them.
+
+    Attributes:
+        problems: errors of the recorder, and the exception that ended the episode outside its agent and environment.
+        gone: the error that ended the episode, if its server was gone.
+        shortage: what the episode or its recorder ran out of, if anything.
+        started_s: time of the start; None before it.
+    """
+
+    def __init__(
+        self,
+        header: EpisodeHeader,
+        recorder: EpisodeRecorder,
+        *,
+        publish: Publish,
+        write_trace: WriteTrace,
+        on_free: Callable[[BaseException | None], object],
+        now: Callable[[], float],
+        can_put_back: bool = False,
+        was_started: bool = False,
+        spare: SpareResources | None = None,
+    ) -> None:
+        """Start without events."""
+        self.recorder = recorder
+        self.problems: list[BaseException] = []
+        self.gone: ServerGone | None = None
+        self.shortage: Resource | None = None
+        self.started_s: float | None = None
+        self._publish = publish
+        self._write_trace = write_trace
+        self._on_free = on_free
+        self._now = now
+        self._can_put_back = can_put_back
+        self._was_started = was_started
+        self._spare = spare
+        self._header = header
+        self._source: SpanSource | None = None
+        self._encoded: EncodedEvents | None = None
+        self._held: list[_HeldEvent] = []
+        self._unstored_end: EpisodeEnded | LazyItem | None = None
+        self._was_reset = False
+        self._abandoned = False
+
+    def on_source(self, source: SpanSource) -> None:
+        """Record the spans of this source."""
+        self._source = source
+        self.recorder.trace_from(source)
+
+    def on_event(self, event: EpisodeEvent) -> None:
+        """Record and publish an event."""
+        if isinstance(event, EpisodeStarted):
+            self.started_s = self._now()
+        if not self._hold_back(event):
+            self._deliver(event)
+
+    def on_reset(self, observation: Chat, env_episode_id: str) -> None:
+        """Record the observation of the reset."""
+        self._was_reset = True
+        with catch_foreign(self.note_problem):
+            self.recorder.on_reset(observation, env_episode_id)
+
+    def on_encoded_reset(self, reset: EncodedReset) -> None:
+        """Record the encoded result of the reset."""
+        self._was_reset = True
+        self._decoder.add_reset(reset)
+        with catch_foreign(self.note_problem):
+            self.recorder.on_encoded_reset(reset)
+        self._note_journal_error()
+
+    def on_encoded_step(self, step: EncodedStep) -> None:
+        """Record an encoded step, and publish it."""
+        items = self._decoder.add_step(step)
+        with catch_foreign(self.note_problem):
+            self.recorder.on_encoded_step(step)
+        self._note_journal_error()
+        self._publish_all(items)
+
+    def on_encoded_end(self, end: EncodedEnd) -> None:
+        """Record the encoded end of the episode, and publish it if it is stored."""
+        if not self._hold_back(end):
+            self._deliver(end)
+
+    def on_error(self, exc: BaseException) -> None:
+        """Take note of the error that ends the episode."""
+        self._note_shortage(exc)
+        self.gone = exc if isinstance(exc, ServerGone) and self.shortage is None else None
+
+    def on_done(self, problem: BaseException | None) -> None:
+        """Write the trace, and report that the slot is done with the episode."""
+        if not self._abandoned or self._source is not None:
+            self._flush_trace()
+        self._on_free(problem)
+
+    def note_problem(self, exc: BaseException) -> None:
+        """Add an error to ``problems``."""
+        self.problems.append(exc)
+        self._note_shortage(exc)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the episode has ended, or was abandoned."""
+        return self.recorder.record is not None
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the end of the episode is held back, because the episode may start again."""
+        return bool(self._held)
+
+    def release(self, outcome: Outcome | None) -> None:
+        """Record and publish the end that was held back; ``outcome`` replaces the error of the episode, if given."""
+        held, self._held = self._held, []
+        for event in held:
+            self._deliver(event if outcome is None else _with_outcome(event, outcome))
+
+    def abandon(self, outcome: Outcome, error: ErrorInfo | None) -> None:
+        """Store what has been recorded; nothing that the slot still reports is recorded or published."""
+        self._abandoned = True
+        with catch_foreign(self.note_problem):
+            self.recorder.abandon(outcome, error)
+        if self._encoded is not None:
+            self._flush_trace()
+
+    def finish(self, record: EpisodeRecord) -> UnstoredEpisode | None:
+        """Store the episode again if files ran out, and publish its end if that succeeds; return it if it does not."""
+        self._store_again()
+        if not self.recorder.is_stored:
+            return UnstoredEpisode(record, self.recorder.content or record, self._unstored_end)
+        if self._unstored_end is not None:
+            self._publish(self._unstored_end)
+        return None
+
+    @property
+    def _decoder(self) -> EncodedEvents:
+        if self._encoded is None:
+            self._encoded = EncodedEvents(self._header)
+        return self._encoded
+
+    def _hold_back(self, event: _HeldEvent) -> bool:
+        is_held = self._can_put_back and self.gone is not None and not self._was_reset
+        if is_held:
+            self._held.append(event)
+        return is_held
+
+    def _deliver(self, event: _HeldEvent) -> None:
+        if isinstance(event, EncodedEnd):
+            *spans, ended = self._decoder.add_end(event)
+            self._publish_all(spans)
+            with catch_foreign(self.note_problem):
+                self.recorder.on_encoded_end(event)
+            self._publish_end(ended)
+            return
+        with catch_foreign(self.note_problem):
+            self.recorder.on_event(event)
+        self._note_journal_error()
+        if isinstance(event, EpisodeEnded):
+            self._publish_end(event)
+        elif not (isinstance(event, EpisodeStarted) and self._was_started):
+            self._publish_all([event])
+
+    def _publish_end(self, ended: EpisodeEnded | LazyItem) -> None:
+        # not before it is stored, because another end would be stored if the process died
+        if not self.recorder.is_stored:
+            self._unstored_end = ended
+        else:
+            self._publish_all([ended])
+
+    def _publish_all(self, items: Sequence[EpisodeEvent | LazyItem]) -> None:
+        for item in items if not self._abandoned else ():
+            self._publish(item)
+
+    def _note_journal_error(self) -> None:
+        if self.shortage is None and self.recorder.journal_error is not None:
+            self._note_shortage(self.recorder.journal_error)
+
+    def _note_shortage(self, exc: BaseException) -> None:
+        self.shortage = self.shortage or find_shortage(exc)
+        if self.shortage is not None and self._spare is not None:
+            self._spare.release()
+
+    def _store_again(self) -> None:
+        """Store an episode again if files ran out while it was stored; forget the problem if this succeeds."""
+        if not any(isinstance(problem, StoreError) and find_shortage(problem) for problem in self.problems):
+            return
+        failures: list[BaseException] = []
+        with catch_foreign(failures.append):
+            self.recorder.store_again()
+        if not failures:
+            self.problems = [problem for problem in self.problems if find_shortage(problem) is None]
+
+    def _flush_trace(self) -> None:
+        with catch_foreign(log_failure(logger, "writing the trace")):
+            if self._encoded is not None:
+                self._write_trace(*self._encoded.decode_traces())
+            elif self._source is not None:
+                self._write_trace(self._source.spans, self._source.flows)
+
+
+def lost_error(lost: WorkerLost) -> ErrorInfo:
+    """Return the error of an episode whose worker was lost."""
+    return ErrorInfo("worker_lost", str(lost), "")
+
+
+def _with_outcome(event: _HeldEvent, outcome: Outcome) -> _HeldEvent:
+    if isinstance(event, EncodedEnd):
+        return msgspec.structs.replace(event, outcome=outcome, error=None)
+    if not isinstance(event, EpisodeEnded):
+        return event
+    trajectory = msgspec.structs.replace(event.trajectory, outcome=outcome, error_info=None)
+    return msgspec.structs.replace(event, trajectory=trajectory)

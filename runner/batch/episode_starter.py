@@ -1,0 +1,121 @@
+"""Preparation of the episodes that a batch starts: headers, recorders and deadlines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import msgspec
+
+from runner import plugins
+from runner.batch.episode_feed import EpisodeFeed, Publish
+from runner.batch.running_episode import EpisodeDone, RunningEpisode
+from runner.batch.slots import SPARE_BYTES, SPARE_FILES
+from runner.batch.spec import BatchSpec, PlannedEpisode
+from runner.batch.workspace import Workspace
+from runner.envs.placement import Placement
+from runner.pool.protocol import Slot
+from runner.store import EpisodeRecorder
+from runner.types import EpisodeHeader
+from runner.util.resources import SpareResources
+
+MAX_PUT_BACKS = 3
+"""Maximum number of times that an episode is put back; after that, the episode is recorded as an error."""
+
+
+class EpisodeStarter:
+    """Prepares the episodes of one batch.
+
+    Args:
+        spec: the batch.
+        workspace: stores the episodes.
+        placement: where the environment runs.
+        batch_id: id of the batch.
+        battery_id: id of its battery, if any.
+        publish: receives the events for the observers.
+        on_done: receives the end of each episode, on any thread.
+        grace_s: see ``Batch``.
+        step_grace_s: see ``Batch``.
+    """
+
+    def __init__(
+        self,
+        spec: BatchSpec,
+        workspace: Workspace,
+        placement: Placement,
+        *,
+        batch_id: str,
+        battery_id: str | None,
+        publish: Publish,
+        on_done: Callable[[EpisodeDone], object],
+        grace_s: float,
+        step_grace_s: float,
+    ) -> None:
+        """Read the versions of the installed packages."""
+        self._spec = spec
+        self._workspace = workspace
+        self._placement = placement
+        self._batch_id = batch_id
+        self._battery_id = battery_id
+        self._publish = publish
+        self._on_done = on_done
+        self._grace_s, self._step_grace_s = grace_s, step_grace_s
+        self._versions = {**workspace.versions, **plugins.installed_versions(placement.packages)}
+        self._trace_file = workspace.trace_file(batch_id)
+        self._spare = SpareResources(0)
+
+    def reserve(self) -> None:
+        """Keep files and memory spare, so that the episodes can be stored if they run out."""
+        self._spare = SpareResources(SPARE_FILES, SPARE_BYTES)
+
+    def release(self) -> None:
+        """Give up the spare files and memory."""
+        self._spare.release()
+
+    def prepare(
+        self, slot: Slot, planned: PlannedEpisode, earlier: RunningEpisode | None, *, can_wait: bool
+    ) -> RunningEpisode:
+        """Return an episode that is about to start.
+
+        Args:
+            slot: plays the episode.
+            planned: its plan.
+            earlier: its earlier start, if it was put back; the episode keeps the id.
+            can_wait: whether the batch waits for a server that is gone.
+        """
+        header, n_put_backs, clock = self._header(planned, slot), 0, self._workspace.clock
+        if earlier is not None:
+            earlier.feed.recorder.discard()
+            header = msgspec.structs.replace(header, episode_id=earlier.header.episode_id)
+            n_put_backs = earlier.n_put_backs + 1
+        feed = EpisodeFeed(
+            header,
+            EpisodeRecorder(self._workspace.store, self._workspace.index, clock=clock),
+            publish=self._publish,
+            write_trace=partial(self._trace_file.append, slot.name),
+            on_free=lambda problem: self._on_done(EpisodeDone(slot, header.episode_id, problem)),
+            now=clock.monotonic,
+            can_put_back=can_wait and n_put_backs < MAX_PUT_BACKS,
+            was_started=n_put_backs > 0,
+            spare=self._spare,
+        )
+        return RunningEpisode(
+            slot=slot,
+            header=header,
+            feed=feed,
+            clock=clock,
+            deadline_s=self._spec.limits.max_duration_s + self._grace_s,
+            grace_s=self._grace_s,
+            step_grace_s=self._step_grace_s,
+            n_put_backs=n_put_backs,
+        )
+
+    def _header(self, planned: PlannedEpisode, slot: Slot) -> EpisodeHeader:
+        header = self._workspace.header(self._spec, planned, batch_id=self._batch_id, battery_id=self._battery_id)
+        return msgspec.structs.replace(
+            header,
+            transport=self._placement.transport,
+            data_label=self._placement.data_label,
+            versions=self._versions,
+            worker=slot.info,
+        )
