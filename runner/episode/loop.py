@@ -38,7 +38,7 @@ from runner.types import (
     TokensStreamed,
     Trajectory,
 )
-from runner.types.maybe_async import maybe_await
+from runner.types.maybe_async import CallMethod, call_here, maybe_await
 from runner.util.clock import Clock
 
 
@@ -69,6 +69,7 @@ class EpisodeContext:
             raise.
         pop_closed_spans: returns the spans that were closed since its last call.
         clock: supplies times and durations.
+        call_environment: calls the methods of the environment, possibly on another thread.
         cleanup_timeout_s: maximum seconds for the environment's ``cleanup`` and the agent's ``close``, if async.
     """
 
@@ -80,6 +81,7 @@ class EpisodeContext:
     on_error: Callable[[BaseException], None] = _ignore_error
     pop_closed_spans: Callable[[], list[Span]] = list
     clock: Clock = field(default_factory=Clock)
+    call_environment: CallMethod = call_here
     cleanup_timeout_s: float = CLEANUP_TIMEOUT_S
 
 
@@ -107,6 +109,7 @@ class EpisodeLoop:
         self._context = context
         self._control = context.control
         self._clock = context.clock
+        self._call = context.call_environment
         self._tracer = context.tracer or Tracer(factory.tracing_level)
         self._deadline = asyncio.timeout(None)
         self._environment: Environment | None = None
@@ -144,7 +147,7 @@ class EpisodeLoop:
             with catch_foreign(self._record_error):
                 await self._run_within_time_limit()
             if self._environment is not None and self._trajectory.error_info is None:
-                self._trajectory = await evaluate(self._environment, self._trajectory, self._record_error)
+                self._trajectory = await evaluate(self._environment, self._trajectory, self._record_error, self._call)
         except asyncio.CancelledError:
             self._trajectory.outcome = self._control.cancel_outcome or Outcome.CANCELLED
             raise
@@ -158,7 +161,8 @@ class EpisodeLoop:
             if self._trajectory.error_info is not None:
                 span.set_attribute("error", self._trajectory.error_info.type)
             with self._tracer.span("cleanup", "environment"):
-                await release(self._environment, self._agent, timeout_s=self._context.cleanup_timeout_s)
+                timeout_s = self._context.cleanup_timeout_s
+                await release(self._environment, self._agent, timeout_s=timeout_s, call=self._call)
 
     async def _run_within_time_limit(self) -> None:
         self._deadline = asyncio.timeout(self._limits.max_duration_s)
@@ -175,7 +179,7 @@ class EpisodeLoop:
                 raise remote.unanswered_request from None
 
     async def _reset(self) -> tuple[Environment, Agent]:
-        self._environment = environment = self._factory.build_environment()
+        self._environment = environment = await self._call(self._factory.build_environment)
         self._agent = agent = self._factory.build_agent()
         agent.tracer = self._tracer
         if isinstance(agent, SupportsEpisodeInfo):
@@ -183,9 +187,9 @@ class EpisodeLoop:
         if isinstance(agent, SupportsBind):
             await maybe_await(agent.bind(environment, self._reset_kwargs))
         with self._tracer.span("env.reset", "environment", semantic="environment"):
-            observation = await maybe_await(environment.reset(**self._reset_kwargs))
+            observation = await self._call(environment.reset, **self._reset_kwargs)
         self._trajectory.reset_observation = chat = check_chat(observation, "the observation of a reset")
-        self._trajectory.env_episode_id = name = str(await maybe_await(environment.get_episode_id()))
+        self._trajectory.env_episode_id = name = str(await self._call(environment.get_episode_id))
         self._context.on_reset(chat, name)
         with self._tracer.span("agent.init_after_reset", "agent", semantic="agent"):
             await maybe_await(agent.init_after_reset())
@@ -194,7 +198,7 @@ class EpisodeLoop:
     async def _run_steps(self, environment: Environment, agent: Agent) -> Outcome:
         """Run steps until the task is done, a limit is reached or a command ends the episode; return the outcome."""
         steps = self._trajectory.timesteps
-        step_runner = StepRunner(environment, agent, self._tracer, self._clock.monotonic, self._tokens)
+        step_runner = StepRunner(environment, agent, self._tracer, self._clock.monotonic, self._tokens, call=self._call)
         observation = reset_observation = self._trajectory.reset_observation
         while await self._control.wait_at_step(self._on_pause, self._on_resume):
             step = await step_runner.run_step(len(steps), observation)

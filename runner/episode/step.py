@@ -20,7 +20,7 @@ from runner.types import (
     TimeStep,
     ToolSchema,
 )
-from runner.types.maybe_async import maybe_await
+from runner.types.maybe_async import CallMethod, call_here, maybe_await
 
 
 @dataclass
@@ -32,6 +32,7 @@ class StepRunner:
     Attributes:
         now: a monotonic clock in seconds.
         tokens: receives the model output that the agent streams during a step.
+        call: calls the methods of the environment.
         unparsed: number of consecutive invalid actions up to the latest step.
     """
 
@@ -40,6 +41,7 @@ class StepRunner:
     tracer: Tracer
     now: Callable[[], float]
     tokens: TokenStream
+    call: CallMethod = call_here
     unparsed: int = 0
     _schemas: list[ToolSchema] = field(default_factory=list)
 
@@ -47,7 +49,7 @@ class StepRunner:
         """Run the step with this index: the agent acts on the observation and the environment executes the action."""
         with self.tracer.span("timestep", "timestep", index=index, semantic="timestep") as span:
             with self.tracer.span("get_tool_schemas", "environment"):
-                schemas = self._check_schemas(await maybe_await(self.environment.get_tool_schemas()))
+                schemas = self._check_schemas(await self.call(self.environment.get_tool_schemas))
             started = self.now()
             self.tokens.start_step(index)
             with self.tracer.span("agent.act", "agent"):  # pass copies, because the agent may change its lists
@@ -80,10 +82,10 @@ class StepRunner:
             new_observation: Chat = [{"role": "user", "content": f"Invalid action. Expected {answer.expected}."}]
             return Action(text=answer.text), False, (new_observation, 0.0, False), 0.0
         self.unparsed = 0
-        action, valid = await resolve_action(self.environment, answer, schemas)
+        action, valid = await resolve_action(self.environment, answer, schemas, self.call)
         resolved_at = self.now()
         with self.tracer.span("env.step", "environment"):
-            result = check_step(await maybe_await(self.environment.step(answer)))
+            result = check_step(await self.call(self.environment.step, answer))
         return action, valid, result, self.now() - resolved_at
 
     def _add_usage(self, step: TimeStep) -> TimeStep:

@@ -22,7 +22,7 @@ from runner.types import (
     SupportsTruncation,
     Trajectory,
 )
-from runner.types.maybe_async import maybe_await
+from runner.types.maybe_async import CallMethod, call_here, maybe_await
 
 logger = logging.getLogger(__name__)
 
@@ -31,18 +31,21 @@ CLEANUP_TIMEOUT_S = 5.0
 
 
 async def evaluate(
-    environment: Environment, trajectory: Trajectory, on_error: Callable[[BaseException], None]
+    environment: Environment,
+    trajectory: Trajectory,
+    on_error: Callable[[BaseException], None],
+    call: CallMethod = call_here,
 ) -> Trajectory:
     """Set the success and the outcome of a trajectory; return it, with the environment's evaluation details if any.
 
     ``on_error`` receives an error of ``success``; an error of ``get_evaluation_details`` is only logged.
     """
     with catch_foreign(on_error):
-        trajectory.success = bool(await maybe_await(environment.success(trajectory)))
+        trajectory.success = bool(await call(environment.success, trajectory))
         trajectory.outcome = _outcome(environment, trajectory)
     with catch_foreign(log_failure(logger, "get_evaluation_details")):
         if isinstance(environment, SupportsEvaluation):
-            details = check_details(await maybe_await(environment.get_evaluation_details()))
+            details = check_details(await call(environment.get_evaluation_details))
             return EvaluatedTrajectory(**msgspec.structs.asdict(trajectory), evaluation=details)
     return trajectory
 
@@ -56,7 +59,11 @@ def last_response_flow(agent: Agent) -> int | None:
 
 
 async def release(
-    environment: Environment | None, agent: Agent | None, *, timeout_s: float = CLEANUP_TIMEOUT_S
+    environment: Environment | None,
+    agent: Agent | None,
+    *,
+    timeout_s: float = CLEANUP_TIMEOUT_S,
+    call: CallMethod = call_here,
 ) -> None:
     """Call the environment's ``cleanup`` and the agent's ``close`` concurrently, for at most ``timeout_s`` seconds.
 
@@ -65,7 +72,7 @@ async def release(
     clock = asyncio.get_running_loop().time
     ends_at = clock() + timeout_s
     unfinished = {
-        asyncio.create_task(_cleanup(environment), name="cleanup"),
+        asyncio.create_task(_cleanup(environment, call), name="cleanup"),
         asyncio.create_task(_close(agent), name="close"),
     }
     cancelled: asyncio.CancelledError | None = None
@@ -81,10 +88,10 @@ async def release(
         raise cancelled
 
 
-async def _cleanup(environment: Environment | None) -> None:
+async def _cleanup(environment: Environment | None, call: CallMethod) -> None:
     with catch_foreign(log_failure(logger, "cleanup")):
         if environment is not None and isinstance(environment, SupportsCleanup):
-            await maybe_await(environment.cleanup())
+            await call(environment.cleanup)
 
 
 async def _close(agent: Agent | None) -> None:

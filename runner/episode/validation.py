@@ -9,7 +9,7 @@ import msgspec
 
 from runner.errors import AgentFault, EnvironmentFault
 from runner.types import Action, ActResult, Chat, Environment, InvalidAction, StepResult, ToolCall, ToolSchema, Usage
-from runner.types.maybe_async import is_awaitable
+from runner.types.maybe_async import CallMethod, call_here
 
 _NUMBER_TYPES = (int, float)  # constants, because ``isinstance(value, int | float)`` would build the union at each call
 _PAIR_TYPES = (tuple, list)
@@ -102,7 +102,9 @@ def check_details(value: object) -> dict[str, Any]:
         raise EnvironmentFault(f"evaluation details should be a mapping that JSON can hold: {exc}") from exc
 
 
-async def resolve_action(environment: Environment, action: Action, schemas: list[ToolSchema]) -> tuple[Action, bool]:
+async def resolve_action(
+    environment: Environment, action: Action, schemas: list[ToolSchema], call: CallMethod = call_here
+) -> tuple[Action, bool]:
     """Return the action with the tool calls that its text contains, and whether the tool call to execute is valid.
 
     Raises:
@@ -111,8 +113,7 @@ async def resolve_action(environment: Environment, action: Action, schemas: list
     if action.tool_calls:
         first = action.tool_calls[0]  # only the first call is executed; the model gets "Not executed" for the others
         return action, _matches_schema(first.name, first.arguments, schemas)
-    reply = environment.parse(action.text or "")
-    parsed: object = await reply if is_awaitable(reply) else reply
+    parsed: object = await call(environment.parse, action.text or "")
     if isinstance(parsed, Action) and _is_storable(parsed):
         return Action(text=action.text, tool_calls=parsed.tool_calls), True
     if isinstance(parsed, InvalidAction):
