@@ -150,6 +150,7 @@ class EnvironmentEntry(_Section, frozen=True):
         base_url: URL of a remote server, instead of ``port``.
         timeout_sec: time limit of one request to its server, in seconds.
         wait_sec: seconds that a batch waits for its server; None for the value of ``episode``.
+        places: maximum number of episodes that play on its server at the same time; None: the server's own limit.
         autostart: whether the node starts ``server_cmd``.
     """
 
@@ -164,6 +165,7 @@ class EnvironmentEntry(_Section, frozen=True):
     base_url: Text | None = None
     timeout_sec: Seconds = 30.0
     wait_sec: WaitSeconds | None = None
+    places: Count | None = None
     autostart: bool = False
 
     def __repr__(self) -> str:

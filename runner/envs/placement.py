@@ -61,7 +61,8 @@ def server_address(entry: EnvironmentEntry | None) -> ServerAddress | None:
     if entry is None or (entry.base_url is None and entry.port is None):
         return None
     url = entry.base_url or f"http://127.0.0.1:{entry.port}"
-    return ServerAddress(url, entry.timeout_sec, secrets=secret_lines(entry.env.values()))
+    secrets = secret_lines(entry.env.values())
+    return ServerAddress(url, entry.timeout_sec, secrets=secrets, places=entry.places)
 
 
 def has_http_dialect(env: str) -> bool:

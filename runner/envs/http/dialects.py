@@ -93,6 +93,8 @@ class ClientDialect(msgspec.Struct, frozen=True, kw_only=True):
         embedded: entry point of the embedded class with the same commands, success rule and number of tasks, if any.
         expected: description of a valid action, for environments without an embedded class.
         n_tasks: number of tasks of AgentGym's server; None if unknown or equal to that of the embedded class.
+        places: number of instances after which AgentGym's server reissues the id of another instance; None if it never
+            does.
         id_field: name of the instance id in requests.
         created_at: path of the instance id in the reply to ``create``.
         fresh: whether every reset needs a new instance.
@@ -117,6 +119,7 @@ class ClientDialect(msgspec.Struct, frozen=True, kw_only=True):
     embedded: str | None = None
     expected: str = "a text"
     n_tasks: int | None = None
+    places: int | None = None
     prefix: str = ""
     id_field: str = "id"
     create: str = "/create"
@@ -203,6 +206,7 @@ _ROWS = (
         name="SQLGym",
         embedded="runner.envs.sqlgym:SQLGym",
         n_tasks=10_962,  # BIRD's train tasks 0-9427, then its dev tasks
+        places=8,
         id_field="env_idx",
         created_at=(),
         reset_body={"item_id": Placeholder.TASK},
@@ -215,6 +219,7 @@ _ROWS = (
     ClientDialect(
         name="WebShop",
         embedded="runner.envs.webshop:WebShop",
+        places=8000,
         id_field="env_idx",
         created_at=(),
         reset_body={"session_id": Placeholder.TASK},

@@ -44,7 +44,7 @@ class HttpEnvironment:
         Raises:
             ConfigError: if the environment has no dialect or the address is invalid.
         """
-        self._dialect = _select_dialect(env, address)
+        self._dialect = select_dialect(env, address)
         self._rules = rules_for(self._dialect, mode)
         self._instance = RemoteInstance(self._dialect, address, timings)
         self._reward_reader = RewardReader(self._dialect)
@@ -192,7 +192,12 @@ class HttpEnvironment:
         return f"{observation}\n{_ACTIONS_PREFIX}{json.dumps(payload.texts(self._dialect.actions_at))}"
 
 
-def _select_dialect(env: str, address: ServerAddress) -> ClientDialect:
+def select_dialect(env: str, address: ServerAddress) -> ClientDialect:
+    """Return the dialect of an environment's server.
+
+    Raises:
+        ConfigError: if no dialect is known for the environment.
+    """
     if address.dialect == "createEnv":
         return create_env_dialect(env)
     if (dialect := dialect_for(env)) is None:

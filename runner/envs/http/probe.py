@@ -37,7 +37,7 @@ class ServerState(msgspec.Struct, frozen=True, kw_only=True):
     """Result of probing one address.
 
     Attributes:
-        address: the probed address, with the number of tasks and dialect that the server reports.
+        address: the probed address, with the number of tasks, places and dialect that the server reports.
         identity: the server's identity; None if there was no response.
         latency_s: seconds until the greeting arrived.
         open: number of instances in use, if the server reports it.
@@ -66,6 +66,7 @@ class _Health(msgspec.Struct):
 
     open: int | None = None
     n_tasks: int | None = None
+    limit: int | None = None
 
 
 def probe_servers(addresses: Mapping[str, ServerAddress], within_s: float = PROBE_TIMEOUT_S) -> dict[str, ServerState]:
@@ -149,12 +150,18 @@ def _probe_one(env: str, address: ServerAddress, deadline: float) -> ServerState
     health = _fetch_health(address, deadline) if identity.kind == "console" else _Health()
     return ServerState(
         status="slow" if latency_s > SLOW_AFTER_S else "up",
-        address=msgspec.structs.replace(address, n_tasks=health.n_tasks, lists_actions=identity.kind == "console"),
+        address=_with_facts(address, health, is_console=identity.kind == "console"),
         identity=identity,
         latency_s=latency_s,
         http_status=status,
         open=health.open,
     )
+
+
+def _with_facts(address: ServerAddress, health: _Health, *, is_console: bool) -> ServerAddress:
+    limits = [limit for limit in (address.places, health.limit) if limit is not None]
+    places = min(limits, default=None)
+    return msgspec.structs.replace(address, n_tasks=health.n_tasks, lists_actions=is_console, places=places)
 
 
 def _decode_json(body: bytes) -> object:

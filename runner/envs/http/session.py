@@ -1,57 +1,45 @@
-"""Environment instances on a server, from creation to closing.
-
-``RemoteInstance`` sends the requests of one instance. ``InstanceLeases`` records the instances that this process uses:
-a server with a fixed number of slots (8 in ``agentenv-sqlgym/agentenv_sqlgym/environment.py`` of AgentGym, 8000 for
-WebShop) reissues the oldest id when no slot is free, so two episodes would share an instance and mix up their rewards.
-"""
+"""Environment instances on a server, from creation to closing: ``RemoteInstance``."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import logging
-import threading
 import weakref
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 from urllib.parse import urlencode
 
 from runner.envs.http.address import ServerAddress
 from runner.envs.http.client import DEFAULT_TIMINGS, HttpConnection, HttpTimings
 from runner.envs.http.dialects import ClientDialect, fill_placeholders
+from runner.envs.http.places import InstanceRegistry, LocalRegistry
 from runner.envs.http.response import Payload, check_status
 from runner.errors import EnvironmentFault, ServerGone
 
 logger = logging.getLogger(__name__)
 
-_MAX_CREATE_ATTEMPTS = 32
-"""Attempts to create an instance while the server returns ids that are in use."""
 _NO_CLOSE_STATUSES = (404, 405)
 """Statuses of servers without a path ``/close``: AgentGym's Maze, Wordle, ALFWorld, SQLGym and WebShop."""
+LOCAL_REGISTRY = LocalRegistry()
+"""Places and leases of all batches of this process."""
+_registry: InstanceRegistry = LOCAL_REGISTRY
 
 
-class InstanceLeases:
-    """Thread-safe set of the instances in use, by server and id."""
-
-    def __init__(self) -> None:
-        """Create an empty set."""
-        self._leased: set[tuple[str, int | str]] = set()
-        self._lock = threading.RLock()  # re-entrant: a finalizer may call release while this thread is in acquire
-
-    def acquire(self, server: str, instance: int | str) -> bool:
-        """Lease an instance; return False if another episode already leases it."""
-        with self._lock:
-            is_free = (server, instance) not in self._leased
-            self._leased.add((server, instance))
-            return is_free
-
-    def release(self, server: str, instance: int | str) -> None:
-        """End the lease of an instance."""
-        with self._lock:
-            self._leased.discard((server, instance))
+def use_registry(registry: InstanceRegistry) -> None:
+    """Let all instances that are opened from now on take their places and leases from ``registry``."""
+    global _registry
+    _registry = registry
 
 
-LEASES = InstanceLeases()
+def places_on(dialect: ClientDialect, address: ServerAddress) -> tuple[str, int | None]:
+    """Return the key of a server in an ``InstanceRegistry`` and its number of places, None if that is unknown.
+
+    Raises:
+        ConfigError: if the address is invalid.
+    """
+    return address.base + dialect.prefix, dialect.places if address.places is None else address.places
 
 
 class RemoteInstance:
@@ -69,27 +57,38 @@ class RemoteInstance:
         """
         self.id: int | str | None = None
         self._dialect = dialect
-        self._server = address.base
+        self._server, self._places = places_on(dialect, address)
         self._connection = HttpConnection(dialect.name, address, timings)
         self._close_timeout_s = timings.close_timeout_s
-        self._release_lease: Callable[[], object]
-        """Finalizer that ends the lease once, at the latest when this object is garbage-collected."""
+        self._release: Callable[[], object] = _nothing
+        """Gives back the place and the lease once; without this call, the garbage collection of this object does."""
 
     async def open(self, task: int) -> None:
-        """Create the instance on the server.
+        """Wait for a place on the server and create the instance there.
 
         Raises:
-            EnvironmentFault: if the server cannot be reached, sends an invalid reply, or returns only leased ids.
+            EnvironmentFault: if the server cannot be reached or sends an invalid reply.
         """
+        while self.id is None:
+            registry = _registry
+            place = await registry.enter(self._server, self._places)
+            try:
+                await self._create(task, registry, place)
+            finally:
+                if self.id is None:
+                    registry.leave(self._server, place)
+
+    async def _create(self, task: int, registry: InstanceRegistry, place: int) -> None:
+        """Create an instance and lease it; if the server returns a leased one, ``id`` remains None."""
         body = fill_placeholders(self._dialect.create_body, task=task, env=self._dialect.name)
-        for _ in range(_MAX_CREATE_ATTEMPTS):
-            payload = await self._post(self._dialect.create, body)
-            instance_id = payload.id(self._dialect.created_at)
-            if LEASES.acquire(self._server, instance_id):
-                self.id = instance_id
-                self._release_lease = weakref.finalize(self, LEASES.release, self._server, instance_id)
-                return
-        raise payload.fault("returned an instance that is already in use", "Run fewer episodes at the same time")
+        payload = await self._post(self._dialect.create, body)
+        instance_id = payload.id(self._dialect.created_at)
+        if await registry.lease(self._server, instance_id):
+            self.id = instance_id
+            finalizer = weakref.finalize(self, registry.collect, self._server, place, instance_id)
+            finalizer.atexit = False
+            leave = partial(registry.leave, self._server, place, instance_id)
+            self._release = lambda: finalizer.detach() and leave()
 
     async def reset(self, task: int) -> Payload:
         """Start a task in the instance and return the reply; raises the same errors as ``open``."""
@@ -118,7 +117,7 @@ class RemoteInstance:
         """Delete the instance on the server within ``HttpTimings.close_timeout_s``; a failure is only logged."""
         if self.id is None:
             return
-        instance_id, body, release_lease = self.id, _encode_json(self._with_id({})), self._release_lease
+        instance_id, body, release = self.id, _encode_json(self._with_id({})), self._release
         self.id = None
         try:
             async with asyncio.timeout(self._close_timeout_s):
@@ -132,7 +131,7 @@ class RemoteInstance:
         except EnvironmentFault as exc:
             logger.warning("Could not close an instance: %s", exc)
         finally:
-            release_lease()
+            release()
 
     async def disconnect(self) -> None:
         """Release the shared HTTP client; a later request acquires it again."""
@@ -143,6 +142,10 @@ class RemoteInstance:
 
     def _with_id(self, body: Mapping[str, Any]) -> dict[str, Any]:
         return {self._dialect.id_field: self.id, **body}
+
+
+def _nothing() -> None:
+    pass
 
 
 def _encode_json(body: Mapping[str, Any]) -> bytes:

@@ -153,22 +153,25 @@ def test_each_thread_has_separate_connections(env_server: RudeServer) -> None:
     assert len(env_server.requests) == 12
 
 
-async def test_an_instance_in_use_is_not_leased_twice(env_server: RudeServer) -> None:
+async def test_an_episode_waits_for_a_free_instance_of_a_full_server(env_server: RudeServer) -> None:
     instance_ids = iter([1, 1, 2, *[1] * 100])
+    is_full = threading.Event()
 
     async def answer_create(request: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         is_create = request.path.endswith("create")
         writer.write(json_response({"id": next(instance_ids)} if is_create else {"observation": "x"}))
+        if len([sent for sent in env_server.requests if sent.path.endswith("create")]) == 5:
+            is_full.set()
 
     env_server.reset(answer_create)
     envs = [maze_over_http(env_server) for _ in range(3)]
     for env in envs[:2]:
         await env.reset()
     assert [env.get_episode_id() for env in envs[:2]] == ["Maze-0@1", "Maze-0@2"]
-    with pytest.raises(EnvironmentFault, match="Run fewer episodes at the same time"):
-        await envs[2].reset()
+    waiting = asyncio.create_task(envs[2].reset())
+    assert await asyncio.to_thread(is_full.wait, 60)
     await envs[0].cleanup()
-    await envs[2].reset()
+    await waiting
     assert envs[2].get_episode_id() == "Maze-0@1"
     for env in envs[1:]:
         await env.cleanup()
@@ -177,20 +180,24 @@ async def test_an_instance_in_use_is_not_leased_twice(env_server: RudeServer) ->
 async def test_garbage_collection_of_an_instance_ends_its_lease(env_server: RudeServer) -> None:
     """An abandoned worker never cleans up its environment."""
 
+    is_full = threading.Event()
+
     async def answer(request: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         writer.write(json_response({"id": 1}))
+        if len(env_server.requests) == 3:
+            is_full.set()
 
     env_server.reset(answer)
     dialect = dialect_for("maze")
     assert dialect is not None
     abandoned, later = (RemoteInstance(dialect, ServerAddress(env_server.url, 10)) for _ in range(2))
     await abandoned.open(0)
-    with pytest.raises(EnvironmentFault, match="in use"):
-        await later.open(0)
+    waiting = asyncio.create_task(later.open(0))
+    assert await asyncio.to_thread(is_full.wait, 60)
     await abandoned.disconnect()
     del abandoned
     gc.collect()
-    await later.open(0)
+    await waiting
     await later.close()
     await later.disconnect()
 

@@ -1,0 +1,233 @@
+"""Places and leases on environment servers: how many episodes a server holds, and which instance each episode uses.
+
+A server with a fixed number of slots (8 in ``agentenv-sqlgym/agentenv_sqlgym/environment.py`` of AgentGym, 8000 for
+WebShop) reissues the id of another instance when no slot is free, so two episodes would share an instance and mix up
+their rewards. An episode therefore takes a place before it creates an instance, and leases the instance before it uses
+it. All episodes of a driver share one ``LocalRegistry``, those of its worker processes through its ``request_…`` and
+``release_…`` methods.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import math
+import threading
+from collections import deque
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Protocol, TypeAlias
+
+InstanceId: TypeAlias = int | str
+Place: TypeAlias = int | str | None
+"""Id of a place, chosen by its owner; unique among the owner's places on all servers."""
+
+
+class InstanceRegistry(Protocol):
+    """Places and leases as episodes see them; thread-safe, callable on any event loop."""
+
+    async def enter(self, server: str, places: int | None) -> int:
+        """Wait for a place on a server and return its id; a cancelled wait takes no place.
+
+        Args:
+            server: the server's URL.
+            places: maximum number of episodes on the server; None if it is unknown.
+        """
+
+    async def lease(self, server: str, instance: InstanceId) -> bool:
+        """Lease an instance; return False if another episode leases it."""
+
+    def leave(self, server: str, place: int, instance: InstanceId | None = None) -> None:
+        """Give back a place, and the lease of its instance if there is one."""
+
+    def collect(self, server: str, place: int, instance: InstanceId) -> None:
+        """Do the same as ``leave`` in a finalizer, at which time the thread may hold any lock."""
+
+
+@dataclass
+class _Server:
+    """State of one server; ``learned`` is the number of places that its replies showed, None before that."""
+
+    places: set[tuple[Hashable, Place]] = field(default_factory=set)
+    waiting: dict[tuple[Hashable, Place], Callable[[], object]] = field(default_factory=dict)
+    leases: dict[InstanceId, Hashable] = field(default_factory=dict)
+    refused: set[InstanceId] = field(default_factory=set)
+    learned: int | None = None
+
+    @property
+    def in_use(self) -> bool:
+        return bool(self.places or self.waiting or self.leases)
+
+    def lease(self, owner: Hashable, instance: InstanceId) -> bool:
+        if instance not in self.leases:
+            self.leases[instance] = owner
+            self.refused.clear()
+            return True
+        if instance in self.refused:  # the server went through all its instances and none was free
+            self.learned = len(self.leases)
+        self.refused.add(instance)
+        return False
+
+    def release_lease(self, owner: Hashable, instance: InstanceId) -> None:
+        if instance in self.leases and self.leases[instance] == owner:
+            del self.leases[instance]
+            self.refused.clear()
+
+    def release_owner(self, owner: Hashable) -> list[InstanceId]:
+        self.places = {key for key in self.places if key[0] != owner}
+        self.waiting = {key: on_granted for key, on_granted in self.waiting.items() if key[0] != owner}
+        lost = [instance for instance, holder in self.leases.items() if holder == owner]
+        for instance in lost:
+            self.release_lease(owner, instance)
+        return lost
+
+
+class LocalRegistry:
+    """The places and leases of one driver: those of this process, and of its workers by ``owner``.
+
+    A server's number of places is declared, or learned: a server that returns the same leased instance again, without
+    a lease or release in between, has as many places as there are leases. It is forgotten when the server is idle.
+
+    Callbacks run on the thread that frees a place, which may be inside a finalizer: they must neither block nor raise.
+    """
+
+    def __init__(self) -> None:
+        """Create a registry without servers."""
+        self._servers: dict[str, _Server] = {}
+        self._declared: dict[str, int] = {}
+        self._numbers = itertools.count()
+        self._releases: deque[Callable[[], object]] = deque()
+        self._granted: list[Callable[[], object]] = []
+        self._lock = threading.Lock()  # never held while foreign code runs
+
+    async def enter(self, server: str, places: int | None) -> int:
+        """Wait for a place; see ``InstanceRegistry``."""
+        loop, place, entered = asyncio.get_running_loop(), next(self._numbers), False
+        granted: asyncio.Future[None] = loop.create_future()
+        self.declare(server, places)
+        try:
+            self.request_place(None, server, place, partial(_set_granted, loop, granted))
+            await granted
+            entered = True
+        finally:
+            if not entered:
+                self.leave(server, place)
+        return place
+
+    async def lease(self, server: str, instance: InstanceId) -> bool:
+        """Lease an instance; see ``InstanceRegistry``."""
+        return self.request_lease(None, server, instance)
+
+    def leave(self, server: str, place: int, instance: InstanceId | None = None) -> None:
+        """Give back a place and its instance; see ``InstanceRegistry``."""
+        if instance is not None:
+            self.release_lease(None, server, instance)
+        self.release_place(None, server, place)
+
+    def collect(self, server: str, place: int, instance: InstanceId) -> None:
+        """Give back a place and its instance in a finalizer."""
+        self.leave(server, place, instance)
+
+    def declare(self, server: str, places: int | None) -> None:
+        """Set the number of places of a server; None: it is unknown."""
+        with self._locked():
+            if places is None:
+                self._declared.pop(server, None)
+            else:
+                self._declared[server] = max(1, places)
+            self._grant(server)
+
+    def request_place(self, owner: Hashable, server: str, place: Place, on_granted: Callable[[], object]) -> None:
+        """Request a place; ``on_granted`` is called once it is granted, at once if one is free.
+
+        ``release_place`` ends a wait, too; ``on_granted`` may then still be called.
+        """
+        with self._locked():
+            self._servers.setdefault(server, _Server()).waiting[owner, place] = on_granted
+            self._grant(server)
+
+    def request_lease(self, owner: Hashable, server: str, instance: InstanceId) -> bool:
+        """Lease an instance; return False if it is leased."""
+        with self._locked():
+            return self._servers.setdefault(server, _Server()).lease(owner, instance)
+
+    def release_place(self, owner: Hashable, server: str, place: Place) -> None:
+        """Give back a place, or end the wait for it."""
+
+        def release() -> None:
+            if (state := self._servers.get(server)) is not None:
+                state.waiting.pop((owner, place), None)
+                state.places.discard((owner, place))
+                self._grant(server)
+
+        self._release(release)
+
+    def release_lease(self, owner: Hashable, server: str, instance: InstanceId) -> None:
+        """End a lease of this owner."""
+
+        def release() -> None:
+            if (state := self._servers.get(server)) is not None:
+                state.release_lease(owner, instance)
+
+        self._release(release)
+
+    def release_owner(self, owner: Hashable) -> dict[str, list[InstanceId]]:
+        """Release everything of an owner, such as a lost worker; return the instances that it leased, by server."""
+        with self._locked():
+            lost = {server: state.release_owner(owner) for server, state in self._servers.items()}
+            for server in lost:
+                self._grant(server)
+        return {server: instances for server, instances in lost.items() if instances}
+
+    def _grant(self, server: str) -> None:
+        """Grant free places in the order of the requests; drop the state of an idle server."""
+        if (state := self._servers.get(server)) is None:
+            return
+        limit = min(self._declared.get(server, math.inf), math.inf if state.learned is None else state.learned)
+        while state.waiting and len(state.places) < limit:
+            key = next(iter(state.waiting))
+            self._granted.append(state.waiting.pop(key))
+            state.places.add(key)
+        if not state.in_use:
+            del self._servers[server]
+
+    def _release(self, release: Callable[[], object]) -> None:
+        # A finalizer may interrupt a thread that holds the lock; then that thread runs the release after its own work.
+        self._releases.append(release)
+        self._run_releases()
+
+    def _run_releases(self) -> None:
+        while self._releases and self._lock.acquire(blocking=False):
+            try:
+                while self._releases:
+                    self._releases.popleft()()
+                granted, self._granted = self._granted, []
+            finally:
+                self._lock.release()
+            for on_granted in granted:
+                on_granted()
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Hold the lock, then run waiting releases and the callbacks of granted requests."""
+        try:
+            with self._lock:
+                try:
+                    yield
+                finally:
+                    granted, self._granted = self._granted, []
+            for on_granted in granted:
+                on_granted()
+        finally:
+            self._run_releases()
+
+
+def _set_granted(loop: asyncio.AbstractEventLoop, granted: asyncio.Future[None]) -> None:
+    def set_result() -> None:
+        if not granted.done():
+            granted.set_result(None)
+
+    with contextlib.suppress(RuntimeError):  # the loop was closed, so the wait has ended
+        loop.call_soon_threadsafe(set_result)
