@@ -66,7 +66,7 @@ def test_without_a_server_the_placement_is_embedded(closed_port: int) -> None:
 
 def test_auto_selects_a_running_server(maze_url: str) -> None:
     placement = choose_placement(env_entry(maze_url, timeout_sec=3.0), "Maze", "strict")
-    assert placement.address == ServerAddress(maze_url, 3.0, n_tasks=25, lists_actions=True, places=256)
+    assert placement.address == ServerAddress(maze_url, 3.0, n_tasks=25, lists_actions=True, places=64)
     assert (placement.transport, placement.mode, placement.data_label) == ("http", "strict", "")
     assert placement.note == f"over HTTP at {maze_url} (AgentGym Console, strict rules, as published)"
     assert choose_placement(env_entry(maze_url, "embedded"), "Maze", "strict") == Placement()

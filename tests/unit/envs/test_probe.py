@@ -43,7 +43,7 @@ def test_our_server_reports_its_environment_and_open_instances() -> None:
     with serve_environments(["Maze"]) as urls:
         state = probe_servers({"Maze": ServerAddress(urls["Maze"], 7.0)})["Maze"]
     assert (state.status, state.open, state.cause) == ("up", 0, None)
-    assert state.address == ServerAddress(urls["Maze"], 7.0, n_tasks=25, lists_actions=True, places=256)
+    assert state.address == ServerAddress(urls["Maze"], 7.0, n_tasks=25, lists_actions=True, places=64)
     assert state.identity is not None
     assert (state.identity.kind, state.identity.mode, state.identity.label) == ("console", "strict", "as published")
     assert state.latency_s is not None
