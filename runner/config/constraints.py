@@ -8,7 +8,7 @@ from typing import TypeAlias
 from urllib.parse import urlsplit
 
 from runner.config.diagnostics import FormatValue, KeyPath, Problem, format_key_path
-from runner.config.profile import VARIABLE_NAME_PATTERN, EnvironmentEntry, Profile, SkipEntry
+from runner.config.profile import FALLBACK, GATEWAY, VARIABLE_NAME_PATTERN, EnvironmentEntry, Profile, SkipEntry
 
 _HTTP = ("http", "https")
 _VARIABLE_NAME = re.compile(VARIABLE_NAME_PATTERN)
@@ -31,6 +31,7 @@ def find_violations(profile: Profile, format_value: FormatValue) -> list[Problem
         *_invalid_variables(entries),
         *_invalid_urls(profile, entries, format_value),
         *_invalid_windows(profile, format_value),
+        *_unknown_endpoints(profile),
     ]
 
 
@@ -86,6 +87,13 @@ def _invalid_windows(profile: Profile, format_value: FormatValue) -> Iterator[Pr
         key_path = ("nats", "streams", "events", "duplicate_window_sec")
         value = format_value(key_path, events.duplicate_window_sec)
         yield key_path, f"expected at most max_age_sec, which is {events.max_age_sec:g}, got {value}"
+
+
+def _unknown_endpoints(profile: Profile) -> Iterator[Problem]:
+    names = list(dict.fromkeys([GATEWAY, *profile.agent.endpoint_names, FALLBACK]))
+    for name in profile.agent.rate_limits:
+        if name not in names:
+            yield ("agent", "rate_limits", name), f"unknown endpoint; known endpoints: {', '.join(names)}"
 
 
 def _http_urls(profile: Profile, entries: _Entries) -> Iterator[tuple[KeyPath, str | None]]:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from itertools import count
 from typing import Annotated, Any, Literal, TypeAlias
+from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Meta
 
 from runner.types import MAX_DURATION_S, MAX_ROUNDS, SpanLevel
-from runner.util.display_text import MASK, mask
+from runner.util.display_text import MASK, mask, one_line
 
 NODE_PATTERN = r"\A[A-Za-z0-9_-]{1,64}\Z"
 NODE_EXPECTED = "a name of 1 to 64 letters, digits, _ and -"
+GATEWAY, FALLBACK = "gateway", "ollama"
+"""Names of the two endpoints whose names a profile does not set."""
 
 Tier: TypeAlias = Literal["lightweight", "moderate"]
 Text: TypeAlias = Annotated[str, Meta(min_length=1, description="a non-empty text")]
@@ -105,6 +109,18 @@ class Price(_Section, frozen=True):
     cached_per_mtok: Amount | None = None
 
 
+class RateLimit(_Section, frozen=True):
+    """Limits of the requests to one endpoint, for all episodes of a batch together; None: no limit.
+
+    Attributes:
+        requests_per_minute: maximum number of requests that start within any 60 seconds.
+        concurrent_requests: maximum number of requests that are in flight at a time.
+    """
+
+    requests_per_minute: Count | None = None
+    concurrent_requests: Count | None = None
+
+
 class FeedbackMetrics(_Section, frozen=True):
     """Names of the TensorZero metrics for an episode's reward (a float) and success (a boolean)."""
 
@@ -120,6 +136,7 @@ class AgentSettings(_Section, frozen=True):
         context_tokens: conversations are trimmed to this size before they are sent; a token is about 4 characters.
         max_unparsed: number of consecutive replies without an action after which the episode fails.
         feedback: TensorZero metrics that receive the result of each episode; None sends no feedback.
+        rate_limits: limits of endpoints, by the names in ``endpoint_names``.
     """
 
     mode: Literal["api", "local"] = "api"
@@ -136,6 +153,17 @@ class AgentSettings(_Section, frozen=True):
     context_tokens: Annotated[int, Meta(ge=1000, description="a whole number of at least 1000")] = 16_384
     max_unparsed: Count = 3
     feedback: FeedbackMetrics | None = None
+    rate_limits: dict[str, RateLimit] = {}
+
+    @property
+    def endpoint_names(self) -> tuple[str, ...]:
+        """Unique names of the endpoints in their order: the gateway, the additional endpoints, Ollama."""
+        names = [
+            *([GATEWAY] if self.mode == "api" else []),
+            *(entry.name or _host(entry.url) or "endpoint" for entry in self.endpoints),
+            *([] if self.local_fallback is None else [FALLBACK]),
+        ]
+        return _unique([one_line(name, 80) for name in names])
 
 
 class EnvironmentEntry(_Section, frozen=True):
@@ -265,3 +293,18 @@ class Profile(_Section, frozen=True):
         entry = self.find_entry(name)
         own = entry.wait_sec if isinstance(entry, EnvironmentEntry) else None
         return self.episode.wait_sec if own is None else own
+
+
+def _host(url: str) -> str | None:
+    try:
+        return urlsplit(url).hostname
+    except ValueError:  # the URL is not valid, which is reported as such
+        return None
+
+
+def _unique(names: list[str]) -> tuple[str, ...]:
+    unique: list[str] = []
+    for name in names:
+        numbered = (f"{name}-{number}" if number > 1 else name for number in count(1))
+        unique.append(next(each for each in numbered if each not in unique))
+    return tuple(unique)

@@ -10,8 +10,9 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
+from runner.config.profile import AgentSettings
 from runner.inference.chat_format import ModelReply
-from runner.inference.endpoints import EndpointSpec, Kind
+from runner.inference.endpoints import GATEWAY_KEY_ENV, OLLAMA_HOST_ENV, EndpointSpec, Kind
 from runner.inference.errors import EndpointFailure, Mask
 from runner.types import DeltaPart, StreamDelta
 from runner.util.display_text import MASK, masker
@@ -40,6 +41,16 @@ def read_api_key(spec: EndpointSpec, kind: Kind, environ: Mapping[str, str]) -> 
             "configuration", f"its URL has a login and {name} has a key, but only one of them can be sent"
         )
     return value or None
+
+
+def endpoint_variables(settings: AgentSettings, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment variables that a worker on another machine needs for its endpoints; may be secret."""
+    names = {entry.api_key_env for entry in settings.endpoints if entry.api_key_env}
+    if settings.mode == "api":
+        names.add(GATEWAY_KEY_ENV)
+    if settings.local_fallback is not None:
+        names.add(OLLAMA_HOST_ENV)
+    return {name: environ[name] for name in sorted(names) if name in environ}
 
 
 def build_mask(specs: tuple[EndpointSpec, ...], environ: Mapping[str, str]) -> Mask:

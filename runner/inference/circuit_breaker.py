@@ -60,6 +60,11 @@ class CircuitBreaker:
         with self._lock:
             return self._wait_s()
 
+    @property
+    def rests_until(self) -> float | None:
+        """End of the last rest on the monotonic clock; None if the endpoint has answered since, or never rested."""
+        return self._rests_until
+
     def record_success(self) -> None:
         """Allow requests again, because the endpoint answered."""
         with self._lock:

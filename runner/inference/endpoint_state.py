@@ -1,4 +1,4 @@
-"""State that all inference sessions share: the endpoints with their detected features and circuit breakers."""
+"""State that all inference sessions of a process share: the endpoints with their detected features."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from runner.config.profile import AgentSettings
 from runner.inference.api_keys import build_mask
-from runner.inference.circuit_breaker import CircuitBreaker
 from runner.inference.endpoints import AnyKind, EndpointInfo, EndpointSpec, Kind, resolve_endpoints, safe_url
 from runner.inference.errors import EndpointFailure, Mask
+from runner.inference.gate import EndpointGate, LocalGate
 from runner.inference.providers import find_kind
 from runner.util.clock import Clock
 from runner.util.display_text import one_line
@@ -34,10 +34,9 @@ class Timing:
 class LiveEndpoint:
     """An endpoint with the features that this process has detected; thread-safe."""
 
-    def __init__(self, spec: EndpointSpec, breaker: CircuitBreaker) -> None:
+    def __init__(self, spec: EndpointSpec) -> None:
         """Start with the configured kind of server and without known restrictions."""
         self.spec = spec
-        self.breaker = breaker
         self.kind: AnyKind = spec.kind
         self._without_tools: set[str] = set()
 
@@ -73,21 +72,23 @@ class LiveEndpoint:
 
 @dataclass(frozen=True)
 class InferenceContext:
-    """Settings, endpoints and mask that all episodes of a process share."""
+    """Settings, endpoints, their gate and the mask that all episodes of a process share."""
 
     settings: AgentSettings
     environ: Mapping[str, str]
     timing: Timing
     endpoints: tuple[LiveEndpoint, ...]
+    gate: EndpointGate
     mask: Mask
 
     @classmethod
-    def build(cls, settings: AgentSettings, environ: Mapping[str, str], timing: Timing) -> InferenceContext:
-        """Build the context from a profile's settings."""
+    def build(
+        cls, settings: AgentSettings, environ: Mapping[str, str], timing: Timing, gate: EndpointGate | None
+    ) -> InferenceContext:
+        """Build the context from a profile's settings; without a ``gate``, it gets its own."""
         specs = resolve_endpoints(settings, environ)
-        now = timing.clock.monotonic
-        endpoints = tuple(LiveEndpoint(spec, CircuitBreaker(now)) for spec in specs)
-        return cls(settings, environ, timing, endpoints, build_mask(specs, environ))
+        gate = gate or LocalGate(specs, timing.clock.monotonic)
+        return cls(settings, environ, timing, tuple(map(LiveEndpoint, specs)), gate, build_mask(specs, environ))
 
     def error_text(self, exc: Exception) -> str:
         """Return the message of an exception with secrets masked, on one line of limited length."""

@@ -8,19 +8,17 @@ from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 
-from runner.config.profile import AgentSettings
+from runner.config.profile import AgentSettings, RateLimit
 from runner.util.display_text import mask, one_line
 
 Kind: TypeAlias = Literal["tensorzero", "ollama", "openai"]
 AnyKind: TypeAlias = Literal["auto"] | Kind
 
-GATEWAY, FALLBACK = "gateway", "ollama"
-"""Names for the two endpoints whose names a profile does not set."""
 OLLAMA_PORT = 11434
 CHECK_TIMEOUT_S = 2.0
 """Maximum duration of a health check, in seconds."""
 NO_ENDPOINT = "the profile has no model endpoint; set agent.api_endpoint or agent.local_fallback"
-GATEWAY_KEY_ENV = "TENSORZERO_API_KEY"
+GATEWAY_KEY_ENV, OLLAMA_HOST_ENV = "TENSORZERO_API_KEY", "OLLAMA_HOST"
 
 _ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}
 """Loopback address for clients, by the wildcard address that a server listens on."""
@@ -33,6 +31,7 @@ class EndpointSpec(msgspec.Struct, frozen=True, kw_only=True):
         model: the model of this endpoint; None: the model of the episode.
         api_key_env: environment variable that must contain the API key; None: no key is required.
         optional_key_env: environment variable that may contain an API key; the key is sent only to TensorZero.
+        limit: limits of the requests, for all processes of a batch together.
     """
 
     name: str
@@ -41,6 +40,7 @@ class EndpointSpec(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None = None
     api_key_env: str | None = None
     optional_key_env: str | None = None
+    limit: RateLimit = RateLimit()
 
 
 class EndpointInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,8 +54,11 @@ class EndpointInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 def resolve_endpoints(settings: AgentSettings, environ: Mapping[str, str]) -> tuple[EndpointSpec, ...]:
     """Return the endpoints of a profile, with unique names: the gateway, the named endpoints, Ollama."""
-    used_names: set[str] = set()
-    return tuple(_with_unique_name(spec, used_names) for spec in _specs(settings, environ))
+    limits = settings.rate_limits
+    return tuple(
+        msgspec.structs.replace(spec, name=name, limit=limits.get(name, spec.limit))
+        for name, spec in zip(settings.endpoint_names, _unnamed_specs(settings, environ), strict=True)
+    )
 
 
 def safe_url(url: str) -> str:
@@ -72,7 +75,7 @@ def url_origin(url: str) -> str:
 
 def ollama_url(environ: Mapping[str, str]) -> str:
     """Return Ollama's URL from the variable OLLAMA_HOST; as in Ollama, its scheme and port are optional."""
-    configured = environ.get("OLLAMA_HOST", "").strip().strip("'\"")
+    configured = environ.get(OLLAMA_HOST_ENV, "").strip().strip("'\"")
     scheme, separator, rest = configured.rpartition("://")
     if scheme not in ("", "http", "https"):
         return f"http://127.0.0.1:{OLLAMA_PORT}"
@@ -91,25 +94,10 @@ def _with_port(scheme: str, netloc: str, default_port: int) -> str:
     return f"{scheme}://{userinfo}{at}{host}:{port}"
 
 
-def _specs(settings: AgentSettings, environ: Mapping[str, str]) -> Iterator[EndpointSpec]:
+def _unnamed_specs(settings: AgentSettings, environ: Mapping[str, str]) -> Iterator[EndpointSpec]:
     if settings.mode == "api":
-        yield EndpointSpec(name=GATEWAY, url=settings.api_endpoint, optional_key_env=GATEWAY_KEY_ENV)
+        yield EndpointSpec(name="", url=settings.api_endpoint, optional_key_env=GATEWAY_KEY_ENV)
     for entry in settings.endpoints:
-        yield EndpointSpec(
-            name=entry.name or urlsplit(entry.url).hostname or "endpoint",
-            url=entry.url,
-            kind=entry.kind,
-            model=entry.model,
-            api_key_env=entry.api_key_env,
-        )
+        yield EndpointSpec(name="", url=entry.url, kind=entry.kind, model=entry.model, api_key_env=entry.api_key_env)
     if settings.local_fallback is not None:
-        yield EndpointSpec(name=FALLBACK, url=ollama_url(environ), kind="ollama", model=settings.local_fallback)
-
-
-def _with_unique_name(spec: EndpointSpec, used_names: set[str]) -> EndpointSpec:
-    name, number = one_line(spec.name, 80), 1
-    while name in used_names:
-        number += 1
-        name = f"{one_line(spec.name, 80)}-{number}"
-    used_names.add(name)
-    return msgspec.structs.replace(spec, name=name)
+        yield EndpointSpec(name="", url=ollama_url(environ), kind="ollama", model=settings.local_fallback)

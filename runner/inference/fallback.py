@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -75,6 +76,7 @@ class FallbackChain:
     def __init__(self, context: InferenceContext, request: InferenceRequest) -> None:
         """Prepare one inference; ``run`` may be awaited only once."""
         self._context = context
+        self._gate = context.gate
         self._request = request
         self._now = context.timing.clock.monotonic
         self._deadline = self._now() + request.time_left_s
@@ -107,41 +109,63 @@ class FallbackChain:
         usable = [end for end in self._context.endpoints if end.spec.name not in self._excluded]
         if not usable:
             return False
-        pause = max(pause_s(attempt, self._context.timing.uniform), min(end.breaker.wait_s() for end in usable))
+        rest_s = min(self._gate.wait_s(end.spec.name) for end in usable)
+        pause = max(pause_s(attempt, self._context.timing.uniform), rest_s)
         if pause >= self._deadline - self._now():
             return False
         await self._context.timing.sleep(pause)
         return True
 
     async def _try_endpoint(self, endpoint: LiveEndpoint) -> EndpointAnswer | None:
-        name, breaker = endpoint.spec.name, endpoint.breaker
-        if name in self._excluded or self._now() >= self._deadline:
+        name, time_left_s = endpoint.spec.name, self._deadline - self._now()
+        if name in self._excluded or time_left_s <= 0:
             return None
-        if not breaker.try_enter():
-            if name not in self._notes:
-                self._notes[name] = f"retry in {breaker.wait_s():.0f} s after: {breaker.cause}"
-                self._emit(StreamDelta(failure=f"{name}: {self._notes[name]}"))
+        if not await self._gate.enter(name, time_left_s + GRACE_S):
+            self._note_refusal(name)
             return None
-        try:
-            answer = await self._infer_with(endpoint)
-        except EndpointFailure as failure:
+        model = endpoint.spec.model or self._request.model
+        use_tools = bool(self._request.question.tools) and endpoint.supports_tools_for(model)
+        answer = failure = None
+        with ExitStack() as admission:
+            admission.callback(self._gate.leave, name)  # unless there is an answer or a failure
+            try:
+                answer = await self._send_request(endpoint, model, use_tools)
+            except EndpointFailure as exc:
+                failure = exc
+            admission.pop_all()
+        if failure is None:
+            self._gate.record_success(name)
+        elif use_tools and failure.no_tools:
+            return await self._retry_without_tools(endpoint, model, failure)
+        else:
             self._fail(endpoint, failure)
-            return None
-        except asyncio.CancelledError:
-            breaker.leave()
-            raise
-        breaker.record_success()
         return answer
 
+    def _note_refusal(self, name: str) -> None:
+        if name in self._notes:
+            return
+        rest_s, cause = self._gate.wait_s(name), self._gate.cause(name)
+        self._notes[name] = f"retry in {rest_s:.0f} s after: {cause}" if rest_s > 0 else f"no time left: {cause}"
+        self._emit(StreamDelta(failure=f"{name}: {self._notes[name]}"))
+
+    async def _retry_without_tools(
+        self, endpoint: LiveEndpoint, model: str, failure: EndpointFailure
+    ) -> EndpointAnswer | None:
+        self._gate.leave(endpoint.spec.name)
+        endpoint.mark_without_tools(model)
+        self._emit(StreamDelta(restart=True))
+        self._notes[endpoint.spec.name] = f"retried without tools: {self._context.error_text(failure)}"
+        return await self._try_endpoint(endpoint)
+
     def _fail(self, endpoint: LiveEndpoint, failure: EndpointFailure) -> None:
-        if find_shortage(failure) is not None:  # this process failed, and it would fail at every endpoint
-            endpoint.breaker.leave()
-            raise failure
         name, text = endpoint.spec.name, self._context.error_text(failure)
+        if find_shortage(failure) is not None:  # this process failed, and it would fail at every endpoint
+            self._gate.leave(name)
+            raise failure
         endpoint.reconsider_kind(failure)
         self._emit(StreamDelta(failure=f"{name}: {text}", restart=True))
         if failure.reason == "request":
-            endpoint.breaker.record_success()
+            self._gate.record_success(name)
             raise InferenceFault(
                 f"{name} at {safe_url(endpoint.spec.url)} rejected the request: {text}; other endpoints would, too. "
                 "Check agent.model, agent.max_tokens and agent.context_tokens in the profile"
@@ -150,22 +174,9 @@ class FallbackChain:
         if failure.reason in ("timeout", "configuration"):
             self._excluded.add(name)
         if failure.reason == "timeout" and self._now() >= self._deadline:
-            endpoint.breaker.leave()  # the episode's time limit, not the endpoint's timeout
+            self._gate.leave(name)  # the episode's time limit, not the endpoint's timeout
         else:
-            endpoint.breaker.record_failure(failure, text)
-
-    async def _infer_with(self, endpoint: LiveEndpoint) -> EndpointAnswer:
-        model = endpoint.spec.model or self._request.model
-        use_tools = bool(self._request.question.tools) and endpoint.supports_tools_for(model)
-        try:
-            return await self._send_request(endpoint, model, use_tools)
-        except EndpointFailure as failure:
-            if not (use_tools and failure.no_tools):
-                raise
-            endpoint.mark_without_tools(model)
-            self._emit(StreamDelta(restart=True))
-            self._notes[endpoint.spec.name] = f"retried without tools: {self._context.error_text(failure)}"
-        return await self._send_request(endpoint, model, use_tools=False)
+            self._gate.record_failure(name, failure, text)
 
     async def _send_request(self, endpoint: LiveEndpoint, model: str, use_tools: bool) -> EndpointAnswer:
         request = self._request

@@ -6,9 +6,12 @@ import logging
 import queue
 import threading
 from collections import OrderedDict
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from runner.config.profile import FeedbackMetrics
+from runner.inference.api_keys import read_api_key
+from runner.inference.endpoints import EndpointSpec, url_origin
 from runner.inference.errors import EndpointFailure, Mask, response_failure
 from runner.inference.http import client_options, translate_errors
 from runner.util.display_text import one_line
@@ -25,16 +28,13 @@ MAX_EPISODES = 10_000
 """Maximum number of running episodes whose gateway ids are kept; the oldest ids are dropped."""
 
 
-class FeedbackLink(NamedTuple):
-    """An episode at a gateway: the origin of the gateway's URL, its id of the episode, and the API key to send."""
-
-    origin: str
-    id: str
-    key: str | None
+class _Link(NamedTuple):
+    spec: EndpointSpec
+    gateway_id: str
 
 
 class _FeedbackItem(NamedTuple):
-    link: FeedbackLink
+    link: _Link
     metric: str
     value: float | bool
 
@@ -44,25 +44,36 @@ class FeedbackSender:
 
     Args:
         metrics: TensorZero's metric names for reward and success; None disables feedback.
+        specs: the endpoints; only they receive feedback.
+        environ: environment variables with their keys.
         mask: hides secrets in logged messages of a gateway.
     """
 
-    def __init__(self, metrics: FeedbackMetrics | None, mask: Mask) -> None:
+    def __init__(
+        self,
+        metrics: FeedbackMetrics | None,
+        specs: Iterable[EndpointSpec],
+        environ: Mapping[str, str],
+        mask: Mask,
+    ) -> None:
         """Start with an empty queue and without a thread."""
         self._metrics = metrics
+        self._specs = {spec.name: spec for spec in specs}
+        self._environ = environ
         self._mask = mask
         self._lock = threading.Lock()
-        self._links: OrderedDict[str, list[FeedbackLink]] = OrderedDict()
+        self._links: OrderedDict[str, list[_Link]] = OrderedDict()
         self._queue: queue.Queue[_FeedbackItem | None] = queue.Queue(MAX_QUEUED)
         self._thread: threading.Thread | None = None
         self._warned = False
 
-    def remember(self, episode_id: str, link: FeedbackLink) -> None:
-        """Keep the link of an episode to a gateway until ``send`` uses it."""
-        if self._metrics is None:
+    def remember(self, episode_id: str, endpoint: str, gateway_id: str) -> None:
+        """Keep a gateway's id of an episode until ``send`` uses it; an unknown endpoint is ignored."""
+        spec = self._specs.get(endpoint)
+        if self._metrics is None or spec is None:
             return
         with self._lock:
-            self._links.setdefault(episode_id, []).append(link)
+            self._links.setdefault(episode_id, []).append(_Link(spec, gateway_id))
             if len(self._links) > MAX_EPISODES:
                 self._links.popitem(last=False)
 
@@ -112,12 +123,13 @@ class FeedbackSender:
                     self._warn(f"{item.metric}: {failure}")
 
     def _post(self, client: httpx.Client, item: _FeedbackItem) -> None:
-        link = item.link
-        headers = {"Authorization": f"Bearer {link.key}"} if link.key else {}
-        body = {"metric_name": item.metric, "value": item.value, "episode_id": link.id}
+        spec = item.link.spec
+        key = read_api_key(spec, "tensorzero", self._environ)
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        body = {"metric_name": item.metric, "value": item.value, "episode_id": item.link.gateway_id}
         with (
             translate_errors(self._mask),
-            client.stream("POST", link.origin + PATH, json=body, headers=headers) as response,
+            client.stream("POST", url_origin(spec.url) + PATH, json=body, headers=headers) as response,
         ):
             if response.status_code != 200:
                 raise response_failure(response.status_code, next(response.iter_raw(), b""), self._mask)

@@ -8,9 +8,10 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from runner.config.profile import GATEWAY
 from runner.inference.api_keys import read_api_key
 from runner.inference.endpoint_state import InferenceContext, LiveEndpoint
-from runner.inference.endpoints import CHECK_TIMEOUT_S, GATEWAY, AnyKind, safe_url
+from runner.inference.endpoints import CHECK_TIMEOUT_S, AnyKind, safe_url
 from runner.inference.errors import EndpointFailure, response_failure
 from runner.inference.http import SmallResponse, fetch, loop_client
 from runner.inference.json_accessors import as_dict, as_list, as_text, decode_json
@@ -203,7 +204,7 @@ class _EndpointCheck:
             url=display_url,
             model=model,
             note=note,
-            rest_s=endpoint.breaker.wait_s() or None,
+            rest_s=self._context.gate.wait_s(endpoint.spec.name) or None,
         )
 
     def _configured(self) -> tuple[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable
+from typing import TypeAlias
 
 import msgspec
 
@@ -12,13 +13,15 @@ from runner.config.profile import Price
 from runner.inference.chat_format import InferenceQuestion
 from runner.inference.endpoint_state import InferenceContext
 from runner.inference.fallback import EndpointAnswer, FallbackChain, InferenceRequest
-from runner.inference.feedback import FeedbackLink, FeedbackSender
 from runner.tracing import Tracer
 from runner.types import Chat, EpisodeHeader, Message, StreamDelta, Tokens, ToolSchema, Usage
 
 _UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _NO_TRACER = Tracer("off")
 _MILLION = 1_000_000
+
+OnGatewayId: TypeAlias = Callable[[str, str, str], None]
+"""Receives the id of an episode, the name of an endpoint, and the endpoint's id of the episode."""
 
 
 class Inference(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,11 +45,13 @@ class Inference(msgspec.Struct, frozen=True, kw_only=True):
 class InferenceSession:
     """Inferences of one episode; only one asyncio task may use it at a time. See ``InferenceManager.session``."""
 
-    def __init__(self, context: InferenceContext, feedback: FeedbackSender, header: EpisodeHeader, model: str) -> None:
+    def __init__(
+        self, context: InferenceContext, on_gateway_id: OnGatewayId, header: EpisodeHeader, model: str
+    ) -> None:
         """Start a session without sending a request."""
         self.model = model
         self._context = context
-        self._feedback = feedback
+        self._on_gateway_id = on_gateway_id
         self._episode = header.episode_id
         self._gateway_ids: dict[str, str] = {}
         self._number = itertools.count()
@@ -54,7 +59,8 @@ class InferenceSession:
     @property
     def supports_tools(self) -> bool:
         """Whether the next endpoint to try accepts tools; True unless it has rejected them."""
-        ready = [end for end in self._context.endpoints if end.breaker.wait_s() <= 0] or self._context.endpoints
+        gate, endpoints = self._context.gate, self._context.endpoints
+        ready = [end for end in endpoints if gate.wait_s(end.spec.name) <= 0] or endpoints
         return all(end.supports_tools_for(end.spec.model or self.model) for end in ready[:1])
 
     async def infer(
@@ -123,7 +129,7 @@ class InferenceSession:
         name, id = answer.endpoint.spec.name, answer.reply.episode_id
         if answer.target.kind == "tensorzero" and id and _UUID.fullmatch(id) and name not in self._gateway_ids:
             self._gateway_ids[name] = id
-            self._feedback.remember(self._episode, FeedbackLink(answer.target.origin, id, answer.key))
+            self._on_gateway_id(self._episode, name, id)
 
     def _usage(self, answer: EndpointAnswer, warnings: tuple[str, ...]) -> Usage:
         reply, model = answer.reply, answer.endpoint.spec.model or self.model

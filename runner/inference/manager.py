@@ -10,8 +10,9 @@ from runner.config.profile import AgentSettings
 from runner.inference.endpoint_state import InferenceContext, Timing
 from runner.inference.endpoints import CHECK_TIMEOUT_S, EndpointInfo
 from runner.inference.feedback import FeedbackSender
+from runner.inference.gate import EndpointGate
 from runner.inference.health import EndpointHealth, check_endpoints
-from runner.inference.inference_session import InferenceSession
+from runner.inference.inference_session import InferenceSession, OnGatewayId
 from runner.types import EpisodeHeader
 
 FLUSH_TIMEOUT_S = 5.0
@@ -27,17 +28,39 @@ class InferenceManager:
         settings: the profile's ``agent`` section.
         environ: environment variables, which contain the API keys and OLLAMA_HOST.
         timing: sources of time and random numbers; None: the real ones.
+        gate: admits the requests; None: a ``LocalGate`` of its own.
+        on_gateway_id: receives gateways' ids of episodes; None: ``remember_gateway_id``.
     """
 
-    def __init__(self, settings: AgentSettings, environ: Mapping[str, str], timing: Timing | None = None) -> None:
+    def __init__(
+        self,
+        settings: AgentSettings,
+        environ: Mapping[str, str],
+        timing: Timing | None = None,
+        gate: EndpointGate | None = None,
+        on_gateway_id: OnGatewayId | None = None,
+    ) -> None:
         """Prepare the endpoints without connecting to them."""
-        self._context = InferenceContext.build(settings, environ, timing or Timing())
-        self._feedback = FeedbackSender(settings.feedback, self._context.mask)
+        self._context = context = InferenceContext.build(settings, environ, timing or Timing(), gate)
+        specs = [endpoint.spec for endpoint in context.endpoints]
+        self._feedback = FeedbackSender(settings.feedback, specs, environ, context.mask)
+        self._on_gateway_id = on_gateway_id or self.remember_gateway_id
 
     @classmethod
-    def from_profile(cls, settings: AgentSettings, environ: Mapping[str, str]) -> Self:
-        """Return a manager for the ``agent`` section of a profile."""
-        return cls(settings, environ)
+    def from_profile(
+        cls,
+        settings: AgentSettings,
+        environ: Mapping[str, str],
+        gate: EndpointGate | None = None,
+        on_gateway_id: OnGatewayId | None = None,
+    ) -> Self:
+        """Return a manager for the ``agent`` section of a profile; see the class for the arguments."""
+        return cls(settings, environ, None, gate, on_gateway_id)
+
+    @property
+    def gate(self) -> EndpointGate:
+        """The gate that admits the requests; a ``LocalGate`` unless the manager got another one."""
+        return self._context.gate
 
     def __reduce__(self) -> tuple[object, ...]:
         return _rebuild, (type(self), self._context.settings)
@@ -49,7 +72,7 @@ class InferenceManager:
 
     def session(self, header: EpisodeHeader, model: str | None = None) -> InferenceSession:
         """Return an inference session for one episode; ``model`` replaces the profile's default model."""
-        return InferenceSession(self._context, self._feedback, header, model or self._context.settings.model)
+        return InferenceSession(self._context, self._on_gateway_id, header, model or self._context.settings.model)
 
     def supports_tools(self, session: InferenceSession) -> bool:
         """Return False if the session's next endpoint has rejected tools, else True; this sends no request."""
@@ -58,6 +81,10 @@ class InferenceManager:
     async def check(self, model: str | None = None, *, timeout_s: float = CHECK_TIMEOUT_S) -> list[EndpointHealth]:
         """Check the health of each endpoint for at most ``timeout_s`` seconds, without running a model."""
         return await check_endpoints(self._context, model or self._context.settings.model, timeout_s)
+
+    def remember_gateway_id(self, episode_id: str, endpoint: str, gateway_id: str) -> None:
+        """Keep a gateway's id of an episode for ``feedback``, as a worker in another process reports it."""
+        self._feedback.remember(episode_id, endpoint, gateway_id)
 
     def feedback(self, episode_id: str, reward: float, success: bool) -> None:
         """Queue the reward and success of an episode for TensorZero.

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 from runner.config import AgentSettings
 from runner.errors import InferenceFault, catch_foreign
-from runner.inference.endpoints import CHECK_TIMEOUT_S, NO_ENDPOINT
+from runner.inference.endpoints import CHECK_TIMEOUT_S, NO_ENDPOINT, resolve_endpoints
 from runner.types import UNRATED, Outcome
+from runner.util.clock import Clock
 from runner.util.display_text import one_line
 
 if TYPE_CHECKING:
+    from runner.inference.gate import LocalGate
     from runner.inference.health import EndpointHealth
     from runner.inference.manager import InferenceManager
 
@@ -58,19 +60,26 @@ class RatedEpisode(Protocol):
 
 @dataclass(frozen=True)
 class Models:
-    """The models of a profile; create one object per process, because it holds the state of the endpoints."""
+    """The models of a profile; create one object per process, because it holds the state of the endpoints.
+
+    Attributes:
+        manager: sends the inferences of this process.
+        gate: admits the inferences of this process and of the workers of its batches.
+    """
 
     settings: AgentSettings
     manager: InferenceManager
+    gate: LocalGate
 
     @classmethod
     def from_settings(cls, settings: AgentSettings, environ: Mapping[str, str]) -> Self:
         """Create the object from the ``agent`` section of a profile, without sending a request."""
-        from runner.inference.manager import (
-            InferenceManager,  # imported late, so that commands without a model start fast
-        )
+        # imported late, so that commands without a model start fast
+        from runner.inference.gate import LocalGate
+        from runner.inference.manager import InferenceManager
 
-        return cls(settings, InferenceManager.from_profile(settings, environ))
+        gate = LocalGate(resolve_endpoints(settings, environ), Clock().monotonic)
+        return cls(settings, InferenceManager.from_profile(settings, environ, gate), gate)
 
     @property
     def names(self) -> list[str]:

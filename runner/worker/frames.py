@@ -11,6 +11,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from runner.inference.errors import Reason
 from runner.store.encoded import EncodedEnd, EncodedReset, EncodedStep
 from runner.types import EpisodeHeader, ErrorInfo, Outcome, StreamDelta
 from runner.worker.runner_setup import RunnerSetup
@@ -70,7 +71,10 @@ class Reply(_Frame, frozen=True):
 
 
 class EndpointRest(_Frame, frozen=True):
-    """An endpoint rests for ``wait_s`` seconds, because of ``cause``; 0 seconds: it may be used again."""
+    """An endpoint rests for ``wait_s`` seconds, because of ``cause``; see ``LocalGate.watch`` and ``states``.
+
+    0 seconds without a cause: it has answered again. 0 seconds with a cause: it has failed, but does not rest.
+    """
 
     endpoint: str
     wait_s: float
@@ -194,7 +198,8 @@ class Request(_Frame, frozen=True):
     """A request for something that exists once per batch; the driver answers with a ``Reply``.
 
     ``place``: a place on an environment server, granted when one is free. ``lease``: an instance, with its id
-    (``granted`` is False if another episode leases it). ``enter``: a request to a model endpoint.
+    (``granted`` is False if another episode leases it). ``enter``: a request to the model endpoint ``target``;
+    ``instance`` numbers it. A ``Release`` of the same number ends the request, or the wait for its ``Reply``.
     """
 
     id: int
@@ -221,7 +226,7 @@ class EndpointOutcome(_Frame, frozen=True):
     """
 
     endpoint: str
-    failure: str | None = None
+    failure: Reason | None = None
     cause: str = ""
     retry_after_s: float | None = None
 
@@ -231,7 +236,6 @@ class GatewayLink(_Frame, frozen=True):
 
     episode_id: str
     endpoint: str
-    origin: str
     gateway_id: str
 
 

@@ -1,0 +1,234 @@
+"""What exists once per batch for its model endpoints: circuit breakers and rate limits."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Hashable, Iterable
+from typing import Protocol, TypeAlias
+
+from runner.inference.endpoints import EndpointSpec
+from runner.inference.entrance import Entrance, Ticket
+from runner.inference.errors import EndpointFailure
+
+OnRest: TypeAlias = Callable[[str, float, str], None]
+CallLater: TypeAlias = Callable[[float, Callable[[], None]], object]
+
+
+class EndpointGate(Protocol):
+    """Admits requests to endpoints and receives their outcomes; thread-safe, usable from several event loops."""
+
+    async def enter(self, endpoint: str, time_left_s: float) -> bool:
+        """Wait for the rate limits of an endpoint, and return whether a request may be sent.
+
+        If it may, the caller must call exactly one of ``record_success``, ``record_failure`` and ``leave`` after the
+        request. It may not while the endpoint rests, or if the limits admit no request within ``time_left_s`` seconds.
+        """
+
+    def wait_s(self, endpoint: str) -> float:
+        """Return the seconds for which an endpoint still rests; 0 if it does not."""
+
+    def cause(self, endpoint: str) -> str:
+        """Return the failure for which an endpoint rests; without one, its rate limits."""
+
+    def record_success(self, endpoint: str) -> None:
+        """End a request that the endpoint answered."""
+
+    def record_failure(self, endpoint: str, failure: EndpointFailure, text: str) -> None:
+        """End a request that failed; ``text`` is the failure without secrets."""
+
+    def leave(self, endpoint: str) -> None:
+        """End a request that shows neither success nor failure of the endpoint, such as a cancelled one."""
+
+
+class LocalGate:
+    """The gate in the process of the batch; no method blocks.
+
+    Workers in other processes use it through ``request``, ``release``, ``report`` and ``release_all``.
+
+    Args:
+        specs: the endpoints with their limits.
+        now: a monotonic clock in seconds.
+        call_later: calls a function after some seconds on any thread; None: with a timer's thread.
+    """
+
+    def __init__(
+        self, specs: Iterable[EndpointSpec], now: Callable[[], float], call_later: CallLater | None = None
+    ) -> None:
+        """Start with requests allowed."""
+        self._lock = threading.Lock()
+        self._call_later = call_later or _start_timer
+        self._watchers: list[OnRest] = []
+        self._entrances = {spec.name: Entrance(spec, now) for spec in specs}
+        self._held: dict[Hashable, dict[Hashable, Ticket]] = {}
+
+    async def enter(self, endpoint: str, time_left_s: float) -> bool:
+        """See ``EndpointGate.enter``; requests are admitted in their order."""
+        loop = asyncio.get_running_loop()
+        admission: asyncio.Future[bool] = loop.create_future()
+
+        def on_reply(is_admitted: bool) -> None:
+            try:
+                loop.call_soon_threadsafe(_resolve, admission, is_admitted)
+            except RuntimeError:  # the loop was closed, and no task of it waits any longer
+                self._give_back(ticket)
+
+        ticket = Ticket(endpoint, on_reply)
+        if self._enqueue(ticket):
+            return ticket.is_admitted
+        try:
+            async with asyncio.timeout(time_left_s):
+                return await admission
+        except TimeoutError:
+            self._give_back(ticket)
+            return False
+        except asyncio.CancelledError:
+            self._give_back(ticket)
+            raise
+
+    def wait_s(self, endpoint: str) -> float:
+        """See ``EndpointGate.wait_s``."""
+        return self._entrances[endpoint].breaker.wait_s()
+
+    def cause(self, endpoint: str) -> str:
+        """See ``EndpointGate.cause``."""
+        return self._entrances[endpoint].cause
+
+    def record_success(self, endpoint: str) -> None:
+        """See ``EndpointGate.record_success``."""
+        self.report(endpoint, None, "")
+        self._end_request(endpoint)
+
+    def record_failure(self, endpoint: str, failure: EndpointFailure, text: str) -> None:
+        """See ``EndpointGate.record_failure``."""
+        self.report(endpoint, failure, text)
+        self._end_request(endpoint)
+
+    def leave(self, endpoint: str) -> None:
+        """See ``EndpointGate.leave``."""
+        self._entrances[endpoint].breaker.leave()
+        self._end_request(endpoint)
+
+    def watch(self, on_rest: OnRest) -> Callable[[], None]:
+        """Call ``on_rest`` with an endpoint, the seconds of its rest and the cause, when one of them changes.
+
+        The thread that reports an outcome calls it, so it must not block. 0 seconds without a cause: the endpoint has
+        answered again. 0 seconds with a cause: it has failed without a rest, so its next success is of interest.
+
+        Returns:
+            A function that ends the calls.
+        """
+        with self._lock:
+            self._watchers = [*self._watchers, on_rest]
+
+        def end() -> None:
+            with self._lock:
+                self._watchers = [each for each in self._watchers if each is not on_rest]
+
+        return end
+
+    def states(self) -> list[tuple[str, float, str]]:
+        """Return the arguments of ``on_rest`` for each endpoint that has failed since its last success."""
+        with self._lock:
+            states = [(name, *entrance.state()) for name, entrance in self._entrances.items()]
+        return [state for state in states if state[2]]
+
+    def request(self, owner: Hashable, key: Hashable, endpoint: str, on_reply: Callable[[bool], None]) -> None:
+        """Request admission for a worker, and call ``on_reply`` once with the result, now or later on another thread.
+
+        Args:
+            owner: the worker.
+            key: identifies the request among those of the worker.
+            endpoint: name of the endpoint; an unknown one is refused.
+            on_reply: receives whether the request is admitted; must not block.
+        """
+
+        def reply(is_admitted: bool) -> None:
+            if not is_admitted:
+                self._forget(owner, key)
+            on_reply(is_admitted)
+
+        ticket = Ticket(endpoint, reply)
+        if endpoint not in self._entrances:
+            on_reply(False)
+            return
+        with self._lock:
+            self._held.setdefault(owner, {})[key] = ticket
+        if self._enqueue(ticket):
+            reply(ticket.is_admitted)
+
+    def release(self, owner: Hashable, key: Hashable) -> None:
+        """End a request of a worker, or its wait for admission; an unknown request is ignored."""
+        if (ticket := self._forget(owner, key)) is not None:
+            self._give_back(ticket)
+
+    def release_all(self, owner: Hashable) -> None:
+        """End all requests of a lost worker."""
+        with self._lock:
+            tickets = self._held.pop(owner, {})
+        for ticket in tickets.values():
+            self._give_back(ticket)
+
+    def report(self, endpoint: str, failure: EndpointFailure | None, text: str) -> None:
+        """Record the outcome of a request, None for a success, without ending it; an unknown endpoint is ignored."""
+        entrance = self._entrances.get(endpoint)
+        if entrance is None:
+            return
+        with self._lock:
+            state = entrance.state() if entrance.record(failure, text) else None
+            watchers = self._watchers
+        if state is not None:
+            for watcher in watchers:
+                watcher(endpoint, *state)
+
+    def _forget(self, owner: Hashable, key: Hashable) -> Ticket | None:
+        with self._lock:
+            return self._held.get(owner, {}).pop(key, None)
+
+    def _give_back(self, ticket: Ticket) -> None:
+        with self._lock:
+            was_waiting = self._entrances[ticket.endpoint].withdraw(ticket)
+        if was_waiting:
+            ticket.on_reply(False)
+        elif ticket.is_admitted:
+            self.leave(ticket.endpoint)
+
+    def _end_request(self, endpoint: str) -> None:
+        with self._lock:
+            self._entrances[endpoint].limiter.end()
+        self._admit(endpoint)
+
+    def _enqueue(self, ticket: Ticket) -> bool:
+        """Add a request; return whether it was decided at once, which makes no call of ``on_reply``."""
+        return self._admit(ticket.endpoint, ticket)
+
+    def _admit(self, endpoint: str, new: Ticket | None = None) -> bool:
+        entrance = self._entrances[endpoint]
+        with self._lock:
+            if new is not None:
+                entrance.waiting.append(new)
+            decided, wait_s = entrance.decide()
+            needs_timer = wait_s is not None and not entrance.has_timer
+            entrance.has_timer = entrance.has_timer or needs_timer
+        for ticket in decided:
+            if ticket is not new:
+                ticket.on_reply(ticket.is_admitted)
+        if needs_timer and wait_s is not None:
+            self._call_later(wait_s, lambda: self._on_timer(endpoint))
+        return new in decided
+
+    def _on_timer(self, endpoint: str) -> None:
+        with self._lock:
+            self._entrances[endpoint].has_timer = False
+        self._admit(endpoint)
+
+
+def _resolve(admission: asyncio.Future[bool], is_admitted: bool) -> None:
+    if not admission.done():
+        admission.set_result(is_admitted)
+
+
+def _start_timer(seconds: float, function: Callable[[], None]) -> None:
+    timer = threading.Timer(seconds, function)
+    timer.daemon = True
+    timer.start()

@@ -1,0 +1,136 @@
+"""The gate of a worker process: while an endpoint neither rests nor has limits, it admits without the driver."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+from collections.abc import Callable, Iterable, Mapping
+
+from runner.config import AgentSettings
+from runner.inference.circuit_breaker import CircuitBreaker
+from runner.inference.endpoints import EndpointSpec, resolve_endpoints
+from runner.inference.entrance import describe_limit
+from runner.inference.errors import EndpointFailure
+from runner.inference.gate import LocalGate
+from runner.inference.manager import InferenceManager
+from runner.worker.frames import EndpointOutcome, EndpointRest, GatewayLink, Release
+from runner.worker.link import DriverLink
+
+
+def remote_manager(
+    settings: AgentSettings, environ: Mapping[str, str], link: DriverLink, now: Callable[[], float]
+) -> tuple[InferenceManager, RemoteGate]:
+    """Return the models of a worker, and their gate, which needs the driver's ``EndpointRest`` frames."""
+    gate = RemoteGate(link, resolve_endpoints(settings, environ), now)
+
+    def on_gateway_id(episode_id: str, endpoint: str, gateway_id: str) -> None:
+        link.send(GatewayLink(episode_id=episode_id, endpoint=endpoint, gateway_id=gateway_id))
+
+    return InferenceManager.from_profile(settings, environ, gate, on_gateway_id), gate
+
+
+def apply_outcome(gate: LocalGate, frame: EndpointOutcome) -> None:
+    """Report a worker's outcome to the gate of the driver."""
+    failure = None
+    if frame.failure is not None:
+        failure = EndpointFailure(frame.failure, frame.cause, retry_after_s=frame.retry_after_s)
+    gate.report(frame.endpoint, failure, frame.cause)
+
+
+class RemoteGate:
+    """An ``EndpointGate`` that knows the states of the endpoints from the driver's ``EndpointRest`` frames.
+
+    Args:
+        link: the link to the driver.
+        specs: the endpoints of the worker.
+        now: a monotonic clock in seconds.
+    """
+
+    def __init__(self, link: DriverLink, specs: Iterable[EndpointSpec], now: Callable[[], float]) -> None:
+        """Start with requests allowed."""
+        self._link = link
+        self._now = now
+        self._lock = threading.Lock()
+        self._keys = itertools.count()
+        self._limits = {spec.name: describe_limit(spec.limit) for spec in specs}
+        # The worker's own view of its failures, until the driver's frame arrives.
+        self._breakers = {name: CircuitBreaker(now) for name in self._limits}
+        self._rests: dict[str, tuple[float, str]] = {}
+        self._failing: set[str] = set()
+        self._admitted: dict[str, list[int]] = {}
+
+    def on_rest(self, frame: EndpointRest) -> None:
+        """Apply a state of an endpoint from the driver."""
+        with self._lock:
+            self._rests.pop(frame.endpoint, None)
+            self._failing.discard(frame.endpoint)
+            if frame.cause:
+                self._failing.add(frame.endpoint)
+            elif frame.endpoint in self._breakers:
+                self._breakers[frame.endpoint].record_success()
+            if frame.wait_s > 0:
+                self._rests[frame.endpoint] = self._now() + frame.wait_s, frame.cause
+
+    async def enter(self, endpoint: str, time_left_s: float) -> bool:
+        """See ``EndpointGate.enter``; the driver decides for an endpoint with limits and after a rest."""
+        if self.wait_s(endpoint) > 0:
+            return False
+        if not self._needs_driver(endpoint):
+            return True
+        key = next(self._keys)
+        try:
+            async with asyncio.timeout(time_left_s):
+                reply = await self._link.request("enter", endpoint, key)
+        except TimeoutError:
+            self._release(endpoint, key)
+            return False
+        except asyncio.CancelledError:
+            self._release(endpoint, key)
+            raise
+        if reply.granted:
+            with self._lock:
+                self._admitted.setdefault(endpoint, []).append(key)
+        return reply.granted
+
+    def wait_s(self, endpoint: str) -> float:
+        """See ``EndpointGate.wait_s``."""
+        rests_until, _ = self._rests.get(endpoint, (0.0, ""))
+        return max(rests_until - self._now(), self._breakers[endpoint].wait_s(), 0.0)
+
+    def cause(self, endpoint: str) -> str:
+        """See ``EndpointGate.cause``."""
+        _, cause = self._rests.get(endpoint, (0.0, ""))
+        return cause or self._breakers[endpoint].cause or self._limits[endpoint]
+
+    def record_success(self, endpoint: str) -> None:
+        """See ``EndpointGate.record_success``; the driver gets it only after a failure."""
+        if endpoint in self._failing:
+            self._breakers[endpoint].record_success()
+            self._link.send(EndpointOutcome(endpoint=endpoint))
+        self.leave(endpoint)
+
+    def record_failure(self, endpoint: str, failure: EndpointFailure, text: str) -> None:
+        """See ``EndpointGate.record_failure``."""
+        with self._lock:
+            self._failing.add(endpoint)
+        self._breakers[endpoint].record_failure(failure, text)
+        self._link.send(
+            EndpointOutcome(endpoint=endpoint, failure=failure.reason, cause=text, retry_after_s=failure.retry_after_s)
+        )
+        self.leave(endpoint)
+
+    def leave(self, endpoint: str) -> None:
+        """See ``EndpointGate.leave``."""
+        with self._lock:
+            keys = self._admitted.get(endpoint)
+            key = keys.pop() if keys else None
+        if key is not None:
+            self._release(endpoint, key)
+
+    def _needs_driver(self, endpoint: str) -> bool:
+        rested = endpoint in self._rests or self._breakers[endpoint].rests_until is not None
+        return rested or self._limits[endpoint] != ""
+
+    def _release(self, endpoint: str, key: int) -> None:
+        self._link.send(Release(name="enter", target=endpoint, instance=key))
