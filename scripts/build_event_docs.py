@@ -96,7 +96,7 @@ def _document() -> Iterator[str]:
         for kind in _kinds(channel):
             yield from _section(f"#### `{kind.__struct_config__.tag}`", kind, "")
     yield "## Parts of messages\n"
-    for name in ("LiveAction", "ToolCall", "Tokens", "Span", "Gpu"):
+    for name in ("LiveAction", "ToolCall", "Tokens", "Span", "WorkerInfo", "WorkerCounts", "Gpu"):
         yield from _fields(name, _definitions(LiveBatch)[name], f"### {name}")
     yield from _control()
     yield from _streams()
@@ -166,9 +166,8 @@ def _fields(name: str, definition: Schema, title: str, suffix: str = "") -> Iter
 
 
 def _meaning(name: str, field: str, schema: Schema) -> str:
-    if field == "kind":
-        return "kind of the item"
-    return str(schema.get("description") or MEANINGS[f"{name}.{field}"])
+    meaning = schema.get("description") or MEANINGS.get(f"{name}.{field}")
+    return str(meaning) if meaning or field != "kind" else "kind of the item"
 
 
 def _type(schema: Schema) -> str:

@@ -11,7 +11,18 @@ import msgspec
 from runner.batch.observers import LazyItem
 from runner.batch.spec import BatchSpec
 from runner.store import EpisodeRecord, wilson_interval
-from runner.types import UNFINISHED, UNRATED, BatchProgress, EpisodeEnded, Outcome, Tokens
+from runner.types import (
+    UNFINISHED,
+    UNRATED,
+    BatchProgress,
+    EpisodeEnded,
+    Outcome,
+    Tokens,
+    WorkerCounts,
+    WorkerInfo,
+    WorkerState,
+    WorkerStatus,
+)
 from runner.util.resources import RESOURCES
 
 BatchStatus: TypeAlias = Literal["completed", "cancelled", "interrupted"]
@@ -49,6 +60,7 @@ class EpisodeSummary(msgspec.Struct, frozen=True, kw_only=True):
     duration_s: float
     error: str | None
     error_type: str | None = None
+    worker: WorkerInfo | None = None
 
     @property
     def is_left(self) -> bool:
@@ -75,6 +87,7 @@ class BatchResult(msgspec.Struct, frozen=True, kw_only=True):
         interruption: why the batch was interrupted, if its environment server was gone for too long, files, memory or
             threads ran out, or workers were lost.
         interrupted_by: which of these it was.
+        workers: numbers of worker processes at the end; None if this process played the episodes.
     """
 
     batch_id: str
@@ -105,6 +118,7 @@ class BatchResult(msgspec.Struct, frozen=True, kw_only=True):
     problems: list[str]
     interruption: str | None = None
     interrupted_by: InterruptedBy | None = None
+    workers: WorkerCounts | None = None
 
     @property
     def has_errors(self) -> bool:
@@ -128,6 +142,8 @@ class BatchStats:
         self._model_s = 0.0
         self._answers: Counter[str] = Counter()
         self._outcomes: Counter[Outcome] = Counter()
+        self._workers: dict[str, WorkerStatus] = {}
+        self._n_lost = 0
 
     def add(self, record: EpisodeRecord) -> None:
         """Add a finished episode."""
@@ -146,6 +162,23 @@ class BatchStats:
             self._cost = record.cost + (self._cost or 0.0)
         self._model_s += record.model_s or 0.0
         self._answers.update(f"{step.endpoint}: {step.model}" for step in record.timesteps if step.endpoint)
+
+    def add_worker(self, change: WorkerState) -> bool:
+        """Count the new state of a worker process; return whether this changes ``workers``."""
+        before = self.workers
+        if change.state != "lost":
+            self._workers[change.id] = change.state
+        elif self._workers.pop(change.id, None) is not None:
+            self._n_lost += 1
+        return self.workers != before
+
+    @property
+    def workers(self) -> WorkerCounts | None:
+        """Numbers of worker processes, or None if there was none."""
+        if not self._workers and not self._n_lost:
+            return None
+        n_starting = sum(state == "starting" for state in self._workers.values())
+        return WorkerCounts(n=len(self._workers) - n_starting, starting=n_starting, lost=self._n_lost)
 
     @property
     def n_errors(self) -> int:
@@ -188,6 +221,7 @@ class BatchStats:
             waiting_s=waiting_s,
             interrupted=interrupted,
             interruption=interruption,
+            workers=self.workers,
         )
 
     def result(
@@ -229,6 +263,7 @@ class BatchStats:
             answers=dict(self._answers.most_common()),
             episodes=self.episodes,
             problems=self.problems,
+            workers=self.workers,
         )
 
 
@@ -244,6 +279,7 @@ def _summary(record: EpisodeRecord) -> EpisodeSummary:
         duration_s=record.duration_s,
         error=f"{record.error.type}: {record.error.message}" if record.error else None,
         error_type=record.error.type if record.error else None,
+        worker=record.worker,
     )
 
 

@@ -12,14 +12,14 @@ from runner.envs.names import server_problem, skipped_environment, unknown_envir
 from runner.envs.placement import Placement, has_http_dialect, server_address
 from runner.errors import ConfigError
 from runner.inference.profile_models import Models
-from runner.types import MAX_DURATION_S, MAX_ROUNDS, Limits, Mode, SpanLevel
+from runner.types import MAX_DURATION_S, MAX_ROUNDS, MAX_WORKERS, Limits, Mode, SpanLevel, Workers
 from runner.util.display_text import one_line
 from runner.worker.runner_setup import RunnerSetup
 
 INTEGER_LIMIT = 2**62
 """Exclusive limit of seeds and task indices; with the attempt or task number added, they still fit 64 bits."""
 MAX_CONCURRENCY = 256
-"""Maximum number of workers of one batch; each worker is a thread."""
+"""Maximum number of episodes that one batch plays at a time."""
 MAX_EPISODES = 1_000_000
 """Maximum number of episodes in one batch."""
 MAX_MODEL_NAME_CHARS = 200
@@ -35,6 +35,7 @@ class BatchSpec(msgspec.Struct, frozen=True, kw_only=True):
         seed: random seed of the agent; attempt k of a task, counted from 0, uses ``seed + k``.
         script: actions of the ``scripted`` agent; None for other agents.
         lost_episodes: whether an episode whose worker was lost is played again, or stays interrupted.
+        workers: where the episodes run; None: in this process one at a time, else in local processes.
     """
 
     env: str
@@ -50,6 +51,7 @@ class BatchSpec(msgspec.Struct, frozen=True, kw_only=True):
     tracing: SpanLevel = "full"
     script: tuple[str, ...] | None = None
     lost_episodes: Literal["replay", "interrupt"] = "replay"
+    workers: Workers | None = None
 
     @property
     def n_planned(self) -> int:
@@ -80,8 +82,11 @@ class BatchSpec(msgspec.Struct, frozen=True, kw_only=True):
                 f"repeat x attempts is {_shown(self.n_planned)}; one batch has at most {MAX_EPISODES} episodes"
             )
         if self.concurrency > MAX_CONCURRENCY:
+            requested = _shown(self.concurrency)
+            raise ConfigError(f"concurrency is {requested}; a batch plays at most {MAX_CONCURRENCY} episodes at a time")
+        if isinstance(self.workers, int) and not 0 <= self.workers <= MAX_WORKERS:
             raise ConfigError(
-                f"concurrency is {_shown(self.concurrency)}; one batch has at most {MAX_CONCURRENCY} workers"
+                f"workers is {_shown(self.workers)}; give 0 to {MAX_WORKERS} local processes (0: none), or ray"
             )
         if self.limits.max_rounds < 1 or not self.limits.max_duration_s > 0:
             raise ConfigError("The limits must be at least one round and a positive number of seconds")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from runner import __version__
-from runner.types import SpanLevel
+from runner.types import MAX_WORKERS, SpanLevel, Workers
 from runner.util.argument_parser import SafeArgumentParser
 
 EPILOG = """subcommands (see agentgym-runner COMMAND --help):
@@ -50,6 +50,7 @@ class Options:
     task_index: int = 0
     seed: int = 0
     concurrency: int | None = None
+    workers: Workers | None = None
     max_rounds: int | None = None
     max_duration: float | None = None
     tracing: SpanLevel | None = None
@@ -125,6 +126,13 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
         "--concurrency", type=_at_least(1), metavar="N", help="number of parallel episodes (default: from the profile)"
     )
     group.add_argument(
+        "--workers",
+        type=_workers,
+        metavar="N|ray",
+        help="processes that play the episodes: N on this machine, 0 for this process alone, or a Ray cluster "
+        "(default: from the profile, else as many as CPU cores if --concurrency is above 1)",
+    )
+    group.add_argument(
         "--max-rounds", type=_at_least(1), metavar="N", help="round limit per episode (default: from the profile)"
     )
     group.add_argument(
@@ -158,6 +166,14 @@ def _at_least(minimum: int) -> type[int]:
 
     number.__name__ = "whole number"
     return number  # type: ignore[return-value]  # argparse takes any callable; int is what it returns
+
+
+def _workers(text: str) -> Workers:
+    if text == "ray":
+        return "ray"
+    if not text.isascii() or not text.isdecimal() or len(text) > len(str(MAX_WORKERS)) or int(text) > MAX_WORKERS:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither a number from 0 to {MAX_WORKERS} nor ray")
+    return int(text)
 
 
 def positive_seconds(text: str) -> float:

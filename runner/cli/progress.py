@@ -40,18 +40,19 @@ def _bar(title: str, total: int) -> Iterator[Observer]:
 
         def show(item: Item) -> None:
             if isinstance(item, BatchProgress):
-                state = _waiting_text(item) or _score_text(item)
+                state = _waiting_text(item) or ", ".join(filter(None, (_score_text(item), _workers_text(item))))
                 progress.update(task, completed=item.n_done, state=state)
 
         yield show
 
 
 def _lines(title: str) -> Observer:
-    waits = _WaitLines(title)
+    waits, workers = _WaitLines(title), _WorkerLines(title)
 
     def show(item: Item) -> None:
         if isinstance(item, BatchProgress):
             waits.show(item)
+            workers.show(item)
         if isinstance(item, EpisodeEnded):
             trajectory = item.trajectory
             task = trajectory.reset_kwargs.get("task_index")
@@ -77,6 +78,29 @@ def _waiting_text(progress: BatchProgress) -> str:
     if progress.waiting_s is None:
         return ""
     return f"waiting for the server, {progress.waiting_s:g} s left"
+
+
+def _workers_text(progress: BatchProgress) -> str:
+    """Return the numbers of worker processes, "" if this process plays the episodes."""
+    if (counts := progress.workers) is None:
+        return ""
+    others = {"starting": counts.starting, "lost": counts.lost}
+    workers = f"{counts.n} worker{'' if counts.n == 1 else 's'}"
+    return ", ".join([workers, *(f"{count} {state}" for state, count in others.items() if count)])
+
+
+class _WorkerLines:
+    """Prints when workers were lost."""
+
+    def __init__(self, title: str) -> None:
+        self._title = title
+        self._n_lost = 0
+
+    def show(self, progress: BatchProgress) -> None:
+        n_lost = progress.workers.lost if progress.workers is not None else 0
+        if n_lost > self._n_lost:
+            print_stderr(f"{self._title}: lost a worker: {_workers_text(progress)}")
+        self._n_lost = n_lost
 
 
 class _WaitLines:

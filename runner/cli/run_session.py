@@ -101,6 +101,7 @@ class RunSession:
             task_index=options.task_index,
             seed=options.seed,
             concurrency=options.concurrency or episode.concurrent,
+            workers=episode.workers if options.workers is None else options.workers,
             limits=Limits(
                 options.max_rounds or episode.max_rounds,
                 options.max_duration or episode.max_duration_sec,

@@ -9,8 +9,13 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Meta
 
+<<<<<<< HEAD
 from runner.types import MAX_DURATION_S, MAX_ROUNDS, SpanLevel
 from runner.util.display_text import MASK, mask, one_line
+=======
+from runner.types import MAX_DURATION_S, MAX_ROUNDS, MAX_WORKERS, SpanLevel
+from runner.util.display_text import MASK, mask
+>>>>>>> e660f74 (Options, profile key and control argument for the workers of a batch; live items of workers; their counts in progress and results)
 
 NODE_PATTERN = r"\A[A-Za-z0-9_-]{1,64}\Z"
 NODE_EXPECTED = "a name of 1 to 64 letters, digits, _ and -"
@@ -23,6 +28,10 @@ ShortText: TypeAlias = Annotated[str, Meta(min_length=1, max_length=200, descrip
 Count: TypeAlias = Annotated[int, Meta(ge=1, description="a whole number of at least 1")]
 Rounds: TypeAlias = Annotated[int, Meta(ge=1, le=MAX_ROUNDS, description="a whole number from 1 to 1000000")]
 Amount: TypeAlias = Annotated[float, Meta(ge=0, description="a number of at least 0")]
+Workers: TypeAlias = Annotated[
+    Annotated[int, Meta(ge=0, le=MAX_WORKERS)] | Literal["ray"],
+    Meta(description="a whole number from 0 to 256, or ray"),
+]
 Port: TypeAlias = Annotated[int, Meta(ge=1, le=65535, description="a port from 1 to 65535")]
 Seconds: TypeAlias = Annotated[  # beyond the upper bound, timers of the operating system overflow
     float, Meta(gt=0, le=MAX_DURATION_S, description="a number of seconds above 0 and at most 1000000000")
@@ -78,15 +87,17 @@ class Hardware(_Section, frozen=True):
 
 
 class EpisodeSettings(_Section, frozen=True):
-    """Hard limits of one episode, the number of concurrent episodes, and how long a batch waits for a lost server.
+    """Hard limits of one episode, how many run at once and where, and how long a batch waits for a lost server.
 
     Attributes:
+        workers: see ``runner.types.Workers``; None: this process for one episode at a time, else local processes.
         wait_sec: seconds that a batch waits for an environment server that goes away; 0: it goes on at once.
     """
 
     max_duration_sec: Seconds = 300.0
     max_rounds: Rounds = 15
     concurrent: Count = 1
+    workers: Workers | None = None
     wait_sec: WaitSeconds = 60.0
 
 

@@ -23,6 +23,7 @@ from runner.events.fields import (
     WaitingSeconds,
 )
 from runner.events.live import EnvHealth, Host, ModelHealth
+from runner.types import Workers
 
 _Choice: TypeAlias = Annotated[str | None, Meta(description="null: use the profile's value")]
 
@@ -43,6 +44,13 @@ class StartArgs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     task_index: Annotated[int, Meta(description="the first task, from 0 to 2^62 - 1")] = 0
     seed: Annotated[int, Meta(description="seed of the agent's random numbers, below 2^62 in size")] = 0
     concurrency: Annotated[int | None, Meta(description="from 1 to 256; null: use the profile's value")] = None
+    workers: Annotated[
+        Workers | None,
+        Meta(
+            description="from 0 to 256 processes that play the episodes on the node's machine (0: the node's own), or "
+            "`ray`; null: use the profile's value"
+        ),
+    ] = None
     max_rounds: Annotated[int | None, Meta(description="from 1 to 1000000; null: use the profile's value")] = None
     max_duration_sec: Annotated[
         float | None, Meta(description="above 0 and at most 1000000000; null: use the profile's value")
@@ -51,7 +59,7 @@ class StartArgs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         bool,
         Meta(
             description="run the unfinished episodes of an interrupted batch, and those with the error `resources`; "
-            "`concurrency` may then differ from that of the batch"
+            "`concurrency` and `workers` may then differ from those of the batch"
         ),
     ] = False
 
@@ -188,6 +196,10 @@ class BatchState(msgspec.Struct, kw_only=True):
     waiting_s: WaitingSeconds = None
     interruption: Interruption = None
     concurrency: Annotated[int | None, Meta(description="requested number of parallel episodes")] = None
+    workers: Annotated[
+        Workers | None,
+        Meta(description="requested processes; null: the node's own for one episode at a time, else one per CPU core"),
+    ] = None
     warning: Annotated[
         str | None,
         Meta(description="what the node lowers to fit its limit of open files, with the numbers; null: nothing"),

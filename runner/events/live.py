@@ -34,7 +34,7 @@ from runner.events.fields import (
     WaitingFor,
     WaitingSeconds,
 )
-from runner.types import Action, DeltaPart, Mode, Span, Tokens
+from runner.types import Action, DeltaPart, Mode, Span, Tokens, WorkerCounts, WorkerInfo, WorkerStatus
 
 MAX_TEXT = 16 * 1024
 """Maximum length of one text of a live item, in bytes of UTF-8."""
@@ -69,6 +69,7 @@ class EpisodeStarted(_EpisodeItem, kw_only=True, tag="episode.started"):
     agent: AgentName
     model: ModelName
     profile: ProfileId
+    worker: Annotated[WorkerInfo | None, Meta(description="worker that plays the episode; null when unknown")] = None
 
 
 class EpisodePaused(_EpisodeItem, kw_only=True, tag="episode.paused"):
@@ -207,6 +208,23 @@ class BatchProgress(_Item, kw_only=True, tag="batch.progress"):
         bool, Meta(description="whether the batch ends, or has ended, with unfinished episodes, which can be resumed")
     ] = False
     interruption: Interruption = None
+    workers: Annotated[
+        WorkerCounts | None, Meta(description="worker processes; null when the batch's own process plays the episodes")
+    ] = None
+
+
+class WorkerState(_Item, kw_only=True, tag="worker"):
+    """A worker process of a batch changed its state."""
+
+    batch_id: BatchId
+    seq: Annotated[int, Meta(description="number of the item among the `worker` items of its batch, from 0")]
+    id: Annotated[str, Meta(description="id of the worker")]
+    host: Annotated[str, Meta(description="name of its machine")]
+    pid: Annotated[int | None, Meta(description="process id there; null until it is known")]
+    state: Annotated[
+        WorkerStatus,
+        Meta(description="`lost`: its process ended or stopped answering before the end of the batch"),
+    ]
 
 
 class EnvHealth(_Item, kw_only=True, tag="env.health"):
@@ -259,7 +277,7 @@ class Heartbeat(_Item, kw_only=True, tag="heartbeat"):
 
 
 _EpisodeChange: TypeAlias = EpisodeStarted | EpisodePaused | EpisodeResumed | EpisodeEnded | TokenText
-_StatusItem: TypeAlias = BatchProgress | EnvHealth | ModelHealth | Host | Heartbeat
+_StatusItem: TypeAlias = BatchProgress | WorkerState | EnvHealth | ModelHealth | Host | Heartbeat
 EpisodeItem: TypeAlias = _EpisodeChange | Timestep | SpanClosed
 LiveItem: TypeAlias = EpisodeItem | _StatusItem
 LazyItem: TypeAlias = _EpisodeChange | LazyTimestep | LazySpan | _StatusItem

@@ -24,6 +24,7 @@ _CHANNELS: dict[str, LiveChannel] = {
     "token": "token",
     "span": "span",
     "batch.progress": "batch",
+    "worker": "batch",
     "env.health": "health",
     "model.health": "health",
     "host": "health",

@@ -18,6 +18,7 @@ import msgspec
 from runner.batch.spec import INTEGER_LIMIT, MAX_EPISODES, BatchSpec
 from runner.errors import StoreError
 from runner.store import is_ulid
+from runner.types import MAX_WORKERS
 from runner.util.files import read_file, replace_file, set_aside, write_all
 
 logger = logging.getLogger(__name__)
@@ -55,6 +56,7 @@ def check_batch(batch: QueuedBatch) -> QueuedBatch:
     spec, ids = batch.spec, (batch.batch_id, batch.battery_id or batch.batch_id)
     numbers = (batch.n_done, spec.seed, spec.task_index)
     is_planned = min(spec.repeat, spec.attempts) > 0 and spec.n_planned <= MAX_EPISODES
+    is_planned = is_planned and (not isinstance(spec.workers, int) or 0 <= spec.workers <= MAX_WORKERS)
     if not (all(map(is_ulid, ids)) and is_planned and all(abs(number) < INTEGER_LIMIT for number in numbers)):
         raise ValueError("a batch has an invalid id or number")
     return batch

@@ -27,7 +27,7 @@ from runner.node.control_requests import failure_text
 from runner.node.storage import StorageWatch
 from runner.node.stored_batches import StoredBatches
 from runner.store import EpisodeRecord
-from runner.types import BatchProgress, Item
+from runner.types import BatchProgress, Item, WorkerState
 
 logger = logging.getLogger(__name__)
 logger.setLevel(logging.INFO)  # log the placement of each batch
@@ -94,7 +94,7 @@ class BatchRunner:
         self.stored = StoredBatches(workspace, queue, callbacks.on_result)
         self._progress: BatchProgress | None = None
         self._interruptions: dict[str, str] = {}
-        self._progress_numbers: dict[str, itertools.count[int]] = defaultdict(itertools.count)
+        self._item_numbers: dict[tuple[type[Item], str], itertools.count[int]] = defaultdict(itertools.count)
         self._changed = threading.Condition()
         self._stopping = False
         self._draining = False
@@ -362,8 +362,9 @@ class BatchRunner:
 
     def _forward(self, item: Item) -> None:
         # numbered here, because the numbers of a batch that continues would start again
+        if isinstance(item, BatchProgress | WorkerState):
+            item = msgspec.structs.replace(item, seq=next(self._item_numbers[type(item), item.batch_id]))
         if isinstance(item, BatchProgress):
-            item = msgspec.structs.replace(item, seq=next(self._progress_numbers[item.batch_id]))
             self._progress = item
         self._callbacks.on_item(item)
 

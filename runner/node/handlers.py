@@ -144,9 +144,9 @@ class ControlHandler:
         return [batch] if batch else self.queue.in_battery(batch_id)
 
     def _resume(self, args: StartArgs, existing: list[QueuedBatch]) -> list[QueuedBatch]:
-        """Queue the interrupted batches again, with the concurrency of the request if it has one."""
+        """Queue the interrupted batches again, with the concurrency and workers of the request if it has them."""
         interrupted = [batch for batch in existing if batch.status == "interrupted"]
-        specs = {batch.batch_id: _with_concurrency(batch.spec, args.concurrency) for batch in interrupted}
+        specs = {batch.batch_id: _with_changes(batch.spec, args) for batch in interrupted}
         for spec in specs.values():
             fit_concurrency(spec, NODE_FILES)
         self._require_model(existing[0].spec)
@@ -187,6 +187,7 @@ class ControlHandler:
             task_index=args.task_index,
             seed=args.seed,
             concurrency=_or_default(args.concurrency, episode.concurrent),
+            workers=_or_default(args.workers, episode.workers),
             limits=Limits(
                 _or_default(args.max_rounds, episode.max_rounds),
                 _or_default(args.max_duration_sec, episode.max_duration_sec),
@@ -238,6 +239,7 @@ class ControlHandler:
             waiting_s=None if waiting is None else waiting.left_s,
             interruption=self.batch_runner.interruption(batch.batch_id) if batch.status == "interrupted" else None,
             concurrency=batch.spec.concurrency,
+            workers=batch.spec.workers,
             warning=_lowered(batch),
         )
 
@@ -265,8 +267,13 @@ def _or_default(value: _T | None, default: _T) -> _T:
     return default if value is None else value
 
 
-def _with_concurrency(spec: BatchSpec, concurrency: int | None) -> BatchSpec:
-    return spec if concurrency is None else msgspec.structs.replace(spec, concurrency=concurrency).validated()
+_CHANGEABLE = ("concurrency", "workers")
+"""Arguments that may differ when an interrupted batch is resumed."""
+
+
+def _with_changes(spec: BatchSpec, args: StartArgs) -> BatchSpec:
+    changes = {name: value for name in _CHANGEABLE if (value := getattr(args, name)) is not None}
+    return msgspec.structs.replace(spec, **changes).validated() if changes else spec
 
 
 def _lowered(batch: QueuedBatch) -> str | None:
@@ -282,7 +289,7 @@ def _lowered(batch: QueuedBatch) -> str | None:
 def _check_same(args: StartArgs, specs: list[BatchSpec], *, resumes: bool = False) -> None:
     """Reject a start request that differs from the known batch with its id; values it omits do not differ.
 
-    If it ``resumes`` an interrupted batch, its concurrency may differ.
+    If it ``resumes`` an interrupted batch, the arguments in ``_CHANGEABLE`` may differ.
     """
     first = specs[0]
     pairs = {
@@ -294,15 +301,15 @@ def _check_same(args: StartArgs, specs: list[BatchSpec], *, resumes: bool = Fals
         "task_index": (args.task_index, first.task_index),
         "seed": (args.seed, first.seed),
         "concurrency": (_or_default(args.concurrency, first.concurrency), first.concurrency),
+        "workers": (_or_default(args.workers, first.workers), first.workers),
         "max_rounds": (_or_default(args.max_rounds, first.limits.max_rounds), first.limits.max_rounds),
         "max_duration_sec": (
             _or_default(args.max_duration_sec, first.limits.max_duration_s),
             first.limits.max_duration_s,
         ),
     }
-    if resumes:
-        del pairs["concurrency"]
-    if different := [name for name, (requested, existing) in pairs.items() if requested != existing]:
+    fixed = {name: values for name, values in pairs.items() if not (resumes and name in _CHANGEABLE)}
+    if different := [name for name, (requested, existing) in fixed.items() if requested != existing]:
         raise RequestRejected(
             "refused",
             f"batch {args.batch_id} already exists and differs in {', '.join(different)}",

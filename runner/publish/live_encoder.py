@@ -23,6 +23,7 @@ from runner.events.live import (
     SpanClosed,
     Timestep,
     TokenText,
+    WorkerState,
 )
 from runner.publish.truncate import SizeBudget, as_json, is_too_long, short_json, truncate
 from runner.types import Action, ErrorInfo, Item, SpansClosed, TimestepPlayed, TokensStreamed, ToolCall, episode_events
@@ -49,6 +50,8 @@ def live_items(item: Item) -> list[msgspec.Raw]:
             return [as_json(_ended(item))]
         case episode_events.BatchProgress():
             return [as_json(BatchProgress(**msgspec.structs.asdict(item)))]
+        case episode_events.WorkerState():
+            return [as_json(_worker(item))]
         case _:
             assert_never(item)
 
@@ -79,6 +82,11 @@ def _tokens(item: TokensStreamed) -> msgspec.Raw:
         restart=delta.restart,
     )
     return as_json(live)
+
+
+def _worker(item: episode_events.WorkerState) -> WorkerState:
+    fields = msgspec.structs.asdict(item)
+    return WorkerState(**{**fields, "id": truncate(item.id), "host": truncate(item.host)})
 
 
 def _started(item: episode_events.EpisodeStarted) -> EpisodeStarted:

@@ -3,6 +3,7 @@
 from runner.types.data import (
     MAX_DURATION_S,
     MAX_ROUNDS,
+    MAX_WORKERS,
     UNFINISHED,
     UNRATED,
     Action,
@@ -26,7 +27,10 @@ from runner.types.data import (
     ToolSchema,
     Trajectory,
     Usage,
+    WorkerCounts,
     WorkerInfo,
+    Workers,
+    WorkerStatus,
     fallback_endpoints,
     skipped_endpoints,
 )
@@ -42,6 +46,7 @@ from runner.types.episode_events import (
     SpansClosed,
     TimestepPlayed,
     TokensStreamed,
+    WorkerState,
     detach,
 )
 from runner.types.protocols import (
@@ -67,6 +72,7 @@ from runner.types.protocols import (
 __all__ = [
     "MAX_DURATION_S",
     "MAX_ROUNDS",
+    "MAX_WORKERS",
     "UNFINISHED",
     "UNRATED",
     "ActResult",
@@ -118,7 +124,11 @@ __all__ = [
     "ToolSchema",
     "Trajectory",
     "Usage",
+    "WorkerCounts",
     "WorkerInfo",
+    "WorkerState",
+    "WorkerStatus",
+    "Workers",
     "detach",
     "fallback_endpoints",
     "skipped_endpoints",

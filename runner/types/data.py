@@ -187,6 +187,12 @@ MAX_ROUNDS = 1_000_000
 """Maximum of ``Limits.max_rounds``."""
 MAX_DURATION_S = 1_000_000_000
 """Maximum of ``Limits.max_duration_s``; beyond it, timers of the operating system overflow."""
+MAX_WORKERS = 256
+"""Maximum number of local worker processes of one batch."""
+
+Workers: TypeAlias = int | Literal["ray"]
+"""Where the episodes of a batch run: in as many local processes, in this process (0), or on a Ray cluster."""
+WorkerStatus: TypeAlias = Literal["starting", "idle", "playing", "lost"]
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -276,6 +282,14 @@ class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
     host: str
     id: str
     kind: Literal["local", "process", "ray"]
+
+
+class WorkerCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """Numbers of worker processes of a batch: ``n`` can play or are playing, ``starting`` cannot yet, ``lost`` died."""
+
+    n: int = 0
+    starting: int = 0
+    lost: int = 0
 
 
 class Span(msgspec.Struct, kw_only=True, gc=False):

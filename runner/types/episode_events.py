@@ -7,7 +7,18 @@ from typing import TypeAlias
 
 import msgspec
 
-from runner.types.data import Chat, Mode, Span, StreamDelta, TimeStep, Tokens, Trajectory, WorkerInfo
+from runner.types.data import (
+    Chat,
+    Mode,
+    Span,
+    StreamDelta,
+    TimeStep,
+    Tokens,
+    Trajectory,
+    WorkerCounts,
+    WorkerInfo,
+    WorkerStatus,
+)
 
 
 class EpisodeHeader(msgspec.Struct, kw_only=True):
@@ -95,6 +106,7 @@ class BatchProgress(msgspec.Struct, kw_only=True, tag_field="kind", tag="batch.p
         waiting_s: seconds left until the batch is interrupted because its server is gone; None while the batch plays.
         interrupted: whether the batch ends, or has ended, with unfinished episodes that can be resumed.
         interruption: why the batch was interrupted; None if it was not, or on request.
+        workers: numbers of worker processes; None if the episodes run in the process of the batch.
     """
 
     at: datetime
@@ -113,12 +125,32 @@ class BatchProgress(msgspec.Struct, kw_only=True, tag_field="kind", tag="batch.p
     waiting_s: float | None = None
     interrupted: bool = False
     interruption: str | None = None
+    workers: WorkerCounts | None = None
+
+
+class WorkerState(msgspec.Struct, kw_only=True, tag_field="kind", tag="worker"):
+    """A worker process of a batch has changed its state.
+
+    Attributes:
+        seq: number of the item among the items of workers of its batch.
+        id: id of the worker, as in ``WorkerInfo``.
+        pid: its process id on ``host``; None if it is not known yet.
+        state: ``lost``, the last state, means that its process ended, or does not answer, before the batch closed it.
+    """
+
+    at: datetime
+    batch_id: str
+    seq: int
+    id: str
+    host: str
+    pid: int | None
+    state: WorkerStatus
 
 
 EpisodeEvent: TypeAlias = (
     EpisodeStarted | EpisodePaused | EpisodeResumed | TokensStreamed | TimestepPlayed | SpansClosed | EpisodeEnded
 )
-Item: TypeAlias = EpisodeEvent | BatchProgress
+Item: TypeAlias = EpisodeEvent | BatchProgress | WorkerState
 
 
 def detach(item: Item) -> Item:

@@ -281,7 +281,7 @@ def test_an_episode_that_cannot_be_stored_is_reported_as_a_problem(workspace: Wo
         ({"repeat": 0}, "repeat is 0; it must be at least 1"),
         ({"task_index": -1}, "task_index is -1"),
         ({"seed": -(2**70)}, "seed is -1180591620717411303424; it must be below"),
-        ({"concurrency": 30_000}, "at most 256 workers"),
+        ({"concurrency": 30_000}, "at most 256 episodes at a time"),
         ({"repeat": 10_000, "attempts": 10_000}, "at most 1000000 episodes"),
         ({"limits": Limits(max_rounds=0)}, "at least one round"),
         ({"agent": "scripted"}, "give both or neither"),

@@ -108,6 +108,7 @@ def test_all_keys_of_this_project_load(tmp_path: Path) -> None:
         id: all
         data_dir: /var/lib/gym
         tracing: off
+        episode: {workers: "${WORKERS:-ray}"}
         agent:
           format: tools
           endpoints: [{url: "https://api.example/v1", name: far, model: big, kind: openai, api_key_env: FAR_KEY}]
@@ -123,7 +124,7 @@ def test_all_keys_of_this_project_load(tmp_path: Path) -> None:
           streams: {events: {max_age_sec: 700, max_bytes: "${MAX_BYTES:-2000000}"}, live: {max_age_sec: 1.5}}
         """,
     )
-    assert profile.tracing == "off"
+    assert (profile.tracing, profile.episode.workers) == ("off", "ray")
     assert profile.agent.endpoints[0].api_key_env == "FAR_KEY"
     assert profile.agent.price["qwen3:8b"].completion_per_mtok == 1
     assert profile.tier("lightweight")[0].timeout_sec == 2.5
@@ -169,6 +170,11 @@ BAD_VALUES = [
     ("episode: {max_rounds: true}", "episode.max_rounds", "whole number from 1 to 1000000, got true"),
     ("episode: {max_rounds: '15'}", "episode.max_rounds", "got '15'"),
     ("episode: {concurrent: null}", "episode.concurrent", "got nothing"),
+    ("episode: {workers: -1}", "episode.workers", "expected a whole number from 0 to 256, or ray, or nothing, got -1"),
+    ("episode: {workers: 257}", "episode.workers", "got 257"),
+    ("episode: {workers: true}", "episode.workers", "got true"),
+    ("episode: {workers: [ray]}", "episode.workers", "got a list"),
+    ("episode: {workers: Ray}", "episode.workers", "got 'Ray'"),
     ("episode: {max_duration_sec: 0}", "episode.max_duration_sec", "above 0"),
     ("episode: {wait_sec: -1}", "episode.wait_sec", "a number of seconds from 0 to 1000000000"),
     ("environments: {lightweight: [{name: Maze, wait_sec: soon}]}", "environments.lightweight[0].wait_sec", "from 0"),

@@ -153,6 +153,35 @@ def test_a_damaged_journal_is_written_again_from_the_queue(
     assert states(reopen()) == expected_states(batches)
 
 
+def without_workers(path: Path) -> None:
+    """Change the records of a queue to those of a version without the field ``workers``."""
+    journal = path.with_name("batches.jsonl")
+    lines = [json.loads(line) for line in journal.read_text().split("\n") if line]
+    for line in lines:
+        del line["spec"]["workers"]
+    journal.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("UPDATE batches SET spec = CAST(json_remove(spec, '$.workers') AS BLOB)")
+        assert not connection.execute("SELECT 1 FROM batches WHERE spec LIKE '%workers%'").fetchall()
+
+
+@pytest.mark.parametrize("kept", [None, "queue.sqlite", "batches.jsonl"])
+def test_records_of_an_earlier_version_without_workers_are_read(
+    kept: str | None, path: Path, batches: dict[Status, str], reopen: Callable[[], BatchQueue]
+) -> None:
+    without_workers(path)
+    if kept is not None:
+        (path if kept == "batches.jsonl" else path.with_name("batches.jsonl")).unlink()
+    queue = reopen()
+    assert states(queue) == expected_states(batches)
+    assert [batch.spec.workers for batch in queue.newest(10)] == [None] * 3
+    remote = {id_: msgspec.structs.replace(queue.get(id_).spec, workers="ray") for id_ in [batches["interrupted"]]}  # type: ignore[union-attr]
+    queue.queue_again(remote)
+    queue.close()
+    path.unlink()
+    assert reopen().get(batches["interrupted"]).spec.workers == "ray"  # type: ignore[union-attr]
+
+
 DAMAGED_ENDS: dict[str, Damage] = {
     "partial line": lambda path: append(path, b'{"batch_id":"01'),
     "zeros": lambda path: append(path, bytes(4096)),
@@ -166,6 +195,8 @@ DAMAGED_ENDS: dict[str, Damage] = {
     "huge repeat": lambda path: append(path, line_of(spec={"env": "Maze", "repeat": 10**40})),
     "negative repeat": lambda path: append(path, line_of(spec={"env": "Maze", "repeat": -1})),
     "huge seed": lambda path: append(path, line_of(spec={"env": "Maze", "seed": 10**40})),
+    "huge workers": lambda path: append(path, line_of(spec={"env": "Maze", "workers": 10**6})),
+    "unknown workers": lambda path: append(path, line_of(spec={"env": "Maze", "workers": "../x"})),
     "huge name": lambda path: append(path, line_of(spec={"env": "x" * 1_000_000})),
     "the first state again": lambda path: append(path, b"".join(path.read_bytes().splitlines(keepends=True)[:3])),
     "copies of itself": lambda path: path.write_bytes(path.read_bytes() * 50),

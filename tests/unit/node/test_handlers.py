@@ -214,22 +214,27 @@ def test_a_known_batch_id_is_accepted_only_with_the_same_request(
     assert f"differs in {name}" in error["message"]
 
 
-def test_an_interrupted_batch_may_resume_with_another_concurrency(
+def test_an_interrupted_batch_may_resume_with_another_concurrency_and_other_workers(
     workspace: Workspace, send_request: Callable[..., Any]
 ) -> None:
     request = {"batch_id": str(ULID()), "envs": ["Maze"], "agent": "oracle", "repeat": 2, "concurrency": 8}
     (started,) = send_request("start", **request)["result"]
-    assert (started["concurrency"], started["warning"]) == (8, None)
-    changed = {**request, "concurrency": 3, "resume": True}
-    assert "differs in concurrency" in send_request("start", **changed)["error"]["message"]  # it is not interrupted
+    assert (started["concurrency"], started["workers"], started["warning"]) == (8, None, None)
+    changed = {**request, "concurrency": 3, "workers": 2, "resume": True}
+    refused = send_request("start", **changed)["error"]  # it is not interrupted
+    assert "differs in concurrency, workers" in refused["message"]
     with closing(sqlite3.connect(workspace.data_dir / "queue.sqlite", isolation_level=None)) as queue:
         queue.execute("UPDATE batches SET status = 'interrupted'")
     refused = send_request("start", **{**changed, "concurrency": 257})["error"]
-    assert "concurrency is 257; one batch has at most 256 workers" in refused["message"]
+    assert "concurrency is 257; a batch plays at most 256 episodes at a time" in refused["message"]
     assert "differs in repeat" in send_request("start", **{**changed, "repeat": 3})["error"]["message"]
     for _ in range(2):  # a repeated request has no effect
         (resumed,) = send_request("start", **changed)["result"]
-        assert (resumed["status"], resumed["concurrency"]) == ("queued", 3)
+        assert (resumed["status"], resumed["concurrency"], resumed["workers"]) == ("queued", 3, 2)
+    listed = send_request("list")["result"]["batches"]
+    assert [batch["workers"] for batch in listed] == [2]
+    invalid = send_request("start", **{**request, "batch_id": str(ULID()), "workers": "slurm"})["error"]
+    assert (invalid["code"], "$.workers" in invalid["message"]) == ("bad_request", True)
 
 
 @pytest.mark.parametrize(("limit", "warning"), [(256, "concurrency lowered from 200 to 32: the limit"), (20_000, None)])
