@@ -9,13 +9,8 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Meta
 
-<<<<<<< HEAD
-from runner.types import MAX_DURATION_S, MAX_ROUNDS, SpanLevel
-from runner.util.display_text import MASK, mask, one_line
-=======
 from runner.types import MAX_DURATION_S, MAX_ROUNDS, MAX_WORKERS, SpanLevel
-from runner.util.display_text import MASK, mask
->>>>>>> e660f74 (Options, profile key and control argument for the workers of a batch; live items of workers; their counts in progress and results)
+from runner.util.display_text import MASK, mask, one_line
 
 NODE_PATTERN = r"\A[A-Za-z0-9_-]{1,64}\Z"
 NODE_EXPECTED = "a name of 1 to 64 letters, digits, _ and -"
