@@ -6,6 +6,7 @@ import itertools
 import logging
 import queue
 from collections.abc import Callable, Iterable
+from typing import TypeAlias
 
 import msgspec
 from ulid import ULID
@@ -29,12 +30,14 @@ from runner.envs.placement import Placement, embedded_placement
 from runner.errors import catch_foreign, log_failure
 from runner.inference.profile_models import Models
 from runner.pool.local import LocalPool
-from runner.pool.protocol import Slot, WorkerLost, WorkerPool
+from runner.pool.protocol import Slot, WorkerChange, WorkerLost, WorkerPool
 from runner.store import EpisodeRecord
-from runner.types import Outcome, TokensStreamed
+from runner.types import Outcome, TokensStreamed, WorkerState
 from runner.util.resources import describe_shortage
 
 logger = logging.getLogger(__name__)
+
+_Message: TypeAlias = EpisodeDone | EpisodeCommand | ServerChecked | SlotReady | WorkerChange
 
 
 class Batch:
@@ -95,7 +98,7 @@ class Batch:
         self._n_before = len(self._stats.episodes)
         self._lost = LostEpisodes(spec)
         self._running: dict[Slot, RunningEpisode] = {}
-        self._inbox: queue.SimpleQueue[EpisodeDone | EpisodeCommand | ServerChecked | SlotReady] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[_Message] = queue.SimpleQueue()
         self._wait = ServerWait(self.batch_id, spec.env, placement, self._clock, self._inbox.put, check_interval_s)
         self._interruption: tuple[str, InterruptedBy] | None = None
         self._starter = EpisodeStarter(
@@ -111,7 +114,7 @@ class Batch:
         )
         self._status: BatchStatus = "completed"
         self._paused = False
-        self._seq = itertools.count()
+        self._seq, self._worker_seq = itertools.count(), itertools.count()
         self._started = self._clock.monotonic()
 
     @property
@@ -205,10 +208,23 @@ class Batch:
                 self._apply_check(item)
             case SlotReady():
                 slots.add_late(item.slot)
+            case WorkerChange():
+                self._note_worker(item)
             case EpisodeDone():
                 if self._finish(item):
                     slots.add(item.slot)
         self._abandon_overdue()
+
+    def _note_worker(self, change: WorkerChange) -> None:
+        state = WorkerState(
+            at=self._clock.now(),
+            batch_id=self.batch_id,
+            seq=next(self._worker_seq),
+            **msgspec.structs.asdict(change),
+        )
+        self._hub.emit(state)
+        if self._stats.add_worker(state):
+            self._emit_progress()
 
     def _finish(self, done: EpisodeDone) -> bool:
         """Record the end of an episode; return False if it was abandoned before."""

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import msgspec
 
 from runner.batch.spec import BatchSpec, PlannedEpisode
-from runner.pool.protocol import Slot, WorkerLost, WorkerPool
+from runner.pool.protocol import Slot, WorkerChange, WorkerLost, WorkerPool
 from runner.util.resources import describe_shortage
 
 logger = logging.getLogger(__name__)
@@ -31,11 +31,16 @@ class SlotTable:
         pool: starts the slots.
         batch_id: id of the batch, for the log.
         concurrency: maximum number of slots.
-        on_slot: receives the slots that become usable later, on any thread; the batch then calls ``add_late``.
+        on_change: receives the slots that become usable later, for ``add_late``, and the states of worker processes,
+            on any thread.
     """
 
     def __init__(
-        self, pool: WorkerPool, batch_id: str, concurrency: int, on_slot: Callable[[SlotReady], object]
+        self,
+        pool: WorkerPool,
+        batch_id: str,
+        concurrency: int,
+        on_change: Callable[[SlotReady | WorkerChange], object],
     ) -> None:
         """Open the pool."""
         self._pool = pool
@@ -44,7 +49,7 @@ class SlotTable:
         self._idle: list[Slot] = []
         self._n_late = 0
         self._was_filled = False
-        pool.open(lambda slot: on_slot(SlotReady(slot)))
+        pool.open(lambda slot: on_change(SlotReady(slot)), on_change)
 
     def fill(self, n_episodes: int, n_playing: int) -> str | None:
         """Start slots, so that there are as many as episodes that are playing or waiting.

@@ -10,7 +10,7 @@ from functools import partial
 
 from runner.episode.control import EpisodeControl
 from runner.episode.runner import EpisodeContext, Runner
-from runner.pool.protocol import EpisodeSink, Slot
+from runner.pool.protocol import EpisodeSink, Slot, WorkerChange
 from runner.tracing import SpanList, Tracer
 from runner.types import EpisodeHeader, Flow, Span, WorkerInfo
 from runner.util.clock import Clock
@@ -104,7 +104,7 @@ class LocalPool:
         self._clock = clock or Clock()
         self._numbers = itertools.count()
 
-    def open(self, on_slot: Callable[[Slot], object]) -> None:
+    def open(self, on_slot: Callable[[Slot], object], on_worker: Callable[[WorkerChange], object]) -> None:
         """Do nothing: a thread is usable as soon as it is started."""
 
     def start_slots(self, n_slots: int) -> tuple[list[Slot], Resource | None]:

@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+import msgspec
+
 from runner.episode.control import EpisodeControl
 from runner.errors import RunnerError
 from runner.store import SpanSource
 from runner.store.encoded import EncodedEnd, EncodedReset, EncodedStep
-from runner.types import Chat, EpisodeEvent, EpisodeHeader, WorkerInfo
+from runner.types import Chat, EpisodeEvent, EpisodeHeader, WorkerInfo, WorkerStatus
 from runner.util.resources import Resource
 
 
@@ -22,6 +24,15 @@ class WorkerLost(RunnerError):
 
     The message names the worker and the reason; it is stored as the episode's error ``worker_lost``.
     """
+
+
+class WorkerChange(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker process has changed its state; ``pid`` is None until it is known."""
+
+    id: str
+    host: str
+    state: WorkerStatus
+    pid: int | None = None
 
 
 class EpisodeSink(Protocol):
@@ -90,8 +101,13 @@ class Slot(Protocol):
 class WorkerPool(Protocol):
     """The workers of one batch; only the thread of the batch calls its methods."""
 
-    def open(self, on_slot: Callable[[Slot], object]) -> None:
-        """Prepare the pool; ``on_slot`` receives the slots that become usable later, on any thread."""
+    def open(self, on_slot: Callable[[Slot], object], on_worker: Callable[[WorkerChange], object]) -> None:
+        """Prepare the pool.
+
+        Args:
+            on_slot: receives the slots that become usable later, on any thread.
+            on_worker: receives the states of worker processes, on any thread; must not block.
+        """
 
     def start_slots(self, n_slots: int) -> tuple[list[Slot], Resource | None]:
         """Start slots at the start of the batch, or in place of lost and abandoned ones, without waiting for them.

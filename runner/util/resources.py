@@ -8,11 +8,12 @@ import os
 import resource
 import sys
 import threading
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias, TypeGuard, get_args
 
-from runner.errors import ConfigError, catch_foreign
+from runner.errors import ConfigError, RunnerError, catch_foreign
 
 Resource: TypeAlias = Literal["open files", "open files of the machine", "memory", "threads"]
+_RESOURCES: Final = frozenset(get_args(Resource))
 
 RESOURCES: Final = "resources"
 """``error.type`` of an episode that ended because files, memory or threads ran out."""
@@ -41,6 +42,15 @@ _LOADER_TEXTS: Final[dict[str, Resource]] = {
 _NO_THREAD: Final = "can't start new thread"
 _MAX_CHAIN: Final = 100
 """Maximum number of linked exceptions to look at."""
+
+
+class ResourceShortage(RunnerError):
+    """A resource ran out in another process of ours."""
+
+    def __init__(self, resource: Resource, message: str) -> None:
+        """Create the error."""
+        super().__init__(message)
+        self.resource: Resource = resource
 
 
 def open_file_limit() -> int:
@@ -100,6 +110,8 @@ def find_shortage(exc: BaseException) -> Resource | None:
 
 
 def _shortage_of(exc: BaseException) -> Resource | None:
+    if isinstance(exc, ResourceShortage):
+        return exc.resource
     if isinstance(exc, BlockingIOError):
         return "threads" if _raising_module(exc) in _FORKING_MODULES else None
     if isinstance(exc, OSError):
@@ -124,6 +136,11 @@ _ADVICE: Final[dict[Resource, str]] = {
     "memory": "free memory",
     "threads": "raise the limits of processes with ulimit -u and of memory with ulimit -v",
 }
+
+
+def is_resource(text: str | None) -> TypeGuard[Resource]:
+    """Return whether a text from another process is the name of a resource."""
+    return text in _RESOURCES
 
 
 def describe_shortage(shortage: Resource) -> str:

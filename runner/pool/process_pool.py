@@ -1,0 +1,163 @@
+"""Local processes as the workers of a batch; each has an equal share of its slots."""
+
+from __future__ import annotations
+
+import itertools
+import socket
+import threading
+from collections.abc import Callable
+
+from runner.episode.control import EpisodeControl
+from runner.pool.process_worker import Process, ProcessWorker, WorkerTimings
+from runner.pool.protocol import EpisodeSink, Slot, WorkerChange
+from runner.pool.remote_worker import RemoteControl
+from runner.pool.services import BatchServices
+from runner.types import EpisodeHeader, WorkerInfo
+from runner.util.clock import Clock
+from runner.util.resources import Resource
+from runner.worker.frames import Configure, Watch
+
+MAX_FAILED_STARTS = 3
+"""Maximum number of workers in a row that end before they have started an episode."""
+
+
+class ProcessSlot:
+    """A slot of a worker process."""
+
+    def __init__(self, name: str, worker: ProcessWorker) -> None:
+        """Create a free slot."""
+        self.name = name
+        self.info = worker.info
+        self._worker = worker
+        self._abandoned = False
+        self._playing: tuple[str, RemoteControl] | None = None
+
+    @property
+    def usable(self) -> bool:
+        """Whether the slot may play another episode."""
+        return not self._abandoned and self._worker.usable
+
+    def play(self, header: EpisodeHeader, sink: EpisodeSink, *, paused: bool) -> EpisodeControl:
+        """Send an episode to the worker; see ``Slot``."""
+        control = self._worker.episodes.play(header, self.name, sink, paused=paused)
+        self._playing = header.episode_id, control
+        return control
+
+    def stop_task(self) -> None:
+        """Cancel the running episode's task; see ``Slot``."""
+        if self._playing is not None:
+            self._playing[1].stop_task()
+
+    def abandon(self) -> None:
+        """Give up the slot, and retire its worker; see ``Slot``."""
+        self._abandoned = True
+        if self._playing is not None:
+            self._worker.retire(self._playing[0])
+
+    def close(self) -> None:
+        """Do nothing: the pool ends its workers."""
+
+
+class ProcessPool:
+    """Worker processes of one batch.
+
+    Args:
+        n_workers: number of processes.
+        configure: first frame for each of them.
+        services: answers their requests.
+        start_process: starts a process with the name of its worker; called on several threads.
+        timings: time limits.
+        clock: measures them.
+    """
+
+    def __init__(
+        self,
+        n_workers: int,
+        configure: Configure,
+        services: BatchServices,
+        start_process: Callable[[str], Process],
+        timings: WorkerTimings | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        """Start without processes."""
+        self._n_workers = n_workers
+        self._configure = configure
+        self._services = services
+        self._start_process = start_process
+        self._timings = timings or WorkerTimings()
+        self._clock = clock or Clock()
+        self._host = socket.gethostname()
+        self._slot_numbers, self._worker_numbers = itertools.count(), itertools.count()
+        self._workers: list[ProcessWorker] = []
+        self._free: list[ProcessSlot] = []
+        self._slots_per_worker = 0
+        self._watched = True
+        self._lock = threading.Lock()
+        self._n_failed_starts = 0
+        self._failure: str | None = None
+        self._on_worker: Callable[[WorkerChange], object] = lambda change: None
+
+    def open(self, on_slot: Callable[[Slot], object], on_worker: Callable[[WorkerChange], object]) -> None:
+        """Prepare the pool; all slots are usable at once, because a process that starts gets its episodes then."""
+        self._on_worker = on_worker
+
+    def start_slots(self, n_slots: int) -> tuple[list[Slot], Resource | None]:
+        """Return free slots, and start as many processes as they need; see ``WorkerPool``."""
+        if not self._slots_per_worker:
+            self._slots_per_worker = -(-n_slots // self._n_workers)
+        self._free = [slot for slot in self._free if slot.usable]
+        self._workers = [worker for worker in self._workers if worker.episodes.lost is None]
+        while len(self._free) < n_slots and self.failure is None:
+            self._start_worker()
+        slots, self._free = self._free[:n_slots], self._free[n_slots:]
+        return list(slots), None
+
+    @property
+    def failure(self) -> str | None:
+        """Why no worker can be started any more; None otherwise."""
+        return self._failure
+
+    def watch_tokens(self, watched: bool) -> None:
+        """Set whether the workers send streamed tokens."""
+        self._watched = watched
+        for worker in self._workers:
+            worker.send(Watch(tokens=watched))
+
+    def close(self) -> None:
+        """End all processes."""
+        for worker in self._workers:
+            worker.close()
+        for worker in self._workers:
+            worker.join(self._timings.close_s)
+
+    def _start_worker(self) -> None:
+        name = f"worker {next(self._worker_numbers)}"
+        worker = ProcessWorker(
+            WorkerInfo(host=self._host, id=name, kind="process"),
+            self._configure,
+            self._services,
+            lambda: self._start_process(name),
+            self._on_worker,
+            self._note_end,
+            self._timings,
+            self._clock,
+        )
+        worker.send(Watch(tokens=self._watched))
+        self._workers.append(worker)
+        slots = [ProcessSlot(f"slot {next(self._slot_numbers)}", worker) for _ in range(self._slots_per_worker)]
+        self._free = _alternate(self._free, slots)
+
+    def _note_end(self, worker: ProcessWorker, reason: str) -> None:
+        with self._lock:
+            if worker.episodes.has_started_episode or not worker.usable:
+                self._n_failed_starts = 0
+                return
+            self._n_failed_starts += 1
+            if not worker.is_ready or self._n_failed_starts > MAX_FAILED_STARTS:
+                self._failure = f"{worker.info.id} does not start: {reason}"
+
+
+def _alternate(first: list[ProcessSlot], second: list[ProcessSlot]) -> list[ProcessSlot]:
+    """Return the slots of both lists in turn, so that episodes spread evenly."""
+    pairs = itertools.zip_longest(first, second)
+    return [slot for pair in pairs for slot in pair if slot is not None]

@@ -1,0 +1,274 @@
+"""A local worker process: a thread starts it, reads its frames, and ends it; sending to it never blocks."""
+
+from __future__ import annotations
+
+import select
+import socket
+import threading
+from collections.abc import Callable
+from typing import Protocol, TypeAlias
+
+import msgspec
+
+from runner.errors import RunnerError, catch_foreign
+from runner.pool.frame_buffer import FrameBuffer
+from runner.pool.protocol import WorkerChange
+from runner.pool.remote_worker import RemoteWorker
+from runner.pool.services import BatchServices
+from runner.types import WorkerInfo, WorkerStatus
+from runner.util.clock import Clock
+from runner.util.display_text import one_line
+from runner.util.resources import describe_shortage, find_shortage
+from runner.worker.frames import LENGTH_BYTES, Configure, DriverFrame, encode_frame
+
+MAX_REASON_CHARS = 300
+"""Maximum length of the reason for which a worker was lost."""
+_RECEIVE_BYTES = 1 << 18
+
+
+class WorkerTimings(msgspec.Struct, frozen=True, kw_only=True):
+    """Time limits of worker processes, in seconds.
+
+    Attributes:
+        hello_s: from the start of a process to its first frame.
+        stalled_s: for which a worker may leave its commands unread.
+        hung_s: for which the other episodes of a worker may go on when one of them hangs.
+        retry_s: waits before a process that ended during its start is started again.
+        close_s: for which ``close`` waits for the end of a process before it is killed.
+        tick_s: between two checks of these limits.
+    """
+
+    hello_s: float = 30.0
+    stalled_s: float = 30.0
+    hung_s: float = 10.0
+    retry_s: tuple[float, ...] = (0.5, 1.0, 2.0)
+    close_s: float = 2.0
+    tick_s: float = 0.2
+
+
+class Process(Protocol):
+    """A process with one end of a stream socket."""
+
+    @property
+    def sock(self) -> socket.socket:
+        """The driver's end."""
+
+    @property
+    def pid(self) -> int:
+        """The process id."""
+
+    def kill(self) -> None:
+        """Kill the process and its children; a second call does nothing."""
+
+
+StartProcess: TypeAlias = Callable[[], Process]
+
+
+class ProcessWorker:
+    """A worker process; ``start`` returns at once, and episodes may be played at once.
+
+    A process that ends before its first frame is started again, with everything that was sent to it.
+
+    Args:
+        info: name and host of the worker.
+        configure: first frame to send.
+        services: answers the requests of the worker.
+        start_process: starts a process; raises ``OSError`` or ``RunnerError`` if that fails.
+        on_change: receives the states of the worker; must not block.
+        on_end: called once, before the episodes of a lost worker are reported; must not block.
+        timings: time limits.
+        clock: measures them.
+    """
+
+    def __init__(
+        self,
+        info: WorkerInfo,
+        configure: Configure,
+        services: BatchServices,
+        start_process: StartProcess,
+        on_change: Callable[[WorkerChange], object],
+        on_end: Callable[[ProcessWorker, str], object],
+        timings: WorkerTimings,
+        clock: Clock,
+    ) -> None:
+        """Start the thread."""
+        self.info = info
+        self.episodes = RemoteWorker(info.id, self.send, services, clock)
+        self._start_process = start_process
+        self._on_change, self._on_end = on_change, on_end
+        self._timings = timings
+        self._now = clock.monotonic
+        self._lock = threading.Lock()
+        self._process: Process | None = None
+        self._kept: list[bytes] = []
+        self._outgoing = bytearray()
+        self._stalled_at: float | None = None
+        self._next_tick_s = 0.0
+        self._hung_at: float | None = None
+        self._closing = threading.Event()
+        self._state: WorkerStatus | None = None
+        self.send(configure)
+        self._set_state("starting")
+        self._thread = threading.Thread(target=self._run, name=info.id, daemon=True)
+        self._thread.start()
+
+    @property
+    def usable(self) -> bool:
+        """Whether the worker may play more episodes."""
+        return self.episodes.lost is None and self._hung_at is None and not self._closing.is_set()
+
+    def send(self, frame: DriverFrame) -> None:
+        """Send a frame as soon as the worker reads it; ignored after its end."""
+        data = encode_frame(frame)
+        data = len(data).to_bytes(LENGTH_BYTES, "big") + data
+        with self._lock:
+            if self.is_ready:
+                self._kept.clear()
+            else:
+                self._kept.append(data)
+            if self._process is not None:
+                self._outgoing += data
+                self._flush(self._process.sock)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the worker has sent its first frame."""
+        return self.episodes.hello is not None
+
+    def retire(self, episode_id: str) -> None:
+        """Abandon an episode that hangs: the process ends with its other episodes, or after ``hung_s``."""
+        self.episodes.forget(episode_id)
+        self._hung_at = self._hung_at or self._now()
+        if not self.episodes.n_playing:
+            self._kill()
+
+    def close(self) -> None:
+        """End the process, which plays nothing any more; ``join`` waits for its end."""
+        self._closing.set()
+        with self._lock:
+            if self._process is not None:
+                _shut_down(self._process.sock)
+
+    def join(self, timeout_s: float) -> None:
+        """Wait for the end of the process after ``close``, and kill it after ``timeout_s`` seconds."""
+        self._thread.join(timeout_s)
+        if self._thread.is_alive():
+            self._kill()
+            self._thread.join(timeout_s)
+
+    def _kill(self) -> None:
+        if (process := self._process) is not None:
+            process.kill()
+
+    def _run(self) -> None:
+        reason = "it was not started"
+        for wait_s in (0.0, *self._timings.retry_s):
+            if self._closing.wait(wait_s):
+                break
+            problems: list[BaseException] = []
+            with catch_foreign(problems.append):
+                reason = self._run_process()
+            reason = "; ".join([f"{type(problem).__name__}: {problem}" for problem in problems]) or reason
+            if self.is_ready or self._hung_at is not None:
+                break
+        if not self._closing.is_set():
+            self._set_state("lost")
+        reason = one_line(reason, MAX_REASON_CHARS)
+        self._on_end(self, reason)
+        self.episodes.lose(reason)
+
+    def _run_process(self) -> str:
+        """Start a process and read its frames until its end; return the reason of the end."""
+        try:
+            process = self._start_process()
+        except (OSError, RuntimeError, MemoryError, RunnerError) as exc:
+            shortage = find_shortage(exc)
+            return f"it cannot be started: {exc if shortage is None else describe_shortage(shortage)}"
+        try:
+            with self._lock:
+                self._process = process
+                self._outgoing = bytearray(b"".join(self._kept))
+                self._stalled_at = None
+                self._flush(process.sock)
+            if self._closing.is_set():
+                return "it was closed"
+            return self._read(process.sock)
+        finally:
+            with self._lock:
+                self._process = None
+            process.kill()
+            process.sock.close()
+
+    def _read(self, sock: socket.socket) -> str:
+        buffer, poll, started_s = FrameBuffer(), select.poll(), self._now()
+        poll.register(sock, select.POLLIN)
+        while True:
+            is_readable = bool(poll.poll(self._timings.tick_s * 1000))
+            if (problem := self._tick(sock, started_s)) is not None:
+                return problem
+            if not is_readable:
+                continue
+            try:
+                data = sock.recv(_RECEIVE_BYTES)
+            except OSError as exc:
+                return f"its connection broke: {exc}"
+            if not data:
+                torn = " in the middle of a frame" if buffer.n_incomplete else ""
+                return f"its process (pid {self._pid}) ended{torn}"
+            try:
+                for frame in buffer.feed(data):
+                    self.episodes.receive(frame)
+            except RunnerError as exc:
+                return f"it sent {exc}"
+            if self._hung_at is not None and not self.episodes.n_playing:
+                return "an episode hung in it"
+
+    def _tick(self, sock: socket.socket, started_s: float) -> str | None:
+        """Send what is left, and check the time limits, at most every ``tick_s``; return which one is exceeded."""
+        now = self._now()
+        if now < self._next_tick_s:
+            return None
+        self._next_tick_s = now + self._timings.tick_s
+        with self._lock:
+            self._flush(sock)
+        if self.is_ready:
+            self._set_state("playing" if self.episodes.n_playing else "idle")
+        return self._overdue(now, started_s)
+
+    def _overdue(self, now: float, started_s: float) -> str | None:
+        timings = self._timings
+        if self._hung_at is not None and now - self._hung_at > timings.hung_s:
+            return f"an episode hung in it, and the others did not end within {timings.hung_s:g} s"
+        if not self.is_ready and now - started_s > timings.hello_s:
+            return f"it did not report within {timings.hello_s:g} s of its start"
+        if self._stalled_at is not None and now - self._stalled_at > timings.stalled_s:
+            return f"it has not read its commands for {timings.stalled_s:g} s"
+        return None
+
+    def _flush(self, sock: socket.socket) -> None:
+        try:
+            while self._outgoing:
+                n_sent = sock.send(self._outgoing, socket.MSG_DONTWAIT)
+                del self._outgoing[:n_sent]
+                self._stalled_at = None
+        except BlockingIOError:
+            self._stalled_at = self._stalled_at or self._now()
+        except OSError:
+            self._outgoing.clear()  # the reading thread finds the end of the connection
+
+    @property
+    def _pid(self) -> int | None:
+        process = self._process
+        return None if process is None else process.pid
+
+    def _set_state(self, state: WorkerStatus) -> None:
+        if state != self._state:
+            self._state = state
+            self._on_change(WorkerChange(id=self.info.id, host=self.info.host, state=state, pid=self._pid))
+
+
+def _shut_down(sock: socket.socket) -> None:
+    try:
+        sock.shutdown(socket.SHUT_WR)
+    except OSError:
+        return  # it has ended

@@ -1,0 +1,129 @@
+"""What exists once per batch, for its workers: places and leases of servers, endpoint rests and limits, feedback."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from functools import partial
+from typing import Protocol, TypeAlias
+
+from runner.envs.http.places import InstanceId, LocalRegistry, Place
+from runner.inference.profile_models import Models
+from runner.worker.frames import (
+    DriverFrame,
+    EndpointOutcome,
+    EndpointRest,
+    GatewayLink,
+    Release,
+    Reply,
+    Request,
+)
+from runner.worker.remote_gate import apply_outcome
+from runner.worker.runner_setup import RunnerSetup
+
+Send: TypeAlias = Callable[[DriverFrame], object]
+ServiceFrame: TypeAlias = Request | Release | EndpointOutcome | GatewayLink
+
+
+class PlaceRegistry(Protocol):
+    """Places and leases of all episodes of this process and its workers; see ``LocalRegistry``."""
+
+    def request_place(self, owner: Hashable, server: str, place: Place, on_granted: Callable[[], object]) -> None:
+        """Request a place; ``on_granted`` is called once it is granted."""
+
+    def request_lease(self, owner: Hashable, server: str, instance: InstanceId) -> bool:
+        """Lease an instance; return False if it is leased."""
+
+    def release_place(self, owner: Hashable, server: str, place: Place) -> None:
+        """Give back a place, or end the wait for it."""
+
+    def release_lease(self, owner: Hashable, server: str, instance: InstanceId) -> None:
+        """End a lease."""
+
+    def release_owner(self, owner: Hashable) -> object:
+        """Release everything of an owner."""
+
+
+class BatchServices:
+    """Answers the requests of the workers of one batch; thread-safe, and never blocks.
+
+    Args:
+        registry: places and leases.
+        models: the profile's models, whose gate admits requests; None if the agent uses no model.
+    """
+
+    def __init__(self, registry: PlaceRegistry, models: Models | None) -> None:
+        """Start without workers."""
+        self._registry = registry
+        self._models = models
+        self._gate = None if models is None else models.gate
+        self._end_watches: dict[Hashable, Callable[[], None]] = {}
+
+    def connect(self, owner: Hashable, send: Send) -> None:
+        """Send the states of the endpoints to a worker, and their changes until ``disconnect``."""
+        if self._gate is None:
+            return
+
+        def send_rest(endpoint: str, wait_s: float, cause: str) -> None:
+            send(EndpointRest(endpoint=endpoint, wait_s=wait_s, cause=cause))
+
+        self._end_watches[owner] = self._gate.watch(send_rest)
+        for state in self._gate.states():
+            send_rest(*state)
+
+    def disconnect(self, owner: Hashable) -> None:
+        """Release everything that a worker holds, after it has ended."""
+        if (end_watch := self._end_watches.pop(owner, None)) is not None:
+            end_watch()
+        if self._gate is not None:
+            self._gate.release_all(owner)
+        self._registry.release_owner(owner)
+
+    def handle(self, owner: Hashable, frame: ServiceFrame, send: Send) -> None:
+        """Act on a frame of a worker; ``send`` receives the reply to a request, now or later, on any thread."""
+        match frame:
+            case Request():
+                self._request(owner, frame, send)
+            case Release():
+                self._release(owner, frame)
+            case EndpointOutcome():
+                if self._gate is not None:
+                    apply_outcome(self._gate, frame)
+            case GatewayLink():
+                if self._models is not None:
+                    self._models.manager.remember_gateway_id(frame.episode_id, frame.endpoint, frame.gateway_id)
+
+    def _request(self, owner: Hashable, request: Request, send: Send) -> None:
+        target, instance = request.target, request.instance
+        reply = partial(_reply, send, request.id)
+        if request.name == "place":
+            self._registry.request_place(owner, target, instance, partial(reply, True))
+        elif request.name == "lease":
+            reply(instance is not None and self._registry.request_lease(owner, target, instance))
+        elif self._gate is not None:
+            self._gate.request(owner, instance, target, reply)
+        else:
+            send(Reply(id=request.id, granted=False, error="the batch has no models"))
+
+    def _release(self, owner: Hashable, release: Release) -> None:
+        if release.name == "place":
+            self._registry.release_place(owner, release.target, release.instance)
+        elif release.name == "enter":
+            if self._gate is not None:
+                self._gate.release(owner, release.instance)
+        elif release.instance is not None:
+            self._registry.release_lease(owner, release.target, release.instance)
+
+
+def batch_services(setup: RunnerSetup, models: Models | None) -> BatchServices:
+    """Return the services of a batch, which share the places and leases of all batches of this process."""
+    if setup.address is None:
+        return BatchServices(LocalRegistry(), models)
+    from runner.envs.http.environment import select_dialect  # imported late: only batches on a server need it
+    from runner.envs.http.session import LOCAL_REGISTRY, places_on
+
+    LOCAL_REGISTRY.declare(*places_on(select_dialect(setup.env, setup.address), setup.address))
+    return BatchServices(LOCAL_REGISTRY, models)
+
+
+def _reply(send: Send, request_id: int, granted: bool) -> None:
+    send(Reply(id=request_id, granted=granted))

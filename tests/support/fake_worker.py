@@ -1,0 +1,153 @@
+"""A worker that a test scripts: a thread at the other end of a socket pair, which speaks the frames of a worker."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import socket
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from runner.store.encoded import EncodedEnd, EncodedReset, EncodedStep, EncodedTraces
+from runner.store.episode_file import ActionRecord, timestep_record
+from runner.store.safe_json import encode
+from runner.types import EpisodeHeader, Outcome, Span, TimeStep
+from runner.worker.channel import read_frame, send_frame
+from runner.worker.frames import (
+    Configure,
+    DriverFrame,
+    Ended,
+    Free,
+    Hello,
+    Play,
+    Reset,
+    Started,
+    Stepped,
+    WorkerFrame,
+    decode_driver_frame,
+    encode_frame,
+)
+from tests.support.episodes import make_step
+
+Script = Callable[["FakeWorker"], object]
+
+
+class FakeWorker:
+    """The worker's end of the socket; a script reads and sends with it."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self.received: list[DriverFrame] = []
+
+    def send(self, *frames: WorkerFrame) -> None:
+        for frame in frames:
+            send_frame(self.sock, encode_frame(frame))
+
+    def read(self) -> DriverFrame | None:
+        """Return the next frame of the driver; None at the end."""
+        data = read_frame(self.sock)
+        if data is None:
+            return None
+        frame = decode_driver_frame(data)
+        self.received.append(frame)
+        return frame
+
+    def read_play(self) -> Play | None:
+        while (frame := self.read()) is not None:
+            if isinstance(frame, Play):
+                return frame
+        return None
+
+    def greet(self) -> None:
+        now = datetime.now(UTC)
+        self.send(Hello(worker_id="w", host="h", pid=os.getpid(), monotonic_ns=0, wall=now))
+        assert isinstance(self.read(), Configure)
+
+    def play_all(self, n_steps: int = 3) -> None:
+        """Greet and play episodes until the driver closes the connection."""
+        self.greet()
+        while (play := self.read_play()) is not None:
+            self.send(*episode_frames(play.header, n_steps))
+
+
+class FakeProcess:
+    """What the pool gets: the driver's end, and a thread that runs the script in place of a process."""
+
+    pids = itertools.count(900_000)
+
+    def __init__(self, script: Script) -> None:
+        self.sock, self._peer = socket.socketpair()
+        self.pid = next(self.pids)
+        self._script = script
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def kill(self) -> None:
+        with_errors = (self._peer, socket.SHUT_RDWR)
+        try:
+            with_errors[0].shutdown(with_errors[1])
+        except OSError:
+            return
+
+    def _run(self) -> None:
+        with self._peer:
+            try:
+                self._script(FakeWorker(self._peer))
+            except OSError:
+                return  # killed
+
+
+class FakeProcesses:
+    """Starts fake processes; the n-th one runs the n-th script, and all further ones the last script."""
+
+    def __init__(self, *scripts: Script) -> None:
+        self._scripts = list(scripts)
+        self.started: list[FakeProcess] = []
+        self._lock = threading.Lock()
+
+    def __call__(self, name: str) -> FakeProcess:
+        with self._lock:
+            script = self._scripts[min(len(self.started), len(self._scripts) - 1)]
+            process = FakeProcess(script)
+            self.started.append(process)
+            return process
+
+
+def encoded_step(step: TimeStep, *, seq: int, schemas_ref: int = 0, spans: list[Span] | None = None) -> EncodedStep:
+    """Return a step as a worker encodes it; its tool schemas are new if it is the first step."""
+    record = timestep_record(step, schemas_ref)
+    summary = msgspec.structs.replace(record, chats=[], action=ActionRecord(), observation=[])
+    schemas = encode([step.available_tool_schemas]) if step.index == 0 else b"[]"
+    traces = EncodedTraces(spans=encode(spans or []), n_spans=len(spans or []))
+    return EncodedStep(
+        at=datetime.now(UTC), seq=seq, data=encode(record), summary=summary, tool_schemas=schemas, traces=traces
+    )
+
+
+def step_frame(header: EpisodeHeader, index: int, **fields: Any) -> Stepped:  # noqa: ANN401
+    return Stepped(episode_id=header.episode_id, step=encoded_step(make_step(index, **fields), seq=1 + index))
+
+
+def opening_frames(header: EpisodeHeader) -> list[WorkerFrame]:
+    reset = EncodedReset(observation=encode([{"role": "user", "content": "observation 0"}]), env_episode_id="e 7")
+    return [
+        Started(episode_id=header.episode_id, at=datetime.now(UTC), seq=0),
+        Reset(episode_id=header.episode_id, reset=reset),
+    ]
+
+
+def episode_frames(header: EpisodeHeader, n_steps: int = 3) -> list[WorkerFrame]:
+    """Return the frames of a successful episode."""
+    end = EncodedEnd(
+        at=datetime.now(UTC), seq=n_steps + 1, outcome=Outcome.SUCCESS, success=True, duration_s=1.5, paused_s=0.0
+    )
+    return [
+        *opening_frames(header),
+        *(step_frame(header, index, done=index == n_steps - 1) for index in range(n_steps)),
+        Ended(episode_id=header.episode_id, end=end),
+        Free(episode_id=header.episode_id),
+    ]
