@@ -2,18 +2,64 @@
 
 from __future__ import annotations
 
-from typing import Literal, Protocol
+import asyncio
+import contextlib
+import itertools
+from collections.abc import Callable
+from typing import Literal, Protocol, TypeAlias
 
-from runner.worker.frames import Reply, WorkerFrame
+from runner.worker.frames import Reply, Request, WorkerFrame
+
+RequestName: TypeAlias = Literal["place", "lease", "enter"]
 
 
 class DriverLink(Protocol):
-    """Sends frames to the driver and asks it for what exists once per batch; thread-safe."""
+    """Sends frames to the driver and requests from it what exists once per batch; thread-safe."""
 
     def send(self, frame: WorkerFrame) -> None:
         """Send a frame; blocks while the driver reads too slowly."""
 
-    async def request(
-        self, name: Literal["place", "lease", "enter"], target: str, instance: int | str | None = None
-    ) -> Reply:
+    async def request(self, name: RequestName, target: str, instance: int | str | None = None) -> Reply:
         """Send a ``Request`` and return the driver's reply; callable on any event loop."""
+
+    def resolve(self, reply: Reply) -> None:
+        """Pass a reply of the driver to the request with its id."""
+
+
+class PendingRequests:
+    """The requests of a worker that wait for replies; thread-safe.
+
+    A caller whose request is cancelled must send a ``Release`` itself, because the driver may grant it later.
+
+    Args:
+        send: sends a frame to the driver.
+    """
+
+    def __init__(self, send: Callable[[WorkerFrame], None]) -> None:
+        """Start without requests."""
+        self._send = send
+        self._ids = itertools.count(1).__next__  # atomic
+        self._waiting: dict[int, asyncio.Future[Reply]] = {}
+
+    async def request(self, name: RequestName, target: str, instance: int | str | None = None) -> Reply:
+        """Send a ``Request`` and return the driver's reply."""
+        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        request = Request(id=self._ids(), name=name, target=target, instance=instance)
+        self._waiting[request.id] = future
+        try:
+            self._send(request)
+            return await future
+        finally:
+            self._waiting.pop(request.id, None)
+
+    def resolve(self, reply: Reply) -> None:
+        """Pass a reply to its request on the request's event loop; a reply without a request is ignored."""
+        future = self._waiting.get(reply.id)
+        if future is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                future.get_loop().call_soon_threadsafe(_set_reply, future, reply)
+
+
+def _set_reply(future: asyncio.Future[Reply], reply: Reply) -> None:
+    if not future.done():
+        future.set_result(reply)

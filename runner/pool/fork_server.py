@@ -1,0 +1,245 @@
+"""Start of local worker processes through a fork server, which this process starts on first use."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO
+
+import msgspec
+
+from runner.errors import RunnerError, catch_foreign, log_failure
+from runner.util.display_text import mask, one_line
+from runner.worker.channel import read_frame
+from runner.worker.fork_server import (
+    FindExitCode,
+    KillWorker,
+    ServerReply,
+    ServerRequest,
+    StartMode,
+    StartWorker,
+    send_request,
+)
+
+logger = logging.getLogger(__name__)
+
+REPLY_TIMEOUT_S = 60.0
+"""Maximum seconds until the server replies; the first reply waits until it has loaded its modules."""
+MAX_LINE_CHARS = 4096
+"""Maximum length of a line of a worker's log."""
+
+_POLL_S = 0.02
+_MAX_LINE_BYTES = 4 * MAX_LINE_CHARS
+_REPLIES = msgspec.msgpack.Decoder(ServerReply)
+
+
+class WorkerStartError(RunnerError):
+    """The fork server or a worker process could not be started."""
+
+
+class WorkerProcess:
+    """A local worker process.
+
+    Attributes:
+        name: id of the worker.
+        sock: its channel; closing it ends the worker.
+        pid: its process id; also the id of its process group.
+    """
+
+    def __init__(self, name: str, sock: socket.socket, pid: int, server: ForkServerClient) -> None:
+        """Store the process; ``ForkServerClient.start_worker`` starts it."""
+        self.name = name
+        self.sock = sock
+        self.pid = pid
+        self._server = server
+
+    def kill(self) -> None:
+        """Kill the process and the processes that it has started; the channel stays open until it is closed."""
+        self._server.kill(self.pid)
+
+    def end_reason(self, timeout_s: float = 1.0) -> str:
+        """Return how the process has ended, as words; wait at most ``timeout_s`` seconds for its end."""
+        code = self._server.wait_for_exit(self.pid, timeout_s)
+        if code is None:
+            return "closed its connection"
+        if code >= 0:
+            return f"ended with exit code {code}"
+        with contextlib.suppress(ValueError):
+            return f"was ended by {signal.Signals(-code).name}"
+        return f"was ended by signal {-code}"
+
+
+class ForkServerClient:
+    """Starts workers through a fork server of its own; thread-safe. A server that has ended is started again.
+
+    Args:
+        mode: ``fork``, or ``spawn`` where a process cannot be forked safely; None: by the platform.
+    """
+
+    def __init__(self, mode: StartMode | None = None) -> None:
+        """Create the client without a server."""
+        self._mode: StartMode = mode or ("fork" if sys.platform == "linux" else "spawn")
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._control: socket.socket | None = None
+        self._errors: IO[bytes] | None = None
+
+    def preload(self) -> None:
+        """Start the server, if none runs, without waiting for it.
+
+        Raises:
+            OSError: files or processes ran out.
+        """
+        with self._lock:
+            self._ensure_server()
+
+    def start_worker(self, name: str, log: Callable[[str], None]) -> WorkerProcess:
+        """Start a worker, which inherits the environment variables of this process.
+
+        Args:
+            name: id of the worker.
+            log: receives each line that the worker writes to its standard output or error, after its name; called on
+                a thread of the worker.
+
+        Raises:
+            WorkerStartError: the worker could not be started.
+            OSError: files or processes ran out.
+        """
+        start = StartWorker(
+            name, list(os.environb.items()), bytes(Path.cwd()), [os.fsencode(entry or ".") for entry in sys.path]
+        )
+        with contextlib.ExitStack() as opened:  # closed if the start fails
+            ours, theirs = socket.socketpair()
+            opened.callback(ours.close)
+            with theirs:
+                read_log, write_log = os.pipe()
+                opened.callback(os.close, read_log)
+                try:
+                    reply = self._request(start, theirs.fileno(), write_log)
+                finally:
+                    os.close(write_log)
+            if reply.pid is None:
+                raise OSError(reply.error_number, f"{name} cannot be started: {os.strerror(reply.error_number)}")
+            threading.Thread(target=_read_log, args=(read_log, name, log), name=f"log of {name}", daemon=True).start()
+            opened.pop_all()
+        return WorkerProcess(name, ours, reply.pid, self)
+
+    def kill(self, pid: int) -> None:
+        """Kill a worker and the processes that it has started."""
+        with contextlib.suppress(WorkerStartError, OSError):  # the workers end with their server
+            self._request_running(KillWorker(pid))
+
+    def wait_for_exit(self, pid: int, timeout_s: float) -> int | None:
+        """Return the exit code of a worker; None if it is unknown after ``timeout_s`` seconds."""
+        deadline = time.monotonic() + timeout_s
+        with contextlib.suppress(WorkerStartError, OSError):
+            while (reply := self._request_running(FindExitCode(pid))) is not None:
+                if reply.exit_code is not None or time.monotonic() > deadline:
+                    return reply.exit_code
+                time.sleep(_POLL_S)
+        return None
+
+    def close(self) -> None:
+        """Let the server end; it kills the workers that do not end within a few seconds."""
+        with self._lock:
+            if self._control is not None:
+                self._control.close()
+            if self._errors is not None:
+                self._errors.close()
+            self._control = self._errors = None
+
+    def _request(self, request: ServerRequest, *descriptors: int) -> ServerReply:
+        """Send a request; start the server, or start it again if it has ended."""
+        with self._lock:
+            for _ in range(2):
+                control = self._ensure_server()
+                if (reply := self._exchange(control, request, descriptors)) is not None:
+                    return reply
+                reason = self._discard_server()
+        raise WorkerStartError(f"the process that starts workers ended: {reason}; see the log, or set workers to 0")
+
+    def _request_running(self, request: ServerRequest) -> ServerReply | None:
+        """Send a request to the server; return None if none runs."""
+        with self._lock:
+            return None if self._control is None else self._exchange(self._control, request, ())
+
+    def _exchange(
+        self, control: socket.socket, request: ServerRequest, descriptors: tuple[int, ...]
+    ) -> ServerReply | None:
+        """Send a request and return the reply; None if the server has ended."""
+        try:
+            send_request(control, request, *descriptors)
+            data = read_frame(control)
+        except OSError:
+            return None
+        return None if data is None else _REPLIES.decode(data)
+
+    def _ensure_server(self) -> socket.socket:
+        """Return the control channel of the running server; start the server if there is none."""
+        if self._control is None:
+            ours, theirs = socket.socketpair()
+            with contextlib.ExitStack() as opened, theirs:
+                opened.callback(ours.close)
+                errors = opened.enter_context(tempfile.TemporaryFile())
+                self._process = subprocess.Popen(
+                    [sys.executable, "-P", "-m", "runner.worker", "server", str(theirs.fileno()), self._mode],
+                    stdin=subprocess.DEVNULL,
+                    stdout=errors,
+                    stderr=errors,
+                    pass_fds=(theirs.fileno(),),
+                    start_new_session=True,  # Ctrl-C reaches only the driver
+                )
+                opened.pop_all()
+            ours.settimeout(REPLY_TIMEOUT_S)
+            self._control, self._errors = ours, errors
+        return self._control
+
+    def _discard_server(self) -> str:
+        """Close the channel to a server that has ended, and return its last words."""
+        text = ""
+        if self._errors is not None:
+            size = self._errors.seek(0, os.SEEK_END)
+            self._errors.seek(max(size - MAX_LINE_CHARS, 0))
+            text = self._errors.read().decode(errors="replace").strip()
+            self._errors.close()
+        if self._control is not None:
+            self._control.close()
+        self._control = self._errors = None
+        reason = one_line(mask(text.rpartition("\n")[2])) or "it wrote no error"
+        logger.warning("the process that starts workers ended: %s", reason)
+        return reason
+
+
+def _read_log(descriptor: int, name: str, log: Callable[[str], None]) -> None:
+    """Pass the lines of a worker to ``log`` until the worker, and all processes that it has started, have ended."""
+    with catch_foreign(log_failure(logger, f"the log of {name}")), os.fdopen(descriptor, "rb") as lines:
+        is_rest = False
+        while line := lines.readline(_MAX_LINE_BYTES):
+            if not is_rest:
+                log(f"{name}: {one_line(mask(line.decode(errors='replace').rstrip()), MAX_LINE_CHARS)}")
+            is_rest = not line.endswith(b"\n")
+
+
+_client = ForkServerClient()
+atexit.register(_client.close)
+
+
+def preload() -> None:
+    """Start the fork server of this process, if none runs, without waiting for it; see ``ForkServerClient``."""
+    _client.preload()
+
+
+def start_worker(name: str, log: Callable[[str], None]) -> WorkerProcess:
+    """Start a worker through the fork server of this process; see ``ForkServerClient.start_worker``."""
+    return _client.start_worker(name, log)

@@ -1,0 +1,117 @@
+"""The channel between a driver and a worker process: frames over a stream socket, each after its length."""
+
+from __future__ import annotations
+
+import select
+import socket
+import threading
+from collections.abc import Callable
+
+from runner.errors import RunnerError
+from runner.worker.frames import LENGTH_BYTES, MAX_FRAME_BYTES, Reply, Streamed, WorkerFrame, encode_frame
+from runner.worker.link import PendingRequests, RequestName
+
+_COPIED_BYTES = 1 << 16
+"""Largest frame that is copied behind its length, so that one system call sends both."""
+
+
+class FrameTooLarge(RunnerError):
+    """A frame is larger than ``MAX_FRAME_BYTES``."""
+
+    def __init__(self, size: int) -> None:
+        """Create the error for a frame of ``size`` bytes."""
+        limit = MAX_FRAME_BYTES >> 20
+        super().__init__(f"a frame between driver and worker has {size:,} bytes, and at most {limit} MiB are allowed")
+
+
+def send_frame(sock: socket.socket, data: bytes, flags: int = 0) -> None:
+    """Send a frame.
+
+    Args:
+        sock: a connected stream socket.
+        data: the encoded frame, without its length.
+        flags: flags of ``send``; after ``MSG_DONTWAIT`` raised ``BlockingIOError``, part of the frame may have been
+            sent, and the connection can only be closed.
+
+    Raises:
+        FrameTooLarge: the frame is larger than ``MAX_FRAME_BYTES``; nothing was sent.
+        OSError: the connection is broken.
+    """
+    if len(data) > MAX_FRAME_BYTES:
+        raise FrameTooLarge(len(data))
+    length = len(data).to_bytes(LENGTH_BYTES, "big")
+    if len(data) <= _COPIED_BYTES:
+        sock.sendall(length + data, flags)
+    else:
+        sock.sendall(length, flags)
+        sock.sendall(data, flags)
+
+
+def read_frame(sock: socket.socket) -> bytes | None:
+    """Wait for the next frame and return it without its length; None at the end of the connection.
+
+    A frame that the other process has not sent completely when it ends is dropped.
+
+    Raises:
+        FrameTooLarge: the length is above ``MAX_FRAME_BYTES``; the connection can only be closed.
+    """
+    if (length := read_exactly(sock, LENGTH_BYTES)) is None:
+        return None
+    if (size := int.from_bytes(length, "big")) > MAX_FRAME_BYTES:
+        raise FrameTooLarge(size)
+    return read_exactly(sock, size)
+
+
+def read_exactly(sock: socket.socket, size: int) -> bytes | None:
+    """Return the next ``size`` bytes; None if the connection ends before."""
+    try:
+        data = sock.recv(size, socket.MSG_WAITALL) if size else b""
+        while len(data) < size:
+            if not (more := sock.recv(size - len(data), socket.MSG_WAITALL)):
+                return None
+            data += more
+    except OSError:
+        return None
+    return data
+
+
+class SocketLink:
+    """The link of a worker process to its driver; thread-safe.
+
+    Args:
+        sock: the connected stream socket.
+        on_broken: called when the driver is gone; must not return.
+    """
+
+    def __init__(self, sock: socket.socket, on_broken: Callable[[], object]) -> None:
+        """Create the link; another thread reads the driver's frames and passes replies to ``resolve``."""
+        self._sock = sock
+        self._on_broken = on_broken
+        self._lock = threading.Lock()
+        self._poll = select.poll()
+        self._poll.register(sock, select.POLLOUT)
+        self._requests = PendingRequests(self.send)
+        self.resolve = self._requests.resolve
+
+    def send(self, frame: WorkerFrame) -> None:
+        """Send a frame; blocks while the driver reads too slowly, except that streamed tokens are then dropped.
+
+        Raises:
+            FrameTooLarge: the frame is larger than ``MAX_FRAME_BYTES``.
+            ValueError, TypeError: the frame contains a value that MessagePack cannot hold.
+        """
+        data = encode_frame(frame)
+        can_drop = isinstance(frame, Streamed)
+        if not self._lock.acquire(blocking=not can_drop):
+            return
+        try:
+            if not can_drop or self._poll.poll(0):
+                send_frame(self._sock, data)
+        except OSError:
+            self._on_broken()
+        finally:
+            self._lock.release()
+
+    async def request(self, name: RequestName, target: str, instance: int | str | None = None) -> Reply:
+        """Send a ``Request`` and return the driver's reply; callable on any event loop."""
+        return await self._requests.request(name, target, instance)

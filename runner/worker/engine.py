@@ -1,0 +1,313 @@
+"""The engine of a worker: builds the runner of a batch once, and plays the episodes that the driver sends."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
+
+import msgspec
+
+from runner import plugins
+from runner.envs.http.session import use_registry
+from runner.episode.runner import EpisodeContext, Runner
+from runner.errors import catch_foreign, log_failure
+from runner.tracing import SpanList, Tracer, create_error_info
+from runner.types.maybe_async import CallMethod, call_here
+from runner.util.clock import Clock
+from runner.util.resources import find_shortage
+from runner.worker.environment_thread import EnvironmentThread, blocks_loop
+from runner.worker.episode_reporter import EpisodeReporter, ReportedControl
+from runner.worker.episode_thread import EpisodeWorker
+from runner.worker.frames import (
+    Command,
+    Configure,
+    DriverFrame,
+    EndpointRest,
+    Free,
+    Play,
+    Reply,
+    Stop,
+    Watch,
+)
+from runner.worker.link import DriverLink
+from runner.worker.remote_gate import RemoteGate, remote_manager
+from runner.worker.remote_registry import RemoteRegistry
+
+logger = logging.getLogger(__name__)
+
+CLOSE_TIMEOUT_S = 10.0
+"""Maximum seconds that ``close`` waits for the cleanup of the running episodes."""
+
+
+class _Prepared(msgspec.Struct, frozen=True):
+    """What all episodes share, and how they are played."""
+
+    runner: Runner
+    agent_is_async: bool
+    environment_blocks: bool
+
+
+class _Episode(msgspec.Struct, eq=False):
+    """A running episode; ``stop`` cancels its asyncio task."""
+
+    control: ReportedControl
+    stop: Callable[[], object]
+
+
+class Engine:
+    """Plays the episodes of one batch in this process; thread-safe.
+
+    Episodes of an async agent share an event loop. If their environment is sync, its methods run on a thread of the
+    episode. An episode of a sync agent runs on its own thread, with its own event loop.
+
+    Args:
+        link: the link to the driver.
+        configure: the first frame of the driver.
+        clock: the clock of this process.
+        clock_ns: the monotonic clock of this process in nanoseconds, for spans.
+    """
+
+    def __init__(
+        self,
+        link: DriverLink,
+        configure: Configure,
+        clock: Clock | None = None,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        """Store the settings; the first episode builds the runner."""
+        self._link = link
+        self._setup = configure.setup
+        self._secrets = configure.secrets
+        self._clock = _shifted_clock(clock or Clock(), configure.wall_offset_s)
+        self._clock_ns = _shifted_ns(clock_ns, configure.clock_offset_ns)
+        self._prepared: _Prepared | None = None
+        self._prepare_lock = threading.Lock()
+        self._gate: RemoteGate | None = None
+        self._rests: dict[str, EndpointRest] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._wants_tokens = False
+        self._episodes: dict[str, _Episode] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._idle_threads: list[EpisodeWorker] = []
+        self._all_ended = threading.Condition()
+        use_registry(RemoteRegistry(link))
+
+    def handle(self, frame: DriverFrame) -> None:
+        """Handle a frame of the driver; episodes are played on a shared event loop, which the first one starts."""
+        match frame:
+            case Play():
+                self._start(frame)
+            case Command():
+                self._command(frame)
+            case Watch():
+                self._wants_tokens = frame.tokens
+            case EndpointRest():
+                self._rest(frame)
+            case Reply():
+                self._link.resolve(frame)
+            case Stop():
+                self._stop_all()
+            case Configure():
+                logger.warning("a second Configure frame is ignored; start another worker for another batch")
+
+    def prepare(self) -> None:
+        """Build the runner, unless that was done; import the agent and the environment.
+
+        Raises:
+            ConfigError: the agent or the environment cannot be loaded in this process.
+        """
+        with self._prepare_lock:
+            if self._prepared is None:
+                self._prepared = self._prepare()
+
+    async def play(self, play: Play) -> None:
+        """Play an episode on the running event loop, or on a thread if its agent is sync.
+
+        Every event is sent as a frame, and ``Free`` at the end. A cancellation cancels the episode, and is raised when
+        it has ended.
+        """
+        problems: list[BaseException] = []
+        try:
+            with catch_foreign(problems.append):
+                self.prepare()
+                await self._play(play)
+        except asyncio.CancelledError as exc:
+            problems.append(exc)
+            raise
+        finally:
+            self._episodes.pop(play.header.episode_id, None)
+            self._send_free(play, problems)
+            with self._all_ended:
+                self._all_ended.notify_all()
+
+    def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
+        """Cancel the running episodes, and wait until they are cleaned up, at most ``timeout_s`` seconds."""
+        self._stop_all()
+        with self._all_ended:
+            self._all_ended.wait_for(lambda: not self._episodes, timeout_s)
+
+    def _stop_all(self) -> None:
+        for episode in list(self._episodes.values()):
+            episode.control.cancel()
+            episode.stop()
+
+    def _prepare(self) -> _Prepared:
+        setup, manager = self._setup, None
+        if setup.models is not None:
+            environ = {**os.environ, **self._secrets}
+            manager, gate = remote_manager(setup.models, environ, self._link, self._clock.monotonic)
+            for rest in list(self._rests.values()):
+                gate.on_rest(rest)
+            self._gate = gate
+        act = getattr(plugins.load(plugins.AGENTS, setup.agent), "act", None)
+        embedded = setup.address is None
+        return _Prepared(
+            setup.build_runner(manager),
+            agent_is_async=inspect.iscoroutinefunction(act),
+            environment_blocks=embedded and blocks_loop(plugins.load(plugins.ENVS, setup.env)),
+        )
+
+    def _start(self, play: Play) -> None:
+        loop = self._loop or self._start_loop()
+        self._register(play, partial(loop.call_soon_threadsafe, self._stop_later, play.header.episode_id))
+        loop.call_soon_threadsafe(self._create_task, loop, play)
+
+    def _start_loop(self) -> asyncio.AbstractEventLoop:
+        self._loop = loop = asyncio.new_event_loop()
+        threading.Thread(target=_run_forever, args=(loop,), name="episodes", daemon=True).start()
+        return loop
+
+    def _create_task(self, loop: asyncio.AbstractEventLoop, play: Play) -> None:
+        task = loop.create_task(self.play(play))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _stop_later(self, episode_id: str) -> None:
+        """Stop an episode whose task had not started; a task that is cancelled before its start would not report."""
+        if (episode := self._episodes.get(episode_id)) is not None:
+            episode.stop()
+
+    def _register(self, play: Play, stop: Callable[[], object]) -> _Episode:
+        episode_id = play.header.episode_id
+        if (episode := self._episodes.get(episode_id)) is None:
+            control = ReportedControl(episode_id, self._link.send, self._clock)
+            if play.paused:
+                control.pause()
+            episode = self._episodes[episode_id] = _Episode(control, stop)
+        episode.stop = stop
+        return episode
+
+    def _command(self, command: Command) -> None:
+        if (episode := self._episodes.get(command.episode_id)) is None:
+            return
+        match command.name:
+            case "cancel":
+                episode.control.cancel(command.outcome)
+            case "pause":
+                episode.control.pause()
+            case "resume":
+                episode.control.resume()
+            case "step":
+                episode.control.step()
+            case "stop":
+                episode.stop()
+
+    def _rest(self, frame: EndpointRest) -> None:
+        self._rests[frame.endpoint] = frame
+        if self._gate is not None:
+            self._gate.on_rest(frame)
+
+    async def _play(self, play: Play) -> None:
+        assert self._prepared is not None
+        if not self._prepared.agent_is_async:
+            return await self._play_on_thread(play)
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
+        self._register(play, partial(loop.call_soon_threadsafe, task.cancel))
+        if not self._prepared.environment_blocks:
+            return await self._run_episode(play, call_here)
+        thread = EnvironmentThread(play.track)
+        try:
+            await self._run_episode(play, thread.call)
+        finally:
+            thread.close()
+
+    async def _play_on_thread(self, play: Play) -> None:
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[BaseException | None] = loop.create_future()
+        thread = self._idle_threads.pop() if self._idle_threads else EpisodeWorker("episode")
+        self._register(play, thread.interrupt)
+
+        def on_done(problem: BaseException | None) -> None:
+            loop.call_soon_threadsafe(done.set_result, problem)
+
+        thread.submit(partial(self._run_episode, play, call_here), on_done)
+        cancelled: asyncio.CancelledError | None = None
+        while not done.done():
+            try:
+                await asyncio.shield(done)
+            except asyncio.CancelledError as exc:
+                cancelled = exc
+                thread.interrupt()
+        self._idle_threads.append(thread)
+        if (problem := cancelled or done.result()) is not None:
+            raise problem
+
+    async def _run_episode(self, play: Play, call: CallMethod) -> None:
+        assert self._prepared is not None
+        header, spans = play.header, SpanList()
+        control = self._episodes[header.episode_id].control
+        tracer = Tracer(self._setup.tracing, (spans,), play.track, self._clock_ns)
+        reporter = EpisodeReporter(
+            header.episode_id, tracer, spans, control, self._link.send, self._clock, lambda: self._wants_tokens
+        )
+        context = EpisodeContext(
+            header=header,
+            control=control,
+            tracer=tracer,
+            emit=reporter.emit,
+            on_reset=reporter.on_reset,
+            on_error=reporter.on_error,
+            pop_closed_spans=reporter.pop_closed_spans,
+            clock=self._clock,
+            call_environment=call,
+        )
+        reset_kwargs = {"task_index": header.task_index, "seed": header.seed}
+        await self._prepared.runner.play_episode(reset_kwargs, context=context)
+
+    def _send_free(self, play: Play, problems: list[BaseException]) -> None:
+        if not problems:
+            self._link.send(Free(episode_id=play.header.episode_id))
+            return
+        with catch_foreign(log_failure(logger, "reporting the end of an episode")):
+            info = create_error_info(problems[0])
+            self._link.send(
+                Free(
+                    episode_id=play.header.episode_id,
+                    problem=f"{info.type}: {info.message}",
+                    shortage=find_shortage(problems[0]),
+                )
+            )
+
+
+def _run_forever(loop: asyncio.AbstractEventLoop) -> None:
+    while not loop.is_closed():
+        # SystemExit from a task that an environment started, or stopping the loop, ends ``run_forever``.
+        with catch_foreign(log_failure(logger, "a task of an agent or environment")):
+            loop.run_forever()
+
+
+def _shifted_clock(clock: Clock, offset_s: float) -> Clock:
+    offset = timedelta(seconds=offset_s)
+    return Clock(clock.monotonic, lambda: clock.now() + offset) if offset_s else clock
+
+
+def _shifted_ns(clock_ns: Callable[[], int], offset_ns: int) -> Callable[[], int]:
+    return (lambda: clock_ns() + offset_ns) if offset_ns else clock_ns

@@ -1,0 +1,316 @@
+"""The fork server: starts worker processes for one driver, quickly and with shared memory, and ends with it.
+
+It has loaded all that workers need except third-party agents and environments, and it has one thread. Where a process
+cannot be forked safely, it starts each worker anew (mode ``spawn``), and is still the one that ends them.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import gc
+import importlib
+import importlib.util
+import os
+import random
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from typing import Literal, NoReturn, TypeAlias
+
+import msgspec
+
+from runner.errors import catch_foreign
+from runner.worker.channel import FrameTooLarge, read_exactly, send_frame
+from runner.worker.frames import LENGTH_BYTES
+
+StartMode: TypeAlias = Literal["fork", "spawn"]
+
+GRACE_S = 4.0
+"""Seconds that the workers have to end after their driver has ended; then they are killed."""
+PRELOADED = ("runner.worker.process", "hydra.utils", "httpx", "aiohttp")
+"""Modules that the workers share; those that are not installed are left out."""
+KEPT_EXIT_CODES = 1024
+"""Number of ended workers whose exit codes are known."""
+
+_PARENT_CHECK_MS = 1000
+_N_DESCRIPTORS = 2
+_PR_SET_PDEATHSIG = 1
+
+
+class _Message(msgspec.Struct, frozen=True, tag=True, tag_field="t"):
+    pass
+
+
+class StartWorker(_Message, frozen=True):
+    """Start a worker; the descriptors of its channel and of its log come with the message.
+
+    Attributes:
+        environ: environment variables of the worker.
+        folder: its working directory.
+        path: its ``sys.path``.
+    """
+
+    name: str
+    environ: list[tuple[bytes, bytes]]
+    folder: bytes
+    path: list[bytes]
+
+
+class KillWorker(_Message, frozen=True):
+    """Kill a worker and the processes that it has started."""
+
+    pid: int
+
+
+class FindExitCode(_Message, frozen=True):
+    """Request the exit code of a worker."""
+
+    pid: int
+
+
+ServerRequest: TypeAlias = StartWorker | KillWorker | FindExitCode
+
+
+class ServerReply(msgspec.Struct, frozen=True):
+    """Reply to each request.
+
+    Attributes:
+        pid: the worker, None if it could not be started.
+        exit_code: its exit code, or the negative number of the signal that ended it; None if it runs or is unknown.
+        error_number: ``errno`` of the failed start.
+    """
+
+    pid: int | None = None
+    exit_code: int | None = None
+    error_number: int = 0
+
+
+_REQUESTS: msgspec.msgpack.Decoder[ServerRequest] = msgspec.msgpack.Decoder(ServerRequest)
+
+
+def serve(control: socket.socket, mode: StartMode) -> None:
+    """Start workers until the driver closes ``control`` or ends; return when all workers have ended."""
+    for name in PRELOADED if mode == "fork" else ():
+        if name.startswith("runner.") or importlib.util.find_spec(name.partition(".")[0]) is not None:
+            importlib.import_module(name)
+    gc.collect()
+    gc.freeze()  # a collection in a worker would otherwise copy all these pages
+    ForkServer(control, mode).run()
+
+
+class ForkServer:
+    """Starts, kills and reaps the workers of one driver."""
+
+    def __init__(self, control: socket.socket, mode: StartMode) -> None:
+        """Install the signal handlers."""
+        self._control = control
+        self._mode = mode
+        self._driver = os.getppid()
+        self._workers: set[int] = set()
+        self._spawned: dict[int, subprocess.Popen[bytes]] = {}
+        self._exit_codes: dict[int, int] = {}
+        self._wakeup, wakeup_write = socket.socketpair()
+        self._own_sockets = (control, self._wakeup, wakeup_write)
+        for sock in self._own_sockets[1:]:
+            sock.setblocking(False)
+        signal.set_wakeup_fd(wakeup_write.fileno(), warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda number, frame: None)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def run(self) -> None:
+        """Serve requests until the driver closes the control channel or ends; then end all workers."""
+        poll = select.poll()
+        for sock in (self._control, self._wakeup):
+            poll.register(sock, select.POLLIN)
+        serves = True
+        while serves and os.getppid() == self._driver:
+            ready = [descriptor for descriptor, _ in poll.poll(_PARENT_CHECK_MS)]
+            self._reap()
+            if self._control.fileno() in ready:
+                serves = self._handle_request()
+        self._control.close()
+        self._end_workers()
+
+    def _handle_request(self) -> bool:
+        """Handle one request; return False at the end of the control channel."""
+        try:
+            data, descriptors = receive(self._control)
+            if data is None:
+                return False
+            request = _REQUESTS.decode(data)
+            match request:
+                case StartWorker():
+                    reply = self._start(request, *descriptors)
+                case KillWorker():
+                    self._kill(request.pid)
+                    reply = ServerReply(request.pid)
+                case FindExitCode():
+                    reply = ServerReply(request.pid, self._exit_codes.get(request.pid))
+            send_frame(self._control, msgspec.msgpack.encode(reply))
+        except (OSError, msgspec.MsgspecError, FrameTooLarge):  # the driver has ended
+            return False
+        return True
+
+    def _start(self, request: StartWorker, channel: int, log: int) -> ServerReply:
+        try:
+            start = self._fork if self._mode == "fork" else self._spawn
+            pid = start(request, channel, log)
+        except OSError as exc:
+            return ServerReply(error_number=exc.errno or 0)
+        finally:
+            os.close(channel)
+            os.close(log)
+        self._workers.add(pid)
+        return ServerReply(pid)
+
+    def _fork(self, request: StartWorker, channel: int, log: int) -> int:
+        server = os.getpid()
+        if pid := os.fork():
+            with contextlib.suppress(OSError):  # the worker does the same; whichever comes first
+                os.setpgid(pid, pid)
+            return pid
+        try:
+            with catch_foreign(_print_error):
+                os.setpgid(0, 0)
+                _reset_signals()
+                _die_with(server)
+                for number, descriptor in ((0, os.open(os.devnull, os.O_RDONLY)), (1, log), (2, log)):
+                    os.dup2(descriptor, number)
+                for descriptor in (log, *(sock.fileno() for sock in self._own_sockets)):
+                    os.close(descriptor)
+                _become_worker(request, channel)
+        finally:
+            os._exit(1)
+
+    def _spawn(self, request: StartWorker, channel: int, log: int) -> int:
+        path = [os.fsdecode(entry) for entry in request.path]
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "runner.worker", "worker", str(channel), request.name, *path],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            pass_fds=(channel,),
+            cwd=os.fsdecode(request.folder),
+            env=dict(request.environ),
+            process_group=0,
+        )
+        self._spawned[process.pid] = process
+        return process.pid
+
+    def _reap(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while self._wakeup.recv(1024):
+                pass
+        with contextlib.suppress(ChildProcessError):
+            while True:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+                if pid == 0:
+                    return
+                self._note_end(pid, os.waitstatus_to_exitcode(status))
+
+    def _note_end(self, pid: int, exit_code: int) -> None:
+        self._kill_group(pid)  # the processes that the worker has started
+        self._workers.discard(pid)
+        if (process := self._spawned.pop(pid, None)) is not None:
+            process.returncode = exit_code
+        self._exit_codes[pid] = exit_code
+        if len(self._exit_codes) > KEPT_EXIT_CODES:
+            del self._exit_codes[next(iter(self._exit_codes))]
+
+    def _kill(self, pid: int) -> None:
+        if pid in self._workers:  # a pid that was reaped may belong to another process
+            self._kill_group(pid)
+            os.kill(pid, signal.SIGKILL)
+
+    def _kill_group(self, pid: int) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(pid, signal.SIGKILL)
+
+    def _end_workers(self) -> None:
+        deadline = time.monotonic() + GRACE_S
+        poll = select.poll()
+        poll.register(self._wakeup, select.POLLIN)
+        self._reap()
+        while self._workers and (left_s := deadline - time.monotonic()) > 0:
+            poll.poll(left_s * 1000)
+            self._reap()
+        for pid in list(self._workers):
+            self._kill(pid)
+        for pid in list(self._workers):
+            os.waitpid(pid, 0)
+            self._kill_group(pid)
+
+
+def _print_error(exc: BaseException) -> None:
+    os.write(2, f"the worker ends: {type(exc).__name__}: {exc}\n".encode(errors="replace"))
+
+
+def _reset_signals() -> None:
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's
+
+
+def _die_with(server: int) -> None:
+    """Let Linux kill this process when the server's only thread ends."""
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != server:  # it has ended before that took effect
+            os._exit(1)
+
+
+def _become_worker(request: StartWorker, channel: int) -> NoReturn:
+    os.environb.clear()
+    os.environb.update(request.environ)
+    os.chdir(request.folder)
+    random.seed()
+    run_worker_process(channel, request.name, [os.fsdecode(entry) for entry in request.path])
+
+
+def run_worker_process(channel: int, name: str, path: list[str]) -> NoReturn:
+    """Run a worker in this process, whose standard streams and working directory are already set.
+
+    Args:
+        channel: descriptor of its channel to the driver.
+        name: id of the worker.
+        path: the driver's ``sys.path``.
+    """
+    from runner.worker.process import run_worker
+
+    sys.path[:] = path
+    os.set_inheritable(channel, False)
+    run_worker(socket.socket(fileno=channel), name)
+
+
+def send_request(control: socket.socket, request: ServerRequest, *descriptors: int) -> None:
+    """Send a request to a fork server, and descriptors with it.
+
+    Raises:
+        OSError: the server has ended.
+    """
+    data = msgspec.msgpack.encode(request)
+    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
+    control.sendmsg([len(data).to_bytes(LENGTH_BYTES, "big")], rights)
+    control.sendall(data)
+
+
+def receive(control: socket.socket) -> tuple[bytes | None, list[int]]:
+    """Wait for a request; return it, encoded, and the descriptors that came with it; None at the channel's end."""
+    flags = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
+    received = array.array("i")
+    space = socket.CMSG_SPACE(_N_DESCRIPTORS * received.itemsize)
+    length, rights, _, _ = control.recvmsg(LENGTH_BYTES, space, flags)
+    for _, kind, data in rights:
+        if kind == socket.SCM_RIGHTS:
+            received.frombytes(data[: len(data) - len(data) % received.itemsize])
+    for descriptor in received:
+        os.set_inheritable(descriptor, False)
+    if len(length) < LENGTH_BYTES:
+        return None, []
+    return read_exactly(control, int.from_bytes(length, "big")), list(received)
