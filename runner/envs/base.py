@@ -22,6 +22,11 @@ class EmbeddedEnvironment(ABC):
     data_label: ClassVar[str] = ""
     packages: ClassVar[tuple[str, ...]] = ()
     """Distributions that the environment needs in addition to the runner's own; each episode records their versions."""
+    blocks_briefly: ClassVar[bool] = False
+    """Whether every method returns within about a millisecond: a worker then runs it on the event loop of its episodes.
+
+    Subclasses do not inherit the value, because their methods may take longer.
+    """
 
     def __init__(self, *, mode: Mode = "strict") -> None:
         """Create an instance without a task; ``reset`` starts one."""

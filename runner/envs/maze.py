@@ -68,6 +68,7 @@ class Maze(EmbeddedEnvironment):
     """
 
     name: ClassVar[str] = "Maze"
+    blocks_briefly = True
     n_tasks = len(STARTS)
 
     position: Position = STARTS[0]

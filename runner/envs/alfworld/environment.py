@@ -32,6 +32,7 @@ class ALFWorld(EmbeddedEnvironment):
     """
 
     name: ClassVar[str] = "ALFWorld"
+    blocks_briefly = True
     data_label = DataLabel("alfworld")
     packages = RequiredPackages()
 

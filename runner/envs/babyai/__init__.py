@@ -41,6 +41,7 @@ class BabyAI(EmbeddedEnvironment):
     """
 
     name: ClassVar[str] = "BabyAI"
+    blocks_briefly = True
     packages: ClassVar[tuple[str, ...]] = ("minigrid",)
     n_tasks = N_TASKS
     world: World

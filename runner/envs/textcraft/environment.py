@@ -82,6 +82,7 @@ class TextCraft(EmbeddedEnvironment):
     """
 
     name: ClassVar[str] = "TextCraft"
+    blocks_briefly = True
     data_label = DataLabel("textcraft")
 
     def __init__(self, *, mode: Mode = "strict") -> None:

@@ -50,6 +50,7 @@ class WebShop(EmbeddedEnvironment):
     """
 
     name: ClassVar[str] = "WebShop"
+    blocks_briefly = True
     data_label = DataLabel("webshop")
 
     def __init__(self, *, mode: Mode = "strict") -> None:
