@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from typing import Literal, Protocol
 
+from runner.errors import ConfigError
 from runner.inference.profile_models import Models
 from runner.pool.local import LocalPool
 from runner.pool.protocol import WorkerPool
@@ -52,7 +53,29 @@ def open_pool(
         workers = default_workers(n_slots, setup.agent)
     if workers == 0:
         return LocalPool(setup.build_runner(manager))
-    raise NotImplementedError("local processes and Ray follow")
+    if workers == "ray":
+        raise ConfigError("This version cannot use a Ray cluster; give a number of workers")
+    return _process_pool(min(workers, n_slots), setup, models, log)
+
+
+def _process_pool(n_workers: int, setup: RunnerSetup, models: Models | None, log: Callable[[str], None]) -> WorkerPool:
+    # imported late: most commands start no processes
+    from runner.inference.api_keys import endpoint_variables
+    from runner.pool.fork_server import preload, start_worker
+    from runner.pool.process_pool import ProcessPool
+    from runner.pool.services import batch_services
+    from runner.worker.frames import Configure
+
+    if setup.models is not None and models is None:
+        raise ConfigError(f"The agent {setup.agent} needs a model, and none is configured")
+    preload()
+    secrets = {} if setup.models is None else endpoint_variables(setup.models, os.environ)
+    return ProcessPool(
+        n_workers,
+        Configure(setup=setup, secrets=secrets),
+        batch_services(setup, models if setup.models is not None else None),
+        lambda name: start_worker(name, log),
+    )
 
 
 def default_workers(n_slots: int, agent: str) -> int:

@@ -23,6 +23,8 @@ from runner.worker.frames import LENGTH_BYTES, Configure, DriverFrame, encode_fr
 
 MAX_REASON_CHARS = 300
 """Maximum length of the reason for which a worker was lost."""
+END_REASON_S = 1.0
+"""Seconds in which a process must have ended after it closed its connection, for its exit code to be known."""
 _RECEIVE_BYTES = 1 << 18
 
 
@@ -59,6 +61,9 @@ class Process(Protocol):
 
     def kill(self) -> None:
         """Kill the process and its children; a second call does nothing."""
+
+    def end_reason(self, timeout_s: float) -> str:
+        """Return how the process has ended, in words; wait at most ``timeout_s`` seconds for its end."""
 
 
 StartProcess: TypeAlias = Callable[[], Process]
@@ -192,15 +197,15 @@ class ProcessWorker:
                 self._flush(process.sock)
             if self._closing.is_set():
                 return "it was closed"
-            return self._read(process.sock)
+            return self._read(process)
         finally:
             with self._lock:
                 self._process = None
             process.kill()
             process.sock.close()
 
-    def _read(self, sock: socket.socket) -> str:
-        buffer, poll, started_s = FrameBuffer(), select.poll(), self._now()
+    def _read(self, process: Process) -> str:
+        sock, buffer, poll, started_s = process.sock, FrameBuffer(), select.poll(), self._now()
         poll.register(sock, select.POLLIN)
         while True:
             is_readable = bool(poll.poll(self._timings.tick_s * 1000))
@@ -213,8 +218,10 @@ class ProcessWorker:
             except OSError as exc:
                 return f"its connection broke: {exc}"
             if not data:
+                if self._closing.is_set():
+                    return "it was closed"
                 torn = " in the middle of a frame" if buffer.n_incomplete else ""
-                return f"its process (pid {self._pid}) ended{torn}"
+                return f"its process (pid {process.pid}) {process.end_reason(END_REASON_S)}{torn}"
             try:
                 for frame in buffer.feed(data):
                     self.episodes.receive(frame)

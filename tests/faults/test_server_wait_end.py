@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from runner.batch.batch import MAX_PUT_BACKS
+from runner.batch.episode_starter import MAX_PUT_BACKS
 from runner.batch.running_episode import CommandName
 from runner.batch.server_wait import Waiting
 from runner.batch.workspace import Workspace

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import socket
@@ -87,18 +88,15 @@ class FakeProcess:
         self._thread.start()
 
     def kill(self) -> None:
-        with_errors = (self._peer, socket.SHUT_RDWR)
-        try:
-            with_errors[0].shutdown(with_errors[1])
-        except OSError:
-            return
+        with contextlib.suppress(OSError):  # the script has ended
+            self._peer.shutdown(socket.SHUT_RDWR)
+
+    def end_reason(self, timeout_s: float) -> str:
+        return "ended"
 
     def _run(self) -> None:
-        with self._peer:
-            try:
-                self._script(FakeWorker(self._peer))
-            except OSError:
-                return  # killed
+        with self._peer, contextlib.suppress(OSError):  # killed
+            self._script(FakeWorker(self._peer))
 
 
 class FakeProcesses:
