@@ -213,11 +213,7 @@ class ProcessWorker:
                 return problem
             if not is_readable:
                 continue
-            try:
-                data = sock.recv(_RECEIVE_BYTES)
-            except OSError as exc:
-                return f"its connection broke: {exc}"
-            if not data:
+            if not (data := _receive(sock)):
                 if self._closing.is_set():
                     return "it was closed"
                 torn = " in the middle of a frame" if buffer.n_incomplete else ""
@@ -272,6 +268,13 @@ class ProcessWorker:
         if state != self._state:
             self._state = state
             self._on_change(WorkerChange(id=self.info.id, host=self.info.host, state=state, pid=self._pid))
+
+
+def _receive(sock: socket.socket) -> bytes:
+    try:
+        return sock.recv(_RECEIVE_BYTES)
+    except OSError:  # it ended with unread frames
+        return b""
 
 
 def _shut_down(sock: socket.socket) -> None:

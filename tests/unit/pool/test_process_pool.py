@@ -1,0 +1,342 @@
+"""Batches over worker processes: play, loss in every way, replay, hung episodes and commands."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+
+import msgspec
+import pytest
+
+from runner.batch.workspace import Workspace
+from runner.types import (
+    BatchProgress,
+    EpisodeEnded,
+    EpisodeStarted,
+    ErrorInfo,
+    Limits,
+    Outcome,
+    TimestepPlayed,
+    WorkerState,
+)
+from runner.worker.frames import (
+    Command,
+    Decided,
+    Ended,
+    Free,
+    Play,
+    Stepped,
+    Watch,
+    WorkerFrame,
+    encode_frame,
+)
+from tests.support.fake_pools import TIMINGS, PooledBatch
+from tests.support.fake_worker import FakeWorker, Script, episode_frames, opening_frames, step_frame
+from tests.support.waiting_batch import wait_until
+
+START_FAST = msgspec.structs.replace(TIMINGS, hello_s=0.2)
+
+
+def play_all(worker: FakeWorker) -> None:
+    worker.play_all()
+
+
+def after_one_step(end: Script) -> Script:
+    """Return a script that plays one step of its first episode and then ``end``."""
+
+    def play(worker: FakeWorker) -> None:
+        worker.greet()
+        first = worker.read_play()
+        assert first is not None
+        worker.send(*opening_frames(first.header), step_frame(first.header, 0))
+        end(worker)
+
+    return play
+
+
+def send_half_a_step(worker: FakeWorker) -> None:
+    plays = [frame for frame in worker.received if isinstance(frame, Play)]
+    data = encode_frame(step_frame(plays[0].header, 1))
+    worker.sock.sendall((len(data).to_bytes(4, "big") + data)[: len(data) // 2])
+
+
+def send_raw(data: bytes) -> Script:
+    def send(worker: FakeWorker) -> None:
+        worker.sock.sendall(data)
+        worker.read()
+
+    return send
+
+
+def send_step(**changes: object) -> Script:
+    """Return a script that sends a step that differs from a valid one in its encoded part."""
+
+    def send(worker: FakeWorker) -> None:
+        plays = [frame for frame in worker.received if isinstance(frame, Play)]
+        frame = step_frame(plays[0].header, 1)
+        step = msgspec.structs.replace(frame.step, **changes)
+        worker.send(Stepped(episode_id=frame.episode_id, step=step))
+        worker.read()
+
+    return send
+
+
+def close(worker: FakeWorker) -> None:
+    pass
+
+
+def hang(worker: FakeWorker) -> None:
+    while worker.read() is not None:
+        pass
+
+
+def test_a_batch_plays_over_two_workers(workspace: Workspace) -> None:
+    batch = PooledBatch(workspace, play_all, n_workers=2, repeat=10)
+    result = batch.result()
+    assert (result.status, result.outcomes, result.problems) == ("completed", {"success": 10}, [])
+    assert (result.mean_reward, result.mean_rounds) == (0.75, 3.0)
+    stored = batch.stored()
+    assert [record.task_index for record in stored] == list(range(10))
+    assert {record.worker.id for record in stored if record.worker} == {"worker 0", "worker 1"}
+    assert {record.episode_id for record in batch.reported} == {record.episode_id for record in stored}
+    assert stored[0].timesteps[1].observation == [{"role": "user", "content": "observation 2"}]
+    assert len(batch.processes.started) == 2
+
+
+def test_observers_receive_the_events_of_encoded_episodes(workspace: Workspace) -> None:
+    batch = PooledBatch(workspace, play_all, repeat=1)
+    batch.result()
+    items = [item for item in batch.items if not isinstance(item, BatchProgress | WorkerState)]
+    assert [type(item) for item in items] == [EpisodeStarted, *[TimestepPlayed] * 3, EpisodeEnded]
+    assert [item.seq for item in items] == [0, 1, 2, 3, 4]
+    first, last, ended = items[1], items[3], items[4]
+    assert isinstance(first, TimestepPlayed)
+    assert isinstance(last, TimestepPlayed)
+    assert isinstance(ended, EpisodeEnded)
+    assert (first.reset_observation, last.reset_observation) == ([{"role": "user", "content": "observation 0"}], None)
+    assert first.step.available_tool_schemas == last.step.available_tool_schemas != []
+    assert (ended.trajectory.outcome, len(ended.trajectory.timesteps)) == (Outcome.SUCCESS, 3)
+    assert ended.trajectory.reset_kwargs == {"task_index": 0, "seed": 0}
+    states = [item.state for item in batch.items if isinstance(item, WorkerState)]
+    assert states[0] == "starting"
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        close,
+        send_half_a_step,
+        send_raw(b"\xff\xff\xff\xff"),
+        send_raw(b"\0\0\0\x05hello"),
+        send_step(data=b'{"index":1}\n{}'),
+        send_step(data=b""),
+    ],
+    ids=["ends", "torn frame", "endless frame", "garbage", "two lines", "no object"],
+)
+def test_a_lost_worker_costs_its_episodes_which_are_played_again(workspace: Workspace, end: Script) -> None:
+    batch = PooledBatch(workspace, after_one_step(end), play_all, repeat=4, concurrency=2)
+    result = batch.result()
+    assert (result.status, result.outcomes, result.problems) == ("completed", {"success": 4}, [])
+    assert (result.n_episodes, result.mean_rounds) == (4, 3.0)
+    lost, *finished = batch.stored()
+    assert (lost.outcome, lost.rounds, lost.task_index) == (Outcome.INTERRUPTED, 1, 0)
+    assert lost.error is not None
+    assert lost.error.type == "worker_lost"
+    assert lost.error.message.startswith("worker 0 was lost: it")
+    assert sorted(record.task_index for record in finished) == [0, 1, 2, 3]
+    assert Counter(record.episode_id for record in batch.reported) == Counter(
+        record.episode_id for record in [lost, *finished]
+    )
+    ended = [item.episode_id for item in batch.items if isinstance(item, EpisodeEnded)]
+    assert sorted(ended) == sorted(record.episode_id for record in finished)
+    progress = [item for item in batch.items if isinstance(item, BatchProgress)]
+    assert [progress[-1].n_done, max(item.n_done for item in progress)] == [4, 4]
+    assert result.workers is not None
+    assert result.workers.lost == 1
+
+
+def test_an_episode_is_played_again_twice_and_then_stays_interrupted(workspace: Workspace) -> None:
+    def die_in_task_1(worker: FakeWorker) -> None:
+        worker.greet()
+        while (play := worker.read_play()) is not None:
+            if play.header.task_index == 1:
+                worker.send(*opening_frames(play.header))
+                return
+            worker.send(*episode_frames(play.header))
+
+    batch = PooledBatch(workspace, die_in_task_1, repeat=4, concurrency=1)
+    result = batch.result()
+    assert (result.status, result.interrupted_by) == ("interrupted", "workers")
+    assert result.outcomes == {"success": 3, "interrupted": 1}
+    assert (result.interruption or "").startswith(
+        "1 episode was interrupted with a lost worker; the last one: worker 2"
+    )
+    assert Counter((record.task_index, record.outcome.value) for record in batch.stored()) == Counter(
+        {(0, "success"): 1, (1, "interrupted"): 3, (2, "success"): 1, (3, "success"): 1}
+    )
+
+
+def test_lost_episodes_stay_interrupted_if_the_batch_says_so(workspace: Workspace) -> None:
+    batch = PooledBatch(workspace, after_one_step(close), play_all, repeat=3, concurrency=1, lost_episodes="interrupt")
+    result = batch.result()
+    assert (result.status, result.outcomes) == ("interrupted", {"success": 2, "interrupted": 1})
+
+
+def test_an_episode_that_was_decided_before_the_loss_keeps_its_outcome(workspace: Workspace) -> None:
+    def die_after_the_decision(worker: FakeWorker) -> None:
+        worker.greet()
+        play = worker.read_play()
+        assert play is not None
+        header, error = play.header, ErrorInfo("oops", "it failed", "")
+        worker.send(*opening_frames(header), Decided(episode_id=header.episode_id, outcome=Outcome.ERROR, error=error))
+
+    batch = PooledBatch(workspace, die_after_the_decision, play_all, repeat=1)
+    result = batch.result()
+    assert (result.status, result.outcomes) == ("completed", {"error": 1})
+    (record,) = batch.stored()
+    assert record.error == ErrorInfo("oops", "it failed", "")
+
+
+def test_an_episode_that_ended_before_the_loss_is_not_played_again(workspace: Workspace) -> None:
+    def die_before_free(worker: FakeWorker) -> None:
+        worker.greet()
+        play = worker.read_play()
+        assert play is not None
+        worker.send(*episode_frames(play.header)[:-1])
+
+    batch = PooledBatch(workspace, die_before_free, play_all, repeat=2, concurrency=1)
+    assert batch.result().outcomes == {"success": 2}
+    assert len(batch.stored()) == 2
+
+
+@pytest.mark.parametrize("first", [hang, close], ids=["silent", "ends at once"])
+def test_a_process_that_does_not_start_is_started_again_without_loss(workspace: Workspace, first: Script) -> None:
+    batch = PooledBatch(workspace, first, first, play_all, timings=START_FAST)
+    assert batch.result().outcomes == {"success": 4}
+    assert len(batch.processes.started) == 3
+    assert [record.outcome for record in batch.stored()] == [Outcome.SUCCESS] * 4
+
+
+def test_a_batch_whose_workers_never_start_is_interrupted_with_the_reason(workspace: Workspace) -> None:
+    batch = PooledBatch(workspace, close, timings=START_FAST)
+    result = batch.result()
+    assert (result.status, result.interrupted_by, result.n_episodes) == ("interrupted", "workers", 0)
+    assert (result.interruption or "").startswith("worker 0 does not start: its process (pid ")
+    assert len(batch.processes.started) == 4
+    assert batch.stored() == []
+
+
+def test_a_worker_that_dies_before_every_episode_is_not_replaced_for_ever(workspace: Workspace) -> None:
+    def greet_and_end(worker: FakeWorker) -> None:
+        worker.greet()
+        worker.read_play()
+
+    batch = PooledBatch(workspace, greet_and_end, repeat=50)
+    result = batch.result()
+    assert (result.status, result.interrupted_by) == ("interrupted", "workers")
+    assert len(batch.processes.started) <= 5
+
+
+def test_a_worker_that_reads_nothing_is_lost(workspace: Workspace) -> None:
+    def greet_only(worker: FakeWorker) -> None:
+        worker.greet()
+        blocked.set()
+        ended.wait(60)
+
+    blocked, ended = threading.Event(), threading.Event()
+    timings = msgspec.structs.replace(TIMINGS, stalled_s=0.1)
+    batch = PooledBatch(workspace, greet_only, play_all, repeat=2, concurrency=1, timings=timings)
+    batch.start()
+    assert blocked.wait(60)
+    while len(batch.processes.started) == 1:
+        batch.pool.watch_tokens(True)
+    ended.set()
+    assert batch.result().outcomes == {"success": 2}
+
+
+def test_hung_episodes_are_timeouts_and_their_worker_is_replaced(workspace: Workspace) -> None:
+    def hang_in_two(worker: FakeWorker) -> None:
+        worker.greet()
+        for n_steps in (1, 0):
+            play = worker.read_play()
+            assert play is not None
+            worker.send(*opening_frames(play.header), *(step_frame(play.header, index) for index in range(n_steps)))
+        hang(worker)
+
+    limits = Limits(max_duration_s=1.5)
+    batch = PooledBatch(workspace, hang_in_two, play_all, repeat=4, limits=limits, grace_s=0.5)
+    result = batch.result()
+    assert (result.status, result.outcomes) == ("completed", {"timeout": 2, "success": 2})
+    assert len(batch.processes.started) == 2
+    hung = [record for record in batch.stored() if record.outcome is Outcome.TIMEOUT]
+    assert [record.rounds for record in hung] == [1, 0]
+    assert {record.error.type for record in hung if record.error} == {"slot_abandoned"}
+
+
+def test_the_other_episodes_of_a_hung_worker_end_or_are_lost_after_a_while(workspace: Workspace) -> None:
+    def hang_in_task_0(worker: FakeWorker) -> None:
+        worker.greet()
+        plays = [worker.read_play() for _ in range(3)]
+        for play in plays:
+            assert play is not None
+            worker.send(*opening_frames(play.header))
+        hang(worker)
+
+    timings = msgspec.structs.replace(TIMINGS, hung_s=0.2)
+    batch = PooledBatch(workspace, hang_in_task_0, play_all, repeat=3, concurrency=3, timings=timings)
+    batch.start()
+    wait_until(lambda: sum(isinstance(item, EpisodeStarted) for item in batch.items) == 3)
+    first = next(iter(batch.batch.episode_ids))
+    batch.batch.command("abort", first)
+    result = batch.result()
+    assert (result.status, result.outcomes) == ("completed", {"cancelled": 1, "success": 2})
+    errors = [record.error for record in batch.stored() if record.outcome is Outcome.INTERRUPTED]
+    assert [error.message.partition(",")[0] for error in errors if error] == [
+        "worker 0 was lost: an episode hung in it"
+    ] * 2
+
+
+def test_commands_reach_the_worker(workspace: Workspace) -> None:
+    names: list[str] = []
+    started = threading.Event()
+
+    def obey(worker: FakeWorker) -> None:
+        worker.greet()
+        while (frame := worker.read()) is not None:
+            frames: list[WorkerFrame] = []
+            if isinstance(frame, Play):
+                header = frame.header
+                frames = opening_frames(header)
+                started.set()
+            elif isinstance(frame, Command):
+                names.append(frame.name)
+                if frame.name == "cancel":
+                    ended = episode_frames(header)[-2]
+                    assert isinstance(ended, Ended)
+                    end = msgspec.structs.replace(ended.end, outcome=frame.outcome, success=False)
+                    frames = [Ended(episode_id=header.episode_id, end=end), Free(episode_id=header.episode_id)]
+            worker.send(*frames)
+
+    batch = PooledBatch(workspace, obey, repeat=3, concurrency=1)
+    batch.start()
+    assert started.wait(60)
+    for name in ("pause", "step", "resume", "interrupt"):
+        batch.batch.command(name)
+    result = batch.result()
+    assert (result.status, result.outcomes) == ("interrupted", {"interrupted": 1})
+    assert names == ["pause", "step", "resume", "cancel"]
+
+
+def test_tokens_are_sent_only_if_an_observer_shows_them(workspace: Workspace) -> None:
+    watched: list[bool] = []
+
+    def note(worker: FakeWorker) -> None:
+        worker.greet()
+        while (frame := worker.read()) is not None:
+            if isinstance(frame, Watch):
+                watched.append(frame.tokens)
+            elif isinstance(frame, Play):
+                worker.send(*episode_frames(frame.header))
+
+    PooledBatch(workspace, note, repeat=1).result()
+    assert watched == [True]
