@@ -270,7 +270,7 @@ def decode_driver_frame(data: bytes) -> DriverFrame:
     """Decode a frame of the driver.
 
     Raises:
-        msgspec.MsgspecError: the frame is not valid.
+        ValueError, RecursionError: the frame is not valid.
     """
     return _FROM_DRIVER.decode(data)
 
@@ -279,6 +279,6 @@ def decode_worker_frame(data: bytes) -> WorkerFrame:
     """Decode a frame of a worker.
 
     Raises:
-        msgspec.MsgspecError: the frame is not valid.
+        ValueError, RecursionError: the frame is not valid.
     """
     return _FROM_WORKER.decode(data)

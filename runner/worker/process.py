@@ -11,8 +11,6 @@ import threading
 import time
 from typing import NoReturn
 
-import msgspec
-
 from runner import __version__
 from runner.util.clock import Clock
 from runner.worker.channel import FrameTooLarge, SocketLink, read_frame
@@ -57,7 +55,7 @@ def _read(sock: socket.socket) -> DriverFrame | None:
     try:
         data = read_frame(sock)
         return None if data is None else decode_driver_frame(data)
-    except (FrameTooLarge, msgspec.MsgspecError) as exc:
+    except (FrameTooLarge, ValueError, RecursionError) as exc:
         logger.error("the driver sent an invalid frame: %s", exc)
         return None
 

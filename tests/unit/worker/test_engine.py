@@ -1,0 +1,340 @@
+"""The engine of a worker, in this process: it reports each episode as the runner does here."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any, ClassVar
+
+import msgspec
+import pytest
+
+from runner.envs.http import session
+from runner.episode.runner import EpisodeContext
+from runner.errors import ServerGone
+from runner.store.episode_file import TimestepLog
+from runner.store.safe_json import encode
+from runner.tracing import SpanList, Tracer
+from runner.types import (
+    Action,
+    Chat,
+    EpisodeEnded,
+    EpisodeEvent,
+    EpisodeHeader,
+    EpisodeInfo,
+    Outcome,
+    Span,
+    SpanLevel,
+    SpansClosed,
+    StreamDelta,
+    TimestepPlayed,
+    ToolSchema,
+    Usage,
+)
+from runner.util.clock import Clock
+from runner.worker.engine import Engine
+from runner.worker.frames import (
+    Command,
+    Configure,
+    Decided,
+    Ended,
+    Failed,
+    Free,
+    Paused,
+    Play,
+    Reply,
+    Request,
+    Reset,
+    Started,
+    Stepped,
+    Stop,
+    Streamed,
+    Watch,
+)
+from runner.worker.runner_setup import RunnerSetup
+from tests.conftest import Install
+from tests.support.episodes import episode_header
+from tests.support.fakes import AsyncUpAgent, Counter, Gated, UpAgent
+from tests.support.worker_frames import RecordingLink, play_frame
+
+FROZEN = Clock(lambda: 5.0, lambda: datetime(2026, 3, 4, tzinfo=UTC))
+
+
+class Gone(Counter):
+    def reset(self, **kwargs: Any) -> Chat:  # noqa: ANN401
+        raise ServerGone("refused \ud800", timed_out=True)
+
+
+class OddNames(Counter):
+    def get_episode_id(self) -> str:
+        return "\ud800"
+
+
+class Traced(Counter):
+    """Its steps wait until two episodes are in one; each step has a span of its own."""
+
+    barrier: ClassVar[threading.Barrier] = threading.Barrier(2)
+
+    def step(self, action: Action) -> Any:  # noqa: ANN401
+        self.barrier.wait(60)
+        return super().step(action)
+
+
+class OddUsageAgent(AsyncUpAgent):
+    last_usage = Usage(endpoint="\ud800", model="m", warnings=("\ud801",))
+
+
+class StreamingAgent(UpAgent):
+    """Streams ten texts, a restart and half a character in each step."""
+
+    def enter(self, episode: EpisodeInfo) -> None:
+        self._stream = episode.stream
+
+    def act(self, observation: Chat, tool_schemas: list[ToolSchema]) -> Any:  # noqa: ANN401
+        for number in range(10):
+            self._stream(StreamDelta(endpoint=f"e{number}"))
+        for part in ("text", "reasoning"):
+            self._stream(StreamDelta(text="a", part=part, n=1))
+        self._stream(StreamDelta(text="\ud800", part="call", n=1))
+        return super().act(observation, tool_schemas)
+
+
+@pytest.fixture
+def link(install: Install) -> Iterator[RecordingLink]:
+    fakes = "tests.support.fakes"
+    envs = ("Counter", "AllAsync", "Gated", "AsyncHanging", "SlowCleanup", "Panicking", "Evaluated")
+    agents = {name: f"{fakes}:{name}" for name in ("UpAgent", "AsyncUpAgent")}
+    here = {name: f"{__name__}:{name}" for name in ("Gone", "OddNames", "Traced")}
+    mine = {name: f"{__name__}:{name}" for name in ("OddUsageAgent", "StreamingAgent")}
+    install({name: f"{fakes}:{name}" for name in envs} | here, agents | mine)
+    registry = session._registry
+    yield RecordingLink()
+    session.use_registry(registry)
+
+
+def make_engine(link: RecordingLink, env: str, agent: str, clock: Clock | None = None, **settings: Any) -> Engine:  # noqa: ANN401
+    configure = Configure(setup=RunnerSetup(env=env, agent=agent, **settings))
+    return Engine(link, configure, clock, lambda: 7)
+
+
+def record_here(setup: RunnerSetup, header: EpisodeHeader) -> tuple[list[EpisodeEvent], list[bytes], list[Span]]:
+    """Play an episode without a worker; return its events, its encoded steps and its spans."""
+    events: list[EpisodeEvent] = []
+    steps, spans = TimestepLog(), SpanList()
+    n_popped = 0
+
+    def pop() -> list[Span]:
+        nonlocal n_popped
+        popped = spans.spans[n_popped:]
+        n_popped += len(popped)
+        return popped
+
+    context = EpisodeContext(
+        header,
+        tracer=Tracer(setup.tracing, (spans,), "slot 0", lambda: 7),
+        emit=events.append,
+        pop_closed_spans=pop,
+        clock=FROZEN,
+    )
+    reset_kwargs = {"task_index": header.task_index, "seed": header.seed}
+    asyncio.run(setup.build_runner(None).play_episode(reset_kwargs, context=context))
+    encoded = [steps.add(event.step) for event in events if isinstance(event, TimestepPlayed)]
+    return events, encoded, spans.spans
+
+
+@pytest.mark.parametrize("tracing", ["full", "episode", "off"])
+@pytest.mark.parametrize(
+    ("env", "agent"), [("Maze", "oracle"), ("Evaluated", "UpAgent"), ("Panicking", "AsyncUpAgent")]
+)
+def test_an_episode_is_reported_as_it_is_recorded_here(
+    env: str, agent: str, tracing: SpanLevel, link: RecordingLink
+) -> None:
+    header = episode_header(task_index=3)
+    engine = make_engine(link, env, agent, FROZEN, tracing=tracing)
+    engine.handle(play_frame(header))
+    assert link.reader.wait_for(Free).problem is None
+    setup = RunnerSetup(env=env, agent=agent, tracing=tracing)
+    events, steps, spans = record_here(setup, header)
+    played, end = link.reader.of(Stepped), link.reader.of(Ended)[0].end
+    trajectory = events[-1].trajectory if isinstance(events[-1], EpisodeEnded) else pytest.fail(repr(events))
+    assert [frame.step.data for frame in played] == steps
+    assert [frame.step.seq for frame in played] == [event.seq for event in events if isinstance(event, TimestepPlayed)]
+    assert (end.seq, end.outcome, end.success) == (events[-1].seq, trajectory.outcome, trajectory.success)
+    assert [frame.step.summary.reward for frame in played] == [step.reward for step in trajectory.timesteps]
+    assert end.evaluation == (encode({"count": 3, "notes": ["fine"]}) if env == "Evaluated" else None)
+    parts = [*(frame.reset.traces for frame in link.reader.of(Reset)), *(frame.step.traces for frame in played)]
+    sent = [span for part in (*parts, end.traces) for span in msgspec.json.decode(part.spans, type=list[Span])]
+    assert sorted(sent, key=lambda span: span.id) == sorted(spans, key=lambda span: span.id)
+    assert sum(part.n_spans for part in (*parts, end.traces)) == sum(
+        len(event.spans) for event in events if isinstance(event, SpansClosed)
+    )
+    if tracing == "full" and played:
+        assert parts[-1].open_spans.count(b'"name":"episode"') == 1
+    assert [type(frame) for frame in link.reader.frames if not isinstance(frame, Stepped | Reset | Failed)] == [
+        Started,
+        Decided,
+        Ended,
+        Free,
+    ]
+
+
+def test_sync_steps_of_async_agents_run_side_by_side_and_their_spans_nest(link: RecordingLink) -> None:
+    engine = make_engine(link, "Traced", "AsyncUpAgent")
+    for _ in range(2):
+        engine.handle(play_frame())
+    for _ in range(2):
+        assert link.reader.wait_for(Free).problem is None
+    spans = msgspec.json.decode(link.reader.of(Stepped)[-1].step.traces.spans, type=list[Span])
+    names = {span.name: span for span in spans}
+    assert names["env.step"].parent == names["timestep"].id
+    assert {frame.end.outcome for frame in link.reader.of(Ended)} == {Outcome.SUCCESS}
+
+
+@pytest.mark.parametrize("agent", ["UpAgent", "AsyncUpAgent"])
+def test_commands_pause_step_resume_and_cancel(agent: str, link: RecordingLink) -> None:
+    engine = make_engine(link, "Counter", agent)
+    play = play_frame(paused=True)
+    engine.handle(play)
+
+    def command(name: Any) -> None:  # noqa: ANN401
+        engine.handle(Command(episode_id=play.header.episode_id, name=name, outcome=Outcome.INTERRUPTED))
+
+    assert not link.reader.wait_for(Paused).resumed
+    assert link.reader.of(Stepped) == []
+    command("step")
+    assert link.reader.wait_for(Paused).resumed
+    assert link.reader.wait_for(Stepped).step.summary.index == 0
+    assert not link.reader.wait_for(Paused).resumed
+    command("resume")
+    assert link.reader.wait_for(Paused).paused_s > 0
+    link.reader.wait_for(Free)
+    assert len(link.reader.of(Stepped)) == 3
+    play = play_frame(paused=True)
+    engine.handle(play)
+    link.reader.wait_for(Paused)
+    command("cancel")
+    assert link.reader.wait_for(Ended).end.outcome == Outcome.INTERRUPTED
+    command("pause")  # of an episode that has ended
+    link.reader.wait_for(Free)
+
+
+@pytest.mark.parametrize("agent", ["UpAgent", "AsyncUpAgent"])
+def test_stop_cancels_an_await_that_never_ends(agent: str, link: RecordingLink) -> None:
+    engine = make_engine(link, "AsyncHanging", agent)
+    first, second = play_frame(), play_frame()
+    engine.handle(first)
+    link.reader.wait_for(Reset)
+    for play in (first, second):
+        if play is second:
+            engine.handle(second)
+        for name in ("cancel", "stop"):
+            engine.handle(Command(episode_id=play.header.episode_id, name=name))
+        assert link.reader.wait_for(Ended).end.outcome == Outcome.CANCELLED
+        link.reader.wait_for(Free)
+
+
+def test_close_cancels_and_cleans_up(link: RecordingLink) -> None:
+    engine = make_engine(link, "AsyncHanging", "AsyncUpAgent")
+    Counter.closed.clear()
+    engine.handle(play_frame())
+    link.reader.wait_for(Reset)
+    engine.close()
+    assert Counter.closed == ["AsyncHanging"]
+    engine.handle(Stop())
+
+
+def test_the_outcome_is_reported_before_the_cleanup(link: RecordingLink) -> None:
+    from tests.support.fakes import SlowCleanup
+
+    SlowCleanup.gate.clear()
+    make_engine(link, "SlowCleanup", "AsyncUpAgent").handle(play_frame())
+    assert link.reader.wait_for(Decided).outcome == Outcome.SUCCESS
+    assert link.reader.of(Ended) == []
+    SlowCleanup.gate.set()
+    link.reader.wait_for(Free)
+
+
+def test_an_engine_that_cannot_build_an_episode_says_why_for_each(link: RecordingLink) -> None:
+    engine = make_engine(link, "Nothing", "UpAgent")
+    for _ in range(2):
+        engine.handle(play_frame())
+        problem = link.reader.wait_for(Free).problem or ""
+        assert problem.startswith("config_error: There is no environment named 'Nothing'")
+
+
+def test_a_lost_server_is_reported_before_the_end(link: RecordingLink) -> None:
+    make_engine(link, "Gone", "AsyncUpAgent").handle(play_frame())
+    failed = link.reader.wait_for(Failed)
+    assert (failed.gone, failed.timed_out, failed.shortage) == ("refused \\ud800", True, None)
+    assert link.reader.wait_for(Ended).end.outcome == Outcome.ERROR
+
+
+def test_texts_that_are_no_unicode_become_escapes(link: RecordingLink) -> None:
+    make_engine(link, "OddNames", "OddUsageAgent").handle(play_frame())
+    assert link.reader.wait_for(Reset).reset.env_episode_id == "\\ud800"
+    step = link.reader.wait_for(Stepped).step
+    assert (step.summary.endpoint, step.summary.warnings) == ("\\ud800", ("\\ud801",))
+    assert msgspec.json.decode(step.data)["endpoint"] == "\\ud800"
+
+
+def test_tokens_are_sent_while_they_are_watched(link: RecordingLink) -> None:
+    engine = make_engine(link, "Counter", "StreamingAgent", FROZEN)
+    engine.handle(play_frame())
+    link.reader.wait_for(Free)
+    assert link.reader.of(Streamed) == []
+    assert link.reader.of(Stepped)[0].step.seq == 1
+    engine.handle(Watch(tokens=True))
+    engine.handle(play_frame())
+    link.reader.wait_for(Free)
+    streamed = link.reader.of(Streamed)
+    assert sum(frame.delta.endpoint is not None for frame in streamed) == 30
+    assert {frame.delta.text for frame in streamed if frame.step == 0} == {"", "a"}
+    assert [frame.delta.text for frame in streamed if frame.step == 2 and frame.delta.text] == []  # above 20 a second
+
+
+def test_replies_end_requests_on_any_loop(link: RecordingLink) -> None:
+    engine = make_engine(link, "Maze", "oracle")
+
+    async def run() -> Reply:
+        task = asyncio.ensure_future(link.request("lease", "http://env", 3))
+        request = await asyncio.to_thread(link.reader.wait_for, Request)
+        assert (request.target, request.instance) == ("http://env", 3)
+        engine.handle(Reply(id=request.id + 1))
+        threading.Thread(target=engine.handle, args=(Reply(id=request.id, granted=False),)).start()
+        reply = await task
+        engine.handle(Reply(id=request.id))
+        return reply
+
+    assert not asyncio.run(run()).granted
+
+
+def test_an_episode_can_be_played_on_the_loop_of_the_caller(link: RecordingLink) -> None:
+    engine = make_engine(link, "Gated", "UpAgent")
+    Gated.reset_gate()
+
+    async def run() -> None:
+        task = asyncio.ensure_future(engine.play(play_frame()))
+        assert await asyncio.to_thread(Gated.entered.acquire, timeout=60)
+        task.cancel()
+        await asyncio.sleep(0)
+        assert not task.done()
+        Gated.gate.release(3)
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(run())
+    assert link.reader.wait_for(Ended).end.outcome == Outcome.SUCCESS  # its sync steps cannot be interrupted
+    link.reader.wait_for(Free)
+
+
+def test_clocks_are_those_of_the_driver(link: RecordingLink) -> None:
+    setup = RunnerSetup(env="Counter", agent="AsyncUpAgent")
+    configure = Configure(setup=setup, clock_offset_ns=100, wall_offset_s=60.0)
+    engine = Engine(link, configure, FROZEN, lambda: 7)
+    engine.handle(Play(header=episode_header(), track="slot 0"))
+    assert link.reader.wait_for(Started).at == datetime(2026, 3, 4, 0, 1, tzinfo=UTC)
+    link.reader.wait_for(Free)
+    spans = msgspec.json.decode(link.reader.of(Ended)[0].end.traces.spans, type=list[Span])
+    assert {(span.start_ns, span.end_ns) for span in spans} == {(107, 107)}
