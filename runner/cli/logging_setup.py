@@ -15,7 +15,7 @@ from runner.cli.terminal import print_stderr, safe_text
 from runner.util.files import make_folder
 
 MAX_BYTES = 4 * 1024 * 1024
-LIBRARIES = ("asyncio", "httpcore", "httpx", "nats")
+LIBRARIES = ("aiohttp", "asyncio", "httpcore", "httpx", "nats")
 
 _ExcInfo: TypeAlias = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import base64
 import re
 from collections.abc import Callable, Mapping
 from typing import TypeGuard
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 import msgspec
 
 from runner.config.profile import AgentSettings
 from runner.inference.chat_format import ModelReply
-from runner.inference.endpoints import GATEWAY_KEY_ENV, OLLAMA_HOST_ENV, EndpointSpec, Kind
+from runner.inference.endpoints import GATEWAY_KEY_ENV, OLLAMA_HOST_ENV, EndpointSpec, Kind, sent_login
 from runner.inference.errors import EndpointFailure, Mask
 from runner.types import DeltaPart, StreamDelta
 from runner.util.display_text import MASK, masker
@@ -56,7 +55,7 @@ def endpoint_variables(settings: AgentSettings, environ: Mapping[str, str]) -> d
 def build_mask(specs: tuple[EndpointSpec, ...], environ: Mapping[str, str]) -> Mask:
     """Return a function like ``runner.util.display_text.mask`` that also hides the endpoints' keys and logins."""
     named = {f"key of {spec.name}": environ.get(spec.api_key_env, "") for spec in specs if spec.api_key_env}
-    logins = {f"password of {spec.name}": _sent_login(spec.url) for spec in specs}
+    logins = {f"password of {spec.name}": sent_login(spec.url) for spec in specs}
     return masker({**environ, **named, **logins})
 
 
@@ -83,13 +82,6 @@ def _forms(key: str) -> list[str]:
     # The key as plain text and as text inside JSON strings (tool arguments), longest first.
     quoted = msgspec.json.encode(key).decode()[1:-1]
     return sorted({key, quoted, quoted.replace("/", "\\/")}, key=len, reverse=True)
-
-
-def _sent_login(url: str) -> str:
-    # The login in the Base64 form of an Authorization header, which a server may quote.
-    userinfo, at, _ = urlsplit(url).netloc.rpartition("@")
-    user, _, password = userinfo.partition(":")
-    return base64.b64encode(f"{unquote(user)}:{unquote(password)}".encode()).decode() if at else ""
 
 
 class KeyFilter:

@@ -7,19 +7,16 @@ import random
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING
 
 from runner.config.profile import AgentSettings
 from runner.inference.api_keys import build_mask
 from runner.inference.endpoints import AnyKind, EndpointInfo, EndpointSpec, Kind, resolve_endpoints, safe_url
 from runner.inference.errors import EndpointFailure, Mask
 from runner.inference.gate import EndpointGate, LocalGate
+from runner.inference.http_client import HttpClient
 from runner.inference.providers import find_kind
 from runner.util.clock import Clock
 from runner.util.display_text import one_line
-
-if TYPE_CHECKING:
-    import httpx
 
 
 @dataclass(frozen=True)
@@ -40,7 +37,7 @@ class LiveEndpoint:
         self.kind: AnyKind = spec.kind
         self._without_tools: set[str] = set()
 
-    async def find_kind(self, client: httpx.AsyncClient, mask: Mask, now: datetime) -> Kind:
+    async def find_kind(self, client: HttpClient, mask: Mask, now: datetime) -> Kind:
         """Return the kind of server; detect it if it is ``auto`` and not yet detected.
 
         Raises:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterator, Mapping
 from typing import Literal, TypeAlias
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 import msgspec
 
@@ -71,6 +72,13 @@ def url_origin(url: str) -> str:
     """Return a URL without its path and query: scheme, login, host and port."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc}"
+
+
+def sent_login(url: str) -> str:
+    """Return the login in a URL in the Base64 form of the ``Authorization`` header; empty without a login."""
+    userinfo, at, _ = urlsplit(url).netloc.rpartition("@")
+    user, _, password = userinfo.partition(":")
+    return base64.b64encode(f"{unquote(user)}:{unquote(password)}".encode()).decode() if at else ""
 
 
 def ollama_url(environ: Mapping[str, str]) -> str:

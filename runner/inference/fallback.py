@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from runner.errors import InferenceFault
 from runner.inference.api_keys import DeltaFilter, is_secret, read_api_key, redact_key
@@ -17,15 +16,13 @@ from runner.inference.endpoints import NO_ENDPOINT, Kind, safe_url
 from runner.inference.errors import EndpointFailure
 from runner.inference.genai_spans import record_reply, record_target, request_span
 from runner.inference.http import loop_client
+from runner.inference.http_client import HttpClient
 from runner.inference.providers import Target, resolve_target
 from runner.inference.request import InferenceCall, send_call
 from runner.tracing import SpanHandle, Tracer, create_flow_id
 from runner.types import StreamDelta
 from runner.util.display_text import one_line
 from runner.util.resources import find_shortage
-
-if TYPE_CHECKING:
-    import httpx
 
 GRACE_S = 0.25
 """Seconds that a request may exceed the episode's time limit, so that the episode ends as a timeout, not an error."""
@@ -214,10 +211,10 @@ class FallbackChain:
             raise EndpointFailure("timeout", f"no complete answer within {bound_s:.3g} s") from None
         return EndpointAnswer(endpoint, target, key, redact_key(reply, key), use_tools, rate, flow_id)
 
-    async def _kind(self, endpoint: LiveEndpoint, client: httpx.AsyncClient) -> Kind:
+    async def _kind(self, endpoint: LiveEndpoint, client: HttpClient) -> Kind:
         return await endpoint.find_kind(client, self._context.mask, self._context.timing.clock.now())
 
-    async def _send(self, client: httpx.AsyncClient, target: Target, body: bytes, key: str | None) -> ModelReply:
+    async def _send(self, client: HttpClient, target: Target, body: bytes, key: str | None) -> ModelReply:
         on_delta, context = self._request.on_delta, self._context
         delta_filter = DeltaFilter(key, on_delta) if on_delta is not None and is_secret(key) else None
         emit = on_delta if delta_filter is None else delta_filter.add

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import queue
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from runner.config.profile import FeedbackMetrics
 from runner.inference.api_keys import read_api_key
 from runner.inference.endpoints import EndpointSpec, url_origin
 from runner.inference.errors import EndpointFailure, Mask, response_failure
-from runner.inference.http import client_options, translate_errors
+from runner.inference.http import fetch, loop_client
 from runner.util.display_text import one_line
-
-if TYPE_CHECKING:
-    import httpx
 
 logger = logging.getLogger(__name__)
 
@@ -113,26 +111,25 @@ class FeedbackSender:
                 self._thread.start()
 
     def _run(self) -> None:
-        import httpx
-
-        with httpx.Client(timeout=REQUEST_TIMEOUT_S, **client_options()) as client:
+        with asyncio.Runner() as runner:
             while (item := self._queue.get()) is not None:
                 try:
-                    self._post(client, item)
+                    runner.run(self._post(item))
                 except EndpointFailure as failure:
                     self._warn(f"{item.metric}: {failure}")
 
-    def _post(self, client: httpx.Client, item: _FeedbackItem) -> None:
+    async def _post(self, item: _FeedbackItem) -> None:
         spec = item.link.spec
         key = read_api_key(spec, "tensorzero", self._environ)
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         body = {"metric_name": item.metric, "value": item.value, "episode_id": item.link.gateway_id}
-        with (
-            translate_errors(self._mask),
-            client.stream("POST", url_origin(spec.url) + PATH, json=body, headers=headers) as response,
-        ):
-            if response.status_code != 200:
-                raise response_failure(response.status_code, next(response.iter_raw(), b""), self._mask)
+        try:
+            async with asyncio.timeout(REQUEST_TIMEOUT_S):
+                response = await fetch(await loop_client(), "POST", url_origin(spec.url) + PATH, body, headers)
+        except TimeoutError:
+            raise EndpointFailure("timeout", f"no complete answer within {REQUEST_TIMEOUT_S:g} s") from None
+        if response.status != 200:
+            raise response_failure(response.status, response.body, self._mask)
 
     def _warn(self, text: str) -> None:
         # Only the first failure is logged: a gateway without a database rejects every item.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import Literal, TypeAlias
 from urllib.parse import urlsplit
 
 import msgspec
@@ -14,12 +14,10 @@ from runner.inference.endpoint_state import InferenceContext, LiveEndpoint
 from runner.inference.endpoints import CHECK_TIMEOUT_S, AnyKind, safe_url
 from runner.inference.errors import EndpointFailure, response_failure
 from runner.inference.http import SmallResponse, fetch, loop_client
+from runner.inference.http_client import HttpClient
 from runner.inference.json_accessors import as_dict, as_list, as_text, decode_json
 from runner.inference.providers import NO_MODEL_BODY, Target, resolve_target
 from runner.util.display_text import one_line
-
-if TYPE_CHECKING:
-    import httpx
 
 SLOW_AFTER_S = 1.0
 """Seconds of a request above which the endpoint counts as slow."""
@@ -71,7 +69,7 @@ class _EndpointCheck:
     def __init__(
         self,
         context: InferenceContext,
-        client: httpx.AsyncClient,
+        client: HttpClient,
         endpoint: LiveEndpoint,
         model: str,
         timeout_s: float,

@@ -1,36 +1,31 @@
-"""HTTP access for inference: one httpx client per event loop, size limits, and translation of errors."""
+"""HTTP access for inference: one client per event loop, size limits, and translation of errors."""
 
 from __future__ import annotations
 
 import asyncio
-import functools
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from runner.inference.errors import EndpointFailure, Mask
+from runner.inference.http_client import CONNECT_TIMEOUT_S, HttpClient
 from runner.util.display_text import one_line
 
 if TYPE_CHECKING:
-    import ssl
-
-    import httpx
+    import aiohttp
 
 MAX_SMALL_BODY = 1 << 20
 """Maximum bytes of a response other than a model's reply: a health check, a model list or an error."""
-CONNECT_TIMEOUT_S = 5.0
-KEEPALIVE_S = 4.0
-"""Seconds to keep an unused connection; shorter than on servers, so that it is not used while a server closes it."""
 
 _clients_lock = threading.Lock()
-_clients: dict[asyncio.AbstractEventLoop, tuple[httpx.AsyncClient, AsyncGenerator[httpx.AsyncClient]]] = {}
+_clients: dict[asyncio.AbstractEventLoop, tuple[HttpClient, AsyncGenerator[HttpClient]]] = {}
 """The HTTP client of each running event loop, and the generator that closes the client with the loop."""
 
 
-async def loop_client() -> httpx.AsyncClient:
+async def loop_client() -> HttpClient:
     """Return the HTTP client of the running event loop; the first call creates it, the end of the loop closes it."""
     loop = asyncio.get_running_loop()
     if loop not in _clients:
@@ -44,43 +39,15 @@ async def loop_client() -> httpx.AsyncClient:
     return _clients[loop][0]
 
 
-async def _client_lifetime(loop: asyncio.AbstractEventLoop) -> AsyncGenerator[httpx.AsyncClient]:
+async def _client_lifetime(loop: asyncio.AbstractEventLoop) -> AsyncGenerator[HttpClient]:
     """Close the client when the event loop shuts down its async generators."""
-    client = new_client()
+    client = HttpClient()
     try:
         yield client
     finally:
         with _clients_lock:
             _clients.pop(loop, None)
-        await client.aclose()
-
-
-def new_client() -> httpx.AsyncClient:
-    """Return an HTTP client for model servers; the caller must limit the total time of a reply."""
-    import httpx
-
-    limits = httpx.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=KEEPALIVE_S)
-    return httpx.AsyncClient(timeout=httpx.Timeout(None, connect=CONNECT_TIMEOUT_S), limits=limits, **client_options())
-
-
-def client_options() -> dict[str, Any]:
-    """Return the options of httpx clients: no compression, no cookies, and no proxy for servers on this machine."""
-    from http.cookiejar import CookieJar, DefaultCookiePolicy
-
-    return {
-        "verify": _ssl_context(),
-        "mounts": dict.fromkeys(("all://localhost", "all://127.0.0.1", "all://[::1]")),
-        "headers": {"User-Agent": "agentgym-console", "Accept-Encoding": "identity"},
-        "cookies": CookieJar(DefaultCookiePolicy(allowed_domains=())),
-    }
-
-
-@functools.cache
-def _ssl_context() -> ssl.SSLContext:
-    # Cached: reading the certificates is the slowest part of creating a client.
-    import httpx
-
-    return httpx.create_ssl_context()
+        await client.close()
 
 
 class SmallResponse(msgspec.Struct, frozen=True):
@@ -92,7 +59,7 @@ class SmallResponse(msgspec.Struct, frozen=True):
 
 
 async def fetch(
-    client: httpx.AsyncClient, method: str, url: str, body: object = None, headers: dict[str, str] | None = None
+    client: HttpClient, method: str, url: str, body: object = None, headers: dict[str, str] | None = None
 ) -> SmallResponse:
     """Send a request and return its complete response.
 
@@ -102,29 +69,24 @@ async def fetch(
     content = None if body is None else msgspec.json.encode(body)
     async with send_request(client, method, url, content, headers or {}) as response:
         body = await read_body(response, MAX_SMALL_BODY)
-        return SmallResponse(response.status_code, body, response.headers.get("retry-after"))
+        return SmallResponse(response.status, body, response.headers.get("retry-after"))
 
 
 @asynccontextmanager
 async def send_request(
-    client: httpx.AsyncClient, method: str, url: str, content: bytes | None, headers: dict[str, str], mask: Mask = str
-) -> AsyncIterator[httpx.Response]:
+    client: HttpClient, method: str, url: str, content: bytes | None, headers: dict[str, str], mask: Mask = str
+) -> AsyncIterator[aiohttp.ClientResponse]:
     """Send a request and yield the response; the caller reads its body in the ``with`` block.
 
     Raises:
         EndpointFailure: for a network error, including errors while the caller reads the body.
     """
-    content_type = {"Content-Type": "application/json"} if content is not None else {}
     with translate_errors(mask):
-        request = client.build_request(method, url, content=content, headers=content_type | headers)
-        response = await client.send(request, stream=True)
-        try:
+        async with await client.send(method, url, content, headers) as response:
             yield response
-        finally:
-            await response.aclose()
 
 
-async def read_body(response: httpx.Response, limit: int) -> bytes:
+async def read_body(response: aiohttp.ClientResponse, limit: int) -> bytes:
     """Return the body of a response.
 
     Raises:
@@ -132,7 +94,7 @@ async def read_body(response: httpx.Response, limit: int) -> bytes:
     """
     reject_encoding(response)
     chunks, size = [], 0
-    async for chunk in response.aiter_raw():
+    async for chunk in response.content.iter_any():
         chunks.append(chunk)
         size += len(chunk)
         if size > limit:
@@ -140,39 +102,47 @@ async def read_body(response: httpx.Response, limit: int) -> bytes:
     return b"".join(chunks)
 
 
-def reject_encoding(response: httpx.Response) -> None:
+def reject_encoding(response: aiohttp.ClientResponse) -> None:
     """Reject a compressed response: a few bytes could expand to gigabytes, and no request allows compression.
 
     Raises:
         EndpointFailure: if the response is compressed; the message names the encoding.
     """
-    encoding: Any = response.headers.get("content-encoding", "identity")
+    encoding = response.headers.get("content-encoding", "identity")
     if encoding.strip().lower() not in ("", "identity"):
         raise EndpointFailure("reply", f"the reply is compressed ({one_line(encoding, 40)}), which was not requested")
 
 
 @contextmanager
 def translate_errors(mask: Mask) -> Iterator[None]:
-    """Convert httpx exceptions in the ``with`` block to endpoint failures with masked messages.
+    """Convert exceptions of the HTTP client in the ``with`` block to endpoint failures with masked messages.
 
     Raises:
         EndpointFailure: for network errors, protocol errors and invalid URLs.
     """
-    import httpx
+    import aiohttp
 
     try:
         yield
-    except httpx.ConnectTimeout as exc:
+    except aiohttp.ConnectionTimeoutError as exc:
         raise EndpointFailure("timeout", f"no connection within {CONNECT_TIMEOUT_S:g} s") from exc
-    except (httpx.ConnectError, httpx.ProxyError) as exc:
+    except (aiohttp.ClientConnectorError, aiohttp.ClientHttpProxyError) as exc:
         raise EndpointFailure("connection", f"no connection: {_error_text(exc, mask)}") from exc
-    except httpx.LocalProtocolError:  # its message quotes the header
-        raise EndpointFailure("configuration", "the key or the URL cannot be sent in a header") from None
-    except httpx.TransportError as exc:
-        raise EndpointFailure("connection", f"the connection broke: {_error_text(exc, mask)}") from exc
-    except (httpx.InvalidURL, UnicodeError):
+    except (aiohttp.InvalidURL, UnicodeError):  # the message quotes the URL or the header
         raise EndpointFailure("configuration", "the URL or the key cannot be used") from None
+    except (aiohttp.ClientError, OSError) as exc:
+        raise EndpointFailure("connection", f"the connection broke: {_error_text(exc, mask)}") from exc
 
 
 def _error_text(exc: Exception, mask: Mask) -> str:
-    return one_line(mask(str(exc)), 160) or type(exc).__name__
+    # Without the URL that some messages contain.
+    import aiohttp
+
+    text = str(exc)
+    if isinstance(exc, aiohttp.ClientResponseError):
+        text = f"{exc.status} {exc.message}"
+    elif isinstance(exc, aiohttp.ClientConnectorCertificateError):
+        text = str(exc.certificate_error)
+    elif isinstance(exc, aiohttp.ClientConnectorError):
+        text = exc.os_error.strerror or str(exc.os_error)
+    return one_line(mask(text), 160) or type(exc).__name__

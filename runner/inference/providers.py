@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from datetime import datetime
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -12,10 +11,8 @@ from runner.inference.circuit_breaker import retry_after_s
 from runner.inference.endpoints import EndpointSpec, Kind, url_origin
 from runner.inference.errors import EndpointFailure, Mask, response_failure
 from runner.inference.http import SmallResponse, fetch
+from runner.inference.http_client import HttpClient
 from runner.inference.json_accessors import as_dict, decode_json
-
-if TYPE_CHECKING:
-    import httpx
 
 GATEWAY_PATH = "/openai/v1/chat/completions"
 GATEWAY_PREFIX = "tensorzero::"
@@ -59,7 +56,7 @@ def resolve_target(spec: EndpointSpec, kind: Kind, model: str) -> Target:
     return Target(kind=kind, url=_chat_url(spec.url), model=model)
 
 
-async def find_kind(client: httpx.AsyncClient, spec: EndpointSpec, mask: Mask, now: datetime) -> Kind:
+async def find_kind(client: HttpClient, spec: EndpointSpec, mask: Mask, now: datetime) -> Kind:
     """Detect the kind of an endpoint's server with three concurrent requests, without an API key.
 
     Raises:
@@ -85,7 +82,7 @@ async def find_kind(client: httpx.AsyncClient, spec: EndpointSpec, mask: Mask, n
 
 
 async def _fetch_or_failure(
-    client: httpx.AsyncClient, method: str, url: str, body: object = None
+    client: HttpClient, method: str, url: str, body: object = None
 ) -> SmallResponse | EndpointFailure:
     try:
         return await fetch(client, method, url, body)

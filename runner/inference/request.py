@@ -13,6 +13,7 @@ from runner.inference.chat_format import ModelReply, parse_reply
 from runner.inference.circuit_breaker import retry_after_s
 from runner.inference.errors import EndpointFailure, Mask, response_failure
 from runner.inference.http import MAX_SMALL_BODY, read_body, reject_encoding, send_request
+from runner.inference.http_client import HttpClient
 from runner.inference.providers import Target
 from runner.inference.sse import EventParser, StreamAccumulator
 from runner.types import StreamDelta
@@ -20,7 +21,7 @@ from runner.util.clock import Clock
 from runner.util.display_text import one_line
 
 if TYPE_CHECKING:
-    import httpx
+    import aiohttp
 
 MAX_BODY = 4 << 20
 """Maximum bytes of a reply that is not streamed."""
@@ -41,7 +42,7 @@ class InferenceCall(msgspec.Struct, frozen=True, kw_only=True):
     clock: Clock = Clock()
 
 
-async def send_call(client: httpx.AsyncClient, call: InferenceCall) -> ModelReply:
+async def send_call(client: HttpClient, call: InferenceCall) -> ModelReply:
     """Send a request and return its reply; the caller must limit the time.
 
     Raises:
@@ -50,23 +51,23 @@ async def send_call(client: httpx.AsyncClient, call: InferenceCall) -> ModelRepl
     headers = {"Authorization": f"Bearer {call.key}"} if call.key else {}
     accumulator = StreamAccumulator(call.clock.monotonic, call.on_delta)
     async with send_request(client, "POST", call.target.url, call.body, headers, call.mask) as response:
-        if response.status_code != 200:
+        if response.status != 200:
             raise await _refusal(response, call)
         if _media_type(response) == "text/event-stream":
             return await _stream(response, accumulator)
         return _parse_body(await read_body(response, MAX_BODY), accumulator, _media_type(response))
 
 
-async def _refusal(response: httpx.Response, call: InferenceCall) -> EndpointFailure:
+async def _refusal(response: aiohttp.ClientResponse, call: InferenceCall) -> EndpointFailure:
     body = await read_body(response, MAX_SMALL_BODY)
     wait_s = retry_after_s(response.headers.get("retry-after"), call.clock.now())
-    return response_failure(response.status_code, body, call.mask, wait_s)
+    return response_failure(response.status, body, call.mask, wait_s)
 
 
-async def _stream(response: httpx.Response, accumulator: StreamAccumulator) -> ModelReply:
+async def _stream(response: aiohttp.ClientResponse, accumulator: StreamAccumulator) -> ModelReply:
     """Read a stream until its final event or its end, and return the reply."""
     reject_encoding(response)
-    chunks, parser, size = response.aiter_raw(), EventParser(), 0
+    chunks, parser, size = response.content.iter_any(), EventParser(), 0
     async for chunk in chunks:
         size += len(chunk)
         if size > MAX_STREAM:
@@ -81,9 +82,9 @@ async def _stream(response: httpx.Response, accumulator: StreamAccumulator) -> M
 
 async def _drain(chunks: AsyncIterator[bytes]) -> None:
     """Read the rest of a stream for a short time, so that its connection can be reused; some servers never end it."""
-    import httpx
+    import aiohttp
 
-    with suppress(TimeoutError, httpx.TransportError):
+    with suppress(TimeoutError, aiohttp.ClientError, OSError):
         async with asyncio.timeout(STREAM_END_TIMEOUT_S):
             async for _ in chunks:
                 pass
@@ -105,6 +106,6 @@ def _parse_body(body: bytes, accumulator: StreamAccumulator, media_type: str) ->
         ) from None
 
 
-def _media_type(response: httpx.Response) -> str:
-    declared: str = response.headers.get("content-type", "")
+def _media_type(response: aiohttp.ClientResponse) -> str:
+    declared = response.headers.get("content-type", "")
     return declared.partition(";")[0].strip().lower()

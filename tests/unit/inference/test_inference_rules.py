@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-import httpx
+import aiohttp
 import pytest
 
 from runner.config.profile import AgentSettings, EndpointConfig, Price
@@ -222,7 +222,7 @@ def test_a_key_in_tool_arguments_is_masked_in_any_escaping(escape: Callable[[str
 def test_a_connect_timeout_waits_as_long_as_a_timeout() -> None:
     breaker = CircuitBreaker(ManualClock())
     with pytest.raises(EndpointFailure, match="no connection within 5 s") as raised, translate_errors(str):
-        raise httpx.ConnectTimeout("")
+        raise aiohttp.ConnectionTimeoutError
     breaker.record_failure(raised.value, "")
     assert breaker.wait_s() == 30
 
