@@ -37,6 +37,7 @@ ALLOWED: Final = frozenset(
 _SPDX: Final = {
     "3-clause bsd license": "BSD-3-Clause",
     "apache 2 license": "Apache-2.0",
+    "apache 2.0": "Apache-2.0",
     "apache-2.0": "Apache-2.0",
     "mit license": "MIT",
 }
