@@ -9,6 +9,7 @@ from typing import Any
 from ulid import ULID
 
 from runner.episode.loop import EpisodeContext, EpisodeLoop
+from runner.episode.prepared_config import PreparedConfig
 from runner.types import Agent, Environment, EpisodeHeader, Limits, SpanLevel, Trajectory
 from runner.util.clock import Clock
 
@@ -41,6 +42,7 @@ class Runner:
         self.inference_mngr = inference_mngr
         self.tracing_level: SpanLevel = tracing_level
         self.limits = limits or Limits()
+        self._environments, self._agents = PreparedConfig(env_cfg), PreparedConfig(agent_cfg)
         # An import that fails in one worker for lack of files would leave half a module to the others.
         importlib.import_module("hydra.utils")
 
@@ -63,13 +65,13 @@ class Runner:
 
     def build_environment(self) -> Environment:
         """Return a new environment."""
-        environment: Environment = _instantiate(self.env_cfg)
+        environment: Environment = self._environments.build()
         return environment
 
     def build_agent(self) -> Agent:
         """Return a new agent."""
         extra = {} if self.inference_mngr is None else {"inference_mngr": self.inference_mngr}
-        agent: Agent = _instantiate(self.agent_cfg, **extra)
+        agent: Agent = self._agents.build(**extra)
         return agent
 
     def _anonymous_header(self, reset_kwargs: Mapping[str, Any]) -> EpisodeHeader:
@@ -80,12 +82,3 @@ class Runner:
             task_index=int(reset_kwargs.get("task_index", 0)),
             started_at=Clock().now(),
         )
-
-
-def _instantiate(cfg: Mapping[str, Any], **objects: object) -> Any:  # noqa: ANN401 - any type the target has
-    from hydra.utils import instantiate
-
-    if not objects:
-        return instantiate(cfg, _convert_="all")
-    # Pass live objects outside the config tree, because Hydra copies the tree.
-    return instantiate(cfg, _convert_="all", _partial_=True)(**objects)

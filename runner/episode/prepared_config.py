@@ -1,0 +1,103 @@
+"""Hydra configurations of agents and environments, prepared once and then instantiated for every episode."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, TypeAlias
+
+import msgspec
+
+_TARGET = "_target_"
+_CONSTANTS = (type(None), bool, int, float)
+
+_Build: TypeAlias = Callable[[], Any]
+"""Returns a new value of one node of a configuration."""
+
+
+class PreparedConfig:
+    """A Hydra configuration whose objects are built many times; picklable and thread-safe.
+
+    Hydra builds the first object, which validates the configuration. If the configuration is plain, each further object
+    comes from the same calls with copied arguments, without Hydra's 1-2 ms. Hydra builds all objects of any other
+    configuration, e.g. of one with interpolations or with other special keys than ``_target_``.
+
+    Args:
+        cfg: the configuration; later changes may have no effect.
+    """
+
+    def __init__(self, cfg: Mapping[str, Any]) -> None:
+        """Store the configuration; the first ``build`` imports its targets."""
+        self._cfg = cfg
+        self._call: partial[Any] | None = None
+
+    def __reduce__(self) -> tuple[type[PreparedConfig], tuple[Mapping[str, Any]]]:
+        """Return the configuration alone: a target may not be picklable."""
+        return type(self), (self._cfg,)
+
+    def build(self, **objects: object) -> Any:  # noqa: ANN401 - any type the target has
+        """Return a new object; ``objects`` are further arguments, which are not copied."""
+        if (call := self._call) is not None:
+            return call(**objects)
+        built = _instantiate(self._cfg, objects)
+        if _is_plain(self._cfg):
+            self._call = partial(_call_target, _locate(self._cfg[_TARGET]), _prepare_arguments(self._cfg))
+        return built
+
+
+def _instantiate(cfg: Mapping[str, Any], objects: Mapping[str, object]) -> Any:  # noqa: ANN401
+    from hydra.utils import instantiate
+
+    if not objects:
+        return instantiate(cfg, _convert_="all")
+    # Pass live objects outside the config tree, because Hydra copies the tree.
+    return instantiate(cfg, _convert_="all", _partial_=True)(**objects)
+
+
+def _is_plain(cfg: object) -> bool:
+    """Return whether a configuration is a dict with a target, and only has values that OmegaConf leaves unchanged."""
+    return type(cfg) is dict and _TARGET in cfg and _is_plain_value(cfg)
+
+
+def _is_plain_value(value: object) -> bool:
+    if isinstance(value, str):
+        return type(value) is str and "${" not in value and value != "???"
+    if isinstance(value, dict):
+        return type(value) is dict and all(map(_is_plain_key, value)) and all(map(_is_plain_value, value.values()))
+    if isinstance(value, list | tuple):
+        return type(value) in (list, tuple) and all(map(_is_plain_value, value))
+    return type(value) in _CONSTANTS or isinstance(value, msgspec.Struct)
+
+
+def _is_plain_key(key: object) -> bool:
+    return type(key) is str and (key == _TARGET or not key.startswith("_"))
+
+
+def _prepare(value: object) -> _Build:
+    """Return a function that builds a plain value as Hydra does with ``_convert_="all"``."""
+    if isinstance(value, dict):
+        arguments = _prepare_arguments(value)
+        if _TARGET in value:
+            return partial(_call_target, _locate(value[_TARGET]), arguments)
+        return lambda: {key: build() for key, build in arguments.items()}
+    if isinstance(value, list | tuple):
+        items = [_prepare(item) for item in value]
+        return lambda: [build() for build in items]
+    if isinstance(value, msgspec.Struct):
+        return partial(copy.deepcopy, copy.deepcopy(value))
+    return lambda: value
+
+
+def _prepare_arguments(cfg: Mapping[str, Any]) -> dict[str, _Build]:
+    return {key: _prepare(value) for key, value in cfg.items() if key != _TARGET}
+
+
+def _call_target(target: Callable[..., Any], arguments: Mapping[str, _Build], **objects: object) -> Any:  # noqa: ANN401
+    return target(**{key: build() for key, build in arguments.items()} | objects)
+
+
+def _locate(target: str) -> Callable[..., Any]:
+    from hydra.utils import get_method
+
+    return get_method(target)

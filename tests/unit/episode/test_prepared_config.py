@@ -1,0 +1,119 @@
+"""Objects of a prepared configuration equal those that Hydra builds."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import hydra.utils
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runner.agents.scripted import Script
+from runner.envs.http import ServerAddress
+from runner.episode.prepared_config import PreparedConfig
+from runner.errors import catch_foreign
+
+PART = f"{__name__}.Part"
+
+
+class Part:
+    """Keeps its arguments."""
+
+    n_built = 0
+
+    def __init__(self, **arguments: object) -> None:
+        self.arguments = arguments
+        Part.n_built += 1
+        if arguments.get("broken"):
+            raise ValueError("broken part")
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Part) and repr(other.arguments) == repr(self.arguments)
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __repr__(self) -> str:
+        return f"Part({self.arguments!r})"
+
+
+LEAVES = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.text(st.characters(codec="utf-8", exclude_characters="$?")),
+    st.sampled_from(
+        [Script(("${up}",)), ServerAddress("http://h", secrets=("${x}",)), "a.b", "[1]", "${count}", "???"]
+    ),
+)
+KEYS = st.text("abc_{}", min_size=1, max_size=4).filter(lambda key: not (key.startswith("_") and key.endswith("_")))
+VALUES = st.recursive(
+    LEAVES,
+    lambda values: st.one_of(
+        st.lists(values, max_size=3),
+        st.lists(values, max_size=3).map(tuple),
+        st.dictionaries(KEYS, values, max_size=3),
+        st.dictionaries(KEYS, values, max_size=3).map(lambda entries: {"_target_": PART, **entries}),
+        st.dictionaries(KEYS, values, max_size=3).map(lambda entries: {"_target_": PART, "_partial_": True, **entries}),
+    ),
+    max_leaves=8,
+)
+CONFIGS = st.dictionaries(KEYS, VALUES, max_size=4).map(lambda entries: {"_target_": PART, **entries, "count": 3})
+
+
+@given(CONFIGS)
+def test_every_object_equals_that_of_hydra(cfg: dict[str, Any]) -> None:
+    prepared = PreparedConfig(cfg)
+    expected: list[object] = []
+    problems: list[BaseException] = []
+    with catch_foreign(problems.append):
+        expected.append(hydra.utils.instantiate(cfg, _convert_="all"))
+    if problems:
+        with pytest.raises(type(problems[0])):
+            prepared.build()
+        return
+    for built in (prepared.build(), prepared.build()):
+        assert repr(built) == repr(expected[0])
+    first, second = (list(mutable_parts(prepared.build())) for _ in range(2))
+    assert not {id(part) for part in first} & {id(part) for part in second}
+
+
+def mutable_parts(value: object) -> Iterator[object]:
+    """Yield the containers and parts within a value."""
+    if isinstance(value, Part):
+        yield value
+        yield from mutable_parts(value.arguments)
+    elif isinstance(value, Mapping):
+        yield value
+        for item in value.values():
+            yield from mutable_parts(item)
+    elif isinstance(value, list):
+        yield value
+        for item in value:
+            yield from mutable_parts(item)
+
+
+def test_further_arguments_are_not_copied() -> None:
+    prepared, manager = PreparedConfig({"_target_": PART, "a": [1]}), object()
+    for _ in range(3):
+        assert prepared.build(manager=manager).arguments == {"a": [1], "manager": manager}
+
+
+def test_a_prepared_config_can_be_pickled() -> None:
+    prepared = PreparedConfig({"_target_": PART, "twin": {"_target_": PART, "mode": "compat"}})
+    prepared.build()
+    unpickled: PreparedConfig = pickle.loads(pickle.dumps(prepared))
+    assert unpickled.build() == prepared.build() == unpickled.build()
+
+
+def test_a_constructor_that_fails_is_called_again_for_the_next_object() -> None:
+    prepared = PreparedConfig({"_target_": PART, "broken": True})
+    before = Part.n_built
+    for _ in range(2):
+        with pytest.raises(Exception, match="broken part"):
+            prepared.build()
+    assert Part.n_built == before + 2
