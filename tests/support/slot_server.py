@@ -1,0 +1,53 @@
+"""A server like AgentGym's SQLGym: a fixed number of slots, whose ids it reissues in turn when no slot is free."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from tests.support.rude_env_server import ReceivedRequest, RudeServer, http_response, json_response, run_rude_server
+
+N_STEPS = 3
+
+
+class SlotHandler:
+    """Plays tasks of ``N_STEPS`` steps in Maze's dialect; the reward of an instance's last step is its task's number.
+
+    Two episodes in one instance therefore see each other's tasks and rewards. There is no ``/close``.
+
+    Attributes:
+        tasks: instance id -> task and steps left.
+        n_created: number of requests for an instance.
+    """
+
+    def __init__(self, n_slots: int) -> None:
+        self.tasks: dict[int, tuple[int, int]] = {}
+        self.n_created = 0
+        self._n_slots = n_slots
+
+    async def __call__(self, request: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        operation = request.path.rpartition("/")[2]
+        writer.write(http_response("no", 404) if operation == "close" else json_response(self._reply(request)))
+
+    def _reply(self, request: ReceivedRequest) -> dict[str, Any]:
+        operation, sent = request.path.rpartition("/")[2], request.payload
+        if operation == "create":
+            self.n_created += 1
+            return {"id": (self.n_created - 1) % self._n_slots}
+        if operation == "reset":
+            self.tasks[sent["id"]] = (sent["game"], N_STEPS)
+            return {"observation": f"task {sent['game']}"}
+        task, left = self.tasks[sent["id"]]
+        self.tasks[sent["id"]] = (task, left - 1)
+        return {"observation": f"task {task}", "reward": task if left == 1 else 0, "done": left <= 1}
+
+
+@contextmanager
+def run_slot_server(n_slots: int) -> Iterator[tuple[RudeServer, SlotHandler]]:
+    """Run a server with this many slots on a free port."""
+    with run_rude_server() as server:
+        handler = SlotHandler(n_slots)
+        server.reset(handler)
+        yield server, handler
