@@ -75,13 +75,14 @@ class _Server:
             del self.leases[instance]
             self.refused.clear()
 
-    def release_owner(self, owner: Hashable) -> list[InstanceId]:
+    def instances_of(self, owner: Hashable) -> list[InstanceId]:
+        return [instance for instance, holder in self.leases.items() if holder == owner]
+
+    def release_owner(self, owner: Hashable) -> None:
         self.places = {key for key in self.places if key[0] != owner}
         self.waiting = {key: on_granted for key, on_granted in self.waiting.items() if key[0] != owner}
-        lost = [instance for instance, holder in self.leases.items() if holder == owner]
-        for instance in lost:
+        for instance in self.instances_of(owner):
             self.release_lease(owner, instance)
-        return lost
 
 
 class LocalRegistry:
@@ -173,13 +174,18 @@ class LocalRegistry:
 
         self._release(release)
 
-    def release_owner(self, owner: Hashable) -> dict[str, list[InstanceId]]:
-        """Release everything of an owner, such as a lost worker; return the instances that it leased, by server."""
+    def instances_of(self, owner: Hashable) -> dict[str, list[InstanceId]]:
+        """Return the instances that an owner leases, by server."""
         with self._locked():
-            lost = {server: state.release_owner(owner) for server, state in self._servers.items()}
-            for server in lost:
+            held = {server: state.instances_of(owner) for server, state in self._servers.items()}
+        return {server: instances for server, instances in held.items() if instances}
+
+    def release_owner(self, owner: Hashable) -> None:
+        """Release everything of an owner, such as a lost worker."""
+        with self._locked():
+            for server, state in list(self._servers.items()):
+                state.release_owner(owner)
                 self._grant(server)
-        return {server: instances for server, instances in lost.items() if instances}
 
     def _grant(self, server: str) -> None:
         """Grant free places in the order of the requests; drop the state of an idle server."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from functools import partial
 from typing import Any
 from urllib.parse import urlencode
@@ -16,7 +17,7 @@ from runner.envs.http.client import DEFAULT_TIMINGS, HttpConnection, HttpTimings
 from runner.envs.http.dialects import ClientDialect, fill_placeholders
 from runner.envs.http.places import InstanceRegistry, LocalRegistry
 from runner.envs.http.response import Payload, check_status
-from runner.errors import EnvironmentFault, ServerGone
+from runner.errors import EnvironmentFault, ServerGone, catch_foreign, log_failure
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +41,36 @@ def places_on(dialect: ClientDialect, address: ServerAddress) -> tuple[str, int 
         ConfigError: if the address is invalid.
     """
     return address.base + dialect.prefix, dialect.places if address.places is None else address.places
+
+
+def release_lost_owner(owner: Hashable, dialect: ClientDialect, address: ServerAddress) -> threading.Thread:
+    """Close the instances of a lost worker on their server, then release its places and leases, on the returned thread.
+
+    A server with a limit would reject other episodes if the instances stayed open. Failures are only logged.
+
+    Raises:
+        ConfigError: if the address is invalid.
+    """
+    instances = LOCAL_REGISTRY.instances_of(owner).get(places_on(dialect, address)[0], [])
+
+    async def close(instance_id: int | str) -> None:
+        instance = RemoteInstance(dialect, address)
+        instance.id = instance_id
+        await instance.close()
+        await instance.disconnect()
+
+    async def close_all() -> None:
+        await asyncio.gather(*map(close, instances))
+
+    def run() -> None:
+        with catch_foreign(log_failure(logger, "closing the instances of a lost worker")):
+            if instances:
+                asyncio.run(close_all())
+        LOCAL_REGISTRY.release_owner(owner)
+
+    thread = threading.Thread(target=run, name="lost worker", daemon=True)
+    thread.start()
+    return thread
 
 
 class RemoteInstance:

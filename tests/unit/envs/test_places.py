@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from functools import partial
 
+import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,7 +16,7 @@ from runner.envs.http import HttpEnvironment, ServerAddress, dialect_for
 from runner.envs.http.environment import select_dialect
 from runner.envs.http.places import LocalRegistry
 from runner.envs.http.probe import probe_servers
-from runner.envs.http.session import LOCAL_REGISTRY, places_on, use_registry
+from runner.envs.http.session import LOCAL_REGISTRY, places_on, release_lost_owner, use_registry
 from runner.episode.runner import Runner
 from runner.types import Action, Limits, Outcome
 from tests.support.serving import serve_environments
@@ -86,6 +87,26 @@ async def test_a_server_of_ours_reports_its_places(registry: LocalRegistry) -> N
             await asyncio.gather(*(play_maze(address) for _ in range(12)))  # a third instance would be an error
 
 
+async def test_the_instances_of_a_lost_worker_are_closed_before_others_get_its_places() -> None:
+    dialect = dialect_for("maze")
+    assert dialect is not None
+    with serve_environments(["Maze"], max_open=1) as urls:
+        address = ServerAddress(urls["Maze"], 60, places=1)
+        key, _ = places_on(dialect, address)
+        LOCAL_REGISTRY.declare(key, 1)
+        LOCAL_REGISTRY.request_place("lost", key, 0, bool)
+        async with httpx.AsyncClient() as client:
+            instance_id = (await client.post(f"{key}/create")).json()["id"]
+        assert LOCAL_REGISTRY.request_lease("lost", key, instance_id)
+        env = HttpEnvironment(env="maze", address=address)
+        reset = asyncio.create_task(env.reset())
+        await asyncio.to_thread(release_lost_owner("lost", dialect, address).join, 60)
+        async with asyncio.timeout(60):
+            await reset  # the server refuses a second instance
+        await env.cleanup()
+    assert not LOCAL_REGISTRY.instances_of("lost")
+
+
 async def test_a_wait_for_a_place_ends_with_the_time_limit_of_the_episode(registry: LocalRegistry) -> None:
     with run_slot_server(1) as (server, handler):
         address = ServerAddress(server.url, 60, places=1)
@@ -111,7 +132,9 @@ async def test_a_lost_owner_gives_its_places_and_instances_back(registry: LocalR
     waiting = asyncio.create_task(registry.enter("s", 2))
     await asyncio.sleep(0)
     assert not await registry.lease("s", 7)
-    assert registry.release_owner("worker") == {"s": [7]}
+    assert registry.instances_of("worker") == {"s": [7]}
+    registry.release_owner("worker")
+    assert registry.instances_of("worker") == {}
     async with asyncio.timeout(60):
         await waiting
     assert await registry.lease("s", 7)
