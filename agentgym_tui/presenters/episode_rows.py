@@ -251,6 +251,9 @@ def _agent_parts(episode: ListedEpisode) -> Iterator[Line]:
     for name, value in (("data", episode.data_label), ("transport", episode.transport), ("node", episode.node)):
         if value:
             yield [Cell(trusted(f"{name} "), "dim"), Cell(sanitize_line(value, 64))]
+    if isinstance(episode, Episode) and (worker := episode.worker) is not None:
+        place = "" if worker.kind == "local" or worker.host == episode.node else f" on {worker.host}"
+        yield [Cell(trusted("worker "), "dim"), Cell(sanitize_line(f"{worker.id}{place}", 64))]
     if episode.mode == "compat":
         yield [Cell(trusted("unscored: compat"), "warn")]
 

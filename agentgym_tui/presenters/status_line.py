@@ -143,15 +143,18 @@ def progress_line(
         [Cell(sanitize_line(batch.env or "?", 60), "head")],
     ]
     room = width - line_width(join_parts(first, width)) - len(SEPARATOR.text)
+    incomplete = batch.workers is not None and (batch.workers.starting or batch.workers.lost)
     return join_parts(
         [
             *first,
             [Cell(trusted("paused"), "warn")] if batch.status == "paused" else [],
             _interruption_cells(batch, room),
             [NODE_LOST] if lost else _time_cells(batch),
+            _worker_cells(batch) if incomplete else [],
             [Cell(trusted(f"success {format_count(batch.n_success)} of {format_count(rated)}"))] if rated else [],
             [Cell(pluralize(batch.n_errors, "error"), "bad")] if batch.n_errors else [],
             [Cell(trusted(f"mean reward {format_reward(batch.mean_reward)}"))] if batch.mean_reward is not None else [],
+            [] if incomplete else _worker_cells(batch),
             [Cell(trusted(f"{format_count(spent[0].total)} tokens"))] if spent and spent[0].total else [],
             [Cell(trusted(f"cost {format_cost(spent[1])}"))] if spent and spent[1] is not None else [],
             [Cell(sanitize_line(_agent_text(batch.agent, batch.model), 80))] if batch.agent else [],
@@ -299,6 +302,12 @@ def _interruption_cells(batch: BatchRun, room: int) -> Line:
         return []
     reason = [masked_line(batch.interruption, 300)] if batch.interruption else []
     return [Cell(cut(join([trusted("interrupted"), *reason], ": "), room), "warn")]
+
+
+def _worker_cells(batch: BatchRun) -> Line:
+    if batch.workers is None or batch.status == "interrupted":
+        return []
+    return [Cell(trusted(batch.workers.text), "warn" if batch.workers.lost else "plain")]
 
 
 def _time_cells(batch: BatchRun) -> Line:

@@ -7,7 +7,14 @@ from datetime import datetime
 from typing import Final
 
 from agentgym_tui.state.data_model import BatchRun, Episode
-from agentgym_tui.state.normalize import MAX_CAUSE_CHARS, MAX_ID_CHARS, clamp_count, clip_name, clip_optional
+from agentgym_tui.state.normalize import (
+    MAX_CAUSE_CHARS,
+    MAX_ID_CHARS,
+    clamp_count,
+    clamp_workers,
+    clip_name,
+    clip_optional,
+)
 from runner.events.control import BatchState
 from runner.events.durable import BatchCompleted
 from runner.events.live import BatchProgress, EpisodeStarted
@@ -60,6 +67,7 @@ class BatchRegistry:
         batch.n_rated = clamp_count(item.n_done if item.n_rated is None else item.n_rated)
         batch.n_errors, batch.tokens, batch.cost = clamp_count(item.errors), item.tokens, item.cost
         batch.waiting_for, batch.waiting_s = clip_optional(item.waiting_for), item.waiting_s
+        batch.workers = clamp_workers(item.workers)
         batch.interruption = clip_optional(item.interruption, MAX_CAUSE_CHARS)
         if item.interrupted and batch.status in _ACTIVE:
             batch.status, batch.eta_s = "interrupted", None

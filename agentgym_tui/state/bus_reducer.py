@@ -34,6 +34,7 @@ from runner.events.live import (
     Host,
     ModelHealth,
     TokenText,
+    WorkerState,
 )
 from runner.subscribe.messages import BusMessage, Notice, SubscriptionItem
 
@@ -117,6 +118,8 @@ class BusReducer:
         match update:
             case BatchProgress():
                 self._batches.apply_progress(update, boot)
+            case WorkerState():
+                pass  # progress items have the numbers of workers
             case EnvHealth() | ModelHealth() | Host():
                 self.apply_health_item(update, node)
             case Heartbeat():

@@ -13,7 +13,7 @@ import msgspec
 
 from agentgym_tui.state.episode_content import DecodedMessages, Messages, RawMessages, Spans
 from runner.events.live import LiveAction
-from runner.types import Tokens, fallback_endpoints, skipped_endpoints
+from runner.types import Tokens, WorkerCounts, WorkerInfo, fallback_endpoints, skipped_endpoints
 
 Outcome: TypeAlias = str
 """``success``, ``failure``, ``truncated``, ``timeout``, ``cancelled``, ``error`` or ``interrupted``."""
@@ -157,6 +157,7 @@ class Episode(msgspec.Struct):
         streaming: the unfinished answer for the current step; None before the inference of the step starts.
         n_missing: number of live items or steps that were not received; the episode file has their content.
         node_lost: whether the node was lost while the episode ran on it.
+        worker: the worker that plays or played the episode; None if it is not known.
     """
 
     episode_id: str
@@ -191,6 +192,7 @@ class Episode(msgspec.Struct):
     streaming: StreamingAnswer | None = None
     n_missing: int = 0
     node_lost: bool = False
+    worker: WorkerInfo | None = None
 
     @property
     def running(self) -> bool:
@@ -259,6 +261,7 @@ class BatchRun(msgspec.Struct):
         waiting_for: the server that the batch waits for and its problem; None while the batch plays.
         waiting_s: seconds left until the batch is interrupted because its server is gone; None while the batch plays.
         interruption: why the batch was interrupted; None if it was not, on request, and where it is not known.
+        workers: numbers of worker processes; None if the node's own process plays, and where they are not known.
         ended_at: when the batch ended; None while it runs, and where no stream stored its completion event.
     """
 
@@ -280,6 +283,7 @@ class BatchRun(msgspec.Struct):
     waiting_for: str | None = None
     waiting_s: float | None = None
     interruption: str | None = None
+    workers: WorkerCounts | None = None
     ended_at: datetime | None = None
 
 

@@ -32,6 +32,7 @@ from agentgym_tui.state.normalize import (
     clamp_finite,
     clip_name,
     clip_optional,
+    clip_worker,
     json_size,
 )
 from agentgym_tui.state.steps import add_totals, count_missing_steps, step_size
@@ -43,6 +44,7 @@ from runner.events.live import (
     EpisodeStarted,
     TokenText,
 )
+from runner.types import WorkerInfo
 
 BASE_BYTES: Final = 1_000
 """Approximate memory of an episode without steps, in bytes."""
@@ -61,6 +63,7 @@ _SETUP_FIELDS: Final = (
     "agent",
     "model",
     "profile",
+    "worker",
 )
 HEADER_FIELDS: Final = ("batch_id", "battery_id", *_SETUP_FIELDS)
 """Fields of ``Episode`` that are copied from the start item of the episode."""
@@ -177,6 +180,8 @@ def apply_update(episode: Episode, tracker: SequenceTracker, update: EpisodeUpda
 
 def set_field(episode: Episode, field_name: str, value: object) -> None:
     """Set a field of an episode to an untrusted value; a text is cut to the length of a name."""
+    if isinstance(value, WorkerInfo):
+        value = clip_worker(value)
     setattr(episode, field_name, clip_name(value) if isinstance(value, str) else value)
 
 

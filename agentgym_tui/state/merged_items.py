@@ -29,6 +29,7 @@ from runner.events.live import (
     Host,
     ModelHealth,
     TokenText,
+    WorkerState,
 )
 from runner.types import DeltaPart
 
@@ -162,7 +163,7 @@ class StepChunk(_Chunk, kw_only=True, tag="steps"):
 
 
 _SingleEpisodeItem: TypeAlias = EpisodeStarted | EpisodePaused | EpisodeResumed | EpisodeEnded | TokenText
-_StateItem: TypeAlias = BatchProgress | EnvHealth | ModelHealth | Host | Heartbeat
+_StateItem: TypeAlias = BatchProgress | WorkerState | EnvHealth | ModelHealth | Host | Heartbeat
 EpisodeUpdate: TypeAlias = AnswerChunk | FinishedAnswers | SpanChunk | StepChunk | _SingleEpisodeItem
 Update: TypeAlias = EpisodeUpdate | _StateItem
 CHUNK_TYPES: Final = (AnswerChunk, FinishedAnswers, SpanChunk, StepChunk)

@@ -12,6 +12,8 @@ from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
+from runner.types import WorkerCounts, WorkerInfo
+
 MAX_ID_CHARS: Final = 200
 """Largest number of characters in an id; a longer text is not a valid id."""
 
@@ -54,6 +56,18 @@ def clamp_count(number: int) -> int:
 def clamp_finite(number: float) -> float:
     """Return the number; for an infinite sum, return the largest finite float with the same sign."""
     return number if math.isfinite(number) else math.copysign(sys.float_info.max, number or 0.0)
+
+
+def clamp_workers(counts: WorkerCounts | None) -> WorkerCounts | None:
+    """Return the numbers of workers, each limited as by ``clamp_count``."""
+    if counts is None:
+        return None
+    return WorkerCounts(n=clamp_count(counts.n), starting=clamp_count(counts.starting), lost=clamp_count(counts.lost))
+
+
+def clip_worker(worker: WorkerInfo) -> WorkerInfo:
+    """Return the worker with its texts cut to ``MAX_NAME_CHARS`` characters."""
+    return WorkerInfo(host=clip_name(worker.host), id=clip_name(worker.id), kind=worker.kind)
 
 
 def json_size(value: object) -> int:

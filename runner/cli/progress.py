@@ -9,7 +9,7 @@ from runner.batch.observers import Observer
 from runner.batch.server_wait import LOG_INTERVAL_S
 from runner.batch.spec import BatchSpec
 from runner.cli.terminal import print_stderr, stderr_console
-from runner.types import BatchProgress, EpisodeEnded, Item
+from runner.types import BatchProgress, EpisodeEnded, Item, WorkerCounts
 from runner.util.display_text import one_line
 
 
@@ -40,7 +40,7 @@ def _bar(title: str, total: int) -> Iterator[Observer]:
 
         def show(item: Item) -> None:
             if isinstance(item, BatchProgress):
-                state = _waiting_text(item) or ", ".join(filter(None, (_score_text(item), _workers_text(item))))
+                state = _waiting_text(item) or _score_text(item) + _workers_text(item)
                 progress.update(task, completed=item.n_done, state=state)
 
         yield show
@@ -81,12 +81,7 @@ def _waiting_text(progress: BatchProgress) -> str:
 
 
 def _workers_text(progress: BatchProgress) -> str:
-    """Return the numbers of worker processes, "" if this process plays the episodes."""
-    if (counts := progress.workers) is None:
-        return ""
-    others = {"starting": counts.starting, "lost": counts.lost}
-    workers = f"{counts.n} worker{'' if counts.n == 1 else 's'}"
-    return ", ".join([workers, *(f"{count} {state}" for state, count in others.items() if count)])
+    return "" if progress.workers is None else f", {progress.workers.text}"
 
 
 class _WorkerLines:
@@ -97,10 +92,10 @@ class _WorkerLines:
         self._n_lost = 0
 
     def show(self, progress: BatchProgress) -> None:
-        n_lost = progress.workers.lost if progress.workers is not None else 0
-        if n_lost > self._n_lost:
-            print_stderr(f"{self._title}: lost a worker: {_workers_text(progress)}")
-        self._n_lost = n_lost
+        counts = progress.workers or WorkerCounts()
+        if counts.lost > self._n_lost:
+            print_stderr(f"{self._title}: a worker process was lost: {counts.text}")
+        self._n_lost = counts.lost
 
 
 class _WaitLines:

@@ -26,7 +26,17 @@ from runner.events.live import (
     WorkerState,
 )
 from runner.publish.truncate import SizeBudget, as_json, is_too_long, short_json, truncate
-from runner.types import Action, ErrorInfo, Item, SpansClosed, TimestepPlayed, TokensStreamed, ToolCall, episode_events
+from runner.types import (
+    Action,
+    ErrorInfo,
+    Item,
+    SpansClosed,
+    TimestepPlayed,
+    TokensStreamed,
+    ToolCall,
+    WorkerInfo,
+    episode_events,
+)
 
 _DICT = frozenset((dict,))
 
@@ -92,6 +102,8 @@ def _worker(item: episode_events.WorkerState) -> WorkerState:
 def _started(item: episode_events.EpisodeStarted) -> EpisodeStarted:
     shared = EpisodeStarted.__struct_fields__
     known = {name: value for name, value in msgspec.structs.asdict(item.header).items() if name in shared}
+    if (worker := item.header.worker) is not None:
+        known["worker"] = WorkerInfo(host=truncate(worker.host), id=truncate(worker.id), kind=worker.kind)
     return EpisodeStarted(at=item.at, seq=item.seq, **known)
 
 

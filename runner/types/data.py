@@ -291,6 +291,16 @@ class WorkerCounts(msgspec.Struct, frozen=True, kw_only=True):
     starting: int = 0
     lost: int = 0
 
+    @property
+    def text(self) -> str:
+        """The numbers as text, e.g. ``4 workers, 1 starting, 2 lost``."""
+        if self.starting and not self.n:
+            first = f"{self.starting} worker{'' if self.starting == 1 else 's'} starting"
+        else:
+            first = f"{self.n} worker{'' if self.n == 1 else 's'}"
+            first += f", {self.starting} starting" if self.starting else ""
+        return first + (f", {self.lost} lost" if self.lost else "")
+
 
 class Span(msgspec.Struct, kw_only=True, gc=False):
     """A named time interval; start and end are nanoseconds of one monotonic clock."""

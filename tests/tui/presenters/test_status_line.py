@@ -13,6 +13,7 @@ from agentgym_tui.presenters.welcome import welcome_lines
 from agentgym_tui.state.data_model import BatchRun, BusLink, StreamingAnswer
 from agentgym_tui.state.endpoints import Failover
 from agentgym_tui.state.run_store import RunStore
+from runner.types import WorkerCounts
 from tests.support.console.line_views import line_text, line_texts
 from tests.support.console.samples import (
     START,
@@ -147,6 +148,32 @@ def test_the_progress_line_counts_errors_apart() -> None:
     shown = line_text(progress_line(batch, 120))
     assert shown.endswith("1 error")
     assert "success" not in shown
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+@pytest.mark.parametrize(
+    ("counts", "text", "tone"),
+    [
+        (WorkerCounts(n=2), "2 workers", "plain"),
+        (WorkerCounts(starting=1), "1 worker starting", "plain"),
+        (WorkerCounts(n=3, starting=1, lost=2), "3 workers, 1 starting, 2 lost", "warn"),
+    ],
+)
+def test_the_progress_line_has_the_numbers_of_workers_and_prefers_those_of_lost_ones(
+    counts: WorkerCounts, text: str, tone: str, width: int
+) -> None:
+    store = busy_store()
+    store.apply_events([live(progress(seq=99, workers=counts))])
+    line = progress_line(store.active_batch(), width)
+    shown = line_text(line)
+    assert len(shown) <= width
+    assert shown.index("time left") < (shown.index(text) if text in shown else width)
+    if width == 120 or (counts.lost and width == 80):
+        assert next(cell.tone for cell in line if cell.text == text) == tone
+    if counts != WorkerCounts(n=2) and width > 60:
+        assert f"time left 3:21 · {text}" in shown
+    store.apply_events([live(progress(seq=100))])
+    assert "worker" not in line_text(progress_line(store.active_batch(), width))
 
 
 def test_the_progress_line_shows_the_wait_for_a_server() -> None:

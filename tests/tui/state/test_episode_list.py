@@ -21,7 +21,7 @@ from agentgym_tui.presenters.number_format import UNKNOWN
 from agentgym_tui.presenters.status_line import outcome_cell
 from agentgym_tui.safe_text import has_unsafe_chars, trusted
 from agentgym_tui.state.episode_list import EpisodeList, UnreadableFile, entry_key
-from runner.types import Outcome
+from runner.types import Outcome, WorkerInfo
 from tests.support.console.line_views import line_text
 from tests.support.console.samples import HOSTILE, HUGE, START, episode, episode_id, hostile_episode, row, step
 
@@ -171,6 +171,19 @@ def test_the_heading_shows_the_episode_and_the_first_line_of_its_error() -> None
     assert "seed 123456" in lines[2]
     assert lines[3] == error_text(failed) == "✗ AgentFault: no answer"
     assert error_text(episode()) == ""
+
+
+@pytest.mark.parametrize(
+    ("worker", "expected"),
+    [
+        (WorkerInfo(host="far", id="slot 3", kind="local"), "worker slot 3"),
+        (WorkerInfo(host="pmoves-4090", id="worker 2", kind="process"), "worker worker 2"),
+        (WorkerInfo(host="gpu\x1b[2J-7", id="ab12", kind="ray"), "worker ab12 on gpu␛[2J-7"),
+    ],
+)
+def test_the_heading_names_the_worker_and_another_host(worker: WorkerInfo, expected: str) -> None:
+    known = episode(0, worker=worker, node="pmoves-4090")
+    assert line_text(episode_heading(known, trusted(""), trusted(""), 160)[1]).endswith(f" · {expected}")
 
 
 def test_huge_numbers_are_abbreviated() -> None:

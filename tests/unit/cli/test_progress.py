@@ -7,7 +7,7 @@ import pytest
 
 from runner.batch.spec import BatchSpec
 from runner.cli.progress import batch_progress
-from runner.types import BatchProgress
+from runner.types import BatchProgress, WorkerCounts
 from tests.support.episodes import END
 
 
@@ -31,6 +31,21 @@ def test_the_live_rate_covers_the_rated_episodes(
     with batch_progress(BatchSpec(env="Maze", agent="oracle", repeat=4)) as on_event:
         on_event(BatchProgress(at=END, batch_id="b", seq=0, n_planned=4, eta_s=0.0, **counts))
     assert capsys.readouterr().err == f"Maze · oracle: 4/4 episodes, {expected}"
+
+
+def test_a_lost_worker_is_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
+    playing = BatchProgress(
+        at=END, batch_id="b", seq=0, n_done=1, n_planned=4, n_success=1, mean_reward=0.5, eta_s=0.0, n_rated=1
+    )
+    numbers = [None, (0, 2, 0), (2, 0, 0), (1, 1, 1), (2, 0, 1), (0, 0, 3)]
+    with batch_progress(BatchSpec(env="Maze", agent="oracle", repeat=4)) as on_event:
+        for each in numbers:
+            counts = None if each is None else WorkerCounts(n=each[0], starting=each[1], lost=each[2])
+            on_event(msgspec.structs.replace(playing, workers=counts))
+    assert capsys.readouterr().err.splitlines() == [
+        "Maze · oracle: a worker process was lost: 1 worker, 1 starting, 1 lost",
+        "Maze · oracle: a worker process was lost: 0 workers, 3 lost",
+    ]
 
 
 def test_a_wait_for_the_server_is_printed_with_the_seconds_left(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import math
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import pytest
@@ -22,9 +22,11 @@ from runner.events.live import (
     SpanClosed,
     Timestep,
     TokenText,
+    WorkerState,
 )
 from runner.events.subjects import DurableNames
 from runner.publish.live_encoder import live_items
+from runner.publish.truncate import truncate
 from runner.types import (
     Action,
     EpisodeHeader,
@@ -38,6 +40,9 @@ from runner.types import (
     TokensStreamed,
     ToolCall,
     Trajectory,
+    WorkerCounts,
+    WorkerInfo,
+    WorkerStatus,
 )
 from runner.types import episode_events as events
 from tests.support.schemas import validate
@@ -126,6 +131,37 @@ def test_every_episode_event_has_a_live_item() -> None:
         n_rated=2,
         errors=1,
     )
+
+
+WORKERS = st.builds(WorkerCounts, n=st.integers(0, 256), starting=st.integers(0, 256), lost=st.integers(0, 2**62))
+
+
+@settings(deadline=None)
+@given(
+    id_=st.text(), host=st.text(), pid=st.none() | st.integers(0, 2**31), state=st.sampled_from(get_args(WorkerStatus))
+)
+def test_the_state_of_a_worker_survives_encoding(id_: str, host: str, pid: int | None, state: WorkerStatus) -> None:
+    change = events.WorkerState(at=AT, batch_id="b", seq=4, id=id_, host=host, pid=pid, state=state)
+    assert round_trip(change, "batch") == WorkerState(
+        at=AT, batch_id="b", seq=4, id=truncate(id_), host=truncate(host), pid=pid, state=state
+    )
+
+
+@settings(deadline=None)
+@given(
+    WORKERS | st.none(), st.builds(WorkerInfo, host=st.text(), id=st.text(), kind=st.sampled_from(["process", "ray"]))
+)
+def test_progress_has_the_numbers_of_workers_and_a_started_episode_its_worker(
+    counts: WorkerCounts | None, worker: WorkerInfo
+) -> None:
+    numbers: dict[str, Any] = {"n_done": 3, "n_planned": 9, "n_success": 1, "mean_reward": None, "n_rated": 2}
+    item = round_trip(events.BatchProgress(at=AT, batch_id="b", seq=0, eta_s=None, workers=counts, **numbers), "batch")
+    assert isinstance(item, BatchProgress)
+    assert item.workers == counts
+    header = EpisodeHeader(episode_id="e", batch_id="b", env="Maze", started_at=AT, worker=worker)
+    started = round_trip(events.EpisodeStarted(at=AT, episode_id="e", seq=0, header=header), "episode")
+    assert isinstance(started, EpisodeStarted)
+    assert started.worker == WorkerInfo(host=truncate(worker.host), id=truncate(worker.id), kind=worker.kind)
 
 
 def test_an_overflowing_reward_stays_finite() -> None:
