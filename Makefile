@@ -11,12 +11,13 @@ SOAK_S ?= 600
 FUZZ_S ?= 600
 FUZZ_JOBS ?= 2
 FUZZ_STAMP := $(VENV)/.installed-fuzz
+RAY_STAMP := $(VENV)/.installed-ray
 
-.PHONY: help launch test test-long test-failed install check run run-lightweight results faults soak fuzz bench bench-full sbom clean
+.PHONY: help launch test test-long test-failed test-ray install check run run-lightweight results faults soak fuzz bench bench-full sbom clean
 .DEFAULT_GOAL := help
 
 help:
-	@printf '%s\n' 'make launch            open the console' 'make test              run the tests' 'make test-long         run the tests of real processes: terminals, faults, commands, gateway, wheel' \
+	@printf '%s\n' 'make launch            open the console' 'make test              run the tests' 'make test-long         run the tests of real processes: terminals, faults, commands, gateway, wheel' 'make test-ray          install Ray and run the tests on a cluster of it' \
 	  'make run ENV=BabyAI AGENT=oracle REPEAT=3' 'make run-lightweight   every lightweight environment once' \
 	  'make results           what has run so far' 'make check             lint, types, import directions' \
 	  'make faults            every fault in its long form' 'make soak              record a history under faults and check it (SOAK_S=600 SEED=drawn)' 'make fuzz FUZZ_S=600   fuzz every decoder; FUZZ_TARGET=sse for one' 'make bench             measured ratios' 'make bench-full        the console under load and with big files' 'make sbom              write sbom.cdx.json: packages, licences and hashes of the default install' 'make install           set up .venv and stop' 'make clean             remove .venv'
@@ -58,6 +59,12 @@ test-long: $(STAMP)
 
 test-failed: $(STAMP)
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --last-failed --last-failed-no-failures=none
+$(RAY_STAMP): $(STAMP) tests/ray/requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r tests/ray/requirements.lock
+	@touch $@
+
+test-ray: $(RAY_STAMP)
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest tests/ray
 
 faults: $(STAMP)
 	AGENTGYM_FAULTS=full $(BIN)/python -m pytest tests/faults tests/history tests/tui/terminal/test_pty_safety.py
