@@ -60,6 +60,16 @@ Subject: TypeAlias = Annotated[
         description="a NATS subject: tokens separated by dots, without spaces, * and >",
     ),
 ]
+RayAddress: TypeAlias = Annotated[
+    str,
+    Meta(
+        pattern=r"\A(?:|auto|[^\s/@:]+:[0-9]{1,5}|\[[^\s/@]+\]:[0-9]{1,5})\Z",
+        description="HOST:PORT, auto, or an empty text",
+    ),
+]
+HostName: TypeAlias = Annotated[
+    str, Meta(pattern=r"\A[A-Za-z0-9_.:-]{1,253}\Z", description="the name or IP address of a host, without a port")
+]
 
 
 class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -262,6 +272,29 @@ class NatsSettings(_Section, frozen=True):
     monitor_url: Text | None = None
 
 
+class RaySettings(_Section, frozen=True):
+    """The Ray cluster that plays episodes with ``--workers ray``.
+
+    Attributes:
+        address: ``HOST:PORT`` of the cluster's head, or ``auto`` for the cluster of this machine; empty: a cluster of
+            this machine is started for the run.
+        num_cpus: CPUs that each worker reserves.
+        resources: custom resources that each worker reserves.
+        max_workers: maximum number of workers; None: as many as episodes at a time.
+        placement: ``spread`` the workers over the nodes, or ``pack`` them on few.
+        runtime_env: Ray's ``runtime_env`` of the workers. Ray shows it, so it must not contain secrets.
+        addresses: hosts of models and servers as the workers reach them, by the host in the profile.
+    """
+
+    address: RayAddress = ""
+    num_cpus: Amount = 1.0
+    resources: dict[str, Amount] = {}
+    max_workers: Count | None = None
+    placement: Literal["spread", "pack"] = "spread"
+    runtime_env: dict[str, Any] = {}
+    addresses: dict[str, HostName] = {}
+
+
 class Profile(_Section, frozen=True):
     """A loaded profile; only ``id`` has no default."""
 
@@ -271,6 +304,7 @@ class Profile(_Section, frozen=True):
     agent: AgentSettings = AgentSettings()
     environments: Environments = Environments()
     nats: NatsSettings = NatsSettings()
+    ray: RaySettings = RaySettings()
     metrics: tuple[Text, ...] = ("score", "success_rate", "avg_rounds", "completion_time_sec", "token_count")
     data_dir: Text | None = None
     tracing: SpanLevel = "full"

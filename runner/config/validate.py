@@ -19,10 +19,16 @@ from runner.config.diagnostics import (
 )
 from runner.config.document import YamlValue
 from runner.config.expand import Expanded
-from runner.config.profile import Price, Profile, RateLimit, VariableValue
+from runner.config.profile import Amount, HostName, Price, Profile, RateLimit, VariableValue
 
 _STEP = re.compile(r"\.(\w+)|\[(\d+|\.\.\.)\]")
-_VALUE_TYPES: dict[str | int, Any] = {"price": Price, "rate_limits": RateLimit, "env": VariableValue}
+_VALUE_TYPES: dict[str | int, Any] = {
+    "price": Price,
+    "rate_limits": RateLimit,
+    "env": VariableValue,
+    "resources": Amount,
+    "addresses": HostName,
+}
 """Type of the values of each mapping whose keys the schema does not define."""
 _FIELD = re.compile(r"Object (contains unknown|missing required) field `(.*)`", re.DOTALL)
 

@@ -1,0 +1,103 @@
+"""``python -m runner.pool.ray_head``: a Ray cluster of this machine that lives as long as its standard input.
+
+It runs in a process of its own, so that its environment contains no secrets, Ctrl-C does not reach it, and the kernel
+ends its processes together with it. It writes one line of JSON to its standard output when the cluster is ready.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+
+from runner.errors import ConfigError, catch_foreign
+from runner.util.display_text import is_secret_name, mask, one_line
+
+STORE_BYTES = 200 << 20
+"""Size of the cluster's object store; frames of episodes are small and are not stored there."""
+END_TIMEOUT_S = 10.0
+"""Maximum seconds from the end of the standard input to the end of the process."""
+
+
+class RayHead:
+    """The process of a cluster of this machine.
+
+    Args:
+        environ: environment variables of the driver.
+        key_names: names of those that contain API keys.
+    """
+
+    def __init__(self, environ: Mapping[str, str], key_names: Iterable[str] = ()) -> None:
+        """Start the process; ``wait`` returns when the cluster is ready."""
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", __name__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=head_environ(environ, key_names),
+            start_new_session=True,
+        )
+
+    def wait(self) -> str:
+        """Return the address of the cluster.
+
+        Raises:
+            ConfigError: Ray did not start it; with Ray's message.
+        """
+        assert self._process.stdout is not None
+        answer: dict[str, str] = {}
+        for line in self._process.stdout:  # Ray may write lines of its own
+            with suppress(ValueError):
+                answer = dict(json.loads(line))
+                break
+        if "address" in answer:
+            return answer["address"]
+        self.close()
+        reason = answer.get("error", f"its process ended with status {self._process.returncode}")
+        raise ConfigError(f"Ray did not start a cluster of this machine: {one_line(mask(reason), 500)}")
+
+    def close(self) -> None:
+        """End the cluster and wait for the end of its processes."""
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                stream.close()
+        try:
+            self._process.wait(END_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+def head_environ(environ: Mapping[str, str], key_names: Iterable[str] = ()) -> dict[str, str]:
+    """Return the environment variables of a cluster: those without secrets, and Ray's own, without usage reports."""
+    keys = set(key_names)
+    safe = {
+        name: value
+        for name, value in environ.items()
+        if name.startswith("RAY_") or not (name in keys or is_secret_name(name) or mask(value, {}) != value)
+    }
+    return {**safe, "RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+
+
+def main() -> None:
+    """Start the cluster, report its address, and end it at the end of the standard input."""
+    import ray
+
+    def report(exc: BaseException) -> None:
+        print(json.dumps({"error": str(exc)}), flush=True)  # noqa: T201
+        sys.exit(1)
+
+    with catch_foreign(report):
+        context = ray.init(
+            address="local", include_dashboard=False, log_to_driver=False, object_store_memory=STORE_BYTES
+        )
+        print(json.dumps({"address": context.address_info["gcs_address"]}), flush=True)  # noqa: T201
+    sys.stdin.buffer.read()
+    ray.shutdown()
+
+
+if __name__ == "__main__":
+    main()
