@@ -17,7 +17,7 @@ EPILOG = """subcommands (see agentgym-runner COMMAND --help):
   node         run batches on request over the bus
   watch        print the messages of a bus
   outbox       show events that are not delivered yet
-  preflight    check models, environments, buses and the state directory, with a hint for each problem
+  preflight    check models, environments, workers, buses and the state directory, with a hint for each problem
   serve        serve environments over AgentGym's HTTP protocol
   serve-model  serve a test endpoint in place of a language model
   nats-info    print the URL and the credential file of the node's broker
@@ -118,22 +118,22 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--model", metavar="NAME", help="model name (default: from the profile)")
     group.add_argument("--script", type=Path, metavar="FILE", help="actions of the scripted agent, one per line")
-    group.add_argument("--repeat", type=_at_least(1), metavar="N", help="number of consecutive tasks (default 1)")
-    group.add_argument("--attempts", type=_at_least(1), metavar="K", help="number of episodes per task (default 1)")
-    group.add_argument("--task-index", type=_at_least(0), metavar="I", help="index of the first task (default 0)")
+    group.add_argument("--repeat", type=at_least(1), metavar="N", help="number of consecutive tasks (default 1)")
+    group.add_argument("--attempts", type=at_least(1), metavar="K", help="number of episodes per task (default 1)")
+    group.add_argument("--task-index", type=at_least(0), metavar="I", help="index of the first task (default 0)")
     group.add_argument("--seed", type=int, help="random seed of the agent (default 0)")
     group.add_argument(
-        "--concurrency", type=_at_least(1), metavar="N", help="number of parallel episodes (default: from the profile)"
+        "--concurrency", type=at_least(1), metavar="N", help="number of parallel episodes (default: from the profile)"
     )
     group.add_argument(
         "--workers",
-        type=_workers,
+        type=workers,
         metavar="N|ray",
         help="processes that play the episodes: N on this machine, 0 for this process alone, or a Ray cluster "
         "(default: from the profile, else as many as CPU cores if --concurrency is above 1)",
     )
     group.add_argument(
-        "--max-rounds", type=_at_least(1), metavar="N", help="round limit per episode (default: from the profile)"
+        "--max-rounds", type=at_least(1), metavar="N", help="round limit per episode (default: from the profile)"
     )
     group.add_argument(
         "--max-duration",
@@ -157,7 +157,9 @@ def _add_general_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--json", action="store_true", help="print the result as JSON on standard output")
 
 
-def _at_least(minimum: int) -> type[int]:
+def at_least(minimum: int) -> type[int]:
+    """Return the ``type`` of an argparse option for whole numbers from ``minimum`` on."""
+
     def number(text: str) -> int:
         value = int(text)
         if value < minimum:
@@ -168,11 +170,12 @@ def _at_least(minimum: int) -> type[int]:
     return number  # type: ignore[return-value]  # argparse takes any callable; int is what it returns
 
 
-def _workers(text: str) -> Workers:
+def workers(text: str) -> Workers:
+    """Return the workers in an option's text; the ``type`` of an argparse option."""
     if text == "ray":
         return "ray"
     if not text.isascii() or not text.isdecimal() or len(text) > len(str(MAX_WORKERS)) or int(text) > MAX_WORKERS:
-        raise argparse.ArgumentTypeError(f"{text!r} is neither a number from 0 to {MAX_WORKERS} nor ray")
+        raise argparse.ArgumentTypeError(f"{text[:20]!r} is neither a number from 0 to {MAX_WORKERS} nor ray")
     return int(text)
 
 

@@ -15,7 +15,7 @@ from runner.cli.terminal import output_console, print_json, reserve_stdout, safe
 from runner.episode.runner import Runner
 from runner.errors import ConfigError
 from runner.inference.profile_models import Models, run_in_thread
-from runner.node.preflight import PreflightCheck, check_models, check_state_dir
+from runner.node.preflight import PreflightCheck, check_models, check_state_dir, check_workers
 from runner.types import Trajectory
 
 State: TypeAlias = Literal["ok", "warn", "fail"]
@@ -40,9 +40,10 @@ def dry_run(session: RunSession) -> int:
     reserve_stdout()
     specs = session.specs()
     with closing(session.models()) as models:
-        checks = [check_state_dir(session.data_dir), *run_in_thread(lambda: check_models(specs[0].model, models))]
-        rows = list(map(_to_row, checks))
-        if all(check.state != "fail" for check in checks[1:]):  # without a model no step can run
+        model_checks = run_in_thread(lambda: check_models(specs[0].model, models))
+        workers = check_workers(session.workers, session.concurrency, session.profile)
+        rows = list(map(_to_row, [check_state_dir(session.data_dir), *workers, *model_checks]))
+        if all(check.state != "fail" for check in model_checks):  # without a model no step can run
             rows += [_check_batch(session, spec, models) for spec in specs]
     ok = all(row.ok for row in rows)
     code = 0 if ok else 1

@@ -1,6 +1,7 @@
 """Logging: the runner's warnings go to standard error and ``logs/runner.log``, sanitized and without secrets.
 
-Log records of libraries go only to the file, without tracebacks; the runner reports the relevant errors itself.
+Log records of libraries, and what worker processes write, go only to the file, without tracebacks; the runner reports
+the relevant errors itself.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from runner.cli.terminal import print_stderr, safe_text
 from runner.util.files import make_folder
 
 MAX_BYTES = 4 * 1024 * 1024
-LIBRARIES = ("aiohttp", "asyncio", "httpcore", "httpx", "nats")
+FILE_ONLY = ("aiohttp", "asyncio", "httpcore", "httpx", "nats", "runner.worker.output")
+"""Loggers of libraries and of the output of worker processes."""
 
 _ExcInfo: TypeAlias = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
 
@@ -39,13 +41,13 @@ class _StderrHandler(logging.Handler):
 
 
 def log_to_stderr() -> None:
-    """Send the runner's warnings to standard error; discard the log records of libraries."""
+    """Send the runner's warnings to standard error; discard the log records of libraries and of worker processes."""
     stderr_handler = _StderrHandler()
     stderr_handler.setFormatter(_SafeFormatter("%(levelname)s: %(message)s"))
     logging.getLogger("runner").handlers = [stderr_handler]
-    for name in LIBRARIES:
-        library = logging.getLogger(name)
-        library.handlers, library.propagate = [logging.NullHandler()], False
+    for name in FILE_ONLY:
+        other = logging.getLogger(name)
+        other.handlers, other.propagate = [logging.NullHandler()], False
 
 
 def log_to_file(data_dir: Path) -> None:
@@ -64,5 +66,5 @@ def log_to_file(data_dir: Path) -> None:
     path = folder / "runner.log"
     file_handler = _LogFileHandler(path, maxBytes=MAX_BYTES, backupCount=1, encoding="utf-8", delay=True)
     file_handler.setFormatter(_SafeFormatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
-    for name in ("runner", *LIBRARIES):
+    for name in ("runner", *FILE_ONLY):
         logging.getLogger(name).addHandler(file_handler)

@@ -19,6 +19,7 @@ from runner.config import load_profile, resolve_data_dir, resolve_node
 from runner.errors import RunnerError
 from runner.node.node import Node
 from runner.node.state_lock import NodeFile
+from runner.node.worker_pools import preload_fork_server
 from runner.util.argument_parser import SafeArgumentParser
 from runner.util.files import world_writable_problem
 from runner.util.resources import require_open_files
@@ -45,6 +46,7 @@ def main_node(argv: Sequence[str]) -> int:
     cwd = Path.cwd()
     profile = load_profile(options.config, environ=os.environ, cwd=cwd)
     data_dir = resolve_data_dir(options.data_dir, os.environ, profile, cwd)
+    preload_fork_server()
     name = resolve_node(options.node, os.environ, profile, socket.gethostname())
 
     def print_address(node_file: NodeFile) -> None:

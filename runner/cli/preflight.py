@@ -6,9 +6,9 @@ import argparse
 from collections.abc import Sequence
 from contextlib import closing
 
-from runner.batch.spec import resolve_model
+from runner.batch.spec import MAX_CONCURRENCY, resolve_model
 from runner.bus.address import egress_reader
-from runner.cli.arguments import Options
+from runner.cli.arguments import Options, at_least, workers
 from runner.cli.run_session import RunSession
 from runner.cli.terminal import output_console, print_json, print_table, reserve_stdout, safe_text, write_result
 from runner.node.preflight import PlannedRun, PreflightCheck, can_run, preflight
@@ -31,6 +31,9 @@ def main_preflight(argv: Sequence[str]) -> int:
             data_dir=options.data_dir,
             agent=options.agent,
             model=options.model,
+            concurrency=options.concurrency,
+            workers=options.workers,
+            repeat=MAX_CONCURRENCY,
             json=options.json,
         )
     )
@@ -42,6 +45,8 @@ def main_preflight(argv: Sequence[str]) -> int:
         model=model,
         env=options.env,
         egress=egress_reader(session.profile),
+        workers=session.workers,
+        concurrency=session.concurrency,
     )
     with closing(session.models()) as models:
         rows = preflight(plan, models)
@@ -69,13 +74,15 @@ def _lines(row: PreflightCheck) -> list[tuple[str, ...]]:
 def _parser() -> argparse.ArgumentParser:
     parser = SafeArgumentParser(
         prog="agentgym-runner preflight",
-        description="Check models, environments, buses and the state directory without running an episode, prompting a "
-        "model or writing anything. Exit code 1: a run with that agent would fail.",
+        description="Check models, environments, workers, buses and the state directory without running an episode, "
+        "prompting a model or writing anything. Exit code 1: a run with that agent would fail.",
         allow_abbrev=False,
     )
     parser.add_argument("--agent", help="agent of the run (default react)")
     parser.add_argument("--model", metavar="NAME", help="model of the run (default: from the profile)")
     parser.add_argument("--env", metavar="ENV", help="check only this environment, and fail if it is not available")
+    parser.add_argument("--concurrency", type=at_least(1), metavar="N", help="episodes at a time of the run")
+    parser.add_argument("--workers", type=workers, metavar="N|ray", help="workers of the run, as for --run")
     parser.add_argument("--config", metavar="NAME|PATH", help="profile (default field-runner-4090)")
     parser.add_argument("--data-dir", metavar="DIR", help="state directory (default ./data)")
     parser.add_argument("--json", action="store_true", help="print the result as JSON on standard output")

@@ -39,6 +39,7 @@ from runner.inference.endpoints import NO_ENDPOINT
 from runner.inference.profile_models import Models, NoModel, describe_endpoint, is_answering
 from runner.node.batch_queue import queued_ids
 from runner.node.state_lock import is_node_alive
+from runner.node.worker_pools import open_workers, preload_fork_server
 from runner.publish.event_recorder import EventRecorder, durable_names
 from runner.publish.recovery import record_missed_batches
 from runner.util.files import world_writable_problem
@@ -57,6 +58,8 @@ def run_batches(session: RunSession) -> int:
             allows no episode.
     """
     require_open_files(RUN_FILES + SLOT_FILES, "A run")
+    if session.workers not in (0, "ray"):
+        preload_fork_server()
     reserve_stdout()
     signals = SignalHandler()
     with signals.installed():
@@ -172,6 +175,7 @@ class _BatchSequence:
                 battery_id=self.battery_id,
                 placement=placement,
                 models=self.models,
+                pool=open_workers(spec, placement, self.models),
             )
             with self.signals.forwarding_to(batch):
                 return batch.run()

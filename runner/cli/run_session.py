@@ -14,7 +14,8 @@ from runner.config import EnvironmentEntry, Profile, load_profile, resolve_data_
 from runner.envs.placement import Placement, choose_placement, environment_entry
 from runner.errors import ConfigError
 from runner.inference.profile_models import Models
-from runner.types import Limits
+from runner.node.worker_pools import choose_workers
+from runner.types import Limits, Workers
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,17 @@ class RunSession:
         """The name of the agent to run."""
         return self.options.agent or DEFAULT_AGENT
 
+    @property
+    def workers(self) -> Workers:
+        """Where the episodes run; with no value in the options and the profile, the default."""
+        n_slots = min(self.concurrency, self.options.repeat * self.options.attempts)
+        return choose_workers(self.profile, self.options.workers, n_slots, self.agent)
+
+    @property
+    def concurrency(self) -> int:
+        """Number of episodes at a time."""
+        return self.options.concurrency or self.profile.episode.concurrent
+
     def _battery(self) -> tuple[EnvironmentEntry, ...]:
         if self.options.battery == "all":
             return self.profile.tier("lightweight") + self.profile.tier("moderate")
@@ -100,7 +112,7 @@ class RunSession:
             attempts=options.attempts,
             task_index=options.task_index,
             seed=options.seed,
-            concurrency=options.concurrency or episode.concurrent,
+            concurrency=self.concurrency,
             workers=episode.workers if options.workers is None else options.workers,
             limits=Limits(
                 options.max_rounds or episode.max_rounds,

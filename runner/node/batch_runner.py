@@ -26,6 +26,7 @@ from runner.node.batch_queue import BatchQueue, QueuedBatch, Status
 from runner.node.control_requests import failure_text
 from runner.node.storage import StorageWatch
 from runner.node.stored_batches import StoredBatches
+from runner.node.worker_pools import open_workers
 from runner.store import EpisodeRecord
 from runner.types import BatchProgress, Item, WorkerState
 
@@ -287,6 +288,7 @@ class BatchRunner:
             earlier_episodes=self.stored.episodes(queued.batch_id),
             placement=placement,
             models=self._models,
+            pool=open_workers(spec, placement, self._models),
         )
         with self._changed:
             self._batch = batch

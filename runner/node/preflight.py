@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -21,8 +22,11 @@ from runner.envs.placement import environment_entry, server_address, start_comma
 from runner.errors import ConfigError, InferenceFault, RunnerError
 from runner.inference.endpoints import NO_ENDPOINT
 from runner.inference.profile_models import Models, is_answering, run_in_thread
+from runner.pool.choose import usable_cpus
+from runner.types import Workers
 from runner.util.display_text import mask, one_line
 from runner.util.files import world_writable_problem
+from runner.worker.runner_setup import RunnerSetup
 
 if TYPE_CHECKING:
     from runner.inference.health import EndpointHealth
@@ -57,6 +61,8 @@ class PlannedRun(msgspec.Struct, frozen=True, kw_only=True):
         model: name of the LLM; None if the agent uses no model.
         env: name of the environment; None for every environment of the profile.
         egress: returns the address of a second bus that also receives the events, or None.
+        workers: where its episodes run.
+        concurrency: number of its episodes at a time.
     """
 
     profile: Profile
@@ -65,6 +71,8 @@ class PlannedRun(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None
     env: str | None
     egress: Callable[[], BusAddress | None]
+    workers: Workers = 0
+    concurrency: int = 1
 
 
 def preflight(plan: PlannedRun, models: Models) -> list[PreflightCheck]:
@@ -94,7 +102,11 @@ async def _check_all(
         check_models(plan.model, models), asyncio.to_thread(probe_servers, addresses), _check_buses(plan)
     )
     environments = [_check_environment(plan, name, entry, states.get(name)) for name, entry in entries.items()]
-    return [*model_checks, *_with_failures(environments), check_state_dir(plan.data_dir), *bus]
+    settings = None if plan.model is None else plan.profile.agent
+    used = {name: addresses[name] for name, state in states.items() if state.usable}
+    setups = [RunnerSetup(env=name, agent=plan.agent, models=settings, address=used.get(name)) for name in entries]
+    workers = await asyncio.to_thread(check_workers, plan.workers, plan.concurrency, plan.profile, setups)
+    return [*model_checks, *_with_failures(environments), *workers, check_state_dir(plan.data_dir), *bus]
 
 
 async def check_models(model: str | None, models: Models) -> list[PreflightCheck]:
@@ -203,6 +215,32 @@ def check_state_dir(data_dir: Path) -> PreflightCheck:
         return check
     cause, _, hint = problem.rpartition("; ")
     return msgspec.structs.replace(check, state="warn", cause=cause, hint=hint)
+
+
+def check_workers(
+    workers: Workers, concurrency: int, profile: Profile, setups: Sequence[RunnerSetup] = ()
+) -> list[PreflightCheck]:
+    """Check the workers of a run: how many local processes would start, or whether the Ray cluster can be used.
+
+    Args:
+        workers: where the episodes run.
+        concurrency: number of episodes at a time.
+        profile: has the address of the cluster.
+        setups: the models and servers that the workers must reach.
+    """
+    if workers == "ray":
+        from runner.node.ray_checks import check_ray
+
+        return check_ray(profile.ray, setups)
+    check = PreflightCheck(what="workers", name="", state="ok", detail="")
+    at_a_time = "one episode" if concurrency == 1 else f"{concurrency} episodes"
+    if workers == 0:
+        return [msgspec.structs.replace(check, detail=f"the process of the run, {at_a_time} at a time")]
+    n_workers = min(workers, concurrency)
+    plural = "es" if n_workers > 1 else ""
+    start = "forked from one that is loaded" if sys.platform == "linux" else "each loaded on its own"
+    text = f"{n_workers} local process{plural} for {at_a_time} at a time on {usable_cpus()} CPUs, {start}"
+    return [msgspec.structs.replace(check, detail=text)]
 
 
 async def _check_buses(plan: PlannedRun) -> list[PreflightCheck]:

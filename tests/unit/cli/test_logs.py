@@ -6,14 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from runner.cli.logging_setup import LIBRARIES, log_to_file, log_to_stderr
+from runner.cli.logging_setup import FILE_ONLY, log_to_file, log_to_stderr
+from runner.node.worker_pools import WORKER_LOG
 
 HOSTILE = "\x1b[2J\u202e"
 
 
 @pytest.fixture(autouse=True)
 def restore_loggers() -> Iterator[None]:
-    loggers = [logging.getLogger(name) for name in ("runner", *LIBRARIES)]
+    loggers = [logging.getLogger(name) for name in ("runner", *FILE_ONLY)]
     before = [(logger.handlers, logger.propagate) for logger in loggers]
     yield
     for logger, (handlers, propagate) in zip(loggers, before, strict=True):
@@ -29,7 +30,7 @@ def _log_hostile_error(name: str) -> None:
         logging.getLogger(name).error("%s encountered error", HOSTILE, exc_info=exc)
 
 
-@pytest.mark.parametrize("name", ["nats.aio.client", "asyncio"])
+@pytest.mark.parametrize("name", ["nats.aio.client", "asyncio", WORKER_LOG])
 def test_library_records_go_to_the_file_only_and_are_sanitized(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -22,6 +23,7 @@ from runner.config import EnvironmentEntry, Environments, NatsSettings, Profile
 from runner.config.profile import EndpointConfig
 from runner.errors import ConfigError
 from runner.inference.profile_models import Models, NoModel, run_in_thread
+from runner.node import preflight as preflight_module
 from runner.node.preflight import PlannedRun, PreflightCheck, can_run, preflight
 from runner.serve.mock_llm import ModelServer
 from runner.types import Outcome
@@ -79,6 +81,7 @@ def test_only_a_selected_unavailable_environment_fails(tmp_path: Path) -> None:
         "environment Maze": "ok",
         "environment Gone": "warn",
         "environment Wordle": "warn",
+        "workers": "ok",
         "state directory": "ok",
         "bus own broker": "ok",
     }
@@ -95,6 +98,32 @@ def test_only_a_selected_unavailable_environment_fails(tmp_path: Path) -> None:
 def test_missing_packages_are_named(tmp_path: Path) -> None:
     (row, *_) = run_preflight(tmp_path, EnvironmentEntry(name="Maze", deps=("no-such-thing", "msgspec")))
     assert (row.state, row.cause, row.hint) == ("fail", "needs no-such-thing", "pip install no-such-thing")
+
+
+@pytest.mark.parametrize(
+    ("plan", "expected"),
+    [
+        ({}, "the process of the run, one episode at a time"),
+        ({"concurrency": 8}, "the process of the run, 8 episodes at a time"),
+        ({"workers": 4, "concurrency": 8}, "4 local processes for 8 episodes at a time on 3 CPUs, forked from one"),
+        ({"workers": 4}, "1 local process for one episode at a time on 3 CPUs, forked"),
+    ],
+)
+@pytest.mark.skipif(sys.platform != "linux", reason="workers are forked only on Linux")
+def test_the_workers_that_would_start_are_named(
+    plan: dict[str, Any], expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preflight_module, "usable_cpus", lambda: 3)
+    (row,) = [row for row in run_preflight(tmp_path, **plan) if row.what == "workers"]
+    assert (row.state, row.detail[: len(expected)]) == ("ok", expected)
+
+
+def test_a_run_on_ray_fails_without_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    rows = run_preflight(tmp_path, workers="ray", concurrency=64)
+    (row,) = [row for row in rows if row.what == "workers"]
+    assert (row.name, row.state, row.cause, can_run(rows)) == ("ray", "fail", "Ray is not installed", False)
+    assert (row.hint or "").startswith("pip install ")
 
 
 def test_a_state_directory_that_is_a_file_fails(tmp_path: Path) -> None:
