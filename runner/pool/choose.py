@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from typing import Literal, Protocol
 
+from runner.config import RaySettings
 from runner.errors import ConfigError
 from runner.inference.profile_models import Models
 from runner.pool.local import LocalPool
@@ -34,6 +35,7 @@ def open_pool(
     setup: RunnerSetup,
     models: Models | None,
     log: Callable[[str], None],
+    ray: RaySettings | None = None,
 ) -> WorkerPool:
     """Return the workers of a batch; ``Batch.run`` starts and closes them.
 
@@ -43,9 +45,10 @@ def open_pool(
         setup: the settings that the episodes share.
         models: the profile's models; required if ``setup.models`` is set.
         log: receives each line that a worker writes, with the worker's name.
+        ray: the cluster of the profile.
 
     Raises:
-        ConfigError: the agent uses a model and ``models`` is None.
+        ConfigError: the agent uses a model and ``models`` is None, or the Ray cluster cannot be used.
     """
     manager = None if models is None else models.manager
     n_slots = min(spec.concurrency, spec.n_planned)
@@ -54,7 +57,10 @@ def open_pool(
     if workers == 0:
         return LocalPool(setup.build_runner(manager))
     if workers == "ray":
-        raise ConfigError("This version cannot use a Ray cluster; give a number of workers")
+        from runner.pool.ray_pool import open_ray_pool  # imported late: few commands use Ray
+
+        _require_models(setup, models)
+        return open_ray_pool(ray or RaySettings(), setup, models)
     return _process_pool(min(workers, n_slots), setup, models, log)
 
 
@@ -66,8 +72,7 @@ def _process_pool(n_workers: int, setup: RunnerSetup, models: Models | None, log
     from runner.pool.services import batch_services
     from runner.worker.frames import Configure
 
-    if setup.models is not None and models is None:
-        raise ConfigError(f"The agent {setup.agent} needs a model, and none is configured")
+    _require_models(setup, models)
     preload()
     secrets = {} if setup.models is None else endpoint_variables(setup.models, os.environ)
     return ProcessPool(
@@ -76,6 +81,11 @@ def _process_pool(n_workers: int, setup: RunnerSetup, models: Models | None, log
         batch_services(setup, models if setup.models is not None else None),
         lambda name: start_worker(name, log),
     )
+
+
+def _require_models(setup: RunnerSetup, models: Models | None) -> None:
+    if setup.models is not None and models is None:
+        raise ConfigError(f"The agent {setup.agent} needs a model, and none is configured")
 
 
 def default_workers(n_slots: int, agent: str) -> int:

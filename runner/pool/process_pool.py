@@ -6,11 +6,12 @@ import itertools
 import socket
 import threading
 from collections.abc import Callable
+from typing import Protocol
 
 from runner.episode.control import EpisodeControl
 from runner.pool.process_worker import Process, ProcessWorker, WorkerTimings
 from runner.pool.protocol import EpisodeSink, Slot, WorkerChange
-from runner.pool.remote_worker import RemoteControl
+from runner.pool.remote_worker import RemoteControl, RemoteWorker
 from runner.pool.services import BatchServices
 from runner.types import EpisodeHeader, WorkerInfo
 from runner.util.clock import Clock
@@ -21,10 +22,27 @@ MAX_FAILED_STARTS = 3
 """Maximum number of workers in a row that end before they have started an episode."""
 
 
-class ProcessSlot:
-    """A slot of a worker process."""
+class SlotWorker(Protocol):
+    """A worker in another process, as its slots see it."""
 
-    def __init__(self, name: str, worker: ProcessWorker) -> None:
+    info: WorkerInfo
+
+    @property
+    def episodes(self) -> RemoteWorker:
+        """Its episodes."""
+
+    @property
+    def usable(self) -> bool:
+        """Whether it may play more episodes."""
+
+    def retire(self, episode_id: str) -> None:
+        """Abandon an episode that hangs, and end the worker."""
+
+
+class ProcessSlot:
+    """A slot of a worker in another process."""
+
+    def __init__(self, name: str, worker: SlotWorker) -> None:
         """Create a free slot."""
         self.name = name
         self.info = worker.info

@@ -36,7 +36,12 @@ def rewrite_setup(
     if setup.models is None:
         return msgspec.structs.replace(setup, address=server), {}
     models = setup.models
-    endpoints = tuple(msgspec.structs.replace(each, url=rewrite_url(each.url, addresses)) for each in models.endpoints)
+    # An endpoint without a name is named after its host; the driver knows it by that name.
+    names = models.endpoint_names[int(models.mode == "api") :]
+    endpoints = tuple(
+        msgspec.structs.replace(each, name=name, url=rewrite_url(each.url, addresses))
+        for each, name in zip(models.endpoints, names, strict=False)
+    )
     api_endpoint = rewrite_url(models.api_endpoint, addresses)
     rewritten = msgspec.structs.replace(models, api_endpoint=api_endpoint, endpoints=endpoints)
     uses_ollama = models.local_fallback is not None

@@ -2,34 +2,45 @@
 
 from __future__ import annotations
 
+import os
 import socket
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from datetime import UTC, datetime
 from typing import Any, TypeVar
 
+import msgspec
 import ray
 
 from runner.episode.runner import Runner
+from runner.errors import ConfigError
 from runner.types import Limits, SpanLevel, Trajectory, WorkerInfo
+from runner.worker.engine import Engine
+from runner.worker.frame_queue import FrameQueue, Packed, pack
+from runner.worker.frames import Command, Configure, Hello, Play, decode_driver_frame, encode_frame
 
 CONTROL = "control"
 """Concurrency group of the calls that are not queued behind a running episode; it has a thread and loop of its own."""
 CONTROL_CALLS = 4
 """Maximum concurrent calls in that group."""
+MAX_UNREAD = 4
+"""Maximum number of items of ``episode_frames`` that the caller has not fetched; then the generator waits."""
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
-def _control(method: _Method) -> _Method:
-    """Run a method of the actor in the group ``CONTROL``."""
-    decorate: Callable[[_Method], _Method] = ray.method(concurrency_group=CONTROL)
-    return decorate(method)
+def _method(**options: object) -> Callable[[_Method], _Method]:
+    """Return Ray's decorator for a method of an actor."""
+    decorator: Callable[[_Method], _Method] = ray.method(**options)
+    return decorator
 
 
 class RunnerActor:
     """Plays one episode at a time in a Ray actor, like ``Runner`` in this process; the id of the actor is its own.
 
     Start it with ``RemoteRunner.remote(env_cfg=…, agent_cfg=…)``. All arguments are pickled. An ``InferenceManager``
-    is pickled without its API keys, which the actor reads from the environment variables of its Ray node.
+    is pickled without its API keys, which the actor reads from the environment variables of its Ray node. An actor
+    without arguments is a worker of a batch: ``configure`` follows, then ``episode_frames`` for each episode.
 
     Args:
         env_cfg: Hydra config of the environment, with ``_target_`` (see ``hydra.utils.instantiate``).
@@ -42,22 +53,27 @@ class RunnerActor:
     def __init__(
         self,
         *,
-        env_cfg: Mapping[str, Any],
-        agent_cfg: Mapping[str, Any],
+        env_cfg: Mapping[str, Any] | None = None,
+        agent_cfg: Mapping[str, Any] | None = None,
         inference_mngr: object | None = None,
         tracing_level: SpanLevel = "full",
         limits: Limits | None = None,
     ) -> None:
         """Store the settings; each episode builds its environment and agent."""
-        self._runner = Runner(
-            env_cfg=env_cfg,
-            agent_cfg=agent_cfg,
-            inference_mngr=inference_mngr,
-            tracing_level=tracing_level,
-            limits=limits,
+        self._runner: Runner | None = None
+        if env_cfg is not None and agent_cfg is not None:
+            self._runner = Runner(
+                env_cfg=env_cfg,
+                agent_cfg=agent_cfg,
+                inference_mngr=inference_mngr,
+                tracing_level=tracing_level,
+                limits=limits,
+            )
+        self._worker = WorkerInfo(
+            host=socket.gethostname(), id=str(ray.get_runtime_context().get_actor_id()), kind="ray"
         )
-        actor_id = str(ray.get_runtime_context().get_actor_id())
-        self._worker = WorkerInfo(host=socket.gethostname(), id=actor_id, kind="ray")
+        self._queue = FrameQueue()
+        self._engine: Engine | None = None
 
     async def play_episode(self, reset_kwargs: Mapping[str, Any] | None = None) -> Trajectory:
         """Play one episode and return its trajectory; a call waits until the previous episode has ended.
@@ -67,13 +83,86 @@ class RunnerActor:
 
         Args:
             reset_kwargs: arguments of the environment's ``reset``, such as ``task_index`` and ``seed``.
+
+        Raises:
+            ConfigError: the actor was created without ``env_cfg`` or ``agent_cfg``.
         """
+        if self._runner is None:
+            raise ConfigError("RemoteRunner plays nothing yet; create it with env_cfg and agent_cfg")
         return await self._runner.play_episode(reset_kwargs)
 
-    @_control
+    @_method(_generator_backpressure_num_objects=MAX_UNREAD)
+    async def episode_frames(self, play: bytes) -> AsyncIterator[Packed]:
+        """Play one episode of a batch; yield the frames of the worker up to the episode's ``Free``.
+
+        The engine plays on threads of its own. If the call is cancelled, the episode is cancelled at its next
+        ``await``; its further frames precede those of the next episode.
+
+        Args:
+            play: an encoded ``Play`` frame.
+
+        Raises:
+            ConfigError: ``configure`` was not called.
+        """
+        engine, frame = self._configured(), decode_driver_frame(play)
+        if not isinstance(frame, Play):
+            raise ConfigError(f"episode_frames needs a Play frame; got {type(frame).__name__}")
+        engine.handle(frame)
+        is_last = False
+        try:
+            while not is_last:
+                frames, is_last = await self._queue.take()
+                yield pack(frames)
+        finally:
+            if not is_last:
+                engine.handle(Command(episode_id=frame.header.episode_id, name="stop"))
+
+    @_method(concurrency_group=CONTROL)
     async def worker(self) -> WorkerInfo:
         """Return the host and the id of this actor, even while an episode runs."""
         return self._worker
+
+    @_method(concurrency_group=CONTROL)
+    async def hello(self) -> bytes:
+        """Return an encoded ``Hello`` frame with the present time of this host's clocks."""
+        worker = self._worker
+        frame = Hello(
+            worker_id=worker.id,
+            host=worker.host,
+            pid=os.getpid(),
+            monotonic_ns=time.monotonic_ns(),
+            wall=datetime.now(UTC),
+        )
+        return encode_frame(frame)
+
+    @_method(concurrency_group=CONTROL)
+    async def configure(self, configure: bytes, variables: dict[str, str]) -> None:
+        """Prepare for the episodes of a batch.
+
+        Args:
+            configure: an encoded ``Configure`` frame.
+            variables: its ``secrets``. They are an argument of their own, because Ray keeps large arguments in files
+                and small ones in the memory of the two processes.
+
+        Raises:
+            ConfigError: the agent or the environment cannot be loaded on this host.
+        """
+        frame = decode_driver_frame(configure)
+        if not isinstance(frame, Configure):
+            raise ConfigError(f"configure needs a Configure frame; got {type(frame).__name__}")
+        engine = Engine(self._queue, msgspec.structs.replace(frame, secrets=variables))
+        engine.prepare()
+        self._engine = engine
+
+    @_method(concurrency_group=CONTROL)
+    async def handle(self, frame: bytes) -> None:
+        """Handle an encoded frame of the driver, even while an episode runs."""
+        self._configured().handle(decode_driver_frame(frame))
+
+    def _configured(self) -> Engine:
+        if self._engine is None:
+            raise ConfigError("The worker has no batch yet; call configure first")
+        return self._engine
 
 
 RemoteRunner = ray.remote(num_cpus=1, max_concurrency=1, concurrency_groups={CONTROL: CONTROL_CALLS})(RunnerActor)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from runner import plugins
 
 if TYPE_CHECKING:
     from ray.cluster_utils import Cluster
@@ -40,10 +43,28 @@ def session_folder() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session")
-def cluster(session_folder: Path) -> Iterator[Cluster]:
+def plugin_path(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder that registers environments and agents of the tests here and, on PYTHONPATH, in the cluster."""
+    root = tmp_path_factory.mktemp("plugins")
+    folder = root / "fakes-1.0.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: fakes\nVersion: 1.0\n")
+    points = {"envs": ("Gated", "AsyncHanging", "AsyncCounter"), "agents": ("UpAgent", "AsyncUpAgent")}
+    for group, names in points.items():
+        with (folder / "entry_points.txt").open("a") as file:
+            file.write(f"[agentgym.{group}]\n" + "".join(f"{name} = tests.support.fakes:{name}\n" for name in names))
+    sys.path.insert(0, str(root))
+    plugins._entry_points.cache_clear()
+    yield root
+    sys.path.remove(str(root))
+    plugins._entry_points.cache_clear()
+
+
+@pytest.fixture(scope="session")
+def cluster(session_folder: Path, plugin_path: Path) -> Iterator[Cluster]:
     """A cluster of a head without CPUs and two nodes of two; this process is its driver."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")])
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE.parents[1]), str(plugin_path)])
     import ray
     from ray.cluster_utils import Cluster
 

@@ -53,7 +53,6 @@ def test_other_hosts_are_reachable(host: str) -> None:
 
 def test_each_loopback_address_is_named_and_none_shows_its_password() -> None:
     setup, variables = rewrite_setup(SETUP, {}, {"OLLAMA_HOST": "0.0.0.0"})
-    assert setup == SETUP
     with pytest.raises(ConfigError) as refused:
         require_reachable(setup, variables)
     message = str(refused.value)
@@ -70,7 +69,15 @@ def test_rewritten_addresses_are_accepted_and_the_original_stays() -> None:
     assert setup.models.endpoints[1].url == "http://10.0.0.5:8000/v1"
     assert setup.address.url == "http://u:p%40ss@10.0.0.5:36001"
     assert variables == {"OLLAMA_HOST": "http://10.0.0.5:11434"}
+    assert setup.models.endpoint_names == MODELS.endpoint_names
     assert SETUP.address is not None and "127.0.0.1" in SETUP.address.url
+
+
+def test_an_endpoint_keeps_the_name_that_it_has_from_its_host() -> None:
+    models = AgentSettings(mode="local", endpoints=(EndpointConfig(url="http://localhost:1"),) * 2)
+    setup, _ = rewrite_setup(RunnerSetup(env="Maze", agent="react", models=models), {"localhost": "10.0.0.5"}, {})
+    assert setup.models is not None
+    assert setup.models.endpoint_names == models.endpoint_names == ("localhost", "localhost-2", "ollama")
 
 
 def test_an_agent_without_a_model_needs_no_model() -> None:

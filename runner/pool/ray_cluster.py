@@ -1,0 +1,201 @@
+"""The connection of this process to a Ray cluster, and the comparison of its nodes with this installation."""
+
+from __future__ import annotations
+
+import logging
+import os
+import platform
+import socket
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from importlib.metadata import entry_points
+from typing import Any
+
+import msgspec
+
+from runner import __version__, plugins
+from runner.config import RaySettings
+from runner.errors import ConfigError, catch_foreign
+from runner.pool.ray_head import RayHead
+from runner.util.display_text import mask, one_line
+
+NODE_TIMEOUT_S = 60.0
+"""Maximum seconds for a node of the cluster to describe itself; it starts a process for that."""
+EXTRA = "pip install 'agentgym-console[ray]'"
+_CONSOLE = "agentgym-console"
+
+
+class RayNode(msgspec.Struct, frozen=True, kw_only=True):
+    """A node of the cluster.
+
+    Attributes:
+        name: its host name and address.
+        is_local: whether it runs on this machine.
+        problem: why workers on it would not play as this process does; None if they would.
+    """
+
+    name: str
+    is_local: bool
+    problem: str | None = None
+
+
+class RayConnection:
+    """The connection of this process to a cluster; a process has at most one at a time.
+
+    Args:
+        settings: the profile's ``ray`` section.
+        key_names: names of environment variables with API keys, which a cluster of this machine does not inherit.
+    """
+
+    def __init__(self, settings: RaySettings, key_names: Iterable[str] = ()) -> None:
+        """Connect; with an empty address, start a cluster of this machine. Another connection is used as it is.
+
+        Raises:
+            ConfigError: Ray is not installed, or the cluster cannot be reached or started.
+        """
+        os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+        self._head: RayHead | None = None
+        self._is_own = False
+        if import_ray().is_initialized():
+            return
+        address = settings.address
+        if not address:
+            # A cluster of this machine requires the token that Ray keeps in the home folder.
+            os.environ.setdefault("RAY_AUTH_MODE", "token")
+            self._head = RayHead(os.environ, key_names)
+            address = self._head.wait()
+        self._connect(address, settings.runtime_env)
+        self._is_own = True
+
+    def close(self) -> None:
+        """Disconnect, which ends the actors of this process; end a cluster that the connection started."""
+        if self._is_own:
+            import_ray().shutdown()
+            self._is_own = False
+        if self._head is not None:
+            self._head.close()
+            self._head = None
+
+    def _connect(self, address: str, runtime_env: Mapping[str, Any]) -> None:
+        problems: list[BaseException] = []
+
+        def connect() -> None:
+            with catch_foreign(problems.append):
+                import_ray().init(
+                    address=address,
+                    runtime_env=dict(runtime_env) or None,
+                    log_to_driver=False,
+                    configure_logging=False,
+                )
+
+        # Ray replaces the handler of SIGTERM if the main thread connects.
+        thread = threading.Thread(target=connect, name="connect to Ray")
+        thread.start()
+        thread.join()
+        if problems:
+            self.close()
+            raise ConfigError(
+                f"Ray cannot connect to {address}: {one_line(mask(str(problems[0])), 500)}; start Ray on this machine "
+                "as a part of that cluster, or correct ray.address"
+            )
+
+
+def import_ray() -> Any:  # noqa: ANN401 - a module that may not be installed
+    """Return the module ``ray``.
+
+    Raises:
+        ConfigError: Ray is not installed.
+    """
+    try:
+        import ray
+    except ImportError as exc:
+        raise ConfigError(f"Ray is not installed: {EXTRA}") from exc
+    logging.getLogger("ray").setLevel(logging.ERROR)
+    return ray
+
+
+def describe_installation() -> dict[str, str]:
+    """Return what this process plays with: the versions of Python, the console and each distribution with plugins."""
+    versions = {"Python": platform.python_version(), _CONSOLE: __version__}
+    for group in (plugins.ENVS, plugins.AGENTS):
+        for point in entry_points(group=group):
+            if point.dist is not None and point.dist.name != _CONSOLE:
+                versions[f"{point.dist.name} with {point.name}"] = point.dist.version
+    return versions
+
+
+def difference(own: Mapping[str, str], other: Mapping[str, str]) -> str | None:
+    """Return how another installation differs from this one, in words; None if it does not.
+
+    The last number of Python's version may differ.
+    """
+    differing = [
+        f"{name} {other.get(name) or 'not installed'} instead of {own.get(name) or 'none'}"
+        for name in sorted(own.keys() | other.keys())
+        if _comparable(name, own.get(name)) != _comparable(name, other.get(name))
+    ]
+    return ", ".join(differing) or None
+
+
+def _comparable(name: str, version: str | None) -> str | None:
+    return version.rpartition(".")[0] if version and name == "Python" else version
+
+
+def inspect_nodes(timeout_s: float = NODE_TIMEOUT_S) -> list[RayNode]:
+    """Compare the installation on each node of the connected cluster with that of this process.
+
+    A node without CPUs for workers, such as a head, is compared, too.
+    """
+    ray = import_ray()
+    own, here = describe_installation(), socket.gethostname()
+    describe = ray.remote(num_cpus=0, max_retries=0)(describe_installation)
+    nodes = {each["NodeID"]: each for each in ray.nodes() if each["Alive"]}
+    reports = {node_id: describe.options(scheduling_strategy=_on_node(node_id)).remote() for node_id in nodes}
+    ray.wait(list(reports.values()), num_returns=len(reports), timeout=timeout_s)
+    return [
+        RayNode(
+            name=f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']})",
+            is_local=node["NodeManagerHostname"] == here,
+            problem=_problem(own, reports[node_id]),
+        )
+        for node_id, node in nodes.items()
+    ]
+
+
+def require_equal_nodes(nodes: Iterable[RayNode]) -> None:
+    """Check that each node plays as this process does.
+
+    Raises:
+        ConfigError: a node does not; the message names each.
+    """
+    if problems := list(_node_problems(nodes)):
+        raise ConfigError(
+            f"The Ray cluster is not installed like this machine: {'; '.join(problems)}. Install the same versions on "
+            "each node, or set ray.runtime_env"
+        )
+
+
+def _node_problems(nodes: Iterable[RayNode]) -> Iterator[str]:
+    for node in nodes:
+        if node.problem is not None:
+            yield f"{node.name}: {node.problem}"
+
+
+def _problem(own: Mapping[str, str], report: object) -> str | None:
+    ray, failures = import_ray(), list[BaseException]()
+    found: dict[str, str] = {}
+    with catch_foreign(failures.append):
+        found = ray.get(report, timeout=0)
+    if failures:
+        return one_line(mask(f"{type(failures[0]).__name__}: {_last_line(str(failures[0]))}"), 300)
+    return difference(own, found)
+
+
+def _last_line(text: str) -> str:
+    return (text.strip().splitlines() or [""])[-1]
+
+
+def _on_node(node_id: str) -> object:
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    return NodeAffinitySchedulingStrategy(node_id, soft=False)

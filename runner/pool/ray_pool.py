@@ -1,0 +1,307 @@
+"""Ray actors as the workers of a batch; each plays one episode at a time, and one thread drives all of them."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import socket
+import threading
+from collections.abc import Callable
+
+import msgspec
+
+from runner.config import RaySettings
+from runner.errors import ConfigError, RunnerError
+from runner.inference.api_keys import endpoint_variables
+from runner.inference.profile_models import Models
+from runner.pool.process_pool import ProcessSlot
+from runner.pool.protocol import Slot, WorkerChange
+from runner.pool.ray_addresses import require_reachable, rewrite_setup
+from runner.pool.ray_cluster import RayConnection, import_ray, inspect_nodes, require_equal_nodes
+from runner.pool.ray_worker import RayWorker
+from runner.pool.services import BatchServices, batch_services
+from runner.types import WorkerStatus
+from runner.util.clock import Clock
+from runner.util.display_text import mask, one_line
+from runner.util.resources import Resource
+from runner.worker.frames import Configure, Watch
+from runner.worker.runner_setup import RunnerSetup
+
+logger = logging.getLogger(__name__)
+
+MAX_FAILED_STARTS = 3
+"""Maximum number of actors in a row that end before they are ready."""
+MAX_REASON_CHARS = 300
+
+
+class RayTimings(msgspec.Struct, frozen=True, kw_only=True):
+    """Intervals of the thread that drives the actors, in seconds.
+
+    Attributes:
+        start_s: maximum time without any worker that is ready; a cluster may have to start machines.
+        retry_s: wait before an actor that is being restarted is called again.
+        busy_s: wait for the next result while an episode is about to start.
+        idle_s: the same at other times.
+        about_to_start_s: time after the end of an episode in which the next one is expected.
+    """
+
+    start_s: float = 300.0
+    retry_s: float = 0.5
+    busy_s: float = 0.004
+    idle_s: float = 0.1
+    about_to_start_s: float = 0.2
+
+
+class RayPool:
+    """The actors of one batch.
+
+    Args:
+        connection: the connection to the cluster; ``close`` ends it.
+        settings: the profile's ``ray`` section.
+        configure: the settings of the batch, with addresses as the workers reach them.
+        variables: environment variables of the workers: API keys, and addresses of models.
+        services: answers the requests of the workers.
+        timings: intervals.
+        clock: measures them, and the clocks of the workers' hosts.
+    """
+
+    def __init__(
+        self,
+        connection: RayConnection,
+        settings: RaySettings,
+        configure: Configure,
+        variables: dict[str, str],
+        services: BatchServices,
+        timings: RayTimings | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        """Start without actors."""
+        self._connection = connection
+        self._settings = settings
+        self._configure = configure
+        self._variables = variables
+        self._services = services
+        self._timings = timings or RayTimings()
+        self._clock = clock or Clock()
+        self._host = socket.gethostname()
+        self._numbers = itertools.count()
+        self._watched = True
+        self._lock = threading.Lock()
+        self._n_promised = 0
+        self._workers: list[RayWorker] = []
+        self._spare: list[RayWorker] = []
+        self._retries: list[tuple[float, RayWorker]] = []
+        self._n_failed_starts = 0
+        self._failure: str | None = None
+        self._changed_s = self._ready_s = self._clock.monotonic()
+        self._states: dict[str, WorkerStatus] = {}
+        self._on_slot: Callable[[Slot], object] = lambda slot: None
+        self._on_worker: Callable[[WorkerChange], object] = lambda change: None
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="Ray workers", daemon=True)
+
+    def open(self, on_slot: Callable[[Slot], object], on_worker: Callable[[WorkerChange], object]) -> None:
+        """Start the thread; every slot is passed to ``on_slot`` when its actor has started."""
+        self._on_slot, self._on_worker = on_slot, on_worker
+        self._thread.start()
+
+    def start_slots(self, n_slots: int) -> tuple[list[Slot], Resource | None]:
+        """Request slots; see ``WorkerPool``."""
+        with self._lock:
+            self._n_promised += n_slots
+        return [], None
+
+    @property
+    def failure(self) -> str | None:
+        """Why no worker can be started any more; None otherwise."""
+        return self._failure
+
+    def watch_tokens(self, watched: bool) -> None:
+        """Set whether the workers send streamed tokens."""
+        self._watched = watched
+        for worker in list(self._workers):
+            if worker.usable:
+                worker.send(Watch(tokens=watched))
+
+    def close(self) -> None:
+        """End all actors and the connection."""
+        self._closing.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        for worker in [*self._workers, *(worker for _, worker in self._retries)]:
+            worker.episodes.lose("the batch has ended")
+            worker.end()
+        self._connection.close()
+
+    def _run(self) -> None:
+        while not self._closing.is_set() and self._failure is None:
+            self._start_workers()
+            for worker in self._wait():
+                self._advance(worker)
+            self._retry()
+            self._check_start()
+
+    def _wait(self) -> list[RayWorker]:
+        """Wait for results of actors; return the actors that have one."""
+        pending = {worker.pending: worker for worker in self._workers if worker.pending is not None}
+        timeout_s = self._wait_s()
+        if not pending:
+            self._closing.wait(timeout_s)
+            return []
+        ray, all_pending = import_ray(), list(pending)
+        if not ray.wait(all_pending, num_returns=1, timeout=timeout_s)[0]:
+            return []
+        ready, _ = ray.wait(all_pending, num_returns=len(all_pending), timeout=0)
+        return [pending[each] for each in ready]
+
+    def _wait_s(self) -> float:
+        is_about_to_start = self._clock.monotonic() - self._changed_s < self._timings.about_to_start_s
+        return self._timings.busy_s if is_about_to_start else self._timings.idle_s
+
+    def _advance(self, worker: RayWorker) -> None:
+        was_ready = worker.is_ready
+        try:
+            worker.advance()
+        except (import_ray().exceptions.RayError, RunnerError) as exc:
+            self._lose(worker, exc)
+            return
+        if worker.is_ready and not was_ready:
+            self._welcome(worker)
+        if worker.is_ready:
+            self._set_state(worker, "playing" if worker.episodes.n_playing else "idle")
+        if worker.pending is None:
+            self._changed_s = self._clock.monotonic()
+
+    def _welcome(self, worker: RayWorker) -> None:
+        """Offer a worker that has become ready; end the batch if it cannot reach the models and servers."""
+        if worker.info.host != self._host:
+            try:
+                require_reachable(self._configure.setup, self._variables)
+            except ConfigError as exc:
+                self._failure = str(exc)
+                return
+        self._n_failed_starts = 0
+        worker.send(Watch(tokens=self._watched))
+        self._spare.append(worker)
+
+    def _start_workers(self) -> None:
+        """Offer the spare workers as slots, and start as many actors as slots are still missing."""
+        while (slot := self._next_slot()) is not None:
+            self._changed_s = self._clock.monotonic()
+            self._on_slot(slot)
+        n_starting = sum(not worker.is_ready for worker in self._workers) + len(self._retries)
+        n_actors = len(self._workers) + len(self._retries)
+        limit = self._settings.max_workers or self._n_promised + n_actors
+        for _ in range(min(self._n_promised - n_starting, limit - n_actors)):
+            self._add(self._new_actor())
+
+    def _next_slot(self) -> Slot | None:
+        self._spare = [worker for worker in self._spare if worker.usable]
+        with self._lock:
+            if not (self._n_promised and self._spare):
+                return None
+            self._n_promised -= 1
+        return ProcessSlot(f"slot {next(self._numbers)}", self._spare.pop())
+
+    def _new_actor(self) -> object:
+        from runner.worker.remote_runner import RemoteRunner
+
+        settings = self._settings
+        return RemoteRunner.options(
+            num_cpus=settings.num_cpus,
+            resources=dict(settings.resources),
+            max_restarts=-1,
+            max_task_retries=0,
+            scheduling_strategy="SPREAD" if settings.placement == "spread" else "DEFAULT",
+        ).remote()
+
+    def _add(self, actor: object) -> None:
+        worker = RayWorker(actor, self._configure, self._variables, self._services, self._clock)
+        self._workers.append(worker)
+        self._set_state(worker, "starting")
+
+    def _lose(self, worker: RayWorker, exc: BaseException) -> None:
+        """Report a lost worker; its actor is called again after a while, or replaced if Ray does not restart it."""
+        exceptions = import_ray().exceptions
+        reason = one_line(mask(_reason(exc)), MAX_REASON_CHARS)
+        self._workers.remove(worker)
+        if worker.is_ready:
+            self._set_state(worker, "lost")
+            logger.warning("Ray worker %s on %s was lost: %s", worker.info.id, worker.info.host, reason)
+        worker.episodes.lose(reason)
+        self._changed_s = self._clock.monotonic()
+        if isinstance(exc, exceptions.ActorDiedError):
+            self._note_failed_start(worker, reason)
+        elif isinstance(exc, exceptions.RayTaskError) and not worker.is_ready:
+            self._failure = f"a Ray worker on {worker.info.host or 'the cluster'} cannot play: {reason}"
+        else:
+            if not isinstance(exc, exceptions.RayActorError):
+                worker.restart()
+            self._retries.append((self._changed_s + self._timings.retry_s, worker))
+
+    def _note_failed_start(self, worker: RayWorker, reason: str) -> None:
+        if not worker.is_ready:
+            self._n_failed_starts += 1
+            if self._n_failed_starts > MAX_FAILED_STARTS:
+                self._failure = f"no Ray worker starts: {reason}"
+
+    def _retry(self) -> None:
+        """Call the actors again that Ray restarts."""
+        now = self._clock.monotonic()
+        due = [worker for at, worker in self._retries if at <= now]
+        self._retries = [(at, worker) for at, worker in self._retries if at > now]
+        for worker in due:
+            self._add(worker.actor)
+
+    def _check_start(self) -> None:
+        """Give up if there has been no ready worker for too long."""
+        now = self._clock.monotonic()
+        if any(worker.is_ready for worker in self._workers) or not self._n_promised:
+            self._ready_s = now
+        elif now - self._ready_s > self._timings.start_s:
+            needs = f"{self._settings.num_cpus:g} CPUs" + "".join(
+                f", {amount:g} {name}" for name, amount in self._settings.resources.items()
+            )
+            self._failure = (
+                f"no Ray worker started within {self._timings.start_s:g} s: no node of the cluster has {needs} free"
+            )
+
+    def _set_state(self, worker: RayWorker, state: WorkerStatus) -> None:
+        if self._states.get(worker.actor_id) != state:
+            self._states[worker.actor_id] = state
+            self._on_worker(WorkerChange(id=worker.actor_id, host=worker.info.host, state=state, pid=worker.pid))
+
+
+def open_ray_pool(settings: RaySettings, setup: RunnerSetup, models: Models | None) -> RayPool:
+    """Connect to a cluster, or start one, and return a pool of its actors for a batch.
+
+    Args:
+        settings: the profile's ``ray`` section.
+        setup: the settings of the batch, with the addresses of the profile.
+        models: the profile's models; None if the agent uses no model.
+
+    Raises:
+        ConfigError: Ray is not installed, there is no connection, a node is not installed like this machine, or
+            workers elsewhere could not reach a model or server.
+    """
+    secrets = {} if setup.models is None else endpoint_variables(setup.models, os.environ)
+    remote_setup, variables = rewrite_setup(setup, settings.addresses, os.environ)
+    connection = RayConnection(settings, secrets)
+    try:
+        nodes = inspect_nodes()
+        require_equal_nodes(nodes)
+        if not all(node.is_local for node in nodes):
+            require_reachable(remote_setup, variables)
+    except ConfigError:
+        connection.close()
+        raise
+    services = batch_services(remote_setup, models)
+    return RayPool(connection, settings, Configure(setup=remote_setup), {**secrets, **variables}, services)
+
+
+def _reason(exc: BaseException) -> str:
+    lines = str(exc).strip().splitlines() or [""]
+    # An error of a task has the remote traceback, with the message in its last line.
+    text = lines[-1] if type(exc).__name__.startswith("RayTaskError") else " ".join(map(str.strip, lines))
+    return f"{type(exc).__name__}: {text}"

@@ -1,0 +1,86 @@
+"""The link of a worker whose frames another party fetches, such as the generator of a Ray actor."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import TypeAlias
+
+import msgspec
+
+from runner.worker.frames import Free, Reply, Streamed, WorkerFrame, encode_frame
+from runner.worker.link import PendingRequests, RequestName
+
+MAX_QUEUED_BYTES = 4 << 20
+"""Size of the queue above which a sender waits and streamed tokens are dropped."""
+
+Packed: TypeAlias = bytes
+"""Several encoded frames as one MessagePack array."""
+
+
+def pack(frames: list[bytes]) -> Packed:
+    """Join encoded frames."""
+    return msgspec.msgpack.encode(frames)
+
+
+def unpack(packed: Packed) -> list[bytes]:
+    """Return the encoded frames that ``pack`` joined.
+
+    Raises:
+        msgspec.MsgspecError: the bytes are not joined frames.
+    """
+    return msgspec.msgpack.decode(packed, type=list[bytes])
+
+
+class FrameQueue:
+    """Keeps the frames of a worker until ``take`` fetches them; thread-safe.
+
+    Args:
+        max_bytes: size above which a sender waits.
+    """
+
+    def __init__(self, max_bytes: int = MAX_QUEUED_BYTES) -> None:
+        """Start empty."""
+        self._max_bytes = max_bytes
+        self._changed = threading.Condition()
+        self._frames: list[bytes] = []
+        self._n_bytes = 0
+        self._has_end = False
+        self._waiter: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
+        self._requests = PendingRequests(self.send)
+        self.resolve = self._requests.resolve
+
+    def send(self, frame: WorkerFrame) -> None:
+        """Queue a frame; while the queue is full, streamed tokens are dropped and other frames wait.
+
+        Raises:
+            ValueError, TypeError: the frame contains a value that MessagePack cannot hold.
+        """
+        data = encode_frame(frame)
+        with self._changed:
+            if isinstance(frame, Streamed) and self._n_bytes > self._max_bytes:
+                return
+            self._changed.wait_for(lambda: self._n_bytes <= self._max_bytes)
+            self._frames.append(data)
+            self._n_bytes += len(data)
+            self._has_end = self._has_end or isinstance(frame, Free)
+            if self._waiter is not None:
+                loop, event = self._waiter
+                loop.call_soon_threadsafe(event.set)
+
+    async def request(self, name: RequestName, target: str, instance: int | str | None = None) -> Reply:
+        """Queue a ``Request`` and return the driver's reply; callable on any event loop."""
+        return await self._requests.request(name, target, instance)
+
+    async def take(self) -> tuple[list[bytes], bool]:
+        """Wait for frames and return them, encoded, and whether an episode's ``Free`` is among them."""
+        while True:
+            with self._changed:
+                if self._frames:
+                    frames, has_end = self._frames, self._has_end
+                    self._frames, self._n_bytes, self._has_end, self._waiter = [], 0, False, None
+                    self._changed.notify_all()
+                    return frames, has_end
+                event = asyncio.Event()
+                self._waiter = asyncio.get_running_loop(), event
+            await event.wait()
