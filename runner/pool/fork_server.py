@@ -36,6 +36,8 @@ logger = logging.getLogger(__name__)
 
 REPLY_TIMEOUT_S = 60.0
 """Maximum seconds until the server replies; the first reply waits until it has loaded its modules."""
+CLOSE_TIMEOUT_S = 10.0
+"""Maximum seconds that ``close`` waits for the end of the server."""
 MAX_LINE_CHARS = 4096
 """Maximum length of a line of a worker's log."""
 
@@ -95,6 +97,11 @@ class ForkServerClient:
         self._control: socket.socket | None = None
         self._errors: IO[bytes] | None = None
 
+    @property
+    def pid(self) -> int | None:
+        """Process id of the server; None before its first start."""
+        return None if self._process is None else self._process.pid
+
     def preload(self) -> None:
         """Start the server, if none runs, without waiting for it.
 
@@ -150,14 +157,10 @@ class ForkServerClient:
                 time.sleep(_POLL_S)
         return None
 
-    def close(self) -> None:
-        """Let the server end; it kills the workers that do not end within a few seconds."""
+    def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
+        """Let the server end, and wait at most ``timeout_s`` seconds; it kills workers that do not end themselves."""
         with self._lock:
-            if self._control is not None:
-                self._control.close()
-            if self._errors is not None:
-                self._errors.close()
-            self._control = self._errors = None
+            self._close_server(timeout_s)
 
     def _request(self, request: ServerRequest, *descriptors: int) -> ServerReply:
         """Send a request; start the server, or start it again if it has ended."""
@@ -212,13 +215,19 @@ class ForkServerClient:
             size = self._errors.seek(0, os.SEEK_END)
             self._errors.seek(max(size - MAX_LINE_CHARS, 0))
             text = self._errors.read().decode(errors="replace").strip()
-            self._errors.close()
-        if self._control is not None:
-            self._control.close()
-        self._control = self._errors = None
+        self._close_server(CLOSE_TIMEOUT_S)
         reason = one_line(mask(text.rpartition("\n")[2])) or "it wrote no error"
         logger.warning("the process that starts workers ended: %s", reason)
         return reason
+
+    def _close_server(self, timeout_s: float) -> None:
+        for file in (self._control, self._errors):
+            if file is not None:
+                file.close()
+        if self._process is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(timeout_s)
+        self._control = self._errors = None
 
 
 def _read_log(descriptor: int, name: str, log: Callable[[str], None]) -> None:
@@ -232,7 +241,7 @@ def _read_log(descriptor: int, name: str, log: Callable[[str], None]) -> None:
 
 
 _client = ForkServerClient()
-atexit.register(_client.close)
+atexit.register(_client.close, 0.0)
 
 
 def preload() -> None:

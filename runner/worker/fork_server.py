@@ -29,7 +29,7 @@ from runner.worker.frames import LENGTH_BYTES
 
 StartMode: TypeAlias = Literal["fork", "spawn"]
 
-GRACE_S = 4.0
+GRACE_S = 3.0
 """Seconds that the workers have to end after their driver has ended; then they are killed."""
 PRELOADED = ("runner.worker.process", "hydra.utils", "httpx", "aiohttp")
 """Modules that the workers share; those that are not installed are left out."""
@@ -178,8 +178,8 @@ class ForkServer:
                 os.setpgid(0, 0)
                 _reset_signals()
                 _die_with(server)
-                for number, descriptor in ((0, os.open(os.devnull, os.O_RDONLY)), (1, log), (2, log)):
-                    os.dup2(descriptor, number)
+                for number in (1, 2):  # standard input is that of the server: nothing
+                    os.dup2(log, number)
                 for descriptor in (log, *(sock.fileno() for sock in self._own_sockets)):
                     os.close(descriptor)
                 _become_worker(request, channel)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import os
 import resource
 import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -77,3 +79,38 @@ class Hoarding(Counter):
     def _close_all(self) -> None:
         while self.files:
             os.close(self.files.pop())
+
+
+class Exiting(Counter):
+    """Ends the program in its first step: with an exception at even tasks, without one at odd tasks."""
+
+    def step(self, action: Action) -> StepResult:
+        if self.task_index % 2:
+            os._exit(3)
+        sys.exit(4)
+
+
+class ReadingInput(Counter):
+    """Waits for a line from the terminal."""
+
+    def step(self, action: Action) -> StepResult:
+        input("? ")
+        return super().step(action)
+
+
+class HoldingLock(Counter):
+    """Starts a process, then keeps the interpreter lock for longer than any test runs."""
+
+    def step(self, action: Action) -> StepResult:
+        child = subprocess.Popen(["sleep", "1000"])
+        print(f"child {child.pid}")  # noqa: T201 - read by the test
+        ctypes.PyDLL(None).sleep(1000)
+        return super().step(action)
+
+
+class Reporting(Counter):
+    """Its id of the episode describes its process."""
+
+    def get_episode_id(self) -> str:
+        n_descriptors = len(list(Path("/proc/self/fd").iterdir()))
+        return f"{os.environ.get('REPORTED')}|{os.getpgid(0) == os.getpid()}|{n_descriptors}"
