@@ -1,0 +1,126 @@
+"""Batches over real worker processes: the same trajectories as in this process, and workers that are killed."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from runner.batch.batch import Batch
+from runner.batch.result import BatchResult
+from runner.batch.spec import BatchSpec
+from runner.batch.workspace import Workspace
+from runner.pool.choose import open_pool
+from runner.store import EpisodeRecord
+from runner.types import BatchProgress, EpisodeEnded, Item, Outcome, WorkerState
+
+pytestmark = pytest.mark.long
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Iterator[Workspace]:
+    workspace = Workspace(tmp_path / "data", node="test", profile="p1")
+    yield workspace
+    workspace.close()
+
+
+class WorkerBatch:
+    """A batch with its published items and reported episodes."""
+
+    def __init__(self, workspace: Workspace, spec: BatchSpec, workers: int) -> None:
+        self.workspace = workspace
+        self.items: list[Item] = []
+        self.reported: list[EpisodeRecord] = []
+        self.log: list[str] = []
+        pool = open_pool(workers, spec, spec.runner_setup(), None, self.log.append)
+        self.batch = Batch(spec, workspace, observers=[self.on_item], on_record=self.reported.append, pool=pool)
+
+    def on_item(self, item: Item) -> None:
+        self.items.append(item)
+
+    def records(self, result: BatchResult) -> dict[tuple[int, int], EpisodeRecord]:
+        loaded = [self.workspace.store.load(episode.episode_id) for episode in result.episodes]
+        return {(record.task_index, record.attempt): record for record in loaded}
+
+
+def played(record: EpisodeRecord) -> bytes:
+    """Return everything of an episode that does not depend on times and ids."""
+    steps = [
+        msgspec.structs.replace(step, model_s=0.0, env_s=0.0, ttft_s=None, tokens_per_s=None)
+        for step in record.timesteps
+    ]
+    fields = (record.outcome, record.success, record.reward, record.evaluation, record.error)
+    return msgspec.json.encode((fields, record.reset_observation, steps, record.tool_schemas))
+
+
+@pytest.mark.parametrize("env", ["Maze", "BabyAI"])
+def test_worker_processes_play_the_same_trajectories(workspace: Workspace, env: str) -> None:
+    spec = BatchSpec(env=env, agent="oracle", repeat=8, attempts=2, concurrency=4).validated()
+    here, there = (WorkerBatch(workspace, spec, workers) for workers in (0, 2))
+    expected, result = here.batch.run(), there.batch.run()
+    assert (result.status, result.outcomes, result.problems) == ("completed", expected.outcomes, [])
+    first, second = here.records(expected), there.records(result)
+    assert {key: played(record) for key, record in first.items()} == {
+        key: played(record) for key, record in second.items()
+    }
+    names = [[span.name for span in records[3, 1].spans] for records in (first, second)]
+    assert names[0] == names[1]
+    workers = Counter(record.worker.id for record in second.values() if record.worker)
+    assert sorted(workers) == ["worker 0", "worker 1"]
+    assert there.log == []
+
+
+class KillingBatch(WorkerBatch):
+    """Kills a worker after every 40 ended episodes."""
+
+    def __init__(self, workspace: Workspace, spec: BatchSpec, workers: int) -> None:
+        super().__init__(workspace, spec, workers)
+        self._pids: dict[str, int] = {}
+        self._n_ended = 0
+        self.n_killed = 0
+
+    def on_item(self, item: Item) -> None:
+        super().on_item(item)
+        if isinstance(item, WorkerState):
+            if item.state == "lost":
+                self._pids.pop(item.id, None)
+            elif item.pid is not None:
+                self._pids[item.id] = item.pid
+        if isinstance(item, EpisodeEnded):
+            self._n_ended += 1
+            if self._n_ended % 40 == 0 and self._pids:
+                _, pid = self._pids.popitem()
+                os.kill(pid, signal.SIGKILL)
+                self.n_killed += 1
+
+
+def test_killed_workers_cost_no_planned_episode(workspace: Workspace, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    spec = BatchSpec(env="Maze", agent="oracle", repeat=200, concurrency=8).validated()
+    batch = KillingBatch(workspace, spec, 2)
+    result = batch.batch.run()
+    assert (result.status, result.outcomes, result.problems) == ("completed", {"success": 200}, [])
+    assert batch.n_killed >= 3
+    assert result.workers is not None
+    assert result.workers.lost == batch.n_killed
+    stored = [workspace.store.load(file.episode_id) for file in workspace.store.list_files()]
+    finished = [record for record in stored if record.outcome is Outcome.SUCCESS]
+    lost = [record for record in stored if record.outcome is not Outcome.SUCCESS]
+    assert sorted(record.task_index for record in finished) == list(range(200))
+    assert {(record.outcome, record.error.type) for record in lost if record.error} <= {
+        (Outcome.INTERRUPTED, "worker_lost")
+    }
+    assert all("SIGKILL" in record.error.message for record in lost if record.error)
+    assert Counter(record.episode_id for record in batch.reported) == Counter(record.episode_id for record in stored)
+    ends = Counter(item.episode_id for item in batch.items if isinstance(item, EpisodeEnded))
+    # An episode whose worker was killed in the cleanup has its outcome, and no live end.
+    assert ends <= Counter(record.episode_id for record in finished)
+    assert len(ends) >= 200 - 4 * batch.n_killed
+    assert max(item.n_done for item in batch.items if isinstance(item, BatchProgress)) == 200
+    assert list(workspace.store.runs.rglob("*.journal.jsonl*")) == []
