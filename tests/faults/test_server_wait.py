@@ -40,8 +40,9 @@ def test_a_server_killed_in_a_step_costs_that_episode_only(
     check_stored(workspace, result)
 
 
+@pytest.mark.parametrize("workers", [0, 1])
 def test_a_server_killed_between_two_episodes_costs_no_episode(
-    served_maze: tuple[EnvServerProcess, int], workspace: Workspace
+    served_maze: tuple[EnvServerProcess, int], workspace: Workspace, workers: int
 ) -> None:
     server, port = served_maze
 
@@ -49,7 +50,7 @@ def test_a_server_killed_between_two_episodes_costs_no_episode(
         if record.task_index == 7:
             server.kill()
 
-    batch = MazeBatch(workspace, port, on_record=kill_after_eight)
+    batch = MazeBatch(workspace, port, on_record=kill_after_eight, workers=workers)
     batch.wait_until_waiting()
     server.start()
     result = batch.result()

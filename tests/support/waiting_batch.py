@@ -15,6 +15,7 @@ from runner.batch.spec import BatchSpec
 from runner.batch.workspace import Workspace
 from runner.config import EnvironmentEntry
 from runner.envs.placement import choose_placement
+from runner.pool.choose import open_pool
 from runner.types import BatchProgress, Item, Limits
 
 CHECK_INTERVAL_S = 0.05
@@ -34,18 +35,21 @@ class MazeBatch:
         concurrency: int = 1,
         timeout_sec: float = 10.0,
         max_duration_s: float = 1e6,
+        workers: int = 0,
         **options: Any,  # noqa: ANN401 - of ``Batch``
     ) -> None:
         self.items: list[Item] = []
         entry = EnvironmentEntry(name="Maze", port=port, transport="http", timeout_sec=timeout_sec)
         limits = Limits(max_rounds=3, max_duration_s=max_duration_s)
-        spec = BatchSpec(env="Maze", agent="hooked", repeat=repeat, concurrency=concurrency, limits=limits)
+        spec = BatchSpec(env="Maze", agent="hooked", repeat=repeat, concurrency=concurrency, limits=limits).validated()
+        placement = choose_placement(entry, "Maze", "strict", wait_s=wait_s)
         self.batch = Batch(
-            spec.validated(),
+            spec,
             workspace,
             observers=[self.items.append],
             check_interval_s=CHECK_INTERVAL_S,
-            placement=choose_placement(entry, "Maze", "strict", wait_s=wait_s),
+            placement=placement,
+            pool=open_pool(workers, spec, spec.runner_setup(placement), None, print) if workers else None,
             **options,
         )
         self._results: queue.SimpleQueue[BatchResult] = queue.SimpleQueue()
