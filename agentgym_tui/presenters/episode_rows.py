@@ -39,6 +39,7 @@ from agentgym_tui.state.episode_list import (
     searchable_fields,
 )
 from agentgym_tui.state.normalize import as_aware
+from runner.types import WorkerInfo
 
 EPISODE_COLUMNS: Final = (
     Column("started", 12),
@@ -252,10 +253,16 @@ def _agent_parts(episode: ListedEpisode) -> Iterator[Line]:
         if value:
             yield [Cell(trusted(f"{name} "), "dim"), Cell(sanitize_line(value, 64))]
     if isinstance(episode, Episode) and (worker := episode.worker) is not None:
-        place = "" if worker.kind == "local" or worker.host == episode.node else f" on {worker.host}"
-        yield [Cell(trusted("worker "), "dim"), Cell(sanitize_line(f"{worker.id}{place}", 64))]
+        yield _worker_cells(worker)
     if episode.mode == "compat":
         yield [Cell(trusted("unscored: compat"), "warn")]
+
+
+def _worker_cells(worker: WorkerInfo) -> Line:
+    """Return the name of a worker; a Ray actor has only an id, and may run on another host than the node."""
+    if worker.kind == "ray":
+        return [Cell(trusted("worker "), "dim"), Cell(sanitize_line(f"{worker.id[:12]} on {worker.host}", 64))]
+    return [Cell(sanitize_line(worker.id, 40))]
 
 
 def _id_parts(episode: ListedEpisode) -> Iterator[Line]:

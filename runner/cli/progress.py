@@ -12,6 +12,9 @@ from runner.cli.terminal import print_stderr, stderr_console
 from runner.types import BatchProgress, EpisodeEnded, Item, WorkerCounts
 from runner.util.display_text import one_line
 
+WIDE = 100
+"""Columns of a terminal from which on the bar names the number of workers while all is well."""
+
 
 @contextmanager
 def batch_progress(spec: BatchSpec) -> Iterator[Observer]:
@@ -27,20 +30,21 @@ def batch_progress(spec: BatchSpec) -> Iterator[Observer]:
 @contextmanager
 def _bar(title: str, total: int) -> Iterator[Observer]:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.table import Column
 
     columns = (
         TextColumn("{task.description}"),
         BarColumn(bar_width=None),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[state]}"),
-        TimeRemainingColumn(),
+        MofNCompleteColumn(table_column=Column(no_wrap=True, min_width=2 * len(str(total)) + 1)),
+        TextColumn("{task.fields[state]}", table_column=Column(no_wrap=True, overflow="ellipsis")),
+        TimeRemainingColumn(table_column=Column(no_wrap=True, min_width=len("0:00:00"))),
     )
     with Progress(*columns, console=stderr_console()) as progress:
         task = progress.add_task(title, total=total, state="")
 
         def show(item: Item) -> None:
             if isinstance(item, BatchProgress):
-                state = _waiting_text(item) or _score_text(item) + _workers_text(item)
+                state = _waiting_text(item) or _playing_text(item)
                 progress.update(task, completed=item.n_done, state=state)
 
         yield show
@@ -80,8 +84,12 @@ def _waiting_text(progress: BatchProgress) -> str:
     return f"waiting for the server, {progress.waiting_s:g} s left"
 
 
-def _workers_text(progress: BatchProgress) -> str:
-    return "" if progress.workers is None else f", {progress.workers.text}"
+def _playing_text(progress: BatchProgress) -> str:
+    """Return score and workers; a narrow terminal has room only for starting and lost ones, and cuts the end."""
+    score, counts = _score_text(progress), progress.workers
+    if counts is not None and (counts.lost or counts.starting):
+        return f"{counts.text}, {score}"
+    return score if counts is None or stderr_console().width < WIDE else f"{score}, {counts.text}"
 
 
 class _WorkerLines:

@@ -176,9 +176,9 @@ def test_the_heading_shows_the_episode_and_the_first_line_of_its_error() -> None
 @pytest.mark.parametrize(
     ("worker", "expected"),
     [
-        (WorkerInfo(host="far", id="slot 3", kind="local"), "worker slot 3"),
-        (WorkerInfo(host="pmoves-4090", id="worker 2", kind="process"), "worker worker 2"),
-        (WorkerInfo(host="gpu\x1b[2J-7", id="ab12", kind="ray"), "worker ab12 on gpu␛[2J-7"),
+        (WorkerInfo(host="far", id="slot 3", kind="local"), "slot 3"),
+        (WorkerInfo(host="pmoves-4090", id="worker 2", kind="process"), "worker 2"),
+        (WorkerInfo(host="gpu\x1b[2J-7", id="ab12" * 8, kind="ray"), "worker ab12ab12ab12 on gpu␛[2J-7"),
     ],
 )
 def test_the_heading_names_the_worker_and_another_host(worker: WorkerInfo, expected: str) -> None:
