@@ -175,7 +175,7 @@ class _BatchSequence:
                 battery_id=self.battery_id,
                 placement=placement,
                 models=self.models,
-                pool=open_workers(spec, placement, self.models),
+                pool=open_workers(spec, placement, self.models, self.session.profile.ray),
             )
             with self.signals.forwarding_to(batch):
                 return batch.run()

@@ -19,6 +19,7 @@ from runner.batch.server_wait import Waiting
 from runner.batch.slots import NODE_FILES, fit_concurrency
 from runner.batch.spec import BatchSpec
 from runner.batch.workspace import Workspace
+from runner.config import RaySettings
 from runner.envs.placement import Placement, embedded_placement
 from runner.errors import StoreError, catch_foreign, log_failure
 from runner.inference.profile_models import Models
@@ -70,6 +71,7 @@ class BatchRunner:
         choose_placement: returns where the environment of a batch runs (embedded or HTTP), or raises if the batch
             cannot run; may wait for an environment server.
         models: the profile's models, required if an agent uses one.
+        ray: the profile's Ray cluster.
 
     Attributes:
         storage: watches whether the disk has room.
@@ -84,8 +86,10 @@ class BatchRunner:
         *,
         choose_placement: Callable[[BatchSpec], Placement] = _embedded_placement,
         models: Models | None = None,
+        ray: RaySettings | None = None,
     ) -> None:
         """Prepare the thread without starting it."""
+        self._ray = ray or RaySettings()
         self._workspace = workspace
         self._queue = queue
         self._callbacks = callbacks
@@ -288,7 +292,7 @@ class BatchRunner:
             earlier_episodes=self.stored.episodes(queued.batch_id),
             placement=placement,
             models=self._models,
-            pool=open_workers(spec, placement, self._models),
+            pool=open_workers(spec, placement, self._models, self._ray),
         )
         with self._changed:
             self._batch = batch

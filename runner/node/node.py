@@ -233,7 +233,14 @@ class Node:
         callbacks = BatchCallbacks(
             on_item=live, on_record=recorder.record_episode, on_result=recorder.record_batch, on_busy=on_busy
         )
-        return BatchRunner(workspace, queue, callbacks, choose_placement=self._choose_placement, models=self._models)
+        return BatchRunner(
+            workspace,
+            queue,
+            callbacks,
+            choose_placement=self._choose_placement,
+            models=self._models,
+            ray=self._profile.ray,
+        )
 
     def _choose_placement(self, spec: BatchSpec) -> Placement:
         self._models.require(spec.model)

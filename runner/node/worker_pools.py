@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Final
 
 from runner.batch.spec import BatchSpec
-from runner.config import Profile
+from runner.config import Profile, RaySettings
 from runner.envs.placement import Placement
 from runner.inference.profile_models import Models
 from runner.pool.choose import default_workers, open_pool
@@ -42,13 +42,19 @@ def preload_fork_server() -> None:
         fork_server.preload()
 
 
-def open_workers(spec: BatchSpec, placement: Placement, models: Models | None) -> WorkerPool:
+def open_workers(spec: BatchSpec, placement: Placement, models: Models | None, ray: RaySettings) -> WorkerPool:
     """Return the workers of a batch; ``Batch.run`` starts and closes them.
+
+    Args:
+        spec: the batch.
+        placement: where its environment runs.
+        models: the profile's models.
+        ray: the profile's Ray cluster.
 
     Raises:
         ConfigError: the agent uses a model and there are no ``models``, or Ray cannot be used.
     """
-    return open_pool(spec.workers, spec, spec.runner_setup(placement, models), models, _log_output)
+    return open_pool(spec.workers, spec, spec.runner_setup(placement, models), models, _log_output, ray)
 
 
 def _log_output(line: str) -> None:

@@ -3,8 +3,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pytest
-
 from runner.batch.batch import Batch
 from runner.batch.result import BatchResult
 from runner.batch.spec import BatchSpec
