@@ -49,11 +49,19 @@ class BatchServices:
     Args:
         registry: places and leases.
         models: the profile's models, whose gate admits requests; None if the agent uses no model.
+        release_owner: releases the places and leases of a worker that has ended; must not block. By default that of the
+            registry.
     """
 
-    def __init__(self, registry: PlaceRegistry, models: Models | None) -> None:
+    def __init__(
+        self,
+        registry: PlaceRegistry,
+        models: Models | None,
+        release_owner: Callable[[Hashable], object] | None = None,
+    ) -> None:
         """Start without workers."""
         self._registry = registry
+        self._release_owner = release_owner or registry.release_owner
         self._models = models
         self._gate = None if models is None else models.gate
         self._end_watches: dict[Hashable, Callable[[], None]] = {}
@@ -76,7 +84,7 @@ class BatchServices:
             end_watch()
         if self._gate is not None:
             self._gate.release_all(owner)
-        self._registry.release_owner(owner)
+        self._release_owner(owner)
 
     def handle(self, owner: Hashable, frame: ServiceFrame, send: Send) -> None:
         """Act on a frame of a worker; ``send`` receives the reply to a request, now or later, on any thread."""
@@ -118,11 +126,20 @@ def batch_services(setup: RunnerSetup, models: Models | None) -> BatchServices:
     """Return the services of a batch, which share the places and leases of all batches of this process."""
     if setup.address is None:
         return BatchServices(LocalRegistry(), models)
-    from runner.envs.http.environment import select_dialect  # imported late: only batches on a server need it
-    from runner.envs.http.session import LOCAL_REGISTRY, places_on
+    # imported late: only batches on a server need them
+    from runner.envs.http.environment import select_dialect
+    from runner.envs.http.session import LOCAL_REGISTRY, places_on, release_lost_owner
 
-    LOCAL_REGISTRY.declare(*places_on(select_dialect(setup.env, setup.address), setup.address))
-    return BatchServices(LOCAL_REGISTRY, models)
+    dialect, address = select_dialect(setup.env, setup.address), setup.address
+
+    def release_owner(owner: Hashable) -> None:
+        if LOCAL_REGISTRY.instances_of(owner):
+            release_lost_owner(owner, dialect, address)
+        else:
+            LOCAL_REGISTRY.release_owner(owner)
+
+    LOCAL_REGISTRY.declare(*places_on(dialect, address))
+    return BatchServices(LOCAL_REGISTRY, models, release_owner)
 
 
 def _reply(send: Send, request_id: int, granted: bool) -> None:

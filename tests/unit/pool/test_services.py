@@ -1,0 +1,102 @@
+"""What workers request from their driver: places, leases and endpoints, and what a lost worker held."""
+
+from __future__ import annotations
+
+import queue
+
+import pytest
+
+from runner.config import EndpointConfig
+from runner.envs.http.places import LocalRegistry
+from runner.inference.profile_models import Models
+from runner.pool.remote_worker import RemoteWorker
+from runner.pool.services import BatchServices
+from runner.worker.frames import (
+    DriverFrame,
+    EndpointOutcome,
+    EndpointRest,
+    GatewayLink,
+    Hello,
+    Release,
+    Reply,
+    Request,
+)
+from tests.support.episodes import START
+from tests.support.inference import agent_settings
+
+SERVER = "http://localhost:1"
+
+
+class ConnectedWorker(RemoteWorker):
+    """A worker that has greeted; ``sent`` has the driver's frames."""
+
+    def __init__(self, name: str, services: BatchServices) -> None:
+        self.sent: queue.SimpleQueue[DriverFrame] = queue.SimpleQueue()
+        super().__init__(name, self.sent.put, services)
+        self.receive(Hello(worker_id=name, host="h", pid=1, monotonic_ns=0, wall=START))
+
+    def drain(self) -> list[DriverFrame]:
+        frames = []
+        while not self.sent.empty():
+            frames.append(self.sent.get())
+        return frames
+
+
+def workers_of(services: BatchServices, n_workers: int = 2) -> list[ConnectedWorker]:
+    return [ConnectedWorker(f"worker {number}", services) for number in range(n_workers)]
+
+
+def test_a_lost_worker_gives_back_its_places_and_leases() -> None:
+    registry = LocalRegistry()
+    registry.declare(SERVER, 1)
+    first, second = workers_of(BatchServices(registry, None))
+    first.receive(Request(id=1, name="place", target=SERVER, instance=0))
+    first.receive(Request(id=2, name="lease", target=SERVER, instance="i 7"))
+    assert first.drain() == [Reply(id=1), Reply(id=2)]
+    second.receive(Request(id=1, name="lease", target=SERVER, instance="i 7"))
+    second.receive(Request(id=2, name="place", target=SERVER, instance=0))
+    assert second.drain() == [Reply(id=1, granted=False)]
+    first.lose("it ended")
+    assert second.drain() == [Reply(id=2)]
+    second.receive(Request(id=3, name="lease", target=SERVER, instance="i 7"))
+    assert second.drain() == [Reply(id=3)]
+
+
+def test_released_places_and_leases_go_to_the_others() -> None:
+    registry = LocalRegistry()
+    registry.declare(SERVER, 1)
+    first, second = workers_of(BatchServices(registry, None))
+    for worker in (first, second):
+        worker.receive(Request(id=1, name="place", target=SERVER, instance=5))
+    first.receive(Request(id=2, name="lease", target=SERVER, instance=3))
+    first.receive(Release(name="lease", target=SERVER, instance=3))
+    first.receive(Release(name="place", target=SERVER, instance=5))
+    assert second.drain() == [Reply(id=1)]
+    second.receive(Request(id=2, name="lease", target=SERVER, instance=3))
+    assert second.drain() == [Reply(id=2)]
+
+
+@pytest.fixture
+def models() -> Models:
+    return Models.from_settings(agent_settings(EndpointConfig(name="a", url="http://localhost:1", model="m")), {})
+
+
+def test_a_batch_without_models_refuses_requests_to_endpoints() -> None:
+    (worker,) = workers_of(BatchServices(LocalRegistry(), None), 1)
+    worker.receive(Request(id=4, name="enter", target="a", instance=1))
+    worker.receive(EndpointOutcome(endpoint="a", failure="server"))
+    worker.receive(GatewayLink(episode_id="e", endpoint="a", gateway_id="g"))
+    assert worker.drain() == [Reply(id=4, granted=False, error="the batch has no models")]
+
+
+def test_all_workers_learn_that_an_endpoint_rests(models: Models) -> None:
+    first, second = workers_of(BatchServices(LocalRegistry(), models))
+    for _ in range(3):
+        first.receive(EndpointOutcome(endpoint="a", failure="server", cause="status 500"))
+    rests = [frame for frame in second.drain() if isinstance(frame, EndpointRest)]
+    assert rests[-1].cause == "status 500"
+    late = ConnectedWorker("late", BatchServices(LocalRegistry(), models))
+    assert [frame.cause for frame in late.drain() if isinstance(frame, EndpointRest)] == ["status 500"]
+    first.receive(Request(id=1, name="enter", target="a", instance=1))
+    second.lose("it ended")
+    assert [frame for frame in first.drain() if isinstance(frame, Reply)] == [Reply(id=1, granted=False)]
