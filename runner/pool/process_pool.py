@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from runner.episode.control import EpisodeControl
+from runner.pool.finishers import Finishers
 from runner.pool.process_worker import Process, ProcessWorker, WorkerTimings
 from runner.pool.protocol import EpisodeSink, Slot, WorkerChange
 from runner.pool.remote_worker import RemoteControl, RemoteWorker
@@ -110,6 +111,7 @@ class ProcessPool:
         self._free: list[ProcessSlot] = []
         self._slots_per_worker = 0
         self._watched = True
+        self._finishers = Finishers()
         self._lock = threading.Lock()
         self._n_failed_starts = 0
         self._failure: str | None = None
@@ -147,6 +149,7 @@ class ProcessPool:
             worker.close()
         for worker in self._workers:
             worker.join(self._timings.close_s)
+        self._finishers.close()
 
     def _start_worker(self) -> None:
         name = f"worker {next(self._worker_numbers)}"
@@ -159,6 +162,7 @@ class ProcessPool:
             self._note_end,
             self._timings,
             self._clock,
+            self._finishers.submit,
         )
         worker.send(Watch(tokens=self._watched))
         self._workers.append(worker)

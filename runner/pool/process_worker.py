@@ -83,6 +83,7 @@ class ProcessWorker:
         on_end: called once, before the episodes of a lost worker are reported; must not block.
         timings: time limits.
         clock: measures them.
+        finish: see ``RemoteWorker``.
     """
 
     def __init__(
@@ -95,10 +96,11 @@ class ProcessWorker:
         on_end: Callable[[ProcessWorker, str], object],
         timings: WorkerTimings,
         clock: Clock,
+        finish: Callable[[Callable[[], None]], object],
     ) -> None:
         """Start the thread."""
         self.info = info
-        self.episodes = RemoteWorker(info.id, self.send, services, clock)
+        self.episodes = RemoteWorker(info.id, self.send, services, clock, finish)
         self._start_process = start_process
         self._on_change, self._on_end = on_change, on_end
         self._timings = timings
@@ -142,7 +144,8 @@ class ProcessWorker:
 
     def retire(self, episode_id: str) -> None:
         """Abandon an episode that hangs: the process ends with its other episodes, or after ``hung_s``."""
-        self.episodes.forget(episode_id)
+        if not self.episodes.forget(episode_id):
+            return
         self._hung_at = self._hung_at or self._now()
         if not self.episodes.n_playing:
             self._kill()

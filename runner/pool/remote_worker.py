@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from runner.episode.control import EpisodeControl
@@ -93,6 +94,7 @@ class _Episode:
     control: RemoteControl
     is_started: bool = False
     n_steps: int = 0
+    end: EncodedEnd | None = None
 
 
 class RemoteWorker:
@@ -105,9 +107,17 @@ class RemoteWorker:
         send: sends a frame to the worker, without blocking; ignored after the worker has ended.
         services: answers its requests.
         clock: measures pauses.
+        finish: runs a function that stores an ended episode, on any thread; by default at once.
     """
 
-    def __init__(self, name: str, send: Send, services: BatchServices, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        send: Send,
+        services: BatchServices,
+        clock: Clock | None = None,
+        finish: Callable[[Callable[[], None]], object] | None = None,
+    ) -> None:
         """Create a worker without episodes."""
         self.name = name
         self.hello: Hello | None = None
@@ -116,6 +126,7 @@ class RemoteWorker:
         self._send = send
         self._services = services
         self._clock = clock or Clock()
+        self._finish = finish or _run
         self._lock = threading.Lock()
         self._episodes: dict[str, _Episode] = {}
         self._lost: str | None = None
@@ -143,10 +154,10 @@ class RemoteWorker:
             self._send(Play(header=header, track=track, paused=paused))
         return control
 
-    def forget(self, episode_id: str) -> None:
-        """Ignore everything that the worker still sends of an episode."""
+    def forget(self, episode_id: str) -> bool:
+        """Ignore everything that the worker still sends of an episode; return whether it was running."""
         with self._lock:
-            self._episodes.pop(episode_id, None)
+            return self._episodes.pop(episode_id, None) is not None
 
     def lose(self, reason: str) -> None:
         """End all episodes with ``WorkerLost``, and release everything that the worker holds; once."""
@@ -157,7 +168,7 @@ class RemoteWorker:
             episodes, self._episodes = self._episodes, {}
         self._services.disconnect(self)
         for episode in episodes.values():
-            episode.sink.on_done(self._lost_error(reason))
+            self._end(episode, self._lost_error(reason))
 
     def receive(self, frame: WorkerFrame) -> None:
         """Act on a frame of the worker.
@@ -186,8 +197,19 @@ class RemoteWorker:
         with self._lock:
             episode = self._episodes.pop(frame.episode_id, None)
         if episode is not None:
-            problem = None if frame.problem is None else _problem(frame.problem, frame.shortage)
+            self._end(episode, None if frame.problem is None else _problem(frame.problem, frame.shortage))
+
+    def _end(self, episode: _Episode, problem: BaseException | None) -> None:
+        end = episode.end
+        if end is None:
             episode.sink.on_done(problem)
+            return
+
+        def finish() -> None:
+            episode.sink.on_encoded_end(end)
+            episode.sink.on_done(problem)
+
+        self._finish(finish)
 
     def _report(
         self, episode: _Episode, frame: Started | Reset | Stepped | Paused | Streamed | Failed | Decided | Ended
@@ -222,10 +244,14 @@ class RemoteWorker:
                 control.final_error, control.final_outcome = frame.error, frame.outcome
             case Ended():
                 _check(frame.end)
-                sink.on_encoded_end(frame.end)
+                episode.end = frame.end
 
     def _lost_error(self, reason: str) -> WorkerLost:
         return WorkerLost(f"{self.name} was lost: {reason}")
+
+
+def _run(function: Callable[[], None]) -> None:
+    function()
 
 
 def _check(part: EncodedReset | EncodedStep | EncodedEnd, n_steps: int = 0) -> None:
