@@ -163,10 +163,10 @@ class LocalGate:
             self._give_back(ticket)
 
     def release_all(self, owner: Hashable) -> None:
-        """End all requests of a lost worker."""
+        """End all requests of a lost worker; ``on_reply`` of those that wait gets False."""
         with self._lock:
-            tickets = self._held.pop(owner, {})
-        for ticket in tickets.values():
+            tickets = self._held.pop(owner, {}).values()
+        for ticket in sorted(tickets, key=lambda ticket: ticket.is_admitted):  # none that waits takes a freed place
             self._give_back(ticket)
 
     def report(self, endpoint: str, failure: EndpointFailure | None, text: str) -> None:

@@ -28,7 +28,7 @@ class _Route(NamedTuple):
     url: URL
     headers: dict[str, str]
     proxy: URL | None
-    proxy_auth: aiohttp.BasicAuth | None
+    proxy_headers: dict[str, str]
 
 
 class HttpClient:
@@ -72,7 +72,7 @@ class HttpClient:
             headers=content_type | route.headers | headers,
             allow_redirects=False,
             proxy=route.proxy,
-            proxy_auth=route.proxy_auth,
+            proxy_headers=route.proxy_headers,
         )
 
     async def close(self) -> None:
@@ -85,31 +85,32 @@ def _find_route(url: str) -> _Route:
     from yarl import URL
 
     try:
-        target = URL(url)
-        login = sent_login(url)
-        proxy = _proxy_of(url)
-        proxy_login = None if proxy is None else aiohttp.BasicAuth.from_url(proxy)
-        return _Route(
-            target.with_user(None),
-            {"Authorization": f"Basic {login}"} if login else {},
-            None if proxy is None else proxy.with_user(None),
-            proxy_login,
-        )
+        proxy, headers = _proxy_of(url), _login_header("Authorization", url)
+        target = URL(url, encoded=url.isascii()).with_user(None)
+        if proxy is None:
+            return _Route(target, headers, None, {})
+        proxy_headers = _login_header("Proxy-Authorization", proxy)
+        if target.scheme == "http":  # the proxy receives the request itself, and no request for a tunnel
+            headers |= proxy_headers
+        return _Route(target, headers, URL(proxy).with_user(None), proxy_headers)
     except ValueError:  # the message quotes the URL
         raise aiohttp.InvalidURL("") from None
 
 
-def _proxy_of(url: str) -> URL | None:
-    """Return the proxy that the environment configures for a URL, or None."""
-    from yarl import URL
+def _login_header(name: str, url: str) -> dict[str, str]:
+    login = sent_login(url)
+    return {name: f"Basic {login}"} if login else {}
 
+
+def _proxy_of(url: str) -> str | None:
+    """Return the URL of the proxy that the environment configures for a URL, or None."""
     parts = urlsplit(url)
     host = parts.hostname or ""
     proxies = getproxies()
     proxy = proxies.get(parts.scheme) or proxies.get("all")
     if not proxy or host in _THIS_MACHINE or proxy_bypass(f"{host}:{parts.port}" if parts.port else host):
         return None
-    return URL(proxy if "://" in proxy else f"http://{proxy}")
+    return proxy if "://" in proxy else f"http://{proxy}"
 
 
 @functools.cache

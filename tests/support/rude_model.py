@@ -127,6 +127,11 @@ def chat_completion(message: dict[str, Any], finish: str | None = "stop", **fiel
     return {"choices": [{"index": 0, "message": message, "finish_reason": finish}], "model": "served-model", **fields}
 
 
+def closing(response: bytes) -> bytes:
+    """Return a response that announces the end of its connection, as a behavior that writes it has to."""
+    return response.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n", 1)
+
+
 USAGE = {"prompt_tokens": 1000, "completion_tokens": 200, "total_tokens": 1200}
 
 

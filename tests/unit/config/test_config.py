@@ -17,6 +17,7 @@ from runner.config import (
     EventsStream,
     LiveStream,
     Profile,
+    RateLimit,
     SkipEntry,
     load_profile,
 )
@@ -112,6 +113,7 @@ def test_all_keys_of_this_project_load(tmp_path: Path) -> None:
         agent:
           format: tools
           endpoints: [{url: "https://api.example/v1", name: far, model: big, kind: openai, api_key_env: FAR_KEY}]
+          rate_limits: {far: {requests_per_minute: 60}, ollama: {concurrent_requests: 4}}
           price: {"qwen3:8b": {prompt_per_mtok: 0.1, completion_per_mtok: 1, cached_per_mtok: 0}}
         environments:
           lightweight:
@@ -127,6 +129,7 @@ def test_all_keys_of_this_project_load(tmp_path: Path) -> None:
     assert (profile.tracing, profile.episode.workers) == ("off", "ray")
     assert profile.agent.endpoints[0].api_key_env == "FAR_KEY"
     assert profile.agent.price["qwen3:8b"].completion_per_mtok == 1
+    assert profile.agent.rate_limits["far"] == RateLimit(requests_per_minute=60)
     assert profile.tier("lightweight")[0].timeout_sec == 2.5
     assert profile.nats.control
     assert profile.nats.streams.events == EventsStream(max_age_sec=700, max_bytes=2_000_000, duplicate_window_sec=600)
@@ -199,6 +202,13 @@ BAD_VALUES = [
     ("agent: {mode: remote}", "agent.mode", "expected one of api, local, got 'remote'"),
     ("agent: {price: {'q:8': {prompt_per_mtok: -1}}}", 'agent.price["q:8"].prompt_per_mtok', "at least 0, got -1"),
     ("agent: {price: {a: {}, b: 3}}", "agent.price.b", "expected a mapping"),
+    ("agent: {rate_limits: {gateway: {rpm: 1}}}", "agent.rate_limits.gateway.rpm", "keys: requests_per_minute"),
+    (
+        "agent: {rate_limits: {ollama: {concurrent_requests: 0}}}",
+        "agent.rate_limits.ollama.concurrent_requests",
+        "nothing, got 0",
+    ),
+    ("agent: {rate_limits: {far: {}}}", "agent.rate_limits.far", "known endpoints: gateway, ollama"),
     ("nats: {eval_batch: 'a.*'}", "nats.eval_batch", "expected a NATS subject"),
     ("nats: {eval_batch: 'a..b'}", "nats.eval_batch", "expected a NATS subject"),
     ("nats: {field_status: 'a b'}", "nats.field_status", "expected a NATS subject"),

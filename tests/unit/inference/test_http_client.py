@@ -1,0 +1,249 @@
+"""The HTTP client for model servers: connections, proxies, logins, TLS and failures."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import ssl
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trustme
+
+from runner.errors import InferenceFault
+from runner.inference import http_client
+from runner.inference.errors import EndpointFailure
+from runner.inference.http import SmallResponse, fetch
+from runner.inference.http_client import HttpClient
+from tests.support.inference import infer, inference_manager
+from tests.support.rude_model import RudeModel, completion_response, http_response
+
+OK = http_response(200, b"{}")
+
+
+@asynccontextmanager
+async def new_client() -> AsyncIterator[HttpClient]:
+    client = HttpClient()
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+async def get(url: str) -> SmallResponse:
+    async with new_client() as client, asyncio.timeout(60):
+        return await fetch(client, "GET", url)
+
+
+class Endpoint(asyncio.Protocol):
+    """Answers each request; ``n_connections`` counts the connections."""
+
+    n_connections = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        Endpoint.n_connections += 1
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        if data.rstrip().endswith(b"}"):
+            self._transport.write(completion_response("up"))
+
+
+async def test_each_of_many_conversations_keeps_one_connection() -> None:
+    Endpoint.n_connections = 0
+    server = await asyncio.get_running_loop().create_server(Endpoint, "127.0.0.1", 0, backlog=128)
+    async with server:
+        manager = inference_manager(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1")
+
+        async def converse() -> None:
+            for _ in range(5):
+                await infer(manager)
+
+        await asyncio.gather(*(converse() for _ in range(64)))
+    assert Endpoint.n_connections <= 64
+
+
+@pytest.fixture
+def proxy() -> Iterator[RudeModel]:
+    with RudeModel(OK, routes={"http://model.example/up": OK}) as server:
+        yield server
+
+
+@pytest.fixture(autouse=True)
+def _no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+
+
+@pytest.mark.parametrize("variable", ["HTTP_PROXY", "http_proxy", "ALL_PROXY"])
+async def test_the_proxy_of_the_environment_is_used(
+    variable: str, proxy: RudeModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variable, proxy.origin.replace("://", "://me:pass%20word@"))
+    assert (await get("http://model.example/up")).status == 200
+    (request,) = proxy.requests
+    assert (request.path, request.headers["host"]) == ("http://model.example/up", "model.example")
+    assert base64.b64decode(request.headers["proxy-authorization"].removeprefix("Basic ")) == b"me:pass word"
+
+
+async def test_a_proxy_without_a_scheme_is_an_http_proxy(proxy: RudeModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTP_PROXY", proxy.origin.removeprefix("http://"))
+    assert (await get("http://model.example/up")).status == 200
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+async def test_servers_on_this_machine_need_no_proxy(
+    host: str, proxy: RudeModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ALL_PROXY", proxy.origin)
+    with RudeModel(OK, routes={"/up": OK}) as server:
+        assert (await get(server.origin.replace("127.0.0.1", host) + "/up")).status == 200
+        assert (len(server.requests), proxy.requests) == (1, [])
+
+
+@pytest.mark.parametrize("exceptions", ["model.example", "other,.example", "*"])
+async def test_no_proxy_lists_the_servers_without_a_proxy(
+    exceptions: str, proxy: RudeModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HTTP_PROXY", proxy.origin)
+    monkeypatch.setenv("NO_PROXY", exceptions)
+    with pytest.raises(EndpointFailure, match="no connection: "):
+        await get("http://model.example:1/up")
+    assert proxy.requests == []
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:9", "socks5://127.0.0.1:9", "http://[::1", "http://"])
+async def test_an_unusable_proxy_is_a_failure_of_the_endpoint(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTP_PROXY", url)
+    with pytest.raises(EndpointFailure):
+        await get("http://model.example/up")
+
+
+async def test_a_proxy_that_rejects_a_tunnel_is_a_failed_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    with RudeModel(OK, routes={"model.example:443": http_response(407, b"", Proxy_Authenticate="Basic")}) as proxy:
+        monkeypatch.setenv("HTTPS_PROXY", proxy.origin)
+        with pytest.raises(EndpointFailure, match="no connection: 407 Reason") as raised:
+            await get("https://model.example/up")
+    assert raised.value.reason == "connection"
+
+
+async def test_a_login_with_any_characters_is_sent() -> None:
+    with RudeModel(OK, routes={"/up": OK}) as server:
+        await get(server.origin.replace("://", "://m%C3%A9:p%40%2F%E2%82%AC@") + "/up")
+        sent = server.requests[0].headers["authorization"].removeprefix("Basic ")
+    assert base64.b64decode(sent).decode() == "mé:p@/€"
+
+
+async def test_a_path_and_a_query_are_sent_unchanged() -> None:
+    path = "/a%2Fb/c?v=1%2C2&k=a+b&e=%E2%82%AC"
+    with RudeModel(OK, routes={path: OK}) as server:
+        assert (await get(server.origin + path)).status == 200
+
+
+@pytest.fixture(scope="module")
+def authority() -> trustme.CA:
+    return trustme.CA()
+
+
+@asynccontextmanager
+async def run_tls_server(authority: trustme.CA, host: str = "localhost") -> AsyncIterator[str]:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert(host).configure_cert(context)
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(Endpoint, "127.0.0.1", 0, ssl=context)
+    async with server:
+        yield f"https://localhost:{server.sockets[0].getsockname()[1]}/v1"
+
+
+async def test_a_certificate_is_verified_with_the_authorities_of_the_environment(
+    authority: trustme.CA, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority.cert_pem.write_to_path(str(tmp_path / "authority.pem"))
+    monkeypatch.setattr(http_client, "_ssl_context", http_client._ssl_context.__wrapped__)
+    async with run_tls_server(authority) as url:
+        with pytest.raises(InferenceFault, match=r"no connection: .*certificate verify failed"):
+            await infer(inference_manager(url), time_left_s=0.2)
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "authority.pem"))
+    async with run_tls_server(authority) as url:
+        manager = inference_manager(url)
+
+        def play() -> str | None:  # the client of another loop
+            return asyncio.run(infer(manager)).message["content"]
+
+        assert await asyncio.to_thread(play) == "up"
+
+
+async def test_a_cancelled_request_closes_its_connection() -> None:
+    arrived, closed = asyncio.Event(), asyncio.Event()
+
+    async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        arrived.set()
+        await reader.read()
+        closed.set()
+        writer.close()
+
+    server = await asyncio.start_server(hang, "127.0.0.1", 0)
+    async with server:
+        request = asyncio.create_task(get(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"))
+        await asyncio.wait_for(arrived.wait(), 60)
+        request.cancel()
+        await asyncio.wait_for(closed.wait(), 60)
+        with pytest.raises(asyncio.CancelledError):
+            await request
+
+
+async def test_a_loop_that_closes_without_its_generators_leaves_no_client() -> None:
+    with RudeModel(completion_response("up")) as server:
+        manager = inference_manager(server.url)
+
+        def play() -> None:
+            loop = asyncio.new_event_loop()
+            loop.run_until_complete(infer(manager))
+            loop.run_until_complete(loop.shutdown_asyncgens())
+            loop.close()
+
+        for _ in range(2):
+            thread = threading.Thread(target=play)
+            thread.start()
+            await asyncio.to_thread(thread.join, 60)
+        assert len(server.chat_requests) == 2
+
+
+async def test_a_tunnel_is_requested_with_the_login_of_the_proxy(
+    authority: trustme.CA, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requests: list[bytes] = []
+    authority.cert_pem.write_to_path(str(tmp_path / "authority.pem"))
+    monkeypatch.setattr(http_client, "_ssl_context", http_client._ssl_context.__wrapped__)
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "authority.pem"))
+
+    async def tunnel(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        requests.append(await reader.readuntil(b"\r\n\r\n"))
+        upstream_reader, upstream = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+        await asyncio.gather(_copy(reader, upstream), _copy(upstream_reader, writer))
+
+    async with run_tls_server(authority, "model.example") as url, new_client() as client:
+        port = int(url.partition("localhost:")[2].partition("/")[0])
+        async with await asyncio.start_server(tunnel, "127.0.0.1", 0) as proxy:
+            proxy_port = proxy.sockets[0].getsockname()[1]
+            monkeypatch.setenv("HTTPS_PROXY", f"http://me:secret@127.0.0.1:{proxy_port}")
+            async with asyncio.timeout(60):
+                response = await fetch(client, "POST", "https://me2:own@model.example/v1", {})
+            await client.close()
+    assert response.status == 200
+    assert requests[0].startswith(b"CONNECT model.example:443 HTTP/1.1\r\n")
+    assert b"Proxy-Authorization: Basic " + base64.b64encode(b"me:secret") in requests[0]
+    assert base64.b64encode(b"me2:own") not in requests[0]
+
+
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(1 << 16):
+        writer.write(data)
+    writer.close()

@@ -1,0 +1,157 @@
+"""Workers that share the circuit breakers and rate limits of their driver, over real HTTP servers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from runner.config.profile import AgentSettings, EndpointConfig, FeedbackMetrics, RateLimit
+from runner.errors import InferenceFault
+from runner.inference.endpoints import resolve_endpoints
+from runner.inference.gate import LocalGate
+from runner.inference.manager import InferenceManager
+from runner.worker.remote_gate import RemoteGate, remote_manager
+from tests.support.driver_link import DriverGateLink
+from tests.support.inference import agent_settings, episode_header, infer
+from tests.support.manual_clock import ManualClock
+from tests.support.rude_model import (
+    PendingRequest,
+    RudeModel,
+    chat_completion,
+    closing,
+    completion_response,
+    http_response,
+)
+
+KEY = "sk-0123456789abcdef"
+
+
+class Workers:
+    """Workers of one driver."""
+
+    def __init__(self, settings: AgentSettings, n: int = 2) -> None:
+        self.clock = ManualClock()
+        self.gate = LocalGate(resolve_endpoints(settings, {}), self.clock)
+        self.links = [DriverGateLink(self.gate, f"worker-{number}") for number in range(n)]
+        pairs = [remote_manager(settings, {"MINE": KEY}, link, self.clock) for link in self.links]
+        self.managers = [manager for manager, _ in pairs]
+        self.gates: list[RemoteGate] = [gate for _, gate in pairs]
+        for link, gate in zip(self.links, self.gates, strict=True):
+            link.watch(gate)
+
+
+def settings_of(*servers: RudeModel, **agent: object) -> AgentSettings:
+    endpoints = [
+        EndpointConfig(url=server.url, name=name, kind="openai") for server, name in zip(servers, "ab", strict=False)
+    ]
+    return agent_settings(*endpoints, **agent)
+
+
+async def test_without_failures_and_limits_a_worker_sends_no_frame() -> None:
+    with RudeModel(completion_response("up")) as server:
+        workers = Workers(settings_of(server))
+        await asyncio.gather(*(infer(workers.managers[0]) for _ in range(8)))
+    assert (workers.links[0].sent, workers.links[0].requests) == ([], [])
+
+
+async def test_an_endpoint_that_fails_for_one_worker_rests_for_all() -> None:
+    with RudeModel(completion_response("up")) as gone:
+        pass
+    with RudeModel(completion_response("up")) as fallback:
+        workers = Workers(settings_of(gone, fallback))
+        first, second = [(await infer(manager)).usage for manager in workers.managers]
+        assert (first.endpoint, second.endpoint) == ("b", "b")
+        assert first.warnings[0].startswith("a: no connection")
+        assert second.warnings[0].startswith("a: retry in 1 s after: no connection")
+        assert [gate.wait_s("a") for gate in workers.gates] == [workers.gate.wait_s("a")] * 2 == [1, 1]
+        (health, _) = await workers.managers[1].check()
+        assert health.rest_s == 1
+    late = RemoteGate(workers.links[0], resolve_endpoints(settings_of(gone, fallback), {}), workers.clock)
+    workers.links[0].watch(late)
+    assert late.wait_s("a") == 1  # a worker that starts during the rest
+
+
+async def test_after_a_rest_one_worker_tries_the_endpoint_and_the_others_follow_its_success() -> None:
+    answer, arrived = asyncio.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def hold(pending: PendingRequest) -> None:
+        loop.call_soon_threadsafe(arrived.set)
+        asyncio.run_coroutine_threadsafe(answer.wait(), loop).result(60)
+        pending.send(closing(completion_response("up")))
+
+    busy = http_response(429, b"", Retry_After="7")
+    with RudeModel(busy, hold, completion_response("up")) as server, RudeModel(completion_response("b")) as fallback:
+        workers = Workers(settings_of(server, fallback))
+        assert (await infer(workers.managers[0])).usage.endpoint == "b"
+        workers.clock.now += 7
+        probe = asyncio.create_task(infer(workers.managers[0]))
+        await asyncio.wait_for(arrived.wait(), 60)
+        others = [(await infer(manager)).usage.endpoint for manager in workers.managers]
+        answer.set()
+        assert (others, (await probe).usage.endpoint) == (["b", "b"], "a")
+        assert [(await infer(manager)).usage.endpoint for manager in workers.managers] == ["a", "a"]
+        n_frames = [len(link.sent) for link in workers.links]
+        assert (await infer(workers.managers[1])).usage.endpoint == "a"
+        assert [len(link.sent) for link in workers.links] == n_frames
+
+
+async def test_the_limit_of_requests_in_flight_holds_over_workers_and_cancellation_frees_places() -> None:
+    n, most = 0, 0
+
+    def count(pending: PendingRequest) -> None:
+        nonlocal n, most
+        n += 1
+        most = max(most, n)
+        pending.stopping.wait(0.001)
+        n -= 1
+        pending.send(closing(completion_response("up")))
+
+    limits = {"a": RateLimit(concurrent_requests=1)}
+    with RudeModel(count) as server:
+        workers = Workers(settings_of(server, rate_limits=limits))
+        tasks = [asyncio.create_task(infer(workers.managers[number % 2])) for number in range(16)]
+        hanging = [asyncio.create_task(workers.gates[0].enter("a", 60)) for _ in range(3)]
+        await asyncio.sleep(0)
+        for task in hanging:
+            task.cancel()
+        await asyncio.gather(*tasks)
+        assert most == 1
+        assert await workers.gates[0].enter("a", 60)
+        with pytest.raises(InferenceFault, match=r"no time left: its limit in .* is 1 at a time"):
+            await infer(workers.managers[1], time_left_s=0.01)
+        workers.gate.release_all("worker-0")
+        assert (await infer(workers.managers[1])).message["content"] == "up"
+
+
+async def test_feedback_is_sent_by_the_driver_with_its_own_key() -> None:
+    gateway_id = "01234567-89ab-7def-8123-456789abcdef"
+    reply = chat_completion({"role": "assistant", "content": "up"}, episode_id=gateway_id)
+    done = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def receive(pending: PendingRequest) -> None:
+        pending.send(closing(http_response(200, b"{}")))
+        loop.call_soon_threadsafe(done.set)
+
+    with RudeModel(completion_response("up"), routes={"/feedback": receive}) as server:
+        server.routes = {**server.routes, "/openai/v1/chat/completions": http_response(200, json.dumps(reply).encode())}
+        endpoint = EndpointConfig(url=server.url, name="gate", kind="tensorzero", api_key_env="MINE")
+        settings = agent_settings(endpoint, feedback=FeedbackMetrics(reward="reward"))
+        workers = Workers(settings)
+        driver = InferenceManager(settings, {"MINE": KEY})
+        await infer(workers.managers[0].session(episode_header("e1")))
+        (link,) = workers.links[0].gateway_links
+        assert (link.episode_id, link.endpoint, link.gateway_id) == ("e1", "gate", gateway_id)
+        assert KEY.encode() not in b"".join(workers.links[0].sent)
+        driver.remember_gateway_id(link.episode_id, link.endpoint, link.gateway_id)
+        driver.remember_gateway_id("e1", "unknown", gateway_id)
+        workers.managers[0].feedback("e1", 1.0, True)  # a worker keeps no ids
+        driver.feedback("e1", 0.5, True)
+        await asyncio.wait_for(done.wait(), 60)
+        driver.close()
+        (sent,) = [request for request in server.requests if request.path == "/feedback"]
+    assert sent.json() == {"metric_name": "reward", "value": 0.5, "episode_id": gateway_id}
+    assert sent.headers["authorization"] == f"Bearer {KEY}"
