@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import os
 import ssl
@@ -64,6 +65,8 @@ class HttpClient:
         route = self._routes.get(url)
         if route is None:
             self._routes[url] = route = _find_route(url)
+        for _ in range(2):  # the loop reads the ends of idle connections, and then removes these from the pool
+            await asyncio.sleep(0)
         content_type = {} if content is None else {"Content-Type": "application/json"}
         return await self._session.request(
             method,

@@ -56,8 +56,9 @@ class EventParser:
         lines = chunk.splitlines()
         unfinished = b"" if chunk.endswith((b"\r", b"\n")) else lines.pop()
         events = [data for line in lines if (data := self._line(line)) is not None]
-        self._line_parts.append(unfinished)
-        self._size += len(unfinished)
+        if unfinished:
+            self._line_parts.append(unfinished)
+            self._size += len(unfinished)
         if self._size > MAX_EVENT:
             raise EndpointFailure("reply", f"an event of the stream is larger than {MAX_EVENT >> 20} MiB")
         return events
@@ -65,8 +66,10 @@ class EventParser:
     def _line(self, end: bytes) -> bytes | None:
         """Add the last bytes of a line; return the data of the event if this line ends it, else None."""
         self._size += len(end)
-        line = b"".join([*self._line_parts, end])
-        self._line_parts.clear()
+        line = end
+        if self._line_parts:
+            line = b"".join([*self._line_parts, end])
+            self._line_parts.clear()
         if not self._has_started:
             self._has_started, line = True, line.removeprefix(_BOM)
         if line:

@@ -136,7 +136,7 @@ def test_without_a_terminal_one_line_explains_the_error(arguments: tuple[str, ..
 
 
 def test_no_slow_module_is_imported_before_the_first_paint() -> None:
-    slow = ("nats", "httpx", "sqlite3", "yaml", "hydra", "ulid", "runner.config", "runner.store")
+    slow = ("nats", "aiohttp", "httpx", "sqlite3", "yaml", "hydra", "ulid", "runner.config", "runner.store")
     code = (
         "import sys; from agentgym_tui import cli; from agentgym_tui.terminal import run as terminal;"
         "from agentgym_tui.sessions.bus_session import BusSession;"

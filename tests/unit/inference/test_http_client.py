@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import socket
 import ssl
 import threading
 from collections.abc import AsyncIterator, Iterator
@@ -65,6 +66,31 @@ async def test_each_of_many_conversations_keeps_one_connection() -> None:
 
         await asyncio.gather(*(converse() for _ in range(64)))
     assert Endpoint.n_connections <= 64
+
+
+async def test_a_connection_that_the_server_closed_without_notice_is_not_used_again() -> None:
+    closed = threading.Event()
+
+    def answer_and_close(connections: socket.socket) -> None:
+        for _ in range(3):
+            connection, _ = connections.accept()
+            with connection:
+                received = b""
+                while not received.endswith(b"}"):
+                    received += connection.recv(1 << 16)
+                connection.sendall(completion_response("up"))
+                connection.shutdown(socket.SHUT_RDWR)
+            closed.set()
+
+    with socket.create_server(("127.0.0.1", 0)) as connections:
+        server = threading.Thread(target=answer_and_close, args=(connections,), daemon=True)
+        server.start()
+        manager = inference_manager(f"http://127.0.0.1:{connections.getsockname()[1]}/v1")
+        for _ in range(3):
+            assert (await infer(manager)).usage.warnings == ()
+            assert closed.wait(60)  # blocks the loop, so that it does not see the end of the connection yet
+            closed.clear()
+        server.join(60)
 
 
 @pytest.fixture

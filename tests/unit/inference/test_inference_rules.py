@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 
 from runner.config.profile import AgentSettings, EndpointConfig, Price
-from runner.inference.api_keys import DeltaFilter, KeyFilter, read_api_key, redact_key
+from runner.inference.api_keys import DeltaFilter, KeyFilter, endpoint_variables, read_api_key, redact_key
 from runner.inference.chat_format import ModelReply, split_thinking, tool_call
 from runner.inference.circuit_breaker import CircuitBreaker, pause_s, retry_after_s
 from runner.inference.endpoints import EndpointSpec, Kind, ollama_url, resolve_endpoints, safe_url
@@ -233,6 +233,17 @@ def test_the_gateways_key_is_sent_only_to_gateways() -> None:
     assert read_api_key(spec, "tensorzero", environ) == "sk-t0"
     assert read_api_key(spec, "openai", environ) is None
     assert read_api_key(spec, "tensorzero", {}) is None
+
+
+def test_a_worker_elsewhere_gets_only_the_variables_of_its_endpoints() -> None:
+    endpoints = (EndpointConfig(url="http://a", api_key_env="MINE"), EndpointConfig(url="http://b", api_key_env="NONE"))
+    environ = {"MINE": "k", "TENSORZERO_API_KEY": "t", "OLLAMA_HOST": "gpu", "OTHER_KEY": "o", "PATH": "/bin"}
+    assert endpoint_variables(AgentSettings(endpoints=endpoints), environ) == {
+        "MINE": "k",
+        "OLLAMA_HOST": "gpu",
+        "TENSORZERO_API_KEY": "t",
+    }
+    assert endpoint_variables(AgentSettings(mode="local", local_fallback=None), environ) == {}
 
 
 @pytest.mark.parametrize("size", [1, 3, 7, 100])

@@ -269,6 +269,7 @@ async def test_no_wait_exceeds_the_episodes_time_limit() -> None:
 
 
 def test_importing_inference_loads_no_heavy_module() -> None:
-    loaded = "import sys, runner.inference.profile_models; print(*{'httpx', 'asyncio', 'hydra'} & set(sys.modules))"
+    heavy = {"aiohttp", "httpx", "asyncio", "hydra"}
+    loaded = f"import sys, runner.inference.profile_models; print(*{heavy} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == ""
