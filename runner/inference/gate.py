@@ -57,6 +57,7 @@ class LocalGate:
     ) -> None:
         """Start with requests allowed."""
         self._lock = threading.Lock()
+        self._report_lock = threading.Lock()  # keeps the calls of the watchers in the order of the outcomes
         self._call_later = call_later or _start_timer
         self._watchers: list[OnRest] = []
         self._entrances = {spec.name: Entrance(spec, now) for spec in specs}
@@ -112,7 +113,7 @@ class LocalGate:
     def watch(self, on_rest: OnRest) -> Callable[[], None]:
         """Call ``on_rest`` with an endpoint, the seconds of its rest and the cause, when one of them changes.
 
-        The thread that reports an outcome calls it, so it must not block. 0 seconds without a cause: the endpoint has
+        The thread that reports an outcome calls it, so it must not block or report one. 0 seconds without a cause: the endpoint has
         answered again. 0 seconds with a cause: it has failed without a rest, so its next success is of interest.
 
         Returns:
@@ -174,11 +175,10 @@ class LocalGate:
         entrance = self._entrances.get(endpoint)
         if entrance is None:
             return
-        with self._lock:
-            state = entrance.state() if entrance.record(failure, text) else None
-            watchers = self._watchers
-        if state is not None:
-            for watcher in watchers:
+        with self._report_lock:
+            with self._lock:
+                has_changed, state = entrance.record(failure, text), entrance.state()
+            for watcher in self._watchers if has_changed else ():
                 watcher(endpoint, *state)
 
     def _forget(self, owner: Hashable, key: Hashable) -> Ticket | None:

@@ -26,7 +26,7 @@ from tests.support.rude_model import completion_response, streamed_answer
 
 N = 40
 """Calls per measurement."""
-MAX_RATIO = 1.3
+MAX_RATIO = 0.8
 
 ANSWER = "Thought: the goal is up there, and nothing is in the way.\nAction: go up"
 CHAT: Chat = [{"role": "user", "content": f"Round {number}: you see nothing. What do you do?"} for number in range(20)]
