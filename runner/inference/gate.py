@@ -113,8 +113,9 @@ class LocalGate:
     def watch(self, on_rest: OnRest) -> Callable[[], None]:
         """Call ``on_rest`` with an endpoint, the seconds of its rest and the cause, when one of them changes.
 
-        The thread that reports an outcome calls it, so it must not block or report one. 0 seconds without a cause: the endpoint has
-        answered again. 0 seconds with a cause: it has failed without a rest, so its next success is of interest.
+        The thread that reports an outcome calls it, so it must not block or report one. 0 seconds without a cause: the
+        endpoint has answered again. 0 seconds with a cause: it has failed without a rest, so its next success is of
+        interest.
 
         Returns:
             A function that ends the calls.
