@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     import httpx
 
 MAX_RESPONSE_BYTES = 8 << 20
+"""Maximum size of a response body, in bytes."""
 OVERDUE_AFTER_S = 1.0
 """Seconds after which a reply is overdue: a server that works answers within milliseconds."""
-"""Maximum size of a response body, in bytes."""
 
 
 @dataclass(frozen=True)
@@ -128,8 +128,8 @@ class HttpConnection:
         from runner.envs.http import shared_client
 
         if self._client is not None:
-            self._client = None
-            await shared_client.release_client()
+            client, self._client = self._client, None
+            await shared_client.release_client(client)
 
     async def _send_with_retries(self, client: httpx.AsyncClient, request: ServerRequest) -> ServerResponse:
         import httpx

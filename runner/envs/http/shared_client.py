@@ -1,4 +1,4 @@
-"""Shared HTTP clients: one ``httpx.AsyncClient`` per event loop, open while an environment of that loop uses it."""
+"""Shared HTTP clients: an ``httpx.AsyncClient`` for a few environments of an event loop, open while any uses it."""
 
 from __future__ import annotations
 
@@ -30,34 +30,39 @@ class _SharedClient:
         self.n_users = 0
 
 
-_clients: WeakKeyDictionary[asyncio.AbstractEventLoop, _SharedClient] = WeakKeyDictionary()
-_lock = threading.Lock()  # workers are threads, each with its own loop
+MAX_USERS = 8
+"""Environments per client: its pool looks through all its connections at each request, 31 ms of CPU for 64 of them."""
+
+_clients: WeakKeyDictionary[asyncio.AbstractEventLoop, list[_SharedClient]] = WeakKeyDictionary()
+_lock = threading.Lock()  # the event loops run on different threads
 
 
 def acquire_client(keepalive_s: float) -> httpx.AsyncClient:
-    """Return the HTTP client of the running event loop; pair each call with ``release_client``.
+    """Return an HTTP client of the running event loop; pair each call with ``release_client``.
 
     Args:
-        keepalive_s: seconds that an idle connection stays open; has no effect if the client already exists.
+        keepalive_s: seconds that an idle connection stays open; has no effect if a client exists that is not full.
     """
     loop = asyncio.get_running_loop()
     with _lock:
-        if loop not in _clients:
-            _clients[loop] = _SharedClient(_new_client(keepalive_s))
-        _clients[loop].n_users += 1
-        return _clients[loop].client
+        clients = _clients.setdefault(loop, [])
+        shared = next((shared for shared in clients if shared.n_users < MAX_USERS), None)
+        if shared is None:
+            clients.append(shared := _SharedClient(_new_client(keepalive_s)))
+        shared.n_users += 1
+        return shared.client
 
 
-async def release_client() -> None:
-    """Release the HTTP client of the running event loop; the last release closes the client's connections."""
-    loop = asyncio.get_running_loop()
+async def release_client(client: httpx.AsyncClient) -> None:
+    """Release an HTTP client of the running event loop; the last release closes its connections."""
     with _lock:
-        shared = _clients[loop]
+        clients = _clients[asyncio.get_running_loop()]
+        shared = next(shared for shared in clients if shared.client is client)
         shared.n_users -= 1
         if shared.n_users:
             return
-        del _clients[loop]
-    await shared.client.aclose()
+        clients.remove(shared)
+    await client.aclose()
 
 
 def _new_client(keepalive_s: float) -> httpx.AsyncClient:

@@ -10,6 +10,7 @@ from runner.agents.random import RandomAgent
 from runner.envs.http import HttpEnvironment, ServerAddress, dialect_for
 from runner.envs.http.environment import MAX_REQUEST_BYTES
 from runner.envs.http.session import RemoteInstance
+from runner.envs.http.shared_client import MAX_USERS
 from runner.envs.maze import Maze
 from runner.errors import EnvironmentFault
 from runner.testing import check_env
@@ -135,6 +136,20 @@ async def test_environments_of_one_loop_share_connections_until_the_last_one_clo
             assert server.n_closed == 0
             await env.cleanup()
         await asyncio.to_thread(server.wait_closed, 1)
+
+
+async def test_many_environments_of_one_loop_use_several_clients() -> None:
+    with run_rude_server() as server:
+        server.reset(EnvironmentHandler(Maze))
+        envs = [maze_over_http(server) for _ in range(2 * MAX_USERS + 1)]
+        for _ in range(2):
+            server.n_connections = server.n_closed = 0
+            for env in envs:
+                await env.reset()
+            assert server.n_connections == 3
+            for env in envs:
+                await env.cleanup()
+            await asyncio.to_thread(server.wait_closed, 3)
 
 
 def test_each_thread_has_separate_connections(env_server: RudeServer) -> None:
