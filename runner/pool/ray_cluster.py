@@ -6,6 +6,7 @@ import logging
 import os
 import platform
 import socket
+import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from importlib.metadata import entry_points
@@ -56,12 +57,14 @@ class RayConnection:
         os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
         self._head: RayHead | None = None
         self._is_own = False
-        if import_ray().is_initialized():
+        if "ray" in sys.modules and import_ray().is_initialized():
             return
         address = settings.address
         if not address:
-            # A cluster of this machine requires the token that Ray keeps in the home folder.
+            # Ray creates a token in the home folder for a cluster of this machine. It reads this variable when it is
+            # imported.
             os.environ.setdefault("RAY_AUTH_MODE", "token")
+            import_ray()
             self._head = RayHead(os.environ, key_names)
             address = self._head.wait()
         self._connect(address, settings.runtime_env)
@@ -144,7 +147,7 @@ def _comparable(name: str, version: str | None) -> str | None:
 def inspect_nodes(timeout_s: float = NODE_TIMEOUT_S) -> list[RayNode]:
     """Compare the installation on each node of the connected cluster with that of this process.
 
-    A node without CPUs for workers, such as a head, is compared, too.
+    A node without CPUs for workers, such as a head, is compared, too; a node that has just gone is left out.
     """
     ray = import_ray()
     own, here = describe_installation(), socket.gethostname()
@@ -152,14 +155,15 @@ def inspect_nodes(timeout_s: float = NODE_TIMEOUT_S) -> list[RayNode]:
     nodes = {each["NodeID"]: each for each in ray.nodes() if each["Alive"]}
     reports = {node_id: describe.options(scheduling_strategy=_on_node(node_id)).remote() for node_id in nodes}
     ray.wait(list(reports.values()), num_returns=len(reports), timeout=timeout_s)
-    return [
-        RayNode(
-            name=f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']})",
-            is_local=node["NodeManagerHostname"] == here,
-            problem=_problem(own, reports[node_id]),
-        )
-        for node_id, node in nodes.items()
-    ]
+    found: list[RayNode] = []
+    for node_id, node in nodes.items():
+        host, address = node["NodeManagerHostname"], node["NodeManagerAddress"]
+        try:
+            problem = _problem(own, reports[node_id], timeout_s)
+        except ray.exceptions.TaskUnschedulableError:
+            continue
+        found.append(RayNode(name=f"{host} ({address})", is_local=host == here, problem=problem))
+    return found
 
 
 def require_equal_nodes(nodes: Iterable[RayNode]) -> None:
@@ -181,13 +185,16 @@ def _node_problems(nodes: Iterable[RayNode]) -> Iterator[str]:
             yield f"{node.name}: {node.problem}"
 
 
-def _problem(own: Mapping[str, str], report: object) -> str | None:
-    ray, failures = import_ray(), list[BaseException]()
-    found: dict[str, str] = {}
-    with catch_foreign(failures.append):
-        found = ray.get(report, timeout=0)
-    if failures:
-        return one_line(mask(f"{type(failures[0]).__name__}: {_last_line(str(failures[0]))}"), 300)
+def _problem(own: Mapping[str, str], report: object, timeout_s: float) -> str | None:
+    exceptions = import_ray().exceptions
+    try:
+        found: dict[str, str] = import_ray().get(report, timeout=0)
+    except exceptions.TaskUnschedulableError:
+        raise
+    except exceptions.GetTimeoutError:
+        return f"no reply within {timeout_s:g} s"
+    except exceptions.RayError as exc:
+        return one_line(mask(f"{type(exc).__name__}: {_last_line(str(exc))}"), 300)
     return difference(own, found)
 
 

@@ -8,16 +8,15 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import psutil
 import pytest
 
 from runner import plugins
 
-if TYPE_CHECKING:
-    from ray.cluster_utils import Cluster
-
-STORE_BYTES = 80 << 20
+NODE: dict[str, Any] = {"object_store_memory": 80 << 20, "include_dashboard": False}
+LIMIT_S = 60.0
 HERE = Path(__file__).parent
 
 
@@ -49,10 +48,12 @@ def plugin_path(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = root / "fakes-1.0.dist-info"
     folder.mkdir()
     (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: fakes\nVersion: 1.0\n")
-    points = {"envs": ("Gated", "AsyncHanging", "AsyncCounter"), "agents": ("UpAgent", "AsyncUpAgent")}
-    for group, names in points.items():
-        with (folder / "entry_points.txt").open("a") as file:
-            file.write(f"[agentgym.{group}]\n" + "".join(f"{name} = tests.support.fakes:{name}\n" for name in names))
+    envs = ["fakes:Gated", "fakes:AsyncHanging", "slow_counter:SlowCounter", "slow_counter:Stuck"]
+    points = {"envs": envs, "agents": ["fakes:UpAgent", "fakes:AsyncUpAgent"]}
+    with (folder / "entry_points.txt").open("w") as file:
+        for group, targets in points.items():
+            lines = [f"{target.partition(':')[2]} = tests.support.{target}" for target in targets]
+            file.write("\n".join([f"[agentgym.{group}]", *lines, ""]))
     sys.path.insert(0, str(root))
     plugins._entry_points.cache_clear()
     yield root
@@ -60,19 +61,51 @@ def plugin_path(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     plugins._entry_points.cache_clear()
 
 
-@pytest.fixture(scope="session")
-def cluster(session_folder: Path, plugin_path: Path) -> Iterator[Cluster]:
+class ClusterOfTwo:
     """A cluster of a head without CPUs and two nodes of two; this process is its driver."""
+
+    def __init__(self, folder: Path) -> None:
+        from ray.cluster_utils import Cluster
+
+        self._folder = folder
+        head = {**NODE, "num_cpus": 0, "temp_dir": str(folder)}
+        self._cluster = Cluster(initialize_head=True, head_node_args=head)
+        self._nodes = [self._cluster.add_node(num_cpus=2, **NODE) for _ in range(2)]
+
+    @property
+    def address(self) -> str:
+        return str(self._cluster.address)
+
+    def lose_node(self) -> None:
+        """Kill all processes of a node."""
+        self._cluster.remove_node(self._nodes.pop(), allow_graceful=False)
+
+    def restore_node(self) -> None:
+        """Add a node in place of the one that was lost."""
+        while len(self._nodes) < 2:
+            self._nodes.append(self._cluster.add_node(num_cpus=2, **NODE))
+        self._cluster.wait_for_nodes(LIMIT_S)
+
+    def files(self) -> list[Path]:
+        """Return the files of all sessions of the cluster."""
+        return [path for path in self._folder.rglob("*") if path.is_file() and not path.is_symlink()]
+
+    def processes(self) -> list[psutil.Process]:
+        """Return the processes of the cluster."""
+        return psutil.Process().children(recursive=True)
+
+    def close(self) -> None:
+        self._cluster.shutdown()
+
+
+@pytest.fixture(scope="session")
+def cluster(session_folder: Path, plugin_path: Path) -> Iterator[ClusterOfTwo]:
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE.parents[1]), str(plugin_path)])
     import ray
-    from ray.cluster_utils import Cluster
 
-    node: dict[str, Any] = {"object_store_memory": STORE_BYTES, "include_dashboard": False}
-    cluster = Cluster(initialize_head=True, head_node_args={**node, "num_cpus": 0, "temp_dir": str(session_folder)})
-    for _ in range(2):
-        cluster.add_node(num_cpus=2, **node)
+    cluster = ClusterOfTwo(session_folder)
     ray.init(address=cluster.address, log_to_driver=False)
     yield cluster
     ray.shutdown()
-    cluster.shutdown()
+    cluster.close()

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from ulid import ULID
@@ -24,9 +24,7 @@ from runner.worker.frames import (
     encode_frame,
 )
 from runner.worker.runner_setup import RunnerSetup
-
-if TYPE_CHECKING:
-    from ray.cluster_utils import Cluster
+from tests.ray.conftest import ClusterOfTwo
 
 LIMIT_S = 60
 
@@ -60,7 +58,7 @@ class Worker:
         self.ray.get(self.actor.handle.remote(encode_frame(frame)), timeout=LIMIT_S)
 
 
-def test_an_actor_streams_the_frames_of_each_episode(cluster: Cluster) -> None:
+def test_an_actor_streams_the_frames_of_each_episode(cluster: ClusterOfTwo) -> None:
     worker = Worker(RunnerSetup(env="Maze", agent="random", limits=Limits(max_rounds=5)))
     assert isinstance(worker.hello, Hello) and worker.hello.worker_id == worker.actor._actor_id.hex()
     for task in range(3):
@@ -73,7 +71,7 @@ def test_an_actor_streams_the_frames_of_each_episode(cluster: Cluster) -> None:
         assert ended.end.outcome is Outcome.TRUNCATED
 
 
-def test_commands_reach_an_episode_that_blocks_its_thread(cluster: Cluster) -> None:
+def test_commands_reach_an_episode_that_blocks_its_thread(cluster: ClusterOfTwo) -> None:
     worker = Worker(RunnerSetup(env="Gated", agent="UpAgent"))
     episode_id, frames = worker.play()
     assert isinstance(next(frames), Started)

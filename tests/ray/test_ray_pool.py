@@ -1,38 +1,209 @@
 from __future__ import annotations
 
+import json
+import os
+import signal
+import socket
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
+import psutil
+import pytest
+
+from runner import __version__
 from runner.batch.batch import Batch
 from runner.batch.result import BatchResult
 from runner.batch.spec import BatchSpec
 from runner.batch.workspace import Workspace
-from runner.config import RaySettings
+from runner.config import AgentSettings, EndpointConfig, RaySettings
+from runner.errors import ConfigError
+from runner.inference.profile_models import Models
+from runner.pool import ray_cluster
 from runner.pool.protocol import WorkerPool
 from runner.pool.ray_pool import open_ray_pool
-from runner.types import Limits
+from runner.serve.mock_llm import ModelServer
+from runner.types import Item, Limits, TimestepPlayed, WorkerState
+from tests.ray.conftest import ClusterOfTwo
 
-if TYPE_CHECKING:
-    from ray.cluster_utils import Cluster
-
+KEY = "sk-8c1f0a-a-secret-key-of-a-model"
 SETTINGS = RaySettings(address="auto")
+OBSERVED_S = 60
+"""Maximum seconds until an event of a batch."""
 
 
-def play(folder: Path, spec: BatchSpec, pool: WorkerPool | None = None, **options: object) -> BatchResult:
-    workspace = Workspace(folder, node="n", profile="p")
+@pytest.fixture
+def workspace(tmp_path: Path) -> Iterator[Workspace]:
+    workspace = Workspace(tmp_path / "data", node="n", profile="p")
+    yield workspace
+    workspace.close()
+
+
+def open_pool(spec: BatchSpec, settings: RaySettings = SETTINGS, models: Models | None = None) -> WorkerPool:
+    return open_ray_pool(settings, spec.validated().runner_setup(models=models), models)
+
+
+def stored(workspace: Workspace, result: BatchResult) -> list[dict[str, Any]]:
+    files = (workspace.data_dir / "runs" / result.batch_id).glob("*.json")
+    episodes = [json.loads(file.read_bytes()) for file in files]
+    return sorted(episodes, key=lambda episode: (episode["task_index"], episode["attempt"], episode["started_at"]))
+
+
+def played(episode: dict[str, Any]) -> list[object]:
+    steps = [
+        [step[key] for key in ("index", "chats", "action", "observation", "reward", "done")]
+        for step in episode["timesteps"]
+    ]
+    return [steps, *(episode[key] for key in ("task_index", "seed", "reset_observation", "outcome", "reward"))]
+
+
+class Interference:
+    """Runs a function once on a thread of its own, as soon as an episode of the batch has played a step."""
+
+    def __init__(self, act: Callable[[], object]) -> None:
+        self._act = act
+        self._thread: threading.Thread | None = None
+
+    def __call__(self, item: Item) -> None:
+        if isinstance(item, TimestepPlayed) and self._thread is None:
+            self._thread = threading.Thread(target=self._act)
+            self._thread.start()
+
+    def join(self) -> None:
+        assert self._thread is not None
+        self._thread.join(OBSERVED_S)
+        assert not self._thread.is_alive()
+
+
+@pytest.mark.parametrize(("env", "agent"), [("BabyAI", "oracle"), ("Maze", "random")])
+def test_a_batch_over_ray_has_the_episodes_of_one_in_this_process(
+    cluster: ClusterOfTwo, workspace: Workspace, env: str, agent: str
+) -> None:
+    spec = BatchSpec(env=env, agent=agent, repeat=8, attempts=2, seed=7, concurrency=4, limits=Limits(max_rounds=9))
+    remote = Batch(spec, workspace, pool=open_pool(spec)).run()
+    local = Batch(spec, workspace).run()
+    assert (remote.status, remote.n_episodes, remote.problems) == ("completed", 16, [])
+    episodes = stored(workspace, remote)
+    assert list(map(played, episodes)) == list(map(played, stored(workspace, local)))
+    workers = {(each["worker"]["kind"], each["worker"]["host"], each["worker"]["id"]) for each in episodes}
+    assert 1 < len(workers) <= 4
+    assert {(kind, host) for kind, host, _ in workers} == {("ray", socket.gethostname())}
+
+
+def test_a_killed_actor_costs_only_its_episode_which_is_played_again(
+    cluster: ClusterOfTwo, workspace: Workspace
+) -> None:
+    spec = BatchSpec(env="SlowCounter", agent="AsyncUpAgent", repeat=12, concurrency=2)
+    pids: dict[str, int] = {}
+
+    def note_pid(item: Item) -> None:
+        if isinstance(item, WorkerState) and item.pid is not None:
+            pids.setdefault(item.id, item.pid)
+
+    killed = Interference(lambda: os.kill(next(iter(pids.values())), signal.SIGKILL))
+    result = Batch(spec, workspace, pool=open_pool(spec), observers=[note_pid, killed]).run()
+    killed.join()
+    assert (result.status, result.n_success, result.n_episodes) == ("completed", 12, 12)
+    outcomes = Counter(episode["outcome"] for episode in stored(workspace, result))
+    assert outcomes == {"success": 12, "interrupted": 1}
+
+
+def test_a_lost_node_costs_only_its_episodes(cluster: ClusterOfTwo, workspace: Workspace) -> None:
+    spec = BatchSpec(env="SlowCounter", agent="AsyncUpAgent", repeat=24, concurrency=4)
+    removed = Interference(cluster.lose_node)
     try:
-        return Batch(spec.validated(), workspace, pool=pool, **options).run()  # type: ignore[arg-type]
+        result = Batch(spec, workspace, pool=open_pool(spec), observers=[removed]).run()
+        removed.join()
     finally:
-        workspace.close()
+        cluster.restore_node()
+    assert (result.status, result.n_success, result.n_episodes) == ("completed", 24, 24)
+    lost = [episode for episode in stored(workspace, result) if episode["outcome"] == "interrupted"]
+    assert 1 <= len(lost) <= 2
+    assert all(episode["error"]["type"] == "worker_lost" for episode in lost)
 
 
-def ray_pool(spec: BatchSpec, settings: RaySettings = SETTINGS) -> WorkerPool:
-    return open_ray_pool(settings, spec.validated().runner_setup(), None)
+def test_a_cancelled_batch_ends_its_episodes_at_their_next_await(cluster: ClusterOfTwo, workspace: Workspace) -> None:
+    spec = BatchSpec(env="AsyncHanging", agent="AsyncUpAgent", repeat=8, concurrency=2)
+    states: list[WorkerState] = []
+
+    def cancel(item: Item) -> None:
+        if isinstance(item, WorkerState):
+            states.append(item)
+            if len({state.id for state in states if state.state == "playing"}) == 2:
+                batch.command("cancel")
+
+    batch = Batch(spec, workspace, pool=open_pool(spec), observers=[cancel], step_grace_s=0.2)
+    result = batch.run()
+    assert (result.status, result.outcomes) == ("cancelled", {"cancelled": 2})
+    assert "lost" not in {state.state for state in states}
+    assert all(episode["error"] is None for episode in stored(workspace, result))
 
 
-def test_a_batch_over_ray_has_the_episodes_of_one_in_this_process(cluster: Cluster, tmp_path: Path) -> None:
-    spec = BatchSpec(env="BabyAI", agent="oracle", repeat=12, concurrency=4, limits=Limits(max_rounds=20))
-    remote = play(tmp_path / "ray", spec, ray_pool(spec))
-    local = play(tmp_path / "local", spec)
-    assert remote.status == "completed"
-    assert remote.n_success == local.n_success and len(remote.episodes) == 12
+def test_an_episode_that_never_awaits_is_abandoned_with_its_actor(cluster: ClusterOfTwo, workspace: Workspace) -> None:
+    spec = BatchSpec(env="Stuck", agent="UpAgent", repeat=2, concurrency=2, limits=Limits(max_duration_s=2))
+    pids: set[int] = set()
+
+    def note_pid(item: Item) -> None:
+        if isinstance(item, WorkerState) and item.pid is not None:
+            pids.add(item.pid)
+
+    result = Batch(spec, workspace, pool=open_pool(spec), observers=[note_pid], grace_s=0.5).run()
+    assert result.outcomes == {"timeout": 2}
+    assert {episode["error"]["type"] for episode in stored(workspace, result)} == {"slot_abandoned"}
+    assert len(pids) >= 2
+    _, alive = psutil.wait_procs([psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)], timeout=OBSERVED_S)
+    assert alive == []
+
+
+def test_a_key_reaches_the_actors_and_no_file_command_line_or_environment_of_the_cluster(
+    cluster: ClusterOfTwo, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAB_ACCESS", KEY)
+    with ModelServer(models=("small",), token=KEY) as server:
+        endpoint = EndpointConfig(url=server.url, name="lab", kind="openai", api_key_env="LAB_ACCESS")
+        settings = AgentSettings(mode="local", local_fallback=None, model="small", endpoints=(endpoint,))
+        models = Models.from_settings(settings, os.environ)
+        spec = BatchSpec(env="Maze", agent="react", model="small", repeat=4, concurrency=2, limits=Limits(max_rounds=3))
+        result = Batch(spec, workspace, pool=open_pool(spec, models=models), models=models).run()
+        models.close()
+    assert (result.status, result.n_errors) == ("completed", 0), stored(workspace, result)[0]["error"]
+    assert result.answers == {"lab: small": 12}
+    assert [path for path in cluster.files() if KEY.encode() in path.read_bytes()] == []
+    assert [process for process in cluster.processes() if KEY in shown(process)] == []
+
+
+def shown(process: psutil.Process) -> str:
+    try:
+        return repr((process.cmdline(), process.environ()))
+    except psutil.Error:
+        return ""
+
+
+def test_loopback_addresses_are_refused_for_workers_elsewhere_unless_they_are_replaced(
+    cluster: ClusterOfTwo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ray_cluster, "socket", FarAway)
+    settings = AgentSettings(api_endpoint="http://127.0.0.1:3030/v1/chat/completions", local_fallback=None)
+    models = Models.from_settings(settings, {})
+    spec = BatchSpec(env="Maze", agent="react", model="small")
+    with pytest.raises(ConfigError, match=r"the model endpoint gateway at http://127\.0\.0\.1:3030"):
+        open_pool(spec, models=models)
+    open_pool(spec, RaySettings(address="auto", addresses={"localhost": "10.0.0.5"}), models).close()
+    models.close()
+
+
+class FarAway:
+    """Replaces ``socket`` in a module: this machine is none of the cluster."""
+
+    @staticmethod
+    def gethostname() -> str:
+        return "far-away"
+
+
+def test_a_cluster_with_another_version_is_refused(cluster: ClusterOfTwo, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_cluster, "__version__", "99.0")
+    expected = rf"not installed like this machine: .*agentgym-console {__version__} instead of 99.0"
+    with pytest.raises(ConfigError, match=expected):
+        open_pool(BatchSpec(env="Maze", agent="random"))

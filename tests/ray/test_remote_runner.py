@@ -5,15 +5,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from runner.episode.runner import Runner
 from runner.types import Limits, Outcome, Trajectory
-
-if TYPE_CHECKING:
-    from ray.cluster_utils import Cluster
+from tests.ray.conftest import ClusterOfTwo
 
 TARGETS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "Maze": ({"_target_": "runner.envs.maze.Maze"}, {"_target_": "runner.agents.random.RandomAgent"}),
@@ -31,7 +29,7 @@ def played(trajectory: Trajectory) -> list[object]:
 
 
 @pytest.mark.parametrize("env", TARGETS)
-async def test_an_actor_plays_the_same_episodes_as_the_runner(cluster: Cluster, env: str) -> None:
+async def test_an_actor_plays_the_same_episodes_as_the_runner(cluster: ClusterOfTwo, env: str) -> None:
     from runner.worker.remote_runner import RemoteRunner
 
     env_cfg, agent_cfg = TARGETS[env]
@@ -44,7 +42,7 @@ async def test_an_actor_plays_the_same_episodes_as_the_runner(cluster: Cluster, 
         assert remote.error_info is None and len(remote.timesteps) > 0
 
 
-async def test_the_worker_id_is_the_id_of_the_actor_and_needs_no_wait_for_the_episode(cluster: Cluster) -> None:
+async def test_the_worker_id_is_the_id_of_the_actor_and_needs_no_wait_for_the_episode(cluster: ClusterOfTwo) -> None:
     import ray
 
     from runner.worker.remote_runner import RemoteRunner
@@ -58,7 +56,7 @@ async def test_the_worker_id_is_the_id_of_the_actor_and_needs_no_wait_for_the_ep
     ray.kill(actor)
 
 
-async def test_an_error_is_data_and_leaves_the_actor_usable(cluster: Cluster) -> None:
+async def test_an_error_is_data_and_leaves_the_actor_usable(cluster: ClusterOfTwo) -> None:
     from runner.worker.remote_runner import RemoteRunner
 
     _, agent_cfg = TARGETS["Maze"]
@@ -68,7 +66,7 @@ async def test_an_error_is_data_and_leaves_the_actor_usable(cluster: Cluster) ->
         assert trajectory.outcome is Outcome.ERROR and trajectory.error_info is not None
 
 
-def test_a_program_of_ten_lines_plays_100_episodes(cluster: Cluster) -> None:
+def test_a_program_of_ten_lines_plays_100_episodes(cluster: ClusterOfTwo) -> None:
     program = Path(__file__).with_name("program.py")
     lines = [line for line in program.read_text("utf-8").splitlines() if line]
     assert len(lines) <= 10

@@ -1,0 +1,27 @@
+"""A driver whose episodes hang: ``python driver.py FOLDER [ADDRESS]`` writes the pids of its workers as they play."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from runner.batch.batch import Batch
+from runner.batch.spec import BatchSpec
+from runner.batch.workspace import Workspace
+from runner.config import RaySettings
+from runner.pool.ray_pool import open_ray_pool
+from runner.types import Item, WorkerState
+
+
+def write_pid(item: Item) -> None:
+    if isinstance(item, WorkerState) and item.state == "playing":
+        print(item.pid, flush=True)  # noqa: T201
+
+
+def main(folder: str, address: str = "") -> None:
+    spec = BatchSpec(env="Stuck", agent="UpAgent", repeat=2, concurrency=2)
+    pool = open_ray_pool(RaySettings(address=address, num_cpus=0.5), spec.validated().runner_setup(), None)
+    Batch(spec, Workspace(Path(folder), node="n", profile="p"), pool=pool, observers=[write_pid]).run()
+
+
+main(*sys.argv[1:])
