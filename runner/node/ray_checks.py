@@ -12,7 +12,7 @@ from runner.config import RaySettings
 from runner.errors import ConfigError
 from runner.node.preflight import PreflightCheck
 from runner.pool.ray_addresses import require_reachable, rewrite_setup
-from runner.pool.ray_cluster import RayConnection, RayNode, import_ray, inspect_nodes
+from runner.pool.ray_cluster import RayConnection, RayNode, inspect_nodes, load_ray
 from runner.worker.runner_setup import RunnerSetup
 
 TIMEOUT_S = 20.0
@@ -28,7 +28,7 @@ def check_ray(settings: RaySettings, setups: Sequence[RunnerSetup]) -> list[Pref
     """
     check = PreflightCheck(what="workers", name="ray", state="ok", detail="")
     try:
-        version = import_ray().__version__
+        version = load_ray(settings).__version__
         if not settings.address:
             return [msgspec.structs.replace(check, detail=f"Ray {version}, a cluster of this machine for the run")]
         with closing(RayConnection(settings)):

@@ -6,7 +6,6 @@ import logging
 import os
 import platform
 import socket
-import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from importlib.metadata import entry_points
@@ -41,66 +40,98 @@ class RayNode(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RayConnection:
-    """The connection of this process to a cluster; a process has at most one at a time.
+    """The connection of this process to a cluster; all objects share it, and the last one to close ends it.
 
     Args:
         settings: the profile's ``ray`` section.
         key_names: names of environment variables with API keys, which a cluster of this machine does not inherit.
     """
 
+    _lock = threading.Lock()
+    _n_open = 0
+    _is_own = False
+    _head: RayHead | None = None
+
     def __init__(self, settings: RaySettings, key_names: Iterable[str] = ()) -> None:
-        """Connect; with an empty address, start a cluster of this machine. Another connection is used as it is.
+        """Connect, unless this process is connected; with an empty address, start a cluster of this machine.
 
         Raises:
             ConfigError: Ray is not installed, or the cluster cannot be reached or started.
         """
-        os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-        self._head: RayHead | None = None
-        self._is_own = False
-        if "ray" in sys.modules and import_ray().is_initialized():
-            return
-        address = settings.address
-        if not address:
-            # Ray creates a token in the home folder for a cluster of this machine. It reads this variable when it is
-            # imported.
-            os.environ.setdefault("RAY_AUTH_MODE", "token")
-            import_ray()
-            self._head = RayHead(os.environ, key_names)
-            address = self._head.wait()
-        self._connect(address, settings.runtime_env)
-        self._is_own = True
+        self._is_open = True
+        ray = load_ray(settings)
+        with RayConnection._lock:
+            if not ray.is_initialized():
+                _open_connection(settings, key_names)
+            RayConnection._n_open += 1
 
     def close(self) -> None:
-        """Disconnect, which ends the actors of this process; end a cluster that the connection started."""
-        if self._is_own:
-            import_ray().shutdown()
-            self._is_own = False
-        if self._head is not None:
-            self._head.close()
-            self._head = None
+        """Release the connection; its end ends the actors of this process, and a cluster that it started."""
+        with RayConnection._lock:
+            if not self._is_open:
+                return
+            self._is_open = False
+            RayConnection._n_open -= 1
+            if not RayConnection._n_open and RayConnection._is_own:
+                _close_connection()
 
-    def _connect(self, address: str, runtime_env: Mapping[str, Any]) -> None:
-        problems: list[BaseException] = []
 
-        def connect() -> None:
-            with catch_foreign(problems.append):
-                import_ray().init(
-                    address=address,
-                    runtime_env=dict(runtime_env) or None,
-                    log_to_driver=False,
-                    configure_logging=False,
-                )
+def _open_connection(settings: RaySettings, key_names: Iterable[str]) -> None:
+    RayConnection._is_own = True
+    address = settings.address
+    try:
+        if not address:
+            RayConnection._head = RayHead(os.environ, key_names)
+            address = RayConnection._head.wait()
+        _connect(address, settings.runtime_env)
+    except ConfigError:
+        _close_connection()
+        raise
 
-        # Ray replaces the handler of SIGTERM if the main thread connects.
-        thread = threading.Thread(target=connect, name="connect to Ray")
-        thread.start()
-        thread.join()
-        if problems:
-            self.close()
-            raise ConfigError(
-                f"Ray cannot connect to {address}: {one_line(mask(str(problems[0])), 500)}; start Ray on this machine "
-                "as a part of that cluster, or correct ray.address"
+
+def _close_connection() -> None:
+    RayConnection._is_own = False
+    import_ray().shutdown()
+    if RayConnection._head is not None:
+        RayConnection._head.close()
+        RayConnection._head = None
+
+
+def _connect(address: str, runtime_env: Mapping[str, Any]) -> None:
+    problems: list[BaseException] = []
+
+    def connect() -> None:
+        with catch_foreign(problems.append):
+            import_ray().init(
+                address=address,
+                runtime_env=dict(runtime_env) or None,
+                log_to_driver=False,
+                configure_logging=False,
             )
+
+    # Ray replaces the handler of SIGTERM if the main thread connects.
+    thread = threading.Thread(target=connect, name="connect to Ray")
+    thread.start()
+    thread.join()
+    if problems:
+        raise ConfigError(
+            f"Ray cannot connect to {address}: {one_line(mask(str(problems[0])), 500)}; start Ray on this machine as "
+            "a part of that cluster, or correct ray.address"
+        )
+
+
+def load_ray(settings: RaySettings) -> Any:  # noqa: ANN401 - a module that may not be installed
+    """Import Ray for a cluster and return the module.
+
+    Raises:
+        ConfigError: Ray is not installed.
+    """
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    if not settings.address:
+        # Ray creates a token in the home folder for a cluster of this machine. It reads this variable when it is
+        # imported.
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
+    return import_ray()
 
 
 def import_ray() -> Any:  # noqa: ANN401 - a module that may not be installed

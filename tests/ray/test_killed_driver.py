@@ -21,7 +21,7 @@ KEY = "sk-6b2e77-a-secret-key-of-a-model"
 def playing_driver(folder: Path, *arguments: str, **environ: str) -> Iterator[tuple[subprocess.Popen[str], set[int]]]:
     """Start a driver, and yield it and the pids of its two workers when they play."""
     variables = {**os.environ, **environ}
-    command = [sys.executable, DRIVER, folder, *arguments]
+    command = [sys.executable, str(DRIVER), str(folder), *arguments]
     with subprocess.Popen(command, env=variables, stdout=subprocess.PIPE, text=True) as driver:
         assert driver.stdout is not None
         try:
