@@ -11,7 +11,6 @@ from typing import Protocol, TypeAlias
 import msgspec
 
 from runner.errors import RunnerError, catch_foreign
-from runner.pool.frame_buffer import FrameBuffer
 from runner.pool.protocol import WorkerChange
 from runner.pool.remote_worker import RemoteWorker
 from runner.pool.services import BatchServices
@@ -19,6 +18,7 @@ from runner.types import WorkerInfo, WorkerStatus
 from runner.util.clock import Clock
 from runner.util.display_text import one_line
 from runner.util.resources import describe_shortage, find_shortage
+from runner.worker.channel import FrameBuffer
 from runner.worker.frames import LENGTH_BYTES, Configure, DriverFrame, encode_frame
 
 MAX_REASON_CHARS = 300

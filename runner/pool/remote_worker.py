@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 from runner.episode.control import EpisodeControl
 from runner.errors import RunnerError, ServerGone
-from runner.pool.frame_buffer import BrokenFrame
 from runner.pool.protocol import EpisodeSink, WorkerLost
 from runner.pool.services import BatchServices, Send
 from runner.store.encoded import EncodedEnd, EncodedReset, EncodedStep, encoding_problem
 from runner.types import EpisodeHeader, EpisodePaused, EpisodeResumed, EpisodeStarted, Outcome, TokensStreamed
 from runner.util.clock import Clock
 from runner.util.resources import ResourceShortage, is_resource
+from runner.worker.channel import BrokenFrame
 from runner.worker.frames import (
     Command,
     Decided,

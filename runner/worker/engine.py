@@ -36,7 +36,7 @@ from runner.worker.frames import (
     Stop,
     Watch,
 )
-from runner.worker.link import DriverLink
+from runner.worker.link import ReplyingLink
 from runner.worker.remote_gate import RemoteGate, remote_manager
 from runner.worker.remote_registry import RemoteRegistry
 
@@ -76,7 +76,7 @@ class Engine:
 
     def __init__(
         self,
-        link: DriverLink,
+        link: ReplyingLink,
         configure: Configure,
         clock: Clock | None = None,
         clock_ns: Callable[[], int] = time.monotonic_ns,

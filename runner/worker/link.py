@@ -22,6 +22,10 @@ class DriverLink(Protocol):
     async def request(self, name: RequestName, target: str, instance: int | str | None = None) -> Reply:
         """Send a ``Request`` and return the driver's reply; callable on any event loop."""
 
+
+class ReplyingLink(DriverLink, Protocol):
+    """A link whose frames from the driver are read by its owner, which passes the replies on."""
+
     def resolve(self, reply: Reply) -> None:
         """Pass a reply of the driver to the request with its id."""
 
