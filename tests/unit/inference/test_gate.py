@@ -17,7 +17,7 @@ from runner.inference.entrance import WINDOW_S
 from runner.inference.errors import EndpointFailure
 from runner.inference.gate import LocalGate
 from runner.inference.manager import InferenceManager
-from tests.support.inference import agent_settings, episode_header, infer
+from tests.support.inference import VirtualTime, agent_settings, episode_header, infer, inference_manager
 from tests.support.manual_clock import ManualClock
 from tests.support.rude_model import PendingRequest, RudeModel, closing, completion_response
 
@@ -172,9 +172,9 @@ class CountingModel:
         pending.send(closing(completion_response("up")))
 
 
-def limited_manager(url: str, limit: RateLimit, gate: LocalGate | None = None) -> InferenceManager:
+def limited_manager(url: str, limit: RateLimit) -> InferenceManager:
     settings = agent_settings(EndpointConfig(url=url, name="a", kind="openai"), rate_limits={"a": limit})
-    return InferenceManager(settings, {}, gate=gate)
+    return InferenceManager(settings, {})
 
 
 async def test_no_more_requests_are_in_flight_than_the_limit_over_several_loops() -> None:
@@ -215,8 +215,13 @@ async def test_a_cancelled_inference_frees_its_place_and_a_cancelled_wait_takes_
 
 async def test_the_wait_for_a_rate_limit_ends_with_the_episodes_time() -> None:
     with RudeModel(completion_response("up")) as server:
-        manager = limited_manager(server.url, RateLimit(requests_per_minute=1))
+        virtual_time = VirtualTime()
+        manager = inference_manager(
+            server.url, virtual_time=virtual_time, rate_limits={"a": RateLimit(requests_per_minute=1)}
+        )
         await infer(manager)
         with pytest.raises(InferenceFault, match=r"no time left: its limit in agent\.rate_limits is 1 per minute"):
             await infer(manager, time_left_s=0.05)
         assert len(server.chat_requests) == 1
+        virtual_time.elapsed_s += WINDOW_S
+        assert (await infer(manager)).usage.warnings == ()

@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 import trustme
 
-from runner.errors import InferenceFault
 from runner.inference import http_client
 from runner.inference.errors import EndpointFailure
 from runner.inference.http import SmallResponse, fetch
@@ -192,8 +191,8 @@ async def test_a_certificate_is_verified_with_the_authorities_of_the_environment
     authority.cert_pem.write_to_path(str(tmp_path / "authority.pem"))
     monkeypatch.setattr(http_client, "_ssl_context", http_client._ssl_context.__wrapped__)
     async with run_tls_server(authority) as url:
-        with pytest.raises(InferenceFault, match=r"no connection: .*certificate verify failed"):
-            await infer(inference_manager(url), time_left_s=0.2)
+        with pytest.raises(EndpointFailure, match=r"no connection: .*certificate verify failed"):
+            await get(url)
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "authority.pem"))
     async with run_tls_server(authority) as url:
         manager = inference_manager(url)

@@ -120,7 +120,7 @@ async def test_the_limit_of_requests_in_flight_holds_over_workers_and_cancellati
         await asyncio.gather(*tasks)
         assert most == 1
         assert await workers.gates[0].enter("a", 60)
-        with pytest.raises(InferenceFault, match=r"no time left: its limit in .* is 1 at a time"):
+        with pytest.raises(InferenceFault, match="no time left"):
             await infer(workers.managers[1], time_left_s=0.01)
         workers.gate.release_all("worker-0")
         assert (await infer(workers.managers[1])).message["content"] == "up"
