@@ -59,6 +59,7 @@ test-long: $(STAMP)
 
 test-failed: $(STAMP)
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --last-failed --last-failed-no-failures=none
+
 $(RAY_STAMP): $(STAMP) tests/ray/requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r tests/ray/requirements.lock
 	@touch $@
