@@ -19,6 +19,8 @@ CommandName: TypeAlias = Literal["cancel", "interrupt", "abort", "pause", "resum
 
 STEP_GRACE_S = 2.0
 """Seconds that a cancelled episode has to finish its step before its asyncio task is cancelled."""
+OVERDUE_S = 1.0
+"""Seconds that an episode must be past its deadline before its slot is abandoned."""
 START_TIMEOUT_S = 120.0
 """Seconds that a worker has to start an episode; more than a pool needs to give up a worker that does not start."""
 
@@ -74,6 +76,7 @@ class RunningEpisode:
     control: EpisodeControl = field(default_factory=EpisodeControl)
     _task_stopped: bool = False
     _cancelled_at: float | None = None
+    _overdue_since: float | None = None
 
     def __post_init__(self) -> None:
         self._created_s = self.clock.monotonic()
@@ -108,23 +111,35 @@ class RunningEpisode:
         """Return the seconds after which ``is_overdue`` must be called again."""
         if self._cancelled_at is not None:
             return 0.1
-        now, started_s = self.clock.monotonic(), self.feed.started_s
-        if started_s is None:
-            return self._created_s + START_TIMEOUT_S - now
-        return self.deadline_s - (now - started_s - self.control.paused_s())
+        if self._overdue_since is not None:
+            return self._overdue_since + OVERDUE_S - self.clock.monotonic()
+        return self._time_left_s()
 
     def is_overdue(self) -> bool:
         """Return whether the slot must be abandoned: past the deadline, or too long after a cancellation.
 
-        If a cancelled episode does not end within ``step_grace_s``, its asyncio task is cancelled.
+        If a cancelled episode does not end within ``step_grace_s``, its asyncio task is cancelled. An episode is past
+        its deadline only after it has been so for ``OVERDUE_S``: if this process was stopped for a time, its end may
+        have arrived and not been read yet.
         """
+        now = self.clock.monotonic()
         if self._cancelled_at is None:
-            return self.remaining_s() < 0
-        waited_s = self.clock.monotonic() - self._cancelled_at
+            if self._time_left_s() >= 0:
+                self._overdue_since = None
+            elif self._overdue_since is None:
+                self._overdue_since = now
+            return self._overdue_since is not None and now - self._overdue_since > OVERDUE_S
+        waited_s = now - self._cancelled_at
         if waited_s > self.step_grace_s and not self._task_stopped:
             self._task_stopped = True
             self.slot.stop_task()
         return waited_s > self.step_grace_s + self.grace_s
+
+    def _time_left_s(self) -> float:
+        now, started_s = self.clock.monotonic(), self.feed.started_s
+        if started_s is None:
+            return self._created_s + START_TIMEOUT_S - now
+        return self.deadline_s - (now - started_s - self.control.paused_s())
 
     def abandon(self) -> None:
         """Store the part of the episode that its journal contains; ignore all later events of its slot."""

@@ -64,8 +64,9 @@ class LocalSlot:
         self._worker.interrupt()
 
     def abandon(self) -> None:
-        """Leave the thread to itself: it ends when its episode does."""
+        """Leave the thread to itself: it ends when its episode does, at the latest at its next ``await``."""
         self._abandoned = True
+        self._worker.interrupt()
         self._worker.close()
 
     def close(self) -> None:

@@ -68,6 +68,23 @@ class Cluster:
         except psutil.Error:
             return None
 
+    def fork_server_pid(self) -> int | None:
+        """Process id of the node's fork server, or None."""
+        try:
+            children = psutil.Process(self.node.pid).children() if self.node.pid is not None else []
+            return next((child.pid for child in children if "runner.worker" in child.cmdline()), None)
+        except psutil.Error:
+            return None
+
+    def worker_pid(self) -> int | None:
+        """Process id of the oldest worker of the node, or None."""
+        try:
+            server = self.fork_server_pid()
+            workers = [] if server is None else psutil.Process(server).children()
+            return min(workers, key=psutil.Process.create_time).pid if workers else None
+        except psutil.Error:
+            return None
+
     def processes(self) -> dict[str, int]:
         """Return the process ids of the managed processes and the own broker, by name."""
         managed = {each.name: each.pid for each in (self.node, self.foreign, *self.servers.values())}

@@ -85,8 +85,8 @@ class FaultInjector:
                 await self._delete(fault, number)
 
     async def _kill(self, fault: PlannedFault, number: int) -> None:
-        if fault.target == "own_broker":
-            pid = self._cluster.own_broker_pid()
+        if fault.target in ("own_broker", "worker", "fork_server"):  # the node starts them again
+            pid = self._pid(fault.target)
             self._record(fault, number, begins=True)
             effect = _send(pid, signal.SIGKILL)
             self._record(fault, number, begins=False, effect=effect)
@@ -151,10 +151,15 @@ class FaultInjector:
         return {"node": cluster.node, "foreign_broker": cluster.foreign, **cluster.servers}[target]
 
     def _pid(self, target: str) -> int | None:
-        if target == "own_broker":
-            return self._cluster.own_broker_pid()
-        if target == "console":
-            return None if self._console is None else self._console.pid
+        match target:
+            case "own_broker":
+                return self._cluster.own_broker_pid()
+            case "worker":
+                return self._cluster.worker_pid()
+            case "fork_server":
+                return self._cluster.fork_server_pid()
+            case "console":
+                return None if self._console is None else self._console.pid
         return self._process(target).pid
 
     def _record(self, fault: PlannedFault, number: int, *, begins: bool, effect: str = "") -> None:

@@ -158,8 +158,8 @@ def _faults(rng: random.Random, duration_s: float) -> list[PlannedFault]:
 
 _PROCESSES: Final = ("node", "own_broker", "foreign_broker", "console", *SERVERS)
 _ALL_FAULTS: Final[list[tuple[FaultKind, str]]] = [
-    *(("kill", target) for target in (*_PROCESSES, "node", "own_broker")),
-    *(("stop", target) for target in _PROCESSES),
+    *(("kill", target) for target in (*_PROCESSES, "node", "own_broker", "worker", "worker", "fork_server")),
+    *(("stop", target) for target in (*_PROCESSES, "worker")),
     *(("partition", target) for target in ("foreign_broker", *SERVERS)),
     ("disk_full", "disk"),
     *(("clock", "clock") for _ in range(2)),

@@ -40,7 +40,7 @@ class SmallDisk:
                     size //= 2
 
     def free_space(self) -> None:
-        self._filler.unlink()
+        self._filler.unlink(missing_ok=True)
 
     def make_read_only(self) -> None:
         subprocess.run(["mount", "-o", "remount,ro", str(self.folder)], check=True)
