@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from runner.batch.observers import Observer
+from runner.batch.observers import Observer, SelectiveObserver
 from runner.batch.server_wait import LOG_INTERVAL_S
 from runner.batch.spec import BatchSpec
 from runner.cli.terminal import print_stderr, stderr_console
@@ -47,7 +47,7 @@ def _bar(title: str, total: int) -> Iterator[Observer]:
                 state = _waiting_text(item) or _playing_text(item)
                 progress.update(task, completed=item.n_done, state=state)
 
-        yield show
+        yield SelectiveObserver(frozenset({BatchProgress}), show)
 
 
 def _lines(title: str) -> Observer:
@@ -67,7 +67,7 @@ def _lines(title: str) -> Observer:
         elif isinstance(item, BatchProgress) and item.n_done == item.n_planned:
             print_stderr(f"{title}: {item.n_done}/{item.n_planned} episodes, {_score_text(item)}")
 
-    return show
+    return SelectiveObserver(frozenset({BatchProgress, EpisodeEnded}), show)
 
 
 def _score_text(progress: BatchProgress) -> str:

@@ -14,6 +14,13 @@ MAX_COMMANDS = 3
 _REPLACED_OPTIONS = ("--run", "--battery", "--task-index", "--repeat")
 
 
+_ADVICE = {
+    "resources": "Free what ran out",
+    "workers": "See the log for the cause, or give --workers 0",
+}
+"""Next step by the cause of an interruption."""
+
+
 def report_remaining(spec: BatchSpec, result: BatchResult, argv: Sequence[str]) -> None:
     """Print why a batch was interrupted, how many episodes are left, and how to play them.
 
@@ -28,7 +35,7 @@ def report_remaining(spec: BatchSpec, result: BatchResult, argv: Sequence[str]) 
     n_again = spec.attempts * len({planned.task_index for planned in left}) - len(left)
     again = f" (which plays {n_again} attempts again)" if n_again else ""
     left_of = f"{len(left)} of {spec.n_planned} episodes are left"
-    advice = "Free what ran out" if result.interrupted_by == "resources" else "Start the server again"
+    advice = _ADVICE.get(result.interrupted_by or "", "Start the server again")
     print_stderr(f"{spec.env}: {left_of}. {advice}, then run{again}:")
     for command in commands[:MAX_COMMANDS]:
         print_stderr(f"  {command}")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import msgspec
 
 from runner.batch.batch import Batch
-from runner.batch.observers import LazyItem, Observer
+from runner.batch.observers import LazyItem, Observer, SelectiveObserver
 from runner.batch.result import BatchResult, UnstoredEpisode
 from runner.batch.running_episode import CommandName
 from runner.batch.server_wait import Waiting
@@ -285,7 +285,7 @@ class BatchRunner:
         batch = Batch(
             spec,
             self._workspace,
-            observers=[self._forward, self._save_progress],
+            observers=[self._forward, SelectiveObserver(frozenset({BatchProgress}), self._save_progress)],
             on_record=self._callbacks.on_record,
             batch_id=queued.batch_id,
             battery_id=queued.battery_id,

@@ -77,18 +77,19 @@ def encoding_problem(part: EncodedReset | EncodedStep | EncodedEnd) -> str | Non
     Only the form of the bytes is checked, because a worker runs the same encoder as the driver.
     """
     traces = part.traces
-    arrays = [traces.spans, traces.flows, traces.open_spans]
-    objects: list[bytes] = []
+    arrays, objects = [traces.spans, traces.flows, traces.open_spans], []
     match part:
         case EncodedReset():
             arrays.append(part.observation)
         case EncodedStep():
             arrays.append(part.tool_schemas)
             objects.append(part.data)
-        case EncodedEnd():
-            objects += [] if part.evaluation is None else [part.evaluation]
-    if not all(data[:1] == b"[" and data[-1:] == b"]" for data in arrays):
-        return "an array is incomplete"
-    if not all(data[:1] == b"{" and data[-1:] == b"}" for data in objects):
-        return "an object is incomplete"
-    return "an encoded part has several lines" if any(b"\n" in data for data in (*arrays, *objects)) else None
+        case EncodedEnd() if part.evaluation is not None:
+            objects.append(part.evaluation)
+    for data in arrays:
+        if data != b"[]" and not (data.startswith(b"[") and data.endswith(b"]") and b"\n" not in data):
+            return "an array is incomplete or has several lines"
+    for data in objects:
+        if not (data.startswith(b"{") and data.endswith(b"}") and b"\n" not in data):
+            return "an object is incomplete or has several lines"
+    return None

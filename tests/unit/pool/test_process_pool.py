@@ -16,17 +16,15 @@ from runner.types import (
     ErrorInfo,
     Limits,
     Outcome,
-    TimestepPlayed,
-    WorkerState,
 )
 from runner.worker.frames import (
     Command,
     Decided,
     Ended,
+    Failed,
     Free,
     Play,
     Stepped,
-    Watch,
     WorkerFrame,
     encode_frame,
 )
@@ -101,24 +99,6 @@ def test_a_batch_plays_over_two_workers(workspace: Workspace) -> None:
     assert {record.episode_id for record in batch.reported} == {record.episode_id for record in stored}
     assert stored[0].timesteps[1].observation == [{"role": "user", "content": "observation 2"}]
     assert len(batch.processes.started) == 2
-
-
-def test_observers_receive_the_events_of_encoded_episodes(workspace: Workspace) -> None:
-    batch = PooledBatch(workspace, play_all, repeat=1)
-    batch.result()
-    items = [item for item in batch.items if not isinstance(item, BatchProgress | WorkerState)]
-    assert [type(item) for item in items] == [EpisodeStarted, *[TimestepPlayed] * 3, EpisodeEnded]
-    assert [item.seq for item in items] == [0, 1, 2, 3, 4]
-    first, last, ended = items[1], items[3], items[4]
-    assert isinstance(first, TimestepPlayed)
-    assert isinstance(last, TimestepPlayed)
-    assert isinstance(ended, EpisodeEnded)
-    assert (first.reset_observation, last.reset_observation) == ([{"role": "user", "content": "observation 0"}], None)
-    assert first.step.available_tool_schemas == last.step.available_tool_schemas != []
-    assert (ended.trajectory.outcome, len(ended.trajectory.timesteps)) == (Outcome.SUCCESS, 3)
-    assert ended.trajectory.reset_kwargs == {"task_index": 0, "seed": 0}
-    states = [item.state for item in batch.items if isinstance(item, WorkerState)]
-    assert states[0] == "starting"
 
 
 @pytest.mark.parametrize(
@@ -327,16 +307,27 @@ def test_commands_reach_the_worker(workspace: Workspace) -> None:
     assert names == ["pause", "step", "resume", "cancel"]
 
 
-def test_tokens_are_sent_only_if_an_observer_shows_them(workspace: Workspace) -> None:
-    watched: list[bool] = []
-
-    def note(worker: FakeWorker) -> None:
+def test_a_shortage_in_a_worker_interrupts_the_batch(workspace: Workspace) -> None:
+    def run_out(worker: FakeWorker) -> None:
         worker.greet()
-        while (frame := worker.read()) is not None:
-            if isinstance(frame, Watch):
-                watched.append(frame.tokens)
-            elif isinstance(frame, Play):
-                worker.send(*episode_frames(frame.header))
+        while (play := worker.read_play()) is not None:
+            frames = episode_frames(play.header)
+            failed = Failed(episode_id=play.header.episode_id, shortage="open files")
+            worker.send(*frames[:2], failed, *frames[-2:])
 
-    PooledBatch(workspace, note, repeat=1).result()
-    assert watched == [True]
+    batch = PooledBatch(workspace, run_out, repeat=9, concurrency=1)
+    result = batch.result()
+    assert (result.status, result.interrupted_by, result.n_episodes) == ("interrupted", "resources", 1)
+    assert (result.interruption or "").startswith("no more open files (the limit is ")
+
+
+def test_an_exception_outside_the_agent_is_a_problem(workspace: Workspace) -> None:
+    def report(worker: FakeWorker) -> None:
+        worker.greet()
+        while (play := worker.read_play()) is not None:
+            worker.send(*episode_frames(play.header)[:-1])
+            worker.send(Free(episode_id=play.header.episode_id, problem="SystemExit: 5"))
+
+    result = PooledBatch(workspace, report, repeat=1).result()
+    assert result.outcomes == {"success": 1}
+    assert "SystemExit: 5" in result.problems[0]
