@@ -226,6 +226,8 @@ class ProcessWorker:
                     self.episodes.receive(frame)
             except RunnerError as exc:
                 return f"it sent {exc}"
+            if self._state == "starting":
+                self._update_state()
             if self._hung_at is not None and not self.episodes.n_playing:
                 return "an episode hung in it"
 
@@ -237,9 +239,12 @@ class ProcessWorker:
         self._next_tick_s = now + self._timings.tick_s
         with self._lock:
             self._flush(sock)
+        self._update_state()
+        return self._overdue(now, started_s)
+
+    def _update_state(self) -> None:
         if self.is_ready:
             self._set_state("playing" if self.episodes.n_playing else "idle")
-        return self._overdue(now, started_s)
 
     def _overdue(self, now: float, started_s: float) -> str | None:
         timings = self._timings

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +21,9 @@ from runner.batch.workspace import Workspace
 from runner.pool.choose import open_pool
 from runner.store import EpisodeRecord
 from runner.types import BatchProgress, EpisodeEnded, Item, Outcome, WorkerState
+from tests.support.command import REPOSITORY
+from tests.support.episodes import new_id
+from tests.support.waiting_batch import wait_until
 
 pytestmark = pytest.mark.long
 
@@ -94,7 +99,7 @@ class KillingBatch(WorkerBatch):
                 self._pids[item.id] = item.pid
         if isinstance(item, EpisodeEnded):
             self._n_ended += 1
-            if self._n_ended % 40 == 0 and self._pids:
+            if self._n_ended >= 40 * (self.n_killed + 1) and self._pids:
                 _, pid = self._pids.popitem()
                 os.kill(pid, signal.SIGKILL)
                 self.n_killed += 1
@@ -124,3 +129,56 @@ def test_killed_workers_cost_no_planned_episode(workspace: Workspace, caplog: py
     assert len(ends) >= 200 - 4 * batch.n_killed
     assert max(item.n_done for item in batch.items if isinstance(item, BatchProgress)) == 200
     assert list(workspace.store.runs.rglob("*.journal.jsonl*")) == []
+
+
+DRIVER = """
+import sys
+from pathlib import Path
+from runner.batch.batch import Batch
+from runner.batch.spec import BatchSpec
+from runner.batch.workspace import Workspace
+from runner.pool.choose import open_pool
+from runner.types import WorkerState
+
+def show(item):
+    if isinstance(item, WorkerState) and item.pid is not None:
+        print("worker", item.pid, flush=True)
+
+spec = BatchSpec(env="Maze", agent="oracle", repeat=2000, concurrency=8).validated()
+workspace = Workspace(Path(sys.argv[1]), node="test", profile="p1")
+pool = open_pool(2, spec, spec.runner_setup(), None, print)
+Batch(spec, workspace, observers=[show], batch_id=sys.argv[2], pool=pool,
+      on_record=lambda record: print("episode", record.task_index, flush=True)).run()
+"""
+
+
+def test_a_killed_driver_leaves_no_worker_and_can_be_resumed(tmp_path: Path) -> None:
+    batch_id, folder = new_id(), tmp_path / "data"
+    pids: set[int] = set()
+    reported: list[int] = []
+    arguments = [sys.executable, "-c", DRIVER, str(folder), batch_id]
+    environ = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True, env=environ) as driver:
+        assert driver.stdout is not None
+        while len(reported) < 20 or len(pids) < 2:
+            kind, number = driver.stdout.readline().split()
+            if kind == "worker":
+                pids.add(int(number))
+            else:
+                reported.append(int(number))
+        driver.kill()
+    assert len(pids) == 2
+    wait_until(lambda: not any(Path(f"/proc/{pid}/exe").exists() for pid in pids))
+    workspace = Workspace(folder, node="test", profile="p1")
+    try:
+        earlier = [workspace.store.load(file.episode_id) for file in workspace.store.list_files()]
+        assert set(reported) <= {record.task_index for record in earlier if record.outcome is Outcome.SUCCESS}
+        assert len(workspace.recovered) <= 8
+        n_repeat = max(reported) + 10
+        spec = BatchSpec(env="Maze", agent="oracle", repeat=n_repeat, concurrency=4).validated()
+        first = [record for record in earlier if record.task_index < n_repeat]
+        pool = open_pool(2, spec, spec.runner_setup(), None, print)
+        result = Batch(spec, workspace, batch_id=batch_id, earlier_episodes=first, pool=pool).run()
+        assert (result.status, result.outcomes) == ("completed", {"success": n_repeat})
+    finally:
+        workspace.close()

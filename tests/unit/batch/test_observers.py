@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from runner.batch.observers import ObserverHub
+from runner.batch.observers import LazyItem, ObserverHub, SelectiveObserver
 from runner.types import BatchProgress, Chat, Item, Message, TimestepPlayed
 from tests.support.episodes import make_step
 
@@ -97,3 +97,41 @@ def test_a_blocked_observer_delays_nothing_and_its_oldest_items_are_dropped_and_
     gate.set()
     hub.close(timeout_s=10)
     assert received == [0, *range(91, 101)]
+
+
+def test_a_lazy_item_is_decoded_once_and_only_for_observers_of_its_kind() -> None:
+    decoded: list[str] = []
+    first: list[Item] = []
+    second: list[Item] = []
+    progress: list[Item] = []
+
+    def decode() -> Item:
+        decoded.append(threading.current_thread().name)
+        return TimestepPlayed(at=datetime.now(UTC), episode_id="e", seq=1, step=make_step(0))
+
+    hub = ObserverHub([SelectiveObserver(frozenset({BatchProgress}), progress.append)])
+    hub.emit(LazyItem(TimestepPlayed, decode))
+    hub.emit(make_item(1))
+    assert (hub.watches(BatchProgress), hub.watches(TimestepPlayed)) == (True, False)
+    hub.close(timeout_s=10)
+    assert (decoded, len(progress)) == ([], 1)
+    hub = ObserverHub([first.append, second.append])
+    hub.emit(LazyItem(TimestepPlayed, decode))
+    hub.close(timeout_s=10)
+    assert decoded == ["observer"]
+    assert first == second
+    assert isinstance(first[0], TimestepPlayed)
+
+
+def test_an_item_that_cannot_be_decoded_does_not_stop_an_observer(caplog: pytest.LogCaptureFixture) -> None:
+    received: list[Item] = []
+
+    def fail() -> Item:
+        raise ValueError("damaged")
+
+    hub = ObserverHub([received.append])
+    hub.emit(LazyItem(TimestepPlayed, fail))
+    hub.emit(make_item(1))
+    hub.close(timeout_s=10)
+    assert len(received) == 1
+    assert "an observer failed: ValueError: damaged" in caplog.text
