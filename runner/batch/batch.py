@@ -6,6 +6,7 @@ import itertools
 import logging
 import queue
 from collections.abc import Callable, Iterable
+from contextlib import closing
 from typing import TypeAlias
 
 import msgspec
@@ -144,23 +145,23 @@ class Batch:
     def run(self) -> BatchResult:
         """Play all planned episodes and return the result.
 
-        A command, a full disk, a server that stays away, or a lack of files, memory or threads may end it earlier.
+        A command, a full disk, a server that stays away, lost workers, or a lack of files, memory or threads may end it
+        earlier.
         """
         self._workspace.store.create_batch_folder(self.batch_id)
         self._apply_early_commands()
         self._starter.reserve()
         self._pool.watch_tokens(self._hub.watches(TokensStreamed))
-        slots = SlotTable(self._pool, self.batch_id, self.spec.concurrency, self._inbox.put)
-        while self._queue or self._running:
-            if (problem := slots.fill(len(self._queue) + len(self._running), len(self._running))) is not None:
-                self._interrupt(problem, "resources" if self._pool.failure is None else "workers")
-            while self._queue.can_start and not self._wait.active and (slot := slots.take()) is not None:
-                self._start_episode(slot, *self._queue.pop())
-            self._wait_for_slots(slots)
-            self._update_wait()
-        self._wait.close()
-        self._starter.release()
-        slots.close()
+        with closing(SlotTable(self._pool, self.batch_id, self.spec.concurrency, self._inbox.put)) as slots:
+            while self._queue or self._running:
+                if (problem := slots.fill(len(self._queue) + len(self._running), len(self._running))) is not None:
+                    self._interrupt(problem, "resources" if self._pool.failure is None else "workers")
+                while self._queue.can_start and not self._wait.active and (slot := slots.take()) is not None:
+                    self._start_episode(slot, *self._queue.pop())
+                self._wait_for_slots(slots)
+                self._update_wait()
+            self._wait.close()
+            self._starter.release()
         self._note_lost_episodes()
         if self._status != "completed":
             self._emit_progress()

@@ -5,21 +5,29 @@ from __future__ import annotations
 import select
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Protocol, TypeAlias
 
 import msgspec
 
 from runner.errors import RunnerError, catch_foreign
 from runner.pool.protocol import WorkerChange
-from runner.pool.remote_worker import RemoteWorker
+from runner.pool.remote_worker import BrokenFrame, RemoteWorker
 from runner.pool.services import BatchServices
 from runner.types import WorkerInfo, WorkerStatus
 from runner.util.clock import Clock
 from runner.util.display_text import one_line
 from runner.util.resources import describe_shortage, find_shortage
 from runner.worker.channel import FrameBuffer
-from runner.worker.frames import LENGTH_BYTES, Configure, DriverFrame, encode_frame
+from runner.worker.frames import (
+    LENGTH_BYTES,
+    MAX_FRAME_BYTES,
+    Configure,
+    DriverFrame,
+    WorkerFrame,
+    decode_worker_frame,
+    encode_frame,
+)
 
 MAX_REASON_CHARS = 300
 """Maximum length of the reason for which a worker was lost."""
@@ -290,3 +298,42 @@ def _shut_down(sock: socket.socket) -> None:
         sock.shutdown(socket.SHUT_WR)
     except OSError:
         return  # it has ended
+
+
+class FrameBuffer:
+    """Collects received bytes until a frame is complete."""
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self._data = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[WorkerFrame]:
+        """Add bytes and yield the frames that they complete; the iterator must be used up.
+
+        Raises:
+            BrokenFrame: a frame is too large or invalid.
+        """
+        self._data += data
+        start = 0
+        while len(self._data) - start >= LENGTH_BYTES:
+            size = int.from_bytes(self._data[start : start + LENGTH_BYTES], "big")
+            if size > MAX_FRAME_BYTES:
+                raise BrokenFrame(f"a frame of {size:,} bytes; at most {MAX_FRAME_BYTES >> 20} MiB are allowed")
+            end = start + LENGTH_BYTES + size
+            if len(self._data) < end:
+                break
+            yield _decode(bytes(self._data[start + LENGTH_BYTES : end]))
+            start = end
+        del self._data[:start]
+
+    @property
+    def n_incomplete(self) -> int:
+        """Number of bytes of the frame that is not complete yet."""
+        return len(self._data)
+
+
+def _decode(data: bytes) -> WorkerFrame:
+    try:
+        return decode_worker_frame(data)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as exc:
+        raise BrokenFrame(f"an invalid frame of {len(data):,} bytes: {exc}") from exc

@@ -36,6 +36,10 @@ from runner.worker.frames import (
 )
 
 
+class BrokenFrame(RunnerError):
+    """A worker sent bytes that are no frame, or a frame that does not fit those before it."""
+
+
 class WorkerProblem(RunnerError):
     """An exception ended an episode in another process, outside its agent and its environment."""
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
+import queue
 import signal
 import subprocess
 import sys
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +22,8 @@ from runner.batch.spec import BatchSpec
 from runner.batch.workspace import Workspace
 from runner.pool.choose import open_pool
 from runner.store import EpisodeRecord
-from runner.types import BatchProgress, EpisodeEnded, Item, Outcome, WorkerState
+from runner.types import BatchProgress, EpisodeEnded, EpisodeStarted, Item, Limits, Outcome, WorkerState
+from tests.conftest import Install
 from tests.support.command import REPOSITORY
 from tests.support.episodes import new_id
 from tests.support.waiting_batch import wait_until
@@ -33,6 +36,12 @@ def workspace(tmp_path: Path) -> Iterator[Workspace]:
     workspace = Workspace(tmp_path / "data", node="test", profile="p1")
     yield workspace
     workspace.close()
+
+
+@pytest.fixture
+def fakes(install: Install) -> None:
+    envs = {name: f"tests.support.fakes:{name}" for name in ("Gated", "AsyncHanging")}
+    install(envs=envs, agents={"up": "tests.support.fakes:UpAgent"})
 
 
 class WorkerBatch:
@@ -182,3 +191,36 @@ def test_a_killed_driver_leaves_no_worker_and_can_be_resumed(tmp_path: Path) -> 
         assert (result.status, result.outcomes) == ("completed", {"success": n_repeat})
     finally:
         workspace.close()
+
+
+@pytest.mark.usefixtures("fakes")
+def test_blocked_steps_are_timeouts_and_their_workers_are_replaced(workspace: Workspace) -> None:
+    limits = Limits(max_duration_s=1.0)
+    spec = BatchSpec(env="Gated", agent="up", repeat=4, concurrency=2, limits=limits).validated()
+    items: list[Item] = []
+    pool = open_pool(2, spec, spec.runner_setup(), None, print)
+    result = Batch(spec, workspace, observers=[items.append], pool=pool, grace_s=0.5).run()
+    assert (result.status, result.outcomes, result.problems) == ("completed", {"timeout": 4}, [])
+    records = [workspace.store.load(episode.episode_id) for episode in result.episodes]
+    assert {record.error.type for record in records if record.error} == {"slot_abandoned"}
+    assert {record.env_episode_id for record in records} == {f"../counter\x1b[2J/{task}" for task in range(4)}
+    assert len({record.worker.id for record in records if record.worker}) == 4
+    pids = {item.pid for item in items if isinstance(item, WorkerState) and item.pid is not None}
+    wait_until(lambda: not any(Path(f"/proc/{pid}/exe").exists() for pid in pids))
+
+
+@pytest.mark.usefixtures("fakes")
+def test_cancel_ends_an_await_in_a_worker(workspace: Workspace) -> None:
+    spec = BatchSpec(env="AsyncHanging", agent="up", repeat=3, concurrency=2).validated()
+    pool = open_pool(1, spec, spec.runner_setup(), None, print)
+    started: queue.SimpleQueue[Item] = queue.SimpleQueue()
+    batch = Batch(spec, workspace, observers=[started.put], pool=pool, step_grace_s=0.05)
+    results: queue.SimpleQueue[BatchResult] = queue.SimpleQueue()
+    threading.Thread(target=lambda: results.put(batch.run()), daemon=True).start()
+    for _ in range(2):
+        while not isinstance(started.get(timeout=60), EpisodeStarted):
+            pass
+    batch.command("cancel")
+    result = results.get(timeout=60)
+    assert (result.status, result.outcomes, result.problems) == ("cancelled", {"cancelled": 2}, [])
+    assert all(episode.error is None for episode in result.episodes)

@@ -54,10 +54,14 @@ cannot be played is published as ``config_error``, and ``ServerGone`` as its bas
 """
 
 
+NOT_IMPORTED = ("__main__", "remote_runner", "ray_head")
+"""Modules that run on import, or that need an extra; they define no exceptions."""
+
+
 def exception_classes() -> Iterator[type[BaseException]]:
     for package in (runner, agentgym_tui):
         for module_info in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-            if not module_info.name.endswith("__main__"):
+            if not module_info.name.endswith(NOT_IMPORTED):
                 module = importlib.import_module(module_info.name)
                 yield from exceptions_defined_in(vars(module), module.__name__)
 
