@@ -20,7 +20,7 @@ from typing import IO
 import msgspec
 
 from runner.errors import RunnerError, catch_foreign, log_failure
-from runner.util.display_text import mask, one_line
+from runner.util.display_text import mask, masker, one_line
 from runner.worker.channel import read_frame
 from runner.worker.fork_server import (
     FindExitCode,
@@ -233,10 +233,10 @@ class ForkServerClient:
 def _read_log(descriptor: int, name: str, log: Callable[[str], None]) -> None:
     """Pass the lines of a worker to ``log`` until the worker, and all processes that it has started, have ended."""
     with catch_foreign(log_failure(logger, f"the log of {name}")), os.fdopen(descriptor, "rb") as lines:
-        is_rest = False
+        is_rest, mask_text = False, masker()
         while line := lines.readline(_MAX_LINE_BYTES):
             if not is_rest:
-                log(f"{name}: {one_line(mask(line.decode(errors='replace').rstrip()), MAX_LINE_CHARS)}")
+                log(f"{name}: {one_line(mask_text(line.decode(errors='replace').rstrip()), MAX_LINE_CHARS)}")
             is_rest = not line.endswith(b"\n")
 
 

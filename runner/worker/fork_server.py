@@ -19,6 +19,8 @@ import socket
 import subprocess
 import sys
 import time
+from collections import deque
+from collections.abc import Iterable
 from typing import Literal, NoReturn, TypeAlias
 
 import msgspec
@@ -32,7 +34,7 @@ StartMode: TypeAlias = Literal["fork", "spawn"]
 GRACE_S = 3.0
 """Seconds that the workers have to end after their driver has ended; then they are killed."""
 PRELOADED = ("runner.worker.process", "hydra.utils", "httpx", "aiohttp")
-"""Modules that the workers share; those that are not installed are left out."""
+"""Modules that the workers share; those that are not installed are left out, and only the first is required."""
 KEPT_EXIT_CODES = 1024
 """Number of ended workers whose exit codes are known."""
 
@@ -94,19 +96,24 @@ _REQUESTS: msgspec.msgpack.Decoder[ServerRequest] = msgspec.msgpack.Decoder(Serv
 
 def serve(control: socket.socket, mode: StartMode) -> None:
     """Start workers until the driver closes ``control`` or ends; return when all workers have ended."""
-    for name in PRELOADED if mode == "fork" else ():
-        if name.startswith("runner.") or importlib.util.find_spec(name.partition(".")[0]) is not None:
-            importlib.import_module(name)
-    gc.collect()
-    gc.freeze()  # a collection in a worker would otherwise copy all these pages
-    ForkServer(control, mode).run()
+    names = [name for name in PRELOADED if importlib.util.find_spec(name.partition(".")[0]) is not None]
+    server = ForkServer(control, mode, names if mode == "fork" else ())
+    server.preload_next()
+    server.run()
 
 
 class ForkServer:
-    """Starts, kills and reaps the workers of one driver."""
+    """Starts, kills and reaps the workers of one driver.
 
-    def __init__(self, control: socket.socket, mode: StartMode) -> None:
+    Args:
+        control: the channel to the driver.
+        mode: how workers are started.
+        modules: names of the modules to load while there are no requests.
+    """
+
+    def __init__(self, control: socket.socket, mode: StartMode, modules: Iterable[str]) -> None:
         """Install the signal handlers."""
+        self._modules = deque(modules)
         self._control = control
         self._mode = mode
         self._driver = os.getppid()
@@ -128,12 +135,23 @@ class ForkServer:
             poll.register(sock, select.POLLIN)
         serves = True
         while serves and os.getppid() == self._driver:
-            ready = [descriptor for descriptor, _ in poll.poll(_PARENT_CHECK_MS)]
+            # A worker that has just started needs the CPUs more than the rest of the modules does.
+            is_loading = self._modules and not self._workers
+            ready = [descriptor for descriptor, _ in poll.poll(0 if is_loading else _PARENT_CHECK_MS)]
             self._reap()
             if self._control.fileno() in ready:
                 serves = self._handle_request()
+            elif self._modules:
+                self.preload_next()
         self._control.close()
         self._end_workers()
+
+    def preload_next(self) -> None:
+        """Load the next module."""
+        if self._modules:
+            importlib.import_module(self._modules.popleft())
+            if not self._modules:
+                gc.collect()
 
     def _handle_request(self) -> bool:
         """Handle one request; return False at the end of the control channel."""
@@ -169,6 +187,7 @@ class ForkServer:
 
     def _fork(self, request: StartWorker, channel: int, log: int) -> int:
         server = os.getpid()
+        gc.freeze()  # a collection in the worker would otherwise copy all pages that it shares with the server
         if pid := os.fork():
             with contextlib.suppress(OSError):  # the worker does the same; whichever comes first
                 os.setpgid(pid, pid)

@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 import pytest
 
-from runner.pool.fork_server import ForkServerClient, WorkerProcess
+from runner.pool.fork_server import ForkServerClient, WorkerProcess, WorkerStartError
 from runner.types import Outcome
 from runner.worker.fork_server import StartMode
 from runner.worker.frames import Command, Ended, Free, Paused, Reset, Stepped, Stop
@@ -256,6 +256,17 @@ def test_a_server_that_was_killed_takes_its_workers_along_and_is_replaced(
     wait_until_gone([first.pid], TIMEOUT_S)
     assert first.end_reason(0) == "closed its connection"
     assert is_running(second.pid)
+
+
+def test_a_server_that_cannot_start_is_reported(lines: Lines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho 'no module \033[2J named runner' >&2\nexit 1\n")
+    python.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(python))
+    client = ForkServerClient()
+    with pytest.raises(WorkerStartError, match=r"ended: no module ␛\[2J named runner; .* or set workers to 0"):
+        client.start_worker("worker 1", lines.add)
+    client.close()
 
 
 def test_no_process_survives_a_killed_driver(environ: dict[str, str]) -> None:
