@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -37,8 +38,10 @@ from runner.worker.frames import (
     Watch,
 )
 from runner.worker.link import ReplyingLink
-from runner.worker.remote_gate import RemoteGate, remote_manager
 from runner.worker.remote_registry import RemoteRegistry
+
+if TYPE_CHECKING:
+    from runner.worker.remote_gate import RemoteGate
 
 logger = logging.getLogger(__name__)
 
@@ -161,6 +164,8 @@ class Engine:
     def _prepare(self) -> _Prepared:
         setup, manager = self._setup, None
         if setup.models is not None:
+            from runner.worker.remote_gate import remote_manager  # imported late: many agents use no model
+
             environ = {**os.environ, **self._secrets}
             manager, gate = remote_manager(setup.models, environ, self._link, self._clock.monotonic)
             for rest in list(self._rests.values()):

@@ -10,7 +10,6 @@ import array
 import contextlib
 import gc
 import importlib
-import importlib.util
 import os
 import random
 import select
@@ -33,8 +32,10 @@ StartMode: TypeAlias = Literal["fork", "spawn"]
 
 GRACE_S = 3.0
 """Seconds that the workers have to end after their driver has ended; then they are killed."""
-PRELOADED = ("runner.worker.process", "hydra.utils", "httpx", "aiohttp")
-"""Modules that the workers share; those that are not installed are left out, and only the first is required."""
+REQUIRED = ("runner.worker.process", "hydra.utils")
+"""Modules that every worker needs; they are loaded before the first worker starts."""
+USEFUL = ("runner.worker.remote_gate", "aiohttp", "httpx")
+"""Modules that many workers need; they are loaded while there are no requests."""
 KEPT_EXIT_CODES = 1024
 """Number of ended workers whose exit codes are known."""
 
@@ -96,9 +97,9 @@ _REQUESTS: msgspec.msgpack.Decoder[ServerRequest] = msgspec.msgpack.Decoder(Serv
 
 def serve(control: socket.socket, mode: StartMode) -> None:
     """Start workers until the driver closes ``control`` or ends; return when all workers have ended."""
-    names = [name for name in PRELOADED if importlib.util.find_spec(name.partition(".")[0]) is not None]
-    server = ForkServer(control, mode, names if mode == "fork" else ())
-    server.preload_next()
+    server = ForkServer(control, mode, USEFUL if mode == "fork" else ())
+    for name in REQUIRED if mode == "fork" else ():
+        importlib.import_module(name)
     server.run()
 
 
@@ -142,16 +143,14 @@ class ForkServer:
             if self._control.fileno() in ready:
                 serves = self._handle_request()
             elif self._modules:
-                self.preload_next()
+                self._load_next()
         self._control.close()
         self._end_workers()
 
-    def preload_next(self) -> None:
-        """Load the next module."""
-        if self._modules:
-            importlib.import_module(self._modules.popleft())
-            if not self._modules:
-                gc.collect()
+    def _load_next(self) -> None:
+        importlib.import_module(self._modules.popleft())
+        if not self._modules:
+            gc.collect()
 
     def _handle_request(self) -> bool:
         """Handle one request; return False at the end of the control channel."""

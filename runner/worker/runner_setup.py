@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -13,8 +13,10 @@ from runner.envs.http.address import ServerAddress
 from runner.envs.placement import observation_planner
 from runner.episode.runner import Runner
 from runner.errors import ConfigError
-from runner.inference.manager import InferenceManager
 from runner.types import Limits, Mode, SpanLevel
+
+if TYPE_CHECKING:
+    from runner.inference.manager import InferenceManager
 
 
 class RunnerSetup(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runner.types import Outcome, StreamDelta
@@ -53,6 +53,7 @@ def frames_of(data: bytes) -> list[bytes]:
         return frames
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=300))
 def test_any_bytes_are_frames_or_an_end(data: bytes) -> None:
     with contextlib.suppress(FrameTooLarge):
@@ -63,6 +64,7 @@ def test_any_bytes_are_frames_or_an_end(data: bytes) -> None:
         )
 
 
+@settings(deadline=None)
 @given(st.one_of(st.binary(max_size=300), damaged_bytes(ENCODED)))
 def test_a_decoder_accepts_frames_only(data: bytes) -> None:
     for decode in (decode_driver_frame, decode_worker_frame):
@@ -70,6 +72,7 @@ def test_a_decoder_accepts_frames_only(data: bytes) -> None:
             assert decode(encode_frame(decode(data))) is not None
 
 
+@settings(deadline=None)
 @given(st.lists(st.binary(max_size=100), max_size=5), st.integers(0, 3))
 def test_a_torn_last_frame_is_dropped(frames: list[bytes], n_lost: int) -> None:
     data = b"".join(len(frame).to_bytes(4, "big") + frame for frame in frames)

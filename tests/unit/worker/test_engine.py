@@ -24,6 +24,7 @@ from runner.types import (
     EpisodeEvent,
     EpisodeHeader,
     EpisodeInfo,
+    Limits,
     Outcome,
     Span,
     SpanLevel,
@@ -233,6 +234,18 @@ def test_stop_cancels_an_await_that_never_ends(agent: str, link: RecordingLink) 
             engine.handle(Command(episode_id=play.header.episode_id, name=name))
         assert link.reader.wait_for(Ended).end.outcome == Outcome.CANCELLED
         link.reader.wait_for(Free)
+
+
+def test_the_time_limit_holds_when_a_sync_step_returns(link: RecordingLink) -> None:
+    Gated.reset_gate()
+    engine = make_engine(link, "Gated", "AsyncUpAgent", limits=Limits(max_duration_s=0.05))
+    engine.handle(play_frame())
+    assert Gated.entered.acquire(timeout=60)
+    threading.Event().wait(0.1)  # longer than the limit
+    assert not any(isinstance(frame, Ended) for frame in link.reader.frames)
+    Gated.gate.release()
+    assert link.reader.wait_for(Ended).end.outcome == Outcome.TIMEOUT
+    assert link.reader.wait_for(Free).problem is None
 
 
 def test_close_cancels_and_cleans_up(link: RecordingLink) -> None:
