@@ -21,11 +21,14 @@ from runner.batch.workspace import Workspace
 from runner.envs.babyai import BabyAI
 from runner.envs.base import EmbeddedEnvironment
 from runner.envs.maze import Maze
+from runner.pool.choose import open_pool
 from runner.store import EpisodeRecord
 from runner.types import Limits
 from tests.benchmarks.measure import PAIRS, Row, quartiles, ratio_of
 
 MAX_FIXED_MS, MAX_RATIO = 3.0, 1.20
+PLACES = {0: "in this process", 1: "driver and one worker"}
+"""Number of worker processes, and where the episodes are played."""
 N_WARM = 20
 """Episodes before the measurement, which pay for imports and for the start of workers."""
 N_MAZE, N_BABYAI = 200, 40
@@ -35,32 +38,39 @@ N_MAZE, N_BABYAI = 200, 40
 def run() -> list[Row]:
     """Measure the fixed CPU of Maze and the whole run of BabyAI."""
     with tempfile.TemporaryDirectory() as folder, closing(Workspace(Path(folder), node="b", profile="b")) as workspace:
-        return [_fixed_row(workspace), _ratio_row(workspace)]
+        return [row for workers in PLACES for row in (_fixed_row(workspace, workers), _ratio_row(workspace, workers))]
 
 
-def _fixed_row(workspace: Workspace) -> Row:
+def _fixed_row(workspace: Workspace, workers: int) -> Row:
     """Episodes of one step, minus the same episodes in a bare loop."""
-    pairs = _measure_pairs(workspace, "Maze", Maze, N_MAZE, max_steps=1)
+    pairs = _measure_pairs(workspace, "Maze", Maze, N_MAZE, max_steps=1, workers=workers)
     q1, fixed_ms, q3 = quartiles([(own - bare) / N_MAZE * 1e3 for own, bare in pairs])
-    name = f"fixed CPU per Maze episode beside its steps, driver and worker ({PAIRS * N_MAZE} episodes)"
+    name = f"fixed CPU per Maze episode beside its steps, {PLACES[workers]} ({PAIRS * N_MAZE} episodes)"
     bound = f"<= {MAX_FIXED_MS:g} ms"
     return Row(name, f"{fixed_ms:.2f} ms ({q1:.2f}-{q3:.2f})", bound, fixed_ms <= MAX_FIXED_MS)
 
 
-def _ratio_row(workspace: Workspace) -> Row:
-    pairs = _measure_pairs(workspace, "BabyAI", BabyAI, N_BABYAI, max_steps=100)
+def _ratio_row(workspace: Workspace, workers: int) -> Row:
+    pairs = _measure_pairs(workspace, "BabyAI", BabyAI, N_BABYAI, max_steps=100, workers=workers)
     measured = ratio_of(*zip(*pairs, strict=True))
-    name = f"CPU of a whole BabyAI run / bare loop over the same environment and oracle ({PAIRS * N_BABYAI} episodes)"
+    same = "bare loop over the same environment and oracle"
+    name = f"CPU of a whole BabyAI run / {same}, {PLACES[workers]} ({PAIRS * N_BABYAI} episodes)"
     return Row.of_ratio(name, measured, at_most=MAX_RATIO)
 
 
 def _measure_pairs(
-    workspace: Workspace, env: str, build: Callable[[], EmbeddedEnvironment], n_episodes: int, *, max_steps: int
+    workspace: Workspace,
+    env: str,
+    build: Callable[[], EmbeddedEnvironment],
+    n_episodes: int,
+    *,
+    max_steps: int,
+    workers: int,
 ) -> list[tuple[float, float]]:
     """Return the CPU seconds of the batch and of the bare loop over the same tasks, in interleaved pairs."""
 
     def play() -> float:
-        return batch_cpu_s(workspace, env, n_episodes, max_steps)
+        return batch_cpu_s(workspace, env, n_episodes, max_steps, workers)
 
     def play_bare() -> float:
         return bare_cpu_s(build, n_episodes, max_steps)
@@ -76,7 +86,7 @@ def _measure_pairs(
     return pairs
 
 
-def batch_cpu_s(workspace: Workspace, env: str, n_episodes: int, max_steps: int) -> float:
+def batch_cpu_s(workspace: Workspace, env: str, n_episodes: int, max_steps: int, workers: int) -> float:
     """Play a batch; return the CPU seconds from its ``N_WARM``-th stored episode to its last one."""
     marks: list[float] = []
 
@@ -90,7 +100,8 @@ def batch_cpu_s(workspace: Workspace, env: str, n_episodes: int, max_steps: int)
         limits=Limits(max_rounds=max_steps),
     ).validated()
     gc.collect()
-    result = Batch(spec, workspace, on_record=mark).run()
+    pool = open_pool(workers, spec, spec.runner_setup(), None, print)
+    result = Batch(spec, workspace, on_record=mark, pool=pool).run()
     assert (result.status, len(marks)) == ("completed", N_WARM + n_episodes)
     return marks[-1] - marks[N_WARM - 1]
 
