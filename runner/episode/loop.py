@@ -134,6 +134,9 @@ class EpisodeLoop:
             self._trajectory.paused_s = self._control.paused_s()
             self._emit_spans()
             self._emit(EpisodeEnded, trajectory=self._trajectory)
+            # Without these references to itself, the episode is freed at once instead of by a garbage collection.
+            self._tokens.close()
+            self._environment = self._agent = None
         return self._trajectory
 
     def _task_id(self) -> str:

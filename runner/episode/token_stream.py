@@ -58,12 +58,21 @@ class TokenStream:
         self._pending.clear()
         self._last_emit = self._now()
 
+    def close(self) -> None:
+        """Discard the pending deltas, and ignore all later ones."""
+        self._pending.clear()
+        self._emit = _ignore
+
     def _restart(self, delta: StreamDelta) -> None:
         # Nothing to take back if no delta of the failed endpoint was emitted.
         self._pending.clear()
         if self._has_emitted or delta.failure is not None:
             self._emit(self._step, msgspec.structs.replace(delta, restart=self._has_emitted))
         self._has_emitted = False
+
+
+def _ignore(step: int, delta: StreamDelta) -> None:
+    pass
 
 
 def _merge(deltas: list[StreamDelta]) -> StreamDelta:

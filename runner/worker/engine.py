@@ -49,6 +49,10 @@ CLOSE_TIMEOUT_S = 10.0
 """Maximum seconds that ``close`` waits for the cleanup of the running episodes."""
 
 
+def _nothing() -> None:
+    pass
+
+
 class _Prepared(msgspec.Struct, frozen=True):
     """What all episodes share, and how they are played."""
 
@@ -75,6 +79,7 @@ class Engine:
         configure: the first frame of the driver.
         clock: the clock of this process.
         clock_ns: the monotonic clock of this process in nanoseconds, for spans.
+        on_warm: called once, when an episode has ended, so that everything that episodes need is imported.
     """
 
     def __init__(
@@ -83,6 +88,7 @@ class Engine:
         configure: Configure,
         clock: Clock | None = None,
         clock_ns: Callable[[], int] = time.monotonic_ns,
+        on_warm: Callable[[], object] = _nothing,
     ) -> None:
         """Store the settings; the first episode builds the runner."""
         self._link = link
@@ -92,6 +98,7 @@ class Engine:
         self._clock_ns = _shifted_ns(clock_ns, configure.clock_offset_ns)
         self._prepared: _Prepared | None = None
         self._prepare_lock = threading.Lock()
+        self._on_warm = on_warm
         self._gate: RemoteGate | None = None
         self._rests: dict[str, EndpointRest] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -147,6 +154,8 @@ class Engine:
         finally:
             self._episodes.pop(play.header.episode_id, None)
             self._send_free(play, problems)
+            on_warm, self._on_warm = self._on_warm, _nothing
+            on_warm()
             with self._all_ended:
                 self._all_ended.notify_all()
 

@@ -1,9 +1,13 @@
 """Episodes from reset to cleanup: results, errors, limits, events and spans."""
 
 import asyncio
+import gc
 import logging
 import multiprocessing
 import pickle
+import sys
+import weakref
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 
 import pytest
@@ -259,3 +263,25 @@ async def test_properties_that_raise_are_only_logged(caplog: pytest.LogCaptureFi
     assert "last_response_flow_id failed: RuntimeError: no flow" in caplog.text
     assert Counter.closed == ["RaisingProperties"]
     assert UpAgent.closed == ["UpAgent"]
+
+
+async def test_an_ended_episode_is_freed_without_a_garbage_collection(monkeypatch: pytest.MonkeyPatch) -> None:
+    built: list[weakref.ref[object]] = []
+    runner = make_runner("Counter")
+    for name in ("build_environment", "build_agent"):
+        build = getattr(runner, name)
+
+        def build_and_note(build: Callable[[], object] = build) -> object:
+            value = build()
+            built.append(weakref.ref(value))
+            return value
+
+        monkeypatch.setattr(runner, name, build_and_note)
+    gc.collect()
+    gc.disable()
+    try:
+        trajectory = await runner.play_episode()
+        assert [ref() for ref in built] == [None, None]
+        assert sys.getrefcount(trajectory) == 2  # ``trajectory`` and the argument
+    finally:
+        gc.enable()

@@ -49,14 +49,14 @@ class FrameLink:
         match frame:
             case Request(name="place"):
                 reply = Reply(id=frame.id)
-                self._driver.request_place(self.worker_id, frame.target, frame.instance, lambda: self.reply(reply))
+                self._driver.request_place(self.worker_id, frame.target, frame.instance, lambda: self.resolve(reply))
             case Request(name="lease", instance=int() | str() as instance):
                 granted = self._driver.request_lease(self.worker_id, frame.target, instance)
                 reply = Reply(id=frame.id, granted=granted)
                 if self.hold_lease_replies:
                     self.held.append(reply)
                 else:
-                    self.reply(reply)
+                    self.resolve(reply)
             case Release(name="place"):
                 self._driver.release_place(self.worker_id, frame.target, frame.instance)
             case Release(name="lease", instance=int() | str() as instance):
@@ -71,7 +71,7 @@ class FrameLink:
         self.send(Request(id=number, name=name, target=target, instance=instance))
         return await future
 
-    def reply(self, reply: Reply) -> None:
+    def resolve(self, reply: Reply) -> None:
         decoded = decode_driver_frame(encode_frame(reply))
         assert isinstance(decoded, Reply)
         loop, future = self._replies.pop(reply.id)
@@ -171,7 +171,7 @@ async def test_a_lease_that_is_granted_after_a_cancellation_ends() -> None:
     request.cancel()
     await asyncio.wait([request])
     assert not driver.request_lease("b", "s", 1)
-    link.reply(link.held[0])
+    link.resolve(link.held[0])
     while not isinstance(link.sent[-1], Release):  # noqa: ASYNC110
         await asyncio.sleep(0)
     assert driver.request_lease("b", "s", 1)
@@ -193,8 +193,8 @@ async def test_what_the_garbage_collection_finds_is_released_with_the_next_reque
 
 async def test_a_refused_request_is_an_error_of_the_environment() -> None:
     class Refusing(FrameLink):
-        def reply(self, reply: Reply) -> None:
-            super().reply(Reply(id=reply.id, granted=False, error="no such batch"))
+        def resolve(self, reply: Reply) -> None:
+            super().resolve(Reply(id=reply.id, granted=False, error="no such batch"))
 
     registry = RemoteRegistry(Refusing("a", LocalRegistry()))
     with pytest.raises(EnvironmentFault, match="no such batch"):
