@@ -9,7 +9,7 @@ from functools import partial
 
 import httpx
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from runner.envs.http import HttpEnvironment, ServerAddress, dialect_for
@@ -174,6 +174,7 @@ OPERATIONS = st.one_of(
 )
 
 
+@settings(deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(OPERATIONS, max_size=60))
 def test_no_server_ever_has_more_episodes_than_places(operations: list[tuple[str, str, str, int]]) -> None:
     registry = LocalRegistry()

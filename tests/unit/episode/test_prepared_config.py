@@ -8,7 +8,7 @@ from typing import Any
 
 import hydra.utils
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from runner.agents.scripted import Script
@@ -65,6 +65,7 @@ VALUES = st.recursive(
 CONFIGS = st.dictionaries(KEYS, VALUES, max_size=4).map(lambda entries: {"_target_": PART, **entries, "count": 3})
 
 
+@settings(deadline=None, suppress_health_check=list(HealthCheck))
 @given(CONFIGS)
 def test_every_object_equals_that_of_hydra(cfg: dict[str, Any]) -> None:
     prepared = PreparedConfig(cfg)
