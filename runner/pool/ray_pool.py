@@ -15,6 +15,7 @@ from runner.config import RaySettings
 from runner.errors import ConfigError, RunnerError
 from runner.inference.api_keys import endpoint_variables
 from runner.inference.profile_models import Models
+from runner.pool.finishers import Finishers
 from runner.pool.process_pool import ProcessSlot
 from runner.pool.protocol import Slot, WorkerChange
 from runner.pool.ray_addresses import require_reachable, rewrite_setup
@@ -49,7 +50,7 @@ class RayTimings(msgspec.Struct, frozen=True, kw_only=True):
     start_s: float = 300.0
     retry_s: float = 0.5
     busy_s: float = 0.004
-    idle_s: float = 0.1
+    idle_s: float = 0.05
     about_to_start_s: float = 0.2
 
 
@@ -88,6 +89,7 @@ class RayPool:
         self._numbers = itertools.count()
         self._watched = True
         self._lock = threading.Lock()
+        self._finishers = Finishers()
         self._n_promised = 0
         self._workers: list[RayWorker] = []
         self._spare: list[RayWorker] = []
@@ -132,6 +134,7 @@ class RayPool:
         for worker in [*self._workers, *(worker for _, worker in self._retries)]:
             worker.episodes.lose("the batch has ended")
             worker.end()
+        self._finishers.close()
         self._connection.close()
 
     def _run(self) -> None:
@@ -139,6 +142,8 @@ class RayPool:
             self._start_workers()
             for worker in self._wait():
                 self._advance(worker)
+            for worker in self._workers:
+                worker.send_replies()
             self._retry()
             self._check_start()
 
@@ -217,7 +222,7 @@ class RayPool:
         ).remote()
 
     def _add(self, actor: object) -> None:
-        worker = RayWorker(actor, self._configure, self._variables, self._services, self._clock)
+        worker = RayWorker(actor, self._configure, self._variables, self._services, self._clock, self._finishers.submit)
         self._workers.append(worker)
         self._set_state(worker, "starting")
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import msgspec
@@ -15,7 +16,17 @@ from runner.pool.services import BatchServices
 from runner.types import WorkerInfo
 from runner.util.clock import Clock
 from runner.worker.frame_queue import unpack
-from runner.worker.frames import Command, Configure, DriverFrame, Free, Hello, Play, decode_worker_frame, encode_frame
+from runner.worker.frames import (
+    Command,
+    Configure,
+    DriverFrame,
+    Free,
+    Hello,
+    Play,
+    Reply,
+    decode_worker_frame,
+    encode_frame,
+)
 
 CALL_TIMEOUT_S = 30.0
 """Maximum seconds of a short call to an actor that has started."""
@@ -66,6 +77,7 @@ class RayWorker:
         variables: environment variables with secrets, an argument of a call to the started actor.
         services: answers its requests.
         clock: the driver's clocks.
+        finish: see ``RemoteWorker``.
     """
 
     def __init__(
@@ -75,13 +87,14 @@ class RayWorker:
         variables: dict[str, str],
         services: BatchServices,
         clock: Clock,
+        finish: Callable[[Callable[[], None]], object],
     ) -> None:
         """Request the first sign of life, which arrives when the actor has started."""
         self.actor = actor
         self.actor_id = str(actor._actor_id.hex())
         self.info = WorkerInfo(host="", id=self.actor_id, kind="ray")
         self.pid: int | None = None
-        self.episodes = RemoteWorker(f"Ray worker {self.actor_id}", self.send, services, clock)
+        self.episodes = RemoteWorker(f"Ray worker {self.actor_id}", self.send, services, clock, finish)
         self.is_ready = False
         self.is_hung = False
         self._configure = configure
@@ -89,6 +102,7 @@ class RayWorker:
         self._clock = clock
         self._lock = threading.Lock()
         self._held: list[DriverFrame] = []
+        self._replies: deque[Reply] = deque()
         self._has_frames = False
         self._hello: Hello | None = None
         self._pending: object | None = actor.hello.remote()
@@ -104,8 +118,14 @@ class RayWorker:
         return self.is_ready and self.episodes.lost is None and not self.is_hung
 
     def send(self, frame: DriverFrame) -> None:
-        """Send a frame beside the running episode; commands to an episode that has not begun are held until then."""
+        """Send a frame beside the running episode.
+
+        Commands to an episode that has not begun are held until then, and replies until the next ``send_replies``.
+        """
         if self.episodes.lost is not None:
+            return
+        if isinstance(frame, Reply):  # perhaps inside a finalizer, where the thread may hold any lock
+            self._replies.append(frame)
             return
         with self._lock:
             if isinstance(frame, Play):
@@ -116,11 +136,16 @@ class RayWorker:
             else:
                 self._handle(frame)
 
+    def send_replies(self) -> None:
+        """Send the replies that are ready; called by one thread."""
+        while self._replies:
+            self._handle(self._replies.popleft())
+
     def retire(self, episode_id: str) -> None:
         """Abandon an episode that hangs: the actor is restarted, because nothing else ends it."""
-        self.is_hung = True
-        self.episodes.forget(episode_id)
-        self.restart()
+        if self.episodes.forget(episode_id):
+            self.is_hung = True
+            self.restart()
 
     def restart(self) -> None:
         """End the process of the actor; Ray starts another one for it."""
