@@ -161,8 +161,9 @@ class RayPool:
         return [pending[each] for each in ready]
 
     def _wait_s(self) -> float:
-        is_about_to_start = self._clock.monotonic() - self._changed_s < self._timings.about_to_start_s
-        return self._timings.busy_s if is_about_to_start else self._timings.idle_s
+        is_recent = self._clock.monotonic() - self._changed_s < self._timings.about_to_start_s
+        has_idle = any(worker.is_ready and worker.pending is None for worker in self._workers)
+        return self._timings.busy_s if is_recent and has_idle else self._timings.idle_s
 
     def _advance(self, worker: RayWorker) -> None:
         was_ready = worker.is_ready
