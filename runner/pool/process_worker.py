@@ -18,7 +18,6 @@ from runner.types import WorkerInfo, WorkerStatus
 from runner.util.clock import Clock
 from runner.util.display_text import one_line
 from runner.util.resources import describe_shortage, find_shortage
-from runner.worker.channel import FrameBuffer
 from runner.worker.frames import (
     LENGTH_BYTES,
     MAX_FRAME_BYTES,

@@ -14,7 +14,6 @@ from runner.store.encoded import EncodedEnd, EncodedReset, EncodedStep, encoding
 from runner.types import EpisodeHeader, EpisodePaused, EpisodeResumed, EpisodeStarted, Outcome, TokensStreamed
 from runner.util.clock import Clock
 from runner.util.resources import ResourceShortage, is_resource
-from runner.worker.channel import BrokenFrame
 from runner.worker.frames import (
     Command,
     Decided,

@@ -5,9 +5,7 @@ from __future__ import annotations
 import select
 import socket
 import threading
-from collections.abc import Callable, Iterator
-
-import msgspec
+from collections.abc import Callable
 
 from runner.errors import RunnerError
 from runner.worker.frames import (
@@ -16,7 +14,6 @@ from runner.worker.frames import (
     Reply,
     Streamed,
     WorkerFrame,
-    decode_worker_frame,
     encode_frame,
 )
 from runner.worker.link import PendingRequests, RequestName
@@ -125,46 +122,3 @@ class SocketLink:
     async def request(self, name: RequestName, target: str, instance: int | str | None = None) -> Reply:
         """Send a ``Request`` and return the driver's reply; callable on any event loop."""
         return await self._requests.request(name, target, instance)
-
-
-class BrokenFrame(RunnerError):
-    """A worker sent bytes that are no frame, or a frame that does not fit those before it."""
-
-
-class FrameBuffer:
-    """Collects received bytes until a frame is complete."""
-
-    def __init__(self) -> None:
-        """Start empty."""
-        self._data = bytearray()
-
-    def feed(self, data: bytes) -> Iterator[WorkerFrame]:
-        """Add bytes and yield the frames that they complete; the iterator must be used up.
-
-        Raises:
-            BrokenFrame: a frame is too large or invalid.
-        """
-        self._data += data
-        start = 0
-        while len(self._data) - start >= LENGTH_BYTES:
-            size = int.from_bytes(self._data[start : start + LENGTH_BYTES], "big")
-            if size > MAX_FRAME_BYTES:
-                raise BrokenFrame(f"a frame of {size:,} bytes; at most {MAX_FRAME_BYTES >> 20} MiB are allowed")
-            end = start + LENGTH_BYTES + size
-            if len(self._data) < end:
-                break
-            yield _decode(bytes(self._data[start + LENGTH_BYTES : end]))
-            start = end
-        del self._data[:start]
-
-    @property
-    def n_incomplete(self) -> int:
-        """Number of bytes of the frame that is not complete yet."""
-        return len(self._data)
-
-
-def _decode(data: bytes) -> WorkerFrame:
-    try:
-        return decode_worker_frame(data)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as exc:
-        raise BrokenFrame(f"an invalid frame of {len(data):,} bytes: {exc}") from exc
