@@ -29,6 +29,8 @@ PUBLISHED = """
     _Unusable _Unusable
     _stuck _Stuck
     agent_fault AgentFault
+    broken_actor BrokenActor
+    broken_frame BrokenFrame
     bus_error BusError
     check_failed CheckFailed
     config_error ConfigError
@@ -36,6 +38,7 @@ PUBLISHED = """
     endpoint_failure EndpointFailure
     environment_fault EnvironmentFault
     environment_fault EnvironmentFault
+    frame_too_large FrameTooLarge
     inference_fault InferenceFault
     no_model NoModel
     no_streams NoStreams
@@ -44,8 +47,12 @@ PUBLISHED = """
     queue_full QueueFull
     refused Refused
     refused Refused
+    resource_shortage ResourceShortage
     runner_error RunnerError
     store_error StoreError
+    worker_lost WorkerLost
+    worker_problem WorkerProblem
+    worker_start_error WorkerStartError
 """
 """``error.type`` and the span attribute ``error`` of each exception class, as stored in episode files.
 
