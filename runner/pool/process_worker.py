@@ -32,7 +32,7 @@ MAX_REASON_CHARS = 300
 """Maximum length of the reason for which a worker was lost."""
 END_REASON_S = 1.0
 """Seconds in which a process must have ended after it closed its connection, for its exit code to be known."""
-_RECEIVE_BYTES = 1 << 18
+_RECEIVE_BYTES = 1 << 16
 
 
 class WorkerTimings(msgspec.Struct, frozen=True, kw_only=True):
