@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
@@ -18,6 +19,8 @@ from runner.util.display_text import is_secret_name, mask, one_line
 
 STORE_BYTES = 200 << 20
 """Size of the cluster's object store; frames of episodes are small and are not stored there."""
+START_TIMEOUT_S = 120.0
+"""Maximum seconds until the cluster is ready."""
 END_TIMEOUT_S = 10.0
 """Maximum seconds from the end of the standard input to the end of the process."""
 
@@ -49,10 +52,13 @@ class RayHead:
         """
         assert self._process.stdout is not None
         answer: dict[str, str] = {}
+        limit = threading.Timer(START_TIMEOUT_S, self._process.kill)
+        limit.start()
         for line in self._process.stdout:  # Ray may write lines of its own
             with suppress(ValueError):
                 answer = dict(json.loads(line))
                 break
+        limit.cancel()
         if "address" in answer:
             return answer["address"]
         self.close()

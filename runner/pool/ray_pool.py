@@ -279,13 +279,16 @@ class RayPool:
             self._on_worker(WorkerChange(id=worker.actor_id, host=worker.info.host, state=state, pid=worker.pid))
 
 
-def open_ray_pool(settings: RaySettings, setup: RunnerSetup, models: Models | None) -> RayPool:
+def open_ray_pool(
+    settings: RaySettings, setup: RunnerSetup, models: Models | None, timings: RayTimings | None = None
+) -> RayPool:
     """Connect to a cluster, or start one, and return a pool of its actors for a batch.
 
     Args:
         settings: the profile's ``ray`` section.
         setup: the settings of the batch, with the addresses of the profile.
         models: the profile's models; None if the agent uses no model.
+        timings: see ``RayPool``.
 
     Raises:
         ConfigError: Ray is not installed, there is no connection, a node is not installed like this machine, or
@@ -303,7 +306,7 @@ def open_ray_pool(settings: RaySettings, setup: RunnerSetup, models: Models | No
         connection.close()
         raise
     services = batch_services(remote_setup, models)
-    return RayPool(connection, settings, Configure(setup=remote_setup), {**secrets, **variables}, services)
+    return RayPool(connection, settings, Configure(setup=remote_setup), {**secrets, **variables}, services, timings)
 
 
 def _reason(exc: BaseException) -> str:

@@ -19,14 +19,17 @@ from runner.batch.result import BatchResult
 from runner.batch.spec import BatchSpec
 from runner.batch.workspace import Workspace
 from runner.config import AgentSettings, EndpointConfig, RaySettings
+from runner.envs.http.address import ServerAddress
+from runner.envs.placement import Placement
 from runner.errors import ConfigError
 from runner.inference.profile_models import Models
 from runner.pool import ray_cluster
 from runner.pool.protocol import WorkerPool
-from runner.pool.ray_pool import open_ray_pool
+from runner.pool.ray_pool import RayTimings, open_ray_pool
 from runner.serve.mock_llm import ModelServer
-from runner.types import Item, Limits, TimestepPlayed, WorkerState
+from runner.types import EpisodePaused, EpisodeStarted, Item, Limits, TimestepPlayed, WorkerState
 from tests.ray.conftest import ClusterOfTwo
+from tests.support.slot_server import run_slot_server
 
 KEY = "sk-8c1f0a-a-secret-key-of-a-model"
 SETTINGS = RaySettings(address="auto")
@@ -155,6 +158,45 @@ def test_an_episode_that_never_awaits_is_abandoned_with_its_actor(cluster: Clust
     assert len(pids) >= 2
     _, alive = psutil.wait_procs([psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)], timeout=OBSERVED_S)
     assert alive == []
+
+
+def test_a_paused_batch_over_ray_waits_until_it_is_resumed(cluster: ClusterOfTwo, workspace: Workspace) -> None:
+    spec = BatchSpec(env="SlowCounter", agent="AsyncUpAgent", repeat=2, concurrency=1)
+    kinds: list[str] = []
+
+    def command(item: Item) -> None:
+        kinds.append(type(item).__name__)
+        if isinstance(item, EpisodeStarted) and kinds.count("EpisodeStarted") == 1:
+            batch.command("pause")
+        elif isinstance(item, EpisodePaused):
+            batch.command("resume")
+
+    batch = Batch(spec, workspace, pool=open_pool(spec), observers=[command])
+    assert (batch.run().n_success, kinds.count("EpisodePaused"), kinds.count("EpisodeResumed")) == (2, 1, 1)
+    assert kinds.index("EpisodePaused") < kinds.index("EpisodeResumed") < kinds.index("EpisodeEnded")
+
+
+def test_a_batch_for_which_no_node_has_room_is_interrupted_with_the_reason(
+    cluster: ClusterOfTwo, workspace: Workspace
+) -> None:
+    spec = BatchSpec(env="Maze", agent="random").validated()
+    settings = RaySettings(address="auto", num_cpus=3, resources={"simulator": 1})
+    result = Batch(
+        spec, workspace, pool=open_ray_pool(settings, spec.runner_setup(), None, RayTimings(start_s=1))
+    ).run()
+    assert (result.status, result.interrupted_by, result.n_episodes) == ("interrupted", "workers", 0)
+    assert "no node of the cluster has 3 CPUs, 1 simulator free" in str(result.interruption)
+
+
+def test_actors_share_the_slots_of_a_server(cluster: ClusterOfTwo, workspace: Workspace) -> None:
+    spec = BatchSpec(env="Maze", agent="random", repeat=16, concurrency=4)
+    with run_slot_server(2) as (server, handler):
+        placement = Placement(transport="http", address=ServerAddress(f"{server.url}/maze"))
+        pool = open_ray_pool(SETTINGS, spec.runner_setup(placement), None)
+        result = Batch(spec, workspace, pool=pool, placement=placement).run()
+    assert (result.status, result.outcomes.get("error", 0)) == ("completed", 0)
+    assert [episode["reward"] for episode in stored(workspace, result)] == list(range(16))
+    assert handler.n_created >= 16
 
 
 def test_a_key_reaches_the_actors_and_no_file_command_line_or_environment_of_the_cluster(
