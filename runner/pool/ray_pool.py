@@ -12,7 +12,7 @@ from collections.abc import Callable
 import msgspec
 
 from runner.config import RaySettings
-from runner.errors import ConfigError, RunnerError
+from runner.errors import ConfigError, RunnerError, catch_foreign, log_failure
 from runner.inference.api_keys import endpoint_variables
 from runner.inference.profile_models import Models
 from runner.pool.finishers import Finishers
@@ -138,14 +138,22 @@ class RayPool:
         self._connection.close()
 
     def _run(self) -> None:
-        while not self._closing.is_set() and self._failure is None:
-            self._start_workers()
-            for worker in self._wait():
-                self._advance(worker)
-            for worker in self._workers:
-                worker.send_replies()
-            self._retry()
-            self._check_start()
+        with catch_foreign(self._note_crash):
+            while not self._closing.is_set():
+                if self._failure is None:
+                    self._start_workers()
+                    self._retry()
+                    self._check_start()
+                for worker in self._wait():
+                    self._advance(worker)
+                for worker in self._workers:
+                    worker.send_replies()
+
+    def _note_crash(self, exc: BaseException) -> None:
+        self._failure = one_line(mask(f"the Ray workers cannot be driven: {_reason(exc)}"), MAX_REASON_CHARS)
+        log_failure(logger, "driving the Ray workers")(exc)
+        for worker in self._workers:
+            worker.episodes.lose(self._failure)
 
     def _wait(self) -> list[RayWorker]:
         """Wait for results of actors; return the actors that have one."""
