@@ -5,7 +5,7 @@ from textual.pilot import Pilot
 
 from agentgym_tui.screens.dialogs.hex_dump import HexDumpDialog
 from agentgym_tui.state.run_store import RunStore
-from runner.types import Outcome
+from runner.types import Outcome, WorkerCounts
 from tests.support.console.fake_session import FakeSession, busy_session, empty_session, error_session
 from tests.support.console.pilot import console_app, wait_for_text, wait_until
 from tests.support.console.samples import (
@@ -17,6 +17,7 @@ from tests.support.console.samples import (
     hostile_store,
     live,
     node_list,
+    progress,
     span,
     span_closed,
     streaming_store,
@@ -123,6 +124,14 @@ def test_live_trace_and_rewards(snap_compare: SnapCompare, size: tuple[int, int]
 def test_live_with_a_zoomed_pane(snap_compare: SnapCompare, size: tuple[int, int]) -> None:
     before = after_keys("v", "z", texts=("▌Trace", "env.step"))
     assert snap_compare(console_app(FakeSession(full_store())), terminal_size=size, run_before=before)
+
+
+@SIZES
+def test_live_with_a_lost_worker(snap_compare: SnapCompare, size: tuple[int, int]) -> None:
+    store = full_store()
+    store.apply_events([live(progress(seq=99, workers=WorkerCounts(n=2, starting=1, lost=1)))])
+    before = after_keys("tab", texts=("task 3", "2 workers, 1 starting, 1 lost"))
+    assert snap_compare(console_app(FakeSession(store)), terminal_size=size, run_before=before)
 
 
 @SIZES
