@@ -87,7 +87,7 @@ def test_a_run_without_threads_lowers_its_concurrency_and_completes(
         pytest.skip("only root can become a user without other processes, to whom the limit of processes applies")
     maze = {"name": "Maze", "base_url": f"http://localhost:{maze_server.port}", "transport": "http"}
     (tmp_path / "p.yaml").write_text(json.dumps({"id": "p", "environments": {"lightweight": [maze]}}))
-    command = [*limited_threads(8), COMMAND, *RUN, "--config", str(tmp_path / "p.yaml")]
+    command = [*limited_threads(8), COMMAND, *RUN, "--workers", "0", "--config", str(tmp_path / "p.yaml")]
     done = subprocess.run(command, cwd=tmp_path, env=ENVIRON, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     assert "concurrency lowered from 256 to 2: no more threads; raise the limits of processes" in done.stderr
