@@ -21,6 +21,10 @@ from tests.history.schedule import LIVE, TERMINATED, PlannedFault
 from tests.support.shifted_clock import ShiftedClock
 
 
+WORKER_WAIT_S = 10.0
+WORKER_POLL_S = 0.02
+
+
 class FaultInjector:
     """Runs faults.
 
@@ -86,7 +90,7 @@ class FaultInjector:
 
     async def _kill(self, fault: PlannedFault, number: int) -> None:
         if fault.target in ("own_broker", "worker", "fork_server"):  # the node starts them again
-            pid = self._pid(fault.target)
+            pid = await self._wait_for_pid(fault.target)
             self._record(fault, number, begins=True)
             effect = _send(pid, signal.SIGKILL)
             self._record(fault, number, begins=False, effect=effect)
@@ -114,7 +118,7 @@ class FaultInjector:
         self._record(fault, number, begins=False, effect=effect)
 
     async def _stop(self, fault: PlannedFault, number: int) -> None:
-        pid = self._pid(fault.target)
+        pid = await self._wait_for_pid(fault.target)
         self._record(fault, number, begins=True)
         _send(pid, signal.SIGSTOP)
         await asyncio.sleep(fault.for_s)
@@ -149,6 +153,13 @@ class FaultInjector:
     def _process(self, target: str) -> ManagedProcess:
         cluster = self._cluster
         return {"node": cluster.node, "foreign_broker": cluster.foreign, **cluster.servers}[target]
+
+    async def _wait_for_pid(self, target: str) -> int | None:
+        """Return the process of a target; workers exist only while a batch plays, so wait a moment for one."""
+        deadline = time.monotonic() + WORKER_WAIT_S
+        while (pid := self._pid(target)) is None and target == "worker" and time.monotonic() < deadline:
+            await asyncio.sleep(WORKER_POLL_S)
+        return pid
 
     def _pid(self, target: str) -> int | None:
         match target:

@@ -39,8 +39,8 @@ BOUNDS: Final = {
     "console": Bounds(400 * MIB, 96, 48, 4),
     "viewer": Bounds(200 * MIB, 64, 32, 1),
 }
-IDLE: Final = {"node": Bounds(300 * MIB, 64, 24, 1)}
-"""Largest values of a process that has nothing to do."""
+IDLE: Final = {"node": Bounds(300 * MIB, 64, 24, 2)}
+"""Largest values of a process that has nothing to do; the children of a node are its broker and its fork server."""
 GROWTH: Final = Bounds(96 * MIB, 12, 8)
 """Largest growth of one process from one idle moment to a later one."""
 N_IDLE = 3
