@@ -20,7 +20,6 @@ from tests.history.records import Fault, Recorder
 from tests.history.schedule import LIVE, TERMINATED, PlannedFault
 from tests.support.shifted_clock import ShiftedClock
 
-
 WORKER_WAIT_S = 10.0
 WORKER_POLL_S = 0.02
 
