@@ -144,7 +144,10 @@ class RayPool:
                     self._start_workers()
                     self._retry()
                     self._check_start()
-                for worker in self._wait():
+                if (worker := self._wait()) is not None:
+                    # Ray returns the first of several, so that the next one to be served is another.
+                    self._workers.remove(worker)
+                    self._workers.append(worker)
                     self._advance(worker)
                 for worker in self._workers:
                     worker.send_replies()
@@ -155,18 +158,15 @@ class RayPool:
         for worker in self._workers:
             worker.episodes.lose(self._failure)
 
-    def _wait(self) -> list[RayWorker]:
-        """Wait for results of actors; return the actors that have one."""
+    def _wait(self) -> RayWorker | None:
+        """Wait for a result of an actor; return an actor that has one."""
         pending = {worker.pending: worker for worker in self._workers if worker.pending is not None}
         timeout_s = self._wait_s()
         if not pending:
             self._closing.wait(timeout_s)
-            return []
-        ray, all_pending = import_ray(), list(pending)
-        if not ray.wait(all_pending, num_returns=1, timeout=timeout_s)[0]:
-            return []
-        ready, _ = ray.wait(all_pending, num_returns=len(all_pending), timeout=0)
-        return [pending[each] for each in ready]
+            return None
+        ready, _ = import_ray().wait(list(pending), num_returns=1, timeout=timeout_s)
+        return pending[ready[0]] if ready else None
 
     def _wait_s(self) -> float:
         is_recent = self._clock.monotonic() - self._changed_s < self._timings.about_to_start_s

@@ -72,15 +72,27 @@ class FrameQueue:
         """Queue a ``Request`` and return the driver's reply; callable on any event loop."""
         return await self._requests.request(name, target, instance)
 
-    async def take(self) -> tuple[list[bytes], bool]:
-        """Wait for frames and return them, encoded, and whether an episode's ``Free`` is among them."""
-        while True:
-            with self._changed:
-                if self._frames:
-                    frames, has_end = self._frames, self._has_end
-                    self._frames, self._n_bytes, self._has_end, self._waiter = [], 0, False, None
-                    self._changed.notify_all()
-                    return frames, has_end
-                event = asyncio.Event()
-                self._waiter = asyncio.get_running_loop(), event
+    async def take(self, linger_s: float = 0.0) -> tuple[list[bytes], bool]:
+        """Wait for frames and return them, encoded, and whether an episode's ``Free`` is among them.
+
+        Args:
+            linger_s: seconds that the first frame waits for others.
+        """
+        while (event := self._expect()) is not None:
             await event.wait()
+        if linger_s and not self._has_end:
+            await asyncio.sleep(linger_s)
+        with self._changed:
+            frames, has_end = self._frames, self._has_end
+            self._frames, self._n_bytes, self._has_end, self._waiter = [], 0, False, None
+            self._changed.notify_all()
+            return frames, has_end
+
+    def _expect(self) -> asyncio.Event | None:
+        """Return an event that the next frame sets; None if there is a frame."""
+        with self._changed:
+            if self._frames:
+                return None
+            event = asyncio.Event()
+            self._waiter = asyncio.get_running_loop(), event
+            return event

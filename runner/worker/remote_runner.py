@@ -23,6 +23,8 @@ CONTROL = "control"
 """Concurrency group of the calls that are not queued behind a running episode; it has a thread and loop of its own."""
 CONTROL_CALLS = 4
 """Maximum concurrent calls in that group."""
+LINGER_S = 0.005
+"""Seconds from the first frame of an item of ``episode_frames`` until it is sent; each item costs the driver 1 ms."""
 MAX_UNREAD = 4
 """Maximum number of items of ``episode_frames`` that the caller has not fetched; then the generator waits."""
 
@@ -111,7 +113,7 @@ class RunnerActor:
         is_last = False
         try:
             while not is_last:
-                frames, is_last = await self._queue.take()
+                frames, is_last = await self._queue.take(LINGER_S)
                 yield pack(frames)
         finally:
             if not is_last:

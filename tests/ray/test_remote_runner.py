@@ -74,3 +74,18 @@ def test_a_program_of_ten_lines_plays_100_episodes(cluster: ClusterOfTwo) -> Non
     completed = subprocess.run([sys.executable, program], env=environ, capture_output=True, text=True, timeout=120)
     assert completed.returncode == 0, completed.stderr
     assert completed.stdout.splitlines()[-1].endswith("of 100 episodes succeeded")
+
+
+async def test_a_cancelled_episode_leaves_the_actor_usable(cluster: ClusterOfTwo) -> None:
+    import ray
+
+    from runner.worker.remote_runner import RemoteRunner
+
+    env_cfg = {"_target_": "tests.support.fakes.AsyncHanging"}
+    actor = RemoteRunner.remote(env_cfg=env_cfg, agent_cfg={"_target_": "tests.support.fakes.AsyncUpAgent"})
+    for _ in range(2):
+        episode = actor.play_episode.remote()
+        await asyncio.wait_for(actor.worker.remote(), LIMIT_S)
+        ray.cancel(episode)
+        with pytest.raises(ray.exceptions.TaskCancelledError):
+            await asyncio.wait_for(episode, LIMIT_S)
