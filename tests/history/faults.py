@@ -156,7 +156,7 @@ class FaultInjector:
     async def _wait_for_pid(self, target: str) -> int | None:
         """Return the process of a target; workers exist only while a batch plays, so wait a moment for one."""
         deadline = time.monotonic() + WORKER_WAIT_S
-        while (pid := self._pid(target)) is None and target == "worker" and time.monotonic() < deadline:
+        while (pid := self._pid(target)) is None and target == "worker" and time.monotonic() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(WORKER_POLL_S)
         return pid
 
