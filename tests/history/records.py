@@ -206,7 +206,8 @@ class Fault(Record):
 
     Attributes:
         number: the same for the beginning and the end of one fault.
-        target: ``node``, ``own_broker``, ``foreign_broker``, ``disk``, ``clock``, ``console``, or the name of a server.
+        target: ``node``, ``worker``, ``fork_server``, ``own_broker``, ``foreign_broker``, ``disk``, ``clock``,
+            ``console``, or the name of a server.
         detail: what exactly, such as the deleted file or the seconds of a clock jump.
         effect: at the end, what was measured of the fault, such as the error of a write to the full disk; "" if it had
             no effect, for example because its process was dead already.

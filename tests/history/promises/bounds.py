@@ -47,7 +47,7 @@ N_IDLE = 3
 """Number of idle probes at the beginning and at the end of a process that are compared."""
 RECOVERY_S = 20.0
 """Seconds after the end of the last fault in which the node answers and a running batch goes on."""
-NODE: Final = ("node", "own_broker", "disk")
+NODE: Final = ("node", "worker", "fork_server", "own_broker", "disk")
 """Targets of faults that concern the node itself."""
 BROKER_GRACE_S = 3.0
 """Seconds around the fault of a broker in which live items that were already sent may be lost."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -18,6 +19,9 @@ REFUSED_HERE = "Invalid action. Expected "
 CAUSE_S = 60.0
 """Seconds before the end of an episode in which the fault that ended it was in progress."""
 TIMER_S = 0.05
+PLAYERS = ("node", "worker", "fork_server")
+DELIVERY_S = 0.5
+"""Seconds before a stop of the node in which a worker may have played a step that the node had not read yet."""
 JOURNAL_GRACE_S = 1.0
 """Seconds before a step in which a full disk may have ended the journal."""
 
@@ -97,7 +101,7 @@ def _has_cause(history: History, stored: StoredEpisode, document: dict[str, Any]
         limit_s: float = batch.accepted.args.get("max_duration_sec", 0.0)
         return bool(document["duration_s"] >= limit_s - TIMER_S)
     servers = (name for name, env in history.begin.servers.items() if env == document["env"])
-    targets = ("node", "own_broker", "disk", *servers)
+    targets = (*PLAYERS, "own_broker", "disk", *servers)
     return bool(history.faults_between(stored.seen_at - CAUSE_S, stored.seen_at, *targets))
 
 
@@ -133,8 +137,8 @@ def _difference(history: History, document: dict[str, Any], game: Game) -> str:
             return f"step {number}: {difference}"
     n_more = len(game.steps) - len(steps)
     n_allowed = 0 if document["outcome"] in PLAYED_ON else 1  # the answer of the last step may have been lost
-    if document["outcome"] == "interrupted" and _disk_was_full(history, game):
-        n_allowed = len(game.steps)
+    if document["outcome"] == "interrupted":
+        n_allowed = len(game.steps) if _disk_was_full(history, game) else max(n_allowed, _n_undelivered(history, game))
     if not 0 <= n_more <= n_allowed:
         return f"{len(steps)} steps of {len(game.steps)}"
     return ""
@@ -168,8 +172,18 @@ def _task_of(document: dict[str, Any]) -> int:
 
 
 def _may_be_lost(history: History, game: Game) -> bool:
-    """Whether a game need not be in a file: without room for its journal, the death of the node loses it."""
-    return _disk_was_full(history, game)
+    """Whether a game need not be in a file: without room for its journal, the death of the node loses it.
+
+    So is a game that a worker played while the node was stopped, if the node was killed after that.
+    """
+    return _disk_was_full(history, game) or _n_undelivered(history, game) == len(game.steps)
+
+
+def _n_undelivered(history: History, game: Game) -> int:
+    """Number of steps at the end of a game that a worker played while the node was stopped, and may not have read."""
+    stops = history.faults_between(game.reset.at, game.ended_at, "node", kind="stop")
+    unread_since = min((stop.at for stop in stops), default=math.inf) - DELIVERY_S
+    return sum(step.at > unread_since for step in game.steps)
 
 
 def _disk_was_full(history: History, game: Game) -> bool:
