@@ -12,11 +12,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
 from runner.bus.address import address_of_node
+from runner.bus.broker import server_process
 from runner.bus.broker.broker import Broker, BrokerTimeouts
 from runner.bus.connection import BusAddress, BusError, NatsConnection
 from runner.bus.streams import ensure_streams
@@ -183,6 +185,25 @@ def test_an_unusable_folder_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "nats" / "store" / "jetstream").write_text("a file")
     with pytest.raises(BusError, match="did not start"):
         Broker(tmp_path, "node").start()
+
+
+def test_a_server_that_is_killed_while_it_starts_is_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spawn, n_killed = server_process.spawn, 0
+
+    def spawn_and_kill(*args: Any) -> subprocess.Popen[bytes]:  # noqa: ANN401
+        nonlocal n_killed
+        process = spawn(*args)
+        if n_killed < 2:
+            n_killed += 1
+            process.kill()
+        return process
+
+    monkeypatch.setattr(server_process, "spawn", spawn_and_kill)
+    with _start_broker(tmp_path, BrokerTimeouts()) as broker:
+        assert broker.pid is not None
+    assert n_killed == 2
 
 
 def test_a_hanging_server_is_killed(tmp_path: Path) -> None:

@@ -207,6 +207,7 @@ class SyntheticNode:
 
     def restart_node(self) -> None:
         number = next(self._ids)
+        self.now += 10.0
         self.add(Fault(number=number, kind="kill", target="node", phase="begin"))
         self.call("health", None)
         self._boot = f"BOOT{number}"

@@ -32,6 +32,8 @@ from runner.util.files import write_secret
 logger = logging.getLogger(__name__)
 
 USER = "agentgym"
+MAX_FIRST_STARTS = 3
+"""Number of times that the first start of a server is tried if a signal ended it."""
 MAX_BACKOFF_S = 5.0
 STABLE_AFTER_S = 10.0
 """Seconds; a server that ran at least this long is restarted after the shortest pause."""
@@ -130,6 +132,7 @@ class Broker:
         self._lock: StoreLock | None = None
         self._guard = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
+        self._was_killed = False
         self._thread: threading.Thread | None = None
         self._disk: DiskWatch | None = None
         self._first_start: Future[None] = Future()
@@ -215,14 +218,15 @@ class Broker:
 
     def _supervise(self, server: str, lock: StoreLock) -> None:
         """Run and restart the server. Only this thread starts servers: each dies with the thread that started it."""
-        backoff = Backoff(MAX_BACKOFF_S)
+        backoff, n_failed_starts = Backoff(MAX_BACKOFF_S), 0
         while not self._stopping.is_set():
             started = time.monotonic()
             try:
                 process = self._launch(server, lock)
             except (OSError, BusError) as exc:
                 error = exc if isinstance(exc, BusError) else BusError("other", f"nats-server cannot be started: {exc}")
-                if not self._first_start.done():
+                n_failed_starts += 1
+                if not self._first_start.done() and not (self._was_killed and n_failed_starts < MAX_FIRST_STARTS):
                     self._first_start.set_exception(error)
                     return
                 logger.warning("%s", error)
@@ -260,6 +264,7 @@ class Broker:
         lock.record(process.pid)
         port = server_process.wait_for_port(process, ports, self._stopping.is_set)
         if port is None:
+            self._was_killed = (process.poll() or 0) < 0
             server_process.terminate(process, self._timeouts.stop_s)
             reason = server_process.exit_reason(process)
             raise BusError("other", f"nats-server did not start ({reason}): {server_process.last_log_error(self.log)}")

@@ -20,8 +20,8 @@ CAUSE_S = 60.0
 """Seconds before the end of an episode in which the fault that ended it was in progress."""
 TIMER_S = 0.05
 PLAYERS = ("node", "worker", "fork_server")
-DELIVERY_S = 0.5
-"""Seconds before a stop of the node in which a worker may have played a step that the node had not read yet."""
+DELIVERY_S = 1.0
+"""Seconds before a fault of a player in which a worker may have played steps that the node had not read yet."""
 JOURNAL_GRACE_S = 1.0
 """Seconds before a step in which a full disk may have ended the journal."""
 
@@ -174,15 +174,15 @@ def _task_of(document: dict[str, Any]) -> int:
 def _may_be_lost(history: History, game: Game) -> bool:
     """Whether a game need not be in a file: without room for its journal, the death of the node loses it.
 
-    So is a game that a worker played while the node was stopped, if the node was killed after that.
+    So is a game that a worker played right before the node died, or while it was stopped before it died.
     """
     return _disk_was_full(history, game) or _n_undelivered(history, game) == len(game.steps)
 
 
 def _n_undelivered(history: History, game: Game) -> int:
-    """Number of steps at the end of a game that a worker played while the node was stopped, and may not have read."""
-    stops = history.faults_between(game.reset.at, game.ended_at, "node", kind="stop")
-    unread_since = min((stop.at for stop in stops), default=math.inf) - DELIVERY_S
+    """Number of steps at the end of a game that a worker played, and that the node may not have read before it died."""
+    faults = history.faults_between(game.reset.at, game.ended_at + DELIVERY_S, *PLAYERS)
+    unread_since = min((fault.at for fault in faults), default=math.inf) - DELIVERY_S
     return sum(step.at > unread_since for step in game.steps)
 
 
