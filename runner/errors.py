@@ -39,6 +39,12 @@ class ServerGone(EnvironmentFault):
         self.timed_out = timed_out
 
 
+class EvaluationFault(EnvironmentFault):
+    """The judge of an episode failed, so the episode has no verdict; the agent did not fail."""
+
+    published_error_type = "evaluation"
+
+
 class AgentFault(RunnerError):
     """An agent violated the ``Agent`` protocol."""
 

@@ -23,7 +23,10 @@ ENVS = "agentgym.envs"
 AGENTS = "agentgym.agents"
 HTTP_ENVIRONMENT = "runner.envs.http.HttpEnvironment"
 """Import path of the class for environments that run on a server."""
-FAMILIES = {"gymnasium": "runner.envs.gymnasium:GymnasiumEnvironment"}
+FAMILIES = {
+    "are": "runner.envs.are.environment:AREEnvironment",
+    "gymnasium": "runner.envs.gymnasium:GymnasiumEnvironment",
+}
 """Class per family of environments named ``family:id``; it takes the id, and its ``check`` rejects an invalid id."""
 
 _FAMILY_NAME = re.compile(r"(?P<family>[A-Za-z]+):(?P<id>[A-Za-z0-9_./-]{1,100})")
@@ -66,6 +69,12 @@ def _family_and_id(group: str, name: str) -> tuple[str, str] | None:
     match = _FAMILY_NAME.fullmatch(name) if group == ENVS else None
     family = match["family"].lower() if match else ""
     return (family, match["id"]) if match and family in FAMILIES else None
+
+
+def family_of(group: str, name: str) -> str | None:
+    """Return the family of a name ``family:id``, in lower case; None for any other name."""
+    member = _family_and_id(group, name)
+    return member[0] if member else None
 
 
 def is_registered(group: str, name: str) -> bool:

@@ -128,6 +128,7 @@ class BatchSpec(msgspec.Struct, frozen=True, kw_only=True):
             address=placement.address,
             models=models.settings if needs_model and models is not None else None,
             script=self.script,
+            are=placement.are,
         )
 
 

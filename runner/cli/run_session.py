@@ -11,7 +11,7 @@ from runner.batch.spec import DEFAULT_AGENT, BatchSpec, resolve_environment, res
 from runner.cli.arguments import Options
 from runner.cli.terminal import print_stderr
 from runner.config import EnvironmentEntry, Profile, load_profile, resolve_data_dir, resolve_node
-from runner.envs.placement import Placement, choose_placement, environment_entry
+from runner.envs.placement import Placement, choose_profile_placement
 from runner.errors import ConfigError
 from runner.inference.profile_models import Models
 from runner.node.worker_pools import choose_workers
@@ -74,8 +74,7 @@ class RunSession:
         Raises:
             ConfigError: the required server is not available.
         """
-        entry, wait_s = environment_entry(self.profile, spec.env), self.profile.wait_sec(spec.env)
-        return choose_placement(entry, spec.env, spec.mode, wait_s=wait_s)
+        return choose_profile_placement(self.profile, spec.env, spec.mode)
 
     def models(self) -> Models:
         """Create the models of the profile, without sending a request."""

@@ -3,6 +3,7 @@
 from runner.config.load import load_profile, resolve_data_dir, resolve_node, resolve_path
 from runner.config.profile import (
     AgentSettings,
+    ARESettings,
     EndpointConfig,
     EnvironmentEntry,
     Environments,
@@ -21,6 +22,7 @@ from runner.config.profile import (
 )
 
 __all__ = [
+    "ARESettings",
     "AgentSettings",
     "EndpointConfig",
     "EnvironmentEntry",

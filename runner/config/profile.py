@@ -295,6 +295,22 @@ class RaySettings(_Section, frozen=True):
     addresses: dict[str, HostName] = {}
 
 
+class ARESettings(_Section, frozen=True):
+    """The worker process that runs ARE, for environments named ``are:<scenario>``.
+
+    Attributes:
+        python: Python interpreter of the virtual environment with ARE; None for the interpreter of this process.
+        memory_mib: memory that an episode may use in addition to that of the loaded package, in MiB.
+        step_timeout_sec: seconds after which a step that does not end is ended, with its episode.
+        start_timeout_sec: seconds in which the worker has to load ARE.
+    """
+
+    python: Text | None = None
+    memory_mib: Annotated[int, Meta(ge=64, le=1 << 20, description="a whole number from 64 to 1048576")] = 1024
+    step_timeout_sec: Seconds = 60.0
+    start_timeout_sec: Seconds = 180.0
+
+
 class Profile(_Section, frozen=True):
     """A loaded profile; only ``id`` has no default."""
 
@@ -305,6 +321,7 @@ class Profile(_Section, frozen=True):
     environments: Environments = Environments()
     nats: NatsSettings = NatsSettings()
     ray: RaySettings = RaySettings()
+    are: ARESettings = ARESettings()
     metrics: tuple[Text, ...] = ("score", "success_rate", "avg_rounds", "completion_time_sec", "token_count")
     data_dir: Text | None = None
     tracing: SpanLevel = "full"

@@ -23,6 +23,7 @@ class _DataSource(NamedTuple):
 
 _DATA_SOURCES = {
     "alfworld": _DataSource("local scenes", "ALFWORLD_DATA", "ALFWorld data", ("json_2.1.1",)),
+    "are": _DataSource("ARE"),
     "gymnasium": _DataSource("Gymnasium"),
     "sqlgym": _DataSource(
         "local databases",

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from runner import plugins
-from runner.config import EnvironmentEntry, Profile
+from runner.config import ARESettings, EnvironmentEntry, Profile
 from runner.envs.data_labels import AS_PUBLISHED, data_label_of, uses_configured_data
 from runner.envs.http.address import ServerAddress
 from runner.envs.http.identify import ServerIdentity, ServerKind
@@ -39,6 +39,7 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
         packages: distributions that the embedded environment needs in addition to the runner's own.
         note: description of the placement for the user, without secrets.
         wait_s: seconds that the batch waits for a server that goes away; 0: it goes on at once.
+        are: the profile's ``are`` section.
     """
 
     transport: Transport = "embedded"
@@ -48,6 +49,7 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
     packages: tuple[str, ...] = ()
     note: str = "embedded"
     wait_s: float = 0.0
+    are: ARESettings = ARESettings()
 
 
 def environment_entry(profile: Profile, env: str) -> EnvironmentEntry | None:
@@ -127,6 +129,13 @@ def choose_placement(entry: EnvironmentEntry | None, env: str, mode: Mode, *, wa
         advice = _login_advice() if state.http_status == UNAUTHORIZED else _start_advice(env, address)
         raise ConfigError(f"{env} cannot be played at {address.base}: {reason}. {advice}")
     return embedded_placement(env, mode, why="" if state.cause == NOT_LISTENING else f"at {address.base}: {reason}")
+
+
+def choose_profile_placement(profile: Profile, env: str, mode: Mode) -> Placement:
+    """Choose where to play a batch of a profile; see :func:`choose_placement`."""
+    entry = environment_entry(profile, env)
+    placement = choose_placement(entry, env, mode, wait_s=profile.wait_sec(env))
+    return msgspec.structs.replace(placement, are=profile.are)
 
 
 def rejection_reason(state: ServerState, mode: Mode, *, must_identify: bool) -> str | None:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
 from runner.episode.validation import check_details, check_flow_id
-from runner.errors import catch_foreign, log_failure
+from runner.errors import EvaluationFault, catch_foreign, log_failure
 from runner.types import (
     Agent,
+    AREEvaluatedTrajectory,
     Environment,
     EvaluatedTrajectory,
     Outcome,
@@ -26,6 +28,7 @@ from runner.types.maybe_async import CallMethod, call_here, maybe_await
 
 logger = logging.getLogger(__name__)
 
+ARE_CLASS = "AREEnvironment"
 CLEANUP_TIMEOUT_S = 5.0
 """Maximum seconds for the environment's ``cleanup`` and the agent's ``close``, if async; they run concurrently."""
 
@@ -38,6 +41,10 @@ async def evaluate(
 ) -> Trajectory:
     """Set the success and the outcome of a trajectory; return it, with the environment's evaluation details if any.
 
+    The result is an ``AREEvaluatedTrajectory`` if the environment's class is named ``AREEnvironment``, whichever package
+    it is from. Such an environment may return None, and the trajectory is then returned as it is; ``success`` None in
+    its details is an error of the evaluation, and no failure of the agent.
+
     ``on_error`` receives an error of ``success``; an error of ``get_evaluation_details`` is only logged.
     """
     with catch_foreign(on_error):
@@ -45,9 +52,26 @@ async def evaluate(
         trajectory.outcome = _outcome(environment, trajectory)
     with catch_foreign(log_failure(logger, "get_evaluation_details")):
         if isinstance(environment, SupportsEvaluation):
-            details = check_details(await call(environment.get_evaluation_details))
-            return EvaluatedTrajectory(**msgspec.structs.asdict(trajectory), evaluation=details)
+            details = await call(environment.get_evaluation_details)
+            return _evaluated(environment, trajectory, details, on_error)
     return trajectory
+
+
+def _evaluated(
+    environment: Environment,
+    trajectory: Trajectory,
+    found: dict[str, Any] | None,
+    on_error: Callable[[BaseException], None],
+) -> Trajectory:
+    if type(environment).__name__ != ARE_CLASS:
+        return EvaluatedTrajectory(**msgspec.structs.asdict(trajectory), evaluation=check_details(found))
+    if found is None:
+        return trajectory
+    details = check_details(found)
+    if details.get("success", False) is None:
+        reason = details.get("exception") or details.get("rationale") or "no reason given"
+        on_error(EvaluationFault(f"The validation of the episode has no verdict: {reason}"))
+    return AREEvaluatedTrajectory(**msgspec.structs.asdict(trajectory), evaluation=details)
 
 
 def last_response_flow(agent: Agent) -> int | None:

@@ -21,7 +21,7 @@ from runner.bus.broker.broker import Broker
 from runner.bus.errors import BusError
 from runner.bus.rpc import serve
 from runner.config import Profile
-from runner.envs.placement import Placement, choose_placement, environment_entry
+from runner.envs.placement import Placement, choose_profile_placement
 from runner.events.control import NodeHealth
 from runner.events.fields import NodeStatus
 from runner.events.subjects import control_subject
@@ -245,8 +245,7 @@ class Node:
     def _choose_placement(self, spec: BatchSpec) -> Placement:
         self._models.require(spec.model)
         self._servers.wait_for(spec.env, self._stopping.is_set)
-        entry, wait_s = environment_entry(self._profile, spec.env), self._profile.wait_sec(spec.env)
-        return choose_placement(entry, spec.env, spec.mode, wait_s=wait_s)
+        return choose_profile_placement(self._profile, spec.env, spec.mode)
 
     def _create_handler(
         self, workspace: Workspace, queue: BatchQueue, batch_runner: BatchRunner, health: HealthMonitor

@@ -276,6 +276,15 @@ class EvaluatedTrajectory(Trajectory, kw_only=True):
     evaluation: dict[str, Any]
 
 
+class AREEvaluatedTrajectory(EvaluatedTrajectory, kw_only=True):
+    """A trajectory of an ``AREEnvironment``, with its evaluation details under the name of the specification."""
+
+    @property
+    def are_evaluation(self) -> dict[str, Any]:
+        """The evaluation details, the same object as ``evaluation``."""
+        return self.evaluation
+
+
 class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
     """The worker that played an episode: a thread of the driver (``local``), a local process, or a Ray actor."""
 

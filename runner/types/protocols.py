@@ -150,8 +150,8 @@ class SupportsUnansweredRequest(Protocol):
 class SupportsEvaluation(Protocol):
     """An environment that evaluates an episode in more detail than its rewards do."""
 
-    def get_evaluation_details(self) -> MaybeAwaitable[dict[str, Any]]:
-        """Return JSON-encodable details of the episode that has just ended."""
+    def get_evaluation_details(self) -> MaybeAwaitable[dict[str, Any] | None]:
+        """Return JSON-encodable details of the episode that has just ended; None only from an ``AREEnvironment``."""
 
 
 class OraclePlanner(Protocol):

@@ -8,7 +8,7 @@ import msgspec
 
 from runner import plugins
 from runner.agents.scripted import Script
-from runner.config import AgentSettings
+from runner.config import AgentSettings, ARESettings
 from runner.envs.http.address import ServerAddress
 from runner.envs.placement import observation_planner
 from runner.episode.runner import Runner
@@ -28,6 +28,7 @@ class RunnerSetup(msgspec.Struct, frozen=True, kw_only=True):
         address: the environment's server; None for an embedded environment.
         models: the profile's ``agent`` section; None if the agent uses no model.
         script: actions of the ``scripted`` agent; None for other agents.
+        are: the profile's ``are`` section, for environments of that family.
     """
 
     env: str
@@ -38,6 +39,7 @@ class RunnerSetup(msgspec.Struct, frozen=True, kw_only=True):
     address: ServerAddress | None = None
     models: AgentSettings | None = None
     script: tuple[str, ...] | None = None
+    are: ARESettings = ARESettings()
 
     def build_runner(self, manager: InferenceManager | None) -> Runner:
         """Return the runner that plays the episodes.
@@ -48,12 +50,12 @@ class RunnerSetup(msgspec.Struct, frozen=True, kw_only=True):
         Raises:
             ConfigError: the agent uses a model and there is no ``manager``.
         """
-        mode: dict[str, Any] = {} if self.mode == "strict" else {"mode": self.mode}
+        own_args = self._environment_args()
         agent_args: dict[str, Any] = {}
         if self.agent == "oracle":
-            agent_args["twin"] = self._oracle_twin(mode)
+            agent_args["twin"] = self._oracle_twin(own_args)
         if self.address is None:
-            env_cfg = plugins.build_target(plugins.ENVS, self.env, **mode)
+            env_cfg = plugins.build_target(plugins.ENVS, self.env, **own_args)
         else:
             env_cfg = plugins.build_http_target(env=self.env, address=self.address, mode=self.mode)
         if self.script is not None:
@@ -70,7 +72,14 @@ class RunnerSetup(msgspec.Struct, frozen=True, kw_only=True):
             limits=self.limits,
         )
 
-    def _oracle_twin(self, mode: dict[str, Any]) -> dict[str, Any]:
+    def _environment_args(self) -> dict[str, Any]:
+        """Return the arguments of an embedded environment: its mode, and ARE's settings for ARE."""
+        arguments: dict[str, Any] = {} if self.mode == "strict" else {"mode": self.mode}
+        if plugins.family_of(plugins.ENVS, self.env) == "are":
+            arguments["settings"] = msgspec.to_builtins(self.are)
+        return arguments
+
+    def _oracle_twin(self, own_args: dict[str, Any]) -> dict[str, Any]:
         """Return the configuration of the oracle's twin; for some servers this is a planner that reads observations."""
         planner = None if self.address is None else observation_planner(self.env)
-        return {"_target_": planner} if planner else plugins.build_target(plugins.ENVS, self.env, **mode)
+        return {"_target_": planner} if planner else plugins.build_target(plugins.ENVS, self.env, **own_args)

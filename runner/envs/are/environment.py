@@ -24,3 +24,221 @@ always ``[environment] `` with the simulated time.
 - ``duration`` (seconds), ``simulated_s`` (seconds of simulated time), ``scenario``, ``memory_mib`` (peak of the worker),
   ``memory_limit_mib``.
 """
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from runner.config import ARESettings
+from runner.envs.are.client import EpisodeProcess, warm_worker
+from runner.envs.are.installation import OFFLINE_SCENARIOS
+from runner.envs.are.oracle import AREOracle, action_text
+from runner.envs.are.protocol import Call, Evaluate, Evaluated, Reset, Stepped, ToolRequest
+from runner.envs.base import as_reply_messages
+from runner.envs.data_labels import DataLabel
+from runner.errors import EnvironmentFault
+from runner.types import Action, Chat, InvalidAction, Mode, StepResult, ToolCall, ToolSchema, Trajectory
+
+FAMILY = "are"
+OFFLINE = "offline"
+"""Id that stands for all of ``OFFLINE_SCENARIOS``, one task each."""
+_SAMPLES: dict[str, Any] = {"string": "text", "integer": 1, "number": 1.0, "boolean": True, "array": [], "object": {}}
+
+
+class AREEnvironment:
+    """A scenario of ARE, played in a fresh fork of ARE's warm worker process.
+
+    An action is one tool call, or its text: a JSON object with ``name`` and ``arguments``. A call takes one simulated
+    second; the tool ``wait`` lets more pass. An episode is done when the scenario ends, or when the agent's message to
+    the user ends the last turn. The last step has the reward 1 if the scenario's validation succeeds.
+
+    Args:
+        id: id of the scenario, or ``offline``.
+        settings: the profile's section ``are``, as ``ARESettings`` or its keys; None for the default settings.
+        mode: has no effect, since AgentGym has no server for these environments.
+    """
+
+    data_label = DataLabel(FAMILY)
+    packages: tuple[str, ...] = ()
+    open_files = 4
+    """Descriptors of an episode's socket, and of another while its process starts; see ``runner.batch.slots``."""
+
+    def __init__(
+        self, *, id: str, settings: ARESettings | Mapping[str, Any] | None = None, mode: Mode = "strict"
+    ) -> None:
+        self.mode = mode
+        self._id = id
+        self._scenarios = OFFLINE_SCENARIOS if id == OFFLINE else (id,)
+        self._settings = settings if isinstance(settings, ARESettings) else msgspec.convert(settings or {}, ARESettings)
+        self._scenario = self._scenarios[0]
+        self._process: EpisodeProcess | None = None
+        self._tools: list[ToolSchema] = []
+        self._next: ToolRequest | None = None
+        self._running = False
+        self._details: dict[str, Any] | None = None
+
+    @staticmethod
+    def check(id: str) -> None:
+        """Accept every id: only ARE, which is not loaded yet, knows its scenarios."""
+
+    @property
+    def name(self) -> str:
+        """The environment's name, ``are:<scenario>``."""
+        return f"{FAMILY}:{self._id}"
+
+    @property
+    def n_tasks(self) -> int:
+        """1, or the number of offline scenarios for ``are:offline``."""
+        return len(self._scenarios)
+
+    async def reset(
+        self,
+        *,
+        task_index: int = 0,
+        seed: int | None = None,
+        task: object = None,
+        **extra: Any,  # noqa: ANN401
+    ) -> Chat:
+        """Start a scenario, and return its first messages.
+
+        Args:
+            task_index: index of the scenario, modulo ``n_tasks``.
+            seed: has no effect; a scenario starts in the same state each time.
+            task: object or mapping with ``task_id``, the id of the scenario to start instead.
+            extra: ignored.
+
+        Raises:
+            EnvironmentFault: if ARE is not installed, has no such scenario, or does not start.
+        """
+        self.cleanup()
+        self._scenario = _scenario_id(task) or self._scenarios[task_index % self.n_tasks]
+        self._details = None
+        self._process = await _start_episode(self._settings)
+        stepped = await self._process.request(Reset(self._scenario), Stepped)
+        self._tools = stepped.tools or []
+        self._running = not stepped.done
+        self._next = stepped.oracle
+        return [{"role": "user", "content": text} for text in _tagged(stepped)]
+
+    async def step(self, action: Action) -> StepResult:
+        """Call a tool, and return its result and the messages that arrived; an invalid action changes nothing.
+
+        Raises:
+            EnvironmentFault: if no episode is running, or the worker fails.
+        """
+        if self._process is None or not self._running:
+            raise EnvironmentFault(f"{self.name}: step called outside an episode; call reset first")
+        parsed: Action | InvalidAction = action if action.tool_calls else self.parse(action.text or "")
+        request = parsed if isinstance(parsed, InvalidAction) else self._request(parsed.tool_calls[0])
+        if isinstance(request, InvalidAction):
+            return as_reply_messages(action, f"[error] Invalid action. Expected {request.expected}."), 0.0, False
+        stepped = await self._process.request(Call(request.name, request.arguments), Stepped)
+        self._running, self._next = not stepped.done, stepped.oracle
+        answer, *arrived = _tagged(stepped)
+        observation = as_reply_messages(action, answer)
+        return [*observation, *({"role": "user", "content": text} for text in arrived)], stepped.reward, stepped.done
+
+    def get_tool_schemas(self) -> list[ToolSchema]:
+        """Return the scenario's tools and ``wait``; they are known after a reset."""
+        return self._tools
+
+    def get_episode_id(self) -> str:
+        """Return ``are:<scenario>`` with the scenario that is played."""
+        return f"{FAMILY}:{self._scenario}"
+
+    def admissible_actions(self) -> list[str]:
+        """Return one action per tool, with sample values for the required arguments."""
+        return [action_text(*_sample_call(schema["function"])) for schema in self._tools]
+
+    def parse(self, text: str) -> Action | InvalidAction:
+        """Parse a JSON object with ``name`` and ``arguments`` into a tool call."""
+        try:
+            written = msgspec.json.decode(text.strip(), type=ToolRequest)
+        except (msgspec.MsgspecError, UnicodeEncodeError, RecursionError):
+            return InvalidAction(text, 'a JSON object {"name": "<tool>", "arguments": {…}}')
+        call = ToolCall(id="call_0", name=written.name, arguments=msgspec.json.encode(written.arguments).decode())
+        request = self._request(call)
+        return request if isinstance(request, InvalidAction) else Action(text=text, tool_calls=[call])
+
+    def _request(self, call: ToolCall) -> ToolRequest | InvalidAction:
+        tools: dict[str, Any] = {schema["function"]["name"]: schema["function"] for schema in self._tools}
+        if call.name not in tools:
+            return InvalidAction(call.name, f"one of the tools {', '.join(tools)}")
+        parameters = tools[call.name]["parameters"]
+        try:
+            arguments = msgspec.json.decode(call.arguments or "{}", type=dict[str, Any])
+        except (msgspec.MsgspecError, UnicodeEncodeError, RecursionError):
+            return InvalidAction(call.arguments, f"the arguments of {call.name} as a JSON object")
+        if not set(parameters["required"]) <= arguments.keys() <= parameters["properties"].keys():
+            required, known = ", ".join(parameters["required"]) or "none", ", ".join(parameters["properties"]) or "none"
+            return InvalidAction(call.arguments, f"{call.name} with the arguments {known} (required: {required})")
+        return ToolRequest(call.name, arguments)
+
+    def oracle(self, seed: int | None) -> AREOracle:
+        """Return the oracle of the scenario that is played; ``seed`` has no effect."""
+        return AREOracle(lambda: self._next)
+
+    async def success(self, trajectory: Trajectory) -> bool:
+        """Return whether the scenario's validation succeeds; False if its judge failed, and before a reset."""
+        details = await self._evaluate()
+        return details is not None and details.get("success") is True
+
+    async def get_evaluation_details(self) -> dict[str, Any] | None:
+        """Return the evaluation details; None before a reset."""
+        return await self._evaluate()
+
+    async def _evaluate(self) -> dict[str, Any] | None:
+        if self._details is None and self._process is not None:
+            self._details = (await self._process.request(Evaluate(), Evaluated)).details
+        return self._details
+
+    def cleanup(self) -> None:
+        """End the episode's process; a later ``reset`` starts another."""
+        self._running = False
+        if self._process is not None:
+            self._process.close()
+            self._process = None
+
+
+async def _start_episode(settings: ARESettings) -> EpisodeProcess:
+    """Fork an episode's process on a thread, since the start of the worker blocks for seconds."""
+    started = asyncio.ensure_future(asyncio.to_thread(lambda: warm_worker(settings).start_episode()))
+    try:
+        return await asyncio.shield(started)
+    except asyncio.CancelledError:
+        started.add_done_callback(_close_unused)
+        raise
+
+
+def _close_unused(started: asyncio.Future[EpisodeProcess]) -> None:
+    with contextlib.suppress(asyncio.CancelledError):
+        if started.exception() is None:
+            started.result().close()
+
+
+def _scenario_id(task: object) -> str | None:
+    task_id = task.get("task_id") if isinstance(task, Mapping) else getattr(task, "task_id", None)
+    return None if task_id is None else str(task_id).removeprefix(f"{FAMILY}:")
+
+
+def _tagged(stepped: Stepped) -> list[str]:
+    return [f"[{kind}] {text}" for kind, text in stepped.parts] or ["[environment] "]
+
+
+def _sample_call(function: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    properties = function["parameters"]["properties"]
+    required = function["parameters"]["required"]
+    return function["name"], {name: _sample(properties[name]) for name in required}
+
+
+def _sample(schema: Mapping[str, Any]) -> Any:  # noqa: ANN401 - a value of the schema
+    if options := schema.get("enum"):
+        return options[0]
+    if options := schema.get("anyOf"):
+        return _sample(options[0])
+    return _SAMPLES.get(str(schema.get("type")), "text")

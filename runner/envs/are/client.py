@@ -1,0 +1,288 @@
+"""ARE's worker process as seen from this process: started at the first episode, kept warm, replaced when it hangs."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextlib
+import logging
+import os
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO, TypeVar
+
+from runner.config import ARESettings
+from runner.envs.are.installation import find_problem, interpreter
+from runner.envs.are.protocol import (
+    FORK,
+    KILL,
+    Evaluated,
+    Forked,
+    Ready,
+    Request,
+    Stepped,
+    decode_reply,
+    encode_request,
+    frame_length,
+)
+from runner.errors import EnvironmentFault
+from runner.util.display_text import one_line
+
+logger = logging.getLogger(__name__)
+
+WORKER = Path(__file__).parent / "worker" / "__main__.py"
+MAX_LOGGED_LINES = 1000
+"""Maximum number of lines of one worker's output that are logged; the rest is read and dropped."""
+_FORK_TIMEOUT_S = 30.0
+_EXIT_TIMEOUT_S = 5.0
+_MAX_LINE_BYTES = 4096
+_CHUNK = 1 << 20
+
+_ReplyT = TypeVar("_ReplyT", Stepped, Evaluated)
+
+
+class EpisodeProcess:
+    """The process that plays one episode, and the socket to it; used by one task at a time.
+
+    Args:
+        connection: the socket.
+        pid: the process.
+        server: the worker that forked it.
+        time_limit_s: seconds after which a request fails and the process is ended.
+    """
+
+    def __init__(self, connection: socket.socket, pid: int, server: WarmWorker, time_limit_s: float) -> None:
+        connection.setblocking(False)
+        self._connection = connection
+        self._pid = pid
+        self._server = server
+        self._time_limit_s = time_limit_s
+
+    async def request(self, request: Request, expected: type[_ReplyT]) -> _ReplyT:
+        """Send a request and return its reply.
+
+        Raises:
+            EnvironmentFault: if the process fails, ends, sends something else, or does not answer in time; it is then
+                ended, except when it reports the failure itself.
+        """
+        loop, what = asyncio.get_running_loop(), type(request).__name__.lower()
+        frame = encode_request(request)
+        try:
+            async with asyncio.timeout(self._time_limit_s):
+                await loop.sock_sendall(self._connection, frame)
+                length = frame_length(await self._read(4))
+                data = await self._read(length)
+        except TimeoutError:
+            self.kill()
+            raise EnvironmentFault(
+                f"ARE's worker did not answer {what} within {self._time_limit_s:g} s, so it was ended. A longer limit "
+                "is are.step_timeout_sec in the profile"
+            ) from None
+        except (OSError, EOFError) as exc:
+            self.kill()
+            raise EnvironmentFault(
+                f"ARE's worker ended during {what} ({type(exc).__name__}); it may have needed more than "
+                f"are.memory_mib or are.step_timeout_sec of the profile allow. The log has its last output"
+            ) from exc
+        except EnvironmentFault:
+            self.kill()
+            raise
+        return decode_reply(data, expected)
+
+    async def _read(self, length: int) -> bytes:
+        loop, received = asyncio.get_running_loop(), bytearray()
+        while len(received) < length:
+            chunk = await loop.sock_recv(self._connection, min(_CHUNK, length - len(received)))
+            if not chunk:
+                raise EOFError
+            received += chunk
+        return bytes(received)
+
+    def kill(self) -> None:
+        """End the process without waiting for it."""
+        self._server.kill(self._pid)
+        self.close()
+
+    def close(self) -> None:
+        """Close the socket; the process ends when it reads that."""
+        self._connection.close()
+
+
+class WarmWorker:
+    """A process that has loaded ARE, and forks a process for each episode; usable from any thread.
+
+    Args:
+        settings: the profile's section ``are``.
+        command: the command line, without the worker's own arguments; None for that of the settings.
+
+    Raises:
+        EnvironmentFault: if ARE is not installed, cannot be loaded, or does not start in time.
+    """
+
+    def __init__(self, settings: ARESettings, command: Sequence[str] | None = None) -> None:
+        if command is None and (problem := find_problem(settings)) is not None:
+            raise EnvironmentFault(problem)
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._scratch = Path(tempfile.mkdtemp(prefix="agentgym-are-"))
+        self._control, theirs = socket.socketpair()
+        arguments = (theirs.fileno(), self._scratch, settings.memory_mib, settings.step_timeout_sec)
+        argv = [*(command or (interpreter(settings), "-s", str(WORKER))), *map(str, arguments)]
+        try:
+            with theirs:
+                self._process = subprocess.Popen(
+                    argv,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    pass_fds=[theirs.fileno()],
+                    env=_worker_environment(argv[0], self._scratch),
+                    cwd=self._scratch,
+                    start_new_session=True,  # Ctrl-C does not reach it
+                )
+        except OSError as exc:
+            self._control.close()
+            shutil.rmtree(self._scratch, ignore_errors=True)
+            raise EnvironmentFault(f"ARE's worker cannot be started: {one_line(str(exc))}") from exc
+        assert self._process.stdout is not None
+        threading.Thread(target=_log_output, args=(self._process.stdout,), name="are-output", daemon=True).start()
+        self.ready = self._wait_until_ready()
+
+    def _wait_until_ready(self) -> Ready:
+        started = time.monotonic()
+        try:
+            ready = decode_reply(self._read_frame(self._settings.start_timeout_sec), Ready)
+        except BaseException:
+            self.close()
+            raise
+        logger.info("ARE %s is loaded after %.1f s", one_line(ready.version), time.monotonic() - started)
+        return ready
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the process runs."""
+        return self._process.poll() is None
+
+    def start_episode(self) -> EpisodeProcess:
+        """Fork a process for one episode.
+
+        Raises:
+            EnvironmentFault: if the worker has ended or does not answer; it is then ended.
+        """
+        ours, theirs = socket.socketpair()
+        try:
+            with self._lock, theirs:
+                socket.send_fds(self._control, [FORK], [theirs.fileno()])
+                pid = decode_reply(self._read_frame(_FORK_TIMEOUT_S), Forked).pid
+        except (OSError, EnvironmentFault) as exc:
+            ours.close()
+            self.close()
+            if isinstance(exc, EnvironmentFault):
+                raise
+            raise EnvironmentFault(f"ARE's worker has ended ({type(exc).__name__}); the log has its output") from exc
+        return EpisodeProcess(ours, pid, self, self._settings.step_timeout_sec)
+
+    def kill(self, pid: int) -> None:
+        """End the process of an episode; it may have ended already."""
+        with contextlib.suppress(OSError), self._lock:
+            self._control.sendall(KILL + struct.pack(">Q", pid))
+
+    def close(self) -> None:
+        """End the worker and its episodes."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_EXIT_TIMEOUT_S)
+        self._control.close()
+        shutil.rmtree(self._scratch, ignore_errors=True)
+
+    def _read_frame(self, timeout_s: float) -> bytes:
+        deadline = time.monotonic() + timeout_s
+        return self._read(frame_length(self._read(4, deadline)), deadline)
+
+    def _read(self, length: int, deadline: float) -> bytes:
+        received = bytearray()
+        while len(received) < length:
+            self._control.settimeout(max(0.01, deadline - time.monotonic()))
+            try:
+                chunk = self._control.recv(min(_CHUNK, length - len(received)))
+            except TimeoutError:
+                raise EnvironmentFault(
+                    "ARE's worker did not answer in time, so it was ended; a longer limit for its start is "
+                    "are.start_timeout_sec in the profile"
+                ) from None
+            if not chunk:
+                raise EnvironmentFault("ARE's worker ended unexpectedly; the log has its last output")
+            received += chunk
+        return bytes(received)
+
+
+def _worker_environment(python: str, scratch: Path) -> dict[str, str]:
+    """Return the variables of the worker: none of this process's, which may be secret, except the path."""
+    path = os.pathsep.join([str(Path(python).parent), os.environ.get("PATH", os.defpath)])
+    return {
+        "PATH": path,
+        "HOME": str(scratch),
+        "TMPDIR": str(scratch),
+        "LANG": "C.UTF-8",
+        "TZ": "UTC",
+        "PYTHONHASHSEED": "0",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "HF_HUB_OFFLINE": "1",
+        "OMP_NUM_THREADS": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+    }
+
+
+def _log_output(stream: IO[bytes]) -> None:
+    """Log what a worker prints, up to a limit, and drop the rest, so that the worker never blocks."""
+    logged = 0
+    with contextlib.suppress(OSError, ValueError), stream:
+        while line := stream.readline(_MAX_LINE_BYTES):
+            logged += 1
+            if logged <= MAX_LOGGED_LINES:
+                logger.info("ARE's worker: %s", one_line(line.decode("utf-8", "replace")))
+            elif logged == MAX_LOGGED_LINES + 1:
+                logger.warning("ARE's worker printed more than %d lines; the rest is dropped", MAX_LOGGED_LINES)
+
+
+_workers: dict[tuple[int, ARESettings], WarmWorker] = {}
+_workers_lock = threading.Lock()
+
+
+def warm_worker(settings: ARESettings) -> WarmWorker:
+    """Return the warm worker of this process for some settings; start one if there is none or it has ended.
+
+    Blocks for seconds at the first call.
+
+    Raises:
+        EnvironmentFault: if it cannot be started.
+    """
+    key = os.getpid(), settings
+    with _workers_lock:
+        worker = _workers.get(key)
+        if worker is None or not worker.is_alive:
+            if worker is not None:
+                worker.close()
+            _workers[key] = worker = WarmWorker(settings)
+        return worker
+
+
+def close_workers() -> None:
+    """End all warm workers of this process."""
+    with _workers_lock:
+        for (pid, _), worker in list(_workers.items()):
+            if pid == os.getpid():
+                worker.close()
+        _workers.clear()
+
+
+atexit.register(close_workers)

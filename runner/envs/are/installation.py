@@ -1,0 +1,64 @@
+"""Where ARE is installed, and how to install it; nothing here imports ARE or starts its worker."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from runner.config import ARESettings
+
+DISTRIBUTION = "meta-agents-research-environments"
+VERSION = "1.2.0"
+INSTALL_COMMAND = (
+    f"{Path(sys.executable).name} -m venv .venv-are && .venv-are/bin/pip install {DISTRIBUTION}=={VERSION}"
+)
+"""Command that installs ARE into a virtual environment of its own, about 600 MB."""
+ADVICE = f"Install it with: {INSTALL_COMMAND}; then set are: {{python: .venv-are/bin/python}} in the profile"
+OFFLINE_SCENARIOS = (
+    "scenario_tutorial",
+    "scenario_apps_tutorial",
+    "scenario_events_tutorial",
+    "scenario_find_image_file",
+    "scenario_validation_tutorial",
+)
+"""ARE's scenarios that need neither a model nor a download; ``are:offline`` plays them in this order."""
+_CHECK = "import importlib.util, sys; sys.exit(importlib.util.find_spec('are.simulation') is None)"
+_CHECK_TIMEOUT_S = 60.0
+
+
+def interpreter(settings: ARESettings) -> str:
+    """Return the path of the Python interpreter that runs ARE: that of the profile, else this process's."""
+    if settings.python is None:
+        return sys.executable
+    return os.path.abspath(os.path.expanduser(settings.python))  # noqa: PTH100, PTH111 - resolving would leave the venv
+
+
+def find_problem(settings: ARESettings) -> str | None:
+    """Return why ARE cannot be started; None if it can. Takes a fraction of a second, later calls nothing."""
+    if settings.python is None:
+        installed = importlib.util.find_spec("are") is not None
+        return None if installed else f"The package {DISTRIBUTION} is not installed. {ADVICE}"
+    python = interpreter(settings)
+    if not os.access(python, os.X_OK):
+        return f"are.python of the profile is {python}, which is no program. {ADVICE}"
+    return None if _has_are(python) else f"The interpreter {python} has no package {DISTRIBUTION}. {ADVICE}"
+
+
+@functools.cache
+def _has_are(python: str) -> bool:
+    try:
+        completed = subprocess.run(
+            [python, "-I", "-c", _CHECK],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            timeout=_CHECK_TIMEOUT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return completed.returncode == 0

@@ -1,0 +1,139 @@
+"""Frames between this process and ARE's worker; ``runner.envs.are.worker.fork_server`` is the other side.
+
+A frame is its length in 4 bytes, big-endian, and a JSON object of that length, at most ``MAX_FRAME_BYTES``. The control
+socket carries ``Ready`` or ``Failed`` after the start; then the byte ``F`` with a socket's descriptor requests a new
+episode process, which ``Forked`` answers, and the byte ``K`` with a process id in 8 bytes ends one. An episode's socket
+carries requests (``Reset``, then ``Call`` and ``Evaluate``), each answered by ``Stepped``, ``Evaluated`` or ``Failed``.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, Literal, TypeAlias, TypeVar
+
+import msgspec
+
+from runner.errors import EnvironmentFault
+
+MAX_FRAME_BYTES = 16 << 20
+"""Maximum size of a frame; that of ``fork_server``."""
+FORK = b"F"
+KILL = b"K"
+
+Kind: TypeAlias = Literal["result", "error", "user", "notification", "environment"]
+"""Kind of a message; see ``runner.envs.are.environment``."""
+
+
+class ToolRequest(msgspec.Struct, frozen=True):
+    """A call of a tool."""
+
+    name: str
+    arguments: dict[str, Any] = {}
+
+
+class Reset(msgspec.Struct, frozen=True, tag_field="type", tag="reset"):
+    """Start a scenario; the first request of an episode."""
+
+    scenario: str
+
+
+class Call(msgspec.Struct, frozen=True, tag_field="type", tag="call"):
+    """Call a tool, and let simulated time pass."""
+
+    name: str
+    arguments: dict[str, Any]
+
+
+class Evaluate(msgspec.Struct, frozen=True, tag_field="type", tag="evaluate"):
+    """Validate the scenario."""
+
+
+class Ready(msgspec.Struct, frozen=True, tag_field="type", tag="ready"):
+    """ARE is loaded: its version and the ids of its scenarios."""
+
+    version: str
+    scenarios: list[str]
+    pid: int
+
+
+class Forked(msgspec.Struct, frozen=True, tag_field="type", tag="forked"):
+    """A new process plays the episode."""
+
+    pid: int
+
+
+class Stepped(msgspec.Struct, frozen=True, tag_field="type", tag="stepped"):
+    """The messages after a reset or a call.
+
+    Attributes:
+        parts: kind and text of each message.
+        oracle: the oracle's next action; None at the end, and if an oracle event calls no tool.
+        tools: OpenAI function schemas, after a reset only.
+    """
+
+    parts: list[tuple[Kind, str]]
+    done: bool
+    reward: float
+    oracle: ToolRequest | None = None
+    tools: list[dict[str, Any]] | None = None
+
+
+class Evaluated(msgspec.Struct, frozen=True, tag_field="type", tag="evaluated"):
+    """The evaluation details."""
+
+    details: dict[str, Any]
+
+
+class Failed(msgspec.Struct, frozen=True, tag_field="type", tag="failed"):
+    """A request failed; the process may be unusable."""
+
+    kind: str
+    message: str
+
+
+Request: TypeAlias = Reset | Call | Evaluate
+Reply: TypeAlias = Ready | Forked | Stepped | Evaluated | Failed
+_ReplyT = TypeVar("_ReplyT", Ready, Forked, Stepped, Evaluated)
+
+_decoder: msgspec.json.Decoder[Reply] = msgspec.json.Decoder(Reply)
+
+
+def encode_request(request: Request) -> bytes:
+    """Return a request as a frame.
+
+    Raises:
+        EnvironmentFault: if it is too large.
+    """
+    data = msgspec.json.encode(request)
+    if len(data) > MAX_FRAME_BYTES:
+        raise EnvironmentFault(f"the action has {len(data)} bytes; ARE's worker takes at most {MAX_FRAME_BYTES}")
+    return struct.pack(">I", len(data)) + data
+
+
+def frame_length(header: bytes) -> int:
+    """Return the length of the frame whose first 4 bytes are given.
+
+    Raises:
+        EnvironmentFault: if it is more than ``MAX_FRAME_BYTES``.
+    """
+    length: int = struct.unpack(">I", header)[0]
+    if length > MAX_FRAME_BYTES:
+        raise EnvironmentFault(f"ARE's worker sent a frame of {length} bytes; at most {MAX_FRAME_BYTES} are accepted")
+    return length
+
+
+def decode_reply(data: bytes, expected: type[_ReplyT]) -> _ReplyT:
+    """Return a reply of the expected type.
+
+    Raises:
+        EnvironmentFault: if the worker reports a failure, or the frame is something else.
+    """
+    try:
+        reply = _decoder.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
+        raise EnvironmentFault(f"ARE's worker sent a frame that cannot be read: {exc}") from exc
+    if isinstance(reply, expected):
+        return reply
+    if isinstance(reply, Failed):
+        raise EnvironmentFault(f"ARE's worker failed ({reply.kind}): {reply.message}")
+    raise EnvironmentFault(f"ARE's worker sent {type(reply).__name__} instead of {expected.__name__}")

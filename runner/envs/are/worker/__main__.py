@@ -1,0 +1,30 @@
+"""Entry point of the ARE worker: ``python -s __main__.py CONTROL_FD SCRATCH_FOLDER MEMORY_MIB STEP_LIMIT_S``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import ModuleType
+
+
+def make_importable(package: Path) -> None:
+    """Make ``runner.envs.are`` importable, and nothing else of the folder that holds ``runner``.
+
+    ARE's interpreter has other versions of the packages next to ``runner``, so that folder must not be on its path.
+    """
+    for name, folder in (
+        ("runner", package.parents[1]),
+        ("runner.envs", package.parents[0]),
+        ("runner.envs.are", package),
+    ):
+        module = ModuleType(name)
+        module.__path__ = [str(folder)]
+        sys.modules[name] = module
+
+
+if __name__ == "__main__":
+    sys.path.remove(str(Path(__file__).resolve().parent))  # its modules are loaded as runner.envs.are.worker
+    make_importable(Path(__file__).resolve().parents[1])
+    from runner.envs.are.worker.fork_server import serve
+
+    serve(int(sys.argv[1]), Path(sys.argv[2]), memory_mib=int(sys.argv[3]), step_limit_s=float(sys.argv[4]))

@@ -1,0 +1,108 @@
+"""Removes chance from ARE: simulated time, seeded ids, fixed names of temporary files, one path of the sandbox.
+
+``install`` runs before ARE is imported, so that ARE's modules take over the replacements; ``start_episode`` runs in
+the fork that plays an episode, and gives every episode the same start.
+"""
+
+from __future__ import annotations
+
+import datetime as real_datetime
+import itertools
+import random
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Iterable
+from types import ModuleType
+from typing import Any
+
+SEED = 0
+DEFAULT_START = 1_735_689_600.0
+"""Simulated time of a scenario that starts "now": 2025-01-01 00:00:00 UTC."""
+_real_time = time.time
+
+
+class SimulatedClock:
+    """The time that an episode sees: seconds since the epoch; None outside episodes, where the real time counts."""
+
+    def __init__(self) -> None:
+        self.now: float | None = None
+
+    def time(self) -> float:
+        """Replace ``time.time``."""
+        return _real_time() if self.now is None else self.now
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass; it never goes back."""
+        self.now = self.time() + max(0.0, seconds)
+
+
+CLOCK = SimulatedClock()
+_ids = random.Random(SEED)
+
+
+def _uuid4() -> uuid.UUID:
+    return uuid.UUID(int=_ids.getrandbits(128), version=4)
+
+
+def install() -> None:
+    """Replace ``time.time`` and ``uuid.uuid4`` in this process."""
+    time.time = CLOCK.time
+    uuid.uuid4 = _uuid4
+
+
+class SimulatedDatetime(real_datetime.datetime):
+    """``datetime`` whose current time is the simulated one."""
+
+    @classmethod
+    def now(cls, tz: real_datetime.tzinfo | None = None) -> SimulatedDatetime:
+        """Return the simulated time."""
+        return cls.fromtimestamp(CLOCK.time(), tz)
+
+    @classmethod
+    def utcnow(cls) -> SimulatedDatetime:
+        """Return the simulated time in UTC, without a time zone."""
+        utc = real_datetime.timezone.utc  # noqa: UP017 - ARE also runs on Python 3.10
+        return cls.fromtimestamp(CLOCK.time(), utc).replace(tzinfo=None)
+
+    @classmethod
+    def today(cls) -> SimulatedDatetime:
+        """Return the simulated time in the local time zone."""
+        return cls.fromtimestamp(CLOCK.time())
+
+
+def patch_modules(packages: Iterable[str], time_manager: Any) -> None:  # noqa: ANN401 - ARE's class
+    """Give the loaded modules of some packages the simulated ``datetime``, and ARE's time manager the simulated time.
+
+    A pause of ARE's time manager stops the real time, which does not pass here; so it only sets the flag.
+
+    Args:
+        packages: names of top-level packages, such as ``are``.
+        time_manager: ARE's class ``TimeManager``.
+    """
+    shim = ModuleType("datetime")
+    vars(shim).update(vars(real_datetime))
+    vars(shim)["datetime"] = SimulatedDatetime
+    chosen = set(packages)
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] in chosen:
+            for attribute, value in list(vars(module).items()):
+                if value is real_datetime.datetime:
+                    setattr(module, attribute, SimulatedDatetime)
+                elif value is real_datetime:
+                    setattr(module, attribute, shim)
+    time_manager.add_offset = lambda self, offset: CLOCK.advance(offset)
+    time_manager.pause = lambda self: setattr(self, "is_paused", True)
+    time_manager.resume = lambda self: setattr(self, "is_paused", False)
+
+
+def start_episode(scratch: str) -> None:
+    """Seed every source of chance, and let temporary files have fixed names below ``scratch``."""
+    _ids.seed(SEED)
+    random.seed(SEED)
+    if (numpy := sys.modules.get("numpy")) is not None:
+        numpy.random.seed(SEED)
+    tempfile.tempdir = scratch
+    vars(tempfile)["_name_sequence"] = (f"{number:08d}" for number in itertools.count())
+    CLOCK.now = DEFAULT_START

@@ -1,0 +1,262 @@
+"""Loads ARE once, and forks a new process for each episode; each process speaks frames over a socket of its own.
+
+A frame is its length in 4 bytes, big-endian, and a JSON object. ``runner.envs.are.protocol`` lists the frames.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import logging
+import os
+import resource
+import select
+import shutil
+import signal
+import socket
+import struct
+import sys
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, entry_points, version
+from pathlib import Path
+from typing import Any
+
+from runner.envs.are.worker import determinism
+from runner.envs.are.worker.played_scenario import Part, PlayedScenario
+
+MAX_FRAME_BYTES = 16 << 20
+DISTRIBUTION = "meta-agents-research-environments"
+SANDBOX_SHOWN = "/tmp/are"
+"""Path that stands for the scratch folder of an episode in everything that leaves this process."""
+_REAP_INTERVAL_S = 5.0
+
+
+class Closed(Exception):
+    """The other side closed the socket."""
+
+
+def read_frame(connection: socket.socket) -> dict[str, Any]:
+    """Read a frame; raise ``Closed`` at the end of the stream or when it is too large."""
+    (length,) = struct.unpack(">I", _read(connection, 4))
+    if length > MAX_FRAME_BYTES:
+        raise Closed
+    frame: dict[str, Any] = json.loads(_read(connection, length))
+    return frame
+
+
+def _read(connection: socket.socket, length: int) -> bytes:
+    received = bytearray()
+    while len(received) < length:
+        chunk = connection.recv(min(length - len(received), 1 << 20))
+        if not chunk:
+            raise Closed
+        received += chunk
+    return bytes(received)
+
+
+def write_frame(connection: socket.socket, frame: dict[str, Any], replace: Callable[[str], str] = str) -> None:
+    """Write a frame; ``replace`` is applied to its JSON text."""
+    data = replace(json.dumps(frame, ensure_ascii=False)).encode("utf-8", "replace")
+    if len(data) > MAX_FRAME_BYTES:
+        message = f"the reply has {len(data)} bytes, more than {MAX_FRAME_BYTES}"
+        data = json.dumps({"type": "failed", "kind": "too_large", "message": message}).encode()
+    connection.sendall(struct.pack(">I", len(data)) + data)
+
+
+def serve(control_fd: int, scratch: Path, *, memory_mib: int, step_limit_s: float) -> None:
+    """Load ARE, report its scenarios, and fork on request until the control socket is closed."""
+    control = socket.socket(fileno=control_fd)
+    determinism.install()
+    logging.disable(logging.WARNING)
+    try:
+        scenarios = _load_scenarios()
+    except Exception as exc:  # noqa: BLE001 - an import of a foreign package may raise anything
+        write_frame(control, {"type": "failed", "kind": "import", "message": f"{type(exc).__name__}: {exc}"})
+        return
+    gc.collect()
+    gc.freeze()
+    described = sorted(scenarios)
+    write_frame(control, {"type": "ready", "version": _version(), "scenarios": described, "pid": os.getpid()})
+    _ForkServer(control, scratch, scenarios, memory_mib, step_limit_s).run()
+
+
+def _load_scenarios() -> dict[str, Any]:
+    from are.simulation.environment import Environment  # noqa: F401 - loaded before the first fork
+    from are.simulation.scenarios.utils.registry import SCENARIO_ENTRY_POINT_GROUP, registry
+    from are.simulation.time_manager import TimeManager
+
+    scenarios: dict[str, Any] = dict(registry.get_all_scenarios())
+    own = {point.module.partition(".")[0] for point in entry_points(group=SCENARIO_ENTRY_POINT_GROUP)}
+    determinism.patch_modules({"are", *own}, TimeManager)
+    return scenarios
+
+
+def _version() -> str:
+    with contextlib.suppress(PackageNotFoundError):
+        return version(DISTRIBUTION)
+    return "unknown"
+
+
+class _ForkServer:
+    def __init__(
+        self, control: socket.socket, scratch: Path, scenarios: dict[str, Any], memory_mib: int, step_limit_s: float
+    ) -> None:
+        self._control = control
+        self._scratch = scratch
+        self._scenarios = scenarios
+        self._memory_mib = memory_mib
+        self._step_limit_s = step_limit_s
+        self._folders: dict[int, Path] = {}
+        self._n_forks = 0
+
+    def run(self) -> None:
+        with contextlib.suppress(Closed, ConnectionError):
+            while True:
+                ready, _, _ = select.select([self._control], [], [], _REAP_INTERVAL_S)
+                self._reap()
+                if ready:
+                    self._handle()
+        for pid in self._folders:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        shutil.rmtree(self._scratch, ignore_errors=True)
+
+    def _handle(self) -> None:
+        data, descriptors, _, _ = socket.recv_fds(self._control, 1, 1)
+        if not data:
+            raise Closed
+        if data == b"K":
+            (pid,) = struct.unpack(">Q", _read(self._control, 8))
+            if pid in self._folders:
+                os.kill(pid, signal.SIGKILL)
+            return
+        connection = socket.socket(fileno=descriptors[0])
+        self._n_forks += 1
+        folder = self._scratch / str(self._n_forks)
+        folder.mkdir()
+        pid = os.fork()
+        if pid == 0:
+            self._play(connection, folder)
+        connection.close()
+        self._folders[pid] = folder
+        write_frame(self._control, {"type": "forked", "pid": pid})
+
+    def _reap(self) -> None:
+        for pid in list(self._folders):
+            with contextlib.suppress(ChildProcessError):
+                if os.waitpid(pid, os.WNOHANG)[0] == 0:
+                    continue
+            shutil.rmtree(self._folders.pop(pid), ignore_errors=True)
+
+    def _play(self, connection: socket.socket, folder: Path) -> None:
+        """Play one episode in this forked process, and end the process."""
+        try:
+            self._control.close()
+            _limit_memory(self._memory_mib)
+            determinism.start_episode(str(folder))
+            shown = _path_replacer(folder)
+            EpisodeServer(connection, self._scenarios, folder, shown, self._memory_mib, self._step_limit_s).run()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(0)
+
+
+class EpisodeServer:
+    """Answers the requests of one episode."""
+
+    def __init__(
+        self,
+        connection: socket.socket,
+        scenarios: dict[str, Any],
+        folder: Path,
+        shown: Callable[[str], str],
+        memory_mib: int,
+        step_limit_s: float,
+    ) -> None:
+        self._connection = connection
+        self._scenarios = scenarios
+        self._folder = folder
+        self._shown = shown
+        self._memory_mib = memory_mib
+        self._step_limit_s = step_limit_s
+        self._played: PlayedScenario | None = None
+
+    def run(self) -> None:
+        """Answer requests until the socket is closed; an alarm ends the process if a request takes too long."""
+        with contextlib.suppress(Closed, ConnectionError):
+            while True:
+                request = read_frame(self._connection)
+                signal.setitimer(signal.ITIMER_REAL, self._step_limit_s)
+                try:
+                    reply = self._reply(request)
+                except MemoryError:
+                    reply = _failed("memory", f"more than {self._memory_mib} MiB of memory are needed")
+                except Exception as exc:  # noqa: BLE001 - a scenario may raise anything
+                    reply = _failed("scenario", f"{type(exc).__name__}: {exc}")
+                signal.setitimer(signal.ITIMER_REAL, 0)
+                write_frame(self._connection, reply, self._shown)
+
+    def _reply(self, request: dict[str, Any]) -> dict[str, Any]:
+        if request["type"] == "reset":
+            return self._reset(str(request["scenario"]))
+        if self._played is None:
+            return _failed("protocol", f"{request['type']} before reset")
+        if request["type"] == "call":
+            return self._stepped(self._played.call(str(request["name"]), dict(request["arguments"])))
+        return {
+            "type": "evaluated",
+            "details": {**self._played.evaluate(), "memory_limit_mib": self._memory_mib},
+        }
+
+    def _reset(self, name: str) -> dict[str, Any]:
+        create = self._scenarios.get(name)
+        if create is None:
+            return _failed("unknown_scenario", f"ARE has no scenario {name!r}; it has {', '.join(self._scenarios)}")
+        _use_sandbox(str(self._folder))
+        self._played = PlayedScenario(create(), str(self._folder))
+        parts = self._played.start()
+        return {**self._stepped(parts), "tools": self._played.tool_schemas()}
+
+    def _stepped(self, parts: list[Part]) -> dict[str, Any]:
+        assert self._played is not None
+        done = self._played.done
+        reward = float(self._played.evaluate()["success"] is True) if done else 0.0
+        oracle = None if done else self._played.next_oracle_action()
+        return {"type": "stepped", "parts": parts, "done": done, "reward": reward, "oracle": oracle}
+
+
+def _failed(kind: str, message: str) -> dict[str, Any]:
+    return {"type": "failed", "kind": kind, "message": message[:2000]}
+
+
+def _use_sandbox(folder: str) -> None:
+    """Let file systems without a folder of their own be below ``folder``."""
+    for name in ("are.simulation.config", "are.simulation.apps.sandbox_file_system"):
+        if name in sys.modules:
+            vars(sys.modules[name])["ARE_SIMULATION_SANDBOX_PATH"] = folder
+
+
+def _path_replacer(folder: Path) -> Callable[[str], str]:
+    """Return a function that replaces the episode's folder and the folders above it, whose names are random."""
+    replacements = [(str(folder), SANDBOX_SHOWN), (str(folder.parent), SANDBOX_SHOWN)]
+
+    def replace(text: str) -> str:
+        for real, shown in replacements:
+            text = text.replace(real, shown)
+        return text
+
+    return replace
+
+
+def _limit_memory(memory_mib: int) -> None:
+    """Limit the memory of this process to that of the loaded package and ``memory_mib`` more."""
+    used = 0
+    with contextlib.suppress(OSError, ValueError):
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    limit = used + (memory_mib << 20)
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_AS if used else resource.RLIMIT_DATA, (limit, limit))
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

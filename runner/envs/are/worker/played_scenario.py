@@ -1,0 +1,303 @@
+"""One scenario as it is played: tools, steps of simulated time, messages, the oracle's next action, the evaluation."""
+
+from __future__ import annotations
+
+import math
+import resource
+import sys
+import time as real_time
+from collections.abc import Callable
+from datetime import datetime, timezone
+from typing import Any
+
+from runner.envs.are.tools import DEFAULT_WAIT_S, MAX_WAIT_S, WAIT, WAIT_TOOL, function_schema, unique_names
+from runner.envs.are.worker.determinism import CLOCK
+from runner.envs.are.worker.oracle_plan import OraclePlan
+from runner.envs.are.worker.values import arguments_of, as_text, cut, without_secrets
+
+MAX_EVENTS = 500
+"""Maximum number of events in an evaluation; the last ones are kept."""
+_FINAL_MESSAGE = ("AgentUserInterface", "send_message_to_user")
+_KINDS = {"USER_MESSAGE": "user", "ENVIRONMENT_NOTIFICATION": "notification", "ENVIRONMENT_STOP": "environment"}
+
+_UTC = timezone.utc  # noqa: UP017 - ARE also runs on Python 3.10
+
+Part = tuple[str, str]
+"""Kind and text of a message; the kinds are listed in ``runner.envs.are.environment``."""
+
+
+class PlayedScenario:
+    """A scenario that an agent plays step by step, without ARE's thread that sleeps through simulated time.
+
+    Args:
+        scenario: a new instance of the scenario.
+        sandbox: folder of its simulated file system.
+    """
+
+    def __init__(self, scenario: Any, sandbox: str) -> None:  # noqa: ANN401 - ARE's type
+        CLOCK.now = float(scenario.start_time or 0)
+        self._started = real_time.monotonic()
+        self._scenario = scenario
+        scenario.initialize(sandbox_dir=sandbox)
+        self._environment = self._create_environment()
+        listed = scenario.get_tools()
+        names = unique_names(str(tool._public_name or tool.name) for tool in listed)
+        self._tools = dict(zip(names, listed, strict=True))
+        self._turns = 0
+        self.done = False
+        self._evaluation: dict[str, Any] | None = None
+        self._environment.run(scenario, wait_for_end=False)
+        self._plan = OraclePlan(scenario, self._environment)
+
+    def _create_environment(self) -> Any:  # noqa: ANN401
+        from are.simulation.environment import Environment, EnvironmentConfig
+        from are.simulation.notification_system import VerboseNotificationSystem
+        from are.simulation.types import EnvironmentState, EnvironmentType
+
+        scenario = self._scenario
+        config = EnvironmentConfig(
+            start_time=float(scenario.start_time or 0),
+            duration=scenario.duration,
+            time_increment_in_seconds=scenario.time_increment_in_seconds,
+            verbose=False,
+        )
+        environment = Environment(
+            config=config, environment_type=EnvironmentType.CLI, notification_system=VerboseNotificationSystem()
+        )
+
+        def start(debug: bool = False) -> None:
+            environment.state = EnvironmentState.RUNNING
+            environment.prepare_events_for_start()
+
+        environment.start = start
+        for app in scenario.apps or []:
+            if hasattr(app, "wait_for_user_response"):
+                app.wait_for_user_response = False
+        return environment
+
+    def tool_schemas(self) -> list[dict[str, Any]]:
+        """Return the scenario's tools and ``wait`` as OpenAI function schemas."""
+        own = [function_schema(name, t._public_description, t.args) for name, t in self._tools.items()]
+        return [*own, WAIT_TOOL]
+
+    def start(self) -> list[Part]:
+        """Let time pass until the first message arrives, but not to the scenario's end; return the first messages.
+
+        ARE's own agents start with the first message, too.
+        """
+        self._environment.tick()
+        parts = self._arrived()
+        for _ in range(MAX_WAIT_S):
+            if parts or self._would_end() or not self._has_pending():
+                break
+            parts = self._advance()
+        apps = ", ".join(app.name for app in self._scenario.apps or [])
+        prompt = f"\n{self._scenario.additional_system_prompt}" if self._scenario.additional_system_prompt else ""
+        intro = f"Scenario {self._scenario.scenario_id} with the apps {apps}.{prompt}"
+        return [("environment", intro), *parts, self._time()]
+
+    def call(self, name: str, arguments: dict[str, Any]) -> list[Part]:
+        """Call a tool and let time pass; return its result and the messages that arrived."""
+        if name == WAIT:
+            return [*self._wait(arguments), self._time()]
+        tool = self._tools.get(name)
+        if tool is None:
+            return [("error", f"There is no tool {cut(name, 100)!r}."), self._time()]
+        known = {event.event_id for event in self._environment.event_log.list_view()}
+        try:
+            answer: Part = ("result", as_text(tool(**arguments)))
+        except Exception as exc:  # noqa: BLE001 - a tool may raise anything, which its agent sees
+            answer = ("error", as_text(f"{type(exc).__name__}: {exc}"))
+        self._note_nested_calls(tool, known)
+        arrived = self._advance()
+        if answer[0] == "result" and (tool.class_name, tool.func_name) == _FINAL_MESSAGE and not self.done:
+            arrived += self._end_turn(arrived)
+        return [answer, *arrived, self._time()]
+
+    def _note_nested_calls(self, tool: Any, known: set[str]) -> None:  # noqa: ANN401 - ARE's AppTool
+        """Take note of the calls that a tool made of other tools; ARE logs them as events of the agent."""
+        new = [event for event in self._environment.event_log.list_view() if event.event_id not in known]
+        calls = [event for event in new if event.event_type.value == "AGENT" and hasattr(event.action, "app_name")]
+        own = [each for each in calls if (each.action.app_name, each.action.function_name) == _key(tool)]
+        self._plan.nested |= {each.event_id for each in calls if not own or each is not own[-1]}
+
+    def _wait(self, arguments: dict[str, Any]) -> list[Part]:
+        seconds = arguments.get("seconds", DEFAULT_WAIT_S)
+        if type(seconds) is not int or not 1 <= seconds <= MAX_WAIT_S or arguments.keys() - {"seconds"}:
+            return [("error", f"{WAIT} takes seconds, a whole number from 1 to {MAX_WAIT_S}."), *self._advance()]
+        started = CLOCK.time()
+        parts = self._wait_for_message(lambda: CLOCK.time() - started >= seconds)
+        if seconds == MAX_WAIT_S and not parts and not self._can_change():
+            self.done = True
+            parts = [("environment", "Nothing is scheduled any more, so the scenario has ended.")]
+        return [("result", f"Waited {CLOCK.time() - started:g} s."), *parts]
+
+    def _end_turn(self, arrived: list[Part]) -> list[Part]:
+        """End the agent's turn, as its message to the user does in ARE: wait for the next message, or end."""
+        self._turns += 1
+        if self._scenario.nb_turns is not None and self._turns >= self._scenario.nb_turns:
+            self.done = True
+        if arrived or self.done:
+            return []
+        started = CLOCK.time()
+        parts = self._wait_for_message(lambda: not self._can_change() or CLOCK.time() - started >= MAX_WAIT_S)
+        self.done = self.done or not parts
+        return parts
+
+    def _wait_for_message(self, is_over: Callable[[], bool]) -> list[Part]:
+        parts: list[Part] = []
+        while not parts and not self.done and not is_over():
+            parts = self._advance()
+        return parts
+
+    def _advance(self) -> list[Part]:
+        """Let one increment of time pass, as ARE's time-based loop does; return the messages that arrived."""
+        environment = self._environment
+        if not environment.stop_event.is_set():
+            CLOCK.advance(environment.time_increment_in_seconds)
+            environment.tick_count += 1
+            if environment.duration is None or environment.time_manager.time_passed() <= environment.duration:
+                environment.tick()
+            else:
+                environment.stop_event.set()
+        if environment.stop_event.is_set():
+            self._stop()
+        return self._arrived()
+
+    def _stop(self) -> None:
+        """End the scenario as the end of ARE's event loop does."""
+        from are.simulation.types import EnvironmentState, ValidationException
+
+        environment = self._environment
+        self.done = True
+        try:
+            environment.final_validation_checks()
+        except ValidationException:
+            environment.stop(EnvironmentState.FAILED)
+            return
+        environment.stop(
+            environment.state if environment.state is EnvironmentState.FAILED else EnvironmentState.STOPPED
+        )
+
+    def _would_end(self) -> bool:
+        environment = self._environment
+        after = environment.time_manager.time_passed() + environment.time_increment_in_seconds
+        return self.done or (environment.duration is not None and after > environment.duration)
+
+    def _has_pending(self) -> bool:
+        return bool(self._pending_times())
+
+    def _pending_times(self) -> list[float]:
+        """Return the times of the scheduled events; ARE ignores oracle events outside its oracle mode."""
+        from are.simulation.types import OracleEvent
+
+        queue = self._environment.event_queue.list_view()
+        return [float(event.event_time) for event in queue if type(event) is not OracleEvent]
+
+    def _can_change(self) -> bool:
+        """Return whether time can still bring anything: scheduled events, reminders, or the scenario's end."""
+        reminders = self._environment.notification_system.reminder_app
+        return (
+            self._environment.duration is not None
+            or self._has_pending()
+            or bool(reminders and any(not each.already_notified for each in reminders.reminders.values()))
+        )
+
+    def _arrived(self) -> list[Part]:
+        now = datetime.fromtimestamp(CLOCK.time(), tz=_UTC)
+        messages = self._environment.notification_system.message_queue.get_by_timestamp(now)
+        parts: list[Part] = []
+        for message in messages:
+            part = (_KINDS.get(message.message_type.value, "environment"), as_text(message.message))
+            if part[0] != "environment":
+                parts.append(part)
+            elif not any(kind == "environment" for kind, _ in parts):
+                parts.append(("environment", "The scenario has ended."))
+        return parts
+
+    def _time(self) -> Part:
+        shown = datetime.fromtimestamp(CLOCK.time(), tz=_UTC).strftime("%Y-%m-%d %H:%M:%S")
+        return "environment", f"Simulated time: {shown}"
+
+    def next_oracle_action(self) -> dict[str, Any] | None:
+        """Return the oracle's next action ``{name, arguments}``: a tool of an oracle event, or a wait for the next one.
+
+        None if an oracle event calls a function that is no tool.
+        """
+        due = self._plan.next_due()
+        if due is None:
+            scheduled = [] if self._plan.all_done() else self._pending_times()
+            return _wait_until(min(scheduled, default=None))
+        expected, time = due
+        if time > CLOCK.time():
+            return _wait_until(time)
+        for name, tool in self._tools.items():
+            if _key(tool) == (expected.app, expected.function):
+                return {"name": name, "arguments": expected.action()}
+        return None
+
+    def evaluate(self) -> dict[str, Any]:
+        """Return the evaluation details; see ``runner.envs.are.environment``. The scenario is validated once."""
+        if self._evaluation is None:
+            self._evaluation = self._validate()
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return {**self._evaluation, "memory_mib": peak // (1 << 20 if sys.platform == "darwin" else 1 << 10)}
+
+    def _validate(self) -> dict[str, Any]:
+        success: bool | None = None
+        exception: object = None
+        rationale: object = None
+        simulated_s = self._environment.time_manager.time_passed()
+        events = self._environment.event_log.list_view()
+        missed = self._plan.missed()
+        try:
+            result = self._scenario.validate(self._environment)
+            success = None if result.success is None else bool(result.success)
+            exception, rationale = result.exception, result.rationale
+        except Exception as exc:  # noqa: BLE001 - a judge may raise anything
+            exception = exc
+        return {
+            "scenario": self._scenario.scenario_id,
+            "success": success,
+            "rationale": None if not rationale else as_text(rationale),
+            "exception": None if exception is None else as_text(f"{type(exception).__name__}: {exception}"),
+            "judge": _judge_name(self._scenario),
+            "rated": self._plan.n_events > 0,
+            "n_oracle_events": self._plan.n_events,
+            "events": [_described(event, self._plan.nested) for event in events[-MAX_EVENTS:]],
+            "events_dropped": max(0, len(events) - MAX_EVENTS),
+            "missed": missed,
+            "duration": round(real_time.monotonic() - self._started, 3),
+            "simulated_s": simulated_s,
+        }
+
+
+def _key(tool: Any) -> tuple[str, str]:  # noqa: ANN401 - ARE's AppTool
+    return tool.app_name, tool.func_name
+
+
+def _wait_until(time: float | None) -> dict[str, Any]:
+    """Return the action that waits until a simulated time; None: as long as possible."""
+    seconds = MAX_WAIT_S if time is None else math.ceil(time - CLOCK.time())
+    return {"name": WAIT, "arguments": {"seconds": min(MAX_WAIT_S, max(1, seconds))}}
+
+
+def _judge_name(scenario: Any) -> str:  # noqa: ANN401
+    judge = getattr(scenario, "judge", None)
+    return "scenario" if judge is None else type(judge).__name__
+
+
+def _described(event: Any, nested: set[str]) -> dict[str, Any]:  # noqa: ANN401 - ARE's CompletedEvent
+    action = event.action
+    shown = {
+        "app": getattr(action, "app_name", "") or "",
+        "function": getattr(action, "function_name", None) or "",
+        "args": without_secrets(arguments_of(action)),
+        "type": event.event_type.value,
+        "time": event.event_time,
+    }
+    if event.metadata is not None and event.metadata.exception is not None:
+        shown["error"] = as_text(event.metadata.exception, 500)
+    if event.event_id in nested:
+        shown["nested"] = True
+    return shown
