@@ -105,6 +105,6 @@ def _health(env: EnvironmentState) -> Cell:
 
 def _success(env: EnvironmentState) -> Cell:
     if not env.n_rated:
-        return Cell(UNKNOWN, "dim")
+        return Cell(trusted("unscored"), "warn") if env.unscored else Cell(UNKNOWN, "dim")
     rate = format_share(env.n_success, env.n_rated)
     return Cell(trusted(f"{rate} baseline"), "dim") if env.baseline else Cell(trusted(f"{rate} of {env.n_rated}"))

@@ -256,6 +256,8 @@ def _agent_parts(episode: ListedEpisode) -> Iterator[Line]:
         yield _worker_cells(worker)
     if episode.mode == "compat":
         yield [Cell(trusted("unscored: compat"), "warn")]
+    if episode.unscored:
+        yield [Cell(trusted("unscored: idle play can succeed"), "warn")]
 
 
 def _worker_cells(worker: WorkerInfo) -> Line:

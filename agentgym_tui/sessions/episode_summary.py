@@ -28,6 +28,10 @@ class _ErrorType(msgspec.Struct):
     type: str
 
 
+class _Evaluation(msgspec.Struct):
+    rated: object = None
+
+
 class _EpisodeSummary(EpisodeHeader, kw_only=True):
     ended_at: datetime
     duration_s: float
@@ -39,6 +43,7 @@ class _EpisodeSummary(EpisodeHeader, kw_only=True):
     cost: float | None = None
     timesteps: list[_StepSummary]
     error: _ErrorType | None = None
+    evaluation: _Evaluation | None = None
 
 
 class SummaryReader:
@@ -74,6 +79,7 @@ class SummaryReader:
             model_s=finite(sum(model_times_s)) if model_times_s else None,
             fallback=self._intern(fallback_endpoints((step.endpoint, step.warnings) for step in summary.timesteps)),
             error_type=summary.error.type if summary.error else None,
+            unscored=summary.evaluation is not None and summary.evaluation.rated is False,
         )
 
     def _intern(self, value: Any) -> Any:  # noqa: ANN401 - a field of any type

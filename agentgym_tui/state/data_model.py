@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from itertools import takewhile
-from typing import Final, Literal, NamedTuple, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -158,6 +158,9 @@ class Episode(msgspec.Struct):
         n_missing: number of live items or steps that were not received; the episode file has their content.
         node_lost: whether the node was lost while the episode ran on it.
         worker: the worker that plays or played the episode; None if it is not known.
+        unscored: whether the evaluation leaves the episode unscored, because idle play can succeed.
+        evaluation: the environment's evaluation of the episode, any JSON object; None where it is not known or there
+            is none, and for a running episode. Only an episode file has it.
     """
 
     episode_id: str
@@ -193,6 +196,8 @@ class Episode(msgspec.Struct):
     n_missing: int = 0
     node_lost: bool = False
     worker: WorkerInfo | None = None
+    unscored: bool = False
+    evaluation: dict[str, Any] | None = None
 
     @property
     def running(self) -> bool:
@@ -247,6 +252,8 @@ class EnvironmentState(msgspec.Struct):
     n_running: int = 0
     baseline: bool = False
     """Whether the success counts are those of agents without a model, because no model has run this environment."""
+    unscored: bool = False
+    """Whether the evaluation of any ended episode left it unscored."""
 
 
 class BatchRun(msgspec.Struct):

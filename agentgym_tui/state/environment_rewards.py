@@ -19,9 +19,11 @@ class RewardPoint(NamedTuple):
     """Reward of a finished episode.
 
     Attributes:
-        rated: whether the episode counts for the success rate; False for the outcomes in ``UNRATED_OUTCOMES``.
+        rated: whether the episode counts for the success rate; False for the outcomes in ``UNRATED_OUTCOMES``, and for
+            unscored episodes.
         baseline: whether the agent used no model.
         error: whether the episode ended with an error.
+        unscored: whether the evaluation leaves the episode unscored.
     """
 
     episode_id: str
@@ -30,6 +32,7 @@ class RewardPoint(NamedTuple):
     rated: bool
     baseline: bool = False
     error: bool = False
+    unscored: bool = False
 
 
 class SuccessCounts(NamedTuple):

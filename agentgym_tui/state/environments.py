@@ -88,6 +88,7 @@ class EnvironmentRegistry:
                 env.last_reward = next((point.reward for point in reversed(points) if not point.error), None)
                 env.n_rated, env.n_success, env.n_errors = successes.n_rated, successes.n_success, successes.n_errors
                 env.baseline = successes.baseline
+                env.unscored = any(point.unscored for point in points)
         self._stale.clear()
 
 
@@ -96,7 +97,8 @@ def _reward_point(episode: Episode | EpisodeRow) -> RewardPoint:
         episode_id=episode.episode_id,
         reward=clamp_finite(episode.reward),
         success=episode.success,
-        rated=episode.outcome not in UNRATED_OUTCOMES,
+        rated=episode.outcome not in UNRATED_OUTCOMES and not episode.unscored,
         baseline=episode.model is None,
         error=episode.outcome == "error",
+        unscored=episode.unscored,
     )

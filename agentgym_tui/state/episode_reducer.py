@@ -82,6 +82,8 @@ class EpisodeResult(Protocol):
     def rounds(self) -> int: ...  # noqa: D102
     @property
     def duration_s(self) -> float | None: ...  # noqa: D102
+    @property
+    def unscored(self) -> bool: ...  # noqa: D102
 
 
 class SequenceTracker(msgspec.Struct):
@@ -189,7 +191,7 @@ def record_result(episode: Episode, result: EpisodeResult) -> None:
     """Copy the result to an episode and mark the episode as ended."""
     episode.success, episode.reward = result.success, clamp_finite(result.reward)
     episode.rounds = clamp_count(result.rounds)
-    episode.duration_s = result.duration_s
+    episode.duration_s, episode.unscored = result.duration_s, result.unscored
     episode.n_missing = max(episode.n_missing, count_missing_steps(episode))
     mark_ended(episode, str(result.outcome))
 

@@ -71,12 +71,13 @@ class EpisodeSummary(msgspec.Struct, frozen=True, kw_only=True):
 class BatchResult(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a batch.
 
-    Episodes with an outcome in ``UNRATED`` do not count in ``success_rate`` and the means, which are None if no episode
-    counts.
+    Episodes with an outcome in ``UNRATED``, and those that their evaluation leaves unscored, do not count in
+    ``success_rate`` and the means, which are None if no episode counts.
 
     Attributes:
         baseline: whether the agent uses no model.
-        n_rated: number of episodes with an outcome outside ``UNRATED``.
+        n_rated: number of episodes with an outcome outside ``UNRATED`` that are not unscored.
+        n_unscored: number of episodes that their evaluation leaves unscored, because idle play can succeed.
         n_errors: number of episodes that ended with an error.
         success_interval: 95% Wilson score interval of ``success_rate``.
         tokens: token counts, summed over all episodes.
@@ -104,6 +105,7 @@ class BatchResult(msgspec.Struct, frozen=True, kw_only=True):
     n_rated: int
     n_success: int
     n_errors: int
+    n_unscored: int = 0
     outcomes: dict[str, int]
     mean_reward: float | None
     success_rate: float | None
@@ -127,7 +129,7 @@ class BatchResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BatchStats:
-    """Totals of the finished episodes of a batch; rates and means exclude the outcomes in ``UNRATED``."""
+    """Totals of the finished episodes of a batch; rates and means exclude ``UNRATED`` and unscored episodes."""
 
     def __init__(self) -> None:
         """Start with no episodes."""
@@ -135,6 +137,7 @@ class BatchStats:
         self.problems: list[str] = []
         self.n_success = 0
         self.n_rated = 0
+        self.n_unscored = 0
         self._reward = 0.0
         self._rounds = 0
         self._tokens = Tokens()
@@ -150,7 +153,8 @@ class BatchStats:
         self.episodes.append(_summary(record))
         self._count_answers(record)
         self._outcomes[record.outcome] += 1
-        if record.outcome not in UNRATED:
+        self.n_unscored += record.unscored
+        if record.outcome not in UNRATED and not record.unscored:
             self.n_rated += 1
             self.n_success += record.success
             self._reward += record.reward
@@ -251,6 +255,7 @@ class BatchStats:
             n_rated=n_rated,
             n_success=self.n_success,
             n_errors=self.n_errors,
+            n_unscored=self.n_unscored,
             outcomes={outcome.value: self._outcomes[outcome] for outcome in Outcome if self._outcomes[outcome]},
             mean_reward=self.mean_reward,
             success_rate=self.n_success / n_rated if n_rated else None,

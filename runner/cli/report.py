@@ -58,7 +58,7 @@ def _row(result: BatchResult, data_dir: Path) -> list[str]:
         format_interval(result.success_interval),
         format_number(result.mean_reward),
         format_number(result.mean_rounds),
-        outcomes_cell(result.outcomes | ({"not stored": n_not_stored} if n_not_stored else {})),
+        outcomes_cell(result.outcomes | ({"not stored": n_not_stored} if n_not_stored else {}), result.n_unscored),
     ]
 
 
@@ -93,9 +93,10 @@ def environment_cell(env: str, mode: str, data_label: str) -> str:
     return " · ".join([env, *(label for label in (mode if mode != "strict" else "", data_label) if label)])
 
 
-def outcomes_cell(outcomes: Mapping[str, int]) -> str:
-    """Return the number of episodes per outcome as text."""
-    return ", ".join(f"{count} {outcome}" for outcome, count in outcomes.items())
+def outcomes_cell(outcomes: Mapping[str, int], n_unscored: int = 0) -> str:
+    """Return the number of episodes per outcome as text, and how many are unscored because idle play can succeed."""
+    counts = [f"{count} {outcome}" for outcome, count in outcomes.items()]
+    return ", ".join([*counts, f"{n_unscored} unscored: idle play can succeed"] if n_unscored else counts)
 
 
 def usage_cells(tokens: Tokens, latency_s: float | None, cost: float | None) -> tuple[str, str, str]:

@@ -90,7 +90,13 @@ def _names(row: ResultRow) -> tuple[str, ...]:
 
 def _numbers(row: ResultRow, metrics: Sequence[str]) -> tuple[str, ...]:
     values = (_metric(row, metric) for metric in metrics)
-    return str(row.n), str(row.n_errors), format_interval(row.success_interval), *values, outcomes_cell(row.outcomes)
+    return (
+        str(row.n),
+        str(row.n_errors),
+        format_interval(row.success_interval),
+        *values,
+        outcomes_cell(row.outcomes, row.n_unscored),
+    )
 
 
 def _usage(row: ResultRow) -> tuple[str, ...]:

@@ -32,6 +32,7 @@ from runner.events.fields import (
     Seconds,
     Success,
     TaskIndex,
+    Unscored,
 )
 from runner.types import Tokens
 
@@ -56,6 +57,7 @@ class EpisodeCompleted(msgspec.Struct, kw_only=True):
     node: NodeName
     profile: ProfileId
     cost: Annotated[float | None, Meta(description="cost of all timesteps; null when no price is known")] = None
+    unscored: Unscored = False
 
 
 class BatchCompleted(msgspec.Struct, kw_only=True):

@@ -23,6 +23,9 @@ Pid: TypeAlias = Annotated[int, Meta(description="process id of the operating sy
 TaskIndex: TypeAlias = Annotated[int, Meta(description="index of the task, modulo the environment's number of tasks")]
 Reward: TypeAlias = Annotated[float, Meta(description="sum of the step rewards")]
 Success: TypeAlias = Annotated[bool, Meta(description="whether the task was solved, by the environment's rule")]
+Unscored: TypeAlias = Annotated[
+    bool, Meta(description="whether the evaluation leaves the episode unscored, because idle play can succeed")
+]
 Rounds: TypeAlias = Annotated[int, Meta(description="number of timesteps")]
 Seconds: TypeAlias = Annotated[float, Meta(description="seconds from start to end, pauses included")]
 EpisodeOutcome: TypeAlias = Annotated[Outcome, Meta(description="how the episode ended")]

@@ -31,6 +31,7 @@ from runner.events.fields import (
     StorageProblem,
     Success,
     TaskIndex,
+    Unscored,
     WaitingFor,
     WaitingSeconds,
 )
@@ -91,6 +92,7 @@ class EpisodeEnded(_EpisodeItem, kw_only=True, tag="episode.ended"):
     error: Annotated[
         dict[str, str] | None, Meta(description="`type` and `message` of the error that ended the episode")
     ] = None
+    unscored: Unscored = False
 
 
 class LiveAction(Action, frozen=True, omit_defaults=True, gc=False):

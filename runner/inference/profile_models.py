@@ -57,6 +57,10 @@ class RatedEpisode(Protocol):
     def success(self) -> bool:
         """Whether the episode reached its goal."""
 
+    @property
+    def unscored(self) -> bool:
+        """Whether the evaluation leaves the episode unscored."""
+
 
 @dataclass(frozen=True)
 class Models:
@@ -109,9 +113,9 @@ class Models:
     def feedback(self, episode: RatedEpisode) -> None:
         """Send an episode's reward and success to the gateway in the background.
 
-        Episodes with an outcome in ``UNRATED`` are not sent.
+        Episodes with an outcome in ``UNRATED``, and unscored ones, are not sent.
         """
-        if episode.outcome not in UNRATED:
+        if episode.outcome not in UNRATED and not episode.unscored:
             self.manager.feedback(episode.episode_id, episode.reward, episode.success)
 
     def close(self) -> None:

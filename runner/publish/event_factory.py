@@ -47,6 +47,7 @@ def episode_event(episode: EpisodeRecord | EpisodeRow, names: DurableNames) -> O
             node=episode.node,
             profile=episode.profile,
             cost=episode.cost,
+            unscored=episode.unscored,
         ),
         names,
         time=episode.ended_at,

@@ -29,6 +29,7 @@ from runner.publish.truncate import SizeBudget, as_json, is_too_long, short_json
 from runner.types import (
     Action,
     ErrorInfo,
+    EvaluatedTrajectory,
     Item,
     SpansClosed,
     TimestepPlayed,
@@ -36,6 +37,7 @@ from runner.types import (
     ToolCall,
     WorkerInfo,
     episode_events,
+    is_unscored,
 )
 
 _DICT = frozenset((dict,))
@@ -119,6 +121,7 @@ def _ended(item: episode_events.EpisodeEnded) -> EpisodeEnded:
         rounds=len(trajectory.timesteps),
         duration_s=trajectory.duration_s,
         error=_error(trajectory.error_info),
+        unscored=isinstance(trajectory, EvaluatedTrajectory) and is_unscored(trajectory.evaluation),
     )
 
 

@@ -25,6 +25,7 @@ from runner.types import (
     ToolSchema,
     Trajectory,
     fallback_endpoints,
+    is_unscored,
 )
 
 SCHEMA = 1
@@ -86,6 +87,11 @@ class EpisodeRecord(EpisodeHeader, kw_only=True):
     error: ErrorInfo | None = None
     evaluation: dict[str, Any] | None = None
     trace_last_response_flow_id: int | None = None
+
+    @property
+    def unscored(self) -> bool:
+        """Whether the evaluation leaves the episode unscored, because idle play can succeed."""
+        return is_unscored(self.evaluation)
 
     @property
     def model_s(self) -> float | None:

@@ -22,6 +22,7 @@ class EpisodeRow(msgspec.Struct, frozen=True, kw_only=True):
         model_s: total seconds of all model answers; None if no model answered.
         error_type: ``error.type`` of the error that ended the episode.
         fallback: model endpoints that answered in place of a failed one, joined by commas.
+        unscored: whether the evaluation leaves the episode unscored, because idle play can succeed.
     """
 
     episode_id: str
@@ -53,11 +54,12 @@ class EpisodeRow(msgspec.Struct, frozen=True, kw_only=True):
     model_s: float | None = None
     error_type: str | None
     fallback: str | None = None
+    unscored: bool = False
 
 
 COLUMNS = ", ".join(EpisodeRow.__struct_fields__)
 
-_VERSION = 3
+_VERSION = 4
 
 SCHEMA = SqliteSchema(
     version=_VERSION,
@@ -89,6 +91,7 @@ def episode_row(record: EpisodeRecord) -> EpisodeRow:
         model_s=record.model_s,
         fallback=record.fallback,
         error_type=record.error.type if record.error else None,
+        unscored=record.unscored,
     )
 
 

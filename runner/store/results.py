@@ -23,7 +23,8 @@ class ResultRow(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         baseline: whether no model was used; a baseline is not comparable with the rows of models.
         n: number of episodes.
-        n_rated: number of episodes with an outcome outside ``UNRATED``.
+        n_rated: number of episodes with an outcome outside ``UNRATED`` that are not unscored.
+        n_unscored: number of episodes that their evaluation leaves unscored, because idle play can succeed.
         n_errors: number of episodes that ended with an error; they are not rated.
         success_interval: 95% Wilson score interval of ``success_rate``.
         score: mean reward.
@@ -44,6 +45,7 @@ class ResultRow(msgspec.Struct, frozen=True, kw_only=True):
     n_rated: int
     n_success: int
     n_errors: int
+    n_unscored: int = 0
     outcomes: dict[str, int]
     success_rate: float | None
     success_interval: tuple[float, float] | None
@@ -84,12 +86,12 @@ def summarize_results(index: EpisodeIndex, *, env: str | None = None) -> list[Re
 
 
 _UNRATED_LIST = ", ".join(f"'{outcome}'" for outcome in sorted(UNRATED))
-_RATED = f"FILTER (WHERE outcome NOT IN ({_UNRATED_LIST}))"
+_RATED = f"FILTER (WHERE outcome NOT IN ({_UNRATED_LIST}) AND NOT unscored)"
 _COUNTS = ", ".join(f"count(*) FILTER (WHERE outcome = '{outcome}')" for outcome in Outcome)
 _TOKENS = ", ".join(f"CAST(total(tokens_{kind}) AS INTEGER)" for kind in Tokens.__struct_fields__)
 _QUERY = f"""
     SELECT env, data_label, mode, agent, model,
-        count(*), count(*) {_RATED}, total(success) {_RATED},
+        count(*), total(unscored), count(*) {_RATED}, total(success) {_RATED},
         avg(reward) {_RATED}, avg(rounds) {_RATED}, avg(duration_s) {_RATED},
         avg(tokens_prompt + tokens_completion) {_RATED}, sum(cost),
         sum(model_s) / sum(rounds) FILTER (WHERE model_s IS NOT NULL),
@@ -102,7 +104,7 @@ _QUERY = f"""
 
 
 def _result_row(values: tuple[Any, ...]) -> ResultRow:
-    env, data_label, mode, agent, model, n, n_rated, n_success, *rest = values
+    env, data_label, mode, agent, model, n, n_unscored, n_rated, n_success, *rest = values
     score, rounds, duration_s, tokens, cost, latency_s, *sums = rest
     successes = int(n_success)
     n_kinds = len(Tokens.__struct_fields__)
@@ -118,6 +120,7 @@ def _result_row(values: tuple[Any, ...]) -> ResultRow:
         n_rated=n_rated,
         n_success=successes,
         n_errors=outcome_counts[Outcome.ERROR],
+        n_unscored=int(n_unscored),
         outcomes={outcome.value: count for outcome, count in outcome_counts.items() if count},
         success_rate=successes / n_rated if n_rated else None,
         success_interval=wilson_interval(successes, n_rated) if n_rated else None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import traceback
 
-from runner.errors import RunnerError, catch_foreign
+from runner.errors import EvaluationFault, RunnerError, catch_foreign
 from runner.types import ErrorInfo
 from runner.util.display_text import mask
 from runner.util.resources import RESOURCES, describe_shortage, find_shortage
@@ -34,6 +34,7 @@ def create_error_info(exc: BaseException) -> ErrorInfo:
         type=kind,
         message=truncate_text(message, MAX_ERROR_BYTES),
         traceback=truncate_text(mask(_traceback_text(exc)), MAX_ERROR_BYTES, keep_end=True),
+        category="evaluation" if isinstance(exc, EvaluationFault) and kind != RESOURCES else None,
     )
 
 

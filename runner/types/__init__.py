@@ -10,6 +10,7 @@ from runner.types.data import (
     AREEvaluatedTrajectory,
     Chat,
     DeltaPart,
+    ErrorCategory,
     ErrorInfo,
     EvaluatedTrajectory,
     Flow,
@@ -33,6 +34,7 @@ from runner.types.data import (
     Workers,
     WorkerStatus,
     fallback_endpoints,
+    is_unscored,
     skipped_endpoints,
 )
 from runner.types.episode_events import (
@@ -91,6 +93,7 @@ __all__ = [
     "EpisodePaused",
     "EpisodeResumed",
     "EpisodeStarted",
+    "ErrorCategory",
     "ErrorInfo",
     "EvaluatedTrajectory",
     "Flow",
@@ -133,5 +136,6 @@ __all__ = [
     "Workers",
     "detach",
     "fallback_endpoints",
+    "is_unscored",
     "skipped_endpoints",
 ]

@@ -152,12 +152,20 @@ class StreamDelta(msgspec.Struct, frozen=True, kw_only=True):
     restart: bool = False
 
 
-class ErrorInfo(msgspec.Struct, frozen=True):
-    """An exception as data; ``runner.tracing.error_info`` defines the values of ``type``."""
+ErrorCategory: TypeAlias = Literal["agent", "environment", "endpoint", "resources", "evaluation"]
+"""Part of a run in which an error arose; ``evaluation``: the judge that rates the episode."""
+
+
+class ErrorInfo(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An exception as data; ``runner.tracing.error_info`` defines the values of ``type``.
+
+    ``category`` is None where the part of the run in which the error arose is not certain.
+    """
 
     type: str
     message: str
     traceback: str
+    category: ErrorCategory | None = None
 
 
 class Outcome(enum.StrEnum):
@@ -181,6 +189,20 @@ UNRATED = UNFINISHED | {Outcome.ERROR}
 Most errors are those of model endpoints and environment servers. The type of an error does not separate the code of the
 agent from that of the environment, so no error counts as a failure.
 """
+
+
+def is_unscored(evaluation: object) -> bool:
+    """Return whether evaluation details, any JSON that may still be encoded, leave their episode unscored.
+
+    They do by ``"rated": false``: such an episode shows nothing about the agent, for example because idle play can
+    succeed, so it is counted and marked, but excluded from rates and means.
+    """
+    if isinstance(evaluation, msgspec.Raw):
+        try:
+            evaluation = msgspec.json.decode(evaluation)
+        except (msgspec.DecodeError, RecursionError):
+            return False
+    return isinstance(evaluation, dict) and evaluation.get("rated") is False
 
 
 MAX_ROUNDS = 1_000_000

@@ -97,7 +97,7 @@ class BatchProgress(msgspec.Struct, kw_only=True, tag_field="kind", tag="batch.p
     """Progress of a batch.
 
     Attributes:
-        n_rated: number of ended episodes with an outcome outside ``UNRATED``.
+        n_rated: number of ended episodes with an outcome outside ``UNRATED`` that are not unscored.
         eta_s: estimated seconds until the end; None before the first episode has ended.
         errors: number of episodes that ended with an error.
         tokens: token counts, summed over all ended episodes.

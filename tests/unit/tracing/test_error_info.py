@@ -38,6 +38,7 @@ PUBLISHED = """
     endpoint_failure EndpointFailure
     environment_fault EnvironmentFault
     environment_fault EnvironmentFault
+    evaluation_fault EvaluationFault
     frame_too_large FrameTooLarge
     inference_fault InferenceFault
     no_model NoModel
