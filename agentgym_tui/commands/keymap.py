@@ -83,6 +83,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("episode.transcript", "t", "Transcript", "tab('transcript')", "episode", "messages and actions", False),
     Command("episode.trace", "w", "Trace", "tab('trace')", "episode", "where the time went", False),
     Command("episode.json", "J", "JSON", "tab('json')", "episode", "the raw episode file", False),
+    Command("episode.evaluation", "v", "Evaluation", "tab('evaluation')", "episode", "verdict and events", False),
     Command("episode.copy", "y", "Copy", "copy", "episode", "copy the shown text, made safe"),
     Command("episode.copy_raw", "Y", "Copy raw", "copy_raw", "episode", "copy the original, unsafe text", False),
     Command("episode.export", "e", "Export", "export", "episode", "write the episode as JSON to this folder"),

@@ -24,17 +24,27 @@ _OVERHEAD: Final = 40
 """Number of characters by which each block and each line counts more than its text."""
 
 BlockKind: TypeAlias = Literal[
-    "system", "observation", "thought", "action", "tool", "reply", "streaming", "warning", "error", "note", "earlier"
-]
-"""Kind of a block: ``note`` is a text by the console; ``earlier`` is a note about hidden earlier messages."""
+    "system", "observation", "thought", "action", "tool", "reply", "streaming", "warning", "error", "note", "earlier",
+    "result", "failed", "user", "notification", "passed",
+]  # fmt: skip
+"""Kind of a block.
+
+``note`` is a text by the console; ``earlier`` is a note about hidden earlier messages. An environment that names the
+kinds of its messages has ``result``, ``failed``, ``user`` and ``notification``. Verdicts are ``passed`` or ``failed``.
+"""
+
+OBSERVATION_TITLE: Final = trusted("observation")
+TOOL_RESULT_TITLE: Final = trusted("tool result")
+TOOL_CALL_TITLE: Final = trusted("tool call ")
+"""Start of the title of a tool call, before the name of the tool."""
 
 _ROLES: Final[dict[object, tuple[BlockKind, SafeText]]] = {
     "system": ("system", trusted("system")),
     "developer": ("system", trusted("developer")),
-    "user": ("observation", trusted("observation")),
+    "user": ("observation", OBSERVATION_TITLE),
     "assistant": ("action", trusted("assistant")),
-    "tool": ("tool", trusted("tool result")),
-    "function": ("tool", trusted("tool result")),
+    "tool": ("tool", TOOL_RESULT_TITLE),
+    "function": ("tool", TOOL_RESULT_TITLE),
 }
 
 
@@ -139,7 +149,7 @@ def tool_call_block(name: str, arguments: str, *, full_length: object = None) ->
         arguments: the arguments (untrusted text, usually JSON).
         full_length: length of the arguments as in ``text_block``.
     """
-    title = join([trusted("tool call "), sanitize_line(name, MAX_NAME)])
+    title = join([TOOL_CALL_TITLE, sanitize_line(name, MAX_NAME)])
     return text_block("tool", title, _indented_json(arguments), title_text=name, full_length=full_length)
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from agentgym_tui.presenters.answering_endpoint import FALLBACK_MARK, tokens_text
+from agentgym_tui.presenters.are_blocks import is_are, label_blocks
 from agentgym_tui.presenters.chat_blocks import (
     MAX_NAME,
     Block,
@@ -50,12 +51,11 @@ def step_blocks(episode: Episode, step_index: int, *, full: bool = False) -> lis
     """
     before, step = _find_steps(episode, step_index)
     is_last = step is None or step is episode.steps[-1]
-    blocks = (
-        [*_input_blocks(step, before, episode, full), *_action_blocks(step), *_reply_blocks(step)]
-        if step
-        else _pending_step_blocks(episode, step_index, before)
-    )
-    return [*blocks, *_end_blocks(episode)] if is_last else blocks
+    received = _input_blocks(step, before, episode, full) if step else _pending_step_blocks(episode, step_index, before)
+    played = [*_action_blocks(step), *_reply_blocks(step)] if step else []
+    if is_are(episode.env):
+        received, played = label_blocks(received, before), label_blocks(played, step)
+    return [*received, *played, *(_end_blocks(episode) if is_last else ())]
 
 
 def _find_steps(episode: Episode, step_index: int) -> tuple[StepState | None, StepState | None]:

@@ -50,6 +50,12 @@ class TabBar(StaticLines):
         self._shown = tab
         self.show(self._line)
 
+    def set_tabs(self, tabs: Sequence[Tab]) -> None:
+        """Replace the tabs; the selected tab must be among them."""
+        if tabs != self._tabs:
+            self._tabs = tabs
+            self.show(self._line)
+
     def set_note(self, note: Line) -> None:
         """Set the text to the right of the tabs."""
         self._note = note

@@ -21,6 +21,11 @@ _TONES: Final[dict[BlockKind, Tone]] = {
     "error": "bad",
     "note": "dim",
     "earlier": "dim",
+    "result": "accent",
+    "failed": "bad",
+    "passed": "good",
+    "user": "good",
+    "notification": "warn",
 }
 _INDENT: Final = 2
 """Columns that text is indented under its heading."""

@@ -1,4 +1,4 @@
-"""The tabs of an episode: transcript of a step, trace, and file."""
+"""The tabs of an episode: transcript of a step, trace, file, and the environment's evaluation if it has one."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from agentgym_tui.commands.keymap import keymap_of
 from agentgym_tui.presenters.answering_endpoint import answer_parts
 from agentgym_tui.presenters.cells import Cell, Line, join_parts
 from agentgym_tui.presenters.chat_blocks import Block
+from agentgym_tui.presenters.evaluation import evaluation_blocks
 from agentgym_tui.presenters.payload import pretty_json
 from agentgym_tui.presenters.span_rows import spans_text
 from agentgym_tui.presenters.transcript import (
@@ -37,7 +38,8 @@ TABS: Final = (
     Tab("trace", trusted("Trace"), "episode.trace"),
     Tab("json", trusted("JSON"), "episode.json"),
 )
-
+EVALUATION: Final = Tab("evaluation", trusted("Evaluation"), "episode.evaluation")
+"""Tab that is listed only for an episode with an evaluation; its key works for every episode."""
 
 _NOTE_WIDTH: Final = 120
 """Columns of the note right of the tabs."""
@@ -55,6 +57,7 @@ class EpisodeTabs(Vertical):
         self._show_all_messages = False
         self._follow = False
         self._blocks: list[Block] = []
+        self._evaluation: list[Block] = []
         self._json: str | None = None
 
     def compose(self) -> ComposeResult:
@@ -64,6 +67,7 @@ class EpisodeTabs(Vertical):
             yield Transcript(id="transcript")
             yield Waterfall(id="trace")
             yield TextView(id="json")
+            yield Transcript(id="evaluation")
 
     @property
     def tab(self) -> str:
@@ -73,6 +77,7 @@ class EpisodeTabs(Vertical):
     def select_tab(self, tab: str) -> None:
         """Show the tab with id ``tab``."""
         self.query_one(ContentSwitcher).current = tab
+        self._show_tabs()
         self.query_one(TabBar).select_tab(tab)
         self.query_one(TabBar).set_note(self._note())
         self._fill_tab()
@@ -83,6 +88,7 @@ class EpisodeTabs(Vertical):
         if loaded is not self._loaded:
             self._json = None
         self._key, self._loaded, self._failure = key, loaded, failure
+        self._show_tabs()
         self._fill_tab()
 
     def show_step(self, index: int, *, follow: bool = False) -> None:
@@ -100,6 +106,8 @@ class EpisodeTabs(Vertical):
         loaded = self._loaded
         if self.tab == "transcript" or loaded is None:
             return transcript_text(self._blocks)
+        if self.tab == "evaluation":
+            return transcript_text(self._evaluation)
         if self.tab == "trace":
             return spans_text(loaded.episode.spans.all, raw=raw)
         if raw and loaded.data is not None:
@@ -121,7 +129,7 @@ class EpisodeTabs(Vertical):
         else:
             self._blocks = step_blocks(self._loaded.episode, self._step, full=self._show_all_messages)
         subject = f"{self._key}/{self._step}"
-        self.query_one(Transcript).show_blocks(self._blocks, subject=subject, follow=self._follow)
+        self.query_one("#transcript", Transcript).show_blocks(self._blocks, subject=subject, follow=self._follow)
         self.query_one(TabBar).set_note(self._note())
 
     @property
@@ -141,10 +149,19 @@ class EpisodeTabs(Vertical):
             [step, *(answer_parts(self._loaded.episode, self._step) if self._loaded else ())], _NOTE_WIDTH
         )
 
+    def _show_tabs(self) -> None:
+        has_evaluation = self._loaded is not None and self._loaded.episode.evaluation is not None
+        is_listed = has_evaluation or self.tab == EVALUATION.id
+        self.query_one(TabBar).set_tabs((*TABS, EVALUATION) if is_listed else TABS)
+
     def _fill_tab(self) -> None:
         loaded = self._loaded
         if self.tab == "trace":
             self.query_one(Waterfall).show_spans(loaded.episode.spans.all if loaded else ())
+        elif self.tab == "evaluation":
+            episode = loaded.episode if loaded else None
+            self._evaluation = evaluation_blocks(episode.evaluation, running=episode.running) if episode else []
+            self.query_one(f"#{self.tab}", Transcript).show_blocks(self._evaluation, subject=self._key)
         elif self.tab == "json" and self._json is None:
             start_worker(self, partial(self._format_json, loaded), group="json", exclusive=True)
 

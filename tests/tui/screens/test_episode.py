@@ -14,10 +14,14 @@ from textual.widgets import ContentSwitcher
 from agentgym_tui.safe_text import has_unsafe_chars
 from agentgym_tui.screens.episode.screen import EpisodeScreen
 from agentgym_tui.services.clipboard import MAX_CLIPBOARD_BYTES
+from agentgym_tui.sessions.episode_library import episode_from_record
 from agentgym_tui.state.data_model import Episode
 from agentgym_tui.widgets.line_list import LineList
 from agentgym_tui.widgets.table import Table
 from runner.events.live import LiveAction
+from runner.store.index_schema import episode_row
+from runner.store.safe_json import encode
+from tests.support.are_episodes import IDLE, JUDGE_FAILED, MISSED, are_record
 from tests.support.console.fake_session import FakeSession, bus_session, busy_session, files_session
 from tests.support.console.pilot import console_pilot, toast_text, wait_for_widget_text, wait_until, widget_text
 from tests.support.console.samples import (
@@ -352,3 +356,51 @@ async def test_steps_and_views_are_side_by_side_in_a_wide_terminal(size: tuple[i
         steps, views = pilot.app.screen.query_one(STEPS).region, pilot.app.screen.query_one("#views").region
         assert (steps.right <= views.x) == (size[0] >= 110)
         assert all(view.size.height >= 5 for view in pilot.app.screen.query(LineList) if view.display and view.size)
+
+
+def are_session(evaluation: dict[str, Any]) -> FakeSession:
+    """Return a files session with one episode of ARE."""
+    record = are_record(evaluation, episode_id=episode_id(1))
+    session = session_with_episode(episode_from_record(record), encode(record))
+    session.fake_library.stored = [episode_row(record)]
+    return session
+
+
+async def test_the_evaluation_is_a_view_of_the_episode() -> None:
+    async with episode_pilot(are_session(MISSED)) as pilot:
+        await wait_for_widget_text(pilot, "#tabs", "○ Evaluation v")
+        await pilot.press("v")
+        await wait_for_widget_text(pilot, "#evaluation", "✗ not solved", "missed oracle events: 1 of 1", "event log")
+        assert focused_id(pilot) == "evaluation"
+        await pilot.press("y")
+        await wait_until(pilot, lambda: "no forward_email was called" in pilot.app.clipboard)
+
+
+@pytest.mark.parametrize(
+    ("evaluation", "heading", "shown"),
+    [
+        (IDLE, "unscored: idle play can succeed", ("✓ success", "unscored: without an oracle event")),
+        (
+            JUDGE_FAILED,
+            "✗ evaluation: The validation of scenario_tutorial has no verdict",
+            ("? not rated: the judge failed", "KeyError: 'greg_email'"),
+        ),
+    ],
+)
+async def test_unscored_episodes_and_failed_judges_are_marked(
+    evaluation: dict[str, Any], heading: str, shown: tuple[str, ...]
+) -> None:
+    async with episode_pilot(are_session(evaluation)) as pilot:
+        await wait_for_widget_text(pilot, HEADING, heading)
+        await pilot.press("v")
+        await wait_for_widget_text(pilot, "#evaluation", *shown)
+
+
+async def test_an_episode_without_an_evaluation_has_no_such_tab_but_its_key_explains() -> None:
+    async with episode_pilot(busy_session()) as pilot:
+        assert "Evaluation" not in widget_text(pilot, "#tabs")
+        await pilot.press("v")
+        await wait_for_widget_text(pilot, "#evaluation", "the environment gave no evaluation")
+        await wait_for_widget_text(pilot, "#tabs", "● Evaluation")
+        await pilot.press("t")
+        await wait_until(pilot, lambda: "Evaluation" not in widget_text(pilot, "#tabs"))

@@ -14,6 +14,7 @@ from runner.cli.report import print_summary
 from runner.cli.results import print_results
 from runner.store import EpisodeIndex, EpisodeStore, open_index, summarize_results
 from runner.types import Outcome
+from tests.support.are_episodes import DETAILS, IDLE, are_record, store_records
 from tests.support.episodes import RecordedEpisode
 
 SIX_AND_SIX = [Outcome.SUCCESS, Outcome.ERROR] * 6
@@ -74,3 +75,25 @@ def test_errors_have_a_column_of_their_own(
     summary = cells_by_column(capsys.readouterr().out)
     assert (summary["episodes"], summary["errors"]) == (f"{len(outcomes)}/{len(outcomes)}", errors)
     assert (summary["success"], summary["95% interval"]) == (success, interval)
+
+
+def test_unscored_episodes_are_marked_and_count_in_no_rate(
+    index: EpisodeIndex, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stats = BatchStats()
+    for evaluation in (DETAILS, IDLE):
+        record = are_record(evaluation)
+        index._store.create_batch_folder(record.batch_id)
+        store_records(index, index._store, record)
+        stats.add(record)
+    print_results(summarize_results(index), ["success_rate"])
+    stored = cells_by_column(capsys.readouterr().out)
+    ids: dict[str, Any] = {"batch_id": "b", "battery_id": None}
+    spec = BatchSpec(env="are:scenario_tutorial", agent="react", model="small", repeat=2)
+    result = stats.result(spec, **ids, status="completed", data_label="", duration_s=1.0)
+    print_summary([result], [], tmp_path, as_json=False)
+    summary = cells_by_column(capsys.readouterr().out)
+    assert stored["success_rate"] == summary["success"] == "100.0% of 1"
+    assert "2 success, 1 unscored: idle play can succeed" in stored["outcomes"]
+    assert "1 unscored: idle play can succeed" in summary["outcomes"]
+    assert (result.n_rated, result.n_unscored) == (1, 1)

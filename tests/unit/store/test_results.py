@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from runner.errors import StoreError
 from runner.store import EpisodeIndex, summarize_results, wilson_interval
 from runner.types import UNRATED, Outcome, Tokens
+from tests.support.are_episodes import DETAILS, IDLE, JUDGE_FAILED, MISSED, are_record, store_records
 from tests.support.episodes import RecordedEpisode, make_step
 
 
@@ -127,3 +128,31 @@ def test_values_that_no_episode_has_are_an_error_of_the_index(index: EpisodeInde
     connection.close()
     with pytest.raises(StoreError, match=r"index\.sqlite cannot be used: .*delete the file"):
         summarize_results(index)
+
+
+def test_validation_success_counts_and_unscored_episodes_and_judge_errors_do_not(index: EpisodeIndex) -> None:
+    records = [are_record(evaluation) for evaluation in (DETAILS, DETAILS, MISSED, JUDGE_FAILED, IDLE, IDLE)]
+    for record in records:
+        index._store.create_batch_folder(record.batch_id)
+    store_records(index, index._store, *records)
+    (row,) = summarize_results(index)
+    assert (row.n, row.n_rated, row.n_success, row.n_errors, row.n_unscored) == (6, 3, 2, 1, 2)
+    assert row.success_rate == pytest.approx(2 / 3)
+    assert row.outcomes == {"success": 4, "failure": 1, "error": 1}
+    assert [found.unscored for found in index.recent()].count(True) == 2
+
+
+def test_an_environment_with_only_unscored_episodes_has_no_rate(index: EpisodeIndex) -> None:
+    record = are_record(IDLE)
+    index._store.create_batch_folder(record.batch_id)
+    store_records(index, index._store, record)
+    (row,) = summarize_results(index)
+    assert (row.n, row.n_rated, row.success_rate, row.success_interval, row.score) == (1, 0, None, None, None)
+
+
+def test_the_file_of_an_episode_names_the_category_of_a_failed_judge(index: EpisodeIndex) -> None:
+    record = are_record(JUDGE_FAILED)
+    index._store.create_batch_folder(record.batch_id)
+    loaded = index._store.load(index._store.save(record))
+    assert loaded.error is not None and loaded.error.category == "evaluation"
+    assert (loaded.outcome, loaded.evaluation) == (Outcome.ERROR, JUDGE_FAILED)

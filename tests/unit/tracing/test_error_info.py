@@ -7,13 +7,14 @@ import inspect
 import pkgutil
 from collections.abc import Iterator, Mapping
 
+import msgspec
 import pytest
 from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 
 import agentgym_tui
 import runner
-from runner.errors import OracleDiverged, RunnerError
+from runner.errors import EvaluationFault, OracleDiverged, RunnerError
 from runner.tracing.error_info import create_error_info, error_attribute, error_type
 
 PUBLISHED = """
@@ -38,6 +39,7 @@ PUBLISHED = """
     endpoint_failure EndpointFailure
     environment_fault EnvironmentFault
     environment_fault EnvironmentFault
+    evaluation Evaluation
     evaluation_fault EvaluationFault
     frame_too_large FrameTooLarge
     inference_fault InferenceFault
@@ -137,6 +139,13 @@ def test_an_error_has_a_kind_a_message_and_a_traceback(exc: BaseException, kind:
     assert info.message == str(exc)
     assert "raise exc" in info.traceback
     assert info.traceback.rstrip().endswith(str(exc))
+
+
+def test_a_failed_judge_is_an_error_of_evaluation_and_others_have_no_category() -> None:
+    info = create_error_info(raise_and_catch(EvaluationFault("no verdict")))
+    assert (info.type, info.category) == ("evaluation", "evaluation")
+    assert msgspec.json.decode(msgspec.json.encode(info))["category"] == "evaluation"
+    assert "category" not in msgspec.json.decode(msgspec.json.encode(create_error_info(KeyError("x"))))
 
 
 @pytest.mark.parametrize("exc", [MemoryError(), OSError(24, "Too many open files"), OSError(12, "Cannot allocate")])

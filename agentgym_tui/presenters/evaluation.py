@@ -1,0 +1,159 @@
+"""The environment's evaluation of an episode as blocks of text: verdict, reason, event log and further details.
+
+An evaluation is any JSON object. Those of ARE (``runner.envs.are``) are shown by their parts, all others as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from agentgym_tui.presenters.chat_blocks import MAX_TEXT, Block, BlockKind, content_text, note_block, text_block
+from agentgym_tui.presenters.number_format import format_count, pluralize
+from agentgym_tui.safe_text import SafeText, join, trusted
+from runner.types import is_unscored
+from runner.util.display_text import mask
+
+MAX_EVENTS: Final = 2_000
+"""Maximum number of events shown; the JSON view has all events of the episode file."""
+
+MAX_ARGUMENTS: Final = 500
+"""Maximum number of characters shown of the arguments of an event."""
+
+OWN_VALIDATION: Final = "scenario"
+"""Name of the judge if the scenario's own validation rated, which uses no model."""
+
+_SHOWN_KEYS: Final = frozenset(
+    (
+        *("success", "rationale", "exception", "judge", "rated", "scenario", "duration", "simulated_s"),
+        *("memory_mib", "memory_limit_mib", "n_oracle_events", "missed", "events", "events_dropped"),
+    )
+)
+_VERDICTS: Final[dict[bool | None, tuple[BlockKind, SafeText]]] = {
+    True: ("passed", trusted("✓ success")),
+    False: ("failed", trusted("✗ not solved")),
+    None: ("warning", trusted("? not rated: the judge failed")),
+}
+
+
+def evaluation_blocks(evaluation: Mapping[str, Any] | None, *, running: bool = False) -> list[Block]:
+    """Return the blocks that show an evaluation.
+
+    Args:
+        evaluation: the environment's evaluation (untrusted); None if there is none.
+        running: whether the episode still runs, so that it is not evaluated yet.
+    """
+    if evaluation is None:
+        return [
+            note_block("the episode is evaluated when it ends" if running else "the environment gave no evaluation")
+        ]
+    if not _is_verdict(evaluation):
+        return [text_block("result", trusted("evaluation"), _json_text(evaluation))]
+    further = {key: value for key, value in evaluation.items() if key not in _SHOWN_KEYS}
+    return [
+        _verdict_block(evaluation),
+        *_reason_blocks(evaluation),
+        *_event_blocks(evaluation),
+        *([text_block("result", trusted("further details"), _json_text(further))] if further else []),
+    ]
+
+
+def _is_verdict(evaluation: Mapping[str, Any]) -> bool:
+    success = evaluation.get("success", "")
+    return (success is None or isinstance(success, bool)) and "judge" in evaluation
+
+
+def _verdict_block(evaluation: Mapping[str, Any]) -> Block:
+    kind, title = _VERDICTS[evaluation["success"]]
+    judge = content_text(evaluation["judge"])
+    lines = [
+        "rated by the scenario's own validation, without a model" if judge == OWN_VALIDATION else f"rated by {judge}"
+    ]
+    if is_unscored(evaluation):
+        lines.append("unscored: without an oracle event, idle play can succeed; success rates leave this episode out")
+    if facts := list(_facts(evaluation)):
+        lines.append(" · ".join(facts))
+    return text_block(kind, title, _masked("\n".join(lines)))
+
+
+def _facts(evaluation: Mapping[str, Any]) -> Iterator[str]:
+    if name := content_text(evaluation.get("scenario")):
+        yield f"scenario {name}"
+    for key, text in (("duration", "took {} s"), ("simulated_s", "{} s simulated")):
+        if (number := _number(evaluation.get(key))) is not None:
+            yield text.format(number)
+    if (used := _number(evaluation.get("memory_mib"))) is not None:
+        limit = _number(evaluation.get("memory_limit_mib"))
+        yield f"worker memory {used}" + (f" of {limit}" if limit is not None else "") + " MiB"
+
+
+def _reason_blocks(evaluation: Mapping[str, Any]) -> Iterator[Block]:
+    """Yield the reason of the verdict: the rationale, else the exception, else the missed oracle events."""
+    if rationale := content_text(evaluation.get("rationale")).strip():
+        yield text_block("result", trusted("rationale"), _masked(rationale))
+    elif exception := content_text(evaluation.get("exception")).strip():
+        yield text_block("error", trusted("exception"), _masked(exception))
+    elif isinstance(missed := evaluation.get("missed"), list) and missed:
+        total = _number(evaluation.get("n_oracle_events"))
+        of_all = trusted("" if total is None else f" of {total}")
+        title = join([trusted("missed oracle events: "), format_count(len(missed)), of_all])
+        yield text_block("failed", title, _masked("\n".join(map(_missed_text, missed[:MAX_EVENTS]))))
+
+
+def _event_blocks(evaluation: Mapping[str, Any]) -> Iterator[Block]:
+    events = evaluation.get("events")
+    if not isinstance(events, list):
+        return
+    n_omitted = max(len(events) - MAX_EVENTS, 0)
+    dropped = evaluation.get("events_dropped")
+    n_dropped = n_omitted + (dropped if type(dropped) is int and dropped > 0 else 0)
+    count = pluralize(len(events) - n_omitted, "event")
+    parts = [
+        trusted("event log"),
+        count,
+        *([join([format_count(n_dropped), trusted(" left out")])] if n_dropped else []),
+    ]
+    yield text_block("observation", join(parts, " · "), _masked("\n".join(map(_event_text, events[:MAX_EVENTS]))))
+
+
+def _missed_text(event: object) -> str:
+    if not isinstance(event, dict):
+        return content_text(event)
+    reason = content_text(event.get("reason"))
+    return _call_text(event) + (f": {reason}" if reason else "")
+
+
+def _event_text(event: object) -> str:
+    if not isinstance(event, dict):
+        return content_text(event)[:MAX_ARGUMENTS]
+    time = _number(event.get("time"))
+    at = f"{f'{time} s':>9}" if time is not None else " " * 9
+    error = content_text(event.get("error"))
+    kind = content_text(event.get("type")).lower()
+    return f"{at}  {kind:<11}  {_call_text(event)}" + (f"  ✗ {error[:MAX_ARGUMENTS]}" if error else "")
+
+
+def _call_text(event: Mapping[str, Any]) -> str:
+    app, function, arguments = (content_text(event.get(key)) for key in ("app", "function", "args"))
+    name = " · ".join(part for part in (app, function) if part)
+    cut = "…" if len(arguments) > MAX_ARGUMENTS else ""
+    return f"{name} {arguments[:MAX_ARGUMENTS]}{cut}" if arguments not in ("", "{}") else name
+
+
+def _number(value: object) -> str | None:
+    """Format a number; None for any other JSON, and for a number that no clock or counter reaches."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e15:
+        return None
+    return f"{value:.2f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)
+
+
+def _json_text(value: object) -> str:
+    try:
+        return _masked(json.dumps(value, indent=2, ensure_ascii=False))
+    except (RecursionError, ValueError, TypeError):
+        return "(cannot be encoded as JSON)"
+
+
+def _masked(text: str) -> str:
+    return mask(text[: 2 * MAX_TEXT])
