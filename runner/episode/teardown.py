@@ -41,9 +41,9 @@ async def evaluate(
 ) -> Trajectory:
     """Set the success and the outcome of a trajectory; return it, with the environment's evaluation details if any.
 
-    The result is an ``AREEvaluatedTrajectory`` if the environment's class is named ``AREEnvironment``, whichever package
-    it is from. Such an environment may return None, and the trajectory is then returned as it is; ``success`` None in
-    its details is an error of the evaluation, and no failure of the agent.
+    The result is an ``AREEvaluatedTrajectory`` if the environment's class is named ``AREEnvironment``, whichever
+    package it is from. Such an environment may return None, and the trajectory is then returned as it is; ``success``
+    None in its details is an error of the evaluation, and no failure of the agent.
 
     ``on_error`` receives an error of ``success``; an error of ``get_evaluation_details`` is only logged.
     """

@@ -19,10 +19,12 @@ always ``[environment] `` with the simulated time.
 - ``success`` (bool, or None if the judge failed), ``rationale`` (text or None), ``exception`` (text or None);
 - ``judge``: what rated, ``scenario`` for the scenario's own ``validate``;
 - ``rated`` (bool): False if the scenario has no oracle event, so that it may rate true although no agent acted;
-- ``n_oracle_events``, ``events``: completed events ``{app, function, args, type, time, error?}``, ``events_dropped``;
+- ``n_oracle_events``; ``events``: completed events ``{app, function, args, type, time}`` in their order, with ``error``
+  where the call failed, and ``nested: true`` where a tool made it by itself; ``events_dropped``: number of events that
+  are left out before the first one;
 - ``missed``: oracle events without a matching agent event, ``{app, function, args, reason}``;
-- ``duration`` (seconds), ``simulated_s`` (seconds of simulated time), ``scenario``, ``memory_mib`` (peak of the worker),
-  ``memory_limit_mib``.
+- ``duration`` (seconds), ``simulated_s`` (seconds of simulated time), ``scenario``, ``memory_mib`` (peak of the
+  episode's process), ``memory_limit_mib``.
 """
 
 from __future__ import annotations
@@ -141,7 +143,8 @@ class AREEnvironment:
         self._running, self._next = not stepped.done, stepped.oracle
         answer, *arrived = _tagged(stepped)
         observation = as_reply_messages(action, answer)
-        return [*observation, *({"role": "user", "content": text} for text in arrived)], stepped.reward, stepped.done
+        observation += [{"role": "user", "content": text} for text in arrived]
+        return observation, stepped.reward, stepped.done
 
     def get_tool_schemas(self) -> list[ToolSchema]:
         """Return the scenario's tools and ``wait``; they are known after a reset."""

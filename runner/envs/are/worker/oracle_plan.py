@@ -178,7 +178,7 @@ def _same(expected: object, actual: object) -> bool:
 
 
 def _reason(expected: _Expected, others: list[Any]) -> str:
-    differing = [names for done in others if (names := expected.differences(done)) is not None]
+    differing: list[list[str]] = [names for done in others if (names := expected.differences(done)) is not None]
     if not differing:
         return "never called"
     return f"called with other arguments: {', '.join(min(differing, key=len))}"
