@@ -26,6 +26,9 @@ ENV_COLUMNS: Final = (
     Column("tier", 11, rank=8),
 )
 
+MAX_DETAIL: Final = 160
+"""Maximum number of characters shown of the cause of a problem, or of a note."""
+
 _HEALTH: Final[dict[str, tuple[SafeText, Tone]]] = {
     "up": (trusted("● up"), "good"),
     "embedded": (trusted("● embedded"), "good"),
@@ -88,7 +91,7 @@ class EnvironmentRows:
 
 def unsafe_environment_text(env: EnvironmentState) -> str | None:
     """Return the texts of an environment that contain unsafe characters; None if no text contains any."""
-    return unsafe_texts([env.name, env.cause or "", env.transport, env.ram, env.tier])
+    return unsafe_texts([env.name, env.cause or "", env.note or "", env.transport, env.ram, env.tier])
 
 
 def _memory_rank(memory: str) -> Rank | None:
@@ -100,7 +103,8 @@ def _health(env: EnvironmentState) -> Cell:
     if env.status is None:
         return Cell(join([UNKNOWN, trusted(" not checked")]), "dim")
     text, tone = _HEALTH.get(env.status, _HEALTH["unknown"])
-    return Cell(join([text, trusted(": "), masked_line(env.cause, 120)]) if env.cause else text, tone)
+    detail = env.cause or env.note
+    return Cell(join([text, trusted(": "), masked_line(detail, MAX_DETAIL)]) if detail else text, tone)
 
 
 def _success(env: EnvironmentState) -> Cell:

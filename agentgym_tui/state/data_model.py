@@ -230,6 +230,7 @@ class EnvironmentState(msgspec.Struct):
     Attributes:
         ram: memory that the environment's server needs, as written in the profile.
         status: health of the environment; None until a health item has arrived.
+        note: scenarios of a family of environments; None for other environments.
         open: number of open instances of the environment; None if it is not known.
         n_rated: number of ended episodes that count for the success rate.
         n_success: number of rated episodes that succeeded.
@@ -242,6 +243,7 @@ class EnvironmentState(msgspec.Struct):
     ram: str = ""
     status: str | None = None
     cause: str | None = None
+    note: str | None = None
     latency_s: float | None = None
     transport: str = ""
     open: int | None = None

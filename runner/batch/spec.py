@@ -8,6 +8,7 @@ import msgspec
 
 from runner import plugins
 from runner.config import AgentSettings, Profile, SkipEntry
+from runner.envs.are.catalog import check_scenario
 from runner.envs.names import server_problem, skipped_environment, unknown_environment, unplayable_entry
 from runner.envs.placement import Placement, has_http_dialect, server_address
 from runner.errors import ConfigError
@@ -189,12 +190,13 @@ def resolve_environment(profile: Profile, name: str) -> str:
     Raises:
         UnplayableName: if the environment is unknown, not installed, skipped by the profile, or needs a server that the
             profile does not have; with the reason and the names or keys that work.
-        ConfigError: if several packages register the name.
+        ConfigError: if several packages register the name, ARE is not installed, or ARE has no such scenario.
     """
     entry = profile.find_entry(name)
     if isinstance(entry, SkipEntry):
         raise skipped_environment(entry, profile)
     if plugins.is_registered(plugins.ENVS, name):
+        check_scenario(name, profile.are)
         return plugins.canonical_name(plugins.ENVS, name if entry is None else entry.name)
     if entry is None:
         raise unknown_environment(name, (listed.name for _, listed in profile.tiered_entries()))

@@ -7,7 +7,8 @@ import msgspec
 from runner import plugins
 from runner.cli.run_session import RunSession
 from runner.cli.terminal import output_console, print_json, print_table, safe_text, write_result
-from runner.config import EnvironmentEntry
+from runner.config import ARESettings, EnvironmentEntry
+from runner.envs.are.catalog import OFFLINE, ScenarioCatalog, is_offline, read_catalog
 from runner.envs.availability import NOT_INSTALLED, Availability, availability_of, embedded_availability, probe_address
 from runner.envs.data_labels import AS_PUBLISHED
 from runner.envs.http.probe import ServerState, probe_servers
@@ -55,26 +56,27 @@ def list_environments(session: RunSession) -> int:
     """Print all environments and their availability; return the exit code.
 
     Environments that are played only on a server, and have none in the profile, are listed apart, with the keys that
-    lead to a server.
+    lead to a server. So are ARE's scenarios, or the command that installs ARE.
     """
     profile = session.profile
     addresses = {entry.name: probe_address(entry) for _, entry in profile.tiered_entries()}
     states = probe_servers({name: address for name, address in addresses.items() if address is not None})
-    rows = [_profile_row(tier, entry, states.get(entry.name)) for tier, entry in profile.tiered_entries()]
+    rows = [_profile_row(tier, entry, states.get(entry.name), profile.are) for tier, entry in profile.tiered_entries()]
     rows += [
         EnvironmentRow(name=e.name, tier="skip", playable=False, health=e.reason) for e in profile.environments.skip
     ]
     known = {row.name.lower() for row in rows}
     rows += [_installed_row(name) for name in plugins.registered_names(plugins.ENVS) if name.lower() not in known]
     others = [name for name in server_only_names() if server_address(environment_entry(profile, name)) is None]
+    catalog = read_catalog(profile.are)
     if session.options.json:
-        document = {"profile": profile.id, "environments": rows, "server_only": others}
+        document = {"profile": profile.id, "environments": rows, "server_only": others, "are": catalog}
         return write_result(0, lambda: print_json(document))
-    return write_result(0, lambda: _print(profile.id, rows, others))
+    return write_result(0, lambda: _print(profile.id, rows, others, catalog))
 
 
-def _profile_row(tier: str, entry: EnvironmentEntry, state: ServerState | None) -> EnvironmentRow:
-    availability = availability_of(entry, state)
+def _profile_row(tier: str, entry: EnvironmentEntry, state: ServerState | None, are: ARESettings) -> EnvironmentRow:
+    availability = availability_of(entry, state, are)
     identity = state.identity if state is not None and state.usable else None
     return EnvironmentRow(
         name=entry.name,
@@ -121,12 +123,24 @@ def _health(availability: Availability, state: ServerState | None) -> str:
     return ", ".join(parts if state.open is None else [*parts, f"{state.open} open"])
 
 
-def _print(profile: str, rows: list[EnvironmentRow], server_only: list[str]) -> None:
+def _print(profile: str, rows: list[EnvironmentRow], server_only: list[str], catalog: ScenarioCatalog) -> None:
     columns = ("name", "tier", "port", "server", "transport", "data", "RAM", "dependencies", "health")
     print_table(f"Environments of profile {profile}", columns, map(_cells, rows))
     if server_only:
         text = f"Played only on a server: {', '.join(server_only)}. {server_keys('NAME')}."
         output_console().print(safe_text(text), soft_wrap=True)
+    output_console().print(safe_text(_are_text(catalog)), soft_wrap=True)
+
+
+def _are_text(catalog: ScenarioCatalog) -> str:
+    if not catalog.installed:
+        return f"Scenarios of ARE (are:SCENARIO): none. {catalog.problem}."
+    n_offline = sum(map(is_offline, catalog.scenarios))
+    count = f"{len(catalog.scenarios)} scenarios of ARE {catalog.version or ''}".rstrip()
+    return (
+        f"{count}: {', '.join(catalog.scenarios)}. "
+        f"{OFFLINE} plays the {n_offline} that need neither a model nor a download."
+    )
 
 
 def _cells(row: EnvironmentRow) -> tuple[str, ...]:

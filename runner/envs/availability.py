@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 import msgspec
 
 from runner import plugins
-from runner.config import EnvironmentEntry
+from runner.config import ARESettings, EnvironmentEntry
+from runner.envs.are.catalog import OFFLINE, ScenarioCatalog, is_are, read_catalog, scenario_problem
 from runner.envs.data_labels import data_label_of, missing_data
 from runner.envs.http.address import ServerAddress
 from runner.envs.http.probe import NOT_LISTENING, ServerState
@@ -18,6 +19,7 @@ from runner.envs.placement import Transport, has_http_dialect, http_placement, r
 Status: TypeAlias = Literal["up", "slow", "wrong", "down", "embedded", "unknown"]
 
 NOT_INSTALLED = "not installed"
+DEFAULT_ARE: Final = ARESettings()
 
 
 class Availability(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,6 +31,7 @@ class Availability(msgspec.Struct, frozen=True, kw_only=True):
         transport: where the batch would be played.
         data_label: label of the task data; None if it is unknown without importing the environment.
         cause: why the environment or its server cannot be used; None if there is no problem.
+        note: number and names of the scenarios of a family of environments; None for other environments.
     """
 
     status: Status
@@ -36,6 +39,7 @@ class Availability(msgspec.Struct, frozen=True, kw_only=True):
     data_label: str | None = None
     cause: str | None = None
     playable: bool = True
+    note: str | None = None
 
 
 def probe_address(entry: EnvironmentEntry) -> ServerAddress | None:
@@ -43,18 +47,19 @@ def probe_address(entry: EnvironmentEntry) -> ServerAddress | None:
     return None if entry.transport == "embedded" else server_address(entry)
 
 
-def availability_of(entry: EnvironmentEntry, state: ServerState | None) -> Availability:
+def availability_of(entry: EnvironmentEntry, state: ServerState | None, are: ARESettings = DEFAULT_ARE) -> Availability:
     """Return the availability of an environment of the profile.
 
     Args:
         entry: the environment's entry in the profile.
+        are: the profile's section ``are``.
         state: result of probing the environment's server; None if there is no server or it was not probed yet.
     """
     missing = missing_requirement(entry.name, entry.deps)
     can_embed = missing is None and entry.transport != "http"
     if state is None:
         if can_embed:
-            return embedded_availability(entry.name)
+            return embedded_availability(entry.name, are)
         if server_address(entry) is None or entry.transport == "embedded":
             cause = server_problem(entry) or missing or "transport is http, but no port is set"
             return Availability(status="down", cause=cause, playable=False)
@@ -73,14 +78,32 @@ def availability_of(entry: EnvironmentEntry, state: ServerState | None) -> Avail
     )
 
 
-def embedded_availability(env: str) -> Availability:
-    """Return the availability of an installed environment if it is played in this process."""
+def embedded_availability(env: str, are: ARESettings = DEFAULT_ARE) -> Availability:
+    """Return the availability of an installed environment if it is played in this process.
+
+    Args:
+        env: name of the environment.
+        are: the profile's section ``are``.
+    """
+    if is_are(env):
+        return _are_availability(env, read_catalog(are))
     if not plugins.is_built_in(plugins.ENVS, env):
         return Availability(status="embedded")
     label, missing = data_label_of(env, os.environ), missing_data(env, os.environ)
     if missing is not None:
         return Availability(status="down", data_label=label, cause=missing, playable=False)
     return Availability(status="embedded", data_label=label)
+
+
+def _are_availability(env: str, catalog: ScenarioCatalog) -> Availability:
+    label, problem = data_label_of(env, os.environ), scenario_problem(env, catalog)
+    if problem is None:
+        note = (
+            catalog.summary if env.lower() == OFFLINE else f"{catalog.title}, 1 of {len(catalog.scenarios)} scenarios"
+        )
+        return Availability(status="embedded", data_label=label, note=note)
+    cause = problem if catalog.installed else catalog.summary
+    return Availability(status="down", data_label=label, cause=cause, playable=False)
 
 
 def _without_server(env: str, state: ServerState, reason: str) -> Availability:

@@ -238,6 +238,7 @@ class EnvHealth(_Item, kw_only=True, tag="env.health"):
     transport: Annotated[str, Meta(description="`embedded` or `http`")]
     open: Annotated[int | None, Meta(description="open instances; null when unknown")]
     cause: Cause
+    note: Annotated[str | None, Meta(description="scenarios of a family of environments; null for others")] = None
 
 
 class ModelHealth(_Item, kw_only=True, tag="model.health"):

@@ -11,7 +11,7 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from runner.config import EnvironmentEntry, Profile
+from runner.config import ARESettings, EnvironmentEntry, Profile
 from runner.envs.availability import availability_of, probe_address
 from runner.envs.http.probe import PROBE_TIMEOUT_S, ServerState, probe_servers
 from runner.errors import catch_foreign
@@ -180,12 +180,15 @@ def environment_health(
         start_cause: returns why a server that this node started is not running, or None.
     """
     return [
-        _env_health(entry, at, states.get(entry.name), start_cause(entry.name)) for _, entry in profile.tiered_entries()
+        _env_health(entry, at, states.get(entry.name), start_cause(entry.name), profile.are)
+        for _, entry in profile.tiered_entries()
     ]
 
 
-def _env_health(entry: EnvironmentEntry, at: datetime, state: ServerState | None, start_cause: str | None) -> EnvHealth:
-    availability = availability_of(entry, state)
+def _env_health(
+    entry: EnvironmentEntry, at: datetime, state: ServerState | None, start_cause: str | None, are: ARESettings
+) -> EnvHealth:
+    availability = availability_of(entry, state, are)
     return EnvHealth(
         at=at,
         env=entry.name,
@@ -194,6 +197,7 @@ def _env_health(entry: EnvironmentEntry, at: datetime, state: ServerState | None
         transport=availability.transport,
         open=None if state is None else state.open,
         cause=start_cause or availability.cause,
+        note=availability.note,
     )
 
 

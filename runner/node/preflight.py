@@ -14,6 +14,9 @@ import msgspec
 from runner.batch.spec import BatchSpec, resolve_environment
 from runner.bus.address import BusAddress
 from runner.config import EnvironmentEntry, Profile
+from runner.envs.are.catalog import NOT_INSTALLED as ARE_NOT_INSTALLED
+from runner.envs.are.catalog import is_are
+from runner.envs.are.installation import ADVICE
 from runner.envs.availability import NOT_INSTALLED, Availability, availability_of, embedded_availability, probe_address
 from runner.envs.data_labels import AS_PUBLISHED
 from runner.envs.http.probe import ServerState, probe_servers
@@ -155,7 +158,11 @@ def _entries(plan: PlannedRun) -> dict[str, EnvironmentEntry | None]:
 def _check_environment(
     plan: PlannedRun, name: str, entry: EnvironmentEntry | None, state: ServerState | None
 ) -> PreflightCheck:
-    availability = embedded_availability(name) if entry is None else availability_of(entry, state)
+    availability = (
+        embedded_availability(name, plan.profile.are)
+        if entry is None
+        else availability_of(entry, state, plan.profile.are)
+    )
     cause, hint, playable = availability.cause, _hint(name, availability, entry), availability.playable
     if playable:
         try:
@@ -179,7 +186,8 @@ def _placement_text(availability: Availability) -> str:
     if not availability.playable:
         return availability.status
     placement = "embedded" if availability.transport == "embedded" else f"over HTTP, {availability.status}"
-    label = availability.data_label
+    label = availability.data_label if availability.note is None else None
+    placement = placement if availability.note is None else f"{placement}, {availability.note}"
     return placement if label is None else f"{placement}, data {label or AS_PUBLISHED}"
 
 
@@ -187,6 +195,8 @@ def _hint(name: str, availability: Availability, entry: EnvironmentEntry | None)
     cause = availability.cause
     if entry is not None and server_problem(entry) is not None:
         return entry_advice(entry)
+    if is_are(name):
+        return ADVICE if cause == ARE_NOT_INSTALLED else "correct the name; --list-envs lists the scenarios"
     if cause == NOT_INSTALLED:
         install = f"install a package that registers {name}, or correct or remove the name in the profile"
         return ". ".join(filter(None, [install, did_you_mean(name)]))

@@ -119,3 +119,13 @@ def test_a_row_with_hostile_text_has_a_badge() -> None:
     assert all(cell_texts(rows, index)[0].startswith("⚠ ") for index in range(len(rows)))
     steps = StepRows(next(each for each in store.episodes.values() if each.steps))
     assert "⚠ " in cell_texts(steps, 0)[1]
+
+
+def test_unscored_episodes_give_no_rate_and_a_family_shows_its_scenarios() -> None:
+    store = RunStore()
+    store.apply_stored([row(n, env="are:offline", unscored=True) for n in range(2)])
+    store.apply_events([live(env_health("are:offline", note="ARE 1.2.0, 2 scenarios: a, b\x1b[2J"))])
+    rows = EnvironmentRows(store)
+    assert cell_texts(rows, 0)[:3] == ["⚠ are:offline", "● embedded: ARE 1.2.0, 2 scenarios: a, b␛[2J", "unscored"]
+    store.apply_stored([row(5, env="are:offline")])
+    assert cell_texts(rows, 0)[2] == "100% baseline"

@@ -1,0 +1,136 @@
+"""Which scenarios ARE has, read without importing ARE or starting its worker; ``are:<scenario>`` is checked here.
+
+The ids are those that ``scenario_scan`` finds. A package can also register ids that are no literals, so where packages
+add scenarios, an unknown id is left to the worker.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from functools import cache
+from pathlib import Path
+
+import msgspec
+
+from runner import plugins
+from runner.config import ARESettings
+from runner.envs.are.installation import INSTALL_COMMAND, OFFLINE_SCENARIOS, find_problem, interpreter
+from runner.envs.are.scenario_scan import scan
+from runner.errors import ConfigError
+
+FAMILY = "are"
+OFFLINE = f"{FAMILY}:offline"
+NOT_INSTALLED = f"ARE is not installed: {INSTALL_COMMAND}"
+"""Cause and remedy in one line, for lists; ``find_problem`` has the whole advice."""
+_SCAN = Path(__file__).with_name("scenario_scan.py")
+_SCAN_TIMEOUT_S = 60.0
+
+
+class ScenarioCatalog(msgspec.Struct, frozen=True, kw_only=True):
+    """The scenarios of an installation of ARE.
+
+    Attributes:
+        installed: whether ARE can be started.
+        version: version of ARE; None if it is not installed or its version is unknown.
+        scenarios: names ``are:<scenario>`` in alphabetical order, those of other packages last.
+        is_complete: whether no other package adds scenarios, whose ids may be unknown.
+        problem: why ARE cannot be started, with the command that installs it; None if it can.
+    """
+
+    installed: bool = True
+    version: str | None = None
+    scenarios: tuple[str, ...] = ()
+    is_complete: bool = True
+    problem: str | None = None
+
+    @property
+    def summary(self) -> str:
+        """One line: the number of scenarios and their names, or the command that installs ARE."""
+        if not self.installed:
+            return NOT_INSTALLED
+        names = ", ".join(name.removeprefix(f"{FAMILY}:") for name in self.scenarios)
+        return f"{self.title}, {len(self.scenarios)} scenarios: {names}"
+
+    @property
+    def title(self) -> str:
+        """``ARE`` with its version."""
+        return f"ARE {self.version or 'of unknown version'}"
+
+
+class _Scan(msgspec.Struct):
+    installed: bool
+    version: str | None
+    scenarios: list[str]
+    added: list[str]
+    packages: int
+
+
+def read_catalog(settings: ARESettings) -> ScenarioCatalog:
+    """Return the scenarios of the ARE that the profile's section ``are`` describes.
+
+    Another interpreter takes a fraction of a second, and is read once.
+    """
+    if (problem := find_problem(settings)) is not None:
+        return ScenarioCatalog(installed=False, problem=problem)
+    found = msgspec.convert(scan(), _Scan) if settings.python is None else _scan_with(interpreter(settings))
+    if found is None:
+        return ScenarioCatalog(is_complete=False)
+    return ScenarioCatalog(
+        version=found.version,
+        scenarios=tuple(f"{FAMILY}:{id}" for id in (*found.scenarios, *found.added)),
+        is_complete=not found.packages,
+    )
+
+
+@cache
+def _scan_with(python: str) -> _Scan | None:
+    try:
+        completed = subprocess.run(
+            [python, "-I", str(_SCAN)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=_SCAN_TIMEOUT_S,
+            check=True,
+        )
+        return msgspec.convert(json.loads(completed.stdout), _Scan)
+    except (OSError, subprocess.SubprocessError, ValueError, RecursionError):
+        return None
+
+
+def is_are(env: str) -> bool:
+    """Return whether an environment's name is ``are:<scenario>``."""
+    return plugins.family_of(plugins.ENVS, env) == FAMILY
+
+
+def scenario_problem(env: str, catalog: ScenarioCatalog) -> str | None:
+    """Return why the environment ``are:<scenario>`` cannot be played, and what to do; None if it can."""
+    if catalog.problem is not None:
+        return catalog.problem
+    name = plugins.canonical_name(plugins.ENVS, env)
+    if name in (OFFLINE, *catalog.scenarios) or not catalog.is_complete:
+        return None
+    return f"ARE has no scenario {name.partition(':')[2]!r}. {_suggestion(name, catalog)}"
+
+
+def check_scenario(env: str, settings: ARESettings) -> None:
+    """Check that an environment, if it is one of ARE's, can be played.
+
+    Raises:
+        ConfigError: ARE is not installed, or has no such scenario; the message suggests the closest one.
+    """
+    if is_are(env) and (problem := scenario_problem(env, read_catalog(settings))) is not None:
+        raise ConfigError(problem)
+
+
+def is_offline(name: str) -> bool:
+    """Return whether a scenario, ``are:<scenario>``, needs neither a model nor a download."""
+    return name.partition(":")[2] in OFFLINE_SCENARIOS
+
+
+def _suggestion(name: str, catalog: ScenarioCatalog) -> str:
+    known = [*catalog.scenarios, OFFLINE]
+    closest = plugins.closest_name(name, known) or plugins.closest_name(name.replace(":", ":scenario_"), known)
+    question = f"Did you mean {closest}? " if closest else ""
+    return f"{question}Scenarios: {', '.join(known)}"
