@@ -15,7 +15,6 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, TypeVar
 
@@ -116,26 +115,29 @@ class EpisodeProcess:
         self._connection.close()
 
 
+class _WorkerEnded(EnvironmentFault):
+    published_error_type = "environment_fault"
+
+
 class WarmWorker:
     """A process that has loaded ARE, and forks a process for each episode; usable from any thread.
 
     Args:
         settings: the profile's section ``are``.
-        command: the command line, without the worker's own arguments; None for that of the settings.
 
     Raises:
         EnvironmentFault: if ARE is not installed, cannot be loaded, or does not start in time.
     """
 
-    def __init__(self, settings: ARESettings, command: Sequence[str] | None = None) -> None:
-        if command is None and (problem := find_problem(settings)) is not None:
+    def __init__(self, settings: ARESettings) -> None:
+        if (problem := find_problem(settings)) is not None:
             raise EnvironmentFault(problem)
         self._settings = settings
         self._lock = threading.Lock()
         self._scratch = Path(tempfile.mkdtemp(prefix="agentgym-are-"))
         self._control, theirs = socket.socketpair()
         arguments = (theirs.fileno(), self._scratch, settings.memory_mib, settings.step_timeout_sec)
-        argv = [*(command or (interpreter(settings), "-s", str(WORKER))), *map(str, arguments)]
+        argv = [interpreter(settings), "-s", str(WORKER), *map(str, arguments)]
         try:
             with theirs:
                 self._process = subprocess.Popen(
@@ -187,7 +189,7 @@ class WarmWorker:
             self.close()
             if isinstance(exc, EnvironmentFault):
                 raise
-            raise EnvironmentFault(f"ARE's worker has ended ({type(exc).__name__}); the log has its output") from exc
+            raise _WorkerEnded(f"ARE's worker has ended ({type(exc).__name__}); the log has its output") from exc
         return EpisodeProcess(ours, pid, self, self._settings.step_timeout_sec)
 
     def kill(self, pid: int) -> None:
@@ -274,6 +276,18 @@ def warm_worker(settings: ARESettings) -> WarmWorker:
                 worker.close()
             _workers[key] = worker = WarmWorker(settings)
         return worker
+
+
+def start_episode(settings: ARESettings) -> EpisodeProcess:
+    """Return a new process for one episode; a worker that has ended since the last episode is replaced.
+
+    Raises:
+        EnvironmentFault: if none can be started.
+    """
+    try:
+        return warm_worker(settings).start_episode()
+    except _WorkerEnded:
+        return warm_worker(settings).start_episode()
 
 
 def close_workers() -> None:

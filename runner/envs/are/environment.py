@@ -30,14 +30,14 @@ always ``[environment] `` with the simulated time.
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import threading
 from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
 from runner.config import ARESettings
-from runner.envs.are.client import EpisodeProcess, warm_worker
+from runner.envs.are.client import EpisodeProcess, start_episode
 from runner.envs.are.installation import OFFLINE_SCENARIOS
 from runner.envs.are.oracle import AREOracle, action_text
 from runner.envs.are.protocol import Call, Evaluate, Evaluated, Reset, Stepped, ToolRequest
@@ -210,18 +210,22 @@ class AREEnvironment:
 
 async def _start_episode(settings: ARESettings) -> EpisodeProcess:
     """Fork an episode's process on a thread, since the start of the worker blocks for seconds."""
-    started = asyncio.ensure_future(asyncio.to_thread(lambda: warm_worker(settings).start_episode()))
+    started: list[EpisodeProcess] = []
+    cancelled = threading.Event()
+
+    def start() -> EpisodeProcess:
+        started.append(process := start_episode(settings))
+        if cancelled.is_set():
+            process.close()
+        return process
+
     try:
-        return await asyncio.shield(started)
+        return await asyncio.to_thread(start)
     except asyncio.CancelledError:
-        started.add_done_callback(_close_unused)
+        cancelled.set()
+        for process in started:
+            process.close()
         raise
-
-
-def _close_unused(started: asyncio.Future[EpisodeProcess]) -> None:
-    with contextlib.suppress(asyncio.CancelledError):
-        if started.exception() is None:
-            started.result().close()
 
 
 def _scenario_id(task: object) -> str | None:

@@ -181,4 +181,5 @@ def _reason(expected: _Expected, others: list[Any]) -> str:
     differing: list[list[str]] = [names for done in others if (names := expected.differences(done)) is not None]
     if not differing:
         return "never called"
-    return f"called with other arguments: {', '.join(min(differing, key=len))}"
+    nearest = min(differing, key=len)
+    return f"called with other arguments: {', '.join(nearest)}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import resource
 import sys
@@ -77,7 +78,10 @@ class PlayedScenario:
 
     def tool_schemas(self) -> list[dict[str, Any]]:
         """Return the scenario's tools and ``wait`` as OpenAI function schemas."""
-        own = [function_schema(name, t._public_description, t.args) for name, t in self._tools.items()]
+        own = [
+            function_schema(name, tool._public_description, _named_arguments(tool))
+            for name, tool in self._tools.items()
+        ]
         return [*own, WAIT_TOOL]
 
     def start(self) -> list[Part]:
@@ -270,6 +274,13 @@ class PlayedScenario:
             "duration": round(real_time.monotonic() - self._started, 3),
             "simulated_s": simulated_s,
         }
+
+
+def _named_arguments(tool: Any) -> list[Any]:  # noqa: ANN401 - ARE's AppTool
+    """Return the arguments of a tool without ``*args`` and ``**kwargs``, which have no name."""
+    kinds = {name: each.kind for name, each in inspect.signature(tool.function).parameters.items()}
+    collecting = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return [argument for argument in tool.args if kinds.get(argument.name) not in collecting]
 
 
 def _key(tool: Any) -> tuple[str, str]:  # noqa: ANN401 - ARE's AppTool

@@ -1,0 +1,153 @@
+"""A stand-in for ARE's worker that speaks its protocol and misbehaves on request; standard library only.
+
+It is started like an interpreter with ARE: ``PROGRAM -I -c CHECK`` succeeds, and
+``PROGRAM -s FILE FD SCRATCH MEMORY LIMIT`` serves. The scenario selects what an episode does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import struct
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+ESCAPE = "\x1b[31mred\x07"
+TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": "Notes__add",
+            "description": "Add a note.",
+            "parameters": {
+                "type": "object",
+                "properties": {"text": {"type": "string"}, "pinned": {"type": "boolean", "default": False}},
+                "required": ["text"],
+                "additionalProperties": False,
+            },
+        },
+    }
+]
+ADD = {"name": "Notes__add", "arguments": {"text": "milk"}}
+DETAILS: dict[str, Any] = {"success": True, "rationale": None, "exception": None, "judge": "scenario", "events": []}
+
+
+def write_program(folder: Path, start: str = "normal") -> Path:
+    """Write an executable file that stands for the interpreter; ``start`` selects how the worker starts."""
+    program = folder / f"python-{start}"
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{Path(__file__)}" {start} "$@"\n')
+    program.chmod(0o755)
+    return program
+
+
+def send(connection: socket.socket, frame: dict[str, Any]) -> None:
+    data = json.dumps(frame).encode()
+    connection.sendall(struct.pack(">I", len(data)) + data)
+
+
+def receive(connection: socket.socket, length: int) -> bytes:
+    received = b""
+    while len(received) < length:
+        chunk = connection.recv(length - len(received))
+        if not chunk:
+            os._exit(0)
+        received += chunk
+    return received
+
+
+def stepped(*parts: tuple[str, str], done: bool = False, tools: list[dict[str, Any]] | None = None) -> dict[str, Any]:
+    oracle = None if done else ADD
+    return {"type": "stepped", "parts": parts, "done": done, "reward": float(done), "oracle": oracle, "tools": tools}
+
+
+def answer(connection: socket.socket, request: dict[str, Any], scenario: str) -> None:
+    """Answer one request as the scenario demands; ``late-X`` does X at the first call instead of at the reset."""
+    is_reset = request["type"] == "reset"
+    fault = scenario.removeprefix("late-") if is_reset != scenario.startswith("late-") else ""
+    match fault:
+        case "hang":
+            signal.pause()
+        case "dies":
+            os._exit(3)
+        case "half":
+            connection.sendall(struct.pack(">I", 100) + b"{")
+            os._exit(0)
+        case "garbage":
+            connection.sendall(struct.pack(">I", 5) + b"\xff\xfe{}x")
+            return
+        case "huge":
+            connection.sendall(struct.pack(">I", 1 << 31))
+            return
+        case "wrong":
+            send(connection, {"type": "evaluated", "details": {}})
+            return
+        case "memory":
+            send(connection, {"type": "failed", "kind": "memory", "message": "more than 64 MiB are needed"})
+            return
+    if scenario == "prints":
+        sys.stdout.write(f"{ESCAPE} from the worker\n")
+        sys.stdout.flush()
+        os.write(2, b"to standard error\n")
+    if is_reset:
+        send(connection, stepped(("environment", f"Scenario {scenario}"), ("user", "Add milk."), tools=TOOLS))
+    elif request["type"] == "call":
+        note = ("notification", f"Notes: {request['arguments'].get('text')}")
+        send(connection, stepped(("result", str(os.getpid())), note, ("environment", "The end"), done=True))
+    else:
+        success = None if scenario == "no-verdict" else scenario != "unsolved"
+        exception = "RuntimeError: the judge has no model" if scenario == "no-verdict" else None
+        send(connection, {"type": "evaluated", "details": {**DETAILS, "success": success, "exception": exception}})
+
+
+def play(connection: socket.socket) -> None:
+    scenario = ""
+    while True:
+        (length,) = struct.unpack(">I", receive(connection, 4))
+        request = json.loads(receive(connection, length))
+        scenario = request.get("scenario", scenario)
+        answer(connection, request, scenario)
+
+
+def serve(control: socket.socket, start: str) -> None:
+    match start:
+        case "silent":
+            time.sleep(600)
+        case "dead":
+            sys.exit("no module named are")
+        case "garbage":
+            control.sendall(b"Traceback (most recent call last)")
+            time.sleep(600)
+        case "failed":
+            send(control, {"type": "failed", "kind": "import", "message": "ModuleNotFoundError: No module named 'are'"})
+    send(control, {"type": "ready", "version": "0", "scenarios": ["fine"], "pid": os.getpid()})
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    children = set()
+    while True:
+        data, descriptors, _, _ = socket.recv_fds(control, 1, 1)
+        if not data:
+            os._exit(0)
+        if data == b"K":
+            (pid,) = struct.unpack(">Q", receive(control, 8))
+            if pid in children:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            continue
+        if start == "never-forks":
+            signal.pause()
+        connection = socket.socket(fileno=descriptors[0])
+        if (pid := os.fork()) == 0:
+            control.close()
+            play(connection)
+        connection.close()
+        children.add(pid)
+        send(control, {"type": "forked", "pid": pid})
+
+
+if __name__ == "__main__":
+    if "-c" not in sys.argv:
+        serve(socket.socket(fileno=int(sys.argv[4])), sys.argv[1])

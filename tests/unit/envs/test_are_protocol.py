@@ -1,0 +1,282 @@
+"""The protocol between ARE's environment and its worker, with a scripted worker that misbehaves."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runner.config import ARESettings
+from runner.envs.are import client, protocol
+from runner.envs.are.client import close_workers, warm_worker
+from runner.envs.are.environment import AREEnvironment
+from runner.envs.are.protocol import Evaluated, Forked, Ready, Stepped, decode_reply, frame_length
+from runner.errors import EnvironmentFault
+from runner.types import Action, AREEvaluatedTrajectory, Limits, ToolCall, Trajectory
+from runner.worker.runner_setup import RunnerSetup
+from tests.support.scripted_are_worker import write_program
+
+LIMIT_S = 60.0
+ADD = Action(text='{"name": "Notes__add", "arguments": {"text": "milk"}}')
+
+
+def settings_for(
+    folder: Path, start: str = "normal", *, step_s: float = LIMIT_S, start_s: float = LIMIT_S
+) -> ARESettings:
+    return ARESettings(python=str(write_program(folder, start)), step_timeout_sec=step_s, start_timeout_sec=start_s)
+
+
+_created: list[AREEnvironment] = []
+
+
+def create(scenario: str, settings: ARESettings) -> AREEnvironment:
+    environment = AREEnvironment(id=scenario, settings=settings)
+    _created.append(environment)
+    return environment
+
+
+async def started(scenario: str, settings: ARESettings) -> AREEnvironment:
+    environment = create(scenario, settings)
+    await environment.reset()
+    return environment
+
+
+@pytest.fixture(autouse=True)
+def cleanup() -> Iterator[None]:
+    yield
+    while _created:
+        _created.pop().cleanup()
+    close_workers()
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> ARESettings:
+    return settings_for(tmp_path)
+
+
+async def test_an_episode_over_the_pipes(settings: ARESettings) -> None:
+    environment = create("fine", settings)
+    assert [message["content"] for message in await environment.reset()] == [
+        "[environment] Scenario fine",
+        "[user] Add milk.",
+    ]
+    assert environment.get_episode_id() == "are:fine"
+    call = ToolCall(id="c1", name="Notes__add", arguments='{"text": "milk"}')
+    observation, reward, done = await environment.step(Action(tool_calls=[call]))
+    assert (reward, done) == (1.0, True)
+    assert [(message["role"], message.get("tool_call_id")) for message in observation] == [
+        ("tool", "c1"),
+        ("user", None),
+        ("user", None),
+    ]
+    tags = [str(message["content"]).partition("] ")[0] for message in observation]
+    assert tags == ["[result", "[notification", "[environment"]
+    assert await environment.success(Trajectory(episode_id="e")) is True
+    details = await environment.get_evaluation_details()
+    assert details is not None and details["judge"] == "scenario"
+    with pytest.raises(EnvironmentFault, match="call reset first"):
+        await environment.step(ADD)
+    environment.cleanup()
+    environment.cleanup()
+
+
+async def test_a_task_names_the_scenario(settings: ARESettings) -> None:
+    class Task:
+        task_id = "are:second"
+
+    environment = create("fine", settings)
+    assert environment.n_tasks == 1
+    for task, name in (({"task_id": "first"}, "first"), (Task(), "second"), (None, "fine")):
+        observation = await environment.reset(task=task)
+        assert observation[0]["content"] == f"[environment] Scenario {name}"
+    offline = create("offline", settings)
+    assert offline.n_tasks == 5
+    observation = await offline.reset(task_index=7)
+    assert observation[0]["content"] == "[environment] Scenario scenario_events_tutorial"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("call Notes", "a JSON object"),
+        ('{"name": "Notes__drop", "arguments": {}}', "one of the tools Notes__add"),
+        ('{"name": "Notes__add", "arguments": {}}', "required: text"),
+        ('{"name": "Notes__add", "arguments": {"text": "a", "extra": 1}}', "arguments text, pinned"),
+        ('{"name": "Notes__add", "arguments": [1]}', "a JSON object"),
+        ("\ud800", "a JSON object"),
+        ("[" * 100_000, "a JSON object"),
+    ],
+)
+async def test_an_invalid_action_reaches_no_worker(settings: ARESettings, text: str, expected: str) -> None:
+    environment = await started("late-dies", settings)
+    observation, reward, done = await environment.step(Action(text=text))
+    assert (reward, done) == (0.0, False)
+    assert str(observation[0]["content"]).startswith("[error] Invalid action. Expected ")
+    assert expected in str(observation[0]["content"])
+    assert not isinstance(environment.parse(text), Action)
+    environment.cleanup()
+
+
+async def test_each_episode_has_a_process_of_its_own_and_the_worker_stays(settings: ARESettings) -> None:
+    environments = [await started("fine", settings) for _ in range(3)]
+    pids = {(await environment.step(ADD))[0][0]["content"] for environment in environments}
+    worker = warm_worker(settings)
+    assert len(pids) == 3 and worker is warm_worker(settings)
+    children = psutil.Process(worker.ready.pid).children()
+    for environment in environments:
+        environment.cleanup()
+    psutil.wait_procs(children, timeout=LIMIT_S)
+    assert not any(child.is_running() for child in children)
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("dies", "ended during {request}"),
+        ("half", "ended during {request}"),
+        ("garbage", "cannot be read"),
+        ("huge", "a frame of 2147483648 bytes"),
+        ("wrong", "sent Evaluated instead of Stepped"),
+        ("memory", r"failed \(memory\): more than 64 MiB"),
+    ],
+)
+async def test_a_fault_of_the_worker_is_an_error_and_the_next_episode_is_played(
+    settings: ARESettings, fault: str, message: str
+) -> None:
+    with pytest.raises(EnvironmentFault, match=message.format(request="reset")):
+        await started(fault, settings)
+    environment = await started(f"late-{fault}", settings)
+    with pytest.raises(EnvironmentFault, match=message.format(request="call")):
+        await environment.step(ADD)
+    assert (await (await started("fine", settings)).step(ADD))[2]
+
+
+@pytest.mark.parametrize("scenario", ["hang", "late-hang"])
+async def test_an_episode_that_hangs_is_ended(tmp_path: Path, scenario: str) -> None:
+    impatient = settings_for(tmp_path, step_s=0.5)
+    environment = create(scenario, impatient)
+    with pytest.raises(EnvironmentFault, match=r"did not answer (reset|call) within 0\.5 s.*are\.step_timeout_sec"):
+        await environment.reset()
+        await environment.step(ADD)
+    children = psutil.Process(warm_worker(impatient).ready.pid).children()
+    psutil.wait_procs(children, timeout=LIMIT_S)
+    assert not any(child.is_running() for child in children)
+
+
+@pytest.mark.parametrize(
+    ("start", "message"),
+    [
+        ("silent", "did not answer in time"),
+        ("dead", "ended unexpectedly"),
+        ("garbage", "a frame of"),
+        ("failed", r"failed \(import\): ModuleNotFoundError"),
+    ],
+)
+async def test_a_worker_that_does_not_start_is_an_error(tmp_path: Path, start: str, message: str) -> None:
+    limit_s = 0.5 if start == "silent" else LIMIT_S
+    environment = create("fine", settings_for(tmp_path, start, start_s=limit_s))
+    with pytest.raises(EnvironmentFault, match=message):
+        await environment.reset()
+    assert client._workers == {}
+
+
+async def test_a_worker_that_hangs_or_dies_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "_FORK_TIMEOUT_S", 0.5)
+    environment = create("fine", settings_for(tmp_path, "never-forks"))
+    with pytest.raises(EnvironmentFault, match="did not answer in time"):
+        await environment.reset()
+    monkeypatch.undo()
+    settings = settings_for(tmp_path)
+    environment = await started("fine", settings)
+    first = warm_worker(settings)
+    os.kill(first.ready.pid, 9)
+    psutil.wait_procs([psutil.Process(first.ready.pid)], timeout=LIMIT_S)
+    await environment.reset()
+    assert warm_worker(settings).ready.pid != first.ready.pid
+    assert (await environment.step(ADD))[2]
+
+
+async def test_the_output_of_the_worker_goes_to_the_log(
+    settings: ARESettings, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    caplog.set_level("INFO", logger="runner.envs.are.client")
+    environment = await started("prints", settings)
+    await environment.step(ADD)
+    environment.cleanup()
+    close_workers()  # its output is read to the end
+    for reader in [thread for thread in threading.enumerate() if thread.name == "are-output"]:
+        await asyncio.to_thread(reader.join, LIMIT_S)
+    assert "from the worker" in caplog.text and "\x1b" not in caplog.text and "\x07" not in caplog.text
+    assert capfd.readouterr() == ("", "")
+
+
+async def test_the_worker_gets_no_variable_of_this_process(
+    tmp_path: Path, settings: ARESettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "hunter2-hunter2")
+    await started("fine", settings)
+    assert "OPENAI_API_KEY" not in psutil.Process(warm_worker(settings).ready.pid).environ()
+
+
+async def test_the_end_of_a_worker_removes_its_files(settings: ARESettings) -> None:
+    await started("fine", settings)
+    worker = warm_worker(settings)
+    assert worker._scratch.is_dir()
+    close_workers()
+    assert not worker._scratch.exists() and not worker.is_alive
+
+
+async def test_a_cancelled_start_leaves_no_process(settings: ARESettings) -> None:
+    await started("fine", settings)
+    reset = asyncio.create_task(create("fine", settings).reset())
+    await asyncio.sleep(0)
+    reset.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await reset
+
+
+@pytest.mark.parametrize(
+    ("scenario", "outcome"), [("fine", "success"), ("unsolved", "failure"), ("no-verdict", "error")]
+)
+async def test_the_oracle_plays_and_the_validation_decides(settings: ARESettings, scenario: str, outcome: str) -> None:
+    setup = RunnerSetup(env=f"are:{scenario}", agent="oracle", are=settings, limits=Limits(5))
+    runner = setup.build_runner(None)
+    assert runner.env_cfg["settings"]["python"] == settings.python
+    trajectory = await runner.play_episode({"task_index": 0})
+    # the process id in the observation differs between the environment and the oracle's twin, after the last action
+    assert isinstance(trajectory, AREEvaluatedTrajectory)
+    assert trajectory.outcome == outcome and trajectory.are_evaluation is trajectory.evaluation
+    if outcome == "error":
+        assert trajectory.error_info is not None and trajectory.error_info.type == "evaluation"
+        assert "the judge has no model" in trajectory.error_info.message
+
+
+async def test_without_the_package_the_error_has_the_command_that_installs_it(tmp_path: Path) -> None:
+    for python in (None, str(tmp_path / "missing")):
+        with pytest.raises(EnvironmentFault, match=r"pip install meta-agents-research-environments==1\.2\.0"):
+            await create("fine", ARESettings(python=python)).reset()
+
+
+@given(st.binary(max_size=200), st.sampled_from([Ready, Forked, Stepped, Evaluated]))
+def test_no_bytes_raise_anything_but_a_fault_of_the_environment(data: bytes, kind: type[Ready]) -> None:
+    try:
+        reply: object = decode_reply(data, kind)
+    except EnvironmentFault:
+        return
+    assert isinstance(reply, kind)
+
+
+@given(st.binary(min_size=4, max_size=4))
+def test_a_frame_has_a_length_within_the_limit(header: bytes) -> None:
+    try:
+        assert 0 <= frame_length(header) <= protocol.MAX_FRAME_BYTES
+    except EnvironmentFault as exc:
+        assert re.search(r"at most \d+ are accepted", str(exc))
