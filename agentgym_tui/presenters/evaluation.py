@@ -128,10 +128,10 @@ def _event_text(event: object) -> str:
     if not isinstance(event, dict):
         return content_text(event)[:MAX_ARGUMENTS]
     time = _number(event.get("time"))
-    at = f"{f'{time} s':>9}" if time is not None else " " * 9
+    at = f"{f'{time} s':>8}" if time is not None else " " * 8
     error = content_text(event.get("error"))
     kind = content_text(event.get("type")).lower()
-    return f"{at}  {kind:<11}  {_call_text(event)}" + (f"  ✗ {error[:MAX_ARGUMENTS]}" if error else "")
+    return f"{at}  {kind:<9}  {_call_text(event)}" + (f"  ✗ {error[:MAX_ARGUMENTS]}" if error else "")
 
 
 def _call_text(event: Mapping[str, Any]) -> str:

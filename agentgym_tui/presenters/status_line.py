@@ -273,9 +273,8 @@ def outcome_cell(episode: Episode | EpisodeRow) -> Cell:
     """Return the outcome of an episode with its error type; for an unfinished episode: running, paused or node lost."""
     if episode.outcome is not None:
         text, tone = OUTCOMES.get(episode.outcome, (sanitize_line(episode.outcome, 20), "plain"))
-        return Cell(
-            join([text, trusted(": "), sanitize_line(episode.error_type, 60)]) if episode.error_type else text, tone
-        )
+        detail = [trusted(": "), sanitize_line(episode.error_type, 60)] if episode.error_type else []
+        return Cell(join([text, *detail, trusted(", unscored" if episode.unscored else "")]), tone)
     if isinstance(episode, Episode) and episode.node_lost:
         return NODE_LOST
     paused = isinstance(episode, Episode) and episode.paused

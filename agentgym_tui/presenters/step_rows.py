@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from agentgym_tui.presenters.answering_endpoint import FALLBACK_MARK
+from agentgym_tui.presenters.are_blocks import app_and_function, is_are
 from agentgym_tui.presenters.cells import Cell, Column, Line, Tone, flag_unsafe, unsafe_texts
 from agentgym_tui.presenters.number_format import UNKNOWN, format_count, format_duration, format_reward
 from agentgym_tui.presenters.text_width import cut_start, display_width
@@ -34,6 +35,7 @@ class StepRows:
     """
 
     def __init__(self, episode: Episode) -> None:
+        self._is_are = is_are(episode.env)
         self._rows: list[StepState | tuple[int, int]] = []
         next_index = 0
         for step in episode.steps:
@@ -69,7 +71,8 @@ class StepRows:
         row = self._rows[index] if index < len(self._rows) else None
         match row:
             case StepState():
-                return _step_row(row, unsafe_step_text(row))
+                text = app_call_text(row.action) if self._is_are else action_text(row.action)
+                return _step_row(row, text, unsafe_step_text(row))
             case (first, after):
                 return _spanning_row(
                     trusted(f"{first}…"), trusted(f"{format_count(after - first)} rounds not received"), "warn"
@@ -89,6 +92,14 @@ def action_text(action: Action) -> str:
     return ", ".join(f"{call.name} {call.arguments[:200]}" for call in action.tool_calls[:5])
 
 
+def app_call_text(action: Action) -> str:
+    """Return the tool call of an ARE step with its app and function, or its text; untrusted text."""
+    if not action.tool_calls:
+        return action_text(action)
+    call = action.tool_calls[0]
+    return f"{app_and_function(call.name)} {call.arguments[:200]}"
+
+
 def unsafe_step_text(step: StepState) -> str | None:
     """Return the action of a step if it contains unsafe characters; None otherwise."""
     return unsafe_texts([action_text(step.action)])
@@ -102,8 +113,8 @@ def unsafe_episode_text(episode: Episode) -> str | None:
     return unsafe_texts([episode.env, episode.agent, episode.model or "", episode.data_label, episode.error_type or ""])
 
 
-def _step_row(step: StepState, unsafe: str | None) -> Sequence[Cell]:
-    text = flag_unsafe(sanitize_line(action_text(step.action)) or trusted("(nothing)"), unsafe)
+def _step_row(step: StepState, shown: str, unsafe: str | None) -> Sequence[Cell]:
+    text = flag_unsafe(sanitize_line(shown) or trusted("(nothing)"), unsafe)
     text = join([FALLBACK_MARK, trusted(" "), text]) if step.skipped_endpoints else text
     action = Cell(text) if step.valid else Cell(join([trusted("✗ invalid: "), text]), "bad")
     tokens = (

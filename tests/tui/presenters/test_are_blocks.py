@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from agentgym_tui.presenters.chat_blocks import MAX_TEXT, Block
 from agentgym_tui.presenters.evaluation import MAX_EVENTS, evaluation_blocks
+from agentgym_tui.presenters.step_rows import StepRows
 from agentgym_tui.presenters.transcript import step_blocks, transcript_text
 from agentgym_tui.safe_text import has_unsafe_chars
 from agentgym_tui.sessions.episode_library import episode_from_record
@@ -82,8 +83,8 @@ def test_a_solved_scenario_shows_who_rated_and_its_events() -> None:
     ]
     assert events[1] == "event log · 4 events"
     lines = events[2].split("|")
-    assert lines[0] == '      5 s  env          MessagingApp · add_message {"sender": "John Doe"}'
-    assert lines[1].endswith("user         AgentUserInterface · send_message_to_agent")
+    assert lines[0] == '     5 s  env        MessagingApp · add_message {"sender": "John Doe"}'
+    assert lines[1].endswith("user       AgentUserInterface · send_message_to_agent")
     assert lines[3].endswith("✗ no such email")
 
 
@@ -139,3 +140,11 @@ def test_any_evaluation_is_shown(evaluation: dict[str, Any]) -> None:
     for details in (evaluation, {**DETAILS, **evaluation}):
         blocks = evaluation_blocks(details)
         assert blocks and not any(has_unsafe_chars(line) for block in blocks for line in block.lines)
+
+
+def test_steps_are_listed_by_app_and_function() -> None:
+    rows = StepRows(episode_from_record(are_record()))
+    assert [rows.line(index, 80)[1].text for index in range(2)] == [
+        'SystemApp · wait_for_notification {"timeout": 6}',
+        'EmailClientApp · forward_email {"email_id": "greg_email", "recipients": ["johndoe@example.com"]}',
+    ]

@@ -7,13 +7,17 @@ import pytest
 from textual.pilot import Pilot
 
 from agentgym_tui.screens.episode.screen import EpisodeScreen
+from agentgym_tui.sessions.episode_library import episode_from_record
 from agentgym_tui.state.data_model import Episode
 from agentgym_tui.state.episode_list import UnreadableFile
 from runner.errors import StoreError
+from runner.store.index_schema import episode_row
+from runner.store.safe_json import encode
 from runner.types import Outcome
+from tests.support.are_episodes import MISSED, are_record
 from tests.support.console.fake_session import FakeSession, busy_session, empty_session, error_session, files_session
 from tests.support.console.pilot import console_app, wait_for_widget_text
-from tests.support.console.samples import HOSTILE, episode, episode_id, row, span, step, user
+from tests.support.console.samples import HOSTILE, batch_id, episode, episode_id, row, span, step, user
 from tests.support.console.snapshots import ALL_SIZES, SIZES, RunBefore, SnapCompare, stop_cursor_blink
 
 pytestmark = pytest.mark.usefixtures("utc")
@@ -186,5 +190,31 @@ def test_damaged_episode(snap_compare: SnapCompare, size: tuple[int, int]) -> No
         await pilot.press("j", "enter")
         await wait_for_widget_text(pilot, "#transcript", "cannot be shown")
         await wait_for_widget_text(pilot, "#heading", "✗ cannot be shown")
+
+    assert snap_compare(console_app(session), terminal_size=size, run_before=run_before)
+
+
+def are_session(evaluation: dict[str, Any]) -> FakeSession:
+    """Return a files session with one episode of ARE."""
+    record = are_record(evaluation, episode_id=episode_id(1), batch_id=batch_id(0))
+    session = files_session(0)
+    session.fake_library.stored = [episode_row(record)]
+    session.fake_library.load = lambda _: (episode_from_record(record), encode(record))  # type: ignore[method-assign]
+    return session
+
+
+@pytest.mark.parametrize(
+    ("key", "text"), [("t", "tool call SystemApp"), ("v", "missed")], ids=["transcript", "evaluation"]
+)
+@SIZES
+def test_episode_of_are(snap_compare: SnapCompare, size: tuple[int, int], key: str, text: str) -> None:
+    session = are_session(MISSED)
+
+    async def run_before(pilot: Pilot[None]) -> None:
+        pilot.app.push_screen(EpisodeScreen(session, episode_id(1)))
+        await wait_for_widget_text(pilot, "#steps", "EmailClientApp")
+        await pilot.press(key)
+        await wait_for_widget_text(pilot, "#transcript" if key == "t" else "#evaluation", text)
+        await pilot.pause()
 
     assert snap_compare(console_app(session), terminal_size=size, run_before=run_before)
