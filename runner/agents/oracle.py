@@ -16,6 +16,7 @@ from runner.types import (
     Environment,
     ObservationPlanner,
     OraclePlanner,
+    SupportsCleanup,
     SupportsOracle,
     ToolSchema,
 )
@@ -79,6 +80,10 @@ class OracleAgent:
         self._n_actions += 1
         return single_chat(observation, await self._plan.next_action())
 
+    async def close(self) -> None:
+        """Release the resources of the twin."""
+        await self._plan.close()
+
 
 class _TwinPlan:
     """Plan of the twin's own oracle; each action is repeated on the twin."""
@@ -100,6 +105,10 @@ class _TwinPlan:
         text = self._planner.next_action()
         self._expected, _, _ = await maybe_await(self._twin.step(Action(text=text)))
         return text
+
+    async def close(self) -> None:
+        if isinstance(self._twin, SupportsCleanup):
+            await maybe_await(self._twin.cleanup())
 
     def advice(self) -> str | None:
         return same_data_advice(str(getattr(self._twin, "name", "")), os.environ)
@@ -124,6 +133,9 @@ class _ObservedPlan:
 
     async def next_action(self) -> str:
         return self._planner.next_action()
+
+    async def close(self) -> None:
+        pass
 
     def advice(self) -> None:
         return None

@@ -241,6 +241,10 @@ async def test_a_cancelled_start_leaves_no_process(settings: ARESettings) -> Non
     reset.cancel()
     with pytest.raises(asyncio.CancelledError):
         await reset
+    await asyncio.get_running_loop().shutdown_default_executor()
+    children = psutil.Process(warm_worker(settings).ready.pid).children()
+    psutil.wait_procs(children[1:], timeout=LIMIT_S)
+    assert not any(child.is_running() for child in children[1:])
 
 
 @pytest.mark.parametrize(

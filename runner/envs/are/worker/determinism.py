@@ -1,4 +1,4 @@
-"""Removes chance from ARE: simulated time, seeded ids, fixed names of temporary files, one path of the sandbox.
+"""Removes chance from ARE: simulated time, seeded ids, fixed names of temporary files, and facts about files.
 
 ``install`` runs before ARE is imported, so that ARE's modules take over the replacements; ``start_episode`` runs in
 the fork that plays an episode, and gives every episode the same start.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime as real_datetime
 import itertools
+import os
 import random
 import sys
 import tempfile
@@ -97,8 +98,25 @@ def patch_modules(packages: Iterable[str], time_manager: Any) -> None:  # noqa: 
     time_manager.resume = lambda self: setattr(self, "is_paused", False)
 
 
+def patch_file_system(file_system: Any) -> None:  # noqa: ANN401 - fsspec's class
+    """Let fsspec's ``LocalFileSystem`` list files by name, and report nothing that depends on machine, user or time."""
+    info, ls = file_system.info, file_system.ls
+
+    def stable_info(self: Any, path: Any, **options: Any) -> dict[str, Any]:  # noqa: ANN401
+        found: dict[str, Any] = info(self, path, **options)
+        found |= {"created": DEFAULT_START, "mtime": DEFAULT_START, "uid": 0, "gid": 0, "ino": 0, "nlink": 1}
+        return found | {"size": 0} if found["type"] == "directory" else found
+
+    def sorted_ls(self: Any, path: Any, detail: bool = False, **options: Any) -> list[Any]:  # noqa: ANN401
+        listed: list[Any] = ls(self, path, detail=detail, **options)
+        return sorted(listed, key=lambda item: str(item["name"] if isinstance(item, dict) else item))
+
+    file_system.info, file_system.ls = stable_info, sorted_ls
+
+
 def start_episode(scratch: str) -> None:
     """Seed every source of chance, and let temporary files have fixed names below ``scratch``."""
+    os.umask(0o022)
     _ids.seed(SEED)
     random.seed(SEED)
     if (numpy := sys.modules.get("numpy")) is not None:

@@ -85,10 +85,12 @@ def _load_scenarios() -> dict[str, Any]:
     from are.simulation.environment import Environment  # noqa: F401 - loaded before the first fork
     from are.simulation.scenarios.utils.registry import SCENARIO_ENTRY_POINT_GROUP, registry
     from are.simulation.time_manager import TimeManager
+    from fsspec.implementations.local import LocalFileSystem
 
     scenarios: dict[str, Any] = dict(registry.get_all_scenarios())
     own = {point.module.partition(".")[0] for point in entry_points(group=SCENARIO_ENTRY_POINT_GROUP)}
     determinism.patch_modules({"are", *own}, TimeManager)
+    determinism.patch_file_system(LocalFileSystem)
     return scenarios
 
 

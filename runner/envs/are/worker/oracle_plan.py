@@ -19,7 +19,7 @@ class OraclePlan:
     would have been due.
 
     Attributes:
-        nested: ids of the events of tools that another tool called; these match no oracle event.
+        called: ids of the events of the agent's own calls.
 
     Args:
         scenario: an initialized scenario; ids in its oracle events are those of this instance.
@@ -32,7 +32,8 @@ class OraclePlan:
         self._environment = environment
         self._oracle_type = OracleEvent
         self._expected = [_Expected(event, environment) for event in scenario.events if type(event) is OracleEvent]
-        self.nested: set[str] = set()
+        self.called: set[str] = set()
+        self._scheduled = {event.event_id for event in scenario.events}
         self._start = float(environment.start_time or 0)
 
     @property
@@ -88,8 +89,14 @@ class OraclePlan:
             if done.event_type.value == "AGENT"
             and hasattr(done.action, "app_name")
             and done.metadata.exception is None
-            and done.event_id not in self.nested
+            and not self.is_nested(done)
         ]
+
+    def is_nested(self, done: Any) -> bool:  # noqa: ANN401 - ARE's CompletedEvent
+        """Return whether a tool or an app made this call by itself; ARE logs it as an event of the agent."""
+        if done.event_type.value != "AGENT":
+            return False
+        return done.event_id not in self.called and done.event_id not in self._scheduled
 
     def _due_time(self, event: Any, log: list[Any], matched: dict[str, Any]) -> float | None:  # noqa: ANN401
         if not event.dependencies:

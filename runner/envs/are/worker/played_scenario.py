@@ -107,23 +107,26 @@ class PlayedScenario:
         tool = self._tools.get(name)
         if tool is None:
             return [("error", f"There is no tool {cut(name, 100)!r}."), self._time()]
-        known = {event.event_id for event in self._environment.event_log.list_view()}
+        known = {event.event_id for event in self._log()}
         try:
             answer: Part = ("result", as_text(tool(**arguments)))
-        except Exception as exc:  # noqa: BLE001 - a tool may raise anything, which its agent sees
+        except (Exception, SystemExit) as exc:  # noqa: BLE001 - a tool may raise anything, which its agent sees
             answer = ("error", as_text(f"{type(exc).__name__}: {exc}"))
-        self._note_nested_calls(tool, known)
+        self._note_own_call(tool, known)
         arrived = self._advance()
         if answer[0] == "result" and (tool.class_name, tool.func_name) == _FINAL_MESSAGE and not self.done:
             arrived += self._end_turn(arrived)
         return [answer, *arrived, self._time()]
 
-    def _note_nested_calls(self, tool: Any, known: set[str]) -> None:  # noqa: ANN401 - ARE's AppTool
-        """Take note of the calls that a tool made of other tools; ARE logs them as events of the agent."""
-        new = [event for event in self._environment.event_log.list_view() if event.event_id not in known]
-        calls = [event for event in new if event.event_type.value == "AGENT" and hasattr(event.action, "app_name")]
-        own = [each for each in calls if (each.action.app_name, each.action.function_name) == _key(tool)]
-        self._plan.nested |= {each.event_id for each in calls if not own or each is not own[-1]}
+    def _note_own_call(self, tool: Any, known: set[str]) -> None:  # noqa: ANN401 - ARE's AppTool
+        """Take note of the event of the agent's call; ARE also logs calls that tools and apps make by themselves."""
+        new = [event for event in self._log() if event.event_id not in known and hasattr(event.action, "app_name")]
+        own = [each.event_id for each in new if (each.action.app_name, each.action.function_name) == _key(tool)]
+        self._plan.called |= set(own[-1:])
+
+    def _log(self) -> list[Any]:
+        events: list[Any] = self._environment.event_log.list_view()
+        return events
 
     def _wait(self, arguments: dict[str, Any]) -> list[Part]:
         seconds = arguments.get("seconds", DEFAULT_WAIT_S)
@@ -252,13 +255,14 @@ class PlayedScenario:
         exception: object = None
         rationale: object = None
         simulated_s = self._environment.time_manager.time_passed()
-        events = self._environment.event_log.list_view()
+        events = self._log()
+        shown = _shown(events, self._plan)
         missed = self._plan.missed()
         try:
             result = self._scenario.validate(self._environment)
             success = None if result.success is None else bool(result.success)
             exception, rationale = result.exception, result.rationale
-        except Exception as exc:  # noqa: BLE001 - a judge may raise anything
+        except (Exception, SystemExit) as exc:  # noqa: BLE001 - a judge may raise anything
             exception = exc
         return {
             "scenario": self._scenario.scenario_id,
@@ -268,8 +272,8 @@ class PlayedScenario:
             "judge": _judge_name(self._scenario),
             "rated": self._plan.n_events > 0,
             "n_oracle_events": self._plan.n_events,
-            "events": [_described(event, self._plan.nested) for event in events[-MAX_EVENTS:]],
-            "events_dropped": max(0, len(events) - MAX_EVENTS),
+            "events": shown,
+            "events_dropped": len(events) - len(shown),
             "missed": missed,
             "duration": round(real_time.monotonic() - self._started, 3),
             "simulated_s": simulated_s,
@@ -298,7 +302,14 @@ def _judge_name(scenario: Any) -> str:  # noqa: ANN401
     return "scenario" if judge is None else type(judge).__name__
 
 
-def _described(event: Any, nested: set[str]) -> dict[str, Any]:  # noqa: ANN401 - ARE's CompletedEvent
+def _shown(events: list[Any], plan: OraclePlan) -> list[dict[str, Any]]:
+    """Return at most ``MAX_EVENTS`` events; nested calls are left out first, then the oldest events."""
+    if len(events) > MAX_EVENTS:
+        events = [event for event in events if not plan.is_nested(event)]
+    return [_described(event, nested=plan.is_nested(event)) for event in events[-MAX_EVENTS:]]
+
+
+def _described(event: Any, *, nested: bool) -> dict[str, Any]:  # noqa: ANN401 - ARE's CompletedEvent
     action = event.action
     shown = {
         "app": getattr(action, "app_name", "") or "",
@@ -309,6 +320,6 @@ def _described(event: Any, nested: set[str]) -> dict[str, Any]:  # noqa: ANN401 
     }
     if event.metadata is not None and event.metadata.exception is not None:
         shown["error"] = as_text(event.metadata.exception, 500)
-    if event.event_id in nested:
+    if nested:
         shown["nested"] = True
     return shown

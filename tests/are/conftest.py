@@ -1,0 +1,77 @@
+"""Tests through the real package: ``make test-are`` installs it into ``.venv-are``; every other run leaves them out."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from runner.config import ARESettings
+from runner.envs.are.client import close_workers
+from runner.envs.are.environment import AREEnvironment
+
+HERE = Path(__file__).parent
+PYTHON = Path(os.environ.get("AGENTGYM_ARE_PYTHON") or HERE.parents[1] / ".venv-are" / "bin" / "python")
+"""Interpreter with ARE; the variable names that of another virtual environment."""
+
+Create = Callable[..., AREEnvironment]
+
+
+def pytest_ignore_collect(config: pytest.Config) -> bool | None:
+    """Collect this folder only if the command line names it."""
+    named = [Path(config.invocation_params.dir, argument.partition("::")[0]).resolve() for argument in config.args]
+    return None if any(path == HERE or HERE in path.parents for path in named) else True
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give a test time to load ARE."""
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.timeout(170))
+
+
+@pytest.fixture(scope="session")
+def settings() -> Iterator[ARESettings]:
+    """The installed package; its worker stays warm between the tests."""
+    assert PYTHON.exists(), f"{PYTHON} is missing; run: make test-are"
+    yield ARESettings(python=str(PYTHON))
+    close_workers()
+
+
+@pytest.fixture(scope="session")
+def own_settings(tmp_path_factory: pytest.TempPathFactory, settings: ARESettings) -> ARESettings:
+    """The installed package, and ``own_scenarios`` as a package that registers them by ARE's entry point."""
+    folder = tmp_path_factory.mktemp("venv")
+    subprocess.run([str(PYTHON), "-m", "venv", "--without-pip", folder], check=True, timeout=60)
+    query = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    paths = [
+        subprocess.run([python, "-c", query], check=True, capture_output=True, text=True, timeout=60).stdout.strip()
+        for python in (str(PYTHON), str(folder / "bin" / "python"))
+    ]
+    info = Path(paths[1]) / "own_scenarios-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: own-scenarios\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[are.simulation.scenarios]\nown = own_scenarios:register\n")
+    (Path(paths[1]) / "own_scenarios.py").write_text((HERE / "own_scenarios.py").read_text())
+    (Path(paths[1]) / "are.pth").write_text(f"{paths[0]}\n")
+    return ARESettings(python=str(folder / "bin" / "python"), memory_mib=300, step_timeout_sec=20.0)
+
+
+@pytest_asyncio.fixture
+async def create(settings: ARESettings) -> AsyncIterator[Create]:
+    """A function that returns an environment for a scenario; all are cleaned up at the end of the test."""
+    created: list[AREEnvironment] = []
+
+    def build(scenario: str, own: ARESettings | None = None) -> AREEnvironment:
+        created.append(AREEnvironment(id=scenario, settings=own or settings))
+        return created[-1]
+
+    yield build
+    for environment in created:
+        environment.cleanup()
+    assert "are" not in sys.modules

@@ -1,0 +1,208 @@
+"""ARE's offline scenarios through the real package: the oracle solves them, idle and wrong play do not."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from runner.config import ARESettings
+from runner.envs.are.client import WarmWorker, close_workers, warm_worker
+from runner.envs.are.environment import AREEnvironment
+from runner.envs.are.installation import OFFLINE_SCENARIOS, find_problem
+from runner.types import Action, AREEvaluatedTrajectory, Limits, Outcome, Trajectory
+from runner.worker.runner_setup import RunnerSetup
+from tests.are.conftest import HERE, PYTHON, Create
+
+SOLVED_BY_EVENTS = OFFLINE_SCENARIOS[:4]
+N_TOOLS = dict(zip(OFFLINE_SCENARIOS, (56, 19, 16, 18, 6), strict=True))
+_ID = re.compile(r"[0-9a-f]{32}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+async def play_oracle(name: str, settings: ARESettings) -> Trajectory:
+    runner = RunnerSetup(env=f"are:{name}", agent="oracle", are=settings, limits=Limits(40)).build_runner(None)
+    return await runner.play_episode({"task_index": 0})
+
+
+def evaluation_of(trajectory: Trajectory) -> dict[str, Any]:
+    assert isinstance(trajectory, AREEvaluatedTrajectory), trajectory.error_info
+    return trajectory.are_evaluation
+
+
+def call(name: str, **arguments: object) -> Action:
+    return Action(text=json.dumps({"name": name, "arguments": arguments}))
+
+
+async def play_to_end(environment: AREEnvironment, action: Action, limit: int = 40) -> dict[str, Any]:
+    done = False
+    while not done and limit:
+        _, _, done = await environment.step(action)
+        limit -= 1
+    details = await environment.get_evaluation_details()
+    assert details is not None
+    return details
+
+
+@pytest.mark.parametrize("name", OFFLINE_SCENARIOS)
+async def test_the_oracle_solves_a_scenario(settings: ARESettings, name: str) -> None:
+    trajectory = await play_oracle(name, settings)
+    assert (trajectory.outcome, trajectory.reward) == (Outcome.SUCCESS, 1.0), trajectory.error_info
+    details = evaluation_of(trajectory)
+    assert (details["success"], details["judge"], details["missed"]) == (True, "scenario", [])
+    assert details["rated"] is (name in SOLVED_BY_EVENTS)
+    assert 0 < details["memory_mib"] < 1024 == details["memory_limit_mib"]
+    assert all(str(m["content"]).startswith("[") for step in trajectory.timesteps for m in step.observation)
+
+
+@pytest.mark.parametrize("name", SOLVED_BY_EVENTS)
+async def test_idle_and_wrong_play_fail_with_a_reason(create: Create, name: str) -> None:
+    idle = create(name)
+    await idle.reset()
+    details = await play_to_end(idle, call("wait", seconds=3600))
+    assert details["success"] is False and details["rated"]
+    assert details["missed"][0]["reason"] == "never called"
+    wrong = create(name)
+    observation = await wrong.reset()
+    assert any(str(message["content"]).startswith("[user] ") for message in observation)
+    await wrong.step(call("AgentUserInterface__get_all_messages"))
+    details = await play_to_end(wrong, call("AgentUserInterface__send_message_to_user", content="I did nothing."))
+    if name != "scenario_events_tutorial":  # any message to the user solves that one
+        assert details["success"] is False
+    assert details["missed"] or details["exception"] or details["rationale"]
+    if name == "scenario_find_image_file":
+        assert details["missed"][0]["reason"] == "called with other arguments: content"
+
+
+async def test_a_message_before_the_emails_does_not_solve_the_events_tutorial(create: Create) -> None:
+    environment = create("scenario_events_tutorial")
+    await environment.reset()
+    for _ in range(40):
+        _, _, done = await environment.step(call("EmailClientApp__list_emails"))
+        if done:
+            break
+    details = await environment.get_evaluation_details()
+    assert details is not None and details["success"] is False and details["missed"]
+
+
+async def test_acting_where_nothing_is_to_be_done_fails_and_idling_is_not_rated(create: Create) -> None:
+    environment = create("scenario_validation_tutorial")
+    await environment.reset()
+    details = await play_to_end(environment, call("wait", seconds=3600))
+    assert (details["success"], details["rated"], details["n_oracle_events"]) == (True, False, 0)
+    await environment.reset()
+    details = await play_to_end(environment, call("AgentUserInterface__send_message_to_user", content="I am a cat"))
+    assert details["success"] is False
+
+
+@pytest.mark.parametrize("name", OFFLINE_SCENARIOS)
+async def test_the_tools_are_valid_json_schema(create: Create, name: str) -> None:
+    environment = create(name)
+    await environment.reset()
+    schemas = environment.get_tool_schemas()
+    assert len(schemas) == N_TOOLS[name]
+    for schema in schemas:
+        assert re.fullmatch(r"[A-Za-z0-9_-]{1,64}", schema["function"]["name"])
+        jsonschema.Draft202012Validator.check_schema(schema["function"]["parameters"])
+    for text in environment.admissible_actions():
+        action = environment.parse(text)
+        assert isinstance(action, Action)
+        (schema,) = (s["function"] for s in schemas if s["function"]["name"] == action.tool_calls[0].name)
+        jsonschema.validate(json.loads(action.tool_calls[0].arguments), schema["parameters"])
+
+
+@pytest.mark.parametrize("agent", ["random", "scripted"])
+async def test_other_agents_play(settings: ARESettings, agent: str) -> None:
+    script = ('{"name": "EmailClientApp__list_emails", "arguments": {}}', "nonsense") if agent == "scripted" else None
+    setup = RunnerSetup(env="are:scenario_tutorial", agent=agent, are=settings, limits=Limits(8), script=script)
+    trajectory = await setup.build_runner(None).play_episode({"task_index": 0, "seed": 3})
+    assert trajectory.timesteps and not trajectory.success
+    if agent == "random":
+        assert evaluation_of(trajectory)["missed"]
+
+
+async def transcript(create: Create, name: str, settings: ARESettings) -> list[str]:
+    """Play the random agent's actions, drawn anew in the same order, and return everything the agent sees."""
+    environment = create(name, settings)
+    seen = [json.dumps(await environment.reset())]
+    actions = environment.admissible_actions()
+    seen.append(json.dumps(environment.get_tool_schemas()))
+    for number in range(25):
+        observation, _, done = await environment.step(Action(text=actions[number * 7 % len(actions)]))
+        seen.append(json.dumps(observation))
+        if done:
+            break
+    return seen
+
+
+async def test_the_same_actions_give_the_same_bytes_in_two_processes_and_two_orders(
+    create: Create, settings: ARESettings
+) -> None:
+    forward = {name: await transcript(create, name, settings) for name in OFFLINE_SCENARIOS}
+    close_workers()
+    backward = {name: await transcript(create, name, settings) for name in reversed(OFFLINE_SCENARIOS)}
+    again = {name: await transcript(create, name, settings) for name in OFFLINE_SCENARIOS}
+    for name in OFFLINE_SCENARIOS:
+        assert forward[name] == backward[name] == again[name]
+
+
+def normalized(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Number the drawn ids in their order, and leave out what ``ScenarioRunner`` does not log."""
+    kept = [
+        {key: event[key] for key in ("app", "function", "args", "type", "time")}
+        for event in events
+        if not event.get("nested")
+    ]
+    for event in kept:
+        event["time"] = round(event["time"])
+        event["args"].get("email", {}).pop("timestamp", None)  # ScenarioRunner's is of the real clock
+    numbers: dict[str, str] = {}
+    text = _ID.sub(lambda match: numbers.setdefault(match[0], f"id {len(numbers)}"), json.dumps(kept))
+    ordered: list[dict[str, Any]] = json.loads(text)
+    return ordered
+
+
+async def test_an_oracle_run_equals_that_of_the_packages_own_runner(settings: ARESettings) -> None:
+    reference = await asyncio.to_thread(run_reference)
+    for name in SOLVED_BY_EVENTS:
+        details = evaluation_of(await play_oracle(name, settings))
+        expected, actual = normalized(reference[name]["events"]), normalized(details["events"])
+        assert (details["success"], [brief(event) for event in actual]) == (
+            reference[name]["success"],
+            [brief(event) for event in expected],
+        )
+        for ours, theirs in zip(actual, expected, strict=True):
+            assert {key: ours["args"][key] for key in theirs["args"]} == theirs["args"]
+
+
+def run_reference() -> dict[str, dict[str, Any]]:
+    command = [str(PYTHON), str(HERE / "reference_runner.py"), *SOLVED_BY_EVENTS]
+    completed = subprocess.run(command, capture_output=True, text=True, timeout=150, check=True)
+    reference: dict[str, dict[str, Any]] = json.loads(completed.stdout.splitlines()[-1])
+    return reference
+
+
+def brief(event: dict[str, Any]) -> tuple[object, ...]:
+    return event["app"], event["function"], event["type"], event["time"]
+
+
+def test_the_worker_lists_its_scenarios_and_prints_nothing(
+    settings: ARESettings, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert find_problem(settings) is None
+    worker: WarmWorker = warm_worker(settings)
+    assert set(OFFLINE_SCENARIOS) < set(worker.ready.scenarios)
+    assert worker.ready.version == "1.2.0"
+    assert capfd.readouterr() == ("", "")
+
+
+def test_an_interpreter_without_the_package_is_recognized() -> None:
+    problem = find_problem(ARESettings(python=sys.executable))
+    assert problem is not None and "has no package meta-agents-research-environments" in problem
+    assert "pip install" in problem and Path(PYTHON).exists()
