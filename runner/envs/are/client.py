@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO, TypeVar
 
 from runner.config import ARESettings
-from runner.envs.are.installation import find_problem, interpreter
+from runner.envs.are.installation import find_problem, interpreter, worker_environment
 from runner.envs.are.protocol import (
     FORK,
     KILL,
@@ -146,7 +146,7 @@ class WarmWorker:
                     stdout=subprocess.PIPE,
                     stderr=subprocess.STDOUT,
                     pass_fds=[theirs.fileno()],
-                    env=_worker_environment(argv[0], self._scratch),
+                    env=worker_environment(argv[0], self._scratch),
                     cwd=self._scratch,
                     start_new_session=True,  # Ctrl-C does not reach it
                 )
@@ -225,23 +225,6 @@ class WarmWorker:
                 raise EnvironmentFault("ARE's worker ended unexpectedly; the log has its last output")
             received += chunk
         return bytes(received)
-
-
-def _worker_environment(python: str, scratch: Path) -> dict[str, str]:
-    """Return the variables of the worker: none of this process's, which may be secret, except the path."""
-    path = os.pathsep.join([str(Path(python).parent), os.environ.get("PATH", os.defpath)])
-    return {
-        "PATH": path,
-        "HOME": str(scratch),
-        "TMPDIR": str(scratch),
-        "LANG": "C.UTF-8",
-        "TZ": "UTC",
-        "PYTHONHASHSEED": "0",
-        "PYTHONDONTWRITEBYTECODE": "1",
-        "HF_HUB_OFFLINE": "1",
-        "OMP_NUM_THREADS": "1",
-        "OPENBLAS_NUM_THREADS": "1",
-    }
 
 
 def _log_output(stream: IO[bytes]) -> None:

@@ -30,8 +30,9 @@ always ``[environment] `` with the simulated time.
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -39,11 +40,10 @@ import msgspec
 from runner.config import ARESettings
 from runner.envs.are.client import EpisodeProcess, start_episode
 from runner.envs.are.installation import OFFLINE_SCENARIOS
-from runner.envs.are.oracle import AREOracle, action_text
 from runner.envs.are.protocol import Call, Evaluate, Evaluated, Reset, Stepped, ToolRequest
 from runner.envs.base import as_reply_messages
 from runner.envs.data_labels import DataLabel
-from runner.errors import EnvironmentFault
+from runner.errors import AgentFault, EnvironmentFault
 from runner.types import Action, Chat, InvalidAction, Mode, StepResult, ToolCall, ToolSchema, Trajectory
 
 FAMILY = "are"
@@ -206,6 +206,36 @@ class AREEnvironment:
         if self._process is not None:
             self._process.close()
             self._process = None
+
+
+class AREOracle:
+    """Oracle that returns the actions of the scenario's own oracle events, and waits until each is due.
+
+    The worker computes the next action after each step, because ids such as that of a task are drawn when the scenario
+    is initialized.
+
+    Args:
+        next_request: returns the next action; None if the scenario has ended or an oracle event calls no tool.
+    """
+
+    def __init__(self, next_request: Callable[[], ToolRequest | None]) -> None:
+        self._next_request = next_request
+
+    def next_action(self) -> str:
+        """Return the text of the next action.
+
+        Raises:
+            AgentFault: if there is none.
+        """
+        request = self._next_request()
+        if request is None:
+            raise AgentFault("The scenario's next oracle event calls a function that is no tool of its agent")
+        return action_text(request.name, request.arguments)
+
+
+def action_text(name: str, arguments: object) -> str:
+    """Return a tool call as the text of an action: a JSON object with the name and the arguments."""
+    return json.dumps({"name": name, "arguments": arguments}, ensure_ascii=False)
 
 
 async def _start_episode(settings: ARESettings) -> EpisodeProcess:

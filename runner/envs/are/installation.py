@@ -1,4 +1,4 @@
-"""Where ARE is installed, and how to install it; nothing here imports ARE or starts its worker."""
+"""Where ARE is installed, how to install it, and its process's variables; nothing here imports or starts ARE."""
 
 from __future__ import annotations
 
@@ -46,6 +46,28 @@ def find_problem(settings: ARESettings) -> str | None:
     if not os.access(python, os.X_OK):
         return f"are.python of the profile is {python}, which is no program. {ADVICE}"
     return None if _has_are(python) else f"The interpreter {python} has no package {DISTRIBUTION}. {ADVICE}"
+
+
+def worker_environment(python: str, scratch: Path) -> dict[str, str]:
+    """Return the variables of ARE's process: none of this process's, which may be secret, except the path.
+
+    Args:
+        python: the interpreter; programs next to it are found, too.
+        scratch: folder for temporary files and caches.
+    """
+    path = os.pathsep.join([str(Path(python).parent), os.environ.get("PATH", os.defpath)])
+    return {
+        "PATH": path,
+        "HOME": str(scratch),
+        "TMPDIR": str(scratch),
+        "LANG": "C.UTF-8",
+        "TZ": "UTC",
+        "PYTHONHASHSEED": "0",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "HF_HUB_OFFLINE": "1",
+        "OMP_NUM_THREADS": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+    }
 
 
 @functools.cache

@@ -1,0 +1,114 @@
+"""JSON Schema of ARE's tools from the Python types of their arguments."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, Optional, Union
+
+import jsonschema
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runner.envs.are.tools import (
+    MAX_NAME_CHARS,
+    WAIT,
+    WAIT_TOOL,
+    argument_schema,
+    function_schema,
+    type_schema,
+    unique_names,
+)
+
+MISSING = object()
+
+
+class Color(enum.Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+@dataclass
+class Sample:
+    name: str
+    type_obj: Any
+    default: Any = None
+    has_default: bool = False
+    description: str | None = None
+
+
+@pytest.mark.parametrize(
+    ("kind", "schema"),
+    [
+        (str, {"type": "string"}),
+        (int, {"type": "integer"}),
+        (float, {"type": "number"}),
+        (bool, {"type": "boolean"}),
+        (dict, {"type": "object"}),
+        (list, {"type": "array"}),
+        (None, {"type": "null"}),
+        (Any, {}),
+        ("Any", {}),
+        (object, {}),
+        (Sample, {}),
+        (list[str], {"type": "array", "items": {"type": "string"}}),
+        (list[Any], {"type": "array"}),
+        (set[int], {"type": "array", "items": {"type": "integer"}}),
+        (tuple[int, str], {"type": "array", "minItems": 2, "maxItems": 2}),
+        (tuple[int, ...], {"type": "array", "items": {"type": "integer"}}),
+        (dict[str, Any], {"type": "object"}),
+        (dict[str, int], {"type": "object", "additionalProperties": {"type": "integer"}}),
+        (str | None, {"anyOf": [{"type": "string"}, {"type": "null"}]}),
+        (Optional[list[str]], {"anyOf": [{"type": "array", "items": {"type": "string"}}, {"type": "null"}]}),  # noqa: UP045
+        (Union[int, str], {"anyOf": [{"type": "integer"}, {"type": "string"}]}),  # noqa: UP007
+        (Literal["a", 1], {"enum": ["a", 1]}),
+        (Color, {"enum": ["red", "blue"]}),
+        (Annotated[int, "seconds"], {"type": "integer"}),
+        (Callable[[int], str], {}),
+    ],
+)
+def test_a_type_has_a_schema(kind: object, schema: dict[str, Any]) -> None:
+    assert type_schema(kind) == schema
+    jsonschema.Draft202012Validator.check_schema(schema)
+
+
+def test_an_argument_has_its_default_and_description() -> None:
+    optional = Sample("to", list[str] | None, has_default=True, description=" who gets it \n")
+    assert argument_schema(optional) == {
+        "type": "array",
+        "items": {"type": "string"},
+        "description": "who gets it",
+    }
+    assert argument_schema(Sample("n", int, 3, has_default=True)) == {"type": "integer", "default": 3}
+    assert argument_schema(Sample("n", object, MISSING, has_default=True)) == {}
+    assert argument_schema(Sample("n", float, float("nan"), has_default=True)) == {"type": "number"}
+    assert argument_schema(Sample("n", int | str | None, has_default=True)) == {
+        "anyOf": [{"type": "integer"}, {"type": "string"}]
+    }
+
+
+def test_arguments_without_a_default_are_required() -> None:
+    schema = function_schema("App__send", None, [Sample("text", str), Sample("times", int, 1, has_default=True)])
+    parameters = schema["function"]["parameters"]
+    assert (schema["function"]["name"], schema["function"]["description"]) == ("App__send", "")
+    assert (parameters["required"], parameters["additionalProperties"]) == (["text"], False)
+    jsonschema.Draft202012Validator.check_schema(parameters)
+    jsonschema.validate({"text": "a"}, parameters)
+    for wrong in ({}, {"text": 1}, {"text": "a", "other": 1}):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(wrong, parameters)
+    jsonschema.Draft202012Validator.check_schema(WAIT_TOOL["function"]["parameters"])
+
+
+def test_names_are_distinct_and_never_that_of_the_wait() -> None:
+    names = ["Mail App__send", "Mail_App__send", WAIT, "", "x" * 100, "x" * 99]
+    assert unique_names(names) == ["Mail_App__send", "Mail_App__send_2", "wait_2", "_", "x" * 64, f"{'x' * 62}_2"]
+
+
+@given(st.lists(st.text(max_size=80), max_size=20))
+def test_any_names_become_names_of_functions(names: list[str]) -> None:
+    unique = unique_names(names)
+    assert len(set(unique)) == len(names) and WAIT not in unique
+    assert all(0 < len(name) <= MAX_NAME_CHARS and name.isascii() for name in unique)
