@@ -17,6 +17,8 @@ from agentgym_tui.presenters.chat_blocks import (
     TOOL_RESULT_TITLE,
     Block,
     BlockKind,
+    last_message_blocks,
+    message_content,
 )
 from agentgym_tui.safe_text import SafeText, has_unsafe_chars, join, safe_slice, sanitize_line, trusted
 from agentgym_tui.state.data_model import StepState
@@ -45,12 +47,21 @@ def is_are(env: str) -> bool:
 def label_blocks(blocks: Iterable[Block], answered: StepState | None) -> list[Block]:
     """Return the blocks of an ARE episode with the kind, app and function of each message in its title.
 
+    An agent that calls tools joins the messages of an observation to one answer; if a block is exactly that, the blocks
+    of the messages replace it.
+
     Args:
         blocks: blocks of messages and tool calls.
         answered: the step whose tool call the messages answer; None if it is not known.
     """
     call = answered.action.tool_calls[0].name if answered is not None and answered.action.tool_calls else ""
-    return [_label(block, call) for block in blocks]
+    messages = answered.observation if answered is not None else []
+    joined = "\n".join(map(message_content, messages)) if len(messages) > 1 else None
+    return [
+        _label(part, call)
+        for block in blocks
+        for part in (last_message_blocks(messages)[0] if block.raw == joined else [block])
+    ]
 
 
 def app_and_function(name: str) -> SafeText:

@@ -22,7 +22,7 @@ _FOLLOWING: Final = Cell(trusted("following"), "dim")
 def environments_title(store: RunStore, selected: str, width: int) -> list[Line]:
     """Return the title of the environments pane: the number of environments, and a note on the right.
 
-    The note is the problem of the selected environment, or the profile if it has none.
+    The note is the problem or the scenarios of the selected environment, or the profile if it has neither.
     """
     env = store.envs.get(selected)
     number = format_count(len(store.envs)) if store.envs else trusted("")
@@ -30,9 +30,9 @@ def environments_title(store: RunStore, selected: str, width: int) -> list[Line]
     name = [*_title("Environments", number), *badge]
     profile = next((node.profile for node in store.nodes.values() if node.profile), "")
     note = [Cell(sanitize_line(profile, 40), "dim")] if profile else []
-    if env is not None and env.cause:
-        cause = join([sanitize_line(env.name, 30), trusted(": "), masked_line(env.cause)])
-        note = [Cell(cut(cause, max(width - line_width(name) - 2, 0)), "warn")]
+    if env is not None and (detail := env.cause or env.note):
+        text = join([sanitize_line(env.name, 30), trusted(": "), masked_line(detail)])
+        note = [Cell(cut(text, max(width - line_width(name) - 2, 0)), "warn" if env.cause else "dim")]
     return [justify(name, note, width)]
 
 

@@ -11,7 +11,7 @@ import pytest
 from runner.config import ARESettings
 from runner.envs.are.catalog import is_offline, read_catalog
 from runner.envs.are.client import warm_worker
-from tests.are.conftest import PYTHON, Create
+from tests.are.conftest import PYTHON
 from tests.are.test_scenarios import evaluation_of, play_oracle
 from tests.support.command import REPOSITORY
 
@@ -50,8 +50,6 @@ def site_packages(python: Path) -> Path:
     return Path(found.stdout.strip())
 
 
-async def test_the_documented_scenario_is_listed_and_solved(create: Create, documented: ARESettings) -> None:
+async def test_the_documented_scenario_is_listed_and_solved(documented: ARESettings) -> None:
     assert "are:scenario_hello" in read_catalog(documented).scenarios
-    environment = create("scenario_hello", documented)
-    await play_oracle(environment)
-    assert (await evaluation_of(environment))["success"] is True
+    assert evaluation_of(await play_oracle("scenario_hello", documented))["success"] is True

@@ -168,6 +168,7 @@ SEQUENCES = {
             KeyPress("episode.previous", "p", shows("1 of 60"), True),
             KeyPress("episode.trace", "w", shows("● Trace"), True),
             KeyPress("episode.json", "J", shows("● JSON"), True),
+            KeyPress("episode.evaluation", "v", shows("● Evaluation"), True),
             KeyPress("episode.copy", "y", clipboard),
             KeyPress("episode.transcript", "t", shows("● Transcript"), True),
             KeyPress("episode.copy_raw", "Y", clipboard),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,6 +15,7 @@ from agentgym_tui.presenters.step_rows import StepRows
 from agentgym_tui.presenters.transcript import step_blocks, transcript_text
 from agentgym_tui.safe_text import has_unsafe_chars
 from agentgym_tui.sessions.episode_library import episode_from_record
+from agentgym_tui.state.episode_content import DecodedMessages
 from runner.events.live import LiveAction
 from runner.types import ToolCall
 from tests.support.are_episodes import DETAILS, EVENTS, IDLE, JUDGE_FAILED, MISSED, TASK, are_record
@@ -148,3 +150,21 @@ def test_steps_are_listed_by_app_and_function() -> None:
         'SystemApp · wait_for_notification {"timeout": 6}',
         'EmailClientApp · forward_email {"email_id": "greg_email", "recipients": ["johndoe@example.com"]}',
     ]
+
+
+def test_messages_that_a_tool_calling_agent_has_joined_are_told_apart() -> None:
+    played = episode_from_record(are_record())
+    first, second = played.steps
+    joined = "\n".join(message["content"] for message in first.observation)
+    chat = [user("x"), {"role": "assistant", "content": "go"}, {"role": "tool", "content": joined}]
+    played.steps[1] = msgspec.structs.replace(second, content=DecodedMessages([chat], second.observation))
+    titles = [block.title for block in step_blocks(played, 1)]
+    assert titles[1:5] == [
+        "result · SystemApp · wait_for_notification",
+        "message from the user",
+        "notification · MessagingApp",
+        "environment",
+    ]
+    chat[2] = {"role": "tool", "content": joined + " "}
+    assert step_blocks(played, 1)[1].lines[0] == "waited"
+    assert "message from the user" not in [block.title for block in step_blocks(played, 1)]

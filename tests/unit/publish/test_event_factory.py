@@ -86,6 +86,7 @@ def test_an_episode_event_contains_the_record(index: EpisodeIndex) -> None:
         "node": "node1",
         "profile": "lab",
         "cost": record.cost,
+        "unscored": False,
     }
 
 
