@@ -199,7 +199,7 @@ def are_session(evaluation: dict[str, Any]) -> FakeSession:
     record = are_record(evaluation, episode_id=episode_id(1), batch_id=batch_id(0))
     session = files_session(0)
     session.fake_library.stored = [episode_row(record)]
-    session.fake_library.load = lambda _: (episode_from_record(record), encode(record))  # type: ignore[method-assign]
+    session.fake_library.load = lambda _: (episode_from_record(record), encode(record))  # type: ignore[method-assign, assignment]
     return session
 
 
