@@ -17,9 +17,11 @@ from runner.config import ARESettings
 from runner.envs.are.client import WarmWorker, close_workers, warm_worker
 from runner.envs.are.environment import AREEnvironment
 from runner.envs.are.installation import OFFLINE_SCENARIOS, find_problem
+from runner.store import EpisodeStore
 from runner.types import Action, AREEvaluatedTrajectory, Limits, Outcome, Trajectory
 from runner.worker.runner_setup import RunnerSetup
 from tests.are.conftest import HERE, PYTHON, Create
+from tests.support.command import run_agentgym
 
 SOLVED_BY_EVENTS = OFFLINE_SCENARIOS[:4]
 N_TOOLS = dict(zip(OFFLINE_SCENARIOS, (56, 19, 16, 18, 6), strict=True))
@@ -190,6 +192,21 @@ def run_reference() -> dict[str, dict[str, Any]]:
 
 def brief(event: dict[str, Any]) -> tuple[object, ...]:
     return event["app"], event["function"], event["type"], event["time"]
+
+
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_the_command_plays_all_scenarios_through_local_workers(
+    settings: ARESettings, tmp_path: Path, workers: str
+) -> None:
+    profile = tmp_path / "profile.yaml"
+    profile.write_text(f"id: are\nare: {{python: {settings.python}}}\ndata_dir: {tmp_path / 'data'}\n")
+    options = ("--agent", "oracle", "--repeat", "5", "--concurrency", "2", "--workers", workers)
+    completed = run_agentgym(tmp_path, "--config", str(profile), "--run", "are:offline", *options)
+    assert completed.returncode == 0, completed.stderr
+    records = [EpisodeStore(tmp_path / "data").load(file) for file in (tmp_path / "data").rglob("runs/*/*.json")]
+    assert sorted(record.evaluation["scenario"] for record in records if record.evaluation) == sorted(OFFLINE_SCENARIOS)
+    assert {(record.outcome, record.success, record.data_label) for record in records} == {("success", True, "ARE")}
+    assert "\x1b" not in completed.stdout
 
 
 def test_the_worker_lists_its_scenarios_and_prints_nothing(

@@ -72,6 +72,8 @@ def answer(connection: socket.socket, request: dict[str, Any], scenario: str) ->
     match fault:
         case "hang":
             signal.pause()
+        case "slow":
+            time.sleep(0.3)
         case "dies":
             os._exit(3)
         case "half":

@@ -41,6 +41,7 @@ WORKER = Path(__file__).parent / "worker" / "__main__.py"
 MAX_LOGGED_LINES = 1000
 """Maximum number of lines of one worker's output that are logged; the rest is read and dropped."""
 _FORK_TIMEOUT_S = 30.0
+_KILL_TIMEOUT_S = 1.0
 _EXIT_TIMEOUT_S = 5.0
 _MAX_LINE_BYTES = 4096
 _CHUNK = 1 << 20
@@ -64,21 +65,26 @@ class EpisodeProcess:
         self._pid = pid
         self._server = server
         self._time_limit_s = time_limit_s
+        self._pending: asyncio.Future[bytes] | None = None
 
     async def request(self, request: Request, expected: type[_ReplyT]) -> _ReplyT:
         """Send a request and return its reply.
+
+        After a request that was cancelled, such as by the time limit of the episode, the next one first waits for the
+        reply to the cancelled one.
 
         Raises:
             EnvironmentFault: if the process fails, ends, sends something else, or does not answer in time; it is then
                 ended, except when it reports the failure itself.
         """
-        loop, what = asyncio.get_running_loop(), type(request).__name__.lower()
-        frame = encode_request(request)
+        what, frame = type(request).__name__.lower(), encode_request(request)
         try:
             async with asyncio.timeout(self._time_limit_s):
-                await loop.sock_sendall(self._connection, frame)
-                length = frame_length(await self._read(4))
-                data = await self._read(length)
+                if self._pending is not None:
+                    await asyncio.wait({self._pending})
+                self._pending = asyncio.ensure_future(self._exchange(frame))
+                data = await asyncio.shield(self._pending)
+                self._pending = None
         except TimeoutError:
             self.kill()
             raise EnvironmentFault(
@@ -96,6 +102,10 @@ class EpisodeProcess:
             raise
         return decode_reply(data, expected)
 
+    async def _exchange(self, frame: bytes) -> bytes:
+        await asyncio.get_running_loop().sock_sendall(self._connection, frame)
+        return await self._read(frame_length(await self._read(4)))
+
     async def _read(self, length: int) -> bytes:
         loop, received = asyncio.get_running_loop(), bytearray()
         while len(received) < length:
@@ -112,6 +122,10 @@ class EpisodeProcess:
 
     def close(self) -> None:
         """Close the socket; the process ends when it reads that."""
+        if self._pending is not None:
+            self._pending.add_done_callback(lambda done: done.cancelled() or done.exception())
+            self._pending.cancel()
+            self._pending = None
         self._connection.close()
 
 
@@ -194,8 +208,13 @@ class WarmWorker:
 
     def kill(self, pid: int) -> None:
         """End the process of an episode; it may have ended already."""
-        with contextlib.suppress(OSError), self._lock:
-            self._control.sendall(KILL + struct.pack(">Q", pid))
+        if not self._lock.acquire(timeout=_KILL_TIMEOUT_S):
+            return  # the worker hangs, and ends with all its episodes
+        try:
+            with contextlib.suppress(OSError):
+                self._control.sendall(KILL + struct.pack(">Q", pid))
+        finally:
+            self._lock.release()
 
     def close(self) -> None:
         """End the worker and its episodes."""

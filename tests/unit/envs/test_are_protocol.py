@@ -171,6 +171,25 @@ async def test_an_episode_that_hangs_is_ended(tmp_path: Path, scenario: str) -> 
     assert not any(child.is_running() for child in children)
 
 
+async def test_a_cancelled_step_is_finished_before_the_evaluation(settings: ARESettings) -> None:
+    environment = await started("late-slow", settings)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await environment.step(ADD)
+    assert await environment.success(Trajectory(episode_id="e")) is True
+
+
+async def test_a_cancelled_step_that_hangs_leaves_nothing(settings: ARESettings) -> None:
+    environment = await started("late-hang", settings)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await environment.step(ADD)
+    children = psutil.Process(warm_worker(settings).ready.pid).children()
+    environment.cleanup()
+    await asyncio.sleep(0)
+    assert len(children) == 1 and asyncio.all_tasks() == {asyncio.current_task()}
+
+
 @pytest.mark.parametrize(
     ("start", "message"),
     [

@@ -23,8 +23,9 @@ def make_importable(package: Path) -> None:
 
 
 if __name__ == "__main__":
-    sys.path.remove(str(Path(__file__).resolve().parent))  # its modules are loaded as runner.envs.are.worker
-    make_importable(Path(__file__).resolve().parents[1])
+    here = Path(__file__).resolve().parent
+    sys.path[:] = [entry for entry in sys.path if Path(entry).resolve() != here]  # its modules have full names
+    make_importable(here.parent)
     from runner.envs.are.worker.fork_server import serve
 
     serve(int(sys.argv[1]), Path(sys.argv[2]), memory_mib=int(sys.argv[3]), step_limit_s=float(sys.argv[4]))

@@ -29,6 +29,8 @@ MAX_FRAME_BYTES = 16 << 20
 DISTRIBUTION = "meta-agents-research-environments"
 SANDBOX_SHOWN = "/tmp/are"
 """Path that stands for the scratch folder of an episode in everything that leaves this process."""
+ALARM_GRACE_S = 5.0
+"""Seconds after the time limit of a request at which its process ends by itself, if the other side has not ended it."""
 _REAP_INTERVAL_S = 5.0
 
 
@@ -190,7 +192,7 @@ class EpisodeServer:
         with contextlib.suppress(Closed, ConnectionError):
             while True:
                 request = read_frame(self._connection)
-                signal.setitimer(signal.ITIMER_REAL, self._step_limit_s)
+                signal.setitimer(signal.ITIMER_REAL, self._step_limit_s + ALARM_GRACE_S)
                 try:
                     reply = self._reply(request)
                 except MemoryError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import math
 import resource
 import sys
@@ -17,7 +18,8 @@ from runner.envs.are.worker.oracle_plan import OraclePlan
 from runner.envs.are.worker.values import arguments_of, as_text, cut, without_secrets
 
 MAX_EVENTS = 500
-"""Maximum number of events in an evaluation; the last ones are kept."""
+MAX_EVENTS_CHARS = 1_000_000
+"""Maximum number of events in an evaluation, and of their characters as JSON; the last ones are kept."""
 _FINAL_MESSAGE = ("AgentUserInterface", "send_message_to_user")
 _KINDS = {"USER_MESSAGE": "user", "ENVIRONMENT_NOTIFICATION": "notification", "ENVIRONMENT_STOP": "environment"}
 
@@ -306,7 +308,15 @@ def _shown(events: list[Any], plan: OraclePlan) -> list[dict[str, Any]]:
     """Return at most ``MAX_EVENTS`` events; nested calls are left out first, then the oldest events."""
     if len(events) > MAX_EVENTS:
         events = [event for event in events if not plan.is_nested(event)]
-    return [_described(event, nested=plan.is_nested(event)) for event in events[-MAX_EVENTS:]]
+    described: list[dict[str, Any]] = []
+    remaining = MAX_EVENTS_CHARS
+    for event in reversed(events[-MAX_EVENTS:]):
+        shown = _described(event, nested=plan.is_nested(event))
+        remaining -= len(json.dumps(shown))
+        if remaining < 0:
+            break
+        described.append(shown)
+    return described[::-1]
 
 
 def _described(event: Any, *, nested: bool) -> dict[str, Any]:  # noqa: ANN401 - ARE's CompletedEvent

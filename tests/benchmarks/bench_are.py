@@ -1,0 +1,51 @@
+"""Oracle episodes of an ARE scenario, after ARE was loaded; a row without a value if ARE is not installed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import statistics
+import time
+from pathlib import Path
+
+from runner.config import ARESettings
+from runner.envs.are.client import close_workers, warm_worker
+from runner.envs.are.installation import find_problem
+from runner.types import Limits
+from runner.worker.runner_setup import RunnerSetup
+from tests.benchmarks.measure import PAIRS, Row
+
+SCENARIO = "scenario_tutorial"
+BOUND_S = 0.5
+"""Bound of an oracle episode, on 2 cores."""
+
+
+def run() -> list[Row]:
+    """Measure the start of the worker, and the wall time of oracle episodes."""
+    python = os.environ.get("AGENTGYM_ARE_PYTHON") or str(Path(__file__).parents[2] / ".venv-are" / "bin" / "python")
+    settings = ARESettings(python=python)
+    name = f"ARE {SCENARIO}, oracle episode"
+    if find_problem(settings) is not None:
+        return [Row(name, "ARE is not installed; run: make test-are")]
+    started = time.perf_counter()
+    warm_worker(settings)
+    loaded_s = time.perf_counter() - started
+    setup = RunnerSetup(env=f"are:{SCENARIO}", agent="oracle", are=settings, limits=Limits(40))
+    with asyncio.Runner() as loop:
+        times = [play(loop, setup) for _ in range(2 * PAIRS)]
+    close_workers()
+    median, worst = statistics.median(times), max(times)
+    return [
+        Row("ARE, start of the worker", f"{loaded_s:.1f} s"),
+        Row(name, f"median {median:.3f} s, slowest {worst:.3f} s", f"<= {BOUND_S:g} s", median <= BOUND_S),
+    ]
+
+
+def play(loop: asyncio.Runner, setup: RunnerSetup) -> float:
+    """Return the seconds of one episode."""
+    runner = setup.build_runner(None)
+    started = time.perf_counter()
+    trajectory = loop.run(runner.play_episode({"task_index": 0}))
+    if not trajectory.success:
+        raise RuntimeError(f"the oracle did not solve {SCENARIO}: {trajectory.error_info}")
+    return time.perf_counter() - started
