@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
+import psutil
 import pytest
 
 from runner.config import ARESettings
@@ -207,6 +208,37 @@ def test_the_command_plays_all_scenarios_through_local_workers(
     assert sorted(record.evaluation["scenario"] for record in records if record.evaluation) == sorted(OFFLINE_SCENARIOS)
     assert {(record.outcome, record.success, record.data_label) for record in records} == {("success", True, "ARE")}
     assert "\x1b" not in completed.stdout
+
+
+PROGRAM = """
+import asyncio, sys
+from runner.config import ARESettings
+from runner.envs.are.client import warm_worker
+from runner.envs.are.environment import AREEnvironment
+
+async def main():
+    settings = ARESettings(python=sys.argv[1])
+    environment = AREEnvironment(id="scenario_tutorial", settings=settings)
+    await environment.reset()
+    worker = warm_worker(settings)
+    print(worker.ready.pid, worker._scratch, flush=True)
+    await asyncio.sleep(600)
+
+asyncio.run(main())
+"""
+
+
+def test_a_killed_process_leaves_neither_processes_nor_files() -> None:
+    command = [sys.executable, "-c", PROGRAM, str(PYTHON)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=HERE.parents[1]) as process:
+        assert process.stdout is not None
+        pid, scratch = process.stdout.readline().split()
+        worker = psutil.Process(int(pid))
+        family = [worker, *worker.children()]
+        process.kill()
+    assert len(family) == 2 and Path(scratch).name.startswith("agentgym-are-")
+    assert psutil.wait_procs(family, timeout=60)[1] == []
+    assert not Path(scratch).exists()
 
 
 def test_the_worker_lists_its_scenarios_and_prints_nothing(

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from runner.envs.are.installation import DISTRIBUTION, VERSION
 from scripts import build_sbom
 from scripts.build_sbom import LEFT_OUT, LOCK, PACKAGE, ROOT, is_allowed, licence, locked_packages, read_lock
 from tests.support.network_references import url_references
@@ -28,6 +29,16 @@ def test_the_fuzzer_is_no_part_of_the_default_install_and_has_hashes() -> None:
     (fuzzer,) = read_lock((ROOT / "tests" / "fuzz" / "requirements.lock").read_text("utf-8"))
     assert fuzzer.name == "atheris" and fuzzer.hashes
     assert fuzzer.name not in locked_packages()
+
+
+def test_are_has_a_lock_of_its_own_with_hashes_and_the_version_of_the_extra() -> None:
+    packages = {
+        package.name: package
+        for package in read_lock((ROOT / "tests" / "are" / "requirements.lock").read_text("utf-8"))
+    }
+    assert [name for name, package in packages.items() if not package.hashes] == []
+    assert packages[DISTRIBUTION].version == VERSION and DISTRIBUTION not in locked_packages()
+    assert f'are = ["{DISTRIBUTION}=={VERSION}"]' in (ROOT / "pyproject.toml").read_text("utf-8")
 
 
 def test_the_installed_versions_are_those_of_the_lock() -> None:

@@ -168,17 +168,17 @@ class WarmWorker:
             self._control.close()
             shutil.rmtree(self._scratch, ignore_errors=True)
             raise EnvironmentFault(f"ARE's worker cannot be started: {one_line(str(exc))}") from exc
-        assert self._process.stdout is not None
-        threading.Thread(target=_log_output, args=(self._process.stdout,), name="are-output", daemon=True).start()
-        self.ready = self._wait_until_ready()
-
-    def _wait_until_ready(self) -> Ready:
-        started = time.monotonic()
         try:
-            ready = decode_reply(self._read_frame(self._settings.start_timeout_sec), Ready)
+            assert self._process.stdout is not None
+            threading.Thread(target=_log_output, args=(self._process.stdout,), name="are-output", daemon=True).start()
+            self.ready = self._wait_until_ready()
         except BaseException:
             self.close()
             raise
+
+    def _wait_until_ready(self) -> Ready:
+        started = time.monotonic()
+        ready = decode_reply(self._read_frame(self._settings.start_timeout_sec), Ready)
         logger.info("ARE %s is loaded after %.1f s", one_line(ready.version), time.monotonic() - started)
         return ready
 
@@ -218,8 +218,9 @@ class WarmWorker:
 
     def close(self) -> None:
         """End the worker and its episodes."""
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+        if self.is_alive:  # else its group id may belong to others; its episodes end with their sockets
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_EXIT_TIMEOUT_S)
         self._control.close()

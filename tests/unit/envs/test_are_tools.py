@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import enum
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, Literal, Optional, Union
 
 import jsonschema
@@ -23,6 +26,7 @@ from runner.envs.are.tools import (
 )
 
 MISSING = object()
+PACKAGE = Path(__file__).parents[3] / "runner"
 
 
 class Color(enum.Enum):
@@ -105,6 +109,24 @@ def test_arguments_without_a_default_are_required() -> None:
 def test_names_are_distinct_and_never_that_of_the_wait() -> None:
     names = ["Mail App__send", "Mail_App__send", WAIT, "", "x" * 100, "x" * 99]
     assert unique_names(names) == ["Mail_App__send", "Mail_App__send_2", "wait_2", "_", "x" * 64, f"{'x' * 62}_2"]
+
+
+def imported_modules(path: Path) -> set[str]:
+    tree = ast.parse(path.read_text("utf-8"))
+    imports = {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    return imports | {each.name for node in ast.walk(tree) if isinstance(node, ast.Import) for each in node.names}
+
+
+def test_only_the_worker_imports_are_and_the_worker_needs_nothing_else() -> None:
+    worker = PACKAGE / "envs" / "are" / "worker"
+    own = set(worker.glob("*.py")) | {worker.parent / "tools.py"}
+    for path in PACKAGE.rglob("*.py"):
+        imported = {name.partition(".")[0] for name in imported_modules(path)}
+        assert path in own or "are" not in imported, path
+        if path in own:
+            assert imported <= {"are", "fsspec", "runner", *sys.stdlib_module_names}, path
+            ours = {name for name in imported_modules(path) if name.startswith("runner")}
+            assert all(name.startswith(("runner.envs.are.tools", "runner.envs.are.worker")) for name in ours), path
 
 
 @given(st.lists(st.text(max_size=80), max_size=20))

@@ -17,6 +17,7 @@ import signal
 import socket
 import struct
 import sys
+import traceback
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, entry_points, version
 from pathlib import Path
@@ -161,6 +162,8 @@ class _ForkServer:
             determinism.start_episode(str(folder))
             shown = _path_replacer(folder)
             EpisodeServer(connection, self._scenarios, folder, shown, self._memory_mib, self._step_limit_s).run()
+        except BaseException:  # noqa: BLE001 - the process ends in any case, and its output is logged
+            traceback.print_exc()
         finally:
             sys.stdout.flush()
             sys.stderr.flush()
