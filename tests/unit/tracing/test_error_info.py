@@ -18,6 +18,7 @@ from runner.errors import EvaluationFault, OracleDiverged, RunnerError
 from runner.tracing.error_info import create_error_info, error_attribute, error_type
 
 PUBLISHED = """
+    Closed Closed
     ControlFailed ControlFailed
     ExportFailed ExportFailed
     Malformed Malformed
@@ -39,8 +40,8 @@ PUBLISHED = """
     endpoint_failure EndpointFailure
     environment_fault EnvironmentFault
     environment_fault EnvironmentFault
+    environment_fault EnvironmentFault
     evaluation Evaluation
-    evaluation_fault EvaluationFault
     frame_too_large FrameTooLarge
     inference_fault InferenceFault
     no_model NoModel
