@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 from hypothesis import given
+from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from runner.config import ARESettings
@@ -288,6 +289,7 @@ async def test_without_the_package_the_error_has_the_command_that_installs_it(tm
             await create("fine", ARESettings(python=python)).reset()
 
 
+@hypothesis_settings(deadline=None)
 @given(st.binary(max_size=200), st.sampled_from([Ready, Forked, Stepped, Evaluated]))
 def test_no_bytes_raise_anything_but_a_fault_of_the_environment(data: bytes, kind: type[Ready]) -> None:
     try:
@@ -297,6 +299,7 @@ def test_no_bytes_raise_anything_but_a_fault_of_the_environment(data: bytes, kin
     assert isinstance(reply, kind)
 
 
+@hypothesis_settings(deadline=None)
 @given(st.binary(min_size=4, max_size=4))
 def test_a_frame_has_a_length_within_the_limit(header: bytes) -> None:
     try:

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, Optional, Union
 import jsonschema
 import pytest
 from hypothesis import given
+from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from runner.envs.are.tools import (
@@ -129,6 +130,7 @@ def test_only_the_worker_imports_are_and_the_worker_needs_nothing_else() -> None
             assert all(name.startswith(("runner.envs.are.tools", "runner.envs.are.worker")) for name in ours), path
 
 
+@hypothesis_settings(deadline=None)
 @given(st.lists(st.text(max_size=80), max_size=20))
 def test_any_names_become_names_of_functions(names: list[str]) -> None:
     unique = unique_names(names)
