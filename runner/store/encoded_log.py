@@ -45,7 +45,10 @@ class EncodedLog:
         return self._add_line(step.data, step.traces, b'{"tool_schemas":%b}' % step.tool_schemas)
 
     def finish(self, header: EpisodeHeader, end: EncodedEnd) -> tuple[EpisodeRecord, EpisodeRecord]:
-        """Return the record of the ended episode without texts, schemas and traces, and with all of them encoded."""
+        """Return the record of the ended episode without texts, schemas and traces, and with all of them encoded.
+
+        The evaluation is encoded in both.
+        """
         record = episode_record(
             header,
             self._summaries,
@@ -60,6 +63,7 @@ class EncodedLog:
             spans=[],
             flows=[],
             error=end.error,
+            evaluation=None if end.evaluation is None else msgspec.Raw(end.evaluation),
             trace_last_response_flow_id=end.trace_last_response_flow_id,
         )
         traces = [*self._traces, end.traces]
@@ -70,7 +74,6 @@ class EncodedLog:
             tool_schemas=join_arrays(self._tool_schemas),
             spans=join_arrays(part.spans for part in traces),
             flows=join_arrays(part.flows for part in traces),
-            evaluation=None if end.evaluation is None else msgspec.Raw(end.evaluation),
         )
         return record, content
 

@@ -191,18 +191,22 @@ agent from that of the environment, so no error counts as a failure.
 """
 
 
+class _Rating(msgspec.Struct):
+    rated: object = None
+
+
 def is_unscored(evaluation: object) -> bool:
     """Return whether evaluation details, any JSON that may still be encoded, leave their episode unscored.
 
     They do by ``"rated": false``: such an episode shows nothing about the agent, for example because idle play can
     succeed, so it is counted and marked, but excluded from rates and means.
     """
-    if isinstance(evaluation, msgspec.Raw):
-        try:
-            evaluation = msgspec.json.decode(evaluation)
-        except (msgspec.DecodeError, RecursionError):
-            return False
-    return isinstance(evaluation, dict) and evaluation.get("rated") is False
+    if not isinstance(evaluation, msgspec.Raw):
+        return isinstance(evaluation, dict) and evaluation.get("rated") is False
+    try:
+        return msgspec.json.decode(evaluation, type=_Rating).rated is False
+    except (msgspec.DecodeError, RecursionError):
+        return False
 
 
 MAX_ROUNDS = 1_000_000

@@ -98,7 +98,9 @@ class TwoRecorders:
         trajectory = make_trajectory(
             self.header, [*STEPS], reset_observation=OBSERVATION, env_episode_id="env \x1b 7", paused_s=0.5
         )
-        evaluated = EvaluatedTrajectory(**msgspec.structs.asdict(trajectory), evaluation={"score": [1, 2.5]})
+        evaluated = EvaluatedTrajectory(
+            **msgspec.structs.asdict(trajectory), evaluation={"score": [1, 2.5], "rated": False}
+        )
         part = EncodedEnd(
             at=END,
             seq=9,
@@ -163,8 +165,12 @@ def test_the_record_has_the_sums_without_the_texts(two: TwoRecorders) -> None:
     full, light = two.objects.record, two.encoded.record
     assert full is not None
     assert light is not None
-    totals = ("reward", "rounds", "tokens", "cost", "model_s", "fallback", "outcome", "success", "duration_s", "worker")
+    totals = (
+        *("reward", "rounds", "tokens", "cost", "model_s", "fallback", "outcome", "success", "duration_s", "worker"),
+        "unscored",
+    )
     assert [getattr(light, name) for name in totals] == [getattr(full, name) for name in totals]
+    assert light.unscored
     assert (light.reset_observation, light.spans, light.tool_schemas) == ([], [], [])
     assert all(step.observation == [] for step in light.timesteps)
 
