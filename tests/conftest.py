@@ -5,9 +5,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from runner import plugins
 from tests.support.nats_server import NatsAccount, NatsServer, SharedNatsServer
+
+# The time of an example depends on the load of the machine.
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("untimed")
 
 Install = Callable[..., None]
 
