@@ -31,6 +31,8 @@ def run_worker(sock: socket.socket, name: str) -> NoReturn:
         name: id of the worker.
     """
     _prepare_output()
+    # A process that an environment forks would send frames of its own, and would keep the channel open.
+    os.register_at_fork(after_in_child=sock.close)
     link = SocketLink(sock, end_process)
     link.send(_hello(name))
     engine: Engine | None = None

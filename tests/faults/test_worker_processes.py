@@ -26,7 +26,7 @@ from tests.support.worker_frames import TIMEOUT_S, ChannelDriver
 
 pytestmark = pytest.mark.long
 
-RUDE = ("Printing", "Blocking", "Exiting", "ReadingInput", "HoldingLock", "Reporting")
+RUDE = ("Printing", "Blocking", "Exiting", "ReadingInput", "HoldingLock", "Forking", "Reporting")
 
 DRIVER = """
 import signal, sys
@@ -201,6 +201,14 @@ def test_an_environment_that_exits_ends_its_episode_or_its_worker(start: Start) 
     with pytest.raises(AssertionError, match="the channel ended before Free"):
         driver.reader.wait_for(Free)
     assert worker.end_reason(TIMEOUT_S) == "ended with exit code 3"
+
+
+@BOTH_MODES
+def test_a_child_of_an_environment_sends_no_frames(start: Start) -> None:
+    _, driver = start("Forking")
+    assert driver.play().problem is None
+    assert [frame.end.outcome for frame in driver.reader.of(Ended)] == [Outcome.SUCCESS]
+    assert len(driver.reader.of(Stepped)) == 3
 
 
 def test_standard_input_is_empty(start: Start) -> None:

@@ -108,6 +108,16 @@ class HoldingLock(Counter):
         return super().step(action)
 
 
+class Forking(Counter):
+    """Forks a process in every step; the child leaves the step with an exception."""
+
+    def step(self, action: Action) -> StepResult:
+        if (child := os.fork()) == 0:
+            sys.exit("the child of a step")
+        os.waitpid(child, 0)
+        return super().step(action)
+
+
 class Reporting(Counter):
     """Its id of the episode describes its process."""
 
