@@ -238,7 +238,9 @@ class Batch:
                 self._finish_lost(episode, done.problem)
                 return True
         elif done.problem is not None and episode.control.cancel_outcome is None:
-            episode.feed.note_problem(done.problem)
+            episode.fail(done.problem)
+            if not (episode.feed.recorder.is_started or episode.feed.shortage):
+                self._interrupt(f"{episode.slot.info.id} cannot start episodes: {done.problem}", "workers")
         if not episode.feed.is_held:
             self._record_result(episode)
         elif (outcome := episode.control.cancel_outcome) is not None:

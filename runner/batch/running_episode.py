@@ -12,6 +12,7 @@ from runner.batch.episode_feed import EpisodeFeed, lost_error
 from runner.batch.spec import PlannedEpisode
 from runner.episode.control import EpisodeControl
 from runner.pool.protocol import Slot, WorkerLost
+from runner.tracing import create_error_info
 from runner.types import EpisodeHeader, ErrorInfo, Outcome
 from runner.util.clock import Clock
 
@@ -148,6 +149,15 @@ class RunningEpisode:
         error = ErrorInfo("slot_abandoned", self._abandon_reason(), "")
         self.feed.abandon(outcome, self.control.final_error if final_outcome else error)
         self.slot.abandon()
+
+    def fail(self, problem: BaseException) -> None:
+        """Take note of an exception outside the agent and the environment; store an episode that it left without end.
+
+        An episode for which files, memory or threads ran out is stored by the next start, and played again.
+        """
+        self.feed.note_problem(problem)
+        if self.feed.recorder.is_started and not (self.feed.has_ended or self.feed.is_held or self.feed.shortage):
+            self.feed.abandon(Outcome.ERROR, create_error_info(problem))
 
     def abandon_lost(self, lost: WorkerLost) -> None:
         """Store the part of the episode that its journal contains, after its worker was lost."""

@@ -16,7 +16,7 @@ from runner.pool.remote_worker import RemoteControl, RemoteWorker
 from runner.pool.services import BatchServices
 from runner.types import EpisodeHeader, WorkerInfo
 from runner.util.clock import Clock
-from runner.util.resources import Resource
+from runner.util.resources import Resource, describe_shortage, find_shortage
 from runner.worker.frames import Configure, Watch
 
 MAX_FAILED_STARTS = 3
@@ -153,17 +153,23 @@ class ProcessPool:
 
     def _start_worker(self) -> None:
         name = f"worker {next(self._worker_numbers)}"
-        worker = ProcessWorker(
-            WorkerInfo(host=self._host, id=name, kind="process"),
-            self._configure,
-            self._services,
-            lambda: self._start_process(name),
-            self._on_worker,
-            self._note_end,
-            self._timings,
-            self._clock,
-            self._finishers.submit,
-        )
+        try:
+            worker = ProcessWorker(
+                WorkerInfo(host=self._host, id=name, kind="process"),
+                self._configure,
+                self._services,
+                lambda: self._start_process(name),
+                self._on_worker,
+                self._note_end,
+                self._timings,
+                self._clock,
+                self._finishers.submit,
+            )
+        except (RuntimeError, MemoryError) as exc:  # no thread for it
+            if (shortage := find_shortage(exc)) is None:
+                raise
+            self._failure = f"{name} cannot be started: {describe_shortage(shortage)}"
+            return
         worker.send(Watch(tokens=self._watched))
         self._workers.append(worker)
         slots = [ProcessSlot(f"slot {next(self._slot_numbers)}", worker) for _ in range(self._slots_per_worker)]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from runner.episode.control import EpisodeControl
-from runner.errors import RunnerError, ServerGone
+from runner.errors import RunnerError, ServerGone, catch_foreign, log_failure
 from runner.pool.protocol import EpisodeSink, WorkerLost
 from runner.pool.services import BatchServices, Send
 from runner.store.encoded import EncodedEnd, EncodedReset, EncodedStep, encoding_problem
@@ -33,6 +34,8 @@ from runner.worker.frames import (
     Streamed,
     WorkerFrame,
 )
+
+logger = logging.getLogger(__name__)
 
 
 class BrokenFrame(RunnerError):
@@ -169,7 +172,8 @@ class RemoteWorker:
                 return
             self._lost = reason
             episodes, self._episodes = self._episodes, {}
-        self._services.disconnect(self)
+        with catch_foreign(log_failure(logger, "releasing what a lost worker held")):
+            self._services.disconnect(self)
         for episode in episodes.values():
             self._end(episode, self._lost_error(reason))
 

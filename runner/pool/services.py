@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Hashable
 from functools import partial
 from typing import Protocol, TypeAlias
@@ -19,6 +20,8 @@ from runner.worker.frames import (
 )
 from runner.worker.remote_gate import apply_outcome
 from runner.worker.runner_setup import RunnerSetup
+
+logger = logging.getLogger(__name__)
 
 Send: TypeAlias = Callable[[DriverFrame], object]
 ServiceFrame: TypeAlias = Request | Release | EndpointOutcome | GatewayLink
@@ -133,10 +136,13 @@ def batch_services(setup: RunnerSetup, models: Models | None) -> BatchServices:
     dialect, address = select_dialect(setup.env, setup.address), setup.address
 
     def release_owner(owner: Hashable) -> None:
-        if LOCAL_REGISTRY.instances_of(owner):
-            release_lost_owner(owner, dialect, address)
-        else:
-            LOCAL_REGISTRY.release_owner(owner)
+        try:
+            if LOCAL_REGISTRY.instances_of(owner):
+                release_lost_owner(owner, dialect, address)
+                return
+        except (RuntimeError, MemoryError) as exc:
+            logger.warning("the instances of a lost worker stay open on their server: %s", exc)
+        LOCAL_REGISTRY.release_owner(owner)
 
     LOCAL_REGISTRY.declare(*places_on(dialect, address))
     return BatchServices(LOCAL_REGISTRY, models, release_owner)

@@ -331,3 +331,47 @@ def test_an_exception_outside_the_agent_is_a_problem(workspace: Workspace) -> No
     result = PooledBatch(workspace, report, repeat=1).result()
     assert result.outcomes == {"success": 1}
     assert "SystemExit: 5" in result.problems[0]
+
+
+def test_a_batch_whose_workers_cannot_start_episodes_is_interrupted(workspace: Workspace) -> None:
+    def refuse(worker: FakeWorker) -> None:
+        worker.greet()
+        while (play := worker.read_play()) is not None:
+            worker.send(Free(episode_id=play.header.episode_id, problem="config_error: Counter cannot be loaded"))
+
+    result = PooledBatch(workspace, refuse, repeat=9).result()
+    assert (result.status, result.interrupted_by, result.n_episodes) == ("interrupted", "workers", 0)
+    assert result.interruption == "worker 0 cannot start episodes: config_error: Counter cannot be loaded"
+
+
+def test_an_episode_whose_end_cannot_be_sent_is_stored_as_an_error(workspace: Workspace) -> None:
+    def fail(worker: FakeWorker) -> None:
+        worker.greet()
+        while (play := worker.read_play()) is not None:
+            worker.send(*opening_frames(play.header), step_frame(play.header, 0))
+            worker.send(Free(episode_id=play.header.episode_id, problem="frame_too_large: a frame of 300 MiB"))
+
+    batch = PooledBatch(workspace, fail, repeat=3)
+    result = batch.result()
+    assert (result.status, result.outcomes) == ("completed", {"error": 3})
+    assert [len(record.timesteps) for record in batch.stored()] == [1, 1, 1]
+    error = batch.stored()[0].error
+    assert error is not None
+    assert (error.type, error.message) == ("worker_problem", "frame_too_large: a frame of 300 MiB")
+
+
+def test_a_batch_without_a_thread_for_its_worker_is_interrupted(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = threading.Thread.start
+
+    def start_no_worker(thread: threading.Thread) -> None:
+        if thread.name.startswith("worker"):
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    batch = PooledBatch(workspace, play_all)
+    monkeypatch.setattr(threading.Thread, "start", start_no_worker)
+    result = batch.result()
+    assert (result.status, result.interrupted_by, result.n_episodes) == ("interrupted", "workers", 0)
+    assert (result.interruption or "").startswith("worker 0 cannot be started: no more threads")

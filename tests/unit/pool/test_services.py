@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import queue
+from collections.abc import Hashable
+from unittest.mock import Mock
 
 import pytest
 
 from runner.config import EndpointConfig
 from runner.envs.http.places import LocalRegistry
 from runner.inference.profile_models import Models
+from runner.pool.protocol import EpisodeSink, WorkerLost
 from runner.pool.remote_worker import RemoteWorker
 from runner.pool.services import BatchServices
 from runner.worker.frames import (
@@ -21,7 +24,7 @@ from runner.worker.frames import (
     Reply,
     Request,
 )
-from tests.support.episodes import START
+from tests.support.episodes import START, episode_header
 from tests.support.inference import agent_settings
 
 SERVER = "http://localhost:1"
@@ -100,3 +103,16 @@ def test_all_workers_learn_that_an_endpoint_rests(models: Models) -> None:
     first.receive(Request(id=1, name="enter", target="a", instance=1))
     second.lose("it ended")
     assert [frame for frame in first.drain() if isinstance(frame, Reply)] == [Reply(id=1, granted=False)]
+
+
+def test_the_episodes_of_a_lost_worker_end_even_if_nothing_can_be_released() -> None:
+    class Full(LocalRegistry):
+        def release_owner(self, owner: Hashable) -> None:
+            raise RuntimeError("can't start new thread")
+
+    (worker,) = workers_of(BatchServices(Full(), None), 1)
+    sink = Mock(spec=EpisodeSink)
+    worker.play(episode_header(), "slot 0", sink, paused=False)
+    worker.lose("it ended")
+    ((problem,),) = (call.args for call in sink.on_done.call_args_list)
+    assert isinstance(problem, WorkerLost)
