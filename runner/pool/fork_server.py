@@ -175,7 +175,11 @@ class ForkServerClient:
     def _request_running(self, request: ServerRequest) -> ServerReply | None:
         """Send a request to the server; return None if none runs."""
         with self._lock:
-            return None if self._control is None else self._exchange(self._control, request, ())
+            if self._control is None:
+                return None
+            if (reply := self._exchange(self._control, request, ())) is None:
+                self._discard_server()  # a late reply would be taken for that to the next request
+            return reply
 
     def _exchange(
         self, control: socket.socket, request: ServerRequest, descriptors: tuple[int, ...]
@@ -209,13 +213,16 @@ class ForkServerClient:
         return self._control
 
     def _discard_server(self) -> str:
-        """Close the channel to a server that has ended, and return its last words."""
+        """Close the channel to a server that has ended, or kill one that hangs, and return its last words."""
         text = ""
         if self._errors is not None:
             size = self._errors.seek(0, os.SEEK_END)
             self._errors.seek(max(size - MAX_LINE_CHARS, 0))
             text = self._errors.read().decode(errors="replace").strip()
         self._close_server(CLOSE_TIMEOUT_S)
+        if self._process is not None and self._process.returncode is None:
+            self._process.kill()
+            self._process.wait()
         reason = one_line(mask(text.rpartition("\n")[2])) or "it wrote no error"
         logger.warning("the process that starts workers ended: %s", reason)
         return reason

@@ -266,6 +266,24 @@ def test_a_server_that_was_killed_takes_its_workers_along_and_is_replaced(
     assert is_running(second.pid)
 
 
+def test_a_server_that_replies_too_late_is_replaced(
+    client: ForkServerClient, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runner.pool.fork_server.CLOSE_TIMEOUT_S", 0.1)
+    first, _ = start("Maze", "oracle")
+    pid, control = client.pid, client._control
+    assert pid is not None
+    assert control is not None
+    control.settimeout(0.5)
+    os.kill(pid, signal.SIGSTOP)
+    first.kill()
+    second, driver = start("Maze", "oracle")
+    assert driver.play().problem is None
+    assert client.pid != pid
+    assert driver.hello.pid == second.pid
+    wait_until_gone([first.pid], TIMEOUT_S)
+
+
 def test_a_server_that_cannot_start_is_reported(lines: Lines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     python = tmp_path / "python"
     python.write_text("#!/bin/sh\necho 'no module \033[2J named runner' >&2\nexit 1\n")
