@@ -34,7 +34,7 @@ MIN_SHARES: Final = {1: {8: 0.97, 32: 0.92, 64: 0.80}, 20: {8: 0.95, 32: 0.88, 6
 """Bounds of the share of the ideal rate, by pieces of an answer and episodes at once."""
 MIN_OF_BARE: Final = 0.90
 MIN_GAIN: Final = 1.7
-BABYAI_EPISODES: Final = 24
+BABYAI_EPISODES: Final = 80
 
 
 def run() -> list[Row]:
