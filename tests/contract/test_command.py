@@ -122,9 +122,8 @@ def test_a_dry_run_runs_one_step_and_stores_nothing(tmp_path: Path) -> None:
     checked = json.loads(completed.stdout)
     assert completed.returncode == 0
     assert checked["ok"]
-    assert [check["what"] for check in checked["checks"][1:]] == [
-        f"{env} with oracle" for env in ("BabyAI", "TextCraft", "Maze", "Wordle")
-    ]
+    steps = [f"{env} with oracle" for env in ("BabyAI", "TextCraft", "Maze", "Wordle")]
+    assert [check["what"] for check in checked["checks"][1:]] == ["workers", *steps]
     assert list(tmp_path.iterdir()) == []
 
 

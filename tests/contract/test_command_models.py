@@ -124,7 +124,7 @@ def test_a_dry_run_uses_the_model_or_gives_the_reason(profile: str, tmp_path: Pa
     passed = run_agentgym(tmp_path, *options, environ={"LAB_KEY": KEY})
     assert passed.returncode == 0, passed.stdout
     checks = json.loads(passed.stdout)["checks"]
-    assert [check["what"] for check in checks] == ["state directory", "model lab", "Maze with react"]
+    assert [check["what"] for check in checks] == ["state directory", "workers", "model lab", "Maze with react"]
     failed = run_agentgym(tmp_path, *options, environ={"LAB_KEY": "some-other-lab-key"})
     assert failed.returncode == 1
     *_, model = json.loads(failed.stdout)["checks"]

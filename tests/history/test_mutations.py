@@ -45,7 +45,8 @@ PAUSED: Final = {"early_end": (4.0, 7.0)}
 
 
 def schedule_for(name: str) -> Schedule:
-    args = {"agent": "oracle", "attempts": 1, "concurrency": 2, "max_rounds": 15}
+    # mutations change the process of the node, so it plays the episodes
+    args = {"agent": "oracle", "attempts": 1, "concurrency": 2, "max_rounds": 15, "workers": 0}
     ids = [str(ULID()), str(ULID())]
     args |= SETTINGS.get(name, {})
     pause_s, resume_s = PAUSED.get(name, (0.2, 0.0))

@@ -21,7 +21,7 @@ CAUSE_S = 60.0
 TIMER_S = 0.05
 PLAYERS = ("node", "worker", "fork_server")
 DELIVERY_S = 1.0
-"""Seconds before a fault of a player in which a worker may have played steps that the node had not read yet."""
+"""Seconds before a fault of the node in which a worker may have played steps that the node had not read yet."""
 JOURNAL_GRACE_S = 1.0
 """Seconds before a step in which a full disk may have ended the journal."""
 
@@ -181,7 +181,7 @@ def _may_be_lost(history: History, game: Game) -> bool:
 
 def _n_undelivered(history: History, game: Game) -> int:
     """Number of steps at the end of a game that a worker played, and that the node may not have read before it died."""
-    faults = history.faults_between(game.reset.at, game.ended_at + DELIVERY_S, *PLAYERS)
+    faults = history.faults_between(game.reset.at, game.ended_at + DELIVERY_S, "node")
     unread_since = min((fault.at for fault in faults), default=math.inf) - DELIVERY_S
     return sum(step.at > unread_since for step in game.steps)
 
