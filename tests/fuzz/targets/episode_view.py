@@ -1,4 +1,4 @@
-"""An episode file as the console shows it: steps, transcript, spans, JSON, and the texts that it copies."""
+"""An episode file as the console shows it: steps, transcript, evaluation, spans, JSON, and the texts that it copies."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 
 from agentgym_tui.presenters.cells import Line
 from agentgym_tui.presenters.chat_blocks import Block
+from agentgym_tui.presenters.evaluation import evaluation_blocks
 from agentgym_tui.presenters.payload import TextRows, pretty_json
 from agentgym_tui.presenters.span_rows import SpanRows, spans_text
 from agentgym_tui.presenters.step_rows import StepRows
@@ -25,6 +26,7 @@ TOKENS = (
     b'"full_length":{"text":9}',
     b'"tool_calls":[{"id":"c","function":{"name":"f","arguments":"{}"}}]',
     b'"reasoning_content":"r"',
+    b'"evaluation":{"success":true,"judge":"scenario","events":[{"app":"a","time":1}]}',
 )
 SHARE = 2
 MAX_STEPS = 4
@@ -41,6 +43,7 @@ def check(data: bytes) -> None:
     for index in range(min(len(steps), MAX_STEPS)):
         for full in (False, True):
             _check_blocks(step_blocks(episode, index, full=full))
+    _check_blocks(evaluation_blocks(episode.evaluation))
     _check_spans(episode)
     store = RunStore(now=lambda: 1.0)
     store.merge_episode(episode)
