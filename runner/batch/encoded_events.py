@@ -15,6 +15,7 @@ from runner.store import TimestepRecord
 from runner.store.encoded import EncodedEnd, EncodedReset, EncodedStep, EncodedTraces
 from runner.types import (
     Action,
+    AREEvaluatedTrajectory,
     EpisodeEnded,
     EpisodeHeader,
     EvaluatedTrajectory,
@@ -118,8 +119,9 @@ class EncodedEvents:
             paused_s=end.paused_s,
         )
         if end.evaluation is not None:
+            evaluated = AREEvaluatedTrajectory if end.is_are else EvaluatedTrajectory
             fields = msgspec.structs.asdict(trajectory)
-            trajectory = EvaluatedTrajectory(**fields, evaluation=_DETAILS.decode(end.evaluation))
+            trajectory = evaluated(**fields, evaluation=_DETAILS.decode(end.evaluation))
         return EpisodeEnded(at=end.at, episode_id=header.episode_id, seq=end.seq, trajectory=trajectory)
 
     def _timestep(self, step: EncodedStep) -> TimeStep:

@@ -57,6 +57,7 @@ class EncodedEnd(msgspec.Struct, frozen=True, kw_only=True):
         at: time at which the episode ended.
         seq: number of the end's event within its episode; the events of its spans precede it.
         evaluation: JSON of the environment's evaluation details; None if there are none.
+        is_are: whether they are those of an ``AREEnvironment``.
     """
 
     at: datetime
@@ -67,6 +68,7 @@ class EncodedEnd(msgspec.Struct, frozen=True, kw_only=True):
     paused_s: float
     error: ErrorInfo | None = None
     evaluation: bytes | None = None
+    is_are: bool = False
     trace_last_response_flow_id: int | None = None
     traces: EncodedTraces = EncodedTraces()
 

@@ -16,6 +16,7 @@ from runner.store.episode_file import ActionRecord, TimestepLog, TimestepRecord
 from runner.store.safe_json import encode, finite
 from runner.tracing import SpanList, Tracer
 from runner.types import (
+    AREEvaluatedTrajectory,
     Chat,
     EpisodeEnded,
     EpisodeEvent,
@@ -201,6 +202,7 @@ class EpisodeReporter:
             paused_s=finite(trajectory.paused_s),
             error=trajectory.error_info,
             evaluation=encode(trajectory.evaluation) if isinstance(trajectory, EvaluatedTrajectory) else None,
+            is_are=isinstance(trajectory, AREEvaluatedTrajectory),
             trace_last_response_flow_id=trajectory.trace_last_response_flow_id,
             traces=self._encode_traces(spans),
         )

@@ -7,21 +7,27 @@ import os
 import re
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
+import msgspec
 import psutil
 import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from runner.batch.batch import Batch
+from runner.batch.spec import BatchSpec
+from runner.batch.workspace import Workspace
 from runner.config import ARESettings
 from runner.envs.are import client, protocol
 from runner.envs.are.client import close_workers, warm_worker
 from runner.envs.are.environment import AREEnvironment
 from runner.envs.are.protocol import Evaluated, Forked, Ready, Stepped, decode_reply, frame_length
 from runner.errors import EnvironmentFault
-from runner.types import Action, AREEvaluatedTrajectory, Limits, ToolCall, Trajectory
+from runner.pool.choose import open_pool
+from runner.types import Action, AREEvaluatedTrajectory, EpisodeEnded, Item, Limits, ToolCall, Trajectory
 from runner.worker.runner_setup import RunnerSetup
 from tests.support.scripted_are_worker import write_program
 
@@ -281,6 +287,19 @@ async def test_the_oracle_plays_and_the_validation_decides(settings: ARESettings
     if outcome == "error":
         assert trajectory.error_info is not None and trajectory.error_info.type == "evaluation"
         assert "the judge has no model" in trajectory.error_info.message
+
+
+def test_observers_of_an_episode_in_a_worker_process_get_its_are_evaluation(
+    settings: ARESettings, tmp_path: Path
+) -> None:
+    spec = BatchSpec(env="are:fine", agent="oracle")
+    setup = msgspec.structs.replace(spec.runner_setup(), are=settings)
+    items: list[Item] = []
+    with closing(Workspace(tmp_path / "data", node="n", profile="p")) as workspace:
+        Batch(spec, workspace, observers=[items.append], pool=open_pool(1, spec, setup, None, print)).run()
+    (ended,) = [item for item in items if isinstance(item, EpisodeEnded)]
+    assert type(ended.trajectory) is AREEvaluatedTrajectory
+    assert ended.trajectory.are_evaluation["judge"] == "scenario"
 
 
 async def test_without_the_package_the_error_has_the_command_that_installs_it(tmp_path: Path) -> None:
