@@ -15,7 +15,7 @@ from runner.errors import ConfigError
 from runner.inference.profile_models import Models
 from runner.types import MAX_DURATION_S, MAX_ROUNDS, MAX_WORKERS, Limits, Mode, SpanLevel, Workers
 from runner.util.display_text import one_line
-from runner.worker.runner_setup import RunnerSetup
+from runner.worker.runner_setup import RunnerSetup, uses_judge, uses_model
 
 INTEGER_LIMIT = 2**62
 """Exclusive limit of seeds and task indices; with the attempt or task number added, they still fit 64 bits."""
@@ -117,7 +117,7 @@ class BatchSpec(msgspec.Struct, frozen=True, kw_only=True):
             ConfigError: the agent uses a model and ``models`` is None.
         """
         placement = placement or Placement(mode=self.mode)
-        needs_model = uses_model(self.agent)
+        needs_model, judged = uses_model(self.agent), uses_judge(self.env, placement.are)
         if needs_model and models is None:
             raise ConfigError(f"The agent {self.agent} needs a model, and none is configured")
         return RunnerSetup(
@@ -127,7 +127,7 @@ class BatchSpec(msgspec.Struct, frozen=True, kw_only=True):
             limits=self.limits,
             tracing=self.tracing,
             address=placement.address,
-            models=models.settings if needs_model and models is not None else None,
+            models=models.settings if models is not None and (needs_model or judged) else None,
             script=self.script,
             are=placement.are,
         )
@@ -139,11 +139,6 @@ class PlannedEpisode(msgspec.Struct, frozen=True, kw_only=True):
     task_index: int
     attempt: int
     seed: int
-
-
-def uses_model(agent: str) -> bool:
-    """Return whether an agent uses a model; raise ``ConfigError`` if the agent cannot be loaded."""
-    return bool(getattr(plugins.load(plugins.AGENTS, agent), "uses_model", False))
 
 
 def resolve_model(agent: str, settings: AgentSettings, requested: str | None) -> str | None:

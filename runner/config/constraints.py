@@ -32,6 +32,7 @@ def find_violations(profile: Profile, format_value: FormatValue) -> list[Problem
         *_invalid_urls(profile, entries, format_value),
         *_invalid_windows(profile, format_value),
         *_unknown_endpoints(profile),
+        *_unserved_judge(profile),
     ]
 
 
@@ -94,6 +95,13 @@ def _unknown_endpoints(profile: Profile) -> Iterator[Problem]:
     for name in profile.agent.rate_limits:
         if name not in names:
             yield ("agent", "rate_limits", name), f"unknown endpoint; known endpoints: {', '.join(names)}"
+
+
+def _unserved_judge(profile: Profile) -> Iterator[Problem]:
+    model, agent = profile.are.judge_model, profile.agent
+    own_models = [*(entry.model for entry in agent.endpoints), agent.local_fallback or ""]
+    if model is not None and agent.mode != "api" and None not in own_models and model not in own_models:
+        yield ("are", "judge_model"), f"no endpoint serves it; known models: {', '.join(filter(None, own_models))}"
 
 
 def _http_urls(profile: Profile, entries: _Entries) -> Iterator[tuple[KeyPath, str | None]]:

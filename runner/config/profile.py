@@ -303,12 +303,17 @@ class ARESettings(_Section, frozen=True):
         memory_mib: memory that an episode may use in addition to that of the loaded package, in MiB.
         step_timeout_sec: seconds after which a step that does not end is ended, with its episode.
         start_timeout_sec: seconds in which the worker has to load ARE.
+        judge_model: model of scenarios whose judge needs one, at the endpoints of ``agent`` that serve it; None: such
+            a judge does not rate.
+        judge_timeout_sec: seconds for all answers of that model in one episode.
     """
 
     python: Text | None = None
     memory_mib: Annotated[int, Meta(ge=64, le=1 << 20, description="a whole number from 64 to 1048576")] = 1024
     step_timeout_sec: Seconds = 60.0
     start_timeout_sec: Seconds = 180.0
+    judge_model: Text | None = None
+    judge_timeout_sec: Seconds = 300.0
 
 
 class Profile(_Section, frozen=True):

@@ -23,6 +23,8 @@ class Runner:
         env_cfg: Hydra config of the environment, with ``_target_`` (see ``hydra.utils.instantiate``).
         agent_cfg: Hydra config of the agent.
         inference_mngr: source of model answers, passed to the agent's constructor under this name; None: not passed.
+        judge_mngr: source of model answers for the environment's judge, passed to the environment's constructor as
+            ``inference_mngr``; None: not passed.
         tracing_level: which spans are recorded: ``off``, ``episode`` or ``full``.
         limits: maximum rounds and seconds of an episode.
     """
@@ -33,6 +35,7 @@ class Runner:
         env_cfg: Mapping[str, Any],
         agent_cfg: Mapping[str, Any],
         inference_mngr: object | None = None,
+        judge_mngr: object | None = None,
         tracing_level: SpanLevel = "full",
         limits: Limits | None = None,
     ) -> None:
@@ -40,6 +43,7 @@ class Runner:
         self.env_cfg = env_cfg
         self.agent_cfg = agent_cfg
         self.inference_mngr = inference_mngr
+        self.judge_mngr = judge_mngr
         self.tracing_level: SpanLevel = tracing_level
         self.limits = limits or Limits()
         self._environments, self._agents = PreparedConfig(env_cfg), PreparedConfig(agent_cfg)
@@ -65,7 +69,8 @@ class Runner:
 
     def build_environment(self) -> Environment:
         """Return a new environment."""
-        environment: Environment = self._environments.build()
+        extra = {} if self.judge_mngr is None else {"inference_mngr": self.judge_mngr}
+        environment: Environment = self._environments.build(**extra)
         return environment
 
     def build_agent(self) -> Agent:

@@ -14,7 +14,7 @@ from runner.inference.chat_format import InferenceQuestion
 from runner.inference.endpoint_state import InferenceContext
 from runner.inference.fallback import EndpointAnswer, FallbackChain, InferenceRequest
 from runner.tracing import Tracer
-from runner.types import Chat, EpisodeHeader, Message, StreamDelta, Tokens, ToolSchema, Usage
+from runner.types import Chat, Message, StreamDelta, Tokens, ToolSchema, Usage
 
 _UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _NO_TRACER = Tracer("off")
@@ -45,14 +45,12 @@ class Inference(msgspec.Struct, frozen=True, kw_only=True):
 class InferenceSession:
     """Inferences of one episode; only one asyncio task may use it at a time. See ``InferenceManager.session``."""
 
-    def __init__(
-        self, context: InferenceContext, on_gateway_id: OnGatewayId, header: EpisodeHeader, model: str
-    ) -> None:
+    def __init__(self, context: InferenceContext, on_gateway_id: OnGatewayId, episode: str, model: str) -> None:
         """Start a session without sending a request."""
         self.model = model
         self._context = context
         self._on_gateway_id = on_gateway_id
-        self._episode = header.episode_id
+        self._episode = episode
         self._gateway_ids: dict[str, str] = {}
         self._number = itertools.count()
 

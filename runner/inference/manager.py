@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Self
+
+from ulid import ULID
 
 from runner.config.profile import AgentSettings
 from runner.inference.endpoint_state import InferenceContext, Timing
@@ -72,7 +75,18 @@ class InferenceManager:
 
     def session(self, header: EpisodeHeader, model: str | None = None) -> InferenceSession:
         """Return an inference session for one episode; ``model`` replaces the profile's default model."""
-        return InferenceSession(self._context, self._on_gateway_id, header, model or self._context.settings.model)
+        return InferenceSession(
+            self._context, self._on_gateway_id, header.episode_id, model or self._context.settings.model
+        )
+
+    def model_session(self, model: str) -> InferenceSession:
+        """Return an inference session of one model outside the episodes, such as for an environment's judge.
+
+        It uses only the endpoints that serve this model, and no feedback concerns it.
+        """
+        endpoints = tuple(each for each in self._context.endpoints if each.spec.model in (None, model))
+        context = replace(self._context, endpoints=endpoints)
+        return InferenceSession(context, _ignore_gateway_id, f"{model}:{ULID()}", model)
 
     def supports_tools(self, session: InferenceSession) -> bool:
         """Return False if the session's next endpoint has rejected tools, else True; this sends no request."""
@@ -101,6 +115,10 @@ class InferenceManager:
     def close(self) -> None:
         """Send the queued feedback, for at most ``FLUSH_TIMEOUT_S`` seconds; each event loop closes its connections."""
         self._feedback.close(FLUSH_TIMEOUT_S)
+
+
+def _ignore_gateway_id(episode: str, endpoint: str, gateway_id: str) -> None:
+    pass
 
 
 def _rebuild(kind: type[InferenceManager], settings: AgentSettings) -> InferenceManager:

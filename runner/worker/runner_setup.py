@@ -26,7 +26,7 @@ class RunnerSetup(msgspec.Struct, frozen=True, kw_only=True):
         env: registered name of the environment.
         agent: registered name of the agent.
         address: the environment's server; None for an embedded environment.
-        models: the profile's ``agent`` section; None if the agent uses no model.
+        models: the profile's ``agent`` section; None if neither the agent nor a judge uses a model.
         script: actions of the ``scripted`` agent; None for other agents.
         are: the profile's ``are`` section, for environments of that family.
     """
@@ -48,8 +48,10 @@ class RunnerSetup(msgspec.Struct, frozen=True, kw_only=True):
             manager: the models of this process; required if ``models`` is set.
 
         Raises:
-            ConfigError: the agent uses a model and there is no ``manager``.
+            ConfigError: a model is used and there is no ``manager``.
         """
+        if self.models is not None and manager is None:
+            raise ConfigError(f"The agent {self.agent} needs a model, and none is configured")
         own_args = self._environment_args()
         agent_args: dict[str, Any] = {}
         if self.agent == "oracle":
@@ -60,14 +62,14 @@ class RunnerSetup(msgspec.Struct, frozen=True, kw_only=True):
             env_cfg = plugins.build_http_target(env=self.env, address=self.address, mode=self.mode)
         if self.script is not None:
             agent_args["script"] = Script(self.script)
-        if self.models is not None:
-            if manager is None:
-                raise ConfigError(f"The agent {self.agent} needs a model, and none is configured")
+        agent_manager = manager if self.models is not None and uses_model(self.agent) else None
+        if agent_manager is not None:
             agent_args["settings"] = self.models
         return Runner(
             env_cfg=env_cfg,
             agent_cfg=plugins.build_target(plugins.AGENTS, self.agent, **agent_args),
-            inference_mngr=None if self.models is None else manager,
+            inference_mngr=agent_manager,
+            judge_mngr=manager if uses_judge(self.env, self.are) else None,
             tracing_level=self.tracing,
             limits=self.limits,
         )
@@ -83,3 +85,13 @@ class RunnerSetup(msgspec.Struct, frozen=True, kw_only=True):
         """Return the configuration of the oracle's twin; for some servers this is a planner that reads observations."""
         planner = None if self.address is None else observation_planner(self.env)
         return {"_target_": planner} if planner else plugins.build_target(plugins.ENVS, self.env, **own_args)
+
+
+def uses_model(agent: str) -> bool:
+    """Return whether an agent uses a model; raise ``ConfigError`` if the agent cannot be loaded."""
+    return bool(getattr(plugins.load(plugins.AGENTS, agent), "uses_model", False))
+
+
+def uses_judge(env: str, are: ARESettings) -> bool:
+    """Return whether the profile names a model for the judges of an environment."""
+    return are.judge_model is not None and plugins.family_of(plugins.ENVS, env) == "are"

@@ -13,11 +13,14 @@ from typing import Any
 
 from are.simulation.apps.agent_user_interface import AgentUserInterface
 from are.simulation.apps.app import App
+from are.simulation.apps.contacts import Contact, ContactsApp
 from are.simulation.apps.reminder import ReminderApp
 from are.simulation.apps.system import SystemApp
 from are.simulation.scenarios.scenario import Scenario, ScenarioValidationResult
 from are.simulation.tool_utils import OperationType, app_tool
 from are.simulation.types import EventRegisterer, OracleEvent, StopEvent, event_registered
+from are.simulation.validation import GraphPerEventJudgeConfig, JudgeFactory, ScriptedGraphPerEventJudgeConfig
+from are.simulation.validation.configs import InContextJudgeConfig
 
 
 class Lab(App):  # type: ignore[misc]
@@ -200,6 +203,47 @@ class NotATool(LabScenario):
         self.events.append(OracleEvent.from_event(user).depends_on(self.events[0], delay_seconds=1))
 
 
+class Judged(Scenario):  # type: ignore[misc]
+    """Rated by a judge of ARE, which asks a model where the agent's message differs from the oracle's."""
+
+    start_time: float | None = 0
+    duration: float | None = 100
+    judge_config: type[Any] = GraphPerEventJudgeConfig
+
+    def init_and_populate_apps(self, *args: Any, **kwargs: Any) -> None:
+        contacts = ContactsApp()
+        contacts.add_contact(Contact(first_name="Ada", last_name="King", is_user=True))
+        self.apps = [contacts, AgentUserInterface(), SystemApp()]
+
+    def build_events_flow(self) -> None:
+        aui = self.get_typed_app(AgentUserInterface)
+        with EventRegisterer.capture_mode():
+            task = aui.send_message_to_agent(content="How many are six times seven?").depends_on(None, delay_seconds=1)
+            reply = aui.send_message_to_user(content="It is 42.").oracle().depends_on(task, delay_seconds=1)
+        self.events = [task, reply]
+
+    def initialize(self, *args: Any, **kwargs: Any) -> None:
+        super().initialize(*args, **kwargs)
+        self.judge = JudgeFactory()(self.judge_config())
+        self.judge.initialize_state(self)
+
+    def validate(self, env: Any) -> ScenarioValidationResult:
+        result: ScenarioValidationResult = self.judge.validate(env)
+        return result
+
+
+class HardJudged(Judged):
+    """Its judge asks no model."""
+
+    judge_config: type[Any] = ScriptedGraphPerEventJudgeConfig
+
+
+class InContextJudged(Judged):
+    """Its judge always asks a model."""
+
+    judge_config: type[Any] = InContextJudgeConfig
+
+
 def register(registry: Any) -> None:
     """Register the scenarios; ARE calls this function, which the entry point names."""
     for name, scenario in (
@@ -212,5 +256,8 @@ def register(registry: Any) -> None:
         ("chained", Chained),
         ("stopping", Stopping),
         ("not_a_tool", NotATool),
+        ("judged", Judged),
+        ("hard_judged", HardJudged),
+        ("in_context_judged", InContextJudged),
     ):
         registry.register(name)(scenario)

@@ -88,6 +88,9 @@ def answer(connection: socket.socket, request: dict[str, Any], scenario: str) ->
         case "wrong":
             send(connection, {"type": "evaluated", "details": {}})
             return
+        case "judge":
+            send(connection, {"type": "failed", "kind": "judge", "message": "the judge has no model"})
+            return
         case "memory":
             send(connection, {"type": "failed", "kind": "memory", "message": "more than 64 MiB are needed"})
             return
@@ -100,10 +103,27 @@ def answer(connection: socket.socket, request: dict[str, Any], scenario: str) ->
     elif request["type"] == "call":
         note = ("notification", f"Notes: {request['arguments'].get('text')}")
         send(connection, stepped(("result", str(os.getpid())), note, ("environment", "The end"), done=True))
+    elif scenario == "judged":
+        send(connection, {"type": "evaluated", "details": judge(connection)})
     else:
         success = None if scenario == "no-verdict" else scenario != "unsolved"
         exception = "RuntimeError: the judge has no model" if scenario == "no-verdict" else None
         send(connection, {"type": "evaluated", "details": {**DETAILS, "success": success, "exception": exception}})
+
+
+def ask(connection: socket.socket, question: str) -> dict[str, Any]:
+    send(connection, {"type": "ask", "messages": [{"role": "user", "content": question}]})
+    (length,) = struct.unpack(">I", receive(connection, 4))
+    answer: dict[str, Any] = json.loads(receive(connection, length))
+    return answer
+
+
+def judge(connection: socket.socket) -> dict[str, Any]:
+    """Ask the judge's model twice; the scenario is solved if the second answer is yes."""
+    ask(connection, "Was milk added?")
+    answer = ask(connection, "Sure?")
+    success = None if answer["text"] is None else answer["text"] == "yes"
+    return {**DETAILS, "judge": "graph per event", "success": success, "exception": answer["problem"] or None}
 
 
 def play(connection: socket.socket) -> None:

@@ -15,20 +15,27 @@ import subprocess
 import tempfile
 import threading
 import time
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import IO, TypeVar
+
+import msgspec
 
 from runner.config import ARESettings
 from runner.envs.are.installation import find_problem, interpreter, worker_environment
 from runner.envs.are.protocol import (
     FORK,
     KILL,
+    Answer,
+    Ask,
     Evaluated,
     Forked,
     Ready,
+    Reply,
     Request,
     Stepped,
-    decode_reply,
+    check_reply,
+    decode_frame,
     encode_request,
     frame_length,
 )
@@ -49,6 +56,10 @@ _CHUNK = 1 << 20
 _ReplyT = TypeVar("_ReplyT", Stepped, Evaluated)
 
 
+async def _no_answer(ask: Ask) -> Answer:
+    return Answer(problem="no model answers")
+
+
 class EpisodeProcess:
     """The process that plays one episode, and the socket to it; used by one task at a time.
 
@@ -56,7 +67,10 @@ class EpisodeProcess:
         connection: the socket.
         pid: the process.
         server: the worker that forked it.
-        time_limit_s: seconds after which a request fails and the process is ended.
+        time_limit_s: seconds after which a request fails and the process is ended, without those of ``answer_judge``.
+
+    Attributes:
+        answer_judge: answers the chats of the scenario's judge.
     """
 
     def __init__(self, connection: socket.socket, pid: int, server: WarmWorker, time_limit_s: float) -> None:
@@ -65,7 +79,8 @@ class EpisodeProcess:
         self._pid = pid
         self._server = server
         self._time_limit_s = time_limit_s
-        self._pending: asyncio.Future[bytes] | None = None
+        self._pending: asyncio.Future[Reply] | None = None
+        self.answer_judge: Callable[[Ask], Awaitable[Answer]] = _no_answer
 
     async def request(self, request: Request, expected: type[_ReplyT]) -> _ReplyT:
         """Send a request and return its reply.
@@ -74,17 +89,17 @@ class EpisodeProcess:
         reply to the cancelled one.
 
         Raises:
+            EvaluationFault: if the model of a judge fails during a step.
             EnvironmentFault: if the process fails, ends, sends something else, or does not answer in time; it is then
                 ended, except when it reports the failure itself.
         """
         what, frame = type(request).__name__.lower(), encode_request(request)
         try:
-            async with asyncio.timeout(self._time_limit_s):
-                if self._pending is not None:
-                    await asyncio.wait({self._pending})
-                self._pending = asyncio.ensure_future(self._exchange(frame))
-                data = await asyncio.shield(self._pending)
-                self._pending = None
+            if self._pending is not None:
+                await asyncio.shield(self._pending)
+            self._pending = asyncio.ensure_future(self._exchange(frame))
+            reply = await asyncio.shield(self._pending)
+            self._pending = None
         except TimeoutError:
             self.kill()
             raise EnvironmentFault(
@@ -100,11 +115,16 @@ class EpisodeProcess:
         except EnvironmentFault:
             self.kill()
             raise
-        return decode_reply(data, expected)
+        return check_reply(reply, expected)
 
-    async def _exchange(self, frame: bytes) -> bytes:
-        await asyncio.get_running_loop().sock_sendall(self._connection, frame)
-        return await self._read(frame_length(await self._read(4)))
+    async def _exchange(self, frame: bytes) -> Reply:
+        while True:
+            async with asyncio.timeout(self._time_limit_s):
+                await asyncio.get_running_loop().sock_sendall(self._connection, frame)
+                reply = decode_frame(await self._read(frame_length(await self._read(4))))
+            if not isinstance(reply, Ask):
+                return reply
+            frame = encode_request(await self.answer_judge(reply))
 
     async def _read(self, length: int) -> bytes:
         loop, received = asyncio.get_running_loop(), bytearray()
@@ -178,7 +198,7 @@ class WarmWorker:
 
     def _wait_until_ready(self) -> Ready:
         started = time.monotonic()
-        ready = decode_reply(self._read_frame(self._settings.start_timeout_sec), Ready)
+        ready = check_reply(self._read_frame(self._settings.start_timeout_sec), Ready)
         logger.info("ARE %s is loaded after %.1f s", one_line(ready.version), time.monotonic() - started)
         return ready
 
@@ -197,7 +217,7 @@ class WarmWorker:
         try:
             with self._lock, theirs:
                 socket.send_fds(self._control, [FORK], [theirs.fileno()])
-                pid = decode_reply(self._read_frame(_FORK_TIMEOUT_S), Forked).pid
+                pid = check_reply(self._read_frame(_FORK_TIMEOUT_S), Forked).pid
         except (OSError, EnvironmentFault) as exc:
             ours.close()
             self.close()
@@ -226,9 +246,9 @@ class WarmWorker:
         self._control.close()
         shutil.rmtree(self._scratch, ignore_errors=True)
 
-    def _read_frame(self, timeout_s: float) -> bytes:
+    def _read_frame(self, timeout_s: float) -> Reply:
         deadline = time.monotonic() + timeout_s
-        return self._read(frame_length(self._read(4, deadline)), deadline)
+        return decode_frame(self._read(frame_length(self._read(4, deadline)), deadline))
 
     def _read(self, length: int, deadline: float) -> bytes:
         received = bytearray()
@@ -271,6 +291,7 @@ def warm_worker(settings: ARESettings) -> WarmWorker:
     Raises:
         EnvironmentFault: if it cannot be started.
     """
+    settings = msgspec.structs.replace(settings, judge_model=None, judge_timeout_sec=1.0)  # not the worker's
     key = os.getpid(), settings
     with _workers_lock:
         worker = _workers.get(key)

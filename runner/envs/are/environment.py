@@ -17,7 +17,8 @@ always ``[environment] `` with the simulated time.
 **Evaluation details** (``get_evaluation_details``), JSON with these keys:
 
 - ``success`` (bool, or None if the judge failed), ``rationale`` (text or None), ``exception`` (text or None);
-- ``judge``: what rated, ``scenario`` for the scenario's own ``validate``;
+- ``judge``: what rated, such as ``scenario`` for the scenario's own ``validate``, ``graph per event, hard checks only``
+  or ``graph per event with model NAME``; ``judge_calls``, if a model answered: ``{model, calls, tokens, cost}``;
 - ``rated`` (bool): False if the scenario has no oracle event, so that it may rate true although no agent acted;
 - ``n_oracle_events``; ``events``: completed events ``{app, function, args, type, time}`` in their order, with ``error``
   where the call failed, and ``nested: true`` where a tool made it by itself; ``events_dropped``: number of events that
@@ -40,6 +41,7 @@ import msgspec
 from runner.config import ARESettings
 from runner.envs.are.client import EpisodeProcess, start_episode
 from runner.envs.are.installation import OFFLINE_SCENARIOS
+from runner.envs.are.judge import EpisodeJudge, JudgeModels
 from runner.envs.are.protocol import Call, Evaluate, Evaluated, Reset, Stepped, ToolRequest
 from runner.envs.base import as_reply_messages
 from runner.envs.data_labels import DataLabel
@@ -63,6 +65,7 @@ class AREEnvironment:
         id: id of the scenario, or ``offline``.
         settings: the profile's section ``are``, as ``ARESettings`` or its keys; None for the default settings.
         mode: has no effect, since AgentGym has no server for these environments.
+        inference_mngr: source of the answers of ``are.judge_model``; None if judges have no model.
     """
 
     data_label = DataLabel(FAMILY)
@@ -71,13 +74,20 @@ class AREEnvironment:
     """Descriptors of an episode's socket, and of another while its process starts; see ``runner.batch.slots``."""
 
     def __init__(
-        self, *, id: str, settings: ARESettings | Mapping[str, Any] | None = None, mode: Mode = "strict"
+        self,
+        *,
+        id: str,
+        settings: ARESettings | Mapping[str, Any] | None = None,
+        mode: Mode = "strict",
+        inference_mngr: JudgeModels | None = None,
     ) -> None:
         self.mode = mode
         self._id = id
         self._scenarios = OFFLINE_SCENARIOS if id == OFFLINE else (id,)
         self._settings = settings if isinstance(settings, ARESettings) else msgspec.convert(settings or {}, ARESettings)
         self._scenario = self._scenarios[0]
+        self._models = inference_mngr
+        self._judge = EpisodeJudge(None, self._settings)
         self._process: EpisodeProcess | None = None
         self._tools: list[ToolSchema] = []
         self._next: ToolRequest | None = None
@@ -121,6 +131,8 @@ class AREEnvironment:
         self._scenario = _scenario_id(task) or self._scenarios[task_index % self.n_tasks]
         self._details = None
         self._process = await _start_episode(self._settings)
+        self._judge = EpisodeJudge(self._models, self._settings)
+        self._process.answer_judge = self._judge.answer
         stepped = await self._process.request(Reset(self._scenario), Stepped)
         self._tools = stepped.tools or []
         self._running = not stepped.done
@@ -197,7 +209,8 @@ class AREEnvironment:
 
     async def _evaluate(self) -> dict[str, Any] | None:
         if self._details is None and self._process is not None:
-            self._details = (await self._process.request(Evaluate(), Evaluated)).details
+            evaluated = await self._process.request(Evaluate(), Evaluated)
+            self._details = self._judge.describe(evaluated.details)
         return self._details
 
     def cleanup(self) -> None:

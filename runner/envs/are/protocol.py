@@ -4,6 +4,7 @@ A frame is its length in 4 bytes, big-endian, and a JSON object of that length, 
 socket carries ``Ready`` or ``Failed`` after the start; then the byte ``F`` with a socket's descriptor requests a new
 episode process, which ``Forked`` answers, and the byte ``K`` with a process id in 8 bytes ends one. An episode's socket
 carries requests (``Reset``, then ``Call`` and ``Evaluate``), each answered by ``Stepped``, ``Evaluated`` or ``Failed``.
+Before that reply, the model of a judge may be needed: each ``Ask`` is answered by ``Answer``.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any, Literal, TypeAlias, TypeVar
 
 import msgspec
 
-from runner.errors import EnvironmentFault
+from runner.errors import EnvironmentFault, EvaluationFault
 
 MAX_FRAME_BYTES = 16 << 20
 """Maximum size of a frame; that of ``fork_server``."""
@@ -46,6 +47,19 @@ class Call(msgspec.Struct, frozen=True, tag_field="type", tag="call"):
 
 class Evaluate(msgspec.Struct, frozen=True, tag_field="type", tag="evaluate"):
     """Validate the scenario."""
+
+
+class Ask(msgspec.Struct, frozen=True, tag_field="type", tag="ask"):
+    """A chat that the judge's model has to answer; each message has a role and a text."""
+
+    messages: list[dict[str, str]]
+
+
+class Answer(msgspec.Struct, frozen=True, tag_field="type", tag="answer"):
+    """The answer of the judge's model; ``text`` is None if there is none, for the reason in ``problem``."""
+
+    text: str | None = None
+    problem: str = ""
 
 
 class Ready(msgspec.Struct, frozen=True, tag_field="type", tag="ready"):
@@ -91,8 +105,8 @@ class Failed(msgspec.Struct, frozen=True, tag_field="type", tag="failed"):
     message: str
 
 
-Request: TypeAlias = Reset | Call | Evaluate
-Reply: TypeAlias = Ready | Forked | Stepped | Evaluated | Failed
+Request: TypeAlias = Reset | Call | Evaluate | Answer
+Reply: TypeAlias = Ready | Forked | Stepped | Evaluated | Ask | Failed
 _ReplyT = TypeVar("_ReplyT", Ready, Forked, Stepped, Evaluated)
 
 _decoder: msgspec.json.Decoder[Reply] = msgspec.json.Decoder(Reply)
@@ -122,18 +136,29 @@ def frame_length(header: bytes) -> int:
     return length
 
 
-def decode_reply(data: bytes, expected: type[_ReplyT]) -> _ReplyT:
+def decode_frame(data: bytes) -> Reply:
+    """Return the content of a frame.
+
+    Raises:
+        EnvironmentFault: if it cannot be read.
+    """
+    try:
+        return _decoder.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
+        raise EnvironmentFault(f"ARE's worker sent a frame that cannot be read: {exc}") from exc
+
+
+def check_reply(reply: Reply, expected: type[_ReplyT]) -> _ReplyT:
     """Return a reply of the expected type.
 
     Raises:
-        EnvironmentFault: if the worker reports a failure, or the frame is something else.
+        EvaluationFault: if the worker reports that the model of a judge failed during a step.
+        EnvironmentFault: if the worker reports another failure, or the reply has another type.
     """
-    try:
-        reply = _decoder.decode(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
-        raise EnvironmentFault(f"ARE's worker sent a frame that cannot be read: {exc}") from exc
     if isinstance(reply, expected):
         return reply
+    if isinstance(reply, Failed) and reply.kind == "judge":
+        raise EvaluationFault(reply.message)
     if isinstance(reply, Failed):
         raise EnvironmentFault(f"ARE's worker failed ({reply.kind}): {reply.message}")
     raise EnvironmentFault(f"ARE's worker sent {type(reply).__name__} instead of {expected.__name__}")

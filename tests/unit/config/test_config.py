@@ -208,6 +208,11 @@ BAD_VALUES = [
         "agent.rate_limits.ollama.concurrent_requests",
         "nothing, got 0",
     ),
+    (
+        "agent: {mode: local, endpoints: [{url: 'http://a', model: m}]}\nare: {judge_model: other}",
+        "are.judge_model",
+        "no endpoint serves it; known models: m, qwen3:8b",
+    ),
     ("agent: {rate_limits: {far: {}}}", "agent.rate_limits.far", "known endpoints: gateway, ollama"),
     ("nats: {eval_batch: 'a.*'}", "nats.eval_batch", "expected a NATS subject"),
     ("nats: {eval_batch: 'a..b'}", "nats.eval_batch", "expected a NATS subject"),

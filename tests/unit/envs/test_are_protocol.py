@@ -24,7 +24,7 @@ from runner.config import ARESettings
 from runner.envs.are import client, protocol
 from runner.envs.are.client import close_workers, warm_worker
 from runner.envs.are.environment import AREEnvironment
-from runner.envs.are.protocol import Evaluated, Forked, Ready, Stepped, decode_reply, frame_length
+from runner.envs.are.protocol import Evaluated, Forked, Ready, Stepped, check_reply, decode_frame, frame_length
 from runner.errors import EnvironmentFault
 from runner.pool.choose import open_pool
 from runner.types import Action, AREEvaluatedTrajectory, EpisodeEnded, Item, Limits, ToolCall, Trajectory
@@ -312,7 +312,7 @@ async def test_without_the_package_the_error_has_the_command_that_installs_it(tm
 @given(st.binary(max_size=200), st.sampled_from([Ready, Forked, Stepped, Evaluated]))
 def test_no_bytes_raise_anything_but_a_fault_of_the_environment(data: bytes, kind: type[Ready]) -> None:
     try:
-        reply: object = decode_reply(data, kind)
+        reply: object = check_reply(decode_frame(data), kind)
     except EnvironmentFault:
         return
     assert isinstance(reply, kind)

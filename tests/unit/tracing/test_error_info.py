@@ -21,6 +21,7 @@ PUBLISHED = """
     Closed Closed
     ControlFailed ControlFailed
     ExportFailed ExportFailed
+    JudgeFailed JudgeFailed
     Malformed Malformed
     NoJetStream NoJetStream
     NotLoaded NotLoaded

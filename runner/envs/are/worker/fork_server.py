@@ -23,7 +23,7 @@ from importlib.metadata import PackageNotFoundError, entry_points, version
 from pathlib import Path
 from typing import Any
 
-from runner.envs.are.worker import determinism
+from runner.envs.are.worker import determinism, judging
 from runner.envs.are.worker.played_scenario import Part, PlayedScenario
 
 MAX_FRAME_BYTES = 16 << 20
@@ -90,6 +90,7 @@ def _load_scenarios() -> dict[str, Any]:
     from are.simulation.time_manager import TimeManager
     from fsspec.implementations.local import LocalFileSystem
 
+    judging.install()
     scenarios: dict[str, Any] = dict(registry.get_all_scenarios())
     own = {point.module.partition(".")[0] for point in entry_points(group=SCENARIO_ENTRY_POINT_GROUP)}
     determinism.patch_modules({"are", *own}, TimeManager)
@@ -192,12 +193,15 @@ class EpisodeServer:
 
     def run(self) -> None:
         """Answer requests until the socket is closed; an alarm ends the process if a request takes too long."""
+        judging.MODEL.send = self._ask
         with contextlib.suppress(Closed, ConnectionError):
             while True:
                 request = read_frame(self._connection)
                 signal.setitimer(signal.ITIMER_REAL, self._step_limit_s + ALARM_GRACE_S)
                 try:
                     reply = self._reply(request)
+                except judging.JudgeFailed as exc:
+                    reply = _failed("judge", str(exc))
                 except MemoryError:
                     reply = _failed("memory", f"more than {self._memory_mib} MiB of memory are needed")
                 except Exception as exc:  # noqa: BLE001 - a scenario may raise anything
@@ -216,6 +220,16 @@ class EpisodeServer:
             "type": "evaluated",
             "details": {**self._played.evaluate(), "memory_limit_mib": self._memory_mib},
         }
+
+    def _ask(self, chat: judging.Chat) -> str:
+        """Return the answer of the judge's model; the time limit of the request does not count meanwhile."""
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        write_frame(self._connection, {"type": "ask", "messages": chat}, self._shown)
+        answer = read_frame(self._connection)
+        signal.setitimer(signal.ITIMER_REAL, self._step_limit_s + ALARM_GRACE_S)
+        if answer["text"] is None:
+            raise judging.JudgeFailed(str(answer["problem"]))
+        return str(answer["text"])
 
     def _reset(self, name: str) -> dict[str, Any]:
         create = self._scenarios.get(name)

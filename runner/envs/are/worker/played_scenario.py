@@ -14,6 +14,7 @@ from typing import Any
 
 from runner.envs.are.tools import DEFAULT_WAIT_S, MAX_WAIT_S, WAIT, WAIT_TOOL, function_schema, unique_names
 from runner.envs.are.worker.determinism import CLOCK
+from runner.envs.are.worker.judging import MODEL, JudgeFailed, judge_name
 from runner.envs.are.worker.oracle_plan import OraclePlan
 from runner.envs.are.worker.values import arguments_of, as_text, cut, without_secrets
 
@@ -42,6 +43,7 @@ class PlayedScenario:
         self._started = real_time.monotonic()
         self._scenario = scenario
         scenario.initialize(sandbox_dir=sandbox)
+        CLOCK.now = float(scenario.start_time or 0)  # a judge plays the oracle's events during initialize
         self._environment = self._create_environment()
         listed = scenario.get_tools()
         names = unique_names(str(tool._public_name or tool.name) for tool in listed)
@@ -266,12 +268,14 @@ class PlayedScenario:
             exception, rationale = result.exception, result.rationale
         except (Exception, SystemExit) as exc:  # noqa: BLE001 - a judge may raise anything
             exception = exc
+        if MODEL.failure is not None:
+            success, exception, rationale = None, JudgeFailed(MODEL.failure), None
         return {
             "scenario": self._scenario.scenario_id,
             "success": success,
             "rationale": None if not rationale else as_text(rationale),
             "exception": None if exception is None else as_text(f"{type(exception).__name__}: {exception}"),
-            "judge": _judge_name(self._scenario),
+            "judge": judge_name(self._scenario),
             "rated": self._plan.n_events > 0,
             "n_oracle_events": self._plan.n_events,
             "events": shown,
@@ -297,11 +301,6 @@ def _wait_until(time: float | None) -> dict[str, Any]:
     """Return the action that waits until a simulated time; None: as long as possible."""
     seconds = MAX_WAIT_S if time is None else math.ceil(time - CLOCK.time())
     return {"name": WAIT, "arguments": {"seconds": min(MAX_WAIT_S, max(1, seconds))}}
-
-
-def _judge_name(scenario: Any) -> str:  # noqa: ANN401
-    judge = getattr(scenario, "judge", None)
-    return "scenario" if judge is None else type(judge).__name__
 
 
 def _shown(events: list[Any], plan: OraclePlan) -> list[dict[str, Any]]:
