@@ -26,7 +26,7 @@ OWN_VALIDATION: Final = "scenario"
 
 _SHOWN_KEYS: Final = frozenset(
     (
-        *("success", "rationale", "exception", "judge", "rated", "scenario", "duration", "simulated_s"),
+        *("success", "rationale", "exception", "judge", "judge_calls", "rated", "scenario", "duration", "simulated_s"),
         *("memory_mib", "memory_limit_mib", "n_oracle_events", "missed", "events", "events_dropped"),
     )
 )
@@ -67,14 +67,29 @@ def _is_verdict(evaluation: Mapping[str, Any]) -> bool:
 def _verdict_block(evaluation: Mapping[str, Any]) -> Block:
     kind, title = _VERDICTS[evaluation["success"]]
     judge = content_text(evaluation["judge"])
-    lines = [
-        "rated by the scenario's own validation, without a model" if judge == OWN_VALIDATION else f"rated by {judge}"
-    ]
+    if judge == OWN_VALIDATION:
+        judge = "the scenario's own validation, without a model"
+    lines = [f"{'judge:' if evaluation['success'] is None else 'rated by'} {judge}"]
     if is_unscored(evaluation):
         lines.append("unscored: without an oracle event, idle play can succeed; success rates leave this episode out")
+    if costs := list(_judge_costs(evaluation.get("judge_calls"))):
+        lines.append(" · ".join(costs))
     if facts := list(_facts(evaluation)):
         lines.append(" · ".join(facts))
     return text_block(kind, title, _masked("\n".join(lines)))
+
+
+def _judge_costs(calls: object) -> Iterator[str]:
+    if not isinstance(calls, dict):
+        return
+    if (n_calls := _number(calls.get("calls"))) is not None:
+        yield f"{n_calls} call{'' if n_calls == '1' else 's'} of the judge's model"
+    tokens = calls.get("tokens")
+    counts = [_number(tokens.get(key)) for key in ("prompt", "completion")] if isinstance(tokens, dict) else [None]
+    if None not in counts:
+        yield f"{' + '.join(filter(None, counts))} tokens"
+    if isinstance(cost := calls.get("cost"), int | float) and _number(cost) is not None:
+        yield f"cost {cost:.4g}"
 
 
 def _facts(evaluation: Mapping[str, Any]) -> Iterator[str]:

@@ -113,11 +113,16 @@ def test_the_reason_is_the_rationale_else_the_exception_else_the_missed_events(
 
 
 def test_a_model_that_judged_is_named_and_an_unscored_scenario_marked() -> None:
-    verdict = evaluation_blocks({**IDLE, "judge": "llm judge, gpt-oss-120b", "facts": [{"event": "e1"}]})
-    assert verdict[0].lines[:2] == [
-        "rated by llm judge, gpt-oss-120b",
+    calls = {"model": "gpt-oss-120b", "calls": 3, "cost": 0.00361, "tokens": {"prompt": 3000, "completion": 600}}
+    judged = {"judge": "graph per event with model gpt-oss-120b", "judge_calls": calls}
+    verdict = evaluation_blocks({**IDLE, **judged, "facts": [{"event": "e1"}]})
+    assert verdict[0].lines[:3] == [
+        "rated by graph per event with model gpt-oss-120b",
         "unscored: without an oracle event, idle play can succeed; success rates leave this episode out",
+        "3 calls of the judge's model · 3000 + 600 tokens · cost 0.00361",
     ]
+    failed = evaluation_blocks({**JUDGE_FAILED, "judge": "graph per event"})
+    assert failed[0].lines[0] == "judge: graph per event"
     assert (verdict[-1].title, verdict[-1].lines[1]) == ("further details", '  "facts": [')
 
 
@@ -137,7 +142,7 @@ def test_other_evaluations_are_shown_as_json_and_missing_ones_explained() -> Non
     ]
 
 
-@given(st.dictionaries(st.sampled_from([*DETAILS, "x"]), JSON_VALUES, max_size=6))
+@given(st.dictionaries(st.sampled_from([*DETAILS, "judge_calls", "x"]), JSON_VALUES, max_size=6))
 def test_any_evaluation_is_shown(evaluation: dict[str, Any]) -> None:
     for details in (evaluation, {**DETAILS, **evaluation}):
         blocks = evaluation_blocks(details)
