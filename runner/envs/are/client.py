@@ -43,6 +43,8 @@ from runner.errors import EnvironmentFault
 from runner.util.display_text import one_line
 
 logger = logging.getLogger(__name__)
+_output = logging.getLogger("runner.worker.output.are")  # like other output of workers, it goes to the log file alone
+_output.setLevel(logging.INFO)
 
 WORKER = Path(__file__).parent / "worker" / "__main__.py"
 MAX_LOGGED_LINES = 1000
@@ -199,7 +201,7 @@ class WarmWorker:
     def _wait_until_ready(self) -> Ready:
         started = time.monotonic()
         ready = check_reply(self._read_frame(self._settings.start_timeout_sec), Ready)
-        logger.info("ARE %s is loaded after %.1f s", one_line(ready.version), time.monotonic() - started)
+        _output.info("ARE %s is loaded after %.1f s", one_line(ready.version), time.monotonic() - started)
         return ready
 
     @property
@@ -274,7 +276,7 @@ def _log_output(stream: IO[bytes]) -> None:
         while line := stream.readline(_MAX_LINE_BYTES):
             logged += 1
             if logged <= MAX_LOGGED_LINES:
-                logger.info("ARE's worker: %s", one_line(line.decode("utf-8", "replace")))
+                _output.info("ARE's worker: %s", one_line(line.decode("utf-8", "replace")))
             elif logged == MAX_LOGGED_LINES + 1:
                 logger.warning("ARE's worker printed more than %d lines; the rest is dropped", MAX_LOGGED_LINES)
 

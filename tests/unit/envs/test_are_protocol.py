@@ -29,6 +29,7 @@ from runner.errors import EnvironmentFault
 from runner.pool.choose import open_pool
 from runner.types import Action, AREEvaluatedTrajectory, EpisodeEnded, Item, Limits, ToolCall, Trajectory
 from runner.worker.runner_setup import RunnerSetup
+from tests.support.command import run_agentgym
 from tests.support.scripted_are_worker import write_program
 
 LIMIT_S = 60.0
@@ -233,7 +234,6 @@ async def test_a_worker_that_hangs_or_dies_is_replaced(tmp_path: Path, monkeypat
 async def test_the_output_of_the_worker_goes_to_the_log(
     settings: ARESettings, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    caplog.set_level("INFO", logger="runner.envs.are.client")
     environment = await started("prints", settings)
     await environment.step(ADD)
     environment.cleanup()
@@ -242,6 +242,18 @@ async def test_the_output_of_the_worker_goes_to_the_log(
         await asyncio.to_thread(reader.join, LIMIT_S)
     assert "from the worker" in caplog.text and "\x1b" not in caplog.text and "\x07" not in caplog.text
     assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("workers", ["0", "1"])
+def test_a_run_writes_the_output_to_its_log_file(tmp_path: Path, workers: str) -> None:
+    profile = tmp_path / "profile.yaml"
+    profile.write_text(f"id: are\nare: {{python: {write_program(tmp_path)}}}\ndata_dir: {tmp_path}\n")
+    options = ("--config", str(profile), "--run", "are:prints", "--agent", "oracle", "--workers", workers)
+    completed = run_agentgym(tmp_path, *options)
+    assert completed.returncode == 0, completed.stderr
+    log = (tmp_path / "logs" / "runner.log").read_text()
+    assert "from the worker" in log and "to standard error" in log and "ARE 0 is loaded" in log
+    assert "\x1b" not in log and "from the worker" not in completed.stdout + completed.stderr
 
 
 async def test_the_worker_gets_no_variable_of_this_process(
