@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from agentgym_tui.presenters.chat_blocks import MAX_TEXT, Block, BlockKind, content_text, note_block, text_block
@@ -21,13 +22,18 @@ MAX_EVENTS: Final = 2_000
 MAX_ARGUMENTS: Final = 500
 """Maximum number of characters shown of the arguments of an event."""
 
+MIN_DATE_S: Final = 365 * 86_400
+MAX_DATE_S: Final = 253_402_300_800
+"""Simulated seconds from which an event's time is shown as a date, and those of the year 10000."""
+
 OWN_VALIDATION: Final = "scenario"
 """Name of the judge if the scenario's own validation rated, which uses no model."""
 
 _SHOWN_KEYS: Final = frozenset(
     (
         *("success", "rationale", "exception", "judge", "judge_calls", "rated", "scenario", "duration", "simulated_s"),
-        *("memory_mib", "memory_limit_mib", "n_oracle_events", "missed", "events", "events_dropped"),
+        *("memory_mib", "memory_limit_mib", "n_oracle_events"),
+        *("missed", "missed_dropped", "events", "events_dropped"),
     )
 )
 _VERDICTS: Final[dict[bool | None, tuple[BlockKind, SafeText]]] = {
@@ -100,7 +106,9 @@ def _facts(evaluation: Mapping[str, Any]) -> Iterator[str]:
             yield text.format(number)
     if (used := _number(evaluation.get("memory_mib"))) is not None:
         limit = _number(evaluation.get("memory_limit_mib"))
-        yield f"worker memory {used}" + (f" of {limit}" if limit is not None else "") + " MiB"
+        yield f"worker memory {used} MiB" + (
+            f", limit {limit} MiB above the loaded package" if limit is not None else ""
+        )
 
 
 def _reason_blocks(evaluation: Mapping[str, Any]) -> Iterator[Block]:
@@ -112,7 +120,8 @@ def _reason_blocks(evaluation: Mapping[str, Any]) -> Iterator[Block]:
     elif isinstance(missed := evaluation.get("missed"), list) and missed:
         total = _number(evaluation.get("n_oracle_events"))
         of_all = trusted("" if total is None else f" of {total}")
-        title = join([trusted("missed oracle events: "), format_count(len(missed)), of_all])
+        n_missed = format_count(len(missed) + _count(evaluation.get("missed_dropped")))
+        title = join([trusted("missed oracle events: "), n_missed, of_all])
         yield text_block("failed", title, _masked("\n".join(map(_missed_text, missed[:MAX_EVENTS]))))
 
 
@@ -121,8 +130,7 @@ def _event_blocks(evaluation: Mapping[str, Any]) -> Iterator[Block]:
     if not isinstance(events, list):
         return
     n_omitted = max(len(events) - MAX_EVENTS, 0)
-    dropped = evaluation.get("events_dropped")
-    n_dropped = n_omitted + (dropped if type(dropped) is int and dropped > 0 else 0)
+    n_dropped = n_omitted + _count(evaluation.get("events_dropped"))
     count = pluralize(len(events) - n_omitted, "event")
     parts = [
         trusted("event log"),
@@ -142,11 +150,20 @@ def _missed_text(event: object) -> str:
 def _event_text(event: object) -> str:
     if not isinstance(event, dict):
         return content_text(event)[:MAX_ARGUMENTS]
-    time = _number(event.get("time"))
-    at = f"{f'{time} s':>8}" if time is not None else " " * 8
     error = content_text(event.get("error"))
-    kind = content_text(event.get("type")).lower()
-    return f"{at}  {kind:<9}  {_call_text(event)}" + (f"  ✗ {error[:MAX_ARGUMENTS]}" if error else "")
+    kind = "nested" if event.get("nested") is True else content_text(event.get("type")).lower()
+    return f"{_time_text(event.get('time')):>8}  {kind:<9}  {_call_text(event)}" + (
+        f"  ✗ {error[:MAX_ARGUMENTS]}" if error else ""
+    )
+
+
+def _time_text(value: object) -> str:
+    """Return simulated seconds as such, and as date and time if they count from 1970, as in most own scenarios."""
+    if (seconds := _number(value)) is None:
+        return ""
+    if isinstance(value, int | float) and MIN_DATE_S <= value < MAX_DATE_S:
+        return datetime.fromtimestamp(value, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    return f"{seconds} s"
 
 
 def _call_text(event: Mapping[str, Any]) -> str:
@@ -154,6 +171,10 @@ def _call_text(event: Mapping[str, Any]) -> str:
     name = " · ".join(part for part in (app, function) if part)
     cut = "…" if len(arguments) > MAX_ARGUMENTS else ""
     return f"{name} {arguments[:MAX_ARGUMENTS]}{cut}" if arguments not in ("", "{}") else name
+
+
+def _count(value: object) -> int:
+    return value if type(value) is int and 0 < value < 1e15 else 0
 
 
 def _number(value: object) -> str | None:

@@ -23,9 +23,10 @@ always ``[environment] `` with the simulated time.
 - ``n_oracle_events``; ``events``: completed events ``{app, function, args, type, time}`` in their order, with ``error``
   where the call failed, and ``nested: true`` where a tool made it by itself; ``events_dropped``: number of events that
   are left out before the first one;
-- ``missed``: oracle events without a matching agent event, ``{app, function, args, reason}``;
+- ``missed``: oracle events without a matching agent event, ``{app, function, args, reason}``; ``missed_dropped``: the
+  number of further ones;
 - ``duration`` (seconds), ``simulated_s`` (seconds of simulated time), ``scenario``, ``memory_mib`` (peak of the
-  episode's process), ``memory_limit_mib``.
+  episode's process, with the loaded package), ``memory_limit_mib`` (what it may use in addition to the package).
 """
 
 from __future__ import annotations

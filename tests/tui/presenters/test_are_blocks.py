@@ -81,7 +81,8 @@ def test_a_solved_scenario_shows_who_rated_and_its_events() -> None:
     assert verdict[:2] == ("passed", "✓ success")
     assert verdict[2].split("|") == [
         "rated by the scenario's own validation, without a model",
-        "scenario scenario_tutorial · took 0.08 s · 20 s simulated · worker memory 246 of 1024 MiB",
+        "scenario scenario_tutorial · took 0.08 s · 20 s simulated · worker memory 246 MiB, limit 1024 MiB above the "
+        "loaded package",
     ]
     assert events[1] == "event log · 4 events"
     lines = events[2].split("|")
@@ -131,6 +132,22 @@ def test_events_are_bounded_and_the_rest_is_counted() -> None:
     *_, events = evaluation_blocks(long)
     assert events.title == "event log · 2,000 events · 6.0k left out"
     assert len(events.lines) <= MAX_EVENTS + 1
+
+
+def test_missed_events_that_are_left_out_are_counted() -> None:
+    _, missed, _ = evaluation_blocks({**MISSED, "n_oracle_events": 900, "missed_dropped": 899})
+    assert missed.title == "missed oracle events: 900 of 900"
+
+
+def test_nested_calls_are_told_apart_and_times_since_1970_are_dates() -> None:
+    event = {**EVENTS[-1], "error": None, "args": {}}
+    shown = [event, {**event, "nested": True, "time": 1_735_689_601.0}, {**event, "time": 1e14}, {**event, "time": "x"}]
+    assert evaluation_blocks({**DETAILS, "events": shown})[-1].lines == [
+        "  17.5 s  agent      EmailClientApp · forward_email",
+        "2025-01-01 00:00:01  nested     EmailClientApp · forward_email",
+        "100000000000000 s  agent      EmailClientApp · forward_email",
+        "          agent      EmailClientApp · forward_email",
+    ]
 
 
 def test_other_evaluations_are_shown_as_json_and_missing_ones_explained() -> None:

@@ -25,6 +25,7 @@ from runner.envs.are.tools import (
     type_schema,
     unique_names,
 )
+from runner.envs.are.worker.values import take_within, without_secrets
 
 MISSING = object()
 PACKAGE = Path(__file__).parents[3] / "runner"
@@ -136,3 +137,16 @@ def test_any_names_become_names_of_functions(names: list[str]) -> None:
     unique = unique_names(names)
     assert len(set(unique)) == len(names) and WAIT not in unique
     assert all(0 < len(name) <= MAX_NAME_CHARS and name.isascii() for name in unique)
+
+
+def test_secrets_are_masked_at_any_depth() -> None:
+    given = {"api_token": "t", "body": {"password": "p", "to": ["a", {"Authorization": "b", "count": 1}]}}
+    assert without_secrets(given) == {
+        "api_token": "***",
+        "body": {"password": "***", "to": ["a", {"Authorization": "***", "count": 1}]},
+    }
+
+
+def test_no_more_items_are_taken_than_fit() -> None:
+    items = [{"a": "x" * 100}] * 10
+    assert [len(take_within(items, n, chars)) for n, chars in ((3, 10_000), (10, 250), (10, 50))] == [3, 2, 0]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import json
 import math
 import resource
 import sys
@@ -16,11 +15,11 @@ from runner.envs.are.tools import DEFAULT_WAIT_S, MAX_WAIT_S, WAIT, WAIT_TOOL, f
 from runner.envs.are.worker.determinism import CLOCK
 from runner.envs.are.worker.judging import MODEL, JudgeFailed, judge_name
 from runner.envs.are.worker.oracle_plan import OraclePlan
-from runner.envs.are.worker.values import arguments_of, as_text, cut, without_secrets
+from runner.envs.are.worker.values import arguments_of, as_text, cut, take_within, without_secrets
 
 MAX_EVENTS = 500
 MAX_EVENTS_CHARS = 1_000_000
-"""Maximum number of events in an evaluation, and of their characters as JSON; the last ones are kept."""
+"""Maximum number of events in an evaluation, and of their characters as JSON: the last ones, and the first missed."""
 _FINAL_MESSAGE = ("AgentUserInterface", "send_message_to_user")
 _KINDS = {"USER_MESSAGE": "user", "ENVIRONMENT_NOTIFICATION": "notification", "ENVIRONMENT_STOP": "environment"}
 
@@ -262,6 +261,7 @@ class PlayedScenario:
         events = self._log()
         shown = _shown(events, self._plan)
         missed = self._plan.missed()
+        shown_missed = take_within(missed, MAX_EVENTS, MAX_EVENTS_CHARS)
         try:
             result = self._scenario.validate(self._environment)
             success = None if result.success is None else bool(result.success)
@@ -280,7 +280,8 @@ class PlayedScenario:
             "n_oracle_events": self._plan.n_events,
             "events": shown,
             "events_dropped": len(events) - len(shown),
-            "missed": missed,
+            "missed": shown_missed,
+            "missed_dropped": len(missed) - len(shown_missed),
             "duration": round(real_time.monotonic() - self._started, 3),
             "simulated_s": simulated_s,
         }
@@ -307,15 +308,8 @@ def _shown(events: list[Any], plan: OraclePlan) -> list[dict[str, Any]]:
     """Return at most ``MAX_EVENTS`` events; nested calls are left out first, then the oldest events."""
     if len(events) > MAX_EVENTS:
         events = [event for event in events if not plan.is_nested(event)]
-    described: list[dict[str, Any]] = []
-    remaining = MAX_EVENTS_CHARS
-    for event in reversed(events[-MAX_EVENTS:]):
-        shown = _described(event, nested=plan.is_nested(event))
-        remaining -= len(json.dumps(shown))
-        if remaining < 0:
-            break
-        described.append(shown)
-    return described[::-1]
+    newest_first = (_described(event, nested=plan.is_nested(event)) for event in reversed(events))
+    return take_within(newest_first, MAX_EVENTS, MAX_EVENTS_CHARS)[::-1]
 
 
 def _described(event: Any, *, nested: bool) -> dict[str, Any]:  # noqa: ANN401 - ARE's CompletedEvent

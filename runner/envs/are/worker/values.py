@@ -5,8 +5,10 @@ from __future__ import annotations
 import base64
 import dataclasses
 import enum
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from itertools import islice
 from typing import Any
 
 MAX_TEXT_CHARS = 64_000
@@ -68,5 +70,23 @@ def arguments_of(action: Any) -> dict[str, Any]:  # noqa: ANN401 - ARE's Action
 
 
 def without_secrets(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return arguments as JSON data, with the values of those masked whose names are those of secrets."""
-    return {key: MASK if _SECRET.search(key) else as_json(value) for key, value in arguments.items()}
+    """Return arguments as JSON data; at any depth, values are masked whose names are those of secrets."""
+    masked: dict[str, Any] = _masked({key: as_json(value) for key, value in arguments.items()})
+    return masked
+
+
+def _masked(value: Any) -> Any:  # noqa: ANN401
+    if isinstance(value, dict):
+        return {key: MASK if _SECRET.search(key) else _masked(item) for key, item in value.items()}
+    return [_masked(item) for item in value] if isinstance(value, list) else value
+
+
+def take_within(items: Iterable[dict[str, Any]], max_items: int, max_chars: int) -> list[dict[str, Any]]:
+    """Return the first items, at most ``max_items`` and of at most ``max_chars`` characters as JSON."""
+    taken: list[dict[str, Any]] = []
+    for item in islice(items, max_items):
+        max_chars -= len(json.dumps(item))
+        if max_chars < 0:
+            break
+        taken.append(item)
+    return taken
