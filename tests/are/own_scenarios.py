@@ -133,6 +133,12 @@ class Reminding(LabScenario):
         self.apps = [ReminderApp(), AgentUserInterface(), SystemApp()]
 
 
+class StartsNow(LabScenario):
+    """Starts at the real time at which this module is loaded."""
+
+    start_time: float | None = datetime.datetime.now().timestamp()
+
+
 class NoVerdict(LabScenario):
     """Its judge fails."""
 
@@ -249,6 +255,7 @@ def register(registry: Any) -> None:
     for name, scenario in (
         ("lab", LabScenario),
         ("reminding", Reminding),
+        ("starts_now", StartsNow),
         ("no_verdict", NoVerdict),
         ("raising", Raising),
         ("rationale", Rationale),

@@ -98,6 +98,13 @@ async def test_chance_is_the_same_in_each_episode(create: Create, own_settings: 
     assert "2025-01-01T00:00:01" in str(seen[0][0])
 
 
+async def test_a_scenario_that_starts_when_it_is_loaded_starts_at_a_fixed_time(
+    create: Create, own_settings: ARESettings
+) -> None:
+    observation = await create("starts_now", own_settings).reset()
+    assert observation[-1]["content"] == "[environment] Simulated time: 2025-01-01 00:00:01"
+
+
 @pytest.mark.parametrize(
     ("name", "reason"),
     [("no_verdict", "RuntimeError: no model for the judge"), ("raising", "ValueError: the judge is broken")],

@@ -22,6 +22,7 @@ SEED = 0
 DEFAULT_START = 1_735_689_600.0
 """Simulated time of a scenario that starts "now": 2025-01-01 00:00:00 UTC."""
 _real_time = time.time
+_loaded_from = _real_time()
 
 
 class SimulatedClock:
@@ -112,6 +113,12 @@ def patch_file_system(file_system: Any) -> None:  # noqa: ANN401 - fsspec's clas
         return sorted(listed, key=lambda item: str(item["name"] if isinstance(item, dict) else item))
 
     file_system.info, file_system.ls = stable_info, sorted_ls
+
+
+def simulated_start(start_time: float | None) -> float:
+    """Return the start of a scenario: ``DEFAULT_START`` if it is the real time at which its class was defined."""
+    start = float(start_time or 0)
+    return DEFAULT_START if _loaded_from <= start <= _real_time() else start
 
 
 def start_episode(scratch: str) -> None:

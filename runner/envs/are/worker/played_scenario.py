@@ -12,7 +12,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from runner.envs.are.tools import DEFAULT_WAIT_S, MAX_WAIT_S, WAIT, WAIT_TOOL, function_schema, unique_names
-from runner.envs.are.worker.determinism import CLOCK
+from runner.envs.are.worker.determinism import CLOCK, simulated_start
 from runner.envs.are.worker.judging import MODEL, JudgeFailed, judge_name
 from runner.envs.are.worker.oracle_plan import OraclePlan
 from runner.envs.are.worker.values import arguments_of, as_text, cut, take_within, without_secrets
@@ -38,7 +38,7 @@ class PlayedScenario:
     """
 
     def __init__(self, scenario: Any, sandbox: str) -> None:  # noqa: ANN401 - ARE's type
-        CLOCK.now = float(scenario.start_time or 0)
+        CLOCK.now = scenario.start_time = simulated_start(scenario.start_time)
         self._started = real_time.monotonic()
         self._scenario = scenario
         scenario.initialize(sandbox_dir=sandbox)
@@ -60,7 +60,7 @@ class PlayedScenario:
 
         scenario = self._scenario
         config = EnvironmentConfig(
-            start_time=float(scenario.start_time or 0),
+            start_time=scenario.start_time,
             duration=scenario.duration,
             time_increment_in_seconds=scenario.time_increment_in_seconds,
             verbose=False,
