@@ -8,13 +8,15 @@ from typing import Final
 
 from agentgym_tui.presenters.cells import Cell, Column, Line, Tone, flag_unsafe, masked_line, unsafe_texts
 from agentgym_tui.presenters.number_format import UNKNOWN, format_count, format_duration, format_reward, format_share
+from agentgym_tui.presenters.text_width import shorten_environment
 from agentgym_tui.safe_text import SafeText, join, sanitize_line, trusted
 from agentgym_tui.state.data_model import EnvironmentState
 from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.state.sorting import Rank, Sorting, number_rank, sort_by_rank, text_rank
 
+NAME_WIDTH: Final = 12
 ENV_COLUMNS: Final = (
-    Column("environment", 12),
+    Column("environment", NAME_WIDTH),
     Column("health", None, min_width=24),
     Column("success", 14, rank=1),
     Column("errors", 6, right=True, rank=2),
@@ -76,7 +78,9 @@ class EnvironmentRows:
         """Return the cells of a row, one per table column."""
         env = self._envs[index]
         return [
-            Cell(flag_unsafe(sanitize_line(env.name, 60), unsafe_environment_text(env))),
+            Cell(
+                flag_unsafe(shorten_environment(sanitize_line(env.name, 60), NAME_WIDTH), unsafe_environment_text(env))
+            ),
             _health(env),
             _success(env),
             Cell(format_count(env.n_errors), "bad") if env.n_errors else Cell(UNKNOWN, "dim"),

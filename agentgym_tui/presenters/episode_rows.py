@@ -27,7 +27,7 @@ from agentgym_tui.presenters.number_format import (
     pluralize,
 )
 from agentgym_tui.presenters.status_line import outcome_cell
-from agentgym_tui.presenters.text_width import cut, wrap_text
+from agentgym_tui.presenters.text_width import cut, shorten_environment, wrap_text
 from agentgym_tui.safe_text import SafeText, join, sanitize_line, trusted
 from agentgym_tui.state.data_model import Episode, ReadProgress
 from agentgym_tui.state.episode_list import (
@@ -41,9 +41,10 @@ from agentgym_tui.state.episode_list import (
 from agentgym_tui.state.normalize import as_aware
 from runner.types import WorkerInfo
 
+ENV_WIDTH: Final = 11
 EPISODE_COLUMNS: Final = (
     Column("started", 12),
-    Column("environment", 11),
+    Column("environment", ENV_WIDTH),
     Column("task", 5, right=True, rank=3),
     Column("outcome", 24),
     Column("reward", 6, right=True),
@@ -191,7 +192,7 @@ def _key_cell(key: str) -> Cell:
 def _row(episode: ListedEpisode) -> Sequence[Cell]:
     return [
         Cell(format_timestamp(episode.started_at), "dim"),
-        Cell(flag_unsafe(sanitize_line(episode.env, 60) or UNKNOWN, unsafe_fields(episode))),
+        Cell(flag_unsafe(_env_text(episode, ENV_WIDTH), unsafe_fields(episode))),
         Cell(format_exact(episode.task_index), "dim"),
         outcome_cell(episode),
         Cell(format_reward(episode.reward), _reward_tone(episode)),
@@ -208,6 +209,10 @@ def _unreadable_row(file: UnreadableFile) -> Sequence[Cell]:
     name, reason = file.path.name, file.reason.replace(str(file.path), file.path.name)
     text = masked_line(reason if name in reason else f"{name}: {reason}", 400)
     return [Cell(trusted("✗ unreadable"), "bad"), Cell(flag_unsafe(text, unsafe_fields(file)), "bad")]
+
+
+def _env_text(episode: ListedEpisode, width: int) -> SafeText:
+    return shorten_environment(sanitize_line(episode.env, 60), width) or UNKNOWN
 
 
 def _agent_text(episode: ListedEpisode) -> SafeText:
@@ -228,7 +233,7 @@ def _reward_tone(episode: ListedEpisode) -> Tone:
 
 def _task_cells(episode: ListedEpisode, room: int) -> Line:
     return [
-        Cell(cut(sanitize_line(episode.env, 60), room) or UNKNOWN, "head"),
+        Cell(cut(_env_text(episode, room), room), "head"),
         Cell(trusted(f" task {format_exact(episode.task_index)}")),
     ]
 

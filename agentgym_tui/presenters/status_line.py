@@ -17,7 +17,7 @@ from agentgym_tui.presenters.number_format import (
     pluralize,
     progress_bar,
 )
-from agentgym_tui.presenters.text_width import cut, cut_start, display_width, wrap_text
+from agentgym_tui.presenters.text_width import cut, cut_start, display_width, shorten_environment, wrap_text
 from agentgym_tui.safe_text import SafeText, join, sanitize_line, trusted
 from agentgym_tui.state.data_model import BatchRun, BusLinkStatus, Episode, NodeInfo
 from agentgym_tui.state.run_store import RunStore
@@ -103,7 +103,7 @@ def episode_line(store: RunStore, episode: Episode | None, width: int) -> Line:
     return join_parts(
         [
             [
-                Cell(cut(sanitize_line(episode.env or "?", 60), room), "head"),
+                Cell(cut(shorten_environment(sanitize_line(episode.env or "?", 60), room), room), "head"),
                 Cell(trusted(f" task {format_count(episode.task_index)}")),
             ],
             [Cell(cut(outcome.text, room), outcome.tone)],

@@ -14,6 +14,8 @@ LIST_MARGIN: Final = 2
 """Columns beside the text of a list: the cursor mark on the left, and a blank before the scroll bar on the right."""
 
 _CUT = "…"
+_FAMILY: Final = "are:"
+_SCENARIO: Final = "are:scenario_"
 _MAX_CACHED_CHARS: Final = 512
 """Length in characters below which a cut text is cached, because the same lines are drawn repeatedly."""
 
@@ -56,6 +58,13 @@ def cut_middle(text: SafeText, width: int) -> SafeText:
     This keeps names apart that have a common prefix.
     """
     return text if display_width(text) <= width else _cut_around(text, width, (width - 1) // 2)
+
+
+def shorten_environment(name: SafeText, width: int) -> SafeText:
+    """Leave the common start of the names of ARE's scenarios out of a name that does not fit into ``width`` columns."""
+    if display_width(name) <= width or not name.lower().startswith(_SCENARIO):
+        return name
+    return SafeText(f"{name[: len(_FAMILY)]}{_CUT}{name[len(_SCENARIO) :]}")
 
 
 def _cut_around(text: SafeText, width: int, n_first: int) -> SafeText:

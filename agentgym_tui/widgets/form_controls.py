@@ -11,7 +11,7 @@ from textual.message import Message
 
 from agentgym_tui.commands.keymap import bindings
 from agentgym_tui.presenters.cells import Cell, Line
-from agentgym_tui.presenters.text_width import cut_middle
+from agentgym_tui.presenters.text_width import cut_middle, shorten_environment
 from agentgym_tui.safe_text import SafeText, trusted
 from agentgym_tui.widgets.line_list import LineList
 from agentgym_tui.widgets.static_lines import StaticLines
@@ -37,7 +37,7 @@ class CheckRows:
         is_chosen = index in self._chosen
         return [
             Cell(trusted("[x] " if is_chosen else "[ ] "), "accent" if is_chosen else "dim"),
-            Cell(cut_middle(self._names[index], width - 4)),
+            Cell(cut_middle(shorten_environment(self._names[index], width - 4), width - 4)),
         ]
 
     def key(self, index: int) -> str:

@@ -4,12 +4,19 @@ import subprocess
 import sys
 from typing import Any
 
-from agentgym_tui.presenters.environment_rows import ENV_COLUMNS, EnvironmentRows
+from agentgym_tui.presenters.cells import Line
+from agentgym_tui.presenters.environment_rows import ENV_COLUMNS, NAME_WIDTH, EnvironmentRows
+from agentgym_tui.presenters.episode_rows import ENV_WIDTH, EpisodeRows
 from agentgym_tui.presenters.number_format import UNKNOWN
 from agentgym_tui.presenters.step_rows import STEP_COLUMNS, StepRows
+from agentgym_tui.presenters.text_width import fit, shorten_environment
+from agentgym_tui.safe_text import sanitize_line, trusted
 from agentgym_tui.state.data_model import StreamingAnswer, StreamingToolCall
+from agentgym_tui.state.episode_list import EpisodeList
 from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.state.sorting import Sorting
+from agentgym_tui.widgets.form_controls import CheckRows
+from runner.envs.are.installation import OFFLINE_SCENARIOS
 from runner.events.live import LiveAction
 from runner.types import Outcome, ToolCall
 from tests.support.console.samples import (
@@ -21,6 +28,10 @@ from tests.support.console.samples import (
     row,
     step,
 )
+
+
+def text(line: Line) -> str:
+    return "".join(cell.text for cell in line)
 
 
 def cell_texts(source: EnvironmentRows | StepRows, index: int) -> list[str]:
@@ -45,6 +56,24 @@ def test_an_environment_row_shows_health_and_results() -> None:
     assert cell_texts(rows, 3)[1:6] == ["● embedded", "67% baseline", dash, "1", "0.75"]
     assert cell_texts(rows, 4)[1] == "✗ down: not installed"
     assert len(cell_texts(rows, 0)) == len(ENV_COLUMNS)
+
+
+def test_the_scenarios_of_are_are_told_apart_in_narrow_columns() -> None:
+    names = [*(f"are:{id}" for id in OFFLINE_SCENARIOS), "are:scenario_mcp_demo", "are:scenario_hf_demo_mcp"]
+    store, episodes = RunStore(), EpisodeList()
+    stored = [row(n, env=name) for n, name in enumerate(names)]
+    store.apply_stored(stored)
+    episodes.set_stored(stored, [])
+    rows = EnvironmentRows(store)
+    listed = {fit(EpisodeRows(episodes).line(index, 80)[1].text, ENV_WIDTH) for index in range(len(names))}
+    shown = [fit(cell_texts(rows, index)[0], NAME_WIDTH) for index in range(len(names))]
+    checks = [text(CheckRows([sanitize_line(name) for name in names], set()).line(index, 19)) for index in range(7)]
+    assert len({*shown}) == len(listed) == len({*checks}) == len(names)
+    assert "are:…tutori…" in shown and "[ ] are:…tutorial" in checks
+    assert (shorten_environment(trusted(names[0]), 21), shorten_environment(trusted("a" * 30), 9)) == (
+        names[0],
+        "a" * 30,
+    )
 
 
 def test_errors_have_a_column_of_their_own() -> None:
