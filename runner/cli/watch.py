@@ -18,7 +18,7 @@ from runner.cli.terminal import print_stderr
 from runner.config import Profile, load_profile, resolve_data_dir
 from runner.errors import ConfigError, RunnerError, catch_foreign
 from runner.util.argument_parser import SafeArgumentParser
-from runner.util.display_text import mask, one_line
+from runner.util.display_text import mask, masker, one_line
 
 if TYPE_CHECKING:
     from runner.bus.connection import BusAddress, NatsConnection
@@ -73,12 +73,15 @@ async def _watch(options: argparse.Namespace) -> None:
     profile = load_profile(options.config, environ=os.environ, cwd=Path.cwd())
     names = _durable_names(profile)
     lines = json_lines if options.json else plain_lines
+    mask_text = masker()
     async with await _connect(options, profile) as connection:
         patterns = options.subject or _subjects(names, own_node=options.nats is None)
         async with Subscription(connection, patterns=patterns, since=options.since, names=names) as subscription:
             while True:
                 items = await subscription.next_batch()
-                text = "".join(f"{line}\n" for item in items if not isinstance(item, Notice) for line in lines(item))
+                text = "".join(
+                    f"{line}\n" for item in items if not isinstance(item, Notice) for line in lines(item, mask_text)
+                )
                 for notice in (item for item in items if isinstance(item, Notice)):
                     print_stderr(f"-- {one_line(mask(notice.text), MAX_LINE)}")
                 if text:

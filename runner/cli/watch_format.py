@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -12,7 +12,7 @@ from runner.events.codec import decode_item
 from runner.events.decoded import DurableRow, ForeignRow, LiveRow, RawRow
 from runner.events.live import LiveBatch, LiveItem
 from runner.subscribe.messages import BusMessage
-from runner.util.display_text import mask, masker, one_line
+from runner.util.display_text import SecretMasker, one_line
 
 MAX_LINE = 600
 MAX_VALUE = 120
@@ -20,7 +20,7 @@ MAX_CLOCK_SKEW_S = 2.0
 """Seconds between the clocks of sender and receiver above which the difference is printed."""
 
 
-def plain_lines(message: BusMessage) -> Iterator[str]:
+def plain_lines(message: BusMessage, mask: SecretMasker) -> Iterator[str]:
     """Yield one line of text per event or live item: time, sequence number, kind and fields."""
     at = message.time.astimezone().strftime("%H:%M:%S") if message.time else "-"
     position = "-" if message.sequence is None else f"#{message.sequence}"
@@ -33,7 +33,7 @@ def plain_lines(message: BusMessage) -> Iterator[str]:
         yield one_line(mask(" ".join([at, position, kind, *parts])), MAX_LINE)
 
 
-def json_lines(message: BusMessage) -> Iterator[str]:
+def json_lines(message: BusMessage, mask: SecretMasker) -> Iterator[str]:
     """Yield one line: the whole message as JSON in ASCII, so that no control character reaches a terminal."""
     document: dict[str, Any] = {
         "subject": message.subject,
@@ -43,19 +43,22 @@ def json_lines(message: BusMessage) -> Iterator[str]:
         "headers": message.headers,
         **_document(message),
     }
-    text = json.dumps(_mask_strings(msgspec.to_builtins(document), masker()), ensure_ascii=True)
+    plain = msgspec.to_builtins(document)
+    text = json.dumps(plain)
+    if mask.may_change(text):
+        text = json.dumps(_mask_strings(plain, mask))
     yield text.replace("\x7f", "\\u007f")
 
 
-def _mask_strings(value: Any, mask_text: Callable[[str], str]) -> Any:  # noqa: ANN401 - any JSON value
+def _mask_strings(value: Any, mask: SecretMasker) -> Any:  # noqa: ANN401 - any JSON value
     """Return a value with secrets masked in all its strings; masking the encoded text could break the JSON."""
     match value:
         case str():
-            return mask_text(value)
+            return mask(value)
         case dict():
-            return {name: _mask_strings(item, mask_text) for name, item in value.items()}
+            return {name: _mask_strings(item, mask) for name, item in value.items()}
         case list():
-            return [_mask_strings(item, mask_text) for item in value]
+            return [_mask_strings(item, mask) for item in value]
     return value
 
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Final
 
 from runner.util.combining_marks import COMBINING_ABOVE_BMP, COMBINING_BMP, EMOJI_MODIFIERS, EMOJI_SELECTORS
@@ -107,21 +108,38 @@ def mask(text: str, environ: Mapping[str, str] | None = None) -> str:
     return masker(environ)(text)
 
 
-def masker(environ: Mapping[str, str] | None = None, secrets: Iterable[str] = ()) -> Callable[[str], str]:
+def masker(environ: Mapping[str, str] | None = None, secrets: Iterable[str] = ()) -> SecretMasker:
     """Return a function that masks like ``mask``, but collects the secrets only once; use it for many texts.
 
     Args:
         environ: environment variables, by default those of this process.
         secrets: further values to mask, by the same rules as values of secret variables.
     """
-    forms = _secret_forms(os.environ if environ is None else environ, secrets)
+    return SecretMasker(_secret_forms(os.environ if environ is None else environ, secrets))
 
-    def mask_text(text: str) -> str:
-        for form in forms:
+
+class SecretMasker:
+    """Function that masks secrets in a text; ``masker`` creates it."""
+
+    def __init__(self, forms: Sequence[str]) -> None:
+        """Create a masker of these texts, of which a longer one precedes the ones it contains."""
+        self._forms = forms
+
+    def __call__(self, text: str) -> str:
+        """Return the text with ``***`` in place of secrets."""
+        for form in self._forms:
             text = text.replace(form, MASK)
         return _USERINFO.sub(f"://{MASK}@", text)
 
-    return mask_text
+    def may_change(self, document: str) -> bool:
+        """Return whether a string of a JSON document may have a secret; ``json.dumps`` wrote the document in ASCII."""
+        if "://" in document and "@" in document:
+            return True
+        return any(form in document for form in self._json_forms)
+
+    @cached_property
+    def _json_forms(self) -> list[str]:
+        return [json.dumps(form)[1:-1] for form in self._forms]
 
 
 def secret_lines(values: Iterable[str]) -> tuple[str, ...]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
+from nats.aio.msg import Msg
 from nats.js.api import AckPolicy, ConsumerConfig
 
 from runner.bus.connection import BusAddress, NatsConnection
@@ -65,9 +66,17 @@ async def read_subscription(connection: NatsConnection) -> None:
 
 async def read_pull_loop(connection: NatsConnection) -> None:
     """Receive every message undecoded."""
+    async for _ in read_batches(connection, N_MESSAGES):
+        pass
+
+
+async def read_batches(connection: NatsConnection, n_messages: int) -> AsyncIterator[list[Msg]]:
+    """Yield the stored messages with a bare pull loop."""
     config = ConsumerConfig(ack_policy=AckPolicy.NONE, inactive_threshold=30, mem_storage=True)
     subscription = await connection.client.jetstream().pull_subscribe(SUBJECT, stream="S", config=config)
     count = 0
-    while count < N_MESSAGES:
-        count += len(await subscription.fetch(CHUNK_SIZE, timeout=1, heartbeat=0.4))
+    while count < n_messages:
+        messages = await subscription.fetch(CHUNK_SIZE, timeout=1, heartbeat=0.4)
+        count += len(messages)
+        yield messages
     await subscription.unsubscribe()

@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -22,6 +22,7 @@ from runner.events.live import Heartbeat, LiveBatch
 from runner.events.subjects import DurableNames
 from runner.subscribe.buffer import DedupBuffer, RawMessage
 from runner.subscribe.messages import BusMessage
+from runner.util.display_text import MASK, masker
 from tests.support.nats_server import NatsAccount, NatsServer
 from tests.support.publishing import nats_client
 from tests.support.subscriptions import SUBJECT, add_stream, publish_events, status_event, status_headers
@@ -170,9 +171,9 @@ async def test_every_live_item_has_a_line() -> None:
     payload = encode(LiveBatch(node="n", boot="b", dropped=0, items=[*items]))
     payload = payload.replace(b"]}", b',{"kind":"new","at":"2026-01-02T03:04:05Z"}]}')
     message = await bus_message(subjects.live_subject("health", "n"), payload)
-    lines = list(plain_lines(message))
+    lines = list(plain_lines(message, masker()))
     assert [line.split()[1:4] for line in lines] == [["#3", "n", "heartbeat"]] * 2 + [["#3", "n", "?"]]
-    (document,) = json_lines(message)
+    (document,) = json_lines(message, masker())
     assert len(json.loads(document)["data"]["items"]) == 2
     assert "new" in json.loads(document)["raw"][0]["payload"]
 
@@ -182,22 +183,22 @@ async def test_malformed_spans_and_steps_are_shown_raw(value: str) -> None:
     span = f'{{"kind":"span","at":"2026-01-02T03:04:05Z","episode_id":"e","seq":0,"span":{value}}}'
     payload = f'{{"node":"n","boot":"b","dropped":0,"items":[{span}]}}'.encode()
     message = await bus_message(subjects.live_subject("span", "n"), payload)
-    (line,) = plain_lines(message)
+    (line,) = plain_lines(message, masker())
     assert "n ? reason=" in line
-    (document,) = json_lines(message)
+    (document,) = json_lines(message, masker())
     assert json.loads(document)["data"]["items"] == []
     assert value in json.loads(document)["raw"][0]["payload"]
 
 
 async def test_headers_that_are_not_text_are_shown() -> None:
     message = await bus_message(SUBJECT, status_event(1))
-    (document,) = json_lines(msgspec.structs.replace(message, headers={"a": "\udcff"}))
+    (document,) = json_lines(msgspec.structs.replace(message, headers={"a": "\udcff"}), masker())
     assert json.loads(document)["headers"] == {"a": "\udcff"}
 
 
 @pytest.mark.parametrize(("hours", "expected"), [(1.0, "clock=3600s"), (-1.0, "late=3600s"), (0.0, "")])
 async def test_clock_differences_are_printed(hours: float, expected: str) -> None:
-    (line,) = plain_lines(await bus_message(SUBJECT, status_event(1), hours))
+    (line,) = plain_lines(await bus_message(SUBJECT, status_event(1), hours), masker())
     assert expected in line
     assert ("clock" in line or "late" in line) == bool(expected)
 
@@ -206,9 +207,32 @@ async def test_secrets_are_masked_in_strings_and_leave_the_document_valid(monkey
     monkeypatch.setenv("MAX_TOKENS", "12345678")
     monkeypatch.setenv("API_KEY", CANARY)
     payload = status_event(12345678).replace(b'"p"', json.dumps(f"{CANARY} 12345678").encode())
-    (text,) = json_lines(await bus_message(SUBJECT, payload))
+    (text,) = json_lines(await bus_message(SUBJECT, payload), masker())
     data = json.loads(text)["data"]
     assert (data["pid"], data["config"]) == (12345678, "*** ***")
+
+
+SECRETS = ["p/a:s@s", "both \" and '", "back\\slash", "two\nlines", "ünï-\U0001f511-\x7f"]
+
+
+@pytest.mark.parametrize("secret", SECRETS)
+@pytest.mark.parametrize("quote", [str, repr, json.dumps], ids=["plain", "repr", "json"])
+async def test_secrets_are_masked_however_json_writes_them(secret: str, quote: Callable[[str], str]) -> None:
+    message = await bus_message(SUBJECT, status_event(1))
+    quoted = quote(secret)
+    quotes = quoted[0] if quote is not str else ""
+    message = msgspec.structs.replace(message, headers={"a": quoted})
+    (document,) = json_lines(message, masker({"TOKEN": secret}))
+    assert json.loads(document)["headers"] == {"a": quotes + MASK + quotes}
+    (document,) = json_lines(message, masker({}, ["absent"]))
+    assert json.loads(document)["headers"] == {"a": quoted}
+
+
+async def test_user_information_in_urls_is_masked() -> None:
+    message = await bus_message(SUBJECT, status_event(1))
+    message = msgspec.structs.replace(message, headers={"a": "nats://me:pass@host"})
+    (document,) = json_lines(message, masker({}))
+    assert json.loads(document)["headers"] == {"a": f"nats://{MASK}@host"}
 
 
 def _write_node_file(folder: Path) -> None:

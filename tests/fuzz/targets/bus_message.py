@@ -15,6 +15,7 @@ from runner.events.decoded import MAX_RAW_BYTES, DurableRow, ForeignRow, LiveRow
 from runner.events.live import LiveBatch
 from runner.events.subjects import DURABLE, LIVE_CHANNELS, DurableNames, live_subject
 from runner.subscribe.messages import BusMessage
+from runner.util.display_text import masker
 from tests.fuzz.oracles import check_displayable, split_head
 
 TOKENS = (
@@ -28,6 +29,7 @@ TOKENS = (
 )
 NAMES = DurableNames(episode_completed="field.done")
 AT = datetime(2026, 3, 4, tzinfo=UTC)
+MASK = masker()
 
 
 def check(data: bytes) -> None:
@@ -70,7 +72,7 @@ def _check_live(row: LiveRow) -> None:
 
 
 def _check_printed(message: BusMessage) -> None:
-    for line in plain_lines(message):
+    for line in plain_lines(message, MASK):
         check_displayable(line)
-    for line in json_lines(message):
+    for line in json_lines(message, MASK):
         assert line.isascii() and line.isprintable()

@@ -1,0 +1,71 @@
+"""CPU of ``agentgym-runner watch --json`` over a stored history, compared with a bare pull loop of nats-py."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import tempfile
+from itertools import islice
+from pathlib import Path
+
+import psutil
+
+from runner.bus.connection import BusAddress, NatsConnection
+from tests.benchmarks.bench_command import COMMAND
+from tests.benchmarks.bench_consumer import CHUNK_SIZE, read_batches
+from tests.benchmarks.measure import PAIRS, Row, ratio_of
+from tests.support.nats_server import NatsServer
+from tests.support.subscriptions import SUBJECT, add_stream, status_event, status_headers
+
+N_MESSAGES = 10_000
+MIN_SHARE = 0.8
+
+
+def run() -> list[Row]:
+    """Measure both as processes, from their first line to their last, so that neither's start counts."""
+    with tempfile.TemporaryDirectory() as folder, NatsServer(Path(folder) / "server") as server:
+        asyncio.run(_fill(server))
+        watch = [COMMAND, "watch", "--nats", server.url, "--since", "all", "--subject", SUBJECT, "--json"]
+        bare = [sys.executable, "-m", "tests.benchmarks.full_watch", server.url]
+        pairs = [(_cpu_s(watch, folder), _cpu_s(bare, None)) for _ in range(PAIRS + 1)][1:]
+    measured = ratio_of(*zip(*pairs, strict=True))
+    return [
+        Row.of_ratio("watch --json / bare pull loop, CPU", measured, at_most=1 / MIN_SHARE),
+        Row("watch --json", f"{N_MESSAGES / measured.a_median:,.0f} events per CPU second"),
+    ]
+
+
+def _cpu_s(command: list[str], folder: str | None) -> float:
+    """Return the CPU seconds of all threads of a command from its first line to the last of ``N_MESSAGES``."""
+    with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        assert process.stdout is not None
+        usage = psutil.Process(process.pid)
+        process.stdout.readline()
+        started = sum(usage.cpu_times()[:2])
+        assert sum(1 for _ in islice(process.stdout, N_MESSAGES - 1)) == N_MESSAGES - 1
+        used = sum(usage.cpu_times()[:2]) - started
+        process.kill()
+    return used
+
+
+async def _fill(server: NatsServer) -> None:
+    async with await NatsConnection.open(BusAddress(server.url), name="bench") as connection:
+        await add_stream(connection.client)
+        js = connection.client.jetstream()
+        for first in range(0, N_MESSAGES, CHUNK_SIZE):
+            numbers = range(first, first + CHUNK_SIZE)
+            await asyncio.gather(*(js.publish(SUBJECT, status_event(n), headers=status_headers(n)) for n in numbers))
+
+
+async def _print_bare(url: str) -> None:
+    """Print an empty line per message, undecoded."""
+    async with await NatsConnection.open(BusAddress(url), name="bench") as connection:
+        async for messages in read_batches(connection, N_MESSAGES):
+            sys.stdout.write("\n" * len(messages))
+            sys.stdout.flush()
+        await asyncio.sleep(60)  # until it is killed
+
+
+if __name__ == "__main__":
+    asyncio.run(_print_bare(sys.argv[1]))
