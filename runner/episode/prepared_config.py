@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import copy
+import importlib
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, TypeAlias
 
 import msgspec
+
+from runner.errors import catch_foreign
 
 _TARGET = "_target_"
 _CONSTANTS = (type(None), bool, int, float)
@@ -19,9 +22,10 @@ _Build: TypeAlias = Callable[[], Any]
 class PreparedConfig:
     """A Hydra configuration whose objects are built many times; picklable and thread-safe.
 
-    Hydra builds the first object, which validates the configuration. If the configuration is plain, each further object
-    comes from the same calls with copied arguments, without Hydra's 1-2 ms. Hydra builds all objects of any other
-    configuration, e.g. of one with interpolations or with other special keys than ``_target_``.
+    If the configuration is plain, each object comes from the calls that Hydra would make, with copied arguments: this
+    saves the import of Hydra, a third of a short run's CPU, and its 1-2 ms an object. Hydra builds the objects of any
+    other configuration, e.g. of one with interpolations or with other special keys than ``_target_``, and reports a
+    target that cannot be imported.
 
     Args:
         cfg: the configuration; later changes may have no effect.
@@ -31,6 +35,9 @@ class PreparedConfig:
         """Store the configuration; the first ``build`` imports its targets."""
         self._cfg = cfg
         self._call: partial[Any] | None = None
+        if not _is_plain(cfg):
+            # An import that fails in one worker for lack of files would leave half a module to the others.
+            importlib.import_module("hydra.utils")
 
     def __reduce__(self) -> tuple[type[PreparedConfig], tuple[Mapping[str, Any]]]:
         """Return the configuration alone: a target may not be picklable."""
@@ -38,12 +45,10 @@ class PreparedConfig:
 
     def build(self, **objects: object) -> Any:  # noqa: ANN401 - any type the target has
         """Return a new object; ``objects`` are further arguments, which are not copied."""
-        if (call := self._call) is not None:
-            return call(**objects)
-        built = _instantiate(self._cfg, objects)
-        if _is_plain(self._cfg):
-            self._call = partial(_call_target, _locate(self._cfg[_TARGET]), _prepare_arguments(self._cfg))
-        return built
+        if self._call is None and _is_plain(self._cfg):
+            with catch_foreign(lambda _: None):  # Hydra then fails in the same way, with a better message
+                self._call = _prepare_call(self._cfg)
+        return _instantiate(self._cfg, objects) if self._call is None else self._call(**objects)
 
 
 def _instantiate(cfg: Mapping[str, Any], objects: Mapping[str, object]) -> Any:  # noqa: ANN401
@@ -77,9 +82,9 @@ def _is_plain_key(key: object) -> bool:
 def _prepare(value: object) -> _Build:
     """Return a function that builds a plain value as Hydra does with ``_convert_="all"``."""
     if isinstance(value, dict):
-        arguments = _prepare_arguments(value)
         if _TARGET in value:
-            return partial(_call_target, _locate(value[_TARGET]), arguments)
+            return _prepare_call(value)
+        arguments = _prepare_arguments(value)
         return lambda: {key: build() for key, build in arguments.items()}
     if isinstance(value, list | tuple):
         items = [_prepare(item) for item in value]
@@ -87,6 +92,10 @@ def _prepare(value: object) -> _Build:
     if isinstance(value, msgspec.Struct):
         return partial(copy.deepcopy, copy.deepcopy(value))
     return lambda: value
+
+
+def _prepare_call(cfg: Mapping[str, Any]) -> partial[Any]:
+    return partial(_call_target, _locate(cfg[_TARGET]), _prepare_arguments(cfg))
 
 
 def _prepare_arguments(cfg: Mapping[str, Any]) -> dict[str, _Build]:
@@ -98,6 +107,15 @@ def _call_target(target: Callable[..., Any], arguments: Mapping[str, _Build], **
 
 
 def _locate(target: str) -> Callable[..., Any]:
-    from hydra.utils import get_method
-
-    return get_method(target)
+    """Import a target as Hydra does: an attribute takes precedence over a module of the same name."""
+    first, *names = target.split(".")
+    path, found = first, importlib.import_module(first)
+    for name in names:
+        path = f"{path}.{name}"
+        try:
+            found = getattr(found, name)
+        except AttributeError:
+            found = importlib.import_module(path)
+    if not callable(found):
+        raise TypeError(f"{target} is not callable")
+    return found

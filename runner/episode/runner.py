@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -47,8 +46,6 @@ class Runner:
         self.tracing_level: SpanLevel = tracing_level
         self.limits = limits or Limits()
         self._environments, self._agents = PreparedConfig(env_cfg), PreparedConfig(agent_cfg)
-        # An import that fails in one worker for lack of files would leave half a module to the others.
-        importlib.import_module("hydra.utils")
 
     async def play_episode(
         self, reset_kwargs: Mapping[str, Any] | None = None, *, context: EpisodeContext | None = None

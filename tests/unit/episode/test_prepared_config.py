@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import pickle
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import hydra.utils
@@ -118,3 +121,31 @@ def test_a_constructor_that_fails_is_called_again_for_the_next_object() -> None:
         with pytest.raises(Exception, match="broken part"):
             prepared.build()
     assert Part.n_built == before + 2
+
+
+def test_a_plain_config_is_built_without_hydra() -> None:
+    code = (
+        "import sys\nfrom runner.episode.prepared_config import PreparedConfig\n"
+        "class Part: pass\n"
+        "PreparedConfig({'_target_': '__main__.Part'}).build()\n"
+        "sys.exit('hydra' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=30)
+
+
+@pytest.mark.parametrize("target", ["no_such_module.Part", f"{__name__}.NoPart", f"{__name__}.PART", "..", "", None])
+def test_a_target_that_cannot_be_imported_fails_as_in_hydra(target: str | None) -> None:
+    errors: list[BaseException] = []
+    for build in (hydra.utils.instantiate, lambda cfg: PreparedConfig(cfg).build()):
+        with catch_foreign(errors.append):
+            build({"_target_": target})
+    expected, actual = errors
+    assert (type(actual), str(actual)) == (type(expected), str(expected))
+
+
+def test_an_attribute_takes_precedence_over_a_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "twofold").mkdir()
+    (tmp_path / "twofold" / "__init__.py").write_text("from twofold.thing import thing")
+    (tmp_path / "twofold" / "thing.py").write_text("def thing(): return 'built'")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert PreparedConfig({"_target_": "twofold.thing"}).build() == "built"
