@@ -6,13 +6,14 @@ Encodes Perfetto's protobuf format: https://perfetto.dev/docs/reference/syntheti
 from __future__ import annotations
 
 import functools
+import struct
 import threading
 import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from runner.tracing.perfetto_append import append_packets, field_header
+from runner.tracing.perfetto_append import append_packets, content_field, field_header, number_field, varint
 from runner.tracing.perfetto_tracks import SliceEdge, assign_lanes
 from runner.tracing.tracer import create_flow_id, drain
 from runner.types import Flow, Span
@@ -23,6 +24,10 @@ _REALTIME, _MONOTONIC = 1, 3
 
 _EVENT_TAG = 0x5A
 """Protobuf tag of ``TracePacket.track_event``: field 11, length-delimited."""
+_TIME_TAG = 0x40
+"""Protobuf tag of ``TracePacket.timestamp``: field 8, a varint."""
+_SLICE_BEGIN, _SLICE_END = 1, 2
+"""Values of ``TrackEvent.type``, field 9."""
 
 
 class PerfettoFile:
@@ -36,7 +41,7 @@ class PerfettoFile:
     """
 
     def __init__(self, path: Path, *, boot: str | None = None) -> None:
-        """Create the object; the first flush creates the file and imports protobuf."""
+        """Create the object; the first flush creates the file."""
         self.path = path
         self._boot = boot or uuid.uuid4().hex
         self._sequence = create_flow_id("sequence", self._boot) % (2**32 - 1) + 1
@@ -75,30 +80,21 @@ class PerfettoFile:
 
     def _clocks(self) -> bytes:
         """Encode a clock snapshot, which relates the monotonic times of the trace to the time of day."""
-        from perfetto.trace_builder.proto_builder import TraceProtoBuilder
-
-        builder = TraceProtoBuilder()
-        packet = builder.add_packet()
-        packet.trusted_packet_sequence_id = self._sequence
-        packet.clock_snapshot.primary_trace_clock = _MONOTONIC
-        for clock_id, now_ns in ((_MONOTONIC, time.monotonic_ns()), (_REALTIME, time.time_ns())):
-            packet.clock_snapshot.clocks.add(clock_id=clock_id, timestamp=now_ns)
-        encoded: bytes = builder.serialize()
-        return encoded
+        clocks = ((_MONOTONIC, time.monotonic_ns()), (_REALTIME, time.time_ns()))
+        snapshot = b"".join(content_field(1, number_field(1, id) + number_field(2, now_ns)) for id, now_ns in clocks)
+        return self._packet(content_field(6, snapshot + number_field(2, _MONOTONIC)))
 
     def _descriptor(self, track: str, number: int) -> bytes:
-        from perfetto.trace_builder.proto_builder import TraceProtoBuilder
-
-        builder = TraceProtoBuilder()
-        packet = builder.add_packet()
-        packet.trusted_packet_sequence_id = self._sequence
-        descriptor = packet.track_descriptor
-        descriptor.uuid = self._track_uuid(track, number)
-        descriptor.name = f"{track} ({number + 1})" if number else track
+        """Encode the descriptor of a lane, whose parent is the first lane of the track."""
+        name = f"{track} ({number + 1})" if number else track
+        descriptor = number_field(1, self._track_uuid(track, number)) + content_field(2, name)
         if number:
-            descriptor.parent_uuid = self._track_uuid(track, 0)
-        encoded: bytes = builder.serialize()
-        return encoded
+            descriptor += number_field(5, self._track_uuid(track, 0))
+        return self._packet(content_field(60, descriptor))
+
+    def _packet(self, content: bytes) -> bytes:
+        content += number_field(10, self._sequence)
+        return field_header(len(content)) + content
 
     def _track_uuid(self, track: str, number: int) -> int:
         return create_flow_id("track", f"{self._boot}/{number}/{track}")
@@ -143,15 +139,9 @@ class _SliceEncoder:
     """
 
     def __init__(self, sequence: int, track_uuid: int) -> None:
-        from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import TracePacket, TrackEvent
-
-        self._track_uuid = track_uuid
-        self._time = TracePacket()
-        packet = TracePacket(timestamp_clock_id=_MONOTONIC, trusted_packet_sequence_id=sequence)
-        self._packet: bytes = packet.SerializeToString()
-        packet.track_event.type = TrackEvent.TYPE_SLICE_END
-        packet.track_event.track_uuid = track_uuid
-        self._end_packet: bytes = packet.SerializeToString()
+        self._track_uuid = number_field(11, track_uuid)
+        self._packet = number_field(58, _MONOTONIC) + number_field(10, sequence)
+        self._end_packet = self._packet + content_field(11, number_field(9, _SLICE_END) + self._track_uuid)
         self._named_event = functools.lru_cache(maxsize=128)(self._encode_event)
         self._plain_begin = functools.lru_cache(maxsize=128)(self._encode_begin)
         self._end = functools.lru_cache(maxsize=16)(self._encode_end)
@@ -159,10 +149,9 @@ class _SliceEncoder:
     def slices(self, events: Iterable[SliceEdge], arrows: Mapping[int, Sequence[Flow]]) -> list[bytes]:
         """Return the encoded packets of the events as chunks, which the caller joins."""
         chunks: list[bytes] = []
-        message, encode, plain_begin, end = self._time, self._time.SerializeToString, self._plain_begin, self._end
+        plain_begin, end = self._plain_begin, self._end
         for time_ns, span in events:
-            message.timestamp = time_ns
-            time: bytes = encode()
+            time = _encode_time(time_ns)
             if span is None:
                 chunks += (end(len(time)), time)
             elif span.attributes or span.id in arrows:
@@ -193,38 +182,41 @@ class _SliceEncoder:
         return field_header(len(self._end_packet) + n_more) + self._end_packet
 
     def _encode_event(self, name: str, category: str) -> bytes:
-        from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import TrackEvent
+        kind = number_field(9, _SLICE_BEGIN)
+        return kind + self._track_uuid + content_field(23, name) + content_field(22, category)
 
-        event = TrackEvent(type=TrackEvent.TYPE_SLICE_BEGIN, track_uuid=self._track_uuid, name=name)
-        event.categories.append(category)
-        encoded: bytes = event.SerializeToString()
-        return encoded
+
+def _encode_time(time_ns: int) -> bytes:
+    """Encode ``TracePacket.timestamp``; times near each other share all but four bytes, so the rest is cached."""
+    return bytes(
+        (
+            _TIME_TAG,
+            time_ns & 0x7F | 0x80,
+            time_ns >> 7 & 0x7F | 0x80,
+            time_ns >> 14 & 0x7F | 0x80,
+            time_ns >> 21 & 0x7F | 0x80,
+        )
+    ) + _encode_high_bits(time_ns >> 28)
+
+
+_encode_high_bits = functools.lru_cache(maxsize=16)(varint)
 
 
 def _encode_flows(arrows: Sequence[Flow]) -> bytes:
-    from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import TrackEvent
-
-    event = TrackEvent()
-    event.flow_ids.extend(flow.id for flow in arrows if flow.phase == "start")
-    event.terminating_flow_ids.extend(flow.id for flow in arrows if flow.phase == "end")
-    encoded: bytes = event.SerializeToString()
-    return encoded
+    """Encode ``TrackEvent.flow_ids`` and ``terminating_flow_ids``, each 64 bits in little-endian order."""
+    tags = {"start": varint(47 << 3 | 1), "end": varint(48 << 3 | 1)}
+    return b"".join(tags[flow.phase] + flow.id.to_bytes(8, "little") for flow in arrows)
 
 
 @functools.lru_cache(maxsize=1024, typed=True)
 def _encode_annotation(key: str, value: PlainValue) -> bytes:
-    from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import TrackEvent
-
-    event = TrackEvent()
-    annotation = event.debug_annotations.add(name=key)
-    kind = type(value)
-    if kind is int:
-        annotation.int_value = value
+    if isinstance(value, bool):
+        encoded = number_field(2, value)
+    elif isinstance(value, int):
+        encoded = number_field(4, value)
     elif isinstance(value, float):
-        annotation.double_value = value + 0.0  # normalizes -0.0, which the cache cannot distinguish from 0.0
-    elif kind is bool:
-        annotation.bool_value = value
+        # Adding 0.0 normalizes -0.0, which the cache cannot distinguish from 0.0.
+        encoded = varint(5 << 3 | 1) + struct.pack("<d", value + 0.0)
     else:
-        annotation.string_value = str(value)
-    encoded: bytes = event.SerializeToString()
-    return encoded
+        encoded = content_field(6, str(value))
+    return content_field(4, content_field(10, key) + encoded)

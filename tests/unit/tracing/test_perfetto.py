@@ -32,14 +32,15 @@ def test_an_episode_becomes_nested_slices_on_its_track(trace_file: PerfettoFile)
     assert [*times, after] == sorted([*times, after])
 
 
-def test_times_are_exact_to_the_nanosecond(trace_file: PerfettoFile) -> None:
-    ticks = iter([2**60 + 1, 2**60 + 2])
+@pytest.mark.parametrize("now_ns", [0, 2**28 - 2, 2**28, 2**60])
+def test_times_are_exact_to_the_nanosecond(trace_file: PerfettoFile, now_ns: int) -> None:
+    ticks = iter([now_ns + 1, now_ns + 2])
     collector = trace_file.for_track("slot 0")
     with Tracer("full", [collector], clock_ns=lambda: next(ticks)).span("a", "agent"):
         pass
     collector.flush()
     (only_slice,) = all_slices(trace_file.path)
-    assert (only_slice.start_ns, only_slice.end_ns) == (2**60 + 1, 2**60 + 2)
+    assert (only_slice.start_ns, only_slice.end_ns) == (now_ns + 1, now_ns + 2)
 
 
 def test_the_file_identifies_its_clock(trace_file: PerfettoFile) -> None:
