@@ -5,13 +5,15 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from runner import __version__
-from runner.types import MAX_WORKERS, SpanLevel, Workers
 from runner.util.argument_parser import SafeArgumentParser
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from runner.types import SpanLevel, Workers
 
 EPILOG = """subcommands (see agentgym-runner COMMAND --help):
   node         run batches on request over the bus
@@ -30,8 +32,7 @@ exit codes:
        episodes are stored and summarized"""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Options:
+class Options(NamedTuple):
     """The parsed command line; None: the option is not given, so the profile's value applies if there is one."""
 
     run: str | None = None
@@ -117,7 +118,7 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
         help="react (default) or tools use a model; oracle, random, scripted and installed agents are also available",
     )
     group.add_argument("--model", metavar="NAME", help="model name (default: from the profile)")
-    group.add_argument("--script", type=Path, metavar="FILE", help="actions of the scripted agent, one per line")
+    group.add_argument("--script", type=path, metavar="FILE", help="actions of the scripted agent, one per line")
     group.add_argument("--repeat", type=at_least(1), metavar="N", help="number of consecutive tasks (default 1)")
     group.add_argument("--attempts", type=at_least(1), metavar="K", help="number of episodes per task (default 1)")
     group.add_argument("--task-index", type=at_least(0), metavar="I", help="index of the first task (default 0)")
@@ -141,7 +142,9 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
         metavar="SEC",
         help="time limit per episode (default: from the profile)",
     )
-    group.add_argument("--tracing", choices=get_args(SpanLevel), help="detail of the trace (default: from the profile)")
+    group.add_argument(
+        "--tracing", choices=["off", "episode", "full"], help="detail of the trace (default: from the profile)"
+    )
     group.add_argument(
         "--compat", action="store_true", help="use AgentGym's rules with their quirks (default: strict rules)"
     )
@@ -170,8 +173,17 @@ def at_least(minimum: int) -> type[int]:
     return number  # type: ignore[return-value]  # argparse takes any callable; int is what it returns
 
 
+def path(text: str) -> Path:
+    """Return the path in an option's text; the ``type`` of an argparse option that loads ``pathlib`` only on use."""
+    from pathlib import Path
+
+    return Path(text)
+
+
 def workers(text: str) -> Workers:
     """Return the workers in an option's text; the ``type`` of an argparse option."""
+    from runner.types import MAX_WORKERS
+
     if text == "ray":
         return "ray"
     if not text.isascii() or not text.isdecimal() or len(text) > len(str(MAX_WORKERS)) or int(text) > MAX_WORKERS:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import sys
@@ -103,6 +102,8 @@ def exit_despite_stuck_threads(code: int) -> None:
         if thread is not threading.main_thread() and (not thread.daemon or thread.name.startswith("slot ")):
             thread.join(max(0.0, deadline - time.monotonic()))
             if thread.is_alive():
+                import logging
+
                 logging.shutdown()
                 with suppress(OSError):
                     sys.stdout.flush()

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, TextIO
-
-import msgspec
 
 from runner.util.display_text import mask, one_line, sanitize
 
@@ -98,6 +95,10 @@ def safe_text(text: str) -> str:
 
 def print_json(value: object) -> None:
     """Print a JSON document in ASCII, so that no control character reaches a terminal."""
+    import json
+
+    import msgspec
+
     text = json.dumps(msgspec.to_builtins(value), ensure_ascii=True, indent=2)
     output_stream().write(text.replace("\x7f", "\\u007f") + "\n")
 

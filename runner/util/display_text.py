@@ -7,11 +7,10 @@ quote secrets. For a text that needs both functions, call ``mask`` first: it doe
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Final
 
 from runner.util.combining_marks import COMBINING_ABOVE_BMP, COMBINING_BMP, EMOJI_MODIFIERS, EMOJI_SELECTORS
@@ -47,9 +46,8 @@ _UNSAFE_ABOVE_BMP: Final = (
 _MARK: Final = f"[{COMBINING_BMP}{COMBINING_ABOVE_BMP}]"
 # A bitmap and one range: many ranges above U+FFFF would make each character of ordinary text 20 times slower.
 _SUSPECT: Final = f"[{_UNSAFE_BMP}{COMBINING_BMP}\U00010000-\U0010ffff]"
-_SUSPECTS = re.compile(_SUSPECT)
 _STACK_SIZE: Final = f"{{{MAX_MARKS + 1},}}"
-_REPLACED = re.compile(
+_REPLACED: Final = (
     f"(?={_SUSPECT})(?:[{_UNSAFE_BMP}{_UNSAFE_ABOVE_BMP}{EMOJI_MODIFIERS}]"
     f"|(?P<baseless>(?<![^\t\n]){_MARK}+)|(?P<stack>(?={_SUSPECT}{{{MAX_MARKS + 1}}}){_MARK}{_STACK_SIZE}))"
 )
@@ -74,19 +72,19 @@ def sanitize(text: str, *, limit: int = 4096) -> str:
     """
     head = text[:limit]
     if _may_be_unsafe(head):
-        head = _REPLACED.sub(_visible, _SELECTORS.sub("", head))
+        head = _compiled(_REPLACED).sub(_visible, _SELECTORS.sub("", head))
     return _truncate(head, len(text) - min(len(text), limit), limit)
 
 
 def is_unsafe(text: str) -> bool:
     """Return whether the text has characters that ``sanitize`` replaces."""
-    return _may_be_unsafe(text) and _REPLACED.search(text) is not None
+    return _may_be_unsafe(text) and _compiled(_REPLACED).search(text) is not None
 
 
 def unsafe_offsets(text: str) -> Iterator[int]:
     """Yield the offset of each place that ``sanitize`` replaces, in ascending order."""
     if _may_be_unsafe(text):
-        yield from (match.start() for match in _REPLACED.finditer(text))
+        yield from (match.start() for match in _compiled(_REPLACED).finditer(text))
 
 
 def one_line(text: str, limit: int = 200) -> str:
@@ -139,6 +137,8 @@ class SecretMasker:
 
     @cached_property
     def _json_forms(self) -> list[str]:
+        import json
+
         return [json.dumps(form)[1:-1] for form in self._forms]
 
 
@@ -166,14 +166,22 @@ def _is_secret(value: str) -> bool:
 
 
 def _escaped(value: str) -> Iterator[str]:
+    import json
+
     yield repr(value)[1:-1]
     yield repr(value + "'\"")[1:-1].removesuffix("\\'\"")  # in a text with both kinds of quotes
     yield json.dumps(value)[1:-1]
     yield json.dumps(value, ensure_ascii=False)[1:-1]
 
 
+@cache
+def _compiled(pattern: str) -> re.Pattern[str]:
+    # Only on use: both patterns together take 4 ms to compile, and few commands need the second one.
+    return re.compile(pattern)
+
+
 def _may_be_unsafe(text: str) -> bool:
-    return not (text.isascii() and text.isprintable()) and _SUSPECTS.search(text) is not None
+    return not (text.isascii() and text.isprintable()) and _compiled(_SUSPECT).search(text) is not None
 
 
 def _visible(match: re.Match[str]) -> str:
