@@ -1,5 +1,6 @@
 """Batches from spec to result: episodes, commands, deadlines and observers."""
 
+import gc
 import json
 import queue
 import threading
@@ -100,6 +101,20 @@ def test_episode_files_record_the_episode_and_its_origin(workspace: Workspace) -
     assert json.loads(path.read_bytes())["schema"] == 1
     assert [each.name for each in path.parent.iterdir()] == [path.name]
     assert (workspace.data_dir / "traces" / f"{result.batch_id}.pftrace").stat().st_size > 0
+
+
+@pytest.mark.parametrize("was_frozen", [False, True])
+def test_a_batch_exempts_objects_from_garbage_collections_until_its_end(workspace: Workspace, was_frozen: bool) -> None:
+    gc.unfreeze()  # the tests have exempted all objects
+    if was_frozen:
+        gc.freeze()
+    counts: list[int] = []
+    try:
+        Batch(spec(repeat=2), workspace, on_record=lambda record: counts.append(gc.get_freeze_count())).run()
+        assert min(counts) > 0
+        assert (gc.get_freeze_count() > 0) == was_frozen
+    finally:
+        gc.freeze()
 
 
 def test_an_error_is_recorded_and_the_batch_continues(workspace: Workspace) -> None:
