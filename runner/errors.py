@@ -7,12 +7,12 @@ see ``runner.tracing.error_info``.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import logging
+    from types import TracebackType
 
 
 class RunnerError(Exception):
@@ -64,22 +64,29 @@ class StoreError(RunnerError):
     """A file of the state directory cannot be read or written."""
 
 
-@contextmanager
-def catch_foreign(on_error: Callable[[BaseException], None]) -> Iterator[None]:
+class catch_foreign:
     """Pass an exception that leaves the ``with`` block to ``on_error``; cancellation and Ctrl-C propagate.
 
-    This is the only broad ``except`` in the project. Environments, agents and observers are third-party code: neither
-    ``sys.exit`` nor an arbitrary exception in them may end the process or an episode worker.
+    Nothing else in the project catches every exception. Environments, agents and observers are third-party code:
+    neither ``sys.exit`` nor an arbitrary exception in them may end the process or an episode worker.
 
     Args:
         on_error: called with the exception; the ``with`` block then ends normally.
     """
-    try:
-        yield
-    except BaseException as exc:
-        if _must_propagate(exc):
-            raise
-        on_error(exc)
+
+    __slots__ = ("_on_error",)
+
+    def __init__(self, on_error: Callable[[BaseException], object]) -> None:
+        """Store the callback."""
+        self._on_error = on_error
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> bool:
+        if exc is None or _must_propagate(exc):
+            return False
+        self._on_error(exc)
+        return True
 
 
 def _must_propagate(exc: BaseException) -> bool:
