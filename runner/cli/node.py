@@ -46,7 +46,7 @@ def main_node(argv: Sequence[str]) -> int:
     cwd = Path.cwd()
     profile = load_profile(options.config, environ=os.environ, cwd=cwd)
     data_dir = resolve_data_dir(options.data_dir, os.environ, profile, cwd)
-    preload_fork_server()
+    preload_fork_server(profile.agent)
     name = resolve_node(options.node, os.environ, profile, socket.gethostname())
 
     def print_address(node_file: NodeFile) -> None:

@@ -59,7 +59,7 @@ def run_batches(session: RunSession) -> int:
     """
     require_open_files(RUN_FILES + SLOT_FILES, "A run")
     if session.workers not in (0, "ray"):
-        preload_fork_server()
+        preload_fork_server(session.profile.agent)
     reserve_stdout()
     signals = SignalHandler()
     with signals.installed():

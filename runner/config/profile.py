@@ -181,6 +181,11 @@ class AgentSettings(_Section, frozen=True):
         ]
         return _unique([one_line(name, 80) for name in names])
 
+    @property
+    def key_names(self) -> frozenset[str]:
+        """Names of the environment variables that contain the API keys of the additional endpoints."""
+        return frozenset(entry.api_key_env for entry in self.endpoints if entry.api_key_env)
+
 
 class EnvironmentEntry(_Section, frozen=True):
     """An environment that the node runs.

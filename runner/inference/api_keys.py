@@ -44,7 +44,7 @@ def read_api_key(spec: EndpointSpec, kind: Kind, environ: Mapping[str, str]) -> 
 
 def endpoint_variables(settings: AgentSettings, environ: Mapping[str, str]) -> dict[str, str]:
     """Return the environment variables that a worker on another machine needs for its endpoints; may be secret."""
-    names = {entry.api_key_env for entry in settings.endpoints if entry.api_key_env}
+    names = set(settings.key_names)
     if settings.mode == "api":
         names.add(GATEWAY_KEY_ENV)
     if settings.local_fallback is not None:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Final
 
 from runner.batch.spec import BatchSpec
-from runner.config import Profile, RaySettings
+from runner.config import AgentSettings, Profile, RaySettings
 from runner.envs.placement import Placement
 from runner.inference.profile_models import Models
 from runner.pool.choose import default_workers, open_pool
@@ -34,12 +34,16 @@ def choose_workers(profile: Profile, requested: Workers | None, n_slots: int, ag
     return default_workers(n_slots, agent) if workers is None else workers
 
 
-def preload_fork_server() -> None:
-    """Start the process that starts worker processes; it imports what they need while this process does other work."""
-    from runner.pool import fork_server
+def preload_fork_server(settings: AgentSettings) -> None:
+    """Start the process that starts worker processes; it imports what they need while this process does other work.
+
+    Args:
+        settings: the profile's ``agent`` section, which names the variables with API keys.
+    """
+    from runner.pool.fork_server import open_client
 
     with suppress(OSError):  # the start of the first worker fails with the same error, and reports it
-        fork_server.preload()
+        open_client(settings.key_names)
 
 
 def open_workers(spec: BatchSpec, placement: Placement, models: Models | None, ray: RaySettings) -> WorkerPool:

@@ -11,6 +11,7 @@ from runner.errors import ConfigError
 from runner.inference.profile_models import Models
 from runner.pool.local import LocalPool
 from runner.pool.protocol import WorkerPool
+from runner.util.display_text import secret_variables
 from runner.worker.runner_setup import RunnerSetup
 
 HUMAN_AGENT = "human"
@@ -66,20 +67,19 @@ def open_pool(
 
 def _process_pool(n_workers: int, setup: RunnerSetup, models: Models | None, log: Callable[[str], None]) -> WorkerPool:
     # imported late: most commands start no processes
-    from runner.inference.api_keys import endpoint_variables
-    from runner.pool.fork_server import preload, start_worker
+    from runner.pool.fork_server import open_client
     from runner.pool.process_pool import ProcessPool
     from runner.pool.services import batch_services
     from runner.worker.frames import Configure
 
     _require_models(setup, models)
-    preload()
-    secrets = {} if setup.models is None else endpoint_variables(setup.models, os.environ)
+    key_names = frozenset[str]() if models is None else models.settings.key_names
+    client = open_client(key_names)
     return ProcessPool(
         n_workers,
-        Configure(setup=setup, secrets=secrets),
+        Configure(setup=setup, secrets=secret_variables(os.environ, key_names)),
         batch_services(setup, models if setup.models is not None else None),
-        lambda name: start_worker(name, log),
+        lambda name: client.start_worker(name, log),
     )
 
 

@@ -13,14 +13,14 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import IO
 
 import msgspec
 
 from runner.errors import RunnerError, catch_foreign, log_failure
-from runner.util.display_text import mask, masker, one_line
+from runner.util.display_text import mask, masker, one_line, public_variables
 from runner.worker.channel import read_frame
 from runner.worker.fork_server import (
     FindExitCode,
@@ -85,13 +85,18 @@ class WorkerProcess:
 class ForkServerClient:
     """Starts workers through a fork server of its own; thread-safe. A server that has ended is started again.
 
+    Server and workers inherit the environment variables of this process without secrets (``public_variables``), since
+    other programs of the user can read those of a process.
+
     Args:
         mode: ``fork``, or ``spawn`` where a process cannot be forked safely; None: by the platform.
+        key_names: names of further variables with secrets.
     """
 
-    def __init__(self, mode: StartMode | None = None) -> None:
+    def __init__(self, mode: StartMode | None = None, key_names: Iterable[str] = ()) -> None:
         """Create the client without a server."""
         self._mode: StartMode = mode or ("fork" if sys.platform == "linux" else "spawn")
+        self._key_names = frozenset(key_names)
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
@@ -112,7 +117,7 @@ class ForkServerClient:
             self._ensure_server()
 
     def start_worker(self, name: str, log: Callable[[str], None]) -> WorkerProcess:
-        """Start a worker, which inherits the environment variables of this process.
+        """Start a worker.
 
         Args:
             name: id of the worker.
@@ -123,9 +128,8 @@ class ForkServerClient:
             WorkerStartError: the worker could not be started.
             OSError: files or processes ran out.
         """
-        start = StartWorker(
-            name, list(os.environb.items()), bytes(Path.cwd()), [os.fsencode(entry or ".") for entry in sys.path]
-        )
+        environ = [(os.fsencode(key), os.fsencode(value)) for key, value in self._environ().items()]
+        start = StartWorker(name, environ, bytes(Path.cwd()), [os.fsencode(entry or ".") for entry in sys.path])
         with contextlib.ExitStack() as opened:  # closed if the start fails
             ours, theirs = socket.socketpair()
             opened.callback(ours.close)
@@ -161,6 +165,9 @@ class ForkServerClient:
         """Let the server end, and wait at most ``timeout_s`` seconds; it kills workers that do not end themselves."""
         with self._lock:
             self._close_server(timeout_s)
+
+    def _environ(self) -> dict[str, str]:
+        return public_variables(os.environ, self._key_names)
 
     def _request(self, request: ServerRequest, *descriptors: int) -> ServerReply:
         """Send a request; start the server, or start it again if it has ended."""
@@ -205,6 +212,7 @@ class ForkServerClient:
                     stdout=errors,
                     stderr=errors,
                     pass_fds=(theirs.fileno(),),
+                    env=self._environ(),
                     start_new_session=True,  # Ctrl-C reaches only the driver
                 )
                 opened.pop_all()
@@ -247,15 +255,21 @@ def _read_log(descriptor: int, name: str, log: Callable[[str], None]) -> None:
             is_rest = not line.endswith(b"\n")
 
 
-_client = ForkServerClient()
-atexit.register(_client.close, 0.0)
+_clients: dict[frozenset[str], ForkServerClient] = {}
 
 
-def preload() -> None:
-    """Start the fork server of this process, if none runs, without waiting for it; see ``ForkServerClient``."""
-    _client.preload()
+def open_client(key_names: Iterable[str] = ()) -> ForkServerClient:
+    """Return the client of this process whose fork server and workers lack these variables; see ``ForkServerClient``.
+
+    Names that ``public_variables`` recognizes need no fork server of their own.
+    """
+    unusual = public_variables(os.environ).keys() & set(key_names)
+    client = _clients.setdefault(frozenset(unusual), ForkServerClient(key_names=unusual))
+    client.preload()
+    return client
 
 
-def start_worker(name: str, log: Callable[[str], None]) -> WorkerProcess:
-    """Start a worker through the fork server of this process; see ``ForkServerClient.start_worker``."""
-    return _client.start_worker(name, log)
+@atexit.register
+def _close_clients() -> None:
+    for client in _clients.values():
+        client.close(0.0)

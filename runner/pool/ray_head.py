@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
 from runner.errors import ConfigError, catch_foreign
-from runner.util.display_text import is_secret_name, mask, one_line
+from runner.util.display_text import mask, one_line, public_variables
 
 STORE_BYTES = 200 << 20
 """Size of the cluster's object store; frames of episodes are small and are not stored there."""
@@ -79,12 +79,8 @@ class RayHead:
 
 def head_environ(environ: Mapping[str, str], key_names: Iterable[str] = ()) -> dict[str, str]:
     """Return the environment variables of a cluster: those without secrets, and Ray's own, without usage reports."""
-    keys = set(key_names)
-    safe = {
-        name: value
-        for name, value in environ.items()
-        if name.startswith("RAY_") or not (name in keys or is_secret_name(name) or mask(value, {}) != value)
-    }
+    own = {name: value for name, value in environ.items() if name.startswith("RAY_")}
+    safe = {**public_variables(environ, key_names), **own}
     return {**safe, "RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
 

@@ -27,6 +27,8 @@ MAX_MARKS: Final = 2
 _NOT_SECRET = frozenset({"true", "false", "none", "null"})
 """Values that are never masked: settings such as ``TOKENIZERS_PARALLELISM`` only have a name like a secret."""
 
+_LONE = re.compile("[\ud800-\udfff]")
+"""Lone surrogates: the bytes of a variable that are not UTF-8."""
 _SECRET_NAME = re.compile(r"(?i)key|token|secret|passw")
 # The scheme is left out and the second alternative is bounded, so that hostile text cannot cause quadratic time. The
 # second alternative is a password with / ? or #: invalid in a URL, but common. Digits after the colon are a port.
@@ -150,6 +152,27 @@ def secret_lines(values: Iterable[str]) -> tuple[str, ...]:
 def is_secret_name(name: str) -> bool:
     """Return whether the name of a variable or key indicates a secret."""
     return _SECRET_NAME.search(name) is not None
+
+
+def public_variables(environ: Mapping[str, str], key_names: Iterable[str] = ()) -> dict[str, str]:
+    """Return the environment variables without those that look like secrets or contain a URL with a password.
+
+    Args:
+        environ: environment variables.
+        key_names: names of further variables to leave out.
+    """
+    left_out = frozenset(key_names)
+    return {
+        name: value
+        for name, value in environ.items()
+        if not (name in left_out or is_secret_name(name) or _USERINFO.search(value))
+    }
+
+
+def secret_variables(environ: Mapping[str, str], key_names: Iterable[str] = ()) -> dict[str, str]:
+    """Return the variables that ``public_variables`` leaves out; without those that are not valid UTF-8."""
+    public = public_variables(environ, key_names)
+    return {name: value for name, value in environ.items() if name not in public and not _LONE.search(name + value)}
 
 
 def _secret_forms(environ: Mapping[str, str], secrets: Iterable[str]) -> list[str]:

@@ -32,7 +32,7 @@ class Configure(_Frame, frozen=True):
     """First frame of the driver: how to build the agents and environments of all following episodes.
 
     Attributes:
-        secrets: environment variables with API keys that the worker's own environment lacks.
+        secrets: environment variables with API keys and other secrets, which no process inherits.
         clock_offset_ns: nanoseconds to add to the worker's monotonic clock to get the driver's.
         wall_offset_s: seconds to add to the worker's wall clock to get the driver's.
     """

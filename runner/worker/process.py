@@ -42,6 +42,7 @@ def run_worker(sock: socket.socket, name: str) -> NoReturn:
         elif engine is not None:
             engine.handle(frame)
         elif isinstance(frame, Configure):
+            os.environ.update(frame.secrets)  # for agents and environments that read them, and to mask them in errors
             engine = Engine(link, frame, on_warm=_freeze_objects)
         else:
             logger.error("the first frame of the driver was %s instead of Configure", type(frame).__name__)

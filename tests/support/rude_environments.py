@@ -108,6 +108,19 @@ class HoldingLock(Counter):
         return super().step(action)
 
 
+class ReadingKeys(Counter):
+    """Shows the agent the variable ``LAB_ACCESS``, and quotes it in the error of its second step."""
+
+    def reset(self, **kwargs: Any) -> Chat:  # noqa: ANN401
+        super().reset(**kwargs)
+        return [{"role": "user", "content": f"{len(os.environ['LAB_ACCESS'])} characters"}]
+
+    def step(self, action: Action) -> StepResult:
+        if self.count:
+            raise RuntimeError(f"the key {os.environ['LAB_TOKEN']} is refused")
+        return super().step(action)
+
+
 class Forking(Counter):
     """Forks a process in every step; the child leaves the step with an exception."""
 

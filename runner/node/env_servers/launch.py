@@ -13,7 +13,7 @@ from pathlib import Path
 from runner.config import EnvironmentEntry, resolve_path
 from runner.errors import ConfigError
 from runner.node.env_servers.process_guard import SERVER_VARIABLE_PREFIX
-from runner.util.display_text import is_secret_name, mask, masker, one_line, secret_lines
+from runner.util.display_text import mask, masker, one_line, public_variables, secret_lines
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def child_environ(environ: Mapping[str, str]) -> dict[str, str]:
     Variables that look like secrets or contain a URL with a password are removed. PATH also contains the folder of the
     commands of this Python installation.
     """
-    safe = {name: value for name, value in environ.items() if not (is_secret_name(name) or mask(value, {}) != value)}
+    safe = public_variables(environ)
     passed = {name: value for name, value in safe.items() if not name.startswith(SERVER_VARIABLE_PREFIX)}
     return passed | {"PATH": _with_own_commands(passed.get("PATH"))}
 
