@@ -154,10 +154,11 @@ class Batch:
         self._pool.watch_tokens(self._hub.watches(TokensStreamed))
         with closing(SlotTable(self._pool, self.batch_id, self.spec.concurrency, self._inbox.put)) as slots:
             while self._queue or self._running:
-                if (problem := slots.fill(len(self._queue) + len(self._running), len(self._running))) is not None:
+                if (problem := slots.fill(self._queue, len(self._running))) is not None:
                     self._interrupt(problem, "resources" if self._pool.failure is None else "workers")
-                while self._queue.can_start and not self._wait.active and (slot := slots.take()) is not None:
-                    self._start_episode(slot, *self._queue.pop())
+                if not self._wait.active:
+                    for slot, planned, earlier in slots.assign(self._queue, len(self._running)):
+                        self._start_episode(slot, planned, earlier)
                 self._wait_for_slots(slots)
                 self._update_wait()
             self._wait.close()
@@ -258,7 +259,7 @@ class Batch:
         is_interrupted = control.final_outcome is None and control.cancel_outcome is None
         starts_again = is_interrupted and self._lost.starts_again(episode.planned, lost)
         if starts_again:
-            self._queue.add(episode.planned)
+            self._queue.add(episode.planned, alone=self._lost.plays_alone(episode.planned))
         episode.abandon_lost(lost)
         self._record_result(episode, is_final=not starts_again)
 

@@ -21,11 +21,17 @@ class EpisodeQueue:
     def __init__(self, planned: Iterable[PlannedEpisode]) -> None:
         """Start with these episodes."""
         self._planned = deque(planned)
+        self._alone: deque[PlannedEpisode] = deque()
         self._put_back: dict[PlannedEpisode, RunningEpisode] = {}
         self._returned: set[PlannedEpisode] = set()
 
     def __len__(self) -> int:
-        return len(self._planned) + len(self._put_back.keys() - self._returned)
+        return len(self._planned) + len(self._alone) + len(self._put_back.keys() - self._returned)
+
+    @property
+    def n_alone(self) -> int:
+        """Number of episodes for ``pop_alone``."""
+        return len(self._alone)
 
     @property
     def put_back_ids(self) -> set[str]:
@@ -43,9 +49,16 @@ class EpisodeQueue:
         self._returned.discard(planned)
         return planned, self._put_back.pop(planned, None)
 
-    def add(self, planned: PlannedEpisode) -> None:
-        """Add an episode that starts anew, to the front."""
-        self._planned.appendleft(planned)
+    def pop_alone(self) -> PlannedEpisode:
+        """Remove and return the next episode that is played on a worker without other episodes."""
+        return self._alone.popleft()
+
+    def add(self, planned: PlannedEpisode, *, alone: bool = False) -> None:
+        """Add an episode that starts anew, to the front, or for ``pop_alone``."""
+        if alone:
+            self._alone.append(planned)
+        else:
+            self._planned.appendleft(planned)
 
     def put_back(self, episode: RunningEpisode) -> None:
         """Keep an episode until ``return_all`` or ``remove``."""
@@ -84,6 +97,7 @@ class EpisodeQueue:
         """Remove all episodes; return those that were put back."""
         episodes = list(self._put_back.values())
         self._planned.clear()
+        self._alone.clear()
         self._put_back.clear()
         self._returned.clear()
         return episodes

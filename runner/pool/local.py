@@ -117,6 +117,10 @@ class LocalPool:
         workers, shortage = start_workers(n_slots, lambda: f"slot {next(self._numbers)}")
         return [LocalSlot(worker, self._runner, self._clock, self._freeze_objects) for worker in workers], shortage
 
+    def start_alone(self) -> Slot | None:
+        """None: no slot of this process can be lost."""
+        return None
+
     @property
     def failure(self) -> str | None:
         """None: ``start_slots`` reports a shortage of threads."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import socket
 import threading
 from collections.abc import Callable
@@ -18,6 +19,8 @@ from runner.types import EpisodeHeader, WorkerInfo
 from runner.util.clock import Clock
 from runner.util.resources import Resource, describe_shortage, find_shortage
 from runner.worker.frames import Configure, Watch
+
+logger = logging.getLogger(__name__)
 
 MAX_FAILED_STARTS = 3
 """Maximum number of workers in a row that end before they have started an episode."""
@@ -108,12 +111,14 @@ class ProcessPool:
         self._host = socket.gethostname()
         self._slot_numbers, self._worker_numbers = itertools.count(), itertools.count()
         self._workers: list[ProcessWorker] = []
+        self._lone_workers: list[ProcessWorker] = []
+        self._ended: set[ProcessWorker] = set()
         self._free: list[ProcessSlot] = []
         self._slots_per_worker = 0
         self._watched = True
         self._finishers = Finishers()
         self._lock = threading.Lock()
-        self._n_failed_starts = 0
+        self._n_failed_starts = self._n_given_up = 0
         self._failure: str | None = None
         self._on_worker: Callable[[WorkerChange], object] = lambda change: None
 
@@ -128,9 +133,24 @@ class ProcessPool:
         self._free = [slot for slot in self._free if slot.usable]
         self._workers = [worker for worker in self._workers if worker.episodes.lost is None]
         while len(self._free) < n_slots and self.failure is None:
-            self._start_worker()
+            living = self._living()
+            if living and self._n_given_up and len(living) + self._n_given_up >= self._n_workers:
+                self._free.append(self._new_slot(min(living, key=lambda worker: worker.n_slots)))
+            elif (worker := self._start_worker()) is not None:
+                self._workers.append(worker)
+                self._free = _alternate(self._free, [self._new_slot(worker) for _ in range(self._slots_per_worker)])
         slots, self._free = self._free[:n_slots], self._free[n_slots:]
         return list(slots), None
+
+    def start_alone(self) -> Slot | None:
+        """Start a worker for one episode at a time, at most as many as there are others; see ``WorkerPool``."""
+        self._lone_workers = [worker for worker in self._lone_workers if worker.episodes.lost is None]
+        if len(self._lone_workers) + self._n_given_up >= self._n_workers or self.failure is not None:
+            return None
+        if (worker := self._start_worker()) is None:
+            return None
+        self._lone_workers.append(worker)
+        return self._new_slot(worker)
 
     @property
     def failure(self) -> str | None:
@@ -140,18 +160,19 @@ class ProcessPool:
     def watch_tokens(self, watched: bool) -> None:
         """Set whether the workers send streamed tokens."""
         self._watched = watched
-        for worker in self._workers:
+        for worker in (*self._workers, *self._lone_workers):
             worker.send(Watch(tokens=watched))
 
     def close(self) -> None:
         """End all processes."""
-        for worker in self._workers:
+        workers = *self._workers, *self._lone_workers
+        for worker in workers:
             worker.close()
-        for worker in self._workers:
+        for worker in workers:
             worker.join(self._timings.close_s)
         self._finishers.close()
 
-    def _start_worker(self) -> None:
+    def _start_worker(self) -> ProcessWorker | None:
         name = f"worker {next(self._worker_numbers)}"
         try:
             worker = ProcessWorker(
@@ -169,20 +190,35 @@ class ProcessPool:
             if (shortage := find_shortage(exc)) is None:
                 raise
             self._failure = f"{name} cannot be started: {describe_shortage(shortage)}"
-            return
+            return None
         worker.send(Watch(tokens=self._watched))
-        self._workers.append(worker)
-        slots = [ProcessSlot(f"slot {next(self._slot_numbers)}", worker) for _ in range(self._slots_per_worker)]
-        self._free = _alternate(self._free, slots)
+        return worker
+
+    def _new_slot(self, worker: ProcessWorker) -> ProcessSlot:
+        worker.n_slots += 1
+        return ProcessSlot(f"slot {next(self._slot_numbers)}", worker)
 
     def _note_end(self, worker: ProcessWorker, reason: str) -> None:
         with self._lock:
+            self._ended.add(worker)
             if worker.episodes.has_started_episode or not worker.usable:
                 self._n_failed_starts = 0
                 return
             self._n_failed_starts += 1
             if not worker.is_ready or self._n_failed_starts > MAX_FAILED_STARTS:
-                self._failure = f"{worker.info.id} does not start: {reason}"
+                self._give_up(worker, reason)
+
+    def _give_up(self, worker: ProcessWorker, reason: str) -> None:
+        """Go on without a worker and its replacement if others live, which get its slots."""
+        problem = f"{worker.info.id} does not start: {reason}"
+        if not (living := self._living()):
+            self._failure = problem
+            return
+        self._n_given_up += 1
+        logger.warning("%s; the batch continues with %d of %d workers", problem, len(living), self._n_workers)
+
+    def _living(self) -> list[ProcessWorker]:
+        return [worker for worker in self._workers if worker.usable and worker not in self._ended]
 
 
 def _alternate(first: list[ProcessSlot], second: list[ProcessSlot]) -> list[ProcessSlot]:

@@ -91,6 +91,9 @@ class ProcessWorker:
         timings: time limits.
         clock: measures them.
         finish: see ``RemoteWorker``.
+
+    Attributes:
+        n_slots: number of episodes at a time that its pool has assigned to it.
     """
 
     def __init__(
@@ -107,6 +110,7 @@ class ProcessWorker:
     ) -> None:
         """Start the thread."""
         self.info = info
+        self.n_slots = 0
         self.episodes = RemoteWorker(info.id, self.send, services, clock, finish)
         self._start_process = start_process
         self._on_change, self._on_end = on_change, on_end

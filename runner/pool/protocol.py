@@ -23,7 +23,15 @@ class WorkerLost(RunnerError):
     """The process of a worker ended, or its connection broke, while it played an episode.
 
     The message names the worker and the reason; it is stored as the episode's error ``worker_lost``.
+
+    Attributes:
+        n_suspects: number of episodes that the worker played, any of which may have ended it; 0 if it never started.
     """
+
+    def __init__(self, message: str, n_suspects: int = 1) -> None:
+        """Create the error of one of these episodes."""
+        super().__init__(message)
+        self.n_suspects = n_suspects
 
 
 class WorkerChange(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,6 +124,9 @@ class WorkerPool(Protocol):
             The slots that can play at once, and what ran out if there will be fewer than requested; None otherwise.
             Without a shortage, ``on_slot`` receives the missing ones later.
         """
+
+    def start_alone(self) -> Slot | None:
+        """Start a slot whose worker has no other one; None if there are enough of them, or none can be started."""
 
     @property
     def failure(self) -> str | None:

@@ -114,6 +114,10 @@ class RayPool:
             self._n_promised += n_slots
         return [], None
 
+    def start_alone(self) -> Slot | None:
+        """None: an actor plays one episode at a time."""
+        return None
+
     @property
     def failure(self) -> str | None:
         """Why no worker can be started any more; None otherwise."""

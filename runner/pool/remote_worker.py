@@ -135,6 +135,7 @@ class RemoteWorker:
         self._finish = finish or _run
         self._lock = threading.Lock()
         self._episodes: dict[str, _Episode] = {}
+        self._n_forgotten = 0
         self._lost: str | None = None
 
     @property
@@ -155,7 +156,7 @@ class RemoteWorker:
             if lost is None:
                 self._episodes[header.episode_id] = _Episode(header, sink, control)
         if lost is not None:
-            sink.on_done(self._lost_error(lost))
+            sink.on_done(self._lost_error(lost, 0))
         else:
             self._send(Play(header=header, track=track, paused=paused))
         return control
@@ -163,7 +164,9 @@ class RemoteWorker:
     def forget(self, episode_id: str) -> bool:
         """Ignore everything that the worker still sends of an episode; return whether it was running."""
         with self._lock:
-            return self._episodes.pop(episode_id, None) is not None
+            was_running = self._episodes.pop(episode_id, None) is not None
+            self._n_forgotten += was_running
+        return was_running
 
     def lose(self, reason: str) -> None:
         """End all episodes with ``WorkerLost``, and release everything that the worker holds; once."""
@@ -172,10 +175,11 @@ class RemoteWorker:
                 return
             self._lost = reason
             episodes, self._episodes = self._episodes, {}
+        n_suspects = 0 if self.hello is None else len(episodes) + self._n_forgotten
         with catch_foreign(log_failure(logger, "releasing what a lost worker held")):
             self._services.disconnect(self)
         for episode in episodes.values():
-            self._end(episode, self._lost_error(reason))
+            self._end(episode, self._lost_error(reason, n_suspects))
 
     def receive(self, frame: WorkerFrame) -> None:
         """Act on a frame of the worker.
@@ -253,8 +257,8 @@ class RemoteWorker:
                 _check(frame.end)
                 episode.end = frame.end
 
-    def _lost_error(self, reason: str) -> WorkerLost:
-        return WorkerLost(f"{self.name} was lost: {reason}")
+    def _lost_error(self, reason: str, n_suspects: int) -> WorkerLost:
+        return WorkerLost(f"{self.name} was lost: {reason}", n_suspects)
 
 
 def _run(function: Callable[[], None]) -> None:

@@ -41,6 +41,7 @@ def workspace(tmp_path: Path) -> Iterator[Workspace]:
 @pytest.fixture
 def fakes(install: Install) -> None:
     envs = {name: f"tests.support.fakes:{name}" for name in ("Gated", "AsyncHanging")}
+    envs["Killing"] = "tests.support.rude_environments:Killing"
     install(envs=envs, agents={"up": "tests.support.fakes:UpAgent"})
 
 
@@ -91,7 +92,7 @@ def test_worker_processes_play_the_same_trajectories(workspace: Workspace, env: 
 
 
 class KillingBatch(WorkerBatch):
-    """Kills a worker after every 40 ended episodes."""
+    """Kills a worker after every 40 ended episodes, but none at the end of 200."""
 
     def __init__(self, workspace: Workspace, spec: BatchSpec, workers: int) -> None:
         super().__init__(workspace, spec, workers)
@@ -108,7 +109,7 @@ class KillingBatch(WorkerBatch):
                 self._pids[item.id] = item.pid
         if isinstance(item, EpisodeEnded):
             self._n_ended += 1
-            if self._n_ended >= 40 * (self.n_killed + 1) and self._pids:
+            if 40 * (self.n_killed + 1) <= self._n_ended < 180 and self._pids:
                 _, pid = self._pids.popitem()
                 os.kill(pid, signal.SIGKILL)
                 self.n_killed += 1
@@ -224,3 +225,51 @@ def test_cancel_ends_an_await_in_a_worker(workspace: Workspace) -> None:
     result = results.get(timeout=60)
     assert (result.status, result.outcomes, result.problems) == ("cancelled", {"cancelled": 2}, [])
     assert all(episode.error is None for episode in result.episodes)
+
+
+@pytest.mark.usefixtures("fakes")
+def test_an_episode_that_kills_its_workers_costs_its_neighbors_nothing(workspace: Workspace) -> None:
+    spec = BatchSpec(env="Killing", agent="up", repeat=12, concurrency=8).validated()
+    batch = WorkerBatch(workspace, spec, 2)
+    result = batch.batch.run()
+    assert (result.status, result.interrupted_by) == ("interrupted", "workers")
+    assert result.outcomes == {"success": 11, "interrupted": 1}
+    starts = Counter(workspace.store.load(file.episode_id).task_index for file in workspace.store.list_files())
+    assert starts[1] == 5
+    assert result.workers is not None
+    assert result.workers.lost == 5
+
+
+class KillingNeighbors(WorkerBatch):
+    """Kills workers as soon as they play two episodes, 6 times."""
+
+    def __init__(self, workspace: Workspace, spec: BatchSpec, workers: int) -> None:
+        super().__init__(workspace, spec, workers)
+        self._pids: dict[str, int] = {}
+        self._playing: dict[str, set[str]] = {}
+        self.n_killed = 0
+
+    def on_item(self, item: Item) -> None:
+        super().on_item(item)
+        match item:
+            case WorkerState(pid=int(pid)) if item.state != "lost":
+                self._pids[item.id] = pid
+            case EpisodeStarted() if item.header.worker is not None:
+                worker = item.header.worker.id
+                self._playing.setdefault(worker, set()).add(item.episode_id)
+                if len(self._playing[worker]) > 1 and self.n_killed < 6:
+                    del self._playing[worker]
+                    os.kill(self._pids.pop(worker), signal.SIGKILL)
+                    self.n_killed += 1
+            case EpisodeEnded():
+                for episodes in self._playing.values():
+                    episodes.discard(item.episode_id)
+
+
+@pytest.mark.usefixtures("fakes")
+def test_workers_that_are_killed_all_the_time_interrupt_no_episode(workspace: Workspace) -> None:
+    spec = BatchSpec(env="Killing", agent="up", task_index=2, repeat=16, concurrency=8).validated()
+    batch = KillingNeighbors(workspace, spec, 2)
+    result = batch.batch.run()
+    assert (result.status, result.outcomes, result.problems) == ("completed", {"success": 16}, [])
+    assert batch.n_killed == 6

@@ -100,17 +100,21 @@ class FakeProcess:
 
 
 class FakeProcesses:
-    """Starts fake processes; the n-th one runs the n-th script, and all further ones the last script."""
+    """Starts fake processes; the n-th one runs the n-th script, and all further ones the last script.
+
+    The processes of a worker in ``named`` run its script.
+    """
 
     def __init__(self, *scripts: Script) -> None:
         self._scripts = list(scripts)
         self.started: list[FakeProcess] = []
+        self.named: dict[str, Script] = {}
         self._lock = threading.Lock()
 
     def __call__(self, name: str) -> FakeProcess:
         with self._lock:
             script = self._scripts[min(len(self.started), len(self._scripts) - 1)]
-            process = FakeProcess(script)
+            process = FakeProcess(self.named.get(name, script))
             self.started.append(process)
             return process
 

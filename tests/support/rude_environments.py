@@ -6,6 +6,7 @@ import asyncio
 import ctypes
 import os
 import resource
+import signal
 import subprocess
 import sys
 import threading
@@ -105,6 +106,16 @@ class HoldingLock(Counter):
         child = subprocess.Popen(["sleep", "1000"])
         print(f"child {child.pid}")  # noqa: T201 - read by the test
         ctypes.PyDLL(None).sleep(1000)
+        return super().step(action)
+
+
+class Killing(Counter):
+    """Kills its process in the first step of task 1; the steps of other tasks take a while."""
+
+    def step(self, action: Action) -> StepResult:
+        if self.task_index == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(0.1)
         return super().step(action)
 
 

@@ -1,0 +1,89 @@
+"""Which episodes of lost workers are played again, and on which workers."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+
+import pytest
+
+from runner.batch.workspace import Workspace
+from runner.types import WorkerCounts
+from tests.support.fake_pools import PooledBatch
+from tests.support.fake_worker import FakeWorker, Script, episode_frames, opening_frames
+
+KILLER = 1
+
+
+def end_with_all(n_episodes: int) -> Script:
+    """Return a script that starts this number of episodes and ends."""
+
+    def play(worker: FakeWorker) -> None:
+        worker.greet()
+        for _ in range(n_episodes):
+            play = worker.read_play()
+            assert play is not None
+            worker.send(*opening_frames(play.header))
+
+    return play
+
+
+def end_in_task_1(worker: FakeWorker) -> None:
+    worker.greet()
+    while (play := worker.read_play()) is not None:
+        if play.header.task_index == KILLER:
+            worker.send(*opening_frames(play.header))
+            return
+        worker.send(*episode_frames(play.header))
+
+
+def close(worker: FakeWorker) -> None:
+    pass
+
+
+def test_an_episode_that_ends_its_workers_costs_its_neighbors_nothing(workspace: Workspace) -> None:
+    scripts = end_with_all(4), end_with_all(4), end_in_task_1
+    batch = PooledBatch(workspace, *scripts, repeat=4, concurrency=4)
+    result = batch.result()
+    assert (result.status, result.outcomes) == ("interrupted", {"success": 3, "interrupted": 1})
+    assert (result.interruption or "").startswith("1 episode was interrupted with a lost worker")
+    starts = Counter(record.task_index for record in batch.stored())
+    assert starts == {0: 3, KILLER: 5, 2: 3, 3: 3}
+    assert len(batch.processes.started) == 5
+
+
+def test_at_most_as_many_episodes_as_workers_play_alone(workspace: Workspace) -> None:
+    batch = PooledBatch(workspace, *[end_with_all(4)] * 4, FakeWorker.play_all, n_workers=2, repeat=20, concurrency=8)
+    result = batch.result()
+    assert (result.status, result.outcomes) == ("completed", {"success": 20})
+    assert len(batch.processes.started) <= 8
+
+
+def test_a_worker_that_does_not_start_leaves_its_episodes_to_the_others(
+    workspace: Workspace, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    batch = PooledBatch(workspace, FakeWorker.play_all, n_workers=2, repeat=8, concurrency=4)
+    batch.processes.named["worker 0"] = close
+    result = batch.result()
+    assert (result.status, result.outcomes, result.problems) == ("completed", {"success": 8}, [])
+    assert {record.worker.id for record in batch.stored() if record.worker} == {"worker 1"}
+    assert result.workers == WorkerCounts(n=1, lost=1)
+    assert len(batch.processes.started) == 5
+    (warning,) = [text for text in caplog.messages if "continues" in text]
+    assert warning.startswith("worker 0 does not start: its process (pid ")
+    assert warning.endswith("; the batch continues with 1 of 2 workers")
+
+
+def test_the_last_worker_that_lives_is_replaced_after_others_did_not_start(workspace: Workspace) -> None:
+    batch = PooledBatch(workspace, FakeWorker.play_all, n_workers=2, repeat=8, concurrency=4)
+    batch.processes.named |= {"worker 0": close, "worker 1": end_with_all(4)}
+    result = batch.result()
+    assert (result.status, result.outcomes) == ("completed", {"success": 8})
+    assert {record.worker.id for record in batch.stored() if record.worker} == {"worker 1", "worker 2"}
+
+
+def test_a_batch_none_of_whose_workers_starts_is_interrupted(workspace: Workspace) -> None:
+    result = PooledBatch(workspace, close, n_workers=2, repeat=8, concurrency=4).result()
+    assert (result.status, result.interrupted_by, result.n_episodes) == ("interrupted", "workers", 0)
+    assert " does not start: its process (pid " in (result.interruption or "")
