@@ -148,8 +148,10 @@ class ForkServerClient:
 
     def kill(self, pid: int) -> None:
         """Kill a worker and the processes that it has started."""
-        with contextlib.suppress(WorkerStartError, OSError):  # the workers end with their server
-            self._request_running(KillWorker(pid))
+        with contextlib.suppress(OSError):  # they have ended
+            reply = self._request_running(KillWorker(pid))
+            if reply is None or reply.pid is None:  # its server has ended, and left the processes of its group
+                os.killpg(pid, signal.SIGKILL)
 
     def wait_for_exit(self, pid: int, timeout_s: float) -> int | None:
         """Return the exit code of a worker; None if it is unknown after ``timeout_s`` seconds."""

@@ -82,7 +82,7 @@ class ServerReply(msgspec.Struct, frozen=True):
     """Reply to each request.
 
     Attributes:
-        pid: the worker, None if it could not be started.
+        pid: the worker; None if it could not be started, or if this server did not start it.
         exit_code: its exit code, or the negative number of the signal that ended it; None if it runs or is unknown.
         error_number: ``errno`` of the failed start.
     """
@@ -164,7 +164,8 @@ class ForkServer:
                     reply = self._start(request, *descriptors)
                 case KillWorker():
                     self._kill(request.pid)
-                    reply = ServerReply(request.pid)
+                    is_known = request.pid in self._workers or request.pid in self._exit_codes
+                    reply = ServerReply(request.pid if is_known else None)
                 case FindExitCode():
                     reply = ServerReply(request.pid, self._exit_codes.get(request.pid))
             send_frame(self._control, msgspec.msgpack.encode(reply))

@@ -266,6 +266,22 @@ def test_a_server_that_was_killed_takes_its_workers_along_and_is_replaced(
     assert is_running(second.pid)
 
 
+@BOTH_MODES
+@pytest.mark.parametrize("has_new_server", [False, True])
+def test_what_an_environment_started_does_not_survive_a_killed_server(
+    client: ForkServerClient, start: Start, lines: Lines, *, has_new_server: bool
+) -> None:
+    worker, driver = start("HoldingLock")
+    driver.start()
+    child = int(lines.wait_for("child").split()[-1])
+    assert client.pid is not None
+    os.kill(client.pid, signal.SIGKILL)
+    if has_new_server:
+        start("Maze", "oracle")
+    worker.kill()
+    wait_until_gone([worker.pid, child], 10)
+
+
 def test_a_server_that_replies_too_late_is_replaced(
     client: ForkServerClient, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
