@@ -68,7 +68,9 @@ class ClusterOfTwo:
         from ray.cluster_utils import Cluster
 
         self._folder = folder
-        head = {**NODE, "num_cpus": 0, "temp_dir": str(folder)}
+        # Not the argument temp_dir: Ray writes the address of the cluster to its default folder, which may not exist.
+        os.environ["RAY_TMPDIR"] = str(folder)
+        head = {**NODE, "num_cpus": 0}
         self._cluster = Cluster(initialize_head=True, head_node_args=head)
         self._nodes = [self._cluster.add_node(num_cpus=2, **NODE) for _ in range(2)]
 
