@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import platform
@@ -42,6 +43,8 @@ class RayNode(msgspec.Struct, frozen=True, kw_only=True):
 class RayConnection:
     """The connection of this process to a cluster; all objects share it, and the last one to close ends it.
 
+    A cluster that the connection started is kept for later ones, until this process ends.
+
     Args:
         settings: the profile's ``ray`` section.
         key_names: names of environment variables with API keys, which a cluster of this machine does not inherit.
@@ -61,18 +64,26 @@ class RayConnection:
         self._is_open = True
         ray = load_ray(settings)
         with RayConnection._lock:
+            head = RayConnection._head
+            if head is not None and not RayConnection._n_open and (settings.address or not head.is_alive):
+                _close_connection()
             if not ray.is_initialized():
                 _open_connection(settings, key_names)
             RayConnection._n_open += 1
 
-    def close(self) -> None:
-        """Release the connection; its end ends the actors of this process, and a cluster that it started."""
+    def close(self, *, is_lost: bool = False) -> None:
+        """Release the connection; its end ends the actors of this process.
+
+        Args:
+            is_lost: whether the head of the cluster is gone, so that the cluster is not kept for later connections.
+        """
         with RayConnection._lock:
             if not self._is_open:
                 return
             self._is_open = False
             RayConnection._n_open -= 1
-            if not RayConnection._n_open and RayConnection._is_own:
+            is_kept = RayConnection._head is not None and not is_lost
+            if not RayConnection._n_open and RayConnection._is_own and not is_kept:
                 _close_connection()
 
 
@@ -82,6 +93,7 @@ def _open_connection(settings: RaySettings, key_names: Iterable[str]) -> None:
     try:
         if not address:
             RayConnection._head = RayHead(os.environ, key_names)
+            atexit.register(_close_connection)
             address = RayConnection._head.wait()
         _connect(address, settings.runtime_env)
     except ConfigError:
@@ -90,6 +102,7 @@ def _open_connection(settings: RaySettings, key_names: Iterable[str]) -> None:
 
 
 def _close_connection() -> None:
+    atexit.unregister(_close_connection)
     RayConnection._is_own = False
     import_ray().shutdown()
     if RayConnection._head is not None:
@@ -144,7 +157,9 @@ def import_ray() -> Any:  # noqa: ANN401 - a module that may not be installed
         import ray
     except ImportError as exc:
         raise ConfigError(f"Ray is not installed: {EXTRA}") from exc
-    logging.getLogger("ray").setLevel(logging.ERROR)
+    logger = logging.getLogger("ray")
+    if logger.level != logging.ERROR:  # setting a level clears the caches of all loggers
+        logger.setLevel(logging.ERROR)
     return ray
 
 

@@ -44,6 +44,11 @@ class RayHead:
             start_new_session=True,
         )
 
+    @property
+    def is_alive(self) -> bool:
+        """Whether the process has not ended."""
+        return self._process.poll() is None
+
     def wait(self) -> str:
         """Return the address of the cluster.
 

@@ -308,7 +308,9 @@ def open_ray_pool(
     """
     secrets = {} if setup.models is None else endpoint_variables(setup.models, os.environ)
     remote_setup, variables = rewrite_setup(setup, settings.addresses, os.environ)
-    connection = RayConnection(settings, secrets)
+    # The cluster may serve later batches, whose agents use models.
+    keys = secrets if models is None else endpoint_variables(models.settings, os.environ)
+    connection = RayConnection(settings, keys)
     try:
         nodes = inspect_nodes()
         require_equal_nodes(nodes)
