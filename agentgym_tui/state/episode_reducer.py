@@ -35,7 +35,7 @@ from agentgym_tui.state.normalize import (
     clip_worker,
     json_size,
 )
-from agentgym_tui.state.steps import add_totals, count_missing_steps, step_size
+from agentgym_tui.state.steps import add_totals, count_missing_steps, step_size, steps_size, strip_messages
 from agentgym_tui.state.streaming_answer import update_answer
 from runner.events.live import (
     EpisodeEnded,
@@ -100,6 +100,7 @@ class SequenceTracker(msgspec.Struct):
         awaited: sequence numbers of missing items that may still arrive.
         n_lost: number of missing items that are not listed in ``awaited``.
         max_awaited: largest size of ``awaited``.
+        n_stripped: number of the first steps whose messages were dropped to free memory.
     """
 
     boot: str = ""
@@ -110,6 +111,7 @@ class SequenceTracker(msgspec.Struct):
     awaited: set[int] = msgspec.field(default_factory=set)
     n_lost: int = 0
     max_awaited: int = MAX_AWAITED_PER_EPISODE
+    n_stripped: int = 0
 
     def accept_new(self, seqs: Sequence[int], gaps: Iterable[int] | None) -> Sequence[int]:
         """Record the sequence numbers of arrived items.
@@ -234,6 +236,10 @@ def _add_steps(episode: Episode, tracker: SequenceTracker, chunk: StepChunk) -> 
 def _insert(
     episode: Episode, tracker: SequenceTracker, position: int, steps: Sequence[StepState], n_bytes: int
 ) -> None:
+    if position < tracker.n_stripped:  # a step that arrives late, before steps without messages
+        steps = [strip_messages(step) for step in steps]
+        n_bytes = steps_size(steps)
+        tracker.n_stripped += len(steps)
     episode.steps[position:position] = steps
     tracker.size += n_bytes
     if tracker.has_file:

@@ -19,6 +19,7 @@ from agentgym_tui.state.episode_reducer import (
     record_result,
     set_field,
 )
+from agentgym_tui.state.merged_items import CHUNK_TYPES
 from agentgym_tui.state.normalize import (
     MAX_ERROR_CHARS,
     MAX_ID_CHARS,
@@ -28,7 +29,14 @@ from agentgym_tui.state.normalize import (
     clip_name,
     clip_optional,
 )
-from agentgym_tui.state.steps import count_missing_steps, episode_size, recompute_totals, step_size, strip_messages
+from agentgym_tui.state.steps import (
+    count_missing_steps,
+    drop_spans,
+    episode_size,
+    recompute_totals,
+    step_size,
+    strip_messages,
+)
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -43,8 +51,14 @@ EPISODE_SLACK: Final = 100
 MAX_AWAITED: Final = 200_000
 """Largest number of missing sequence numbers listed for all episodes together."""
 
+FREED_SHARE: Final = 1 / 16
+"""Share of the memory limit that is freed beyond the limit, so that freeing memory is rare under a high load."""
+
+MAX_CHECKED_NODES: Final = 1_000
+"""Largest number of nodes of which the last check for interrupted episodes is remembered."""
+
 MAX_EVICTED_IDS: Final = 20_000
-"""Largest number of ids of evicted episodes that are remembered, so that their later items can be ignored."""
+"""Largest number of ids of evicted episodes that are remembered, so that their later items are not shown."""
 
 
 class EpisodeRegistry:
@@ -65,21 +79,27 @@ class EpisodeRegistry:
         self.running: dict[str, Episode] = {}
         self.ended: list[Episode] = []
         self._trackers: dict[str, SequenceTracker] = {}
-        self._evicted: dict[str, None] = {}
+        self._evicted: dict[str, bool] = {}
+        self._checked_boots: dict[str, str] = {}
         self._max_episodes, self._max_bytes = max_episodes, max_bytes
         self._bytes = self._n_missing_evicted = self._n_awaited = 0
         self._in_order = True
 
     @property
     def n_missing(self) -> int:
-        """Number of live items that were sent and have not arrived, including items of evicted episodes."""
-        return self._n_missing_evicted + sum(tracker.n_missing for tracker in self._trackers.values())
+        """Number of live items that were sent and are not shown, because they did not arrive or were not kept.
+
+        Items that a file of the episode replaces do not count.
+        """
+        return self._n_missing_evicted + sum(
+            tracker.n_missing for tracker in self._trackers.values() if not tracker.has_file
+        )
 
     def apply(self, update: EpisodeUpdate, node: str, boot: str) -> bool:
         """Apply an update to its episode, which is created where needed.
 
         Args:
-            update: the update; an update of an evicted episode is ignored.
+            update: the update; an update of an evicted episode is ignored, and counts as missing if it was running.
             node: name of the node that sent the update.
             boot: id of the node process that sent the update.
 
@@ -89,12 +109,16 @@ class EpisodeRegistry:
         if (episode := self.episodes.get(update.episode_id)) is None:
             if not 0 < len(update.episode_id) <= MAX_ID_CHARS:
                 return False
-            if update.episode_id in self._evicted:
+            if (was_running := self._evicted.get(update.episode_id)) is not None:
+                n_items = len(update.seqs) if isinstance(update, CHUNK_TYPES) else 1
+                self._n_missing_evicted += n_items if was_running else 0
                 return True
             episode = self._create(update.episode_id, update.at)
         tracker = self._trackers[update.episode_id]
         if episode.node is not node or tracker.boot is not boot:
             tracker.boot, episode.node = boot, clip_name(node)
+            if self._checked_boots.get(node) != boot:
+                self._checked_boots.pop(node, None)
         size, n_awaited, started_at, outcome = tracker.size, len(tracker.awaited), episode.started_at, episode.outcome
         tracker.max_awaited = min(MAX_AWAITED_PER_EPISODE, n_awaited + MAX_AWAITED - self._n_awaited)
         apply_update(episode, tracker, update)
@@ -171,11 +195,13 @@ class EpisodeRegistry:
         tracker.boot, tracker.has_file, tracker.has_header = tracker.boot or boot, True, True
         for field in ("node", *HEADER_FIELDS):
             set_field(known, field, getattr(episode, field) or getattr(known, field))
+        self._checked_boots.pop(known.node, None)
         known.started_at, self._in_order = as_aware(episode.started_at), False
         known.reset_observation = episode.reset_observation or known.reset_observation
         known.spans = Spans(episode.spans.all) if episode.spans else known.spans
         by_index = {step.index: step for step in (*known.steps, *episode.steps)}
         known.steps = [by_index[index] for index in sorted(by_index)]
+        tracker.n_stripped = 0
         self._add_bytes(tracker, BASE_BYTES + episode_size(known) - tracker.size)
         known.n_missing = count_missing_steps(known)
         if known.running:
@@ -198,6 +224,11 @@ class EpisodeRegistry:
         Returns:
             Whether any episode was marked.
         """
+        if self._checked_boots.get(node) == boot:  # asked for each message, so that a walk would be too slow
+            return False
+        if len(self._checked_boots) >= MAX_CHECKED_NODES:
+            self._checked_boots.clear()
+        self._checked_boots[node] = boot
         interrupted = [
             e for e in self.running.values() if e.node == node and self._trackers[e.episode_id].boot not in ("", boot)
         ]
@@ -254,34 +285,35 @@ class EpisodeRegistry:
         return [*ended, *islice(running, n - len(ended))]
 
     def _free_memory(self) -> None:
-        """Free memory until the limit holds.
+        """Free memory until a share of the limit is free.
 
         First evict ended episodes except the newest episode, then drop the messages of the remaining episodes, then
         evict the remaining episodes, the oldest first.
         """
+        target = int(self._max_bytes * (1 - FREED_SHARE))
         newest = next(reversed(self.episodes.values()), None)
-        while self._bytes > self._max_bytes:
-            ended = (known for known in self.episodes.values() if not known.running and known is not newest)
-            if (episode := next(ended, None)) is None:
-                break
+        for episode in [known for known in self.episodes.values() if not known.running and known is not newest]:
+            if self._bytes <= target:
+                return
             self._evict(episode)
         for episode in self.episodes.values():
-            if self._bytes <= self._max_bytes:
+            if self._bytes <= target:
                 return
-            self._drop_messages(episode)
-        while self._bytes > self._max_bytes and self.episodes:
+            self._drop_messages(episode, target)
+        while self._bytes > target and self.episodes:
             self._evict(next(iter(self.episodes.values())))
 
-    def _drop_messages(self, episode: Episode) -> None:
-        """Drop messages of an episode, the oldest first, and finally its spans; stop when the memory limit holds."""
+    def _drop_messages(self, episode: Episode, target: int) -> None:
+        """Drop messages of an episode, the oldest first, and finally its spans; stop when ``target`` bytes are left."""
         tracker = self._trackers[episode.episode_id]
-        for index, step in enumerate(episode.steps):
-            if self._bytes <= self._max_bytes:
+        while tracker.n_stripped < len(episode.steps):
+            if self._bytes <= target:
                 return
-            episode.steps[index] = smaller = strip_messages(step)
+            step = episode.steps[tracker.n_stripped]
+            episode.steps[tracker.n_stripped] = smaller = strip_messages(step)
+            tracker.n_stripped += 1
             self._add_bytes(tracker, step_size(smaller) - step_size(step))
-        episode.spans, episode.reset_observation = Spans(), []
-        self._add_bytes(tracker, BASE_BYTES + episode_size(episode) - tracker.size)
+        self._add_bytes(tracker, -drop_spans(episode))
 
     def _evict(self, episode: Episode) -> None:
         episode_id = episode.episode_id
@@ -290,7 +322,7 @@ class EpisodeRegistry:
         tracker = self._trackers.pop(episode_id)
         self._bytes -= tracker.size
         self._n_awaited -= len(tracker.awaited)
-        self._n_missing_evicted += tracker.n_missing
-        self._evicted[episode_id] = None
+        self._n_missing_evicted += 0 if tracker.has_file else tracker.n_missing
+        self._evicted[episode_id] = episode.running
         if len(self._evicted) > MAX_EVICTED_IDS:
             del self._evicted[next(iter(self._evicted))]

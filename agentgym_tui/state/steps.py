@@ -7,13 +7,14 @@ from collections.abc import Iterable, Sequence
 from msgspec.structs import replace
 
 from agentgym_tui.state.data_model import Episode, StepState
-from agentgym_tui.state.episode_content import FIELD_BYTES, DecodedMessages, RawMessages
+from agentgym_tui.state.episode_content import FIELD_BYTES, DecodedMessages, RawMessages, Spans
 from agentgym_tui.state.normalize import MAX_CAUSE_CHARS, clamp_count, clamp_finite, clip_optional, json_size
 from runner.events.live import LazyTimestep, LiveAction
 from runner.types import Tokens
 
 MAX_WARNINGS = 20
-_STEP_BYTES = 1_500
+_STEP_BYTES, _STRIPPED_STEP_BYTES = 1_500, 900
+_NO_MESSAGES = DecodedMessages([], [])
 
 
 def step_from_item(item: LazyTimestep) -> StepState:
@@ -43,7 +44,8 @@ def step_size(step: StepState) -> int:
     """Return the approximate memory of a step in bytes."""
     calls = sum([FIELD_BYTES + len(call.id) + len(call.name) + len(call.arguments) for call in step.action.tool_calls])
     n_chars = step.content.size + len(step.action.text or "") + calls
-    return _STEP_BYTES + n_chars + (json_size(list(step.warnings)) if step.warnings else 0)
+    own_bytes = _STRIPPED_STEP_BYTES if step.content is _NO_MESSAGES else _STEP_BYTES
+    return own_bytes + n_chars + (json_size(list(step.warnings)) if step.warnings else 0)
 
 
 def steps_size(steps: Iterable[StepState]) -> int:
@@ -53,16 +55,24 @@ def steps_size(steps: Iterable[StepState]) -> int:
 
 def episode_size(episode: Episode) -> int:
     """Return the approximate memory of the steps, spans and reset observation of an episode in bytes."""
-    return steps_size(episode.steps) + episode.spans.size + json_size(episode.reset_observation)
+    return steps_size(episode.steps) + _other_size(episode)
+
+
+def drop_spans(episode: Episode) -> int:
+    """Drop the spans and the reset observation of an episode; return the approximate memory that is free, in bytes."""
+    n_bytes, episode.spans, episode.reset_observation = _other_size(episode), Spans(), []
+    return n_bytes
+
+
+def _other_size(episode: Episode) -> int:
+    return episode.spans.size + (json_size(episode.reset_observation) if episode.reset_observation else 0)
 
 
 def strip_messages(step: StepState) -> StepState:
     """Return a copy of a step with its numbers and the start of its action text, without messages and tool calls."""
     n_messages = sum(map(len, step.chats)) + len(step.observation)
     action = LiveAction(clip_optional(step.action.text))
-    return replace(
-        step, content=DecodedMessages([], []), action=action, left_out=clamp_count(step.left_out + n_messages)
-    )
+    return replace(step, content=_NO_MESSAGES, action=action, left_out=clamp_count(step.left_out + n_messages))
 
 
 def recompute_totals(episode: Episode) -> None:
