@@ -1,6 +1,6 @@
-"""Publishes a load on a bus, from a separate process: live items as a node does, or messages of another application.
+"""Publishes a load on a bus, from a separate process: live items of one node or of many, or foreign messages.
 
-python -m tests.benchmarks.bus_load live|foreign URL RATE SECONDS
+python -m tests.benchmarks.bus_load live|fleet|foreign URL RATE SECONDS
 
 Starts when it reads a line, and prints a ``LoadReport`` as JSON.
 """
@@ -12,15 +12,18 @@ import gc
 import itertools
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 import nats
 from ulid import ULID
 
 from runner.bus.address import BusAddress
+from runner.events.subjects import LiveChannel, channel_of, live_subject
+from runner.publish.live_encoder import live_items
+from runner.publish.live_publisher import INTERVAL_S as FLUSH_INTERVAL_S
 from runner.publish.live_publisher import LivePublisher
 from runner.publish.sink import Sink, SinkConnection
 from tests.benchmarks.synthetic_episodes import n_items, synthetic_items
@@ -29,6 +32,9 @@ NODE: Final = "load"
 READY: Final = "ready"
 INTERVAL_S: Final = 0.01
 WAIT_S: Final = 30
+N_NODES, N_EPISODES = 50, 8
+"""Nodes of a fleet, and running episodes of each."""
+
 FOREIGN: Final = [
     (f"plant.line{line}.{kind}", payload)
     for line in range(8)
@@ -50,12 +56,14 @@ class LoadReport(msgspec.Struct):
         seconds: time from the first message until the server received the last one.
         dropped: number of items that the publisher dropped.
         tenths: number of messages in each tenth of a second.
+        started_s: time of the first message by the system's monotonic clock.
     """
 
     n: int
     seconds: float
     dropped: int
     tenths: list[int]
+    started_s: float = 0.0
 
     @property
     def rate(self) -> float:
@@ -87,6 +95,54 @@ async def live(url: str, rate: float, seconds: float) -> LoadReport:
         await sink_connection.client.flush(WAIT_S)
         (dropped,) = publisher.dropped
         return LoadReport(sum(tenths) - dropped, time.perf_counter() - started, dropped, tenths)
+
+
+class FleetMessage(NamedTuple):
+    """A live message of a node and its number of items."""
+
+    subject: str
+    payload: bytes
+    n_items: int
+
+
+def fleet_messages(rate: float, seconds: float) -> Iterator[FleetMessage]:
+    """Yield the messages that the nodes of a fleet together send in ``seconds``, with ``rate`` items per second."""
+    nodes = [f"node{number:02}" for number in range(N_NODES)]
+    sources = [synthetic_items(str(ULID()), node, N_EPISODES) for node in nodes]
+    n_each = round(rate * FLUSH_INTERVAL_S / N_NODES)
+    boot = str(ULID())
+    for _ in range(round(seconds / FLUSH_INTERVAL_S)):
+        for node, source in zip(nodes, sources, strict=True):
+            channels: dict[LiveChannel, list[msgspec.Raw]] = {}
+            n_taken = 0
+            while n_taken < n_each:
+                encoded = live_items(item := next(source))
+                channels.setdefault(channel_of(str(type(item).__struct_config__.tag)), []).extend(encoded)
+                n_taken += len(encoded)
+            for channel, items in channels.items():
+                batch = {"node": node, "boot": boot, "dropped": 0, "items": items}
+                yield FleetMessage(live_subject(channel, node), msgspec.json.encode(batch), len(items))
+
+
+async def fleet(url: str, rate: float, seconds: float) -> LoadReport:
+    """Publish live items of the episodes of many nodes, encoded before the start."""
+    client = await nats.connect(url, pending_size=-1)
+    messages = iter(list(fleet_messages(rate, seconds + 1)))
+
+    async def send(n: int) -> int:
+        n_sent = 0
+        while n_sent < n:
+            message = next(messages)
+            await client.publish(message.subject, message.payload)
+            n_sent += message.n_items
+        return n_sent
+
+    await _wait_for_start()
+    started, tenths = await _send_at_rate(rate, seconds, send)
+    await client.flush(WAIT_S)
+    passed = time.perf_counter() - started
+    await client.close()
+    return LoadReport(sum(tenths), passed, 0, tenths, started)
 
 
 async def foreign(url: str, rate: float, seconds: float) -> LoadReport:
@@ -140,7 +196,7 @@ async def _running(work: Coroutine[None, None, None]) -> AsyncIterator[None]:
 
 def main(kind: str, url: str, rate: str, seconds: str) -> None:
     gc.disable()  # the process is short-lived and creates no reference cycles
-    sent = asyncio.run({"live": live, "foreign": foreign}[kind](url, float(rate), float(seconds)))
+    sent = asyncio.run({"live": live, "fleet": fleet, "foreign": foreign}[kind](url, float(rate), float(seconds)))
     sys.stdout.write(msgspec.json.encode(sent).decode() + "\n")
 
 

@@ -17,9 +17,11 @@ from pathlib import Path
 from typing import Final, Self
 
 import msgspec
+import nats
 import psutil
 
-from runner.bus.streams import DEFAULT_STREAMS, ensure_live_stream
+from runner.bus.streams import DEFAULT_STREAMS, ensure_live_stream, stream_info
+from runner.events.subjects import LIVE_STREAM
 from tests.benchmarks.bus_load import READY, LoadReport
 from tests.benchmarks.counted_console import ConsoleCounts
 from tests.support.nats_server import NatsServer
@@ -88,6 +90,14 @@ async def _ensure_live_stream(server: NatsServer) -> None:
         await ensure_live_stream(client.jetstream(), DEFAULT_STREAMS)
 
 
+async def _n_stored(url: str) -> int:
+    client = await nats.connect(url)
+    try:
+        return (await stream_info(client.jetstream(), LIVE_STREAM)).state.last_seq
+    finally:
+        await client.close()
+
+
 class MeasuredConsole:
     """A console that is measured from outside its process."""
 
@@ -99,9 +109,9 @@ class MeasuredConsole:
 
     @property
     def cpu_s(self) -> float:
-        """CPU seconds used so far."""
+        """CPU seconds used so far by the console and all its processes, including those that have ended."""
         times = self._process.cpu_times()
-        return times.user + times.system
+        return sum(times[:4]) + self.child_usage[0]
 
     @property
     def child_usage(self) -> tuple[float, float]:
@@ -125,6 +135,10 @@ class MeasuredConsole:
         with load:
             load.start()
             return load.wait()
+
+    def n_stored(self) -> int:
+        """Return the number of live messages that the broker's stream has stored so far."""
+        return asyncio.run(_n_stored(self.url))
 
     def show_events(self) -> None:
         """Open the events screen and focus the tree of subjects."""

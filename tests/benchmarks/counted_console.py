@@ -6,30 +6,69 @@ python -m tests.benchmarks.counted_console URL FILE
 from __future__ import annotations
 
 import sys
+import threading
+import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
 from agentgym_tui.app.console import Console
 from agentgym_tui.sessions.bus_session import BusSession
 from agentgym_tui.sessions.node_launcher import LaunchOptions
+from agentgym_tui.state.merged_items import DecodedBatch
 from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.terminal.run import run_console
+from runner.subscribe.messages import SubscriptionItem
+
+SAMPLE_INTERVAL_S: Final = 0.1
 
 
 class ConsoleCounts(msgspec.Struct):
-    """Received live items, and messages that were deleted from their stream before they were read."""
+    """What a console received.
+
+    Attributes:
+        n_items: live items.
+        n_messages: live messages.
+        n_missed: messages that the console reports as deleted from their stream before they were read.
+        samples: times by the system's monotonic clock, and the number of live items received until then.
+    """
 
     n_items: int
+    n_messages: int
     n_missed: int
+    samples: list[tuple[float, int]]
 
 
-def count(store: RunStore) -> ConsoleCounts:
-    return ConsoleCounts(store.n_items, sum(note.n for note in store.notices))
+class CountedStore(RunStore):
+    """A store that counts live messages; the last part of a split message has its number of items."""
+
+    n_messages = 0
+
+    def apply_events(self, messages: Sequence[SubscriptionItem | DecodedBatch]) -> None:
+        super().apply_events(messages)
+        self.n_messages += sum(isinstance(each, DecodedBatch) and each.n_items > 0 for each in messages)
+
+
+def _sample(store: RunStore, samples: list[tuple[float, int]]) -> None:
+    while True:
+        samples.append((time.perf_counter(), store.n_items))
+        time.sleep(SAMPLE_INTERVAL_S)
+
+
+def main(url: str, path: str) -> int:
+    session = BusSession(LaunchOptions(None, None, None), url=url)
+    store, samples = session.store, list[tuple[float, int]]()
+    store.__class__ = CountedStore
+    assert isinstance(store, CountedStore)
+    threading.Thread(target=_sample, args=(store, samples), daemon=True).start()
+    code = run_console(Console(session), session)
+    n_missed = sum(note.n for note in store.notices)
+    counts = ConsoleCounts(store.n_items, store.n_messages, n_missed, samples)
+    Path(path).write_bytes(msgspec.json.encode(counts))
+    return code
 
 
 if __name__ == "__main__":
-    session = BusSession(LaunchOptions(None, None, None), url=sys.argv[1])
-    code = run_console(Console(session), session)
-    Path(sys.argv[2]).write_bytes(msgspec.json.encode(count(session.store)))
-    sys.exit(code)
+    sys.exit(main(*sys.argv[1:]))

@@ -30,7 +30,7 @@ from runner.types import (
 
 ENVS: Final = ("Maze", "BabyAI", "TextCraft", "Wordle", "ALFWorld", "SQLGym", "WebShop", "Academia")
 N_PARALLEL: Final = 32
-"""Number of parallel episodes."""
+"""Number of parallel episodes of a node."""
 
 N_STEPS, N_SPANS, N_TOKENS = 100, 5, 14
 """Steps of an episode; spans and stream deltas of a step, which are 20 items with the step itself."""
@@ -45,10 +45,12 @@ _GOAL: Final = "The goal is at position 8, 6. Your current position is at positi
 _SIDES: Final = ("to your left, above you, below you.", "above you, below you.", "to your left.", "around you.")
 
 
-def synthetic_items(batch_id: str, node: str) -> Iterator[Item]:
-    """Yield the items of parallel episodes in turn; a new episode replaces each that ends."""
+def synthetic_items(batch_id: str, node: str, n_parallel: int = N_PARALLEL) -> Iterator[Item]:
+    """Yield the items of parallel episodes in turn; each is a little further than the next, and replaced at its end."""
     numbers = itertools.count()
-    episodes = [_episode(next(numbers), batch_id, node) for _ in range(N_PARALLEL)]
+    episodes = [_episode(next(numbers), batch_id, node) for _ in range(n_parallel)]
+    for n_ahead, episode in enumerate(reversed(episodes)):
+        yield from itertools.islice(episode, 2 * n_ahead)
     while True:
         for slot, episode in enumerate(episodes):
             if (item := next(episode, None)) is not None:
