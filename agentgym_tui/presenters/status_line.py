@@ -264,9 +264,14 @@ def _load_parts(node: NodeInfo | None) -> Iterator[Line]:
 
 def _loss_part(store: RunStore) -> Line:
     dropped = sum(node.dropped for node in store.nodes.values())
-    losses = [f"{format_count(dropped)} dropped"] if dropped else []
-    losses += [f"{format_count(store.n_malformed)} malformed"] if store.n_malformed else []
-    return [Cell(trusted(", ".join(losses)), "warn")] if losses else []
+    losses = (
+        (dropped, f"{format_count(dropped)} dropped"),
+        (store.n_malformed, f"{format_count(store.n_malformed)} malformed"),
+        (store.n_lost_messages, f"{pluralize(store.n_lost_messages, 'message')} lost"),
+        (n_missing := store.n_missing, f"{pluralize(n_missing, 'item')} missing"),
+    )
+    parts = [text for n, text in losses if n]
+    return [Cell(trusted(", ".join(parts)), "warn")] if parts else []
 
 
 def outcome_cell(episode: Episode | EpisodeRow) -> Cell:

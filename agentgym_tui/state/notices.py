@@ -39,10 +39,14 @@ class NoticeList:
 
     Args:
         now: returns the time of the console's monotonic clock in seconds.
+
+    Attributes:
+        n_lost: number of lost messages of all notices, including those no longer kept.
     """
 
     def __init__(self, now: Callable[[], float]) -> None:
         self.notices: deque[FeedNotice] = deque(maxlen=MAX_NOTICES)
+        self.n_lost = 0
         self._now = now
         self._last_shown: tuple[FeedNotice | None, FeedNotice | None] = (None, None)
 
@@ -70,6 +74,7 @@ class NoticeList:
     def add(self, text: str, n: int) -> None:
         """Add a notice; ``n`` is the number of lost messages, or 0 for a notice that does not report a loss."""
         text = text[:MAX_CAUSE_CHARS]
+        self.n_lost = clamp_count(self.n_lost + clamp_count(n))
         if self.notices and self.notices[-1].text == text:
             n += self.notices.pop().n
         self.notices.append(FeedNotice(text, self._now(), clamp_count(n)))

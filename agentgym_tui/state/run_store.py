@@ -141,8 +141,13 @@ class RunStore:
         return self._reducer.n_malformed
 
     @property
+    def n_lost_messages(self) -> int:
+        """Number of messages that left their stream unread, or were skipped because the console was too slow."""
+        return self._notices.n_lost
+
+    @property
     def n_missing(self) -> int:
-        """Number of live items of all episodes that were sent and have not arrived."""
+        """Number of live items of all episodes that were sent and are not shown; see ``EpisodeRegistry.n_missing``."""
         return self._episodes.n_missing
 
     @property

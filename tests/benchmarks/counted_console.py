@@ -31,7 +31,7 @@ class ConsoleCounts(msgspec.Struct):
     Attributes:
         n_items: live items.
         n_messages: live messages.
-        n_missed: messages that the console reports as deleted from their stream before they were read.
+        n_missed: messages that the console reports as lost.
         samples: times by the system's monotonic clock, and the number of live items received until then.
     """
 
@@ -64,8 +64,7 @@ def main(url: str, path: str) -> int:
     assert isinstance(store, CountedStore)
     threading.Thread(target=_sample, args=(store, samples), daemon=True).start()
     code = run_console(Console(session), session)
-    n_missed = sum(note.n for note in store.notices)
-    counts = ConsoleCounts(store.n_items, store.n_messages, n_missed, samples)
+    counts = ConsoleCounts(store.n_items, store.n_messages, store.n_lost_messages, samples)
     Path(path).write_bytes(msgspec.json.encode(counts))
     return code
 

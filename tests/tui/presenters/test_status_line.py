@@ -13,6 +13,7 @@ from agentgym_tui.presenters.welcome import welcome_lines
 from agentgym_tui.state.data_model import BatchRun, BusLink, StreamingAnswer
 from agentgym_tui.state.endpoints import Failover
 from agentgym_tui.state.run_store import RunStore
+from runner.subscribe.messages import Notice
 from runner.types import WorkerCounts
 from tests.support.console.line_views import line_text, line_texts
 from tests.support.console.samples import (
@@ -28,6 +29,7 @@ from tests.support.console.samples import (
     progress,
     started,
     streaming_store,
+    token,
 )
 
 
@@ -52,6 +54,18 @@ def test_the_status_line_shows_problems() -> None:
     assert "4 dropped" in shown
     store.apply_events([live(started(7), node="other")])
     assert "2 nodes" in line_text(status_line(store, "here", 200))
+
+
+def test_the_status_line_counts_everything_that_was_lost() -> None:
+    store = RunStore()
+    gaps = [Notice(kind="gap", text=f"{n} messages left stream S", count=n) for n in range(1, 300)]
+    store.apply_events([*gaps, Notice(kind="skipped", text="too slow", count=5)])
+    assert len(store.notices) < len(gaps)
+    store.apply_events([live(started(0), dropped=7), live(token(0, 4), dropped=7), live(token(1, 1), dropped=7)])
+    shown = line_text(status_line(store, "here", 200))
+    assert f"7 dropped, {sum(range(300)) + 5:,} messages lost, 4 items missing" in shown
+    store.apply_events([live(*(token(0, seq) for seq in (1, 2, 3)), dropped=7)])
+    assert "messages lost, 1 item missing" in line_text(status_line(store, "here", 200))
 
 
 def test_the_status_line_shows_that_nothing_can_be_stored_until_there_is_room() -> None:
