@@ -10,8 +10,10 @@ from datetime import UTC, datetime, timedelta
 
 import psutil
 import pytest
+from nats.js.api import DiscardPolicy, StorageType, StreamConfig
 from ulid import ULID
 
+from agentgym_tui.sessions import live_feed
 from agentgym_tui.sessions.input_priority import InputPriority
 from agentgym_tui.sessions.live_feed import LiveFeed, batch_age, link_from_state
 from agentgym_tui.state.data_model import BusLink
@@ -21,12 +23,14 @@ from runner.bus.errors import BusState
 from runner.bus.streams import ensure_streams
 from runner.events.codec import encode
 from runner.events.live import EpisodeStarted, Heartbeat, LiveBatch, LiveItem
-from runner.events.subjects import LIVE_SUBJECTS, DurableNames, live_subject
+from runner.events.subjects import LIVE_STREAM, LIVE_SUBJECTS, DurableNames, live_subject
 from tests.support.console.live_items import token
 from tests.support.episodes import new_id
 from tests.support.nats_server import Bus, NatsServer
 
 BOOT = new_id()
+SMALL_BYTES = 32 * 1024
+"""Size of a stream or a buffer that a burst of messages exceeds."""
 
 
 @asynccontextmanager
@@ -114,6 +118,47 @@ async def test_large_messages_reach_the_store_completely_through_the_decode_work
     (episode,) = store.episodes.values()
     assert episode.streaming is not None and episode.streaming.text == "so " * n_messages * 1_000
     assert episode.n_missing == store.n_malformed == 0
+
+
+@pytest.mark.parametrize("has_stream", [True, False])
+async def test_every_message_that_a_slow_console_loses_is_counted(
+    bus: Bus, monkeypatch: pytest.MonkeyPatch, has_stream: bool
+) -> None:
+    store, n_sent = RunStore(), 2_000
+    monkeypatch.setattr(live_feed, "MAX_WAITING_BYTES", SMALL_BYTES)
+    address = BusAddress(bus.url)
+    async with (
+        await NatsConnection.open(address, name="test") as connection,
+        await NatsConnection.open(address, name="node") as node,
+        feeding(connection, store) as changed,
+        asyncio.timeout(30),
+    ):
+
+        async def wait_until(condition: Callable[[], bool]) -> None:
+            while not condition():
+                changed.clear()
+                await changed.wait()
+
+        async def publish(*seqs: int) -> None:
+            for seq in seqs:
+                batch = LiveBatch(node="n1", boot=BOOT, dropped=0, items=[token(seq=seq, text="x" * 2_000)])
+                await node.client.publish(live_subject("token", "n1"), encode(batch))
+            await node.client.flush()
+
+        if has_stream:
+            stream = StreamConfig(name=LIVE_STREAM, subjects=[LIVE_SUBJECTS], storage=StorageType.MEMORY)
+            await node.client.jetstream().add_stream(stream, discard=DiscardPolicy.OLD, max_bytes=SMALL_BYTES)
+        else:
+            await wait_until(lambda: any(LIVE_SUBJECTS in notice.text for notice in store.notices))
+        await publish(0)
+        await wait_until(lambda: store.n_items == 1)
+        await publish(*range(1, n_sent - 1))
+        await wait_until(lambda: store.n_items + store.n_lost_messages >= n_sent - 1)
+        await publish(n_sent - 1)
+        await wait_until(lambda: store.n_items + store.n_lost_messages >= n_sent)
+    assert store.n_lost_messages > 0
+    assert store.n_items + store.n_lost_messages == n_sent
+    assert store.n_missing == store.n_lost_messages
 
 
 async def test_a_jumping_clock_blocks_no_message(bus: Bus) -> None:
