@@ -46,20 +46,28 @@ def settings() -> Iterator[ARESettings]:
 @pytest.fixture(scope="session")
 def own_settings(tmp_path_factory: pytest.TempPathFactory, settings: ARESettings) -> ARESettings:
     """The installed package, and ``own_scenarios`` as a package that registers them by ARE's entry point."""
-    folder = tmp_path_factory.mktemp("venv")
-    subprocess.run([str(PYTHON), "-m", "venv", "--without-pip", folder], check=True, timeout=60)
-    query = "import sysconfig; print(sysconfig.get_path('purelib'))"
-    paths = [
-        subprocess.run([python, "-c", query], check=True, capture_output=True, text=True, timeout=60).stdout.strip()
-        for python in (str(PYTHON), str(folder / "bin" / "python"))
-    ]
-    info = Path(paths[1]) / "own_scenarios-1.0.dist-info"
+    python = create_venv(tmp_path_factory.mktemp("venv"), site_packages(PYTHON))
+    info = site_packages(python) / "own_scenarios-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: own-scenarios\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[are.simulation.scenarios]\nown = own_scenarios:register\n")
-    (Path(paths[1]) / "own_scenarios.py").write_text((HERE / "own_scenarios.py").read_text())
-    (Path(paths[1]) / "are.pth").write_text(f"{paths[0]}\n")
-    return ARESettings(python=str(folder / "bin" / "python"), memory_mib=300, step_timeout_sec=20.0)
+    (info.parent / "own_scenarios.py").write_text((HERE / "own_scenarios.py").read_text())
+    return ARESettings(python=str(python), memory_mib=300, step_timeout_sec=20.0)
+
+
+def create_venv(folder: Path, *paths: Path) -> Path:
+    """Create a virtual environment that has the packages of other folders; return its interpreter."""
+    subprocess.run([str(PYTHON), "-m", "venv", "--without-pip", folder], check=True, timeout=60)
+    python = folder / "bin" / "python"
+    (site_packages(python) / "paths.pth").write_text("".join(f"{path}\n" for path in paths))
+    return python
+
+
+def site_packages(python: Path) -> Path:
+    """Return the folder of an interpreter's packages."""
+    query = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    completed = subprocess.run([python, "-c", query], check=True, capture_output=True, text=True, timeout=60)
+    return Path(completed.stdout.strip())
 
 
 @pytest_asyncio.fixture

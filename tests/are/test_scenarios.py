@@ -21,7 +21,7 @@ from runner.envs.are.installation import OFFLINE_SCENARIOS, find_problem
 from runner.store import EpisodeStore
 from runner.types import Action, AREEvaluatedTrajectory, Limits, Outcome, Trajectory
 from runner.worker.runner_setup import RunnerSetup
-from tests.are.conftest import HERE, PYTHON, Create
+from tests.are.conftest import HERE, PYTHON, Create, create_venv, site_packages
 from tests.support.command import run_agentgym
 
 SOLVED_BY_EVENTS = OFFLINE_SCENARIOS[:4]
@@ -207,7 +207,19 @@ def test_the_command_plays_all_scenarios_through_local_workers(
     records = [EpisodeStore(tmp_path / "data").load(file) for file in (tmp_path / "data").rglob("runs/*/*.json")]
     assert sorted(record.evaluation["scenario"] for record in records if record.evaluation) == sorted(OFFLINE_SCENARIOS)
     assert {(record.outcome, record.success, record.data_label) for record in records} == {("success", True, "ARE")}
+    kind = "process" if workers == "2" else "local"
+    assert {record.worker.kind for record in records if record.worker} == {kind}
     assert "\x1b" not in completed.stdout
+
+
+def test_are_may_be_installed_beside_the_runner(tmp_path: Path) -> None:
+    packages = (site_packages(PYTHON), site_packages(Path(sys.executable)), HERE.parents[1])
+    python = create_venv(tmp_path / "venv", *packages)
+    command = [str(python), "-c", "from runner.cli import main; main()", "--run", "are:offline", "--agent", "oracle"]
+    options = ["--repeat", "5", "--data-dir", str(tmp_path / "data")]
+    completed = subprocess.run([*command, *options], cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    assert completed.returncode == 0, completed.stderr
+    assert "5/5 episodes, success 100% of 4" in completed.stderr + completed.stdout
 
 
 PROGRAM = """
