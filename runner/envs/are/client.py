@@ -49,6 +49,8 @@ _output.setLevel(logging.INFO)
 WORKER = Path(__file__).parent / "worker" / "__main__.py"
 MAX_LOGGED_LINES = 1000
 """Maximum number of lines of one worker's output that are logged; the rest is read and dropped."""
+LATE_REPLY_S = 3.0
+"""Seconds in which a request that was cancelled must be answered, before the next request is sent."""
 _FORK_TIMEOUT_S = 30.0
 _KILL_TIMEOUT_S = 1.0
 _EXIT_TIMEOUT_S = 5.0
@@ -88,17 +90,19 @@ class EpisodeProcess:
         """Send a request and return its reply.
 
         After a request that was cancelled, such as by the time limit of the episode, the next one first waits for the
-        reply to the cancelled one.
+        reply to the cancelled one, for at most ``LATE_REPLY_S``.
 
         Raises:
             EvaluationFault: if the model of a judge fails during a step.
             EnvironmentFault: if the process fails, ends, sends something else, or does not answer in time; it is then
                 ended, except when it reports the failure itself.
         """
+        if self._connection.fileno() < 0:
+            raise EnvironmentFault("ARE's process of this episode has been ended already")
         what, frame = type(request).__name__.lower(), encode_request(request)
         try:
             if self._pending is not None:
-                await asyncio.shield(self._pending)
+                await self._wait_for_late_reply(self._pending)
             self._pending = asyncio.ensure_future(self._exchange(frame))
             reply = await asyncio.shield(self._pending)
             self._pending = None
@@ -118,6 +122,13 @@ class EpisodeProcess:
             self.kill()
             raise
         return check_reply(reply, expected)
+
+    async def _wait_for_late_reply(self, cancelled: asyncio.Future[Reply]) -> None:
+        if not (await asyncio.wait({cancelled}, timeout=LATE_REPLY_S))[0]:
+            raise EnvironmentFault(
+                f"ARE's worker had not answered {LATE_REPLY_S:g} s after a request was cancelled, such as by the time "
+                "limit of the episode, so it was ended"
+            )
 
     async def _exchange(self, frame: bytes) -> Reply:
         while True:
@@ -140,10 +151,16 @@ class EpisodeProcess:
     def kill(self) -> None:
         """End the process without waiting for it."""
         self._server.kill(self._pid)
-        self.close()
+        self._disconnect()
 
     def close(self) -> None:
-        """Close the socket; the process ends when it reads that."""
+        """Close the socket; the process ends when it reads that, or at once if it still owes a reply."""
+        if self._pending is not None and not self._pending.done():
+            self.kill()
+        else:
+            self._disconnect()
+
+    def _disconnect(self) -> None:
         if self._pending is not None:
             self._pending.add_done_callback(lambda done: done.cancelled() or done.exception())
             self._pending.cancel()

@@ -27,7 +27,7 @@ from runner.envs.are.environment import AREEnvironment
 from runner.envs.are.protocol import Evaluated, Forked, Ready, Stepped, check_reply, decode_frame, frame_length
 from runner.errors import EnvironmentFault
 from runner.pool.choose import open_pool
-from runner.types import Action, AREEvaluatedTrajectory, EpisodeEnded, Item, Limits, ToolCall, Trajectory
+from runner.types import Action, AREEvaluatedTrajectory, EpisodeEnded, Item, Limits, Outcome, ToolCall, Trajectory
 from runner.worker.runner_setup import RunnerSetup
 from tests.support.command import run_agentgym
 from tests.support.scripted_are_worker import write_program
@@ -196,6 +196,23 @@ async def test_a_cancelled_step_that_hangs_leaves_nothing(settings: ARESettings)
     environment.cleanup()
     await asyncio.sleep(0)
     assert len(children) == 1 and asyncio.all_tasks() == {asyncio.current_task()}
+    assert psutil.wait_procs(children, timeout=LIMIT_S / 2)[1] == []
+
+
+async def test_a_step_that_hangs_at_the_time_limit_ends_the_episode_with_its_cause(
+    settings: ARESettings, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(client, "LATE_REPLY_S", 0.1)
+    script = ('{"name": "Notes__add", "arguments": {"text": "milk"}}',)
+    setup = RunnerSetup(env="are:late-hang", agent="scripted", script=script, are=settings, limits=Limits(5, 2.0))
+    await started("fine", settings)
+    trajectory = await setup.build_runner(None).play_episode({"task_index": 0})
+    assert trajectory.outcome == Outcome.ERROR
+    assert trajectory.error_info is not None and trajectory.error_info.type == "environment_fault"
+    assert "had not answered 0.1 s after" in trajectory.error_info.message
+    assert (
+        "get_evaluation_details failed: EnvironmentFault: ARE's process of this episode has been ended" in caplog.text
+    )
 
 
 @pytest.mark.parametrize(
