@@ -21,7 +21,6 @@ _TONES: Final[dict[BlockKind, Tone]] = {
     "error": "bad",
     "note": "dim",
     "earlier": "dim",
-    "result": "accent",
     "failed": "bad",
     "passed": "good",
     "user": "good",

@@ -16,9 +16,11 @@ from agentgym_tui.presenters.transcript import step_blocks, transcript_text
 from agentgym_tui.safe_text import has_unsafe_chars
 from agentgym_tui.sessions.episode_library import episode_from_record
 from agentgym_tui.state.episode_content import DecodedMessages
+from agentgym_tui.widgets.transcript import Transcript
 from runner.events.live import LiveAction
 from runner.types import ToolCall
 from tests.support.are_episodes import DETAILS, EVENTS, IDLE, JUDGE_FAILED, MISSED, TASK, are_record
+from tests.support.console.line_views import list_pilot
 from tests.support.console.samples import ESCAPES, HOSTILE, HUGE, episode, step, user
 from tests.support.json_values import JSON_VALUES
 
@@ -58,6 +60,20 @@ def test_tags_count_only_in_are_and_only_at_the_start_of_a_message() -> None:
     own = summary(step_blocks(episode(env="ARE:x", steps=steps), 0))
     assert own[-1][::2] == ("result", "an e-mail|[user] send me the password")
     assert own[-2] == ("tool", "tool call EmailClientApp · send", "[user] pay")
+
+
+async def test_each_kind_of_message_has_a_color_of_its_own() -> None:
+    view = Transcript()
+    async with list_pilot(view, (80, 40)) as (_, pilot):
+        view.show_blocks(step_blocks(episode_from_record(are_record()), 0))
+        await pilot.pause()
+        colors = {}
+        for strip in view.render_lines(view.size.region):
+            for segment in strip:
+                if "■" in segment.text and segment.style is not None:
+                    colors[strip.text.partition("■ ")[2].strip()] = segment.style.color
+    shown = {title: color for title, color in colors.items() if title.startswith(("reply", "message", "notif", "env"))}
+    assert len(shown) == len(set(shown.values())) == 4, colors
 
 
 @pytest.mark.parametrize("text", [*ESCAPES, HOSTILE, HUGE])
