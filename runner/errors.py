@@ -6,6 +6,7 @@ see ``runner.tracing.error_info``.
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -92,9 +93,12 @@ class catch_foreign:
 def _must_propagate(exc: BaseException) -> bool:
     if isinstance(exc, KeyboardInterrupt):  # Ctrl-C is raised only in the main thread
         return threading.current_thread() is threading.main_thread()
-    from asyncio import CancelledError  # imported on an error only: commands without an event loop start faster
+    if "asyncio" in sys.modules:  # not imported here: a command without an event loop starts faster
+        from asyncio import CancelledError
 
-    return isinstance(exc, CancelledError | GeneratorExit)
+        if isinstance(exc, CancelledError):
+            return True
+    return isinstance(exc, GeneratorExit)
 
 
 def log_failure(logger: logging.Logger, operation: str) -> Callable[[BaseException], None]:

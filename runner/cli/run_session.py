@@ -6,16 +6,18 @@ import os
 import socket
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from runner.batch.spec import DEFAULT_AGENT, BatchSpec, resolve_environment, resolve_model
 from runner.cli.arguments import Options
 from runner.cli.terminal import print_stderr
 from runner.config import EnvironmentEntry, Profile, load_profile, resolve_data_dir, resolve_node
-from runner.envs.placement import Placement, choose_profile_placement
 from runner.errors import ConfigError
-from runner.inference.profile_models import Models
-from runner.node.worker_pools import choose_workers
 from runner.types import Limits, Workers
+
+if TYPE_CHECKING:  # loaded by the methods below: a list of environments or results needs none of it
+    from runner.batch.spec import BatchSpec
+    from runner.envs.placement import Placement
+    from runner.inference.profile_models import Models
 
 
 @dataclass(frozen=True)
@@ -74,20 +76,28 @@ class RunSession:
         Raises:
             ConfigError: the required server is not available.
         """
+        from runner.envs.placement import choose_profile_placement
+
         return choose_profile_placement(self.profile, spec.env, spec.mode)
 
     def models(self) -> Models:
         """Create the models of the profile, without sending a request."""
+        from runner.inference.profile_models import Models
+
         return Models.from_settings(self.profile.agent, os.environ)
 
     @property
     def agent(self) -> str:
         """The name of the agent to run."""
+        from runner.batch.spec import DEFAULT_AGENT
+
         return self.options.agent or DEFAULT_AGENT
 
     @property
     def workers(self) -> Workers:
         """Where the episodes run; with no value in the options and the profile, the default."""
+        from runner.node.worker_pools import choose_workers
+
         n_slots = min(self.concurrency, self.options.repeat * self.options.attempts)
         return choose_workers(self.profile, self.options.workers, n_slots, self.agent)
 
@@ -102,6 +112,8 @@ class RunSession:
         return self.profile.tier(self.options.battery or "lightweight")
 
     def _spec(self, name: str) -> BatchSpec:
+        from runner.batch.spec import BatchSpec, resolve_environment, resolve_model
+
         options, episode = self.options, self.profile.episode
         return BatchSpec(
             env=resolve_environment(self.profile, name),

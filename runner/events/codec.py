@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Mapping
 from datetime import datetime
+from functools import cached_property
 from typing import Final, Literal, TypeAlias
 
 import msgspec
@@ -121,7 +122,7 @@ def decode_item(item: LazyItem) -> LiveItem | RawRow:
         return item
     payload = _ENCODER.encode(item)
     try:
-        return _FULL_ITEM.decode(payload)
+        return _decoders.full_item.decode(payload)
     except (msgspec.MsgspecError, RecursionError) as exc:
         return raw_row(_failure_reason(exc), payload)
 
@@ -154,11 +155,11 @@ def _decode_durable(event_type: str, headers: Headers | None, payload: bytes) ->
     check_depth(payload)
     check_fields(payload)
     try:
-        event = _DECODERS[event_type].decode(payload)
+        event = _decoders.durable[event_type].decode(payload)
     except msgspec.ValidationError:
         if event_type != subjects.EPISODE_COMPLETED or not _has_no_episode_id(payload):
             raise
-        return ForeignRow(event=_FOREIGN.decode(payload))
+        return ForeignRow(event=_decoders.foreign.decode(payload))
     return DurableRow(event=event, id=message_id(headers) or _derived_id(event), type=event_type)
 
 
@@ -181,7 +182,7 @@ def _has_no_episode_id(payload: bytes) -> bool:
 
 def _decode_live(payload: bytes) -> LiveRow:
     try:
-        batch = _LIVE.decode(payload)
+        batch = _decoders.live.decode(payload)
     except msgspec.ValidationError:
         check_depth(payload)
         return _decode_items_separately(payload)
@@ -199,12 +200,12 @@ def _check_timestep_depth(batch: LazyBatch) -> None:
 
 def _decode_items_separately(payload: bytes) -> LiveRow:
     """Decode live items one by one; stop after ``MAX_RAW_ITEMS`` undecodable items, which are returned raw."""
-    envelope = _ENVELOPE.decode(payload)
+    envelope = _decoders.envelope.decode(payload)
     items: list[LazyItem] = []
     raw: list[RawRow] = []
     for part in envelope.items:
         try:
-            items.append(_ITEM.decode(part))
+            items.append(_decoders.item.decode(part))
         except msgspec.ValidationError as exc:
             raw.append(raw_row(_failure_reason(exc), bytes(part)))
             if len(raw) == MAX_RAW_ITEMS:
@@ -227,9 +228,34 @@ def _failure_reason(exc: Exception) -> str:
 _LIVE_SUBJECT = re.compile(rf"agentgym\.live\.(?:{'|'.join(subjects.LIVE_CHANNELS)})\.v1\.[^.]+")
 _VERSION = re.compile(r"\.v\d+(?=\.|\Z)")
 _ENCODER = msgspec.json.Encoder()
-_DECODERS = {name: msgspec.json.Decoder(event) for name, event in DURABLE_TYPES.items()}
-_FOREIGN = msgspec.json.Decoder(ForeignEpisode, strict=False)  # others write rounds as 3.0 and success as 0 or 1
-_LIVE = msgspec.json.Decoder(LazyBatch)
-_ENVELOPE = msgspec.json.Decoder(_Envelope)
-_ITEM: msgspec.json.Decoder[LazyItem] = msgspec.json.Decoder(LazyItem)
-_FULL_ITEM: msgspec.json.Decoder[LiveItem] = msgspec.json.Decoder(LiveItem)
+
+
+class _Decoders:
+    """The decoders, each created on first use: together they take 10 ms, and a run only encodes."""
+
+    @cached_property
+    def durable(self) -> dict[str, msgspec.json.Decoder[DurableEvent]]:
+        return {name: msgspec.json.Decoder(event) for name, event in DURABLE_TYPES.items()}
+
+    @cached_property
+    def foreign(self) -> msgspec.json.Decoder[ForeignEpisode]:
+        return msgspec.json.Decoder(ForeignEpisode, strict=False)  # others write rounds as 3.0 and success as 0 or 1
+
+    @cached_property
+    def live(self) -> msgspec.json.Decoder[LazyBatch]:
+        return msgspec.json.Decoder(LazyBatch)
+
+    @cached_property
+    def envelope(self) -> msgspec.json.Decoder[_Envelope]:
+        return msgspec.json.Decoder(_Envelope)
+
+    @cached_property
+    def item(self) -> msgspec.json.Decoder[LazyItem]:
+        return msgspec.json.Decoder(LazyItem)
+
+    @cached_property
+    def full_item(self) -> msgspec.json.Decoder[LiveItem]:
+        return msgspec.json.Decoder(LiveItem)
+
+
+_decoders = _Decoders()

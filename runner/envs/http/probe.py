@@ -109,10 +109,11 @@ def _probe_into(
 
 
 def _is_gone(exc: BaseException) -> bool:
-    from http.client import IncompleteRead
+    if isinstance(exc, OSError):
+        return not isinstance(exc, ValueError)  # of a rejected certificate; a server has replied
+    from http.client import IncompleteRead  # imported late: a refused connection is an OSError
 
-    # a rejected certificate is an OSError and a ValueError; a server has replied
-    return isinstance(exc, OSError | IncompleteRead) and not isinstance(exc, ValueError)
+    return isinstance(exc, IncompleteRead)
 
 
 def _describe(exc: BaseException, address: ServerAddress) -> str:
@@ -182,10 +183,10 @@ def _fetch_health(address: ServerAddress, deadline: float) -> _Health:
 
 
 def _get(address: ServerAddress, path: str, deadline: float) -> tuple[int, bytes]:
-    from http.client import HTTPResponse  # imported late: most probes find no server
-
     parts = urlsplit(address.base)
     with _connect(parts, deadline) as connection:
+        from http.client import HTTPResponse  # imported late: most probes find no server
+
         connection.sendall(_encode_request(parts, path, address.authorization))
         response = HTTPResponse(cast(socket.socket, _LimitedReader(connection, deadline)), method="GET")
         response.begin()

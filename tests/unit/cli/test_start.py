@@ -14,8 +14,10 @@ from runner.types import SpanLevel
 
 RUN = ("--run", "Maze", "--agent", "oracle")
 HEAVY = {"asyncio", "hydra", "httpx", "aiohttp", "nats", "google.protobuf"}
-UNUSED = {
+UNUSED: dict[tuple[str, ...], set[str]] = {
     ("--help",): {*HEAVY, "msgspec", "dataclasses", "json", "logging", "pathlib", "rich", "yaml"},
+    ("--list-envs",): {*HEAVY, "ssl", "runner.batch", "runner.pool", "runner.episode", "sqlite3"},
+    RUN: HEAVY - {"asyncio"},
 }
 
 
