@@ -107,7 +107,7 @@ def batch_cpu_s(workspace: Workspace, env: str, n_episodes: int, max_steps: int,
 
 
 def bare_cpu_s(build: Callable[[], EmbeddedEnvironment], n_episodes: int, max_steps: int) -> float:
-    """Return the CPU seconds of a bare loop over the tasks that ``batch_cpu_s`` measures."""
+    """Return the CPU seconds of a bare loop over the tasks that ``batch_cpu_s`` measures, in this process."""
 
     async def play(task_index: int) -> None:
         environment, agent = build(), OracleAgent(twin=build())
