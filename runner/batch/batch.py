@@ -14,7 +14,7 @@ from ulid import ULID
 
 from runner.batch.episode_queue import EpisodeQueue, split_plan
 from runner.batch.episode_starter import EpisodeStarter
-from runner.batch.observers import Observer, ObserverHub
+from runner.batch.observers import Observer, ObserverHub, SelectiveObserver
 from runner.batch.result import BatchResult, BatchStats, BatchStatus, InterruptedBy, UnstoredEpisode
 from runner.batch.running_episode import (
     STEP_GRACE_S,
@@ -47,7 +47,7 @@ class Batch:
     Args:
         spec: the batch, with registered names (``BatchSpec.validated``).
         workspace: the state directory that stores the episodes.
-        observers: called with every event and progress item; each observer runs on its own thread.
+        observers: called with every event and progress item; each runs on its own thread unless it is inline.
         on_record: called with every finished episode after it is stored, on the thread that called ``run``.
         batch_id: id of the batch; None creates a new id.
         battery_id: id of the battery that the batch belongs to; None: the batch was started alone.
@@ -66,7 +66,7 @@ class Batch:
         spec: BatchSpec,
         workspace: Workspace,
         *,
-        observers: Iterable[Observer] = (),
+        observers: Iterable[Observer | SelectiveObserver] = (),
         on_record: Callable[[EpisodeRecord], None] | None = None,
         batch_id: str | None = None,
         battery_id: str | None = None,

@@ -70,7 +70,8 @@ class EncodedEvents:
     def add_end(self, end: EncodedEnd) -> list[LazyItem]:
         """Add the end of the episode; return the items of its last spans and of the end, in this order."""
         self._traces.append(end.traces)
-        return [*self._closed(end.at, before=end.seq), LazyItem(EpisodeEnded, partial(self._ended, end))]
+        ended = LazyItem(EpisodeEnded, partial(self._ended, end), partial(self._ended, end, is_brief=True))
+        return [*self._closed(end.at, before=end.seq), ended]
 
     def decode_traces(self) -> tuple[list[Span], list[Flow]]:
         """Return all spans and flows of the episode so far.
@@ -103,15 +104,16 @@ class EncodedEvents:
             reset_observation=reset_observation,
         )
 
-    def _ended(self, end: EncodedEnd) -> EpisodeEnded:
+    def _ended(self, end: EncodedEnd, *, is_brief: bool = False) -> EpisodeEnded:
         header = self._header
+        timestep = _summarized if is_brief else self._timestep
         trajectory = Trajectory(
             episode_id=header.episode_id,
-            timesteps=list(map(self._timestep, self._steps)),
+            timesteps=list(map(timestep, self._steps)),
             reset_kwargs={"task_index": header.task_index, "seed": header.seed},
             error_info=end.error,
             trace_last_response_flow_id=end.trace_last_response_flow_id,
-            reset_observation=_CHAT.decode(self._reset.observation),
+            reset_observation=[] if is_brief else _CHAT.decode(self._reset.observation),
             env_episode_id=self._reset.env_episode_id if self._was_reset else None,
             outcome=end.outcome,
             success=end.success,
@@ -126,14 +128,7 @@ class EncodedEvents:
 
     def _timestep(self, step: EncodedStep) -> TimeStep:
         record = _STEP.decode(step.data)
-        action = record.action
-        fields = {name: getattr(record, name) for name in _SHARED_FIELDS}
-        return TimeStep(
-            **fields,
-            action=Action(action.text, action.tool_calls),
-            valid=action.valid,
-            available_tool_schemas=self._schemas_at(record.tool_schemas_ref),
-        )
+        return _timestep(record, self._schemas_at(record.tool_schemas_ref))
 
     def _schemas_at(self, index: int) -> list[ToolSchema]:
         with self._lock:
@@ -141,6 +136,20 @@ class EncodedEvents:
                 self._schemas += _decode_schemas(self._schema_parts)
                 self._schema_parts.clear()
             return self._schemas[index]
+
+
+def _summarized(step: EncodedStep) -> TimeStep:
+    return _timestep(step.summary, [])
+
+
+def _timestep(record: TimestepRecord, schemas: list[ToolSchema]) -> TimeStep:
+    action = record.action
+    return TimeStep(
+        **{name: getattr(record, name) for name in _SHARED_FIELDS},
+        action=Action(action.text, action.tool_calls),
+        valid=action.valid,
+        available_tool_schemas=schemas,
+    )
 
 
 def _decode_schemas(parts: Iterable[bytes]) -> list[list[ToolSchema]]:

@@ -1,6 +1,6 @@
 """Observers of a batch: a bounded queue and a thread for each, so that none can delay or stop the batch.
 
-Items of episodes in other processes are decoded on these threads, and only for observers that want them.
+Items of episodes in other processes are decoded only for observers that want them.
 """
 
 from __future__ import annotations
@@ -23,30 +23,51 @@ BATCHING_INTERVAL_S = 0.05
 """Minimum seconds between two deliveries to an observer; each delivery costs two thread switches."""
 
 
+def wants_all(kind: type[Item]) -> bool:
+    """Return True, for an observer of all kinds of items."""
+    return True
+
+
 @dataclass(frozen=True)
 class SelectiveObserver:
-    """An observer of some kinds of items; the others are neither decoded nor delivered for it."""
+    """An observer of some kinds of items; the others are neither decoded nor delivered for it.
 
-    kinds: frozenset[type[Item]]
+    Attributes:
+        observe: receives the items.
+        wants: returns whether it wants a kind of items now; called at each item, on any thread.
+        is_brief: whether the end of an episode of another process needs no texts of its steps.
+        is_inline: whether it needs no thread and no copy: it is called where the item is emitted, on several threads at
+            once. It must neither block nor raise nor change the item.
+    """
+
     observe: Observer
+    wants: Callable[[type[Item]], bool]
+    is_brief: bool = True
+    is_inline: bool = False
 
-    def __call__(self, item: Item) -> None:
-        """Pass an item on."""
+    def __call__(self, item: Item | LazyItem) -> None:
+        """Decode an item if necessary, and pass it on."""
+        if isinstance(item, LazyItem):
+            item = item.get_brief() if self.is_brief else item.get()
         self.observe(item)
 
 
 class LazyItem:
-    """An item that is decoded once, when the first observer takes it from its queue.
+    """An item that is decoded once, when the first observer takes it.
 
     Args:
         kind: class of the item.
         decode: returns the item; called on the thread of an observer.
+        decode_brief: returns the item for ``is_brief`` observers; by default ``decode`` is used for them, too.
     """
 
-    def __init__(self, kind: type[Item], decode: Callable[[], Item]) -> None:
-        """Keep the function."""
+    def __init__(
+        self, kind: type[Item], decode: Callable[[], Item], decode_brief: Callable[[], Item] | None = None
+    ) -> None:
+        """Keep the functions."""
         self.kind = kind
         self._decode = decode
+        self._decode_brief = decode_brief
         self._item: Item | None = None
         self._lock = threading.Lock()
 
@@ -57,20 +78,23 @@ class LazyItem:
                 self._item = self._decode()
             return self._item
 
+    def get_brief(self) -> Item:
+        """Return the item for ``is_brief`` observers; raises the exceptions of its decoder."""
+        return self.get() if self._decode_brief is None else self._decode_brief()
+
 
 class _ObserverThread(threading.Thread):
     def __init__(self, observer: Observer, capacity: int) -> None:
         super().__init__(name="observer", daemon=True)
-        self._observer = observer
-        self._kinds = observer.kinds if isinstance(observer, SelectiveObserver) else None
+        if not isinstance(observer, SelectiveObserver):
+            observer = SelectiveObserver(observer, wants_all, is_brief=False)
+        self._receive = observer
+        self.wants = observer.wants
         self._items: deque[Item | LazyItem] = deque(maxlen=capacity)
         self._changed = threading.Condition()
         self._idle = False
         self._closed = False
         self.dropped = 0
-
-    def wants(self, kind: type[Item]) -> bool:
-        return self._kinds is None or kind in self._kinds
 
     def put(self, item: Item | LazyItem) -> None:
         with self._changed:
@@ -90,8 +114,7 @@ class _ObserverThread(threading.Thread):
             while items:
                 with catch_foreign(log_failure(logger, "an observer")):
                     while items:
-                        item = items.popleft()
-                        self._observer(item.get() if isinstance(item, LazyItem) else item)
+                        self._receive(items.popleft())
 
     def _next(self) -> deque[Item | LazyItem]:
         """Wait for items and return all queued items; after ``close``, return an empty queue when no item is left."""
@@ -112,9 +135,15 @@ class ObserverHub:
     exception in an observer is logged, and the observer keeps receiving items.
     """
 
-    def __init__(self, observers: Iterable[Observer] = (), *, capacity: int = 10_000) -> None:
-        """Start one thread per observer."""
-        self._threads = [_ObserverThread(observer, capacity) for observer in observers]
+    def __init__(self, observers: Iterable[Observer | SelectiveObserver] = (), *, capacity: int = 10_000) -> None:
+        """Start one thread per observer that needs one."""
+        self._inline: list[SelectiveObserver] = []
+        self._threads: list[_ObserverThread] = []
+        for observer in observers:
+            if isinstance(observer, SelectiveObserver) and observer.is_inline:
+                self._inline.append(observer)
+            else:
+                self._threads.append(_ObserverThread(observer, capacity))
         for thread in self._threads:
             thread.start()
 
@@ -124,12 +153,16 @@ class ObserverHub:
         return sum(thread.dropped for thread in self._threads)
 
     def watches(self, kind: type[Item]) -> bool:
-        """Return whether an observer receives this kind of items."""
-        return any(thread.wants(kind) for thread in self._threads)
+        """Return whether an observer wants this kind of items now."""
+        return any(each.wants(kind) for each in self._inline) or any(each.wants(kind) for each in self._threads)
 
     def emit(self, item: Item | LazyItem) -> None:
-        """Queue a copy of an item for all observers of its kind, without waiting for its delivery."""
+        """Call the inline observers; queue a copy of the item for the others, without waiting for its delivery."""
         kind = item.kind if isinstance(item, LazyItem) else type(item)
+        for observer in self._inline:
+            if observer.wants(kind):
+                with catch_foreign(log_failure(logger, "an observer")):
+                    observer(item)
         receivers = [thread for thread in self._threads if thread.wants(kind)]
         if receivers and not isinstance(item, LazyItem):
             item = detach(item)

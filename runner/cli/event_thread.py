@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from functools import partial
 
+from runner.batch.observers import SelectiveObserver
 from runner.batch.workspace import Workspace
 from runner.bus.address import BusAddress, address_of_node
 from runner.cli.terminal import print_stderr
@@ -14,7 +15,6 @@ from runner.errors import catch_foreign
 from runner.publish.event_recorder import EventRecorder
 from runner.publish.live_publisher import LivePublisher
 from runner.publish.publisher import Publisher, Sink
-from runner.types import Item
 
 DRAIN_TIMEOUT_S = 5.0
 """Maximum seconds to wait at the end of a run for the delivery of its events."""
@@ -35,10 +35,10 @@ class EventThread:
         self._thread.start()
         self._ready.wait()
 
-    def __call__(self, item: Item) -> None:
-        """Publish a live item; thread-safe."""
-        if self._live is not None:
-            self._live(item)
+    @property
+    def observers(self) -> list[SelectiveObserver]:
+        """The observer that publishes live items; none if the thread could not start."""
+        return [] if self._live is None else [self._live.observer]
 
     def close(self) -> None:
         """Wait up to twice ``DRAIN_TIMEOUT_S`` seconds for the delivery; undelivered events stay in the outbox."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from runner.batch.observers import Observer, SelectiveObserver
+from runner.batch.observers import SelectiveObserver
 from runner.batch.server_wait import LOG_INTERVAL_S
 from runner.batch.spec import BatchSpec
 from runner.cli.terminal import print_stderr, stderr_console
@@ -17,7 +17,7 @@ WIDE = 100
 
 
 @contextmanager
-def batch_progress(spec: BatchSpec) -> Iterator[Observer]:
+def batch_progress(spec: BatchSpec) -> Iterator[SelectiveObserver]:
     """Yield an observer that shows the progress of a batch until the ``with`` block ends."""
     title = f"{spec.env} · {spec.agent}" + (" · compat" if spec.mode == "compat" else "")
     if stderr_console().is_terminal:
@@ -28,7 +28,7 @@ def batch_progress(spec: BatchSpec) -> Iterator[Observer]:
 
 
 @contextmanager
-def _bar(title: str, total: int) -> Iterator[Observer]:
+def _bar(title: str, total: int) -> Iterator[SelectiveObserver]:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
     from rich.table import Column
 
@@ -47,10 +47,10 @@ def _bar(title: str, total: int) -> Iterator[Observer]:
                 state = _waiting_text(item) or _playing_text(item)
                 progress.update(task, completed=item.n_done, state=state)
 
-        yield SelectiveObserver(frozenset({BatchProgress}), show)
+        yield SelectiveObserver(show, lambda kind: kind is BatchProgress)
 
 
-def _lines(title: str) -> Observer:
+def _lines(title: str) -> SelectiveObserver:
     waits, workers = _WaitLines(title), _WorkerLines(title)
 
     def show(item: Item) -> None:
@@ -67,7 +67,7 @@ def _lines(title: str) -> Observer:
         elif isinstance(item, BatchProgress) and item.n_done == item.n_planned:
             print_stderr(f"{title}: {item.n_done}/{item.n_planned} episodes, {_score_text(item)}")
 
-    return SelectiveObserver(frozenset({BatchProgress, EpisodeEnded}), show)
+    return SelectiveObserver(show, lambda kind: kind in (BatchProgress, EpisodeEnded))
 
 
 def _score_text(progress: BatchProgress) -> str:

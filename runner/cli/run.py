@@ -13,7 +13,7 @@ import msgspec
 from ulid import ULID
 
 from runner.batch.batch import Batch
-from runner.batch.observers import Observer
+from runner.batch.observers import SelectiveObserver
 from runner.batch.result import BatchResult
 from runner.batch.slots import RUN_FILES, SLOT_FILES, fit_concurrency
 from runner.batch.spec import BatchSpec
@@ -101,7 +101,9 @@ def _exit_code(results: list[BatchResult], skipped: list[SkippedBatch], *, inter
 
 
 @contextmanager
-def _event_recording(session: RunSession, workspace: Workspace) -> Iterator[tuple[EventRecorder, list[Observer]]]:
+def _event_recording(
+    session: RunSession, workspace: Workspace
+) -> Iterator[tuple[EventRecorder, list[SelectiveObserver]]]:
     """Yield a recorder of events and the observers that deliver live items, if a node or an egress is available."""
     recorder = EventRecorder(workspace, durable_names(session.profile.nats), role="run")
     egress = egress_reader(session.profile)
@@ -114,7 +116,7 @@ def _event_recording(session: RunSession, workspace: Workspace) -> Iterator[tupl
         from runner.cli.event_thread import EventThread
 
         with closing(EventThread(recorder, workspace, egress)) as event_thread, _running_status(recorder):
-            yield recorder, [event_thread]
+            yield recorder, event_thread.observers
 
 
 @contextmanager
@@ -136,7 +138,7 @@ class _BatchSequence:
     session: RunSession
     workspace: Workspace
     recorder: EventRecorder
-    observers: list[Observer]
+    observers: list[SelectiveObserver]
     signals: SignalHandler
     battery_id: str | None
     models: Models

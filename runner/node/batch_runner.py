@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import msgspec
 
 from runner.batch.batch import Batch
-from runner.batch.observers import LazyItem, Observer, SelectiveObserver
+from runner.batch.observers import LazyItem, Observer, SelectiveObserver, wants_all
 from runner.batch.result import BatchResult, UnstoredEpisode
 from runner.batch.running_episode import CommandName
 from runner.batch.server_wait import Waiting
@@ -45,20 +45,18 @@ class BatchCallbacks:
     """Callbacks of a ``BatchRunner``; they run on its threads and must return quickly.
 
     Attributes:
-        on_item: receives every event and progress item of a running batch.
+        on_item: receives the events and progress items of a running batch; must not change them.
         on_record: receives every finished episode.
         on_result: receives the result of every batch that has ended and cannot be resumed.
         on_busy: receives True when a batch starts; after a batch, receives whether another batch is queued.
+        wants_item: returns whether ``on_item`` wants a kind of items now.
     """
 
     on_item: Observer
     on_record: Callable[[EpisodeRecord], None]
     on_result: Callable[[BatchResult], None]
     on_busy: Callable[[bool], None]
-
-
-def _embedded_placement(spec: BatchSpec) -> Placement:
-    return embedded_placement(spec.env, spec.mode)
+    wants_item: Callable[[type[Item]], bool] = wants_all
 
 
 class BatchRunner:
@@ -84,7 +82,7 @@ class BatchRunner:
         queue: BatchQueue,
         callbacks: BatchCallbacks,
         *,
-        choose_placement: Callable[[BatchSpec], Placement] = _embedded_placement,
+        choose_placement: Callable[[BatchSpec], Placement] = lambda spec: embedded_placement(spec.env, spec.mode),
         models: Models | None = None,
         ray: RaySettings | None = None,
     ) -> None:
@@ -282,10 +280,11 @@ class BatchRunner:
         spec, lowered = fit_concurrency(queued.spec, NODE_FILES)
         if lowered is not None:
             logger.warning("batch %s: %s", queued.batch_id, lowered)
+        forward = SelectiveObserver(self._forward, self._callbacks.wants_item, is_inline=True)
         batch = Batch(
             spec,
             self._workspace,
-            observers=[self._forward, SelectiveObserver(frozenset({BatchProgress}), self._save_progress)],
+            observers=[forward, SelectiveObserver(self._save_progress, lambda kind: kind is BatchProgress)],
             on_record=self._callbacks.on_record,
             batch_id=queued.batch_id,
             battery_id=queued.battery_id,
@@ -370,10 +369,9 @@ class BatchRunner:
         # numbered here, because the numbers of a batch that continues would start again
         if isinstance(item, BatchProgress | WorkerState):
             item = msgspec.structs.replace(item, seq=next(self._item_numbers[type(item), item.batch_id]))
-        if isinstance(item, BatchProgress):
-            self._progress = item
         self._callbacks.on_item(item)
 
     def _save_progress(self, item: Item) -> None:
         if isinstance(item, BatchProgress):
+            self._progress = item
             self._queue.set_done(item.batch_id, item.n_done)

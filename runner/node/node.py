@@ -231,7 +231,11 @@ class Node:
                 self._set_status("running" if is_busy else "idle", recorder)
 
         callbacks = BatchCallbacks(
-            on_item=live, on_record=recorder.record_episode, on_result=recorder.record_batch, on_busy=on_busy
+            on_item=live,
+            on_record=recorder.record_episode,
+            on_result=recorder.record_batch,
+            on_busy=on_busy,
+            wants_item=live.wants,
         )
         return BatchRunner(
             workspace,

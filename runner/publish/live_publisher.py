@@ -8,11 +8,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
+from functools import cache
 from typing import TypeAlias
 
 import msgspec
 from nats.aio.client import Client
 
+from runner.batch.observers import SelectiveObserver
 from runner.bus.streams import BUS_ERRORS, ensure_live_stream
 from runner.errors import catch_foreign, log_failure
 from runner.events.live import LiveItem
@@ -35,7 +37,8 @@ STREAM_TIMEOUT_S = 2.0
 
 _ENVELOPE_BYTES = 512
 
-Queued: TypeAlias = tuple[LiveChannel, msgspec.Raw]
+Queued: TypeAlias = tuple[LiveChannel, list[msgspec.Raw], int]
+"""The items of one event, and their size in bytes."""
 
 
 class _Batch(msgspec.Struct):
@@ -60,20 +63,21 @@ class _Queue:
         self._size = 0
         self.dropped = 0
 
-    def put(self, channel: LiveChannel, item: msgspec.Raw) -> None:
+    def put(self, queued: Queued) -> None:
         with self._lock:
-            self._items.append((channel, item))
-            self._size += len(item)
+            self._items.append(queued)
+            self._size += queued[2]
             while self._size > self._capacity:
-                self._size -= len(self._items.popleft()[1])
-                self.dropped += 1
+                _, items, size = self._items.popleft()
+                self._size -= size
+                self.dropped += len(items)
 
     def pop_all(self) -> dict[LiveChannel, list[msgspec.Raw]]:
         with self._lock:
             items, self._items, self._size = self._items, deque(), 0
         by_channel: dict[LiveChannel, list[msgspec.Raw]] = {}
-        for channel, item in items:
-            by_channel.setdefault(channel, []).append(item)
+        for channel, encoded, _ in items:
+            by_channel.setdefault(channel, []).extend(encoded)
         return by_channel
 
     def drop(self, count: int) -> None:
@@ -91,6 +95,11 @@ class _SinkQueue:
         self._boot = boot
         self._n_connects_checked = 0
         self._stream_deadline: float | None = None
+
+    @property
+    def is_present(self) -> bool:
+        """Whether the sink has an address; without one, items are neither queued nor counted as dropped."""
+        return self._sink_connection.state.status != "absent"
 
     async def flush(self) -> None:
         client = self._sink_connection.client
@@ -162,16 +171,24 @@ class LivePublisher:
         """Return the number of dropped items per sink."""
         return [sink.queue.dropped for sink in self._queues]
 
+    @property
+    def observer(self) -> SelectiveObserver:
+        """The publisher as the observer of a batch."""
+        return SelectiveObserver(self, self.wants, is_inline=True)
+
+    def wants(self, kind: type[Item]) -> bool:
+        """Return whether items of this kind are published now: there is a sink with an address."""
+        return any(sink.is_present for sink in self._queues)
+
     def __call__(self, item: Item) -> None:
         """Queue the live items of a runner event; thread-safe."""
         with catch_foreign(self._drop):
-            for encoded in live_items(item):
-                self._put(item, encoded)
+            self._put(type(item), live_items(item))
 
     def put(self, item: LiveItem) -> None:
         """Queue a live item; thread-safe."""
         with catch_foreign(self._drop):
-            self._put(item, msgspec.Raw(_ENCODER.encode(item)))
+            self._put(type(item), [msgspec.Raw(_ENCODER.encode(item))])
 
     async def run(self) -> None:
         """Send until cancelled."""
@@ -184,12 +201,18 @@ class LivePublisher:
         for sink in self._queues:
             await sink.flush()
 
-    def _put(self, item: Item | LiveItem, encoded: msgspec.Raw) -> None:
-        channel = channel_of(str(type(item).__struct_config__.tag))
+    def _put(self, kind: type[Item | LiveItem], items: list[msgspec.Raw]) -> None:
+        queued = (_channel(kind), items, sum(map(len, items)))
         for sink in self._queues:
-            sink.queue.put(channel, encoded)
+            if sink.is_present:
+                sink.queue.put(queued)
 
     def _drop(self, exc: BaseException) -> None:
         log_failure(logger, "encoding a live item")(exc)
         for sink in self._queues:
             sink.queue.drop(1)
+
+
+@cache
+def _channel(kind: type[Item | LiveItem]) -> LiveChannel:
+    return channel_of(str(kind.__struct_config__.tag))

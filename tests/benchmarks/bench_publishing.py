@@ -64,7 +64,7 @@ def _with_publishing(spec: BatchSpec, workspace: Workspace, address: BusAddress)
 
         def play() -> None:
             recorder.record_batch(
-                Batch(spec, workspace, observers=[event_thread], on_record=recorder.record_episode).run()
+                Batch(spec, workspace, observers=event_thread.observers, on_record=recorder.record_episode).run()
             )
             _wait_until_sent(recorder, key)
 

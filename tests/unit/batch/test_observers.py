@@ -109,7 +109,7 @@ def test_a_lazy_item_is_decoded_once_and_only_for_observers_of_its_kind() -> Non
         decoded.append(threading.current_thread().name)
         return TimestepPlayed(at=datetime.now(UTC), episode_id="e", seq=1, step=make_step(0))
 
-    hub = ObserverHub([SelectiveObserver(frozenset({BatchProgress}), progress.append)])
+    hub = ObserverHub([SelectiveObserver(progress.append, lambda kind: kind is BatchProgress)])
     hub.emit(LazyItem(TimestepPlayed, decode))
     hub.emit(make_item(1))
     assert (hub.watches(BatchProgress), hub.watches(TimestepPlayed)) == (True, False)
