@@ -9,6 +9,8 @@ import msgspec
 from runner import plugins
 from runner.batch.spec import BatchSpec
 from runner.errors import ConfigError
+from runner.pool.choose import default_workers
+from runner.pool.finishers import MAX_THREADS
 from runner.util.resources import open_file_limit
 
 RUN_FILES: Final = 32
@@ -32,12 +34,18 @@ SLOT_FILES: Final = 6
 
 Three belong to its event loop, one is its journal, one the file that it writes, one the connection to its server.
 """
+STORED_FILES: Final = 2
+"""Those of them that the process of the run or node opens for an episode of a worker: its journal, and its file."""
 MODEL_FILES: Final = 2
 """Further open files of an episode with a model: the connections to an endpoint and to the next one."""
+CHANNEL_FILES: Final = 2
+"""Open files of the process of the run or node for each worker process: its channel and its log."""
+WORKER_FILES: Final = 16
+"""Estimated number of open files of a worker process without its episodes, with a margin."""
 
 
 def slot_files(spec: BatchSpec) -> int:
-    """Return the number of files that one episode of a batch keeps open.
+    """Return the number of files that one episode of a batch keeps open, in all processes.
 
     An environment that opens more files than its server's connection has their number in the attribute ``open_files``.
     """
@@ -60,10 +68,8 @@ def fit_concurrency(spec: BatchSpec, own_files: int) -> tuple[BatchSpec, str | N
     Raises:
         ConfigError: the limit allows no episode.
     """
-    limit, per_episode = open_file_limit(), slot_files(spec)
-    n_slots = (limit - own_files) // per_episode
-    share = f"the process needs {own_files} and each episode {per_episode}"
-    advice = "raise it with ulimit -n"
+    limit, advice = open_file_limit(), "raise it with ulimit -n"
+    n_slots, share = min(_bounds(spec, own_files, limit))
     if n_slots < 1:
         raise ConfigError(f"No episode of {spec.env} fits the limit of {limit} open files: {share}; {advice}")
     if min(spec.concurrency, spec.n_planned) <= n_slots:
@@ -71,3 +77,19 @@ def fit_concurrency(spec: BatchSpec, own_files: int) -> tuple[BatchSpec, str | N
     lowered = f"concurrency lowered from {spec.concurrency} to {n_slots}"
     note = f"{lowered}: the limit of open files is {limit}, {share}; {advice}"
     return msgspec.structs.replace(spec, concurrency=n_slots), note
+
+
+def _bounds(spec: BatchSpec, own_files: int, limit: int) -> list[tuple[int, str]]:
+    """Return how many episodes at a time each kind of process allows, and what they need."""
+    n_planned, per_episode = min(spec.concurrency, spec.n_planned), slot_files(spec)
+    workers = default_workers(n_planned, spec.agent) if spec.workers is None else spec.workers
+    if workers == "ray" or not workers:
+        return [_bound("the process", own_files, per_episode, limit)]
+    n_workers, in_worker = min(workers, n_planned), per_episode - STORED_FILES
+    driver = _bound("the process", own_files + MAX_THREADS + n_workers * CHANNEL_FILES, 1, limit)
+    n_slots, share = _bound("a worker process", WORKER_FILES, in_worker, limit)
+    return [driver, (n_slots * n_workers, share)]
+
+
+def _bound(process: str, own_files: int, per_episode: int, limit: int) -> tuple[int, str]:
+    return (limit - own_files) // per_episode, f"{process} needs {own_files} and each episode {per_episode}"

@@ -26,7 +26,9 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(180)]
 CONSOLE = str(Path(COMMAND).with_name("agentgym-tui"))
 N_EPISODES = 256
 RUN = ["--run", "Maze", "--agent", "oracle", "--repeat", str(N_EPISODES), "--concurrency", str(N_EPISODES)]
-LOWERED = r"concurrency lowered from 256 to (\d+): the limit of open files is (\d+), the process needs (\d+) and each"
+LOWERED = (
+    r"concurrency lowered from 256 to (\d+): the limit of open files is (\d+), (?:the|a worker) process needs (\d+)"
+)
 SENTENCE = r"(?:agentgym-runner|agentgym-tui): .* needs \d+ open files and the limit is 12; raise it with ulimit -n"
 
 
@@ -62,12 +64,15 @@ def test_256_episodes_at_once_run_at_the_usual_soft_limit(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("n_files", [256, 64])
-def test_a_run_lowers_a_concurrency_that_does_not_fit_and_completes(tmp_path: Path, n_files: int) -> None:
-    done = run_limited(tmp_path, n_files, *RUN)
+@pytest.mark.parametrize(("workers", "per_episode"), [(0, 6), (1, 1)])
+def test_a_run_lowers_a_concurrency_that_does_not_fit_and_completes(
+    tmp_path: Path, n_files: int, workers: int, per_episode: int
+) -> None:
+    done = run_limited(tmp_path, n_files, *RUN, "--workers", str(workers))
     assert done.returncode == 0, done.stderr
     (lowered,) = re.findall(LOWERED, done.stderr)
     assert int(lowered[1]) == n_files
-    assert int(lowered[0]) < (n_files - int(lowered[2])) / 5
+    assert int(lowered[0]) <= (n_files - int(lowered[2])) / per_episode
     assert outcomes(tmp_path / "data") == {"success": N_EPISODES}
 
 
@@ -165,15 +170,21 @@ def test_a_run_without_files_stores_its_episodes_and_stops(tmp_path: Path) -> No
 async def test_a_batch_of_a_node_without_files_is_resumed_with_another_concurrency(tmp_path: Path) -> None:
     (hoard := tmp_path / "hoard").touch()
     environ = clean_environ() | environ_with_environments(tmp_path, "Hoarding") | {"HOARD": str(hoard)}
-    batch: dict[str, Any] = {"batch_id": str(ULID()), "envs": ["Hoarding"], "agent": "random", "repeat": 100}
+    batch: dict[str, Any] = {
+        "batch_id": str(ULID()),
+        "envs": ["Hoarding"],
+        "agent": "random",
+        "repeat": 100,
+        "workers": 2,
+    }
     with NodeProcess(tmp_path / "data", env=environ) as node:
         process = psutil.Process(node.pid)
         limits = process.rlimit(psutil.RLIMIT_NOFILE)
-        process.rlimit(psutil.RLIMIT_NOFILE, (304, limits[1]))
+        process.rlimit(psutil.RLIMIT_NOFILE, (160, limits[1]))
         async with await node.connect() as connection:
             (accepted,) = await node.request(connection, "start", **batch, concurrency=200)
             assert accepted["concurrency"] == 200
-            assert re.findall(LOWERED.replace("256", "200"), accepted["warning"]) == [("40", "304", "64")]
+            assert re.findall(LOWERED.replace("256", "200"), accepted["warning"]) == [("72", "160", "16")]
             await node.wait_for_batch(connection, batch["batch_id"], "interrupted")
             interrupted = stored_episodes(node.data_dir)
             hoard.unlink()
@@ -184,7 +195,7 @@ async def test_a_batch_of_a_node_without_files_is_resumed_with_another_concurren
         status, errors = await asyncio.to_thread(node.terminate)
     assert status == 0
     assert "Traceback" not in errors
-    assert "concurrency lowered from 200 to 40: the limit of open files is 304" in errors
+    assert "concurrency lowered from 200 to 72: the limit of open files is 160" in errors
     assert re.search("interrupted with .* episodes left: no more open files", errors)
     assert {episode["error"]["type"] for episode in interrupted if episode["outcome"] == "error"} == {"resources"}
     played = [episode["task_index"] for episode in stored_episodes(node.data_dir) if is_finished(episode)]

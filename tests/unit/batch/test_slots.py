@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from runner.batch import slots
-from runner.batch.slots import NODE_FILES, RUN_FILES, fit_concurrency, slot_files
+from runner.batch.slots import (
+    CHANNEL_FILES,
+    NODE_FILES,
+    RUN_FILES,
+    STORED_FILES,
+    WORKER_FILES,
+    fit_concurrency,
+    slot_files,
+)
 from runner.batch.spec import BatchSpec
 from runner.errors import ConfigError
+from runner.pool.finishers import MAX_THREADS
+from runner.types import Workers
 
 
-def spec(concurrency: int, *, repeat: int = 256, env: str = "Maze", model: str | None = None) -> BatchSpec:
-    return BatchSpec(env=env, agent="oracle", repeat=repeat, concurrency=concurrency, model=model)
+def spec(
+    concurrency: int, *, repeat: int = 256, env: str = "Maze", model: str | None = None, workers: Workers = 0
+) -> BatchSpec:
+    return BatchSpec(env=env, agent="oracle", repeat=repeat, concurrency=concurrency, model=model, workers=workers)
 
 
 @given(limit=st.integers(64, 30_000), concurrency=st.integers(1, 256), repeat=st.integers(1, 300), model=st.booleans())
@@ -39,8 +53,29 @@ def test_the_note_has_all_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
         "concurrency lowered from 256 to 37: the limit of open files is 256, the process needs 32 and each episode 6; "
         "raise it with ulimit -n"
     )
+    _, note = fit_concurrency(spec(256, workers=2), RUN_FILES)
+    assert note == (
+        "concurrency lowered from 256 to 120: the limit of open files is 256, a worker process needs 16 and each "
+        "episode 4; raise it with ulimit -n"
+    )
     assert slot_files(spec(1, env="SQLGym")) == 14
     assert slot_files(spec(1, env="not installed")) == 6
+
+
+@given(limit=st.integers(64, 3000), workers=st.integers(1, 8), model=st.booleans())
+def test_all_episodes_fit_the_processes_that_hold_their_files(limit: int, workers: int, model: bool) -> None:
+    requested = spec(256, model="m" if model else None, workers=workers)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(slots, "open_file_limit", lambda: limit)
+        fitting, _ = fit_concurrency(requested, RUN_FILES)
+
+    def fits(concurrency: int) -> bool:
+        in_driver = RUN_FILES + MAX_THREADS + workers * CHANNEL_FILES + concurrency
+        in_worker = WORKER_FILES + math.ceil(concurrency / workers) * (slot_files(requested) - STORED_FILES)
+        return max(in_driver, in_worker) <= limit
+
+    assert fits(fitting.concurrency)
+    assert fitting.concurrency == 256 or not fits(fitting.concurrency + 1)
 
 
 def test_a_limit_without_room_for_one_episode_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

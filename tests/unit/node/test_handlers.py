@@ -242,7 +242,8 @@ def test_a_concurrency_that_does_not_fit_is_named_in_the_reply(
     send_request: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, limit: int, warning: str | None
 ) -> None:
     monkeypatch.setattr(slots, "open_file_limit", lambda: limit)
-    request = {"batch_id": str(ULID()), "envs": ["Maze"], "agent": "oracle", "repeat": 200, "concurrency": 200}
+    request = {"batch_id": str(ULID()), "envs": ["Maze"], "agent": "oracle", "repeat": 200}
+    request |= {"concurrency": 200, "workers": 0}
     (started,) = send_request("start", **request)["result"]
     assert started["concurrency"] == 200
     assert (started["warning"] or "").startswith(warning or "")
