@@ -92,9 +92,9 @@ class Batch:
         self._stats = BatchStats()
         self.unstored: list[UnstoredEpisode] = []
         """The ended episodes that could not be stored; the first one interrupts the batch."""
-        finished, left = split_plan(spec, earlier_episodes)
-        for record in finished:
-            self._stats.add(record)
+        stored = list(earlier_episodes)
+        finished, left = split_plan(spec, stored)
+        self._stats.add_stored(stored, finished)
         self._queue = EpisodeQueue(left)
         self._n_before = len(self._stats.episodes)
         self._lost = LostEpisodes(spec)
@@ -324,8 +324,7 @@ class Batch:
         """Count an ended episode unless it is played again, and report it; act on what it ran out of."""
         feed = episode.feed
         if (record := feed.recorder.record) is not None:
-            if is_final:
-                self._stats.add(record)
+            (self._stats.add if is_final else self._stats.add_answers)(record)
             if record.outcome in (Outcome.ERROR, Outcome.TIMEOUT) and feed.shortage is None:
                 self._begin_wait()  # the server may hang or be another one now
             unstored = feed.finish(record)

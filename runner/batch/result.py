@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Final, Literal, TypeAlias
 
@@ -80,8 +81,8 @@ class BatchResult(msgspec.Struct, frozen=True, kw_only=True):
         n_unscored: number of episodes that their evaluation leaves unscored, because idle play can succeed.
         n_errors: number of episodes that ended with an error.
         success_interval: 95% Wilson score interval of ``success_rate``.
-        tokens: token counts, summed over all episodes.
-        cost: cost of all episodes, or None if no cost is known.
+        tokens: token counts, summed over all episodes, and over those that were lost or interrupted and played again.
+        cost: cost of the same, or None if no cost is known.
         latency_s: mean seconds per model answer, or None without answers.
         answers: number of model answers by ``endpoint: model``; several keys show that a fallback was used.
         problems: messages of the errors that occurred while episodes were stored.
@@ -151,7 +152,7 @@ class BatchStats:
     def add(self, record: EpisodeRecord) -> None:
         """Add a finished episode."""
         self.episodes.append(_summary(record))
-        self._count_answers(record)
+        self.add_answers(record)
         self._outcomes[record.outcome] += 1
         self.n_unscored += record.unscored
         if record.outcome not in UNRATED and not record.unscored:
@@ -160,7 +161,18 @@ class BatchStats:
             self._reward += record.reward
             self._rounds += record.rounds
 
-    def _count_answers(self, record: EpisodeRecord) -> None:
+    def add_stored(self, stored: Iterable[EpisodeRecord], finished: Iterable[EpisodeRecord]) -> None:
+        """Add the finished episodes among the stored ones, and the answers of the others."""
+        finished_ids = set[str]()
+        for record in finished:
+            finished_ids.add(record.episode_id)
+            self.add(record)
+        for record in stored:
+            if record.episode_id not in finished_ids:
+                self.add_answers(record)
+
+    def add_answers(self, record: EpisodeRecord) -> None:
+        """Add the model answers of an episode, with their tokens and cost; its task may be played again."""
         self._tokens += record.tokens
         if record.cost is not None:
             self._cost = record.cost + (self._cost or 0.0)

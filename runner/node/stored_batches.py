@@ -56,15 +56,15 @@ class StoredBatches:
     def interrupted_progress(self, queued: QueuedBatch, reason: str) -> BatchProgress:
         """Return the progress item of a batch that was interrupted for a reason; its ``seq`` is 0."""
         stats, now = BatchStats(), self._workspace.clock.now()
-        for record in split_plan(queued.spec, self.episodes(queued.batch_id))[0]:
-            stats.add(record)
+        stored = self.episodes(queued.batch_id)
+        stats.add_stored(stored, split_plan(queued.spec, stored)[0])
         n_planned = queued.spec.n_planned
         return stats.progress(queued.batch_id, n_planned, at=now, seq=0, interrupted=True, interruption=reason)
 
     def _publish(self, queued: QueuedBatch, status: BatchStatus) -> None:
         stats = BatchStats()
-        for record in one_per_plan(self.episodes(queued.batch_id)):
-            stats.add(record)
+        stored = self.episodes(queued.batch_id)
+        stats.add_stored(stored, one_per_plan(stored))
         ids = (queued.batch_id, queued.battery_id)
         self._on_result(
             stats.result(queued.spec, batch_id=ids[0], battery_id=ids[1], status=status, data_label="", duration_s=0.0)

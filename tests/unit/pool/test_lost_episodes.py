@@ -7,10 +7,12 @@ from collections import Counter
 
 import pytest
 
+from runner.batch.episode_queue import split_plan
+from runner.batch.result import BatchStats
 from runner.batch.workspace import Workspace
-from runner.types import WorkerCounts
+from runner.types import Tokens, WorkerCounts
 from tests.support.fake_pools import PooledBatch
-from tests.support.fake_worker import FakeWorker, Script, episode_frames, opening_frames
+from tests.support.fake_worker import FakeWorker, Script, episode_frames, opening_frames, step_frame
 
 KILLER = 1
 
@@ -37,6 +39,14 @@ def end_in_task_1(worker: FakeWorker) -> None:
         worker.send(*episode_frames(play.header))
 
 
+def end_after_an_answer(worker: FakeWorker) -> None:
+    worker.greet()
+    play = worker.read_play()
+    assert play is not None
+    answer = step_frame(play.header, 0, tokens=Tokens(10, 2), cost=0.5, endpoint="e", model="m")
+    worker.send(*opening_frames(play.header), answer)
+
+
 def close(worker: FakeWorker) -> None:
     pass
 
@@ -57,6 +67,22 @@ def test_at_most_as_many_episodes_as_workers_play_alone(workspace: Workspace) ->
     result = batch.result()
     assert (result.status, result.outcomes) == ("completed", {"success": 20})
     assert len(batch.processes.started) <= 8
+
+
+def test_the_answers_of_lost_episodes_count_in_the_totals(workspace: Workspace) -> None:
+    batch = PooledBatch(
+        workspace, end_after_an_answer, end_after_an_answer, FakeWorker.play_all, repeat=2, concurrency=1
+    )
+    result = batch.result()
+    assert (result.outcomes, result.n_episodes, result.mean_rounds) == ({"success": 2}, 2, 3.0)
+    assert (result.tokens, result.cost, result.answers, result.latency_s) == (Tokens(20, 4), 1.0, {"e: m": 2}, 0.5)
+    stored, resumed = batch.stored(), BatchStats()
+    resumed.add_stored(stored, split_plan(batch.batch.spec, stored)[0])
+    again = resumed.result(
+        batch.batch.spec, batch_id="b", battery_id=None, status="completed", data_label="", duration_s=1.0
+    )
+    assert (again.tokens, again.cost, again.answers) == (result.tokens, result.cost, result.answers)
+    assert again.n_episodes == 2
 
 
 def test_a_worker_that_does_not_start_leaves_its_episodes_to_the_others(
