@@ -286,7 +286,7 @@ class RaySettings(_Section, frozen=True):
         num_cpus: CPUs that each worker reserves.
         resources: custom resources that each worker reserves.
         max_workers: maximum number of workers; None: as many as episodes at a time.
-        placement: ``spread`` the workers over the nodes, or ``pack`` them by Ray's default, on half of a node first.
+        placement: ``spread`` the workers over the nodes, or ``pack`` them, so that one node is filled before the next.
         runtime_env: Ray's ``runtime_env`` of the workers. Ray shows it, so it must not contain secrets.
         addresses: hosts of models and servers as the workers reach them, by the host in the profile.
     """

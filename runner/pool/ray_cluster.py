@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import atexit
 import logging
+import math
 import os
 import platform
 import socket
 import threading
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from importlib.metadata import entry_points
 from typing import Any
@@ -17,12 +19,16 @@ import msgspec
 from runner import __version__, plugins
 from runner.config import RaySettings
 from runner.errors import ConfigError, catch_foreign
-from runner.pool.ray_head import RayHead
+from runner.pool.ray_head import HEAD_VARIABLE, RayHead
+from runner.util.clock import Clock
 from runner.util.display_text import mask, one_line
 
+CONNECT_TIMEOUT_S = 1.0
 NODE_TIMEOUT_S = 60.0
 """Maximum seconds for a node of the cluster to describe itself; it starts a process for that."""
 EXTRA = "pip install 'agentgym-console[ray]'"
+HEAD_TIMEOUT_S = 600
+"""Seconds without the head of the cluster after which Ray ends this process."""
 _CONSOLE = "agentgym-console"
 
 
@@ -87,6 +93,59 @@ class RayConnection:
                 _close_connection()
 
 
+class HeadWatch:
+    """Checks whether the head of the connected cluster can be reached; without it, calls to Ray can hang.
+
+    Args:
+        clock: measures the seconds.
+        interval_s: time between two checks.
+        limit_s: time out of reach after which the head is lost.
+
+    Attributes:
+        problem: why the head is lost, in words; None otherwise.
+    """
+
+    def __init__(self, clock: Clock, interval_s: float, limit_s: float) -> None:
+        """Take the head as reached now."""
+        self.problem: str | None = None
+        self._clock = clock
+        self._interval_s = interval_s
+        self._limit_s = limit_s
+        self._address = str(import_ray().get_runtime_context().gcs_address)
+        self._reached_s = self._checked_s = clock.monotonic()
+
+    def check(self) -> str | None:
+        """Check if it is time to; return ``problem``. Waits for the head for ``CONNECT_TIMEOUT_S`` at most."""
+        now = self._clock.monotonic()
+        if now - self._checked_s < self._interval_s:
+            return self.problem
+        self._checked_s = now
+        host, _, port = self._address.rpartition(":")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), CONNECT_TIMEOUT_S).close()
+            self._reached_s = now
+        except OSError as exc:
+            if now - self._reached_s > self._limit_s:
+                self.problem = f"the head of the Ray cluster at {self._address} cannot be reached: {exc}"
+        return self.problem
+
+
+def node_to_fill(settings: RaySettings, placed: Iterable[str | None]) -> str | None:
+    """Return the id of the first node with room for another worker of a batch; None if there is none.
+
+    Args:
+        settings: the profile's ``ray`` section, with what each worker reserves.
+        placed: the ids of the nodes that the workers of the batch were placed on.
+    """
+    n_placed = Counter(placed)
+    reserved = {"CPU": settings.num_cpus, **settings.resources}
+    for node in import_ray().nodes():
+        room = [node["Resources"].get(name, 0.0) // amount for name, amount in reserved.items() if amount]
+        if node["Alive"] and n_placed[node["NodeID"]] < min(room, default=math.inf):
+            return str(node["NodeID"])
+    return None
+
+
 def _open_connection(settings: RaySettings, key_names: Iterable[str]) -> None:
     RayConnection._is_own = True
     address = settings.address
@@ -140,6 +199,8 @@ def load_ray(settings: RaySettings) -> Any:  # noqa: ANN401 - a module that may 
         ConfigError: Ray is not installed.
     """
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    # Ray ends this process if the head of the cluster is gone for longer; the pool of a batch gives up before.
+    os.environ.setdefault(HEAD_VARIABLE, str(HEAD_TIMEOUT_S))
     if not settings.address:
         # Ray creates a token in the home folder for a cluster of this machine. It reads this variable when it is
         # imported.
@@ -199,7 +260,9 @@ def inspect_nodes(timeout_s: float = NODE_TIMEOUT_S) -> list[RayNode]:
     own, here = describe_installation(), socket.gethostname()
     describe = ray.remote(num_cpus=0, max_retries=0)(describe_installation)
     nodes = {each["NodeID"]: each for each in ray.nodes() if each["Alive"]}
-    reports = {node_id: describe.options(scheduling_strategy=_on_node(node_id)).remote() for node_id in nodes}
+    reports = {
+        node_id: describe.options(scheduling_strategy=on_node(node_id, soft=False)).remote() for node_id in nodes
+    }
     ray.wait(list(reports.values()), num_returns=len(reports), timeout=timeout_s)
     found: list[RayNode] = []
     for node_id, node in nodes.items():
@@ -248,7 +311,8 @@ def _last_line(text: str) -> str:
     return (text.strip().splitlines() or [""])[-1]
 
 
-def _on_node(node_id: str) -> object:
+def on_node(node_id: str, *, soft: bool) -> object:
+    """Return the scheduling strategy for a node; a ``soft`` one takes another node if this one has no room."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    return NodeAffinitySchedulingStrategy(node_id, soft=False)
+    return NodeAffinitySchedulingStrategy(node_id, soft=soft, _spill_on_unavailable=soft)

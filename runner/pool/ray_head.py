@@ -19,6 +19,8 @@ from runner.util.display_text import mask, one_line, public_variables
 
 STORE_BYTES = 200 << 20
 """Size of the cluster's object store; frames of episodes are small and are not stored there."""
+HEAD_VARIABLE = "RAY_gcs_rpc_server_reconnect_timeout_s"
+"""Ray's variable with the seconds that a process waits for the head before it ends; the cluster keeps the default."""
 START_TIMEOUT_S = 120.0
 """Maximum seconds until the cluster is ready."""
 END_TIMEOUT_S = 10.0
@@ -86,6 +88,7 @@ def head_environ(environ: Mapping[str, str], key_names: Iterable[str] = ()) -> d
     """Return the environment variables of a cluster: those without secrets, and Ray's own, without usage reports."""
     own = {name: value for name, value in environ.items() if name.startswith("RAY_")}
     safe = {**public_variables(environ, key_names), **own}
+    safe.pop(HEAD_VARIABLE, None)
     return {**safe, "RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
 

@@ -19,7 +19,15 @@ from runner.pool.finishers import Finishers
 from runner.pool.process_pool import ProcessSlot
 from runner.pool.protocol import Slot, WorkerChange
 from runner.pool.ray_addresses import require_reachable, rewrite_setup
-from runner.pool.ray_cluster import RayConnection, import_ray, inspect_nodes, require_equal_nodes
+from runner.pool.ray_cluster import (
+    HeadWatch,
+    RayConnection,
+    import_ray,
+    inspect_nodes,
+    node_to_fill,
+    on_node,
+    require_equal_nodes,
+)
 from runner.pool.ray_worker import RayWorker
 from runner.pool.services import BatchServices, batch_services
 from runner.types import WorkerStatus
@@ -45,6 +53,8 @@ class RayTimings(msgspec.Struct, frozen=True, kw_only=True):
         busy_s: wait for the next result while an episode is about to start.
         idle_s: the same at other times.
         about_to_start_s: time after the end of an episode in which the next one is expected.
+        head_check_s: interval of the checks whether the head of the cluster can be reached.
+        head_s: maximum time without reaching it.
     """
 
     start_s: float = 300.0
@@ -52,6 +62,8 @@ class RayTimings(msgspec.Struct, frozen=True, kw_only=True):
     busy_s: float = 0.004
     idle_s: float = 0.05
     about_to_start_s: float = 0.2
+    head_check_s: float = 5.0
+    head_s: float = 30.0
 
 
 class RayPool:
@@ -85,7 +97,9 @@ class RayPool:
         self._services = services
         self._timings = timings or RayTimings()
         self._clock = clock or Clock()
+        self._ray = import_ray()
         self._host = socket.gethostname()
+        self._head = HeadWatch(self._clock, self._timings.head_check_s, self._timings.head_s)
         self._numbers = itertools.count()
         self._watched = True
         self._lock = threading.Lock()
@@ -97,7 +111,9 @@ class RayPool:
         self._n_failed_starts = 0
         self._failure: str | None = None
         self._changed_s = self._ready_s = self._clock.monotonic()
+        self._due_s = 0.0
         self._states: dict[str, WorkerStatus] = {}
+        self._nodes: dict[str, str] = {}
         self._on_slot: Callable[[Slot], object] = lambda slot: None
         self._on_worker: Callable[[WorkerChange], object] = lambda change: None
         self._closing = threading.Event()
@@ -112,6 +128,7 @@ class RayPool:
         """Request slots; see ``WorkerPool``."""
         with self._lock:
             self._n_promised += n_slots
+        self._due_s = 0.0
         return [], None
 
     def start_alone(self) -> Slot | None:
@@ -139,15 +156,12 @@ class RayPool:
             worker.episodes.lose("the batch has ended")
             worker.end()
         self._finishers.close()
-        self._connection.close()
+        self._connection.close(is_lost=self._head.problem is not None)
 
     def _run(self) -> None:
         with catch_foreign(self._note_crash):
             while not self._closing.is_set():
-                if self._failure is None:
-                    self._start_workers()
-                    self._retry()
-                    self._check_start()
+                self._manage()
                 if (worker := self._wait()) is not None:
                     # Ray returns the first of several, so that the next one to be served is another.
                     self._workers.remove(worker)
@@ -155,6 +169,16 @@ class RayPool:
                     self._advance(worker)
                 for worker in self._workers:
                     worker.send_replies()
+
+    def _manage(self) -> None:
+        """Start workers and check the cluster, after a change and from time to time: each visits all actors."""
+        now = self._clock.monotonic()
+        if self._failure is None and now >= self._due_s:
+            self._due_s = now + self._timings.idle_s
+            self._start_workers()
+            self._retry()
+            self._check_start()
+            self._failure = self._failure or self._head.check()
 
     def _note_crash(self, exc: BaseException) -> None:
         self._failure = one_line(mask(f"the Ray workers cannot be driven: {_reason(exc)}"), MAX_REASON_CHARS)
@@ -169,19 +193,20 @@ class RayPool:
         if not pending:
             self._closing.wait(timeout_s)
             return None
-        ready, _ = import_ray().wait(list(pending), num_returns=1, timeout=timeout_s)
+        ready, _ = self._ray.wait(list(pending), num_returns=1, timeout=timeout_s)
         return pending[ready[0]] if ready else None
 
     def _wait_s(self) -> float:
         is_recent = self._clock.monotonic() - self._changed_s < self._timings.about_to_start_s
-        has_idle = any(worker.is_ready and worker.pending is None for worker in self._workers)
-        return self._timings.busy_s if is_recent and has_idle else self._timings.idle_s
+        if is_recent and any(worker.is_ready and worker.pending is None for worker in self._workers):
+            return self._timings.busy_s
+        return self._timings.idle_s
 
     def _advance(self, worker: RayWorker) -> None:
         was_ready = worker.is_ready
         try:
             worker.advance()
-        except (import_ray().exceptions.RayError, RunnerError) as exc:
+        except (self._ray.exceptions.RayError, RunnerError) as exc:
             self._lose(worker, exc)
             return
         if worker.is_ready and not was_ready:
@@ -189,7 +214,7 @@ class RayPool:
         if worker.is_ready:
             self._set_state(worker, "playing" if worker.episodes.n_playing else "idle")
         if worker.pending is None:
-            self._changed_s = self._clock.monotonic()
+            self._changed_s, self._due_s = self._clock.monotonic(), 0.0
 
     def _welcome(self, worker: RayWorker) -> None:
         """Offer a worker that has become ready; end the batch if it cannot reach the models and servers."""
@@ -226,13 +251,22 @@ class RayPool:
         from runner.worker.remote_runner import RemoteRunner
 
         settings = self._settings
-        return RemoteRunner.options(
+        strategy: object = "SPREAD"
+        node_id = None
+        if settings.placement == "pack":
+            workers = [*self._workers, *(worker for _, worker in self._retries)]
+            node_id = node_to_fill(settings, (self._nodes.get(worker.actor_id) for worker in workers))
+            strategy = "DEFAULT" if node_id is None else on_node(node_id, soft=True)
+        actor = RemoteRunner.options(
             num_cpus=settings.num_cpus,
             resources=dict(settings.resources),
             max_restarts=-1,
             max_task_retries=0,
-            scheduling_strategy="SPREAD" if settings.placement == "spread" else "DEFAULT",
+            scheduling_strategy=strategy,
         ).remote()
+        if node_id is not None:
+            self._nodes[actor._actor_id.hex()] = node_id
+        return actor
 
     def _add(self, actor: object) -> None:
         worker = RayWorker(actor, self._configure, self._variables, self._services, self._clock, self._finishers.submit)
@@ -241,17 +275,18 @@ class RayPool:
 
     def _lose(self, worker: RayWorker, exc: BaseException) -> None:
         """Report a lost worker; its actor is called again after a while, or replaced if Ray does not restart it."""
-        exceptions = import_ray().exceptions
+        exceptions = self._ray.exceptions
         reason = one_line(mask(_reason(exc)), MAX_REASON_CHARS)
         self._workers.remove(worker)
         if worker.is_ready:
             self._set_state(worker, "lost")
             logger.warning("Ray worker %s on %s was lost: %s", worker.info.id, worker.info.host, reason)
         worker.episodes.lose(reason)
-        self._changed_s = self._clock.monotonic()
+        self._changed_s, self._due_s = self._clock.monotonic(), 0.0
         if isinstance(exc, exceptions.ActorDiedError):
             self._note_failed_start(worker, reason)
         elif isinstance(exc, exceptions.RayTaskError) and not worker.is_ready:
+            worker.end()
             self._failure = f"a Ray worker on {worker.info.host or 'the cluster'} cannot play: {reason}"
         else:
             if not isinstance(exc, exceptions.RayActorError):

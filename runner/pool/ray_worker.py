@@ -90,6 +90,7 @@ class RayWorker:
         finish: Callable[[Callable[[], None]], object],
     ) -> None:
         """Request the first sign of life, which arrives when the actor has started."""
+        self._ray = import_ray()
         self.actor = actor
         self.actor_id = str(actor._actor_id.hex())
         self.info = WorkerInfo(host="", id=self.actor_id, kind="ray")
@@ -149,11 +150,11 @@ class RayWorker:
 
     def restart(self) -> None:
         """End the process of the actor; Ray starts another one for it."""
-        import_ray().kill(self.actor, no_restart=False)
+        self._ray.kill(self.actor, no_restart=False)
 
     def end(self) -> None:
         """End the actor for good."""
-        import_ray().kill(self.actor)
+        self._ray.kill(self.actor)
 
     def advance(self) -> None:
         """Take the result that has arrived.
@@ -162,20 +163,19 @@ class RayWorker:
             ray.exceptions.RayError: the actor, its node or a call to it failed.
             RunnerError: the actor returned something wrong.
         """
-        ray = import_ray()
         if self._hello is None:
-            self._greet(ray)
+            self._greet()
         elif not self.is_ready:
-            ray.get(self._pending, timeout=CALL_TIMEOUT_S)
+            self._ray.get(self._pending, timeout=CALL_TIMEOUT_S)
             self._pending = None
             self.is_ready = True
             self.episodes.receive(self._hello)
         else:
-            self._receive_frames(ray)
+            self._receive_frames()
 
-    def _greet(self, ray: Any) -> None:  # noqa: ANN401
-        ray.get(self._pending, timeout=CALL_TIMEOUT_S)
-        samples = [self._sample_clocks(ray) for _ in range(N_CLOCK_SAMPLES)]
+    def _greet(self) -> None:
+        self._ray.get(self._pending, timeout=CALL_TIMEOUT_S)
+        samples = [self._sample_clocks() for _ in range(N_CLOCK_SAMPLES)]
         self._hello = hello = samples[-1].hello
         self.info = WorkerInfo(host=hello.host, id=self.actor_id, kind="ray")
         self.pid = hello.pid
@@ -184,18 +184,18 @@ class RayWorker:
         configure = msgspec.structs.replace(self._configure, clock_offset_ns=offset_ns, wall_offset_s=wall_offset_s)
         self._pending = self.actor.configure.remote(encode_frame(configure), self._variables)
 
-    def _sample_clocks(self, ray: Any) -> ClockSample:  # noqa: ANN401
+    def _sample_clocks(self) -> ClockSample:
         sent_ns = _monotonic_ns(self._clock)
-        hello = decode_worker_frame(ray.get(self.actor.hello.remote(), timeout=CALL_TIMEOUT_S))
+        hello = decode_worker_frame(self._ray.get(self.actor.hello.remote(), timeout=CALL_TIMEOUT_S))
         received_ns, wall_s = _monotonic_ns(self._clock), self._clock.now().timestamp()
         if not isinstance(hello, Hello):
             raise BrokenActor(f"it sent {type(hello).__name__} in place of a greeting")
         return ClockSample(sent_ns=sent_ns, received_ns=received_ns, received_wall_s=wall_s, hello=hello)
 
-    def _receive_frames(self, ray: Any) -> None:  # noqa: ANN401
+    def _receive_frames(self) -> None:
         generator: Any = self._pending
         try:
-            packed = ray.get(next(generator), timeout=CALL_TIMEOUT_S)
+            packed = self._ray.get(next(generator), timeout=CALL_TIMEOUT_S)
         except StopIteration:
             raise BrokenActor("it ended an episode without a last frame") from None
         try:

@@ -20,12 +20,15 @@ from runner.batch.batch import Batch
 from runner.batch.result import BatchResult
 from runner.batch.spec import BatchSpec
 from runner.batch.workspace import Workspace
+from runner.envs.http.address import ServerAddress
+from runner.envs.placement import Placement
 from runner.pool.choose import open_pool
 from runner.store import EpisodeRecord
 from runner.types import BatchProgress, EpisodeEnded, EpisodeStarted, Item, Limits, Outcome, WorkerState
 from tests.conftest import Install
 from tests.support.command import REPOSITORY
 from tests.support.episodes import new_id
+from tests.support.slot_server import run_slot_server
 from tests.support.waiting_batch import wait_until
 
 pytestmark = pytest.mark.long
@@ -273,3 +276,15 @@ def test_workers_that_are_killed_all_the_time_interrupt_no_episode(workspace: Wo
     result = batch.batch.run()
     assert (result.status, result.outcomes, result.problems) == ("completed", {"success": 16}, [])
     assert batch.n_killed == 6
+
+
+def test_worker_processes_never_share_an_instance_of_a_server(workspace: Workspace) -> None:
+    spec = BatchSpec(env="Maze", agent="random", repeat=64, concurrency=16)
+    with run_slot_server(8) as (server, handler):
+        placement = Placement(transport="http", address=ServerAddress(f"{server.url}/maze", n_tasks=64))
+        pool = open_pool(4, spec, spec.runner_setup(placement), None, print)
+        result = Batch(spec, workspace, pool=pool, placement=placement).run()
+    assert (result.status, result.problems, handler.n_created >= 64) == ("completed", [], True)
+    records = [workspace.store.load(episode.episode_id) for episode in result.episodes]
+    assert {record.task_index: record.reward for record in records} == {task: float(task) for task in range(64)}
+    assert len({record.worker.id for record in records if record.worker}) == 4

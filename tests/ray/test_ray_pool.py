@@ -8,7 +8,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import psutil
 import pytest
@@ -176,6 +176,25 @@ def test_a_paused_batch_over_ray_waits_until_it_is_resumed(cluster: ClusterOfTwo
     assert kinds.index("EpisodePaused") < kinds.index("EpisodeResumed") < kinds.index("EpisodeEnded")
 
 
+@pytest.mark.parametrize(("placement", "n_nodes"), [("spread", 2), ("pack", 1)])
+def test_two_workers_are_placed_on_two_nodes_or_fill_one(
+    cluster: ClusterOfTwo, workspace: Workspace, placement: Literal["spread", "pack"], n_nodes: int
+) -> None:
+    spec = BatchSpec(env="AsyncHanging", agent="AsyncUpAgent", repeat=2, concurrency=2)
+    raylets: dict[str, int] = {}
+
+    def cancel(item: Item) -> None:
+        if isinstance(item, WorkerState) and item.state == "playing" and item.pid is not None:
+            raylets[item.id] = psutil.Process(item.pid).ppid()
+            if len(raylets) == 2:
+                batch.command("cancel")
+
+    pool = open_pool(spec, RaySettings(address="auto", placement=placement))
+    batch = Batch(spec, workspace, pool=pool, observers=[cancel], step_grace_s=0.2)
+    assert batch.run().outcomes == {"cancelled": 2}
+    assert len(set(raylets.values())) == n_nodes
+
+
 def test_a_batch_for_which_no_node_has_room_is_interrupted_with_the_reason(
     cluster: ClusterOfTwo, workspace: Workspace
 ) -> None:
@@ -188,15 +207,16 @@ def test_a_batch_for_which_no_node_has_room_is_interrupted_with_the_reason(
     assert "no node of the cluster has 3 CPUs, 1 simulator free" in str(result.interruption)
 
 
-def test_actors_share_the_slots_of_a_server(cluster: ClusterOfTwo, workspace: Workspace) -> None:
-    spec = BatchSpec(env="Maze", agent="random", repeat=16, concurrency=4)
-    with run_slot_server(2) as (server, handler):
-        placement = Placement(transport="http", address=ServerAddress(f"{server.url}/maze"))
+@pytest.mark.parametrize("n_slots", [2, 8])
+def test_actors_never_share_an_instance_of_a_server(cluster: ClusterOfTwo, workspace: Workspace, n_slots: int) -> None:
+    spec = BatchSpec(env="Maze", agent="random", repeat=64, concurrency=4)
+    with run_slot_server(n_slots) as (server, handler):
+        placement = Placement(transport="http", address=ServerAddress(f"{server.url}/maze", n_tasks=64))
         pool = open_ray_pool(SETTINGS, spec.runner_setup(placement), None)
         result = Batch(spec, workspace, pool=pool, placement=placement).run()
     assert (result.status, result.outcomes.get("error", 0)) == ("completed", 0)
-    assert [episode["reward"] for episode in stored(workspace, result)] == list(range(16))
-    assert handler.n_created >= 16
+    assert [episode["reward"] for episode in stored(workspace, result)] == list(range(64))
+    assert handler.n_created >= 64
 
 
 def test_a_key_reaches_the_actors_and_no_file_command_line_or_environment_of_the_cluster(
