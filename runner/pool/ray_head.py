@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -80,7 +81,7 @@ class RayHead:
         try:
             self._process.wait(END_TIMEOUT_S)
         except subprocess.TimeoutExpired:
-            self._process.kill()
+            os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
 
 
@@ -107,6 +108,8 @@ def main() -> None:
         print(json.dumps({"address": context.address_info["gcs_address"]}), flush=True)  # noqa: T201
     sys.stdin.buffer.read()
     ray.shutdown()
+    # Without a head, Ray leaves processes for a minute. They are in the group of this one, which starts a session.
+    os.killpg(0, signal.SIGKILL)
 
 
 if __name__ == "__main__":

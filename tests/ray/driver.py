@@ -1,4 +1,7 @@
-"""A driver whose episodes hang: ``python driver.py FOLDER [ADDRESS]`` writes the pids of its workers as they play."""
+"""A driver whose episodes hang: ``python driver.py FOLDER [ADDRESS]`` writes the pids of its workers as they play.
+
+If the batch ends, its status and the reason follow.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from runner.batch.batch import Batch
 from runner.batch.spec import BatchSpec
 from runner.batch.workspace import Workspace
 from runner.config import RaySettings
-from runner.pool.ray_pool import open_ray_pool
+from runner.pool.ray_pool import RayTimings, open_ray_pool
 from runner.types import Item, WorkerState
 
 
@@ -20,8 +23,11 @@ def write_pid(item: Item) -> None:
 
 def main(folder: str, address: str = "") -> None:
     spec = BatchSpec(env="Stuck", agent="UpAgent", repeat=2, concurrency=2)
-    pool = open_ray_pool(RaySettings(address=address, num_cpus=0.5), spec.validated().runner_setup(), None)
-    Batch(spec, Workspace(Path(folder), node="n", profile="p"), pool=pool, observers=[write_pid]).run()
+    timings = RayTimings(head_check_s=0.2, head_s=1.0)
+    pool = open_ray_pool(RaySettings(address=address, num_cpus=0.5), spec.validated().runner_setup(), None, timings)
+    workspace = Workspace(Path(folder), node="n", profile="p")
+    result = Batch(spec, workspace, pool=pool, observers=[write_pid], grace_s=0.5, step_grace_s=0.5).run()
+    print(result.status, result.interruption, flush=True)  # noqa: T201
 
 
 main(*sys.argv[1:])

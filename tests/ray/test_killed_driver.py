@@ -64,3 +64,15 @@ def test_a_cluster_of_this_machine_ends_with_its_killed_driver_and_has_no_key(
         _, alive = psutil.wait_procs(processes, timeout=LIMIT_S)
     assert alive == []
     assert marked(mark) == []
+
+
+def test_a_killed_head_interrupts_the_batch_and_leaves_the_driver(tmp_path: Path, plugin_path: Path) -> None:
+    path = os.pathsep.join([str(DRIVER.parents[2]), str(plugin_path)])
+    with playing_driver(tmp_path, PYTHONPATH=path) as (driver, _):
+        processes = psutil.Process(driver.pid).children(recursive=True)
+        next(process for process in processes if process.name() == "gcs_server").kill()
+        output, _ = driver.communicate(timeout=LIMIT_S)
+    assert "interrupted the head of the Ray cluster at" in output
+    assert driver.returncode == 0
+    _, alive = psutil.wait_procs(processes, timeout=LIMIT_S)
+    assert alive == []
