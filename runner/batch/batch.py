@@ -151,9 +151,9 @@ class Batch:
         self._workspace.store.create_batch_folder(self.batch_id)
         self._apply_early_commands()
         self._starter.reserve()
-        self._pool.watch_tokens(self._hub.watches(TokensStreamed))
         with closing(SlotTable(self._pool, self.batch_id, self.spec.concurrency, self._inbox.put)) as slots:
             while self._queue or self._running:
+                self._pool.watch_tokens(self._hub.watches(TokensStreamed))
                 if (problem := slots.fill(self._queue, len(self._running))) is not None:
                     self._interrupt(problem, "resources" if self._pool.failure is None else "workers")
                 if not self._wait.active:

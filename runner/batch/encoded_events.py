@@ -48,6 +48,7 @@ class EncodedEvents:
         self._reset = EncodedReset(observation=b"[]", env_episode_id="")
         self._was_reset = False
         self._steps: list[EncodedStep] = []
+        self._played: list[LazyItem] = []
         self._traces: list[EncodedTraces] = []
         self._n_emitted = 0
         self._lock = threading.Lock()
@@ -65,12 +66,15 @@ class EncodedEvents:
             self._schema_parts.append(step.tool_schemas)
         self._steps.append(step)
         self._traces.append(step.traces)
-        return [LazyItem(TimestepPlayed, partial(self._played, step)), *self._closed(step.at, after=step.seq)]
+        played = LazyItem(TimestepPlayed, partial(self._decode_step, step))
+        self._played.append(played)
+        return [played, *self._closed(step.at, after=step.seq)]
 
     def add_end(self, end: EncodedEnd) -> list[LazyItem]:
         """Add the end of the episode; return the items of its last spans and of the end, in this order."""
         self._traces.append(end.traces)
-        ended = LazyItem(EpisodeEnded, partial(self._ended, end), partial(self._ended, end, is_brief=True))
+        played, self._played = self._played, []  # without a reference to themselves, the parts are freed at once
+        ended = LazyItem(EpisodeEnded, partial(self._ended, end, played), partial(self._ended, end))
         return [*self._closed(end.at, before=end.seq), ended]
 
     def decode_traces(self) -> tuple[list[Span], list[Flow]]:
@@ -93,7 +97,7 @@ class EncodedEvents:
 
         return [LazyItem(SpansClosed, decode)] if n_spans else []
 
-    def _played(self, step: EncodedStep) -> TimestepPlayed:
+    def _decode_step(self, step: EncodedStep) -> TimestepPlayed:
         timestep = self._timestep(step)
         reset_observation = _CHAT.decode(self._reset.observation) if timestep.index == 0 else None
         return TimestepPlayed(
@@ -104,16 +108,16 @@ class EncodedEvents:
             reset_observation=reset_observation,
         )
 
-    def _ended(self, end: EncodedEnd, *, is_brief: bool = False) -> EpisodeEnded:
+    def _ended(self, end: EncodedEnd, played: list[LazyItem] | None = None) -> EpisodeEnded:
+        """Decode the end; without the items of the steps, with the summaries of the steps in place of their texts."""
         header = self._header
-        timestep = _summarized if is_brief else self._timestep
         trajectory = Trajectory(
             episode_id=header.episode_id,
-            timesteps=list(map(timestep, self._steps)),
+            timesteps=list(map(_summarized, self._steps)) if played is None else _decoded_steps(played),
             reset_kwargs={"task_index": header.task_index, "seed": header.seed},
             error_info=end.error,
             trace_last_response_flow_id=end.trace_last_response_flow_id,
-            reset_observation=[] if is_brief else _CHAT.decode(self._reset.observation),
+            reset_observation=[] if played is None else _CHAT.decode(self._reset.observation),
             env_episode_id=self._reset.env_episode_id if self._was_reset else None,
             outcome=end.outcome,
             success=end.success,
@@ -136,6 +140,10 @@ class EncodedEvents:
                 self._schemas += _decode_schemas(self._schema_parts)
                 self._schema_parts.clear()
             return self._schemas[index]
+
+
+def _decoded_steps(played: Iterable[LazyItem]) -> list[TimeStep]:
+    return [item.step for item in map(LazyItem.get, played) if isinstance(item, TimestepPlayed)]
 
 
 def _summarized(step: EncodedStep) -> TimeStep:

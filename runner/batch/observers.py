@@ -35,7 +35,8 @@ class SelectiveObserver:
     Attributes:
         observe: receives the items.
         wants: returns whether it wants a kind of items now; called at each item, on any thread.
-        is_brief: whether the end of an episode of another process needs no texts of its steps.
+        is_brief: whether the end of an episode of another process needs no texts of its steps; then the decoded steps
+            are not kept until that end.
         is_inline: whether it needs no thread and no copy: it is called where the item is emitted, on several threads at
             once. It must neither block nor raise nor change the item.
     """
@@ -53,12 +54,12 @@ class SelectiveObserver:
 
 
 class LazyItem:
-    """An item that is decoded once, when the first observer takes it.
+    """An item that is decoded when an observer takes it.
 
     Args:
         kind: class of the item.
-        decode: returns the item; called on the thread of an observer.
-        decode_brief: returns the item for ``is_brief`` observers; by default ``decode`` is used for them, too.
+        decode: returns the item; called once, on the thread of an observer.
+        decode_brief: returns the item for an ``is_brief`` observer; ``decode`` if None.
     """
 
     def __init__(
@@ -72,15 +73,15 @@ class LazyItem:
         self._lock = threading.Lock()
 
     def get(self) -> Item:
-        """Return the item; raises the exceptions of ``decode``."""
+        """Return the item, and keep it; raises the exceptions of ``decode``."""
         with self._lock:
             if self._item is None:
                 self._item = self._decode()
             return self._item
 
     def get_brief(self) -> Item:
-        """Return the item for ``is_brief`` observers; raises the exceptions of its decoder."""
-        return self.get() if self._decode_brief is None else self._decode_brief()
+        """Return the item for an ``is_brief`` observer, without keeping it; raises the exceptions of its decoder."""
+        return self._item or (self._decode_brief or self._decode)()
 
 
 class _ObserverThread(threading.Thread):

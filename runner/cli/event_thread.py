@@ -11,6 +11,7 @@ from runner.batch.observers import SelectiveObserver
 from runner.batch.workspace import Workspace
 from runner.bus.address import BusAddress, address_of_node
 from runner.cli.terminal import print_stderr
+from runner.config import LiveTokens
 from runner.errors import catch_foreign
 from runner.publish.event_recorder import EventRecorder
 from runner.publish.live_publisher import LivePublisher
@@ -23,8 +24,15 @@ DRAIN_TIMEOUT_S = 5.0
 class EventThread:
     """Delivers recorded events and live items to the broker of a running node and to the egress bus."""
 
-    def __init__(self, recorder: EventRecorder, workspace: Workspace, egress: Callable[[], BusAddress | None]) -> None:
+    def __init__(
+        self,
+        recorder: EventRecorder,
+        workspace: Workspace,
+        egress: Callable[[], BusAddress | None],
+        tokens: LiveTokens = "watched",
+    ) -> None:
         """Start the thread without waiting for a connection."""
+        self._tokens = tokens
         self._recorder = recorder
         self._workspace = workspace
         self._egress = egress
@@ -56,7 +64,9 @@ class EventThread:
         workspace, recorder = self._workspace, self._recorder
         sinks = [Sink("local", lambda: address_of_node(workspace.data_dir)), Sink("egress", self._egress)]
         publisher = Publisher(recorder.outbox, sinks, subjects=recorder.names.all(), name=workspace.node)
-        self._live = live = LivePublisher(publisher.sink_connections, node=workspace.node, boot=workspace.boot)
+        self._live = live = LivePublisher(
+            publisher.sink_connections, node=workspace.node, boot=workspace.boot, tokens=self._tokens
+        )
         self._closing = partial(loop.call_soon_threadsafe, closing.set)
         self._ready.set()
         tasks = [asyncio.create_task(publisher.run()), asyncio.create_task(live.run())]

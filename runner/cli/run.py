@@ -115,7 +115,8 @@ def _event_recording(
             return
         from runner.cli.event_thread import EventThread
 
-        with closing(EventThread(recorder, workspace, egress)) as event_thread, _running_status(recorder):
+        tokens = session.profile.nats.live_tokens
+        with closing(EventThread(recorder, workspace, egress, tokens)) as event_thread, _running_status(recorder):
             yield recorder, event_thread.observers
 
 

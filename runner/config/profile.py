@@ -265,6 +265,10 @@ class StreamSettings(_Section, frozen=True):
     live: LiveStream = LiveStream()
 
 
+LiveTokens: TypeAlias = Literal["watched", "always", "never"]
+"""When the text of an unfinished answer is published as live items."""
+
+
 class NatsSettings(_Section, frozen=True):
     """Subjects of the durable events, streams of the own broker, and an external broker that also gets the events."""
 
@@ -274,6 +278,7 @@ class NatsSettings(_Section, frozen=True):
     streams: StreamSettings = StreamSettings()
     url: Text | None = None
     control: bool = False
+    live_tokens: LiveTokens = "watched"
     monitor_url: Text | None = None
 
 

@@ -50,6 +50,10 @@ def _ignore_error(exc: BaseException) -> None:
     pass
 
 
+def _always() -> bool:
+    return True
+
+
 def _ignore_reset(observation: Chat, env_episode_id: str) -> None:
     pass
 
@@ -68,6 +72,7 @@ class EpisodeContext:
         on_error: called with the error that ends the episode, before the events of its end; must neither block nor
             raise.
         pop_closed_spans: returns the spans that were closed since its last call.
+        wants_tokens: returns whether streamed tokens are of interest now; otherwise there are no events of them.
         clock: supplies times and durations.
         call_environment: calls the methods of the environment, possibly on another thread.
         cleanup_timeout_s: maximum seconds for the environment's ``cleanup`` and the agent's ``close``, if async.
@@ -80,6 +85,7 @@ class EpisodeContext:
     on_reset: Callable[[Chat, str], None] = _ignore_reset
     on_error: Callable[[BaseException], None] = _ignore_error
     pop_closed_spans: Callable[[], list[Span]] = list
+    wants_tokens: Callable[[], bool] = _always
     clock: Clock = field(default_factory=Clock)
     call_environment: CallMethod = call_here
     cleanup_timeout_s: float = CLEANUP_TIMEOUT_S
@@ -236,7 +242,8 @@ class EpisodeLoop:
         self._context.on_error(exc)
 
     def _emit_tokens(self, step: int, delta: StreamDelta) -> None:
-        self._emit(TokensStreamed, step=step, delta=delta)
+        if self._context.wants_tokens():
+            self._emit(TokensStreamed, step=step, delta=delta)
 
     def _emit_spans(self) -> None:
         if spans := self._context.pop_closed_spans():

@@ -153,7 +153,8 @@ class Node:
         streams = self._profile.nats.streams
         sinks = [Sink("local", lambda: broker.address, owned=True, streams=streams), Sink("egress", self._egress)]
         publisher = Publisher(recorder.outbox, sinks, subjects=recorder.names.all(), name=self._name)
-        live = LivePublisher(publisher.sink_connections, node=self._name, boot=workspace.boot)
+        tokens = self._profile.nats.live_tokens
+        live = LivePublisher(publisher.sink_connections, node=self._name, boot=workspace.boot, tokens=tokens)
         batch_runner = self._create_batch_runner(workspace, queue, recorder, live)
         health = HealthMonitor(
             self._profile,

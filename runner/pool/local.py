@@ -38,14 +38,31 @@ class EpisodeSpans:
 class LocalSlot:
     """A slot whose thread plays the episodes with a ``Runner``."""
 
-    def __init__(self, worker: EpisodeWorker, runner: Runner, clock: Clock, on_played: Callable[[], object]) -> None:
-        """Create the slot of a running thread; ``on_played`` is called there after each episode."""
+    def __init__(
+        self,
+        worker: EpisodeWorker,
+        runner: Runner,
+        clock: Clock,
+        *,
+        on_played: Callable[[], object],
+        wants_tokens: Callable[[], bool],
+    ) -> None:
+        """Create the slot of a running thread.
+
+        Args:
+            worker: the thread.
+            runner: plays the episodes.
+            clock: source of their times.
+            on_played: called on the thread after each episode.
+            wants_tokens: whether streamed tokens are reported.
+        """
         self.name = worker.name
         self.info = WorkerInfo(host=socket.gethostname(), id=worker.name, kind="local")
         self._worker = worker
         self._runner = runner
         self._clock = clock
         self._on_played = on_played
+        self._wants_tokens = wants_tokens
         self._abandoned = False
 
     @property
@@ -88,6 +105,7 @@ class LocalSlot:
             on_reset=sink.on_reset,
             on_error=sink.on_error,
             pop_closed_spans=source.pop_closed,
+            wants_tokens=self._wants_tokens,
             clock=self._clock,
         )
         await self._runner.play_episode({"task_index": header.task_index, "seed": header.seed}, context=context)
@@ -108,6 +126,7 @@ class LocalPool:
         self._clock = clock or Clock()
         self._numbers = itertools.count()
         self._has_frozen = False
+        self._watched = True
 
     def open(self, on_slot: Callable[[Slot], object], on_worker: Callable[[WorkerChange], object]) -> None:
         """Do nothing: a thread is usable as soon as it is started."""
@@ -115,7 +134,16 @@ class LocalPool:
     def start_slots(self, n_slots: int) -> tuple[list[Slot], Resource | None]:
         """Start threads; see ``WorkerPool``. If the system does not allow all of them, a third is kept."""
         workers, shortage = start_workers(n_slots, lambda: f"slot {next(self._numbers)}")
-        return [LocalSlot(worker, self._runner, self._clock, self._freeze_objects) for worker in workers], shortage
+        return [self._slot(worker) for worker in workers], shortage
+
+    def _slot(self, worker: EpisodeWorker) -> LocalSlot:
+        return LocalSlot(
+            worker,
+            self._runner,
+            self._clock,
+            on_played=self._freeze_objects,
+            wants_tokens=lambda: self._watched,
+        )
 
     def start_alone(self) -> Slot | None:
         """None: no slot of this process can be lost."""
@@ -127,7 +155,8 @@ class LocalPool:
         return None
 
     def watch_tokens(self, watched: bool) -> None:
-        """Do nothing: the tokens of this process cost no transfer."""
+        """Set whether the slots report streamed tokens; see ``WorkerPool``."""
+        self._watched = watched
 
     def close(self) -> None:
         """Let garbage collections look at all objects again; the batch has closed or abandoned each slot."""

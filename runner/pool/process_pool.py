@@ -158,7 +158,9 @@ class ProcessPool:
         return self._failure
 
     def watch_tokens(self, watched: bool) -> None:
-        """Set whether the workers send streamed tokens."""
+        """Set whether the workers send streamed tokens; see ``WorkerPool``."""
+        if watched == self._watched:
+            return
         self._watched = watched
         for worker in (*self._workers, *self._lone_workers):
             worker.send(Watch(tokens=watched))

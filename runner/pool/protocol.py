@@ -133,7 +133,10 @@ class WorkerPool(Protocol):
         """Why no worker can be started any more, in words; None otherwise."""
 
     def watch_tokens(self, watched: bool) -> None:
-        """Set whether streamed tokens are of interest; without interest, workers in other processes drop them."""
+        """Set whether streamed tokens are of interest, without which no slot reports them.
+
+        The batch calls it at least once a second; an unchanged value costs nothing.
+        """
 
     def close(self) -> None:
         """End all workers; their episodes have ended or were abandoned."""

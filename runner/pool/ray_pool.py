@@ -141,7 +141,9 @@ class RayPool:
         return self._failure
 
     def watch_tokens(self, watched: bool) -> None:
-        """Set whether the workers send streamed tokens."""
+        """Set whether the workers send streamed tokens; see ``WorkerPool``."""
+        if watched == self._watched:
+            return
         self._watched = watched
         for worker in list(self._workers):
             if worker.usable:

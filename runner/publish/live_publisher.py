@@ -16,13 +16,15 @@ from nats.aio.client import Client
 
 from runner.batch.observers import SelectiveObserver
 from runner.bus.streams import BUS_ERRORS, ensure_live_stream
+from runner.config import LiveTokens
 from runner.errors import catch_foreign, log_failure
 from runner.events.live import LiveItem
 from runner.events.subjects import LiveChannel, channel_of, live_subject
 from runner.publish.delivery import error_text, is_cancelled
 from runner.publish.live_encoder import live_items
 from runner.publish.sink import SinkConnection
-from runner.types import Item
+from runner.publish.token_watch import CHECK_INTERVAL_S, TokenWatch
+from runner.types import Item, TokensStreamed
 
 logger = logging.getLogger(__name__)
 
@@ -93,6 +95,7 @@ class _SinkQueue:
         self._sink_connection = sink_connection
         self._node = node
         self._boot = boot
+        self.tokens = TokenWatch(sink_connection, node, boot)
         self._n_connects_checked = 0
         self._stream_deadline: float | None = None
 
@@ -142,7 +145,10 @@ class _SinkQueue:
     async def _publish(self, client: Client, channel: LiveChannel, items: list[msgspec.Raw]) -> None:
         batch = _Batch(self._node, self._boot, self.queue.dropped, items)
         try:
-            await client.publish(live_subject(channel, self._node), _ENCODER.encode(batch))
+            if channel == "token":
+                await self.tokens.publish(client, _ENCODER.encode(batch))
+            else:
+                await client.publish(live_subject(channel, self._node), _ENCODER.encode(batch))
         except BUS_ERRORS as exc:
             logger.debug("%d live items were not sent: %s", len(items), exc)
             self.queue.drop(len(items))
@@ -158,12 +164,20 @@ class LivePublisher:
         node: name of the node, part of the subjects.
         boot: id of this process.
         capacity: maximum bytes queued per sink.
+        tokens: whether streamed tokens are published, see ``TokenWatch``.
     """
 
     def __init__(
-        self, sink_connections: Sequence[SinkConnection], *, node: str, boot: str, capacity: int = MAX_QUEUED_BYTES
+        self,
+        sink_connections: Sequence[SinkConnection],
+        *,
+        node: str,
+        boot: str,
+        capacity: int = MAX_QUEUED_BYTES,
+        tokens: LiveTokens = "watched",
     ) -> None:
         """Create the publisher; items are queued until ``run`` sends them."""
+        self._tokens = tokens
         self._queues = [_SinkQueue(sink_connection, node, boot, capacity) for sink_connection in sink_connections]
 
     @property
@@ -177,8 +191,10 @@ class LivePublisher:
         return SelectiveObserver(self, self.wants, is_inline=True)
 
     def wants(self, kind: type[Item]) -> bool:
-        """Return whether items of this kind are published now: there is a sink with an address."""
-        return any(sink.is_present for sink in self._queues)
+        """Return whether items of this kind are published now: a sink has an address, and its tokens are watched."""
+        if kind is not TokensStreamed or self._tokens == "always":
+            return any(sink.is_present for sink in self._queues)
+        return self._tokens == "watched" and any(sink.is_present and sink.tokens.is_watched for sink in self._queues)
 
     def __call__(self, item: Item) -> None:
         """Queue the live items of a runner event; thread-safe."""
@@ -192,9 +208,16 @@ class LivePublisher:
 
     async def run(self) -> None:
         """Send until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._watch_tokens())
+            while not is_cancelled():
+                await asyncio.sleep(INTERVAL_S)
+                await self.flush()
+
+    async def _watch_tokens(self) -> None:
         while not is_cancelled():
-            await asyncio.sleep(INTERVAL_S)
-            await self.flush()
+            await asyncio.gather(*(sink.tokens.check() for sink in self._queues))
+            await asyncio.sleep(CHECK_INTERVAL_S)
 
     async def flush(self) -> None:
         """Send the queued items."""

@@ -279,9 +279,7 @@ class Engine:
         header, spans = play.header, SpanList()
         control = self._episodes[header.episode_id].control
         tracer = Tracer(self._setup.tracing, (spans,), play.track, self._clock_ns)
-        reporter = EpisodeReporter(
-            header.episode_id, tracer, spans, control, self._link.send, self._clock, lambda: self._wants_tokens
-        )
+        reporter = EpisodeReporter(header.episode_id, tracer, spans, control, self._link.send, self._clock)
         context = EpisodeContext(
             header=header,
             control=control,
@@ -290,6 +288,7 @@ class Engine:
             on_reset=reporter.on_reset,
             on_error=reporter.on_error,
             pop_closed_spans=reporter.pop_closed_spans,
+            wants_tokens=lambda: self._wants_tokens,
             clock=self._clock,
             call_environment=call,
         )

@@ -71,7 +71,7 @@ class ReportedControl(EpisodeControl):
 class EpisodeReporter:
     """Turns the callbacks of an ``EpisodeContext`` into frames; used on the episode's thread only.
 
-    The events get their own numbers, because streamed tokens are not sent while the driver does not want them.
+    The events get their own numbers, because streamed tokens beyond ``MAX_TOKEN_FRAMES`` are not sent.
 
     Args:
         episode_id: id of the episode.
@@ -80,7 +80,6 @@ class EpisodeReporter:
         control: the control of the episode.
         send: sends a frame to the driver.
         clock: the clock of the driver, as seen by the worker.
-        wants_tokens: whether the driver wants streamed tokens now.
     """
 
     def __init__(
@@ -91,7 +90,6 @@ class EpisodeReporter:
         control: EpisodeControl,
         send: Send,
         clock: Clock,
-        wants_tokens: Callable[[], bool],
     ) -> None:
         """Start at the first event."""
         self._id = episode_id
@@ -100,7 +98,6 @@ class EpisodeReporter:
         self._control = control
         self._send = send
         self._clock = clock
-        self._wants_tokens = wants_tokens
         self._steps = TimestepLog()
         self._n_spans = self._n_flows = 0
         self._seq = self._n_unnumbered = 0
@@ -179,7 +176,7 @@ class EpisodeReporter:
         delta, now, times = event.delta, self._clock.monotonic(), self._token_times
         is_full = len(times) == MAX_TOKEN_FRAMES and now - times[0] < 1
         is_text = delta.endpoint is None and delta.failure is None and not delta.restart
-        if (is_full and is_text) or not self._wants_tokens():
+        if is_full and is_text:
             return
         times.append(now)
         frame = Streamed(episode_id=self._id, at=event.at, seq=self._number(), step=event.step, delta=delta)

@@ -29,7 +29,7 @@ from runner.node.handlers import ControlHandler
 from runner.publish import delivery, outbox_drain
 from runner.publish.delivery import DeliveryOptions, DeliveryResult, Route, TransientFailure
 from runner.publish.event_recorder import EventRecorder
-from runner.publish.live_publisher import LivePublisher, _Queue
+from runner.publish.live_publisher import LivePublisher, Queued, _Queue
 from runner.publish.outbox import Ack, OutboxEvent
 from runner.store import EpisodeRecord, EpisodeRecorder
 from runner.store.episode_store import EpisodeStore
@@ -249,9 +249,9 @@ def hidden_gap() -> None:
     """Live items are dropped and not counted."""
     put, numbers = _Queue.put, itertools.count()
 
-    def drop(self: _Queue, channel: Any, item: msgspec.Raw) -> None:  # noqa: ANN401
+    def drop(self: _Queue, queued: Queued) -> None:
         if next(numbers) % EVERY:
-            put(self, channel, item)
+            put(self, queued)
 
     replace(_Queue, "put", drop)
 
@@ -260,9 +260,9 @@ def hidden_gap() -> None:
 def repeated_live_item() -> None:
     put = _Queue.put
 
-    def put_twice(self: _Queue, channel: Any, item: msgspec.Raw) -> None:  # noqa: ANN401
-        put(self, channel, item)
-        put(self, channel, item)
+    def put_twice(self: _Queue, queued: Queued) -> None:
+        put(self, queued)
+        put(self, queued)
 
     replace(_Queue, "put", put_twice)
 

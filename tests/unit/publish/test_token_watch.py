@@ -1,0 +1,150 @@
+"""Tokens are published while something receives them: subscribers or a stream of a broker, readers of the own one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from runner.batch.workspace import Workspace
+from runner.bus.connection import BusAddress, NatsConnection
+from runner.config import LiveTokens
+from runner.events.live import LiveBatch, TokenText
+from runner.events.subjects import LIVE_SUBJECTS
+from runner.publish.live_publisher import LivePublisher
+from runner.publish.outbox import LOCAL, Outbox
+from runner.publish.publisher import Sink
+from runner.subscribe.subscription import Subscription
+from runner.types import TimestepPlayed, TokensStreamed
+from tests.conftest import Install
+from tests.support.nats_server import Bus, NatsAccount, NatsServer
+from tests.support.publishing import NOW, add_external_stream, nats_client, run_publisher, sink_to
+from tests.support.streaming_batch import AGENTS, ENVS, StreamingBatch
+
+WAIT_S = 30.0
+SUBJECT = "agentgym.live.token.v1.node1"
+
+
+@asynccontextmanager
+async def run_live(outbox: Outbox, *sinks: Sink, tokens: LiveTokens = "watched") -> AsyncIterator[LivePublisher]:
+    async with run_publisher(outbox, *sinks) as running:
+        if any(sink.read_address() for sink in sinks):
+            await running.wait_for_state("up")
+        live = LivePublisher(running.publisher.sink_connections, node="node1", boot="boot1", tokens=tokens)
+        task = asyncio.create_task(live.run())
+        try:
+            yield live
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+
+
+async def wait_until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(WAIT_S):
+        while not condition():  # noqa: ASYNC110 - the condition has no event
+            await asyncio.sleep(0.02)
+
+
+def put_token(live: LivePublisher, seq: int = 0) -> None:
+    live.put(TokenText(at=NOW, episode_id="01", seq=seq, step=0, text="word"))
+
+
+async def wait_until_unwatched(live: LivePublisher) -> None:
+    """Publish tokens until the broker has reported that nothing receives them."""
+
+    def is_unwatched() -> bool:
+        put_token(live)
+        return not live.wants(TokensStreamed)
+
+    await wait_until(is_unwatched)
+
+
+async def test_tokens_are_wanted_while_a_broker_has_a_subscriber(bus: NatsAccount, outbox: Outbox) -> None:
+    received: list[LiveBatch] = []
+
+    async def record(message: object) -> None:
+        received.append(msgspec.json.decode(getattr(message, "data", b""), type=LiveBatch))
+
+    async with run_live(outbox, sink_to(bus)) as live, nats_client(bus) as viewer:
+        assert live.wants(TokensStreamed)  # until the broker has reported otherwise
+        await wait_until_unwatched(live)
+        assert live.wants(TimestepPlayed)
+        subscription = await viewer.subscribe(SUBJECT, cb=record)
+        await viewer.flush()
+        await wait_until(lambda: live.wants(TokensStreamed))
+        put_token(live, 7)
+        await wait_until(
+            lambda: 7 in {item.seq for batch in received for item in batch.items if isinstance(item, TokenText)}
+        )
+        await subscription.unsubscribe()
+        await viewer.flush()
+        await wait_until_unwatched(live)
+
+
+async def test_a_stream_of_another_broker_receives_tokens(bus: NatsAccount, outbox: Outbox) -> None:
+    async with run_live(outbox, sink_to(bus)) as live:
+        await wait_until_unwatched(live)
+        await add_external_stream(bus)
+        await wait_until(lambda: live.wants(TokensStreamed))
+
+
+async def test_tokens_are_wanted_while_the_stream_of_the_own_broker_is_read(
+    nats_server: NatsServer, outbox: Outbox
+) -> None:
+    async with run_live(outbox, sink_to(nats_server, LOCAL)) as live:
+        await wait_until(lambda: not live.wants(TokensStreamed))
+        connection = await NatsConnection.open(BusAddress(nats_server.url), name="viewer", on_state=lambda _: None)
+        async with connection, Subscription(connection, patterns=[LIVE_SUBJECTS], since="now"):
+            await wait_until(lambda: live.wants(TokensStreamed))
+        await wait_until(lambda: not live.wants(TokensStreamed))
+
+
+async def test_without_a_connection_no_tokens_are_wanted(nats_server: NatsServer, outbox: Outbox) -> None:
+    async with run_live(outbox, sink_to(nats_server)) as live:
+        nats_server.kill()
+        await wait_until(lambda: not live.wants(TokensStreamed))
+        assert live.wants(TimestepPlayed)
+
+
+async def test_without_any_broker_no_items_are_wanted(outbox: Outbox) -> None:
+    async with run_live(outbox, Sink("egress", lambda: None)) as live:
+        await wait_until(lambda: not live.wants(TimestepPlayed))
+        assert not live.wants(TokensStreamed)
+
+
+@pytest.mark.parametrize(("tokens", "wanted"), [("always", True), ("never", False)])
+async def test_a_profile_can_switch_tokens_on_and_off(
+    bus: NatsAccount, outbox: Outbox, tokens: LiveTokens, wanted: bool
+) -> None:
+    async with run_live(outbox, sink_to(bus), tokens=tokens) as live:
+        put_token(live)
+        await wait_until(lambda: not live._queues[0].tokens.is_watched)
+        assert live.wants(TokensStreamed) is wanted
+
+
+async def test_workers_send_tokens_while_a_subscriber_watches(
+    bus: Bus, outbox: Outbox, tmp_path: Path, install: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(envs=ENVS, agents=AGENTS, name="streaming")
+    received: list[bytes] = []
+
+    async def record(message: object) -> None:
+        received.append(getattr(message, "data", b""))
+
+    async with run_live(outbox, sink_to(bus)) as live, nats_client(bus) as viewer:
+        await wait_until_unwatched(live)
+        workspace = Workspace(tmp_path / "data", node="node1", profile="p1")
+        batch = StreamingBatch(workspace, 2, monkeypatch, [live.observer])
+        with batch.running():
+            await asyncio.to_thread(batch.wait_for_latest, 6, wanted=TimestepPlayed)
+            assert TokensStreamed not in batch.emitted
+            subscription = await viewer.subscribe(SUBJECT, cb=record)
+            await asyncio.to_thread(batch.wait_for_latest, 6, wanted=TokensStreamed)
+            await wait_until(lambda: any(b'"text":"word"' in data for data in received))
+            await subscription.unsubscribe()
+            await asyncio.to_thread(batch.wait_for_latest, 6, wanted=TimestepPlayed, absent=TokensStreamed)
+        workspace.close()
