@@ -62,6 +62,12 @@ class Lab(App):  # type: ignore[misc]
 
     @app_tool()  # type: ignore[untyped-decorator]
     @event_registered(operation_type=OperationType.WRITE)  # type: ignore[untyped-decorator]
+    def close_output(self) -> None:
+        """Close standard output."""
+        sys.stdout.close()
+
+    @app_tool()  # type: ignore[untyped-decorator]
+    @event_registered(operation_type=OperationType.WRITE)  # type: ignore[untyped-decorator]
     def log_in(self, user: str, password: str) -> str:
         """Log in.
 

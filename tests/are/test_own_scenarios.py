@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
 import msgspec
+import psutil
 import pytest
 
 from runner.config import ARESettings
@@ -71,6 +73,19 @@ async def test_a_tool_that_exits_prints_or_returns_much_does_no_harm(
     )
     assert (await environment.step(call("Lab__allocate", mib="many")))[0][0]["content"].startswith("[error] TypeError")  # type: ignore[union-attr]
     assert capfd.readouterr() == ("", "")
+
+
+async def test_a_tool_that_closes_the_output_harms_no_other_episode(create: Create, own_settings: ARESettings) -> None:
+    other, environment = create("lab", own_settings), create("lab", own_settings)
+    await other.reset()
+    await environment.reset()
+    process = psutil.Process(environment._process._pid)  # type: ignore[union-attr]
+    with pytest.raises(EnvironmentFault, match="I/O operation on closed file"):  # ARE prints
+        await environment.step(call("Lab__close_output"))
+    environment.cleanup()
+    await asyncio.to_thread(psutil.wait_procs, [process], timeout=30)
+    assert not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    assert (await other.step(call("Lab__long_text", n=2)))[0][0]["content"] == "[result] xx"
 
 
 async def test_events_have_neither_secrets_nor_instances(create: Create, own_settings: ARESettings) -> None:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import closing
@@ -287,6 +290,17 @@ async def test_the_end_of_a_worker_removes_its_files(settings: ARESettings) -> N
     assert worker._scratch.is_dir()
     close_workers()
     assert not worker._scratch.exists() and not worker.is_alive
+
+
+def test_a_worker_whose_parent_ends_during_the_start_removes_its_files(tmp_path: Path) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    ours, theirs = socket.socketpair()
+    with theirs:
+        ours.close()
+        command = [sys.executable, "-s", client.WORKER, str(theirs.fileno()), scratch, "64", "1"]
+        done = subprocess.run(command, pass_fds=[theirs.fileno()], timeout=LIMIT_S, capture_output=True, check=False)
+    assert (done.returncode, done.stderr, scratch.exists()) == (0, b"", False)
 
 
 async def test_a_cancelled_start_leaves_no_process(settings: ARESettings) -> None:

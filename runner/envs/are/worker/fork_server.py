@@ -68,8 +68,16 @@ def write_frame(connection: socket.socket, frame: dict[str, Any], replace: Calla
 
 
 def serve(control_fd: int, scratch: Path, *, memory_mib: int, step_limit_s: float) -> None:
-    """Load ARE, report its scenarios, and fork on request until the control socket is closed."""
+    """Load ARE, report its scenarios, and fork on request until the control socket is closed; remove the files."""
     control = socket.socket(fileno=control_fd)
+    try:
+        with contextlib.suppress(Closed, ConnectionError):
+            _load_and_serve(control, scratch, memory_mib, step_limit_s)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _load_and_serve(control: socket.socket, scratch: Path, memory_mib: int, step_limit_s: float) -> None:
     determinism.install()
     logging.disable(logging.WARNING)
     try:
@@ -117,16 +125,16 @@ class _ForkServer:
         self._n_forks = 0
 
     def run(self) -> None:
-        with contextlib.suppress(Closed, ConnectionError):
+        try:
             while True:
                 ready, _, _ = select.select([self._control], [], [], _REAP_INTERVAL_S)
                 self._reap()
                 if ready:
                     self._handle()
-        for pid in self._folders:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        shutil.rmtree(self._scratch, ignore_errors=True)
+        finally:
+            for pid in self._folders:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
 
     def _handle(self) -> None:
         data, descriptors, _, _ = socket.recv_fds(self._control, 1, 1)
@@ -166,9 +174,11 @@ class _ForkServer:
         except BaseException:  # noqa: BLE001 - the process ends in any case, and its output is logged
             traceback.print_exc()
         finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(0)
+            try:  # a scenario may have closed them
+                sys.stdout.flush()
+                sys.stderr.flush()
+            finally:
+                os._exit(0)
 
 
 class EpisodeServer:
