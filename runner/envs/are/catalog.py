@@ -15,7 +15,13 @@ import msgspec
 
 from runner import plugins
 from runner.config import ARESettings
-from runner.envs.are.installation import INSTALL_COMMAND, OFFLINE_SCENARIOS, find_problem, interpreter
+from runner.envs.are.installation import (
+    INSTALL_COMMAND,
+    OFFLINE_SCENARIOS,
+    find_problem,
+    interpreter,
+    packages_version,
+)
 from runner.envs.are.scenario_scan import scan
 from runner.errors import ConfigError
 
@@ -69,11 +75,13 @@ class _Scan(msgspec.Struct):
 def read_catalog(settings: ARESettings) -> ScenarioCatalog:
     """Return the scenarios of the ARE that the profile's section ``are`` describes.
 
-    Another interpreter takes a fraction of a second, and is read once.
+    Another interpreter takes a fraction of a second, and is read once per change of its packages.
     """
     if (problem := find_problem(settings)) is not None:
         return ScenarioCatalog(installed=False, problem=problem)
-    found = msgspec.convert(scan(), _Scan) if settings.python is None else _scan_with(interpreter(settings))
+    python = interpreter(settings)
+    installed_here = settings.python is None
+    found = msgspec.convert(scan(), _Scan) if installed_here else _scan_with(python, packages_version(python))
     if found is None:
         return ScenarioCatalog(is_complete=False)
     return ScenarioCatalog(
@@ -84,7 +92,7 @@ def read_catalog(settings: ARESettings) -> ScenarioCatalog:
 
 
 @cache
-def _scan_with(python: str) -> _Scan | None:
+def _scan_with(python: str, _version: tuple[int, ...]) -> _Scan | None:
     try:
         completed = subprocess.run(
             [python, "-I", str(_SCAN)],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.util
 import os
@@ -38,14 +39,18 @@ def interpreter(settings: ARESettings) -> str:
 
 
 def find_problem(settings: ARESettings) -> str | None:
-    """Return why ARE cannot be started; None if it can. Takes a fraction of a second, later calls nothing."""
+    """Return why ARE cannot be started; None if it can. Takes a fraction of a second, later nothing until a change."""
     if settings.python is None:
         installed = importlib.util.find_spec("are") is not None
         return None if installed else f"The package {DISTRIBUTION} is not installed. {ADVICE}"
     python = interpreter(settings)
     if not os.access(python, os.X_OK):
         return f"are.python of the profile is {python}, which is no program. {ADVICE}"
-    return None if _has_are(python) else f"The interpreter {python} has no package {DISTRIBUTION}. {ADVICE}"
+    return (
+        None
+        if _has_are(python, packages_version(python))
+        else f"The interpreter {python} has no package {DISTRIBUTION}. {ADVICE}"
+    )
 
 
 def worker_environment(python: str, scratch: Path) -> dict[str, str]:
@@ -70,8 +75,16 @@ def worker_environment(python: str, scratch: Path) -> dict[str, str]:
     }
 
 
+def packages_version(python: str) -> tuple[int, ...]:
+    """Return a value that changes when a package is installed into the virtual environment of an interpreter."""
+    with contextlib.suppress(OSError):
+        folders = Path(python).parents[1].glob("lib/python3*/site-packages")
+        return tuple(folder.stat().st_mtime_ns for folder in folders)
+    return ()
+
+
 @functools.cache
-def _has_are(python: str) -> bool:
+def _has_are(python: str, _version: tuple[int, ...]) -> bool:
     try:
         completed = subprocess.run(
             [python, "-I", "-c", _CHECK],

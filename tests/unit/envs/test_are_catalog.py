@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import venv
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,16 @@ def test_scenarios_are_read_from_the_source_of_another_interpreter(installed: AR
     assert catalog.scenarios == ("are:scenario_mcp_demo", "are:scenario_tutorial")
     assert (catalog.version, catalog.is_complete, catalog.problem) == ("1.2.0", True, None)
     assert catalog.summary == "ARE 1.2.0, 2 scenarios: scenario_mcp_demo, scenario_tutorial"
+
+
+def test_what_is_installed_later_is_found_without_a_restart(tmp_path: Path) -> None:
+    venv.create(tmp_path, with_pip=False, symlinks=True)
+    settings = ARESettings(python=str(tmp_path / "bin" / "python"))
+    assert not read_catalog(settings).installed
+    create_installation(tmp_path)
+    assert len(read_catalog(settings).scenarios) == 2
+    create_installation(tmp_path, added="scenario_lab")
+    assert "are:scenario_lab" in read_catalog(settings).scenarios
 
 
 def test_scenarios_of_other_packages_are_listed_and_ids_that_are_no_literals_are_left_to_the_worker(

@@ -298,7 +298,7 @@ def test_a_worker_whose_parent_ends_during_the_start_removes_its_files(tmp_path:
     ours, theirs = socket.socketpair()
     with theirs:
         ours.close()
-        command = [sys.executable, "-s", client.WORKER, str(theirs.fileno()), scratch, "64", "1"]
+        command = [sys.executable, "-s", str(client.WORKER), str(theirs.fileno()), str(scratch), "64", "1"]
         done = subprocess.run(command, pass_fds=[theirs.fileno()], timeout=LIMIT_S, capture_output=True, check=False)
     assert (done.returncode, done.stderr, scratch.exists()) == (0, b"", False)
 
