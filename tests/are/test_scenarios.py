@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import subprocess
 import sys
@@ -171,8 +172,8 @@ def normalized(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return ordered
 
 
-async def test_an_oracle_run_equals_that_of_the_packages_own_runner(settings: ARESettings) -> None:
-    reference = await asyncio.to_thread(run_reference)
+async def test_an_oracle_run_equals_that_of_the_packages_own_runner(settings: ARESettings, tmp_path: Path) -> None:
+    reference = await asyncio.to_thread(run_reference, tmp_path)
     for name in SOLVED_BY_EVENTS:
         details = evaluation_of(await play_oracle(name, settings))
         expected, actual = normalized(reference[name]["events"]), normalized(details["events"])
@@ -184,9 +185,10 @@ async def test_an_oracle_run_equals_that_of_the_packages_own_runner(settings: AR
             assert {key: ours["args"][key] for key in theirs["args"]} == theirs["args"]
 
 
-def run_reference() -> dict[str, dict[str, Any]]:
+def run_reference(temporary: Path) -> dict[str, dict[str, Any]]:
     command = [str(PYTHON), str(HERE / "reference_runner.py"), *SOLVED_BY_EVENTS]
-    completed = subprocess.run(command, capture_output=True, text=True, timeout=150, check=True)
+    environ = {**os.environ, "TMPDIR": str(temporary)}
+    completed = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=150, check=True)
     reference: dict[str, dict[str, Any]] = json.loads(completed.stdout.splitlines()[-1])
     return reference
 
