@@ -46,7 +46,7 @@ from runner.publish.recovery import record_missed_batches
 
 logger = logging.getLogger(__name__)
 
-IDLE_POLL_S = 1.0
+IDLE_POLL_S = 5.0
 """Seconds between two checks of whether the node is idle."""
 RECENT_REQUEST_S = 60.0
 """Seconds after a control request during which the models are checked often, because a client is active."""
@@ -228,6 +228,7 @@ class Node:
         self, workspace: Workspace, queue: BatchQueue, recorder: EventRecorder, live: LivePublisher
     ) -> BatchRunner:
         def on_busy(is_busy: bool) -> None:
+            self._note_activity()
             if not self._stopping.is_set():
                 self._set_status("running" if is_busy else "idle", recorder)
 

@@ -23,16 +23,20 @@ async def keep_files(restore: Mapping[str, Callable[[], bool]], *, interval_s: f
     """
     failures: dict[str, str] = {}
     while True:
-        for name, restore_file in restore.items():
-            try:
-                restored = await asyncio.to_thread(restore_file)
-            except (OSError, RunnerError) as exc:
-                _report(failures, name, str(exc))
-            else:
-                failures.pop(name, None)
-                if restored:
-                    logger.warning("%s was deleted or changed while the node runs; it was written again", name)
+        await asyncio.to_thread(_restore_all, restore, failures)
         await asyncio.sleep(interval_s)
+
+
+def _restore_all(restore: Mapping[str, Callable[[], bool]], failures: dict[str, str]) -> None:
+    for name, restore_file in restore.items():
+        try:
+            restored = restore_file()
+        except (OSError, RunnerError) as exc:
+            _report(failures, name, str(exc))
+        else:
+            failures.pop(name, None)
+            if restored:
+                logger.warning("%s was deleted or changed while the node runs; it was written again", name)
 
 
 def _report(failures: dict[str, str], name: str, reason: str) -> None:

@@ -48,7 +48,7 @@ class DeliveryOptions:
     unknown_route_timeout_s: float = 2.0
     lookup_timeout_s: float = 2.0
     missing_jetstream_timeout_s: float = 300.0
-    poll_s: float = 0.5
+    poll_s: float = 1.0
     batch_size: int = 1000
     max_in_flight: int = 256
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 import time
@@ -29,6 +30,9 @@ from runner.types import Item, TokensStreamed
 logger = logging.getLogger(__name__)
 
 INTERVAL_S = 0.1
+RETRY_S = 1.0
+"""Seconds after which queued items are tried again although none was added, because a sink may be connected again."""
+
 MAX_MESSAGE_BYTES = 512 * 1024
 MAX_QUEUED_BYTES = 8 * 1024 * 1024
 MAX_UNSENT_BYTES = 2 * 1024 * 1024
@@ -179,6 +183,8 @@ class LivePublisher:
         """Create the publisher; items are queued until ``run`` sends them."""
         self._tokens = tokens
         self._queues = [_SinkQueue(sink_connection, node, boot, capacity) for sink_connection in sink_connections]
+        self._loop: asyncio.AbstractEventLoop | None = None  # of ``run``, while it may sleep
+        self._added = asyncio.Event()
 
     @property
     def dropped(self) -> list[int]:
@@ -210,12 +216,21 @@ class LivePublisher:
         """Send until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._watch_tokens())
-            while not is_cancelled():
-                await asyncio.sleep(INTERVAL_S)
-                await self.flush()
+            try:
+                while not is_cancelled():
+                    self._added.clear()
+                    self._loop = asyncio.get_running_loop()
+                    await self.flush()
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(RETRY_S):
+                            await self._added.wait()
+                    await asyncio.sleep(INTERVAL_S)
+            finally:
+                self._loop = None
 
     async def _watch_tokens(self) -> None:
         while not is_cancelled():
+            await self._added.wait()  # a node that plays nothing sends no requests
             await asyncio.gather(*(sink.tokens.check() for sink in self._queues))
             await asyncio.sleep(CHECK_INTERVAL_S)
 
@@ -229,6 +244,9 @@ class LivePublisher:
         for sink in self._queues:
             if sink.is_present:
                 sink.queue.put(queued)
+        if (loop := self._loop) is not None:
+            self._loop = None  # one call wakes it for all items until the next flush
+            loop.call_soon_threadsafe(self._added.set)
 
     def _drop(self, exc: BaseException) -> None:
         log_failure(logger, "encoding a live item")(exc)

@@ -6,10 +6,12 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import msgspec
+import pytest
 from nats.aio.msg import Msg
 
 from runner.events.live import Heartbeat, LiveBatch, TokenText
 from runner.events.subjects import LIVE_STREAM
+from runner.publish import live_publisher
 from runner.publish.live_publisher import MAX_MESSAGE_BYTES, LivePublisher
 from runner.publish.outbox import Outbox
 from runner.types import EpisodeStarted, TimestepPlayed
@@ -92,6 +94,36 @@ async def test_items_are_batched_on_the_subject_of_their_channel(bus: NatsAccoun
         validate(message.subject, message.data)
     (batch,) = recorded.batches("timestep")
     assert (batch.node, batch.boot, batch.dropped) == ("node1", "boot1", 0)
+
+
+async def test_a_sleeping_publisher_is_woken_by_an_item_of_any_thread(
+    bus: NatsAccount, outbox: Outbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_publisher, "RETRY_S", 600.0)
+    async with record_messages(bus) as recorded, run_live_publisher(outbox, bus) as publisher:
+        for seq in range(3):
+            await asyncio.to_thread(publisher.put, token(seq))
+            await recorded.wait_for_items(seq + 1)
+    assert recorded.seqs("token") == [0, 1, 2]
+
+
+async def test_a_publisher_without_items_does_not_wake_up(
+    bus: NatsAccount, outbox: Outbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_publisher, "RETRY_S", 600.0)
+    async with run_live_publisher(outbox, bus) as publisher:
+        n_flushes = 0
+
+        async def flush() -> None:
+            nonlocal n_flushes
+            n_flushes += 1
+
+        monkeypatch.setattr(publisher, "flush", flush)
+        publisher.put(token(0))
+        await _wait_until(lambda: n_flushes > 0)
+        before = n_flushes
+        await asyncio.sleep(5 * live_publisher.INTERVAL_S)
+        assert n_flushes <= before + 1
 
 
 async def test_the_message_size_is_limited(bus: NatsAccount, outbox: Outbox) -> None:
