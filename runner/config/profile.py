@@ -45,6 +45,7 @@ MemoryBytes: TypeAlias = Annotated[
     Meta(ge=1 << 20, le=512 << 20, description="a whole number of bytes from 1048576 (1 MiB) to 536870912 (512 MiB)"),
 ]
 NodeName: TypeAlias = Annotated[str, Meta(pattern=NODE_PATTERN, description=NODE_EXPECTED)]
+LiveTokens: TypeAlias = Literal["watched", "always", "never"]
 VARIABLE_NAME_PATTERN = r"\A[A-Za-z_][A-Za-z0-9_]*\Z"
 
 VariableName: TypeAlias = Annotated[
@@ -263,10 +264,6 @@ class StreamSettings(_Section, frozen=True):
 
     events: EventsStream = EventsStream()
     live: LiveStream = LiveStream()
-
-
-LiveTokens: TypeAlias = Literal["watched", "always", "never"]
-"""When the text of an unfinished answer is published as live items."""
 
 
 class NatsSettings(_Section, frozen=True):
