@@ -72,7 +72,9 @@ test-ray: $(RAY_STAMP)
 $(ARE_STAMP): tests/are/requirements.lock
 	@test -n "$(PYTHON)" || { echo 'Python 3.11 or newer is needed and none was found; install one, or run: make PYTHON=/path/to/python3' >&2; exit 1; }
 	@$(PYTHON) -m venv $(ARE_VENV)
-	$(ARE_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r tests/are/requirements.lock
+	$(ARE_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps --no-compile -r tests/are/requirements.lock
+	@# compile only what the tests import: all packages would take as long as their installation
+	PYTHONDONTWRITEBYTECODE= $(ARE_VENV)/bin/python -c 'import are.simulation.scenario_runner; from are.simulation.scenarios.utils.registry import registry; registry.get_all_scenarios()'
 	@touch $@
 
 test-are: $(STAMP) $(ARE_STAMP)
