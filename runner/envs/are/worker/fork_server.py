@@ -234,9 +234,11 @@ class EpisodeServer:
     def _ask(self, chat: judging.Chat) -> str:
         """Return the answer of the judge's model; the time limit of the request does not count meanwhile."""
         signal.setitimer(signal.ITIMER_REAL, 0)
-        write_frame(self._connection, {"type": "ask", "messages": chat}, self._shown)
-        answer = read_frame(self._connection)
-        signal.setitimer(signal.ITIMER_REAL, self._step_limit_s + ALARM_GRACE_S)
+        try:
+            write_frame(self._connection, {"type": "ask", "messages": chat}, self._shown)
+            answer = read_frame(self._connection)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, self._step_limit_s + ALARM_GRACE_S)
         if answer["text"] is None:
             raise judging.JudgeFailed(str(answer["problem"]))
         return str(answer["text"])
