@@ -14,9 +14,7 @@ from runner.config import ARESettings
 
 DISTRIBUTION = "meta-agents-research-environments"
 VERSION = "1.2.0"
-INSTALL_COMMAND = (
-    f"{Path(sys.executable).name} -m venv .venv-are && .venv-are/bin/pip install {DISTRIBUTION}=={VERSION}"
-)
+INSTALL_COMMAND = f"python3 -m venv .venv-are && .venv-are/bin/pip install {DISTRIBUTION}=={VERSION}"
 """Command that installs ARE into a virtual environment of its own, about 600 MB."""
 ADVICE = f"Install it with: {INSTALL_COMMAND}; then set are: {{python: .venv-are/bin/python}} in the profile"
 OFFLINE_SCENARIOS = (

@@ -20,6 +20,7 @@ from runner.errors import ConfigError
 from runner.inference.profile_models import Models
 from runner.node.preflight import PlannedRun, preflight
 from tests.support.are_installation import create_installation
+from tests.support.command import REPOSITORY
 
 HERE = ARESettings()
 
@@ -136,6 +137,10 @@ def test_preflight_and_the_list_name_the_command_that_installs_are(
     assert INSTALL_COMMAND in (check.cause or "")
     assert main(["--list-envs", "--config", write_profile(tmp_path, missing, "are:offline")]) == 0
     assert f"are.python of the profile is {tmp_path / 'no' / 'python'}, which is no program" in capsys.readouterr().out
+
+
+def test_the_command_that_installs_are_is_that_of_the_documentation() -> None:
+    assert f"\n{INSTALL_COMMAND} " in (REPOSITORY / "docs" / "are.md").read_text(encoding="utf-8")
 
 
 def test_preflight_checks_a_scenario_and_notes_the_version(installed: ARESettings, tmp_path: Path) -> None:
