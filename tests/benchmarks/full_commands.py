@@ -1,11 +1,15 @@
-"""CPU of ``agentgym-runner watch --json`` over a stored history, compared with a bare pull loop of nats-py."""
+"""CPU of short commands, of an idle node, and of ``watch --json``, which is compared with a bare pull loop."""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import resource
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
@@ -16,18 +20,57 @@ from tests.benchmarks.bench_command import COMMAND
 from tests.benchmarks.bench_consumer import CHUNK_SIZE, read_batches
 from tests.benchmarks.measure import PAIRS, Row, ratio_of
 from tests.support.nats_server import NatsServer
+from tests.support.node_process import NodeProcess
 from tests.support.subscriptions import SUBJECT, add_stream, status_event, status_headers
 
 N_MESSAGES = 10_000
 MIN_SHARE = 0.8
+STARTS = {"--help": 4.0, "--list-envs": 16.0, "--run Maze --agent oracle": 23.0}
+"""Commands, and the largest CPU of each compared with an interpreter that does nothing."""
+SETTLE_S, IDLE_S, MAX_IDLE_SHARE = 15.0, 40.0, 0.004
 
 
 def run() -> list[Row]:
-    """Measure both as processes, from their first line to their last, so that neither's start counts."""
-    with tempfile.TemporaryDirectory() as folder, NatsServer(Path(folder) / "server") as server:
+    """Measure processes, each with its compiled modules cached."""
+    with tempfile.TemporaryDirectory() as folder:
+        return [*_starts(folder), _idle_node(Path(folder)), *_watch(folder)]
+
+
+def _starts(folder: str) -> Iterator[Row]:
+    environ = {**os.environ, "PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": f"{folder}/cache"}
+
+    def cpu_s(*command: str) -> float:
+        before = _children_s()
+        subprocess.run(command, cwd=folder, env=environ, capture_output=True, timeout=60, check=True)
+        return _children_s() - before
+
+    for command, at_most in STARTS.items():
+        own, bare = [COMMAND, *command.split()], [sys.executable, "-c", "pass"]
+        pairs = [(cpu_s(*own), cpu_s(*bare)) for _ in range(PAIRS + 1)][1:]
+        yield Row.of_ratio(f"{command} / python -c pass, CPU", ratio_of(*zip(*pairs, strict=True)), at_most=at_most)
+
+
+def _children_s() -> float:
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+def _idle_node(folder: Path) -> Row:
+    with NodeProcess(folder / "data") as node:
+        usage = psutil.Process(node.pid)
+        time.sleep(SETTLE_S)
+        started = sum(usage.cpu_times()[:2])
+        time.sleep(IDLE_S)
+        share = (sum(usage.cpu_times()[:2]) - started) / IDLE_S
+    return Row("idle node without its broker, CPU", f"{share:.2%}", f"<= {MAX_IDLE_SHARE:.1%}", share <= MAX_IDLE_SHARE)
+
+
+def _watch(folder: str) -> list[Row]:
+    """Measure both from their first line to their last, so that neither's start counts."""
+    with NatsServer(Path(folder) / "server") as server:
         asyncio.run(_fill(server))
         watch = [COMMAND, "watch", "--nats", server.url, "--since", "all", "--subject", SUBJECT, "--json"]
-        bare = [sys.executable, "-m", "tests.benchmarks.full_watch", server.url]
+        bare = [sys.executable, "-m", "tests.benchmarks.full_commands", server.url]
         pairs = [(_cpu_s(watch, folder), _cpu_s(bare, None)) for _ in range(PAIRS + 1)][1:]
     measured = ratio_of(*zip(*pairs, strict=True))
     return [
