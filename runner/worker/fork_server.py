@@ -32,7 +32,7 @@ StartMode: TypeAlias = Literal["fork", "spawn"]
 
 GRACE_S = 3.0
 """Seconds that the workers have to end after their driver has ended; then they are killed."""
-REQUIRED = ("runner.worker.process", "hydra.utils")
+REQUIRED = ("runner.worker.process",)
 """Modules that every worker needs; they are loaded before the first worker starts."""
 USEFUL = ("runner.worker.remote_gate", "aiohttp", "httpx")
 """Modules that many workers need; they are loaded while there are no requests."""
