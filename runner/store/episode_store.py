@@ -7,6 +7,7 @@ import logging
 import os
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
 
 import msgspec
@@ -74,13 +75,11 @@ class EpisodeStore:
         Raises:
             StoreError: an id is not a ULID.
         """
-        if not (is_ulid(batch_id) and is_ulid(episode_id)):
-            raise StoreError(f"episode {episode_id!r} of batch {batch_id!r}: ids must be ULIDs of 26 characters")
-        return self.runs / batch_id / f"{episode_id}.json"
+        return _paths(self.runs, batch_id, episode_id)[0]
 
     def journal_path(self, batch_id: str, episode_id: str) -> Path:
         """Return the path of the journal of a running episode; raises like ``path``."""
-        return self.path(batch_id, episode_id).with_name(episode_id + JOURNAL_SUFFIX)
+        return _paths(self.runs, batch_id, episode_id)[1]
 
     def create_batch_folder(self, batch_id: str) -> None:
         """Create the folder of a batch durably; a failure is left to the first episode that is stored.
@@ -99,7 +98,7 @@ class EpisodeStore:
             StoreError: the file cannot be written; the journal is kept.
         """
         path = self._write(record)
-        self._remove(path.with_name(record.episode_id + JOURNAL_SUFFIX))
+        self._remove(self.journal_path(record.batch_id, record.episode_id))
         return path
 
     def _write(self, record: EpisodeRecord) -> Path:
@@ -254,6 +253,15 @@ class EpisodeStore:
     def _report_damaged(self, path: Path, reason: str) -> None:
         logger.warning("%s: %s", path, reason)
         self.damaged.append(DamagedFile(path, reason))
+
+
+@lru_cache(maxsize=512)  # an episode needs its paths a dozen times
+def _paths(runs: Path, batch_id: str, episode_id: str) -> tuple[Path, Path]:
+    """Return the paths of an episode file and of its journal."""
+    if not (is_ulid(batch_id) and is_ulid(episode_id)):
+        raise StoreError(f"episode {episode_id!r} of batch {batch_id!r}: ids must be ULIDs of 26 characters")
+    folder = runs / batch_id
+    return folder / f"{episode_id}.json", folder / (episode_id + JOURNAL_SUFFIX)
 
 
 def _episode_file(batch_id: str, episode_id: str, status: os.stat_result) -> EpisodeFile:

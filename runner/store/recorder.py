@@ -90,7 +90,7 @@ class EpisodeRecorder:
         self._clock = clock or Clock()
         self._lock = threading.Lock()
         self._lock_timeout_s = lock_timeout_s
-        self._finished = False
+        self._finished = self._is_stored = False
         self._header: EpisodeHeader | None = None
         self._journal: JournalWriter | None = None
         self._steps = TimestepLog()
@@ -113,7 +113,9 @@ class EpisodeRecorder:
     def is_stored(self) -> bool:
         """Whether the episode has ended and its file exists."""
         record = self.record
-        return record is not None and self._store.path(record.batch_id, record.episode_id).exists()
+        if not self._is_stored and record is not None:
+            self._is_stored = self._store.path(record.batch_id, record.episode_id).exists()
+        return self._is_stored
 
     def on_event(self, event: EpisodeEvent) -> None:
         """Record an event; ignored after the episode has ended or was abandoned.
@@ -263,6 +265,7 @@ class EpisodeRecorder:
             self.record, self.content = record, content
             try:
                 self._store.save(content)
+                self._is_stored = True
             finally:
                 if self._journal is not None:
                     self._journal.close()
