@@ -68,8 +68,7 @@ def append_packets(path: Path, packets: bytes, *, valid_bytes: int = 0) -> int:
         StoreError: the file cannot be written; its previous content is unchanged.
     """
     try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        descriptor = _open(path)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             size = _truncate_incomplete(path, descriptor, valid_bytes)
@@ -79,6 +78,15 @@ def append_packets(path: Path, packets: bytes, *, valid_bytes: int = 0) -> int:
     except OSError as exc:
         advice = file_advice(exc, "check disk space and permissions")
         raise StoreError(f"cannot append to the trace {path}: {exc}; {advice}") from exc
+
+
+def _open(path: Path) -> int:
+    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    try:
+        return os.open(path, flags, 0o600)
+    except FileNotFoundError:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return os.open(path, flags, 0o600)
 
 
 def _write_all_or_nothing(descriptor: int, packets: bytes, size: int) -> int:
