@@ -38,7 +38,7 @@ from runner.types import (
     TokensStreamed,
     Trajectory,
 )
-from runner.types.maybe_async import CallMethod, call_here, maybe_await
+from runner.types.maybe_async import CallMethod, call_here, maybe_await, optional_method
 from runner.util.clock import Clock
 
 
@@ -191,10 +191,10 @@ class EpisodeLoop:
         self._environment = environment = await self._call(self._factory.build_environment)
         self._agent = agent = self._factory.build_agent()
         agent.tracer = self._tracer
-        if isinstance(agent, SupportsEpisodeInfo):
-            agent.enter(EpisodeInfo(self._context.header, self._time_left_s, self._tokens.add))
-        if isinstance(agent, SupportsBind):
-            await maybe_await(agent.bind(environment, self._reset_kwargs))
+        if (enter := optional_method(agent, SupportsEpisodeInfo.enter)) is not None:
+            enter(EpisodeInfo(self._context.header, self._time_left_s, self._tokens.add))
+        if (bind := optional_method(agent, SupportsBind.bind)) is not None:
+            await maybe_await(bind(environment, self._reset_kwargs))
         with self._tracer.span("env.reset", "environment", semantic="environment"):
             observation = await self._call(environment.reset, **self._reset_kwargs)
         self._trajectory.reset_observation = chat = check_chat(observation, "the observation of a reset")

@@ -20,11 +20,9 @@ from runner.types import (
     SupportsCleanup,
     SupportsClose,
     SupportsEvaluation,
-    SupportsFlow,
-    SupportsTruncation,
     Trajectory,
 )
-from runner.types.maybe_async import CallMethod, call_here, maybe_await
+from runner.types.maybe_async import CallMethod, call_here, maybe_await, optional_method
 
 logger = logging.getLogger(__name__)
 
@@ -51,8 +49,8 @@ async def evaluate(
         trajectory.success = bool(await call(environment.success, trajectory))
         trajectory.outcome = _outcome(environment, trajectory)
     with catch_foreign(log_failure(logger, "get_evaluation_details")):
-        if isinstance(environment, SupportsEvaluation):
-            details = await call(environment.get_evaluation_details)
+        if (get_details := optional_method(environment, SupportsEvaluation.get_evaluation_details)) is not None:
+            details = await call(get_details)
             return _evaluated(environment, trajectory, details, on_error)
     return trajectory
 
@@ -77,8 +75,7 @@ def _evaluated(
 def last_response_flow(agent: Agent) -> int | None:
     """Return the trace flow id of the agent's latest response; None if the agent has no valid flow id."""
     with catch_foreign(log_failure(logger, "last_response_flow_id")):
-        if isinstance(agent, SupportsFlow):
-            return check_flow_id(agent.last_response_flow_id)
+        return check_flow_id(getattr(agent, "last_response_flow_id", None))
     return None
 
 
@@ -114,14 +111,14 @@ async def release(
 
 async def _cleanup(environment: Environment | None, call: CallMethod) -> None:
     with catch_foreign(log_failure(logger, "cleanup")):
-        if environment is not None and isinstance(environment, SupportsCleanup):
-            await call(environment.cleanup)
+        if (cleanup := optional_method(environment, SupportsCleanup.cleanup)) is not None:
+            await call(cleanup)
 
 
 async def _close(agent: Agent | None) -> None:
     with catch_foreign(log_failure(logger, "close")):
-        if agent is not None and isinstance(agent, SupportsClose):
-            await maybe_await(agent.close())
+        if (close := optional_method(agent, SupportsClose.close)) is not None:
+            await maybe_await(close())
 
 
 def _outcome(environment: Environment, trajectory: Trajectory) -> Outcome:
@@ -129,5 +126,4 @@ def _outcome(environment: Environment, trajectory: Trajectory) -> Outcome:
         return trajectory.outcome
     if trajectory.success:
         return Outcome.SUCCESS
-    own_limit = isinstance(environment, SupportsTruncation) and environment.truncated
-    return Outcome.TRUNCATED if own_limit else trajectory.outcome
+    return Outcome.TRUNCATED if getattr(environment, "truncated", False) else trajectory.outcome

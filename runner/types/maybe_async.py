@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import ParamSpec, Protocol, TypeGuard, TypeVar, cast
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeGuard, TypeVar, cast
 
 _T = TypeVar("_T")
 _P = ParamSpec("_P")
@@ -17,6 +17,17 @@ def is_awaitable(value: _T | Awaitable[_T]) -> TypeGuard[Awaitable[_T]]:
 async def maybe_await(value: _T | Awaitable[_T]) -> _T:
     """Return ``value``, or the result of awaiting it if it is awaitable."""
     return await value if is_awaitable(value) else cast(_T, value)
+
+
+def optional_method(owner: object, method: Callable[Concatenate[Any, _P], _T]) -> Callable[_P, _T] | None:
+    """Return a method that an agent or environment may lack, bound to its owner; None if it has none of that name.
+
+    Args:
+        owner: the agent or the environment.
+        method: the method of a protocol; ``isinstance`` with that protocol would take 10 to 40 us.
+    """
+    bound: Callable[_P, _T] | None = getattr(owner, method.__name__, None)
+    return bound
 
 
 class CallMethod(Protocol):
