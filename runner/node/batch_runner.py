@@ -331,7 +331,7 @@ class BatchRunner:
             del self._unstored[0]
             self._callbacks.on_record(record)
             if end is not None:
-                self._forward(end.get() if isinstance(end, LazyItem) else end)
+                self._forward(end.get_brief() if isinstance(end, LazyItem) else end)
             if self._models is not None:
                 self._models.feedback(record)
         return None

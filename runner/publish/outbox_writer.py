@@ -17,8 +17,8 @@ logger = logging.getLogger(__name__)
 MAX_QUEUED_EVENTS = 10_000
 """Maximum number of queued events; older ones are dropped, and the next start derives them from the episode files."""
 
-MIN_INTERVAL_S = 0.1
-"""Minimum seconds between two transactions, as each costs two thread switches."""
+MIN_INTERVAL_S = 0.25
+"""Minimum seconds between two transactions, as each costs a commit and two thread switches."""
 
 RETRY_S = 1.0
 """Seconds between two attempts after a failure."""
