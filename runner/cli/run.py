@@ -44,6 +44,7 @@ from runner.publish.event_recorder import EventRecorder, durable_names
 from runner.publish.recovery import record_missed_batches
 from runner.util.files import world_writable_problem
 from runner.util.resources import require_open_files
+from runner.worker.server_process import end_early
 
 logger = logging.getLogger(__name__)
 
@@ -60,6 +61,8 @@ def run_batches(session: RunSession) -> int:
     require_open_files(RUN_FILES + SLOT_FILES, "A run")
     if session.workers not in (0, "ray"):
         preload_fork_server(session.profile.agent)
+    else:
+        end_early()
     reserve_stdout()
     signals = SignalHandler()
     with signals.installed():

@@ -10,7 +10,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -27,10 +26,10 @@ from runner.worker.fork_server import (
     KillWorker,
     ServerReply,
     ServerRequest,
-    StartMode,
     StartWorker,
     send_request,
 )
+from runner.worker.server_process import DEFAULT_MODE, ServerProcess, StartMode, end_early, start_server, take_early
 
 logger = logging.getLogger(__name__)
 
@@ -95,7 +94,7 @@ class ForkServerClient:
 
     def __init__(self, mode: StartMode | None = None, key_names: Iterable[str] = ()) -> None:
         """Create the client without a server."""
-        self._mode: StartMode = mode or ("fork" if sys.platform == "linux" else "spawn")
+        self._mode: StartMode = mode or DEFAULT_MODE
         self._key_names = frozenset(key_names)
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
@@ -107,14 +106,17 @@ class ForkServerClient:
         """Process id of the server; None before its first start."""
         return None if self._process is None else self._process.pid
 
-    def preload(self) -> None:
+    def preload(self, early: ServerProcess | None = None) -> None:
         """Start the server, if none runs, without waiting for it.
+
+        Args:
+            early: a server that was started before.
 
         Raises:
             OSError: files or processes ran out.
         """
         with self._lock:
-            self._ensure_server()
+            self._ensure_server(early)
 
     def start_worker(self, name: str, log: Callable[[str], None]) -> WorkerProcess:
         """Start a worker.
@@ -201,25 +203,11 @@ class ForkServerClient:
             return None
         return None if data is None else _REPLIES.decode(data)
 
-    def _ensure_server(self) -> socket.socket:
-        """Return the control channel of the running server; start the server if there is none."""
+    def _ensure_server(self, early: ServerProcess | None = None) -> socket.socket:
+        """Return the control channel of the running server; start the server, or take ``early``, if there is none."""
         if self._control is None:
-            ours, theirs = socket.socketpair()
-            with contextlib.ExitStack() as opened, theirs:
-                opened.callback(ours.close)
-                errors = opened.enter_context(tempfile.TemporaryFile())
-                self._process = subprocess.Popen(
-                    [sys.executable, "-P", "-m", "runner.worker", "server", str(theirs.fileno()), self._mode],
-                    stdin=subprocess.DEVNULL,
-                    stdout=errors,
-                    stderr=errors,
-                    pass_fds=(theirs.fileno(),),
-                    env=self._environ(),
-                    start_new_session=True,  # Ctrl-C reaches only the driver
-                )
-                opened.pop_all()
-            ours.settimeout(REPLY_TIMEOUT_S)
-            self._control, self._errors = ours, errors
+            self._process, self._control, self._errors = early or start_server(self._mode, self._key_names)
+            self._control.settimeout(REPLY_TIMEOUT_S)
         return self._control
 
     def _discard_server(self) -> str:
@@ -267,7 +255,9 @@ def open_client(key_names: Iterable[str] = ()) -> ForkServerClient:
     """
     unusual = public_variables(os.environ).keys() & set(key_names)
     client = _clients.setdefault(frozenset(unusual), ForkServerClient(key_names=unusual))
-    client.preload()
+    if unusual:
+        end_early()  # its environment has these variables
+    client.preload(take_early())
     return client
 
 

@@ -18,7 +18,6 @@ from runner.worker.frames import (
     Reply,
     Request,
 )
-from runner.worker.remote_gate import apply_outcome
 from runner.worker.runner_setup import RunnerSetup
 
 logger = logging.getLogger(__name__)
@@ -98,6 +97,8 @@ class BatchServices:
                 self._release(owner, frame)
             case EndpointOutcome():
                 if self._gate is not None:
+                    from runner.worker.remote_gate import apply_outcome  # imported late: only models need it
+
                     apply_outcome(self._gate, frame)
             case GatewayLink():
                 if self._models is not None:

@@ -20,15 +20,14 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterable
-from typing import Literal, NoReturn, TypeAlias
+from typing import NoReturn, TypeAlias
 
 import msgspec
 
 from runner.errors import catch_foreign
 from runner.worker.channel import FrameTooLarge, read_exactly, send_frame
 from runner.worker.frames import LENGTH_BYTES
-
-StartMode: TypeAlias = Literal["fork", "spawn"]
+from runner.worker.server_process import StartMode
 
 GRACE_S = 3.0
 """Seconds that the workers have to end after their driver has ended; then they are killed."""

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor, wait
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -24,11 +25,13 @@ from runner.envs.babyai import BabyAI
 from runner.envs.placement import embedded_placement
 from runner.inference.profile_models import Models
 from runner.pool.choose import open_pool
+from runner.pool.fork_server import ForkServerClient
 from runner.store import EpisodeRecord
 from runner.types import Limits
 from tests.benchmarks.bench_episode_cpu import N_WARM, bare_cpu_s, tree_cpu_s
 from tests.benchmarks.delayed_model import DelayedModel, run_delayed_model
 from tests.benchmarks.measure import PAIRS, Row, quartiles, ratio_of
+from tests.support.worker_frames import ChannelDriver
 
 DELAY_S: Final = 0.2
 WINDOW_S: Final = 0.8
@@ -43,15 +46,18 @@ MAX_DRIVER_SHARE: Final = 0.18
 """CPU of the driver per CPU of a worker with which two workers on two cores can reach ``MIN_GAIN``."""
 BABYAI_EPISODES: Final = 80
 """Episodes of one measurement, after the ``N_WARM`` that pay for imports and for the start of the workers."""
+MAX_WARM_START: Final = 1.5
+MAX_COLD_START: Final = 2.0
+MAX_IDLE_MB: Final = 40.0
 
 
 def run() -> list[Row]:
-    """Measure rates against an endpoint in its own process, then the gain of a second worker."""
+    """Measure rates against an endpoint in its own process, the gain of a second worker, starts and memory."""
     rows: list[Row] = []
     for pieces, bounds in MIN_SHARES.items():
         for n_episodes, bound in bounds.items():
             rows += _rate_rows(pieces, n_episodes, bound)
-    return [*rows, *_gain_rows()]
+    return [*rows, *_gain_rows(), *_start_rows(), *_memory_rows()]
 
 
 def _rate_rows(pieces: int, n_episodes: int, bound: float) -> list[Row]:
@@ -211,3 +217,52 @@ def bare_rate(processes: Executor, n_processes: int) -> float:
     loops = [processes.submit(bare_cpu_s, BabyAI, BABYAI_EPISODES, 100) for _ in range(n_processes)]
     wait(loops)
     return n_processes * BABYAI_EPISODES / (time.perf_counter() - started)
+
+
+def _start_rows() -> list[Row]:
+    """Measure the wall time until the first step of a pool of two against one embedded episode, in fresh processes."""
+    name = "Maze until the first step, two workers / one embedded episode"
+    warm, cold, command = (
+        ratio_of(*zip(*[(first_step_s(how), first_step_s(embedded)) for _ in range(PAIRS)], strict=True))
+        for how, embedded in (("warm", "embedded"), ("cold", "embedded"), ("command 2", "command 0"))
+    )
+    return [
+        Row.of_ratio(f"{name}, from the start of the batch, warm fork server", warm, at_most=MAX_WARM_START),
+        Row(f"{name}, the same, a fork server that starts with the batch", str(cold)),
+        Row.of_ratio(f"{name}, from the start of the command", command, at_most=MAX_COLD_START),
+    ]
+
+
+def first_step_s(how: str) -> float:
+    """Return what ``tests.benchmarks.first_step`` measures."""
+    command = [sys.executable, "-m", "tests.benchmarks.first_step", *how.split()]
+    return float(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=120).stdout.split()[-1])
+
+
+def _memory_rows() -> list[Row]:
+    """Measure the proportional memory of a worker that waits, before and after its first episode."""
+    client, found = ForkServerClient(), dict[str, list[float]]()
+    for env in ("Maze", "BabyAI"):
+        for _ in range(PAIRS):
+            worker = client.start_worker("worker", log=print)
+            driver = ChannelDriver(worker.sock)
+            driver.configure(env)
+            found.setdefault("that has played nothing", []).append(proportional_mb(worker.pid))
+            driver.play()
+            found.setdefault(f"after an episode of {env}", []).append(proportional_mb(worker.pid))
+            worker.sock.close()
+            worker.end_reason(10)
+    client.close()
+    rows: list[Row] = []
+    for name, values in found.items():
+        q1, median, q3 = quartiles(values)
+        row = Row(f"proportional memory of a worker {name}", f"{median:.0f} MB ({q1:.0f}-{q3:.0f})")
+        is_idle = name == "that has played nothing"
+        rows.append(replace(row, bound=f"<= {MAX_IDLE_MB:g} MB", ok=median <= MAX_IDLE_MB) if is_idle else row)
+    return rows
+
+
+def proportional_mb(pid: int) -> float:
+    """Return the memory of a process, with its part of the memory that it shares."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024

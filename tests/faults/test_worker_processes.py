@@ -18,8 +18,8 @@ import pytest
 
 from runner.pool.fork_server import ForkServerClient, WorkerProcess, WorkerStartError
 from runner.types import Outcome
-from runner.worker.fork_server import StartMode
 from runner.worker.frames import Command, Ended, Free, Paused, Reset, Stepped, Stop
+from runner.worker.server_process import StartMode
 from tests.conftest import Install
 from tests.support.command import REPOSITORY, environ_with_environments, limited_command
 from tests.support.worker_frames import TIMEOUT_S, ChannelDriver

@@ -19,7 +19,7 @@ from runner.pool import fork_server
 from runner.pool.choose import open_pool
 from runner.pool.fork_server import ForkServerClient
 from runner.types import Item, WorkerState
-from runner.worker.fork_server import StartMode
+from runner.worker.server_process import StartMode
 from tests.conftest import Install
 from tests.support.rude_model import PendingRequest, RudeModel, completion_response
 
