@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import atexit
+import ctypes
 import logging
 import math
 import os
 import platform
+import signal
 import socket
 import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -24,6 +27,8 @@ from runner.util.clock import Clock
 from runner.util.display_text import mask, one_line
 
 CONNECT_TIMEOUT_S = 1.0
+SIGACTION_BYTES = 512
+"""At least the size of ``struct sigaction``, which is 152 bytes on Linux."""
 NODE_TIMEOUT_S = 60.0
 """Maximum seconds for a node of the cluster to describe itself; it starts a process for that."""
 EXTRA = "pip install 'agentgym-console[ray]'"
@@ -181,15 +186,33 @@ def _connect(address: str, runtime_env: Mapping[str, Any]) -> None:
                 configure_logging=False,
             )
 
-    # Ray replaces the handler of SIGTERM if the main thread connects.
+    # Ray replaces Python's handler of SIGTERM if the main thread connects.
     thread = threading.Thread(target=connect, name="connect to Ray")
-    thread.start()
-    thread.join()
+    with _kept_handler(signal.SIGTERM):
+        thread.start()
+        thread.join()
     if problems:
         raise ConfigError(
             f"Ray cannot connect to {address}: {one_line(mask(str(problems[0])), 500)}; start Ray on this machine as "
             "a part of that cluster, or correct ray.address"
         )
+
+
+@contextmanager
+def _kept_handler(number: signal.Signals) -> Iterator[None]:
+    """Keep the system's handler of a signal, which Ray replaces by one that aborts the process after three seconds.
+
+    ``signal.signal`` could restore it on the main thread only.
+    """
+    if os.name != "posix":
+        yield
+        return
+    libc, action = ctypes.CDLL(None), ctypes.create_string_buffer(SIGACTION_BYTES)
+    libc.sigaction(number, None, action)
+    try:
+        yield
+    finally:
+        libc.sigaction(number, action, None)
 
 
 def load_ray(settings: RaySettings) -> Any:  # noqa: ANN401 - a module that may not be installed
