@@ -30,6 +30,11 @@ class DecodedMessages(msgspec.Struct, frozen=True, tag="decoded"):
     observation: Messages
 
     @property
+    def n_messages(self) -> int:
+        """Number of messages."""
+        return sum(map(len, self.chats)) + len(self.observation)
+
+    @property
     def size(self) -> int:
         """Approximate memory of the messages in bytes."""
         return sum(map(_messages_size, self.chats)) + _messages_size(self.observation)
@@ -50,6 +55,15 @@ class RawMessages(msgspec.Struct, frozen=True, tag="raw", gc=False):
     def observation(self) -> Messages:
         """Observation of the environment; decoded on each access."""
         return as_messages(_decode_list(self.raw_observation))
+
+    @property
+    def n_messages(self) -> int:
+        """Number of messages, which are not decoded where they have the usual form."""
+        try:
+            chats = _CHATS_DECODER.decode(self.raw_chats)
+            return sum(map(len, chats)) + len(_CHAT_DECODER.decode(self.raw_observation))
+        except (msgspec.MsgspecError, RecursionError):
+            return sum(map(len, self.chats)) + len(self.observation)
 
     @property
     def size(self) -> int:
@@ -149,4 +163,6 @@ def _values_size(objects: Iterable[Mapping[str, object]]) -> int:
     return total
 
 
+_CHAT_DECODER: Final = msgspec.json.Decoder(list[msgspec.Raw])
+_CHATS_DECODER: Final = msgspec.json.Decoder(list[list[msgspec.Raw]])
 _SPAN_DECODER: Final = msgspec.json.Decoder(Span)

@@ -13,7 +13,7 @@ from runner.events.live import LazyTimestep, LiveAction
 from runner.types import Tokens
 
 MAX_WARNINGS = 20
-_STEP_BYTES, _STRIPPED_STEP_BYTES = 1_500, 900
+_STEP_BYTES = 900
 _NO_MESSAGES = DecodedMessages([], [])
 
 
@@ -44,8 +44,7 @@ def step_size(step: StepState) -> int:
     """Return the approximate memory of a step in bytes."""
     calls = sum([FIELD_BYTES + len(call.id) + len(call.name) + len(call.arguments) for call in step.action.tool_calls])
     n_chars = step.content.size + len(step.action.text or "") + calls
-    own_bytes = _STRIPPED_STEP_BYTES if step.content is _NO_MESSAGES else _STEP_BYTES
-    return own_bytes + n_chars + (json_size(list(step.warnings)) if step.warnings else 0)
+    return _STEP_BYTES + n_chars + (json_size(list(step.warnings)) if step.warnings else 0)
 
 
 def steps_size(steps: Iterable[StepState]) -> int:
@@ -70,9 +69,9 @@ def _other_size(episode: Episode) -> int:
 
 def strip_messages(step: StepState) -> StepState:
     """Return a copy of a step with its numbers and the start of its action text, without messages and tool calls."""
-    n_messages = sum(map(len, step.chats)) + len(step.observation)
     action = LiveAction(clip_optional(step.action.text))
-    return replace(step, content=_NO_MESSAGES, action=action, left_out=clamp_count(step.left_out + n_messages))
+    left_out = clamp_count(step.left_out + step.content.n_messages)
+    return replace(step, content=_NO_MESSAGES, action=action, left_out=left_out)
 
 
 def recompute_totals(episode: Episode) -> None:
