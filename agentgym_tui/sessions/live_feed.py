@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Final
 
 from agentgym_tui.sessions.input_priority import InputPriority
 from agentgym_tui.sessions.node_launcher import StateLocation
-from agentgym_tui.state.coalesce import coalesce_batch, split_portions
+from agentgym_tui.state.coalesce import coalesce_batches, split_portions
 from agentgym_tui.state.data_model import BusLink, BusLinkStatus
 from agentgym_tui.state.merged_items import DecodedBatch
 from agentgym_tui.state.normalize import ulid_time
 from agentgym_tui.state.run_store import RunStore
-from runner.events.decoded import LiveRow
 from runner.subscribe.messages import Notice, SubscriptionItem
 
 if TYPE_CHECKING:
@@ -30,11 +29,23 @@ if TYPE_CHECKING:
     from runner.subscribe.messages import Since
     from runner.subscribe.subscription import Subscription
 
-MAX_MESSAGES: Final = 500
+MAX_MESSAGES: Final = 2_000
 """Largest number of messages read at once."""
 
-MAX_READ_BYTES: Final = 256 * 1024
+MAX_READ_BYTES: Final = 2 << 20
 """Size in bytes after which no further message is added to a read; the last message may exceed it."""
+
+SLICE_BYTES: Final = 256 * 1024
+"""Size in bytes of the messages that are decoded without a pause, which takes a few milliseconds."""
+
+GATHER_FACTOR: Final = 3
+"""The time for which further messages gather is ``GATHER_FACTOR`` times the CPU time of the last read.
+
+Messages of one subject are merged, so the more messages arrive, the less CPU time each of them takes.
+"""
+
+MAX_GATHER_S: Final = 0.15
+"""Longest time for which messages gather, in seconds; under such a load the screen is not repainted more often."""
 
 MAX_PAUSE_S: Final = 0.05
 """Longest pause after a portion of messages, in seconds."""
@@ -97,26 +108,41 @@ class LiveFeed:
                 while True:
                     await self._input_priority.wait_until_idle()
                     received = await subscription.next_raw(MAX_MESSAGES, max_bytes=MAX_READ_BYTES)
-                    for portion in split_portions(await _decode_messages(received, subscription, decoder)):
+                    read_s = self._cpu_time_s()
+                    is_full = len(received) == MAX_MESSAGES or _size_of(received) >= MAX_READ_BYTES
+                    decoded = await self._decode(received, subscription, decoder)
+                    received.clear()
+                    for portion in split_portions(coalesce_batches(decoded)):
                         await self._input_priority.wait_until_idle()
                         started_s = self._cpu_time_s()
                         self._store.apply_events(portion)
                         # keys must be handled while a long history is read
                         await asyncio.sleep(min((self._cpu_time_s() - started_s) / 2, MAX_PAUSE_S))
+                    if not is_full:
+                        await asyncio.sleep(min((self._cpu_time_s() - read_s) * GATHER_FACTOR, MAX_GATHER_S))
+
+    async def _decode(
+        self, received: Iterable[RawMessage | Notice], subscription: Subscription, decoder: DecodeWorkerClient
+    ) -> list[SubscriptionItem | DecodedBatch]:
+        decoded: list[SubscriptionItem | DecodedBatch] = []
+        n_bytes = 0
+        for each in received:
+            if isinstance(each, Notice):
+                decoded.append(each)
+                continue
+            if (batch := await decoder.decode(each)) is not None:
+                decoded.append(batch)
+            elif (message := subscription.decode(each)) is not None:
+                decoded.append(message)
+            if (n_bytes := n_bytes + len(each.payload)) >= SLICE_BYTES:
+                n_bytes = 0
+                await asyncio.sleep(0)
+                await self._input_priority.wait_until_idle()
+        return decoded
 
 
-async def _decode_messages(
-    received: Iterable[RawMessage | Notice], subscription: Subscription, decoder: DecodeWorkerClient
-) -> list[SubscriptionItem | DecodedBatch]:
-    decoded: list[SubscriptionItem | DecodedBatch] = []
-    for each in received:
-        if isinstance(each, Notice):
-            decoded.append(each)
-        elif (batch := await decoder.decode(each)) is not None:
-            decoded.append(batch)
-        elif (message := subscription.decode(each)) is not None:
-            decoded.append(coalesce_batch(message.decoded) if isinstance(message.decoded, LiveRow) else message)
-    return decoded
+def _size_of(received: Iterable[RawMessage | Notice]) -> int:
+    return sum(0 if isinstance(each, Notice) else len(each.payload) for each in received)
 
 
 def link_from_state(state: BusState, address: str) -> BusLink | None:

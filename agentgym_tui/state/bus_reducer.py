@@ -115,6 +115,9 @@ class BusReducer:
         return changed or batch.n_malformed > 0 or not all(isinstance(update, Heartbeat) for update in batch.updates)
 
     def _apply_update(self, update: Update, node: str, boot: str) -> None:
+        if isinstance(update, CHUNK_TYPES):  # by far the most frequent
+            self._apply_episode_update(update, node, boot)
+            return
         match update:
             case BatchProgress():
                 self._batches.apply_progress(update, boot)

@@ -10,8 +10,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from itertools import groupby, islice
-from operator import attrgetter, le
-from typing import Final, TypeVar, cast
+from operator import attrgetter, itemgetter, le
+from typing import Final, TypeAlias, TypeVar, cast
 
 import msgspec
 
@@ -29,13 +29,16 @@ from agentgym_tui.state.merged_items import (
 from agentgym_tui.state.steps import step_from_item, steps_size
 from runner.events.decoded import LiveRow
 from runner.events.live import LazyItem, LazySpan, LazyTimestep, TokenText
-from runner.subscribe.messages import SubscriptionItem
+from runner.subscribe.messages import BusMessage, SubscriptionItem
 from runner.types import DeltaPart
 
 PORTION_WORK: Final = 500
 """Work after which a portion ends; a step, an update of any other kind and a message without updates count 1 each."""
 
 _ManyT = TypeVar("_ManyT", TokenText, LazySpan, LazyTimestep)
+_ChunkKey: TypeAlias = tuple[int, DeltaPart, int]
+"""Step, part and tool call that a text extends."""
+
 _failure_of: Final = attrgetter("failure")
 _EMPTY_RESETS: Final = (b"null", b"[]")
 
@@ -51,6 +54,35 @@ def coalesce_batch(row: LiveRow) -> DecodedBatch:
         n_malformed=len(row.raw),
         updates=list(_coalesce_items(batch.items)),
     )
+
+
+def coalesce_batches(
+    messages: Iterable[SubscriptionItem | DecodedBatch],
+) -> Iterator[SubscriptionItem | DecodedBatch]:
+    """Yield the messages; live messages of one subject and one node process become one ``DecodedBatch``.
+
+    A notice or any other message separates the live messages before it from those after it. Live messages on different
+    subjects may change their order, as each kind of item has its own subject.
+    """
+    for is_live, alike in groupby(messages, _is_live_message):
+        if not is_live:
+            yield from alike
+            continue
+        by_sender = defaultdict[tuple[str, str, str], list[LiveRow]](list)
+        for message in cast("Iterable[BusMessage]", alike):
+            row = cast("LiveRow", message.decoded)
+            by_sender[message.subject, row.batch.node, row.batch.boot].append(row)
+        for rows in by_sender.values():
+            yield coalesce_batch(_joined_row(rows) if len(rows) > 1 else rows[0])
+
+
+def _is_live_message(message: SubscriptionItem | DecodedBatch) -> bool:
+    return isinstance(message, BusMessage) and isinstance(message.decoded, LiveRow)
+
+
+def _joined_row(rows: Sequence[LiveRow]) -> LiveRow:
+    batch = msgspec.structs.replace(rows[-1].batch, items=[item for row in rows for item in row.batch.items])
+    return LiveRow(batch=batch, raw=tuple(raw for row in rows for raw in row.raw))
 
 
 def split_portions(
@@ -129,26 +161,34 @@ def _coalesce_answer(items: Sequence[TokenText]) -> Iterator[FinishedAnswers | A
     Items of answers that a later answer follows become one ``FinishedAnswers``. Successive texts of the current answer
     become ``AnswerChunk`` objects. All other items are yielded unchanged.
     """
+    keys = [
+        None
+        if item.endpoint is not None or item.failure is not None or item.restart or not (item.text or item.tool)
+        else (item.step, item.part, item.call)
+        for item in items
+    ]
+    if keys[0] is not None and keys.count(keys[0]) == len(keys):  # most often, all items extend the same text
+        yield answer_chunk(items)
+        return
     steps = [item.step for item in items]
     newest = max(steps)
     is_ordered = True not in [item.restart for item in items] and all(map(le, steps, islice(steps, 1, None)))
     first_items = dict(zip(reversed(steps), reversed(items), strict=True)) if is_ordered else {}
-    finished, all_finished = list[TokenText](), True
-    for item in items:
-        is_finished = _only_adds_text(item) and item.step < newest
+    finished, rest, all_finished = list[TokenText](), list[tuple[_ChunkKey | None, TokenText]](), True
+    for key, item in zip(keys, items, strict=True):
+        is_finished = key is not None and item.step < newest
         if is_finished or (all_finished and item is first_items.get(item.step) and _only_starts_inference(item)):
             finished.append(item)
         else:
             all_finished = False
+            rest.append((key, item))
     if finished:
         yield _finished_answers(finished, items[0].at)
-        merged = {id(item) for item in finished}
-        items = [item for item in items if id(item) not in merged]
-    for part, alike in groupby(items, _chunk_key):
+    for part, alike in groupby(rest, itemgetter(0)):
         if part is None:
-            yield from alike
+            yield from (item for _, item in alike)
         else:
-            yield answer_chunk(list(alike))
+            yield answer_chunk([item for _, item in alike])
 
 
 def _finished_answers(items: Sequence[TokenText], at: datetime) -> FinishedAnswers:
@@ -161,17 +201,8 @@ def _finished_answers(items: Sequence[TokenText], at: datetime) -> FinishedAnswe
     return FinishedAnswers(episode_id=items[0].episode_id, seqs=seqs, gaps=find_gaps(seqs), at=at, started=started)
 
 
-def _only_adds_text(item: TokenText) -> bool:
-    has_more = item.restart or item.failure is not None or item.endpoint is not None
-    return bool(item.text or item.tool) and not has_more
-
-
 def _only_starts_inference(item: TokenText) -> bool:
     return item.endpoint is not None and not (item.restart or item.failure is not None or item.text or item.tool)
-
-
-def _chunk_key(item: TokenText) -> tuple[int, DeltaPart, int] | None:
-    return (item.step, item.part, item.call) if _only_adds_text(item) else None
 
 
 def answer_chunk(items: Sequence[TokenText]) -> AnswerChunk:

@@ -126,7 +126,8 @@ class SequenceTracker(msgspec.Struct):
         """
         first, end = seqs[0], seqs[-1] + 1
         if gaps is not None and first >= self.next_seq and end - self.next_seq <= self.max_awaited - len(self.awaited):
-            self.awaited.update(range(self.next_seq, first), gaps)
+            if gaps or first > self.next_seq:
+                self.awaited.update(range(self.next_seq, first), gaps)
             self.next_seq = end
             return range(len(seqs))
         if gaps is not None and end <= self.next_seq and self.awaited.issuperset(seqs):

@@ -192,9 +192,11 @@ class DecodedBatch(msgspec.Struct, kw_only=True, gc=False):
 def find_gaps(seqs: Sequence[int]) -> list[int] | None:
     """Return the numbers missing between the first and the last of ``seqs``; None for sparse or unsorted numbers."""
     first, end = seqs[0], seqs[-1] + 1
+    if end - first == len(seqs) and seqs == [*range(first, end)]:
+        return []
     if end - first > MAX_GAP_RATIO * len(seqs) or not is_ascending(seqs):
         return None
-    return sorted({*range(first, end)}.difference(seqs)) if end - first > len(seqs) else []
+    return sorted({*range(first, end)}.difference(seqs))
 
 
 def is_ascending(numbers: Sequence[int]) -> bool:

@@ -8,18 +8,21 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from agentgym_tui.app.console import Console
+from agentgym_tui.sessions import live_feed
 from agentgym_tui.sessions.bus_session import BusSession
 from agentgym_tui.sessions.node_launcher import LaunchOptions
+from agentgym_tui.state.coalesce import coalesce_batches
 from agentgym_tui.state.merged_items import DecodedBatch
 from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.terminal.run import run_console
+from runner.events.decoded import LiveRow
 from runner.subscribe.messages import SubscriptionItem
 
 SAMPLE_INTERVAL_S: Final = 0.1
@@ -41,14 +44,17 @@ class ConsoleCounts(msgspec.Struct):
     samples: list[tuple[float, int]]
 
 
-class CountedStore(RunStore):
-    """A store that counts live messages; the last part of a split message has its number of items."""
+class Counter:
+    """Counts the live messages that a console receives, before those of one subject are merged."""
 
     n_messages = 0
 
-    def apply_events(self, messages: Sequence[SubscriptionItem | DecodedBatch]) -> None:
-        super().apply_events(messages)
-        self.n_messages += sum(isinstance(each, DecodedBatch) and each.n_items > 0 for each in messages)
+    def coalesce_batches(
+        self, messages: Iterable[SubscriptionItem | DecodedBatch]
+    ) -> Iterator[SubscriptionItem | DecodedBatch]:
+        received = list(messages)
+        self.n_messages += sum(isinstance(getattr(each, "decoded", each), LiveRow | DecodedBatch) for each in received)
+        return coalesce_batches(received)
 
 
 def _sample(store: RunStore, samples: list[tuple[float, int]]) -> None:
@@ -59,12 +65,11 @@ def _sample(store: RunStore, samples: list[tuple[float, int]]) -> None:
 
 def main(url: str, path: str) -> int:
     session = BusSession(LaunchOptions(None, None, None), url=url)
-    store, samples = session.store, list[tuple[float, int]]()
-    store.__class__ = CountedStore
-    assert isinstance(store, CountedStore)
+    store, samples, counter = session.store, list[tuple[float, int]](), Counter()
+    live_feed.__dict__["coalesce_batches"] = counter.coalesce_batches
     threading.Thread(target=_sample, args=(store, samples), daemon=True).start()
     code = run_console(Console(session), session)
-    counts = ConsoleCounts(store.n_items, store.n_messages, store.n_lost_messages, samples)
+    counts = ConsoleCounts(store.n_items, counter.n_messages, store.n_lost_messages, samples)
     Path(path).write_bytes(msgspec.json.encode(counts))
     return code
 

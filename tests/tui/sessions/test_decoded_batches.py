@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from agentgym_tui.sessions.decode_worker import decode_payload
-from agentgym_tui.state.coalesce import PORTION_WORK, coalesce_batch, split_portions
+from agentgym_tui.state.coalesce import PORTION_WORK, coalesce_batch, coalesce_batches, split_portions
 from agentgym_tui.state.data_model import StreamingToolCall
 from agentgym_tui.state.merged_items import (
     CHUNK_TYPES,
@@ -225,6 +225,28 @@ def test_a_batch_without_items_is_a_portion() -> None:
     raw = raw_row("why", b"x")
     empty = coalesce_batch(LiveRow(batch=LazyBatch(node=NODE, boot=BOOT, dropped=0, items=[]), raw=(raw,)))
     assert list(split_portions([empty])) == [[empty]] and empty.n_malformed == 1
+
+
+def test_messages_of_one_subject_and_process_become_one_batch_between_other_messages() -> None:
+    raw, notice = raw_row("why", b"x"), Notice(kind="gap", text="lost", count=1)
+    first, second, other = (
+        live(token(seq=1, text="a ")),
+        live(token(seq=2, text="b "), dropped=3),
+        live(span_closed(span(1))),
+    )
+    second = replace(second, decoded=replace(live_row(second), raw=(raw,)))
+    spans, restarted = replace(other, subject=f"{other.subject}.spans"), live(token(seq=3), boot=f"{BOOT}1")
+    joined, *others = coalesce_batches([first, spans, second, restarted, notice, first])
+    assert joined == DecodedBatch(
+        node=NODE,
+        boot=BOOT,
+        dropped=3,
+        n_items=2,
+        n_malformed=1,
+        updates=decode_items(token(seq=1, text="a "), token(seq=2, text="b ")).updates,
+    )
+    alone = [coalesce_batch(live_row(each)) for each in (spans, restarted, first)]
+    assert others == [*alone[:2], notice, alone[2]]
 
 
 @pytest.mark.long
