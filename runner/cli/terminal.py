@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, TextIO
 
-from runner.util.display_text import mask, one_line, sanitize
+from runner.util.display_text import mask, masker, one_line, sanitize
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -136,8 +136,10 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]
     """Print untrusted rows as a table; if it is too wide, print one line per cell, below the first cell of the row."""
     from rich.table import Table
 
-    names, cells = _safe_cells(columns), [_safe_cells(row) for row in rows]
-    table = Table(*names, title=_safe_cells([title])[0])
+    mask_text = masker()
+    title, *names = _safe_cells([title, *columns], mask_text)
+    cells = [_safe_cells(row, mask_text) for row in rows]
+    table = Table(*names, title=title)
     for row in cells:
         table.add_row(*row)
     screen = output_console()
@@ -145,7 +147,7 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]
         screen.print(table)
         return
     width = max(map(len, names))
-    for line in (_safe_cells([title])[0], *_lines(names, cells, width)):
+    for line in (title, *_lines(names, cells, width)):
         screen.print(line, soft_wrap=True)
 
 
@@ -156,8 +158,8 @@ def _lines(names: Sequence[str], rows: Iterable[Sequence[str]], width: int) -> I
             yield f"  {name:<{width}}  {cell}"
 
 
-def _safe_cells(texts: Iterable[str]) -> list[str]:
-    return [one_line(mask(text)) for text in texts]
+def _safe_cells(texts: Iterable[str], mask_text: Callable[[str], str]) -> list[str]:
+    return [one_line(mask_text(text)) for text in texts]
 
 
 def print_line(line: str) -> None:
