@@ -269,7 +269,7 @@ def test_a_run_writes_the_output_to_its_log_file(tmp_path: Path, workers: str) -
     profile = tmp_path / "profile.yaml"
     profile.write_text(f"id: are\nare: {{python: {write_program(tmp_path)}}}\ndata_dir: {tmp_path}\n")
     options = ("--config", str(profile), "--run", "are:prints", "--agent", "oracle", "--workers", workers)
-    completed = run_agentgym(tmp_path, *options)
+    completed = run_agentgym(tmp_path, *options, environ={"TMPDIR": str(tmp_path)})
     assert completed.returncode == 0, completed.stderr
     log = (tmp_path / "logs" / "runner.log").read_text()
     assert "from the worker" in log and "to standard error" in log and "ARE 0 is loaded" in log
