@@ -87,4 +87,5 @@ def _check_batch(session: RunSession, spec: BatchSpec, models: Models) -> DryRun
 
 def _plan_text(spec: BatchSpec, trajectory: Trajectory) -> str:
     limits = f"at most {spec.limits.max_rounds} rounds and {spec.limits.max_duration_s:g} s each"
-    return f"{spec.n_planned} episodes, {limits}; an episode of one round took {trajectory.duration_s:.2f} s"
+    episodes = f"{spec.n_planned} episode{'' if spec.n_planned == 1 else 's'}"
+    return f"{episodes}, {limits}; an episode of one round took {trajectory.duration_s:.2f} s"

@@ -9,7 +9,7 @@ from runner.batch.observers import SelectiveObserver
 from runner.batch.server_wait import LOG_INTERVAL_S
 from runner.batch.spec import BatchSpec
 from runner.cli.terminal import print_stderr, stderr_console
-from runner.types import BatchProgress, EpisodeEnded, Item, WorkerCounts
+from runner.types import BatchProgress, EpisodeEnded, EpisodeStarted, Item, WorkerCounts, WorkerInfo
 from runner.util.display_text import one_line
 
 WIDE = 100
@@ -52,8 +52,11 @@ def _bar(title: str, total: int) -> Iterator[SelectiveObserver]:
 
 def _lines(title: str) -> SelectiveObserver:
     waits, workers = _WaitLines(title), _WorkerLines(title)
+    places: dict[str, str] = {}
 
     def show(item: Item) -> None:
+        if isinstance(item, EpisodeStarted):
+            places[item.episode_id] = _place_text(item.header.worker)
         if isinstance(item, BatchProgress):
             waits.show(item)
             workers.show(item)
@@ -63,11 +66,18 @@ def _lines(title: str) -> SelectiveObserver:
             text = (
                 f"task {task} {trajectory.outcome} in {len(trajectory.timesteps)} rounds, reward {trajectory.reward:g}"
             )
-            print_stderr(f"{title}: {text}, {trajectory.duration_s:.2f} s")
+            print_stderr(f"{title}: {text}, {trajectory.duration_s:.2f} s{places.pop(item.episode_id, '')}")
         elif isinstance(item, BatchProgress) and item.n_done == item.n_planned:
             print_stderr(f"{title}: {item.n_done}/{item.n_planned} episodes, {_score_text(item)}")
 
-    return SelectiveObserver(show, lambda kind: kind in (BatchProgress, EpisodeEnded))
+    return SelectiveObserver(show, lambda kind: kind in (BatchProgress, EpisodeStarted, EpisodeEnded))
+
+
+def _place_text(worker: WorkerInfo | None) -> str:
+    """Return which worker process played an episode, and where if that is elsewhere; empty for this process."""
+    if worker is None or worker.kind == "local":
+        return ""
+    return f", {worker.id}" if worker.kind == "process" else f", Ray worker {worker.id[:8]} on {worker.host}"
 
 
 def _score_text(progress: BatchProgress) -> str:

@@ -7,8 +7,8 @@ import pytest
 
 from runner.batch.spec import BatchSpec
 from runner.cli.progress import batch_progress
-from runner.types import BatchProgress, WorkerCounts
-from tests.support.episodes import END
+from runner.types import BatchProgress, EpisodeEnded, EpisodeStarted, WorkerCounts, WorkerInfo
+from tests.support.episodes import END, episode_header, make_trajectory
 
 
 @pytest.mark.parametrize(
@@ -67,3 +67,24 @@ def test_a_wait_for_the_server_is_printed_with_the_seconds_left(capsys: pytest.C
         ),
         "Maze · oracle: the server replies again",
     ]
+
+
+@pytest.mark.parametrize(
+    ("worker", "expected"),
+    [
+        (WorkerInfo(host="h", id="slot 0", kind="local"), ""),
+        (WorkerInfo(host="h", id="worker 1", kind="process"), ", worker 1"),
+        (WorkerInfo(host="n\x1b2", id="0123456789abcdef", kind="ray"), ", Ray worker 01234567 on n␛2"),
+        (None, ""),
+    ],
+)
+def test_the_line_of_an_episode_names_the_process_that_played_it(
+    worker: WorkerInfo | None, expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    header = episode_header(worker=worker)
+    trajectory = msgspec.structs.replace(make_trajectory(header, []), reset_kwargs={"task_index": 7})
+    with batch_progress(BatchSpec(env="Maze", agent="oracle", repeat=4)) as on_event:
+        on_event(EpisodeStarted(at=END, episode_id=header.episode_id, seq=0, header=header))
+        on_event(EpisodeEnded(at=END, episode_id=header.episode_id, seq=1, trajectory=trajectory))
+    line = "Maze · oracle: task 7 success in 0 rounds, reward 0, 1.50 s"
+    assert capsys.readouterr().err == f"{line}{expected}\n"
