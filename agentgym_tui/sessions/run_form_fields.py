@@ -15,7 +15,7 @@ INTEGER_LIMIT: Final = 2**62
 MAX_EPISODES: Final = 1_000_000
 
 FieldId: TypeAlias = Literal[
-    "repeat", "attempts", "task_index", "seed", "concurrency", "max_rounds", "max_duration_sec"
+    "repeat", "attempts", "task_index", "seed", "concurrency", "workers", "max_rounds", "max_duration_sec"
 ]
 """Id of a form field, which is the name of the field in ``StartArgs``."""
 
@@ -27,6 +27,7 @@ class FormField(NamedTuple):
         default: text of the field in a new form.
         optional: whether the field may be empty; the profile then supplies the number.
         fraction: whether the number may have decimals.
+        word: a word that may replace the number.
     """
 
     id: FieldId
@@ -37,6 +38,7 @@ class FormField(NamedTuple):
     help: SafeText
     optional: bool = False
     fraction: bool = False
+    word: str = ""
 
 
 FORM_FIELDS: Final = (
@@ -45,6 +47,7 @@ FORM_FIELDS: Final = (
     FormField("task_index", trusted("first task"), 0, INTEGER_LIMIT - 1, "0", trusted("counted from 0")),
     FormField("seed", trusted("seed"), 0, INTEGER_LIMIT - 1, "0", trusted("agent's random seed")),
     FormField("concurrency", trusted("concurrency"), 1, 256, "", trusted("episodes"), optional=True),
+    FormField("workers", trusted("workers"), 0, 256, "", trusted("processes, or ray"), optional=True, word="ray"),
     FormField("max_rounds", trusted("rounds"), 1, 100_000, "", trusted("limit per episode"), optional=True),
     FormField(
         "max_duration_sec",
@@ -88,7 +91,7 @@ def parse_form(
         model: name of the chosen model; None for the default model of the profile.
         batch_id: id for the run.
     """
-    values: dict[str, int | float | None] = {}
+    values: dict[str, int | float | str | None] = {}
     errors: dict[str, SafeText] = {}
     for field in FORM_FIELDS:
         value, error = parse_number(field, texts.get(field.id, ""))
@@ -98,7 +101,7 @@ def parse_form(
     if not envs:
         errors["envs"] = trusted("choose one")
     repeat, attempts = values["repeat"], values["attempts"]
-    if repeat and attempts and repeat * attempts > MAX_EPISODES:
+    if isinstance(repeat, int) and isinstance(attempts, int) and repeat * attempts > MAX_EPISODES:
         errors["attempts"] = trusted(f"more than {MAX_EPISODES:,} episodes")
     if errors:
         return Parsed(None, errors)
@@ -106,9 +109,11 @@ def parse_form(
     return Parsed(msgspec.convert(values | given, StartArgs), {})
 
 
-def parse_number(field: FormField, text: str) -> tuple[int | float | None, SafeText | None]:
-    """Return the number and no error, or no number and an error; an empty optional field has neither."""
+def parse_number(field: FormField, text: str) -> tuple[int | float | str | None, SafeText | None]:
+    """Return the number, or the field's word, and no error, or an error; an empty optional field has neither."""
     text = text.strip()
+    if field.word and text == field.word:
+        return text, None
     if not text and field.optional:
         return None, None
     if (_DECIMAL if field.fraction else _INTEGER).fullmatch(text) is None:
@@ -128,7 +133,7 @@ def form_texts(args: StartArgs | None) -> dict[FieldId, str]:
     return {field.id: _number_text(getattr(args, field.id)) for field in FORM_FIELDS}
 
 
-def _number_text(value: float | None) -> str:
+def _number_text(value: float | str | None) -> str:
     if value is None:
         return ""
     return f"{value:.6f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)

@@ -151,7 +151,7 @@ class RunForm(DialogScreen[StartArgs]):
         return TextField(
             self._texts[field.id],
             id=field.id,
-            restrict=DIGITS,
+            restrict="|".join([DIGITS, *(field.word[: n + 1] for n in range(len(field.word)))]),
             max_length=MAX_DIGITS,
             placeholder=PROFILE_DEFAULT if field.optional else "",
             compact=True,
@@ -181,7 +181,7 @@ class RunForm(DialogScreen[StartArgs]):
 
     @property
     def _n_note(self) -> int:
-        return max(3, min(6, self.app.size.height - 19))
+        return max(3, min(6, self.app.size.height - 20))
 
     def _note(self, width: int) -> list[Line]:
         """Return the first error if it does not fit beside its field, else the reason why no model is available."""

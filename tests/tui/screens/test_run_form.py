@@ -42,6 +42,7 @@ def test_all_numbers_are_parsed() -> None:
             "task_index": "7",
             "seed": " 5 ",
             "concurrency": "4",
+            "workers": "0",
             "max_rounds": "9",
             "max_duration_sec": "12.5",
         }
@@ -56,6 +57,7 @@ def test_all_numbers_are_parsed() -> None:
         task_index=7,
         seed=5,
         concurrency=4,
+        workers=0,
         max_rounds=9,
         max_duration_sec=12.5,
     )
@@ -73,6 +75,9 @@ def test_all_numbers_are_parsed() -> None:
         ("task_index", "-1", "must be a whole number"),
         ("seed", "9" * 19, f"at most {2**62 - 1:,}"),
         ("concurrency", "257", "at most 256"),
+        ("workers", "257", "at most 256"),
+        ("workers", "ra", "must be a whole number"),
+        ("repeat", "ray", "must be a whole number"),
         ("max_rounds", "0", "at least 1"),
         ("max_duration_sec", "0", "more than 0"),
         ("max_duration_sec", "nan", "must be a number"),
@@ -92,7 +97,9 @@ def test_the_total_number_of_episodes_is_limited() -> None:
 
 
 def test_the_texts_of_a_run_parse_to_the_same_run() -> None:
-    args = StartArgs(batch_id="01B", envs=["Wordle"], agent="oracle", repeat=40, max_duration_sec=1_000_000.0)
+    args = StartArgs(
+        batch_id="01B", envs=["Wordle"], agent="oracle", repeat=40, workers="ray", max_duration_sec=1_000_000.0
+    )
     assert parse_form(form_texts(args), envs=args.envs, agent="oracle", model=None, batch_id="01B").args == args
     assert form_texts(None) == DEFAULT_TEXTS
 
