@@ -111,3 +111,11 @@ def cluster(session_folder: Path, plugin_path: Path) -> Iterator[ClusterOfTwo]:
     yield cluster
     ray.shutdown()
     cluster.close()
+
+
+def shown(process: psutil.Process) -> str:
+    """Return what the system shows of a process: its command line and its environment."""
+    try:
+        return repr((process.cmdline(), process.environ()))
+    except psutil.Error:
+        return ""

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -10,11 +11,21 @@ from pathlib import Path
 import psutil
 from ulid import ULID
 
-from tests.ray.conftest import ClusterOfTwo
+from tests.ray.conftest import ClusterOfTwo, shown
+from tests.support.command import COMMAND
+from tests.support.node_events import wait_until
 
 LIMIT_S = 60
 DRIVER = Path(__file__).with_name("driver.py")
-KEY = "sk-6b2e77-a-secret-key-of-a-model"
+PROFILE = """
+id: two
+environments: {lightweight: [{name: Maze}, {name: Stuck}]}
+agent:
+  mode: local
+  endpoints: [{url: "http://127.0.0.1:9/v1/chat/completions", name: lab, kind: openai, api_key_env: LAB_ACCESS}]
+ray: {num_cpus: 0.5}
+"""
+KEY = "6b2e77-known-as-a-key-by-the-profile-alone"
 
 
 @contextmanager
@@ -50,18 +61,38 @@ def test_nothing_of_a_killed_driver_plays_on_in_a_cluster(cluster: ClusterOfTwo,
     assert alive == []
 
 
-def test_a_cluster_of_this_machine_ends_with_its_killed_driver_and_has_no_key(
-    tmp_path: Path, plugin_path: Path
+def second_batch_hangs(folder: Path) -> bool:
+    has_first = (folder / "errors").read_text().count("Maze · UpAgent: task") == 2
+    return has_first and len(list(folder.glob("data/runs/*/*.journal.jsonl"))) == 2
+
+
+def test_the_batches_of_a_command_share_one_cluster_without_keys_that_ends_with_the_killed_command(
+    tmp_path: Path, session_folder: Path, plugin_path: Path
 ) -> None:
-    mark = str(ULID())
-    path = os.pathsep.join([str(DRIVER.parents[2]), str(plugin_path)])
-    environ = {"AGENTGYM_TEST_MARK": mark, "LAB_API_KEY": KEY, "PYTHONPATH": path, "RAY_ADDRESS": "no-such-host:1"}
-    with playing_driver(tmp_path, **environ) as (driver, pids):
+    mark, folder = str(ULID()), session_folder / "b"
+    folder.mkdir()
+    (tmp_path / "two.yaml").write_text(PROFILE)
+    environ = {
+        "RAY_TMPDIR": str(folder),
+        "RAY_ADDRESS": "no-such-host:1",
+        "PYTHONPATH": os.pathsep.join([str(DRIVER.parents[2]), str(plugin_path)]),
+        "AGENTGYM_TEST_MARK": mark,
+        "LAB_ACCESS": KEY,
+    }
+    options = ["--config", "two.yaml", "--agent", "UpAgent", "--repeat", "2", "--concurrency", "2", "--max-rounds", "2"]
+    command = [COMMAND, "--battery", "lightweight", "--workers", "ray", *options]
+    with (tmp_path / "errors").open("w") as errors:
+        driver = subprocess.Popen(command, cwd=tmp_path, env={**os.environ, **environ}, stderr=errors)
+    try:
+        asyncio.run(wait_until(lambda: second_batch_hangs(tmp_path), LIMIT_S))
         processes = [each for each in marked(mark) if each.pid != driver.pid]
-        assert pids <= {process.pid for process in processes}
-        assert [each for each in processes if KEY in repr((each.environ(), each.cmdline()))] == []
+    finally:
         driver.kill()
-        _, alive = psutil.wait_procs(processes, timeout=LIMIT_S)
+        driver.wait()
+    assert len(list((folder / "ray").glob("session_2*"))) == 1
+    assert [each for each in processes if KEY in shown(each)] == []
+    assert [path for path in folder.rglob("*") if path.is_file() and KEY.encode() in path.read_bytes()] == []
+    _, alive = psutil.wait_procs(processes, timeout=LIMIT_S)
     assert alive == []
     assert marked(mark) == []
 

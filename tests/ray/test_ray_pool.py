@@ -28,7 +28,7 @@ from runner.pool.protocol import WorkerPool
 from runner.pool.ray_pool import RayTimings, open_ray_pool
 from runner.serve.mock_llm import ModelServer
 from runner.types import EpisodePaused, EpisodeStarted, Item, Limits, TimestepPlayed, WorkerState
-from tests.ray.conftest import ClusterOfTwo
+from tests.ray.conftest import ClusterOfTwo, shown
 from tests.support.slot_server import run_slot_server
 
 KEY = "sk-8c1f0a-a-secret-key-of-a-model"
@@ -234,13 +234,6 @@ def test_a_key_reaches_the_actors_and_no_file_command_line_or_environment_of_the
     assert result.answers == {"lab: small": 12}
     assert [path for path in cluster.files() if KEY.encode() in path.read_bytes()] == []
     assert [process for process in cluster.processes() if KEY in shown(process)] == []
-
-
-def shown(process: psutil.Process) -> str:
-    try:
-        return repr((process.cmdline(), process.environ()))
-    except psutil.Error:
-        return ""
 
 
 def test_loopback_addresses_are_refused_for_workers_elsewhere_unless_they_are_replaced(
