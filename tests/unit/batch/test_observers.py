@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from runner.batch.observers import LazyItem, ObserverHub, SelectiveObserver
+from runner.batch.observers import LazyItem, ObserverHub, SelectiveObserver, wants_all
 from runner.types import BatchProgress, Chat, Item, Message, TimestepPlayed
 from tests.support.episodes import make_step
 
@@ -135,3 +135,48 @@ def test_an_item_that_cannot_be_decoded_does_not_stop_an_observer(caplog: pytest
     hub.close(timeout_s=10)
     assert len(received) == 1
     assert "an observer failed: ValueError: damaged" in caplog.text
+
+
+def test_an_inline_observer_receives_the_item_itself_where_it_is_emitted(caplog: pytest.LogCaptureFixture) -> None:
+    received: list[tuple[Item, threading.Thread]] = []
+
+    def observe(item: Item) -> None:
+        received.append((item, threading.current_thread()))
+        if item.seq == 1:
+            raise RuntimeError("bad observer")
+
+    hub = ObserverHub([SelectiveObserver(observe, wants_all, is_inline=True)])
+    items = [make_item(number) for number in range(3)]
+    for item in items:
+        hub.emit(item)
+    assert all(got is sent for (got, _), sent in zip(received, items, strict=True))
+    assert {thread for _, thread in received} == {threading.current_thread()}
+    assert "bad observer" in caplog.text
+    hub.close()
+
+
+@pytest.mark.parametrize("is_inline", [True, False])
+def test_an_observer_changes_what_it_wants_at_any_time(is_inline: bool) -> None:
+    received: list[int] = []
+    wanted: set[type[Item]] = set()
+    observer = SelectiveObserver(
+        lambda item: received.append(item.seq), lambda kind: kind in wanted, is_inline=is_inline
+    )
+    hub = ObserverHub([observer])
+    for number in range(6):
+        (wanted.add if number % 2 else wanted.discard)(BatchProgress)
+        assert hub.watches(BatchProgress) is bool(number % 2)
+        hub.emit(make_item(number))
+    hub.close(timeout_s=10)
+    assert received == [1, 3, 5]
+
+
+def test_brief_observers_receive_the_brief_form_until_another_has_decoded_the_item() -> None:
+    def decode(number: int) -> Item:
+        return make_item(number)
+
+    item = LazyItem(BatchProgress, lambda: decode(1), lambda: decode(2))
+    assert item.get_brief().seq == 2
+    full = item.get()
+    assert full.seq == 1
+    assert item.get_brief() is full is item.get()
