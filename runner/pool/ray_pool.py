@@ -42,6 +42,10 @@ logger = logging.getLogger(__name__)
 MAX_FAILED_STARTS = 3
 """Maximum number of actors in a row that end before they are ready."""
 MAX_REASON_CHARS = 300
+BUSY_WAIT_S = 0.002
+"""A wait for less than this found a result that was there already."""
+MANY_ACTORS = 32
+"""Number of actors from which a wait takes so long that others have results after it."""
 
 
 class RayTimings(msgspec.Struct, frozen=True, kw_only=True):
@@ -164,10 +168,7 @@ class RayPool:
         with catch_foreign(self._note_crash):
             while not self._closing.is_set():
                 self._manage()
-                if (worker := self._wait()) is not None:
-                    # Ray returns the first of several, so that the next one to be served is another.
-                    self._workers.remove(worker)
-                    self._workers.append(worker)
+                for worker in self._wait():
                     self._advance(worker)
                 for worker in self._workers:
                     worker.send_replies()
@@ -188,15 +189,19 @@ class RayPool:
         for worker in self._workers:
             worker.episodes.lose(self._failure)
 
-    def _wait(self) -> RayWorker | None:
-        """Wait for a result of an actor; return an actor that has one."""
+    def _wait(self) -> list[RayWorker]:
+        """Wait for a result of an actor; return the actors that have one: all, if results arrive faster than waits."""
         pending = {worker.pending: worker for worker in self._workers if worker.pending is not None}
         timeout_s = self._wait_s()
         if not pending:
             self._closing.wait(timeout_s)
-            return None
-        ready, _ = self._ray.wait(list(pending), num_returns=1, timeout=timeout_s)
-        return pending[ready[0]] if ready else None
+            return []
+        references, began_s = list(pending), self._clock.monotonic()
+        ready, _ = self._ray.wait(references, num_returns=1, timeout=timeout_s)
+        is_busy = len(references) > MANY_ACTORS or self._clock.monotonic() - began_s < BUSY_WAIT_S
+        if ready and is_busy:
+            ready, _ = self._ray.wait(references, num_returns=len(references), timeout=0)
+        return [pending[each] for each in ready]
 
     def _wait_s(self) -> float:
         is_recent = self._clock.monotonic() - self._changed_s < self._timings.about_to_start_s
