@@ -230,7 +230,6 @@ class LivePublisher:
 
     async def _watch_tokens(self) -> None:
         while not is_cancelled():
-            await self._added.wait()  # a node that plays nothing sends no requests
             await asyncio.gather(*(sink.tokens.check() for sink in self._queues))
             await asyncio.sleep(CHECK_INTERVAL_S)
 
