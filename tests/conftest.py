@@ -16,6 +16,28 @@ settings.load_profile("untimed")
 
 Install = Callable[..., None]
 
+OPTIONAL = tuple(Path(__file__).parent / name for name in ("are", "ray"))
+"""Folders whose tests need an extra; they are collected only if the command line names them."""
+OPTIONAL_LIMIT_S = 170.0
+"""Seconds that a test there may take, since the first one loads ARE or starts a cluster."""
+
+
+def _optional_folder(path: Path) -> Path | None:
+    return next((folder for folder in OPTIONAL if path == folder or folder in path.parents), None)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    if (folder := _optional_folder(collection_path)) is None:
+        return None
+    named = [Path(config.invocation_params.dir, argument.partition("::")[0]).resolve() for argument in config.args]
+    return None if any(_optional_folder(path) == folder for path in named) else True
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if _optional_folder(item.path) is not None:
+            item.add_marker(pytest.mark.timeout(OPTIONAL_LIMIT_S))
+
 
 def pytest_collection_finish() -> None:
     """Collect garbage less often, and never imported modules; this saves a sixth of the UI tests' time."""

@@ -22,19 +22,6 @@ PYTHON = Path(os.environ.get("AGENTGYM_ARE_PYTHON") or HERE.parents[1] / ".venv-
 Create = Callable[..., AREEnvironment]
 
 
-def pytest_ignore_collect(config: pytest.Config) -> bool | None:
-    """Collect this folder only if the command line names it."""
-    named = [Path(config.invocation_params.dir, argument.partition("::")[0]).resolve() for argument in config.args]
-    return None if any(path == HERE or HERE in path.parents for path in named) else True
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give a test time to load ARE."""
-    for item in items:
-        if HERE in item.path.parents:
-            item.add_marker(pytest.mark.timeout(170))
-
-
 @pytest.fixture(scope="session")
 def settings() -> Iterator[ARESettings]:
     """The installed package; its worker stays warm between the tests."""

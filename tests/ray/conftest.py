@@ -20,19 +20,6 @@ LIMIT_S = 60.0
 HERE = Path(__file__).parent
 
 
-def pytest_ignore_collect(config: pytest.Config) -> bool | None:
-    """Collect this folder only if the command line names it."""
-    named = [Path(config.invocation_params.dir, argument.partition("::")[0]).resolve() for argument in config.args]
-    return None if any(path == HERE or HERE in path.parents for path in named) else True
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give the first test time to start the cluster."""
-    for item in items:
-        if HERE in item.path.parents:
-            item.add_marker(pytest.mark.timeout(170))
-
-
 @pytest.fixture(scope="session")
 def session_folder() -> Iterator[Path]:
     """The folder of all files of the cluster; its path is short, because sockets lie in it."""
