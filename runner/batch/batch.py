@@ -330,6 +330,7 @@ class Batch:
             unstored = feed.finish(record)
             if unstored is not None:
                 self.unstored.append(unstored)
+                self._stats.n_unstored += is_final
             for callback in self._record_callbacks if unstored is None else ():
                 with catch_foreign(log_failure(logger, "a callback for a finished episode")):
                     callback(record)

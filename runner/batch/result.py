@@ -136,6 +136,8 @@ class BatchStats:
         """Start with no episodes."""
         self.episodes: list[EpisodeSummary] = []
         self.problems: list[str] = []
+        self.n_unstored = 0
+        """Number of ``episodes`` that could not be stored yet; the progress leaves them out."""
         self.n_success = 0
         self.n_rated = 0
         self.n_unscored = 0
@@ -224,7 +226,7 @@ class BatchStats:
             at=at,
             batch_id=batch_id,
             seq=seq,
-            n_done=len(self.episodes),
+            n_done=len(self.episodes) - self.n_unstored,
             n_planned=n_planned,
             n_success=self.n_success,
             n_rated=self.n_rated,

@@ -130,12 +130,14 @@ def test_a_node_stores_what_it_could_not_store_and_continues_only_after_a_full_d
         replace_file(path, data)
 
     ends: dict[str, Outcome] = {}
+    n_done_unstored: list[int] = []
 
     def on_item(item: Item) -> None:
         if isinstance(item, EpisodeEnded):
             assert workspace.store.path(queued.batch_id, item.episode_id).exists()
             ends[item.episode_id] = item.trajectory.outcome
-        if isinstance(item, BatchProgress) and item.interrupted:
+        if isinstance(item, BatchProgress) and item.interrupted and not frees.is_set():
+            n_done_unstored.append(item.n_done)
             frees.set()
 
     monkeypatch.setattr(episode_store, "replace_file", fail_during_the_batch)
@@ -156,6 +158,7 @@ def test_a_node_stores_what_it_could_not_store_and_continues_only_after_a_full_d
     workspace.index.reconcile()
     assert runner.stored.n_finished(queued.batch_id) == n_done
     assert list(ends.values()) == [Outcome.SUCCESS] * n_done
+    assert n_done_unstored == [0]
 
 
 def test_the_reasons_of_the_newest_interruptions_are_kept_and_reported(
