@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 
@@ -67,9 +67,8 @@ def run_batches(session: RunSession) -> int:
     signals = SignalHandler()
     with signals.installed():
         specs = session.specs()
-        models = None if specs[0].model is None else session.models()
-        if models is not None:
-            require_model(session, specs, models)
+        models = session.models()
+        require_model(session, specs, models)
         log_to_file(session.data_dir)
         if (problem := world_writable_problem(session.data_dir)) is not None:
             logger.warning("%s", problem)
@@ -77,8 +76,7 @@ def run_batches(session: RunSession) -> int:
         report_recovered(workspace.recovered)
         report_damaged(workspace.index.damaged)
         battery_id = str(ULID()) if session.options.battery else None
-        closing_models = nullcontext() if models is None else closing(models)
-        with closing(workspace), closing_models, _event_recording(session, workspace) as (recorder, observers):
+        with closing(workspace), closing(models), _event_recording(session, workspace) as (recorder, observers):
             sequence = _BatchSequence(session, workspace, recorder, observers, signals, battery_id, models)
             results, skipped = sequence.run(specs)
         code = _exit_code(results, skipped, interrupted=signals.received)
@@ -147,7 +145,7 @@ class _BatchSequence:
     observers: list[SelectiveObserver]
     signals: SignalHandler
     battery_id: str | None
-    models: Models | None
+    models: Models
 
     def run(self, specs: list[BatchSpec]) -> tuple[list[BatchResult], list[SkippedBatch]]:
         """Return the results, and the batches that could not be played when it was their turn."""

@@ -13,7 +13,7 @@ import msgspec
 
 from runner.batch.batch import Batch
 from runner.batch.observers import LazyItem, Observer, SelectiveObserver, wants_all
-from runner.batch.result import BatchResult, UnstoredEpisode
+from runner.batch.result import BatchResult, BatchStatus, UnstoredEpisode
 from runner.batch.running_episode import CommandName
 from runner.batch.server_wait import Waiting
 from runner.batch.slots import NODE_FILES, fit_concurrency
@@ -102,7 +102,7 @@ class BatchRunner:
         self._stopping = False
         self._draining = False
         self._claimed: QueuedBatch | None = None
-        self._final_status: Status = "interrupted"
+        self._final_status: BatchStatus = "interrupted"
         self._final_n_done: int | None = None
         self._is_cancelled = False
         self._batch: Batch | None = None
@@ -224,8 +224,8 @@ class BatchRunner:
                 if isinstance(problem, StoreError):
                     self.storage.check(write=True)
                 self._save_final_status()
-                with catch_foreign(log_failure(logger, "reporting an interruption")):
-                    self._report_interruption(problem)
+                with catch_foreign(log_failure(logger, "reporting the end of a batch")):
+                    self._report_end(problem)
             with self._changed:
                 self._claimed = self._batch = self._progress = None
                 self._unstored = []
@@ -341,13 +341,16 @@ class BatchRunner:
         while len(self._interruptions) > MAX_INTERRUPTIONS:
             del self._interruptions[next(iter(self._interruptions))]
 
-    def _report_interruption(self, problem: BaseException) -> None:
-        """Store and emit why the claimed batch is interrupted, e.g. because its environment server is down."""
-        if (queued := self._claimed) is None or self._stopping or self._final_status != "interrupted":
+    def _report_end(self, problem: BaseException) -> None:
+        """Emit why the claimed batch is interrupted, or announce that it was cancelled meanwhile or has ended."""
+        status = "cancelled" if self._is_cancelled else self._final_status
+        if (queued := self._claimed) is None or self._stopping:  # the next start announces it
             return
-        text = failure_text(problem)
-        self._set_interruption(queued.batch_id, text)
-        self._forward(self.stored.interrupted_progress(queued, text))
+        if status != "interrupted":
+            self.stored.publish(queued, status)
+        else:
+            self._set_interruption(queued.batch_id, text := failure_text(problem))
+            self._forward(self.stored.interrupted_progress(queued, text))
 
     def _save_final_status(self) -> None:
         """Save the final status of a batch that raised an exception; retry until the queue can be written."""

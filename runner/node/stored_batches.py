@@ -44,14 +44,14 @@ class StoredBatches:
         """Cancel a queued or interrupted batch for good; return False if it has started or ended in the meantime."""
         if not self._queue.set_status(queued.batch_id, "cancelled", only=("queued", "interrupted")):
             return False
-        self._publish(queued, "cancelled")
+        self.publish(queued, "cancelled")
         return True
 
     def publish_missing_results(self, known_ids: Collection[str]) -> None:
         """Publish the results of the ended batches whose event ids are not in ``known_ids``."""
         for queued in self._queue.finished():
             if f"batch:{queued.batch_id}" not in known_ids:
-                self._publish(queued, "completed" if queued.status == "completed" else "cancelled")
+                self.publish(queued, "completed" if queued.status == "completed" else "cancelled")
 
     def interrupted_progress(self, queued: QueuedBatch, reason: str) -> BatchProgress:
         """Return the progress item of a batch that was interrupted for a reason; its ``seq`` is 0."""
@@ -61,7 +61,8 @@ class StoredBatches:
         n_planned = queued.spec.n_planned
         return stats.progress(queued.batch_id, n_planned, at=now, seq=0, interrupted=True, interruption=reason)
 
-    def _publish(self, queued: QueuedBatch, status: BatchStatus) -> None:
+    def publish(self, queued: QueuedBatch, status: BatchStatus) -> None:
+        """Publish the result of an ended batch from its stored episodes; the same event again has no effect."""
         stats = BatchStats()
         stored = self.episodes(queued.batch_id)
         stats.add_stored(stored, one_per_plan(stored))

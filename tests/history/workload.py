@@ -26,15 +26,19 @@ class Workload:
         self.starts: dict[str, dict[str, Any]] = {}
         self.batches: list[dict[str, Any]] = []
         self._client = client
+        self._n_starts = self._n_starts_listed = 0
 
     @property
     def is_idle(self) -> bool:
-        return not any(batch["status"] in UNFINISHED for batch in self.batches)
+        """Whether the last list has nothing unfinished, and has all batches whose start was requested."""
+        is_listed = self._n_starts == self._n_starts_listed
+        return is_listed and not any(batch["status"] in UNFINISHED for batch in self.batches)
 
     async def send(self, request: Request) -> None:
         match request.kind:
             case "start" | "repeat":
                 self.starts.setdefault(request.args["batch_id"], request.args)
+                self._n_starts += 1
                 await self._client.call_until_answered("start", request.args, time.monotonic() + GIVE_UP_S)
             case "cancel" | "pause" | "resume":
                 await self._client.call(request.kind, **request.args)
@@ -50,15 +54,17 @@ class Workload:
         }
         resumed = [batch_id for batch_id in interrupted if batch_id in self.starts and not stays_interrupted(batch_id)]
         for batch_id in resumed:
+            self._n_starts += 1
             await self._client.call("start", **self.starts[batch_id], resume=True)
         return len(resumed)
 
     async def refresh(self) -> bool:
         """Update ``batches``; return whether the node answered."""
+        n_starts = self._n_starts
         reply = await self._client.call("list")
         if reply is None or not reply.get("ok"):
             return False
-        self.batches = reply["result"]["batches"]
+        self.batches, self._n_starts_listed = reply["result"]["batches"], n_starts
         return True
 
     async def settle(self, deadline: float) -> bool:

@@ -17,7 +17,7 @@ HEAVY = {"asyncio", "hydra", "httpx", "aiohttp", "nats", "google.protobuf"}
 UNUSED: dict[tuple[str, ...], set[str]] = {
     ("--help",): {*HEAVY, "msgspec", "dataclasses", "json", "logging", "pathlib", "rich", "yaml"},
     ("--list-envs",): {*HEAVY, "ssl", "runner.batch", "runner.pool", "runner.episode", "sqlite3"},
-    RUN: {*HEAVY, "runner.inference.manager"} - {"asyncio"},
+    RUN: HEAVY - {"asyncio"},
 }
 
 

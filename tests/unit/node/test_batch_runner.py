@@ -10,7 +10,8 @@ from ulid import ULID
 from runner.batch.result import BatchResult
 from runner.batch.spec import BatchSpec
 from runner.batch.workspace import Workspace
-from runner.errors import StoreError
+from runner.envs.placement import Placement
+from runner.errors import ConfigError, StoreError
 from runner.node.batch_queue import BatchQueue, QueuedBatch, Status
 from runner.node.batch_runner import BatchCallbacks, BatchRunner
 from runner.node.stored_batches import StoredBatches
@@ -107,3 +108,25 @@ def test_a_batch_that_is_cancelled_after_an_interruption_is_published_as_cancell
     stored.publish_missing_results(())
     queue.close()
     assert [result.status for result in results] == ["cancelled", "cancelled"]
+
+
+def test_a_batch_that_is_cancelled_while_its_server_is_searched_in_vain_is_announced(workspace: Workspace) -> None:
+    queue = BatchQueue(workspace.data_dir / "queue.sqlite")
+    queued = QueuedBatch(batch_id=str(ULID()), battery_id=None, spec=BatchSpec(env="Maze", agent="oracle", repeat=2))
+    queue.add(queued)
+    results: list[BatchResult] = []
+
+    def cancel_and_fail(spec: BatchSpec) -> Placement:
+        assert runner.command("cancel", queued.batch_id)
+        raise ConfigError("no answer within 2 s")
+
+    callbacks = BatchCallbacks(ignore, ignore, results.append, on_busy=ignore)
+    runner = BatchRunner(workspace, queue, callbacks, choose_placement=cancel_and_fail)
+    runner.start()
+    runner.drain()
+    assert runner.join(60)
+    ended = queue.get(queued.batch_id)
+    queue.close()
+    assert ended is not None
+    assert (ended.status, [result.status for result in results]) == ("cancelled", ["cancelled"])
+    assert (results[0].batch_id, results[0].n_episodes) == (queued.batch_id, 0)
