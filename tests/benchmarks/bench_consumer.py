@@ -26,7 +26,7 @@ def run() -> list[Row]:
     """Read a history of small durable events at full speed."""
     with tempfile.TemporaryDirectory() as folder, NatsServer(Path(folder)) as server, asyncio.Runner() as loop:
         connection = loop.run(NatsConnection.open(BusAddress(server.url), name="bench"))
-        loop.run(_fill(connection))
+        loop.run(store_events(connection, N_MESSAGES))
         measured = ratio(
             _sync(loop, lambda: read_subscription(connection)),
             _sync(loop, lambda: read_pull_loop(connection)),
@@ -48,10 +48,11 @@ def _sync(loop: asyncio.Runner, work: Callable[[], Awaitable[None]]) -> Callable
     return lambda: loop.run(awaited())
 
 
-async def _fill(connection: NatsConnection) -> None:
+async def store_events(connection: NatsConnection, n_events: int) -> None:
+    """Store events in a new stream."""
     await add_stream(connection.client)
     js = connection.client.jetstream()
-    for first in range(0, N_MESSAGES, CHUNK_SIZE):
+    for first in range(0, n_events, CHUNK_SIZE):
         numbers = range(first, first + CHUNK_SIZE)
         await asyncio.gather(*(js.publish(SUBJECT, status_event(n), headers=status_headers(n)) for n in numbers))
 

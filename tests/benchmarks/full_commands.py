@@ -17,11 +17,11 @@ import psutil
 
 from runner.bus.connection import BusAddress, NatsConnection
 from tests.benchmarks.bench_command import COMMAND
-from tests.benchmarks.bench_consumer import CHUNK_SIZE, read_batches
+from tests.benchmarks.bench_consumer import read_batches, store_events
 from tests.benchmarks.measure import PAIRS, Row, ratio_of
 from tests.support.nats_server import NatsServer
 from tests.support.node_process import NodeProcess
-from tests.support.subscriptions import SUBJECT, add_stream, status_event, status_headers
+from tests.support.subscriptions import SUBJECT
 
 N_MESSAGES = 10_000
 MIN_SHARE = 0.8
@@ -94,11 +94,7 @@ def _cpu_s(command: list[str], folder: str | None) -> float:
 
 async def _fill(server: NatsServer) -> None:
     async with await NatsConnection.open(BusAddress(server.url), name="bench") as connection:
-        await add_stream(connection.client)
-        js = connection.client.jetstream()
-        for first in range(0, N_MESSAGES, CHUNK_SIZE):
-            numbers = range(first, first + CHUNK_SIZE)
-            await asyncio.gather(*(js.publish(SUBJECT, status_event(n), headers=status_headers(n)) for n in numbers))
+        await store_events(connection, N_MESSAGES)
 
 
 async def _print_bare(url: str) -> None:

@@ -46,7 +46,7 @@ def variables(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class SeenProcesses:
-    """Collects what other programs can read of workers and their fork server while the model is asked."""
+    """Records what other processes can read about the workers and their fork server during a model request."""
 
     def __init__(self) -> None:
         self.items: queue.SimpleQueue[Item] = queue.SimpleQueue()
