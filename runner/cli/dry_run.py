@@ -17,6 +17,7 @@ from runner.errors import ConfigError
 from runner.inference.profile_models import Models, run_in_thread
 from runner.node.preflight import PreflightCheck, check_models, check_state_dir, check_workers
 from runner.types import Trajectory
+from runner.util.display_text import pluralize
 
 State: TypeAlias = Literal["ok", "warn", "fail"]
 
@@ -87,5 +88,6 @@ def _check_batch(session: RunSession, spec: BatchSpec, models: Models) -> DryRun
 
 def _plan_text(spec: BatchSpec, trajectory: Trajectory) -> str:
     limits = f"at most {spec.limits.max_rounds} rounds and {spec.limits.max_duration_s:g} s each"
-    episodes = f"{spec.n_planned} episode{'' if spec.n_planned == 1 else 's'}"
-    return f"{episodes}, {limits}; an episode of one round took {trajectory.duration_s:.2f} s"
+    return (
+        f"{pluralize(spec.n_planned, 'episode')}, {limits}; an episode of one round took {trajectory.duration_s:.2f} s"
+    )

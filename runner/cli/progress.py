@@ -10,7 +10,7 @@ from runner.batch.server_wait import LOG_INTERVAL_S
 from runner.batch.spec import BatchSpec
 from runner.cli.terminal import print_stderr, stderr_console
 from runner.types import BatchProgress, EpisodeEnded, EpisodeStarted, Item, WorkerCounts, WorkerInfo
-from runner.util.display_text import one_line
+from runner.util.display_text import one_line, pluralize
 
 WIDE = 100
 """Columns of a terminal from which on the bar names the number of workers while all is well."""
@@ -63,9 +63,8 @@ def _lines(title: str) -> SelectiveObserver:
         if isinstance(item, EpisodeEnded):
             trajectory = item.trajectory
             task = trajectory.reset_kwargs.get("task_index")
-            text = (
-                f"task {task} {trajectory.outcome} in {len(trajectory.timesteps)} rounds, reward {trajectory.reward:g}"
-            )
+            rounds = pluralize(len(trajectory.timesteps), "round")
+            text = f"task {task} {trajectory.outcome} in {rounds}, reward {trajectory.reward:g}"
             print_stderr(f"{title}: {text}, {trajectory.duration_s:.2f} s{places.pop(item.episode_id, '')}")
         elif isinstance(item, BatchProgress) and item.n_done == item.n_planned:
             print_stderr(f"{title}: {item.n_done}/{item.n_planned} episodes, {_score_text(item)}")
@@ -84,7 +83,7 @@ def _score_text(progress: BatchProgress) -> str:
     """Return success rate and mean reward of the rated episodes, and the number of errors if there are any."""
     reward = "-" if progress.mean_reward is None else f"{progress.mean_reward:.3f}"
     rate = f"{progress.n_success / progress.n_rated:.0%} of {progress.n_rated}" if progress.n_rated else "-"
-    errors = f", {progress.errors} error{'' if progress.errors == 1 else 's'}" if progress.errors else ""
+    errors = f", {pluralize(progress.errors, 'error')}" if progress.errors else ""
     return f"success {rate}, mean reward {reward}{errors}"
 
 

@@ -11,6 +11,7 @@ from runner.batch.result import BatchResult
 from runner.cli.terminal import print_json, print_stderr, print_table
 from runner.store import DamagedFile, EpisodeRecord
 from runner.types import Tokens
+from runner.util.display_text import pluralize
 
 MAX_ERRORS = 5
 """Maximum number of errors to print per batch; the episode files contain all errors."""
@@ -79,7 +80,7 @@ def report_recovered(records: list[EpisodeRecord]) -> None:
     """Print a message for each episode that was recovered from a killed run."""
     for record in records:
         episode = f"{record.env} episode {record.episode_id}"
-        print_stderr(f"Recovered {episode} of a killed run: {record.rounds} rounds, interrupted.")
+        print_stderr(f"Recovered {episode} of a killed run: {pluralize(record.rounds, 'round')}, interrupted.")
 
 
 def report_damaged(files: Iterable[DamagedFile]) -> None:

@@ -94,6 +94,11 @@ def one_line(text: str, limit: int = 200) -> str:
     return sanitize(text, limit=limit).replace("\n", "␊").replace("\t", "␉")
 
 
+def pluralize(count: int, noun: str) -> str:
+    """Return a number with a noun, which gets an ``s`` unless the number is 1."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
 def mask(text: str, environ: Mapping[str, str] | None = None) -> str:
     """Replace secrets by ``***``: the userinfo of URLs, and the values of secret environment variables.
 

@@ -139,6 +139,14 @@ def test_a_new_boot_of_a_node_interrupts_the_episodes_of_the_old_one(run_store: 
     assert run_store.rewards["Wordle"][0].rated
 
 
+@pytest.mark.parametrize("node", [NODE, "n" * 300])
+def test_an_episode_of_an_old_boot_that_is_seen_late_is_interrupted(run_store: RunStore, node: str) -> None:
+    current = live(heartbeat(), node=node, boot=NEXT_BOOT)
+    run_store.apply_events([live(started(0), node=node), current])
+    run_store.apply_events([live(started(1), node=node), current])
+    assert [each.outcome for each in run_store.episodes.values()] == ["interrupted", "interrupted"]
+
+
 def test_late_messages_of_an_old_boot_do_not_end_the_episodes_of_the_new_one(run_store: RunStore) -> None:
     run_store.apply_health(node_health(boot=NEXT_BOOT))
     run_store.apply_events(

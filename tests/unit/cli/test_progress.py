@@ -8,7 +8,7 @@ import pytest
 from runner.batch.spec import BatchSpec
 from runner.cli.progress import batch_progress
 from runner.types import BatchProgress, EpisodeEnded, EpisodeStarted, WorkerCounts, WorkerInfo
-from tests.support.episodes import END, episode_header, make_trajectory
+from tests.support.episodes import END, episode_header, make_step, make_trajectory
 
 
 @pytest.mark.parametrize(
@@ -82,9 +82,9 @@ def test_the_line_of_an_episode_names_the_process_that_played_it(
     worker: WorkerInfo | None, expected: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     header = episode_header(worker=worker)
-    trajectory = msgspec.structs.replace(make_trajectory(header, []), reset_kwargs={"task_index": 7})
+    trajectory = msgspec.structs.replace(make_trajectory(header, [make_step(0)]), reset_kwargs={"task_index": 7})
     with batch_progress(BatchSpec(env="Maze", agent="oracle", repeat=4)) as on_event:
         on_event(EpisodeStarted(at=END, episode_id=header.episode_id, seq=0, header=header))
         on_event(EpisodeEnded(at=END, episode_id=header.episode_id, seq=1, trajectory=trajectory))
-    line = "Maze · oracle: task 7 success in 0 rounds, reward 0, 1.50 s"
+    line = "Maze · oracle: task 7 success in 1 round, reward 0.25, 1.50 s"
     assert capsys.readouterr().err == f"{line}{expected}\n"
