@@ -27,9 +27,12 @@ class Workspace:
         node: name of the node, written to stored episodes.
         profile: id of the profile, written to stored episodes.
         clock: source of all times in stored episodes; by default the clock of this machine.
+        boot: id of this process; by default a new one.
     """
 
-    def __init__(self, data_dir: Path, *, node: str, profile: str, clock: Clock | None = None) -> None:
+    def __init__(
+        self, data_dir: Path, *, node: str, profile: str, clock: Clock | None = None, boot: str | None = None
+    ) -> None:
         """Open or create the directory.
 
         Raises:
@@ -38,7 +41,7 @@ class Workspace:
         self.data_dir = data_dir
         self.node = node
         self.profile = profile
-        self.boot = str(ULID())
+        self.boot = boot or str(ULID())
         self.clock = clock or Clock()
         self.store = EpisodeStore(data_dir)
         self.recovered: list[EpisodeRecord] = self.store.recover(self.clock)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import os
 import re
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,6 +33,9 @@ EPILOG = """Without --nats, watch connects to the node of the state directory. C
 variables NATS_USER and NATS_PASSWORD, NATS_TOKEN, NATS_NKEY or NATS_CREDS (files), and NATS_CA, NATS_CERT, NATS_KEY,
 NATS_TLS_FIRST. Notices, such as lost connections and gaps, go to standard error. Ctrl-C exits with code 130."""
 
+RESTORE_TIMEOUT_S = 10.0
+"""A node checks its files every 2 seconds; a starting node has none for longer."""
+RESTORE_POLL_S = 0.1
 _SINCE = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
@@ -102,6 +107,8 @@ async def _connect(options: argparse.Namespace, profile: Profile) -> NatsConnect
     def read_address() -> BusAddress | None:
         return address_from_environ(options.nats, os.environ) if options.nats else address_of_node(data_dir)
 
+    if not options.nats:
+        await _wait_for_state_files(data_dir, read_address)
     address = read_address()
     if address is None:
         raise ConfigError(
@@ -113,6 +120,20 @@ async def _connect(options: argparse.Namespace, profile: Profile) -> NatsConnect
         await connection.close()
         raise BusError(state.kind, state.reason)
     return connection
+
+
+async def _wait_for_state_files(data_dir: Path, read_address: Callable[[], BusAddress | None]) -> None:
+    """Wait until a running node has restored its ``node.json`` and credential, at most ``RESTORE_TIMEOUT_S``."""
+    from runner.node.state_lock import is_node_alive
+
+    deadline = time.monotonic() + RESTORE_TIMEOUT_S
+    while time.monotonic() < deadline:
+        with contextlib.suppress(ConfigError):
+            if read_address() is not None:
+                return
+        if not is_node_alive(data_dir):
+            return
+        await asyncio.sleep(RESTORE_POLL_S)
 
 
 def _durable_names(profile: Profile) -> DurableNames:

@@ -8,12 +8,15 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import secrets
 import threading
 import time
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 
 import msgspec
+from ulid import ULID
 
 from runner.errors import ConfigError, StoreError
 from runner.util.files import make_folder, read_secret, sync_folder
@@ -21,6 +24,7 @@ from runner.util.files import make_folder, read_secret, sync_folder
 LOCK_ATTEMPTS = 4
 LOCK_RETRY_S = 0.03
 """Seconds between two attempts to lock; ``is_node_alive`` of another process holds the lock for a moment."""
+MAX_ULID_MS = 2**48 - 1
 
 
 class NodeFile(msgspec.Struct, kw_only=True):
@@ -36,7 +40,12 @@ class NodeFile(msgspec.Struct, kw_only=True):
 
 
 class StateLock:
-    """Exclusive lock of a state directory, held until ``release`` or the end of the process."""
+    """Exclusive lock of a state directory, held until ``release`` or the end of the process.
+
+    Attributes:
+        boot: id of this process, a ULID that sorts after those of all earlier nodes of the directory, even if the clock
+            was set back in the meantime.
+    """
 
     def __init__(self, data_dir: Path) -> None:
         """Create the directory if needed, and lock it.
@@ -62,8 +71,9 @@ class StateLock:
             raise StoreError(
                 f"{data_dir} belongs to the node with pid {pid}; use that one, stop it, or name another --data-dir"
             )
+        self.boot = _next_boot(*self._previous_boots())
         os.ftruncate(self._descriptor, 0)
-        os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
+        os.pwrite(self._descriptor, f"{os.getpid()}\n{self.boot}\n".encode(), 0)
 
     def _lock(self) -> bool:
         for _ in range(LOCK_ATTEMPTS):
@@ -77,12 +87,24 @@ class StateLock:
         return False
 
     def _owner_pid(self) -> str:
-        if pid := os.pread(self._descriptor, 32, 0).decode("ascii", "replace").strip():
-            return pid
+        if lines := self._lock_lines():
+            return lines[0]
+        node_file = self._read_node_file()
+        return "unknown" if node_file is None else str(node_file.pid)
+
+    def _previous_boots(self) -> Iterator[str]:
+        yield from self._lock_lines()[1:2]
+        if (node_file := self._read_node_file()) is not None:  # the lock file may have been deleted
+            yield node_file.boot
+
+    def _lock_lines(self) -> list[str]:
+        return os.pread(self._descriptor, 64, 0).decode("ascii", "replace").split()
+
+    def _read_node_file(self) -> NodeFile | None:
         try:
-            return str(msgspec.json.decode(self._file.read_bytes(), type=NodeFile).pid)
+            return msgspec.json.decode(self._file.read_bytes(), type=NodeFile)
         except (OSError, ValueError):
-            return "unknown"
+            return None
 
     def write_node_file(self, node_file: NodeFile) -> None:
         """Write ``node.json`` atomically."""
@@ -114,6 +136,16 @@ class StateLock:
         """Release the locks; keep ``node.json``, because clients may wait for the next node."""
         os.close(self._folder)
         os.close(self._descriptor)
+
+
+def _next_boot(*previous: str) -> str:
+    boot = ULID()
+    for text in previous:
+        with contextlib.suppress(ValueError):
+            if (last := ULID.from_str(text)) >= boot:
+                next_ms = min((int(last) >> 80) + 1, MAX_ULID_MS)
+                boot = ULID.from_int(next_ms << 80 | secrets.randbits(80))
+    return str(boot)
 
 
 def _content_of(path: Path) -> bytes | None:

@@ -92,3 +92,19 @@ async def test_a_batch_resumed_after_the_clock_went_back_plays_no_task_twice(tmp
     finished = sorted(record.task_index for record in records if record.outcome is not Outcome.INTERRUPTED)
     assert finished == list(range(REPEAT))
     assert {ahead_h(record.started_at) for record in records} == {1, -1}
+
+
+async def test_the_id_of_a_node_that_starts_after_the_clock_went_back_sorts_after_the_id_before(tmp_path: Path) -> None:
+    clock = ShiftedClock(tmp_path)
+    boots = []
+    clock.set(24 * HOUR_S)
+    with NodeProcess(tmp_path / "data", env=clean_environ(**clock.environ)) as node:
+        for hours in (0, -1, None):
+            async with await node.connect() as connection:
+                boots.append((await node.request(connection, "health"))["boot"])
+            if hours is not None:
+                node.kill()
+                clock.set(hours * HOUR_S)
+                node.start()
+    assert boots == sorted(set(boots))
+    assert ahead_h(ULID.from_str(boots[-1]).datetime) == 24

@@ -6,11 +6,13 @@ import asyncio
 import json
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.support.command import run_agentgym
 from tests.support.node_events import wait_until
 from tests.support.node_process import NodeProcess
+from tests.support.watch_process import read_line, watch
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(120)]
 
@@ -32,6 +34,20 @@ async def test_deleted_files_of_a_node_are_written_again(node: NodeProcess, dele
         assert path.stat().st_mode & 0o777 == 0o600
     async with await node.connect() as connection:
         assert (await node.request(connection, "health"))["pid"] == node.pid
+
+
+@pytest.mark.parametrize("name", [NODE_FILE, CREDENTIAL])
+async def test_a_watch_that_starts_while_a_file_is_missing_waits_until_the_node_restores_it(
+    node: NodeProcess, name: str
+) -> None:
+    process = psutil.Process(node.pid)
+    process.suspend()  # it restores nothing until it is resumed
+    (node.data_dir / name).unlink()
+    async with watch(node.data_dir.parent, "--data-dir", str(node.data_dir), "--json") as viewer:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(viewer.wait(), 2)
+        process.resume()
+        assert json.loads(await read_line(viewer))["row"]
 
 
 @pytest.mark.parametrize("name", [NODE_FILE, CREDENTIAL])

@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from ulid import ULID
+
+from runner.node.state_lock import NodeFile, StateLock
+
+LATER = str(ULID.from_datetime(datetime(2060, 1, 1, tzinfo=UTC)))
+LAST = "7" + "Z" * 25
+
+
+def boot_of(data_dir: Path) -> ULID:
+    """Lock and release the directory, and return the id that the lock gave to the process."""
+    lock = StateLock(data_dir)
+    lock.release()
+    return ULID.from_str(lock.boot)
+
+
+def write_node_file(data_dir: Path, boot: str) -> None:
+    lock = StateLock(data_dir)
+    started_at = datetime(2026, 1, 1, tzinfo=UTC)
+    lock.write_node_file(
+        NodeFile(node="n", boot=boot, pid=1, url="", credential_file="", started_at=started_at, version="1")
+    )
+    lock.release()
+
+
+def test_the_id_of_a_process_sorts_after_the_id_in_the_lock_file(tmp_path: Path) -> None:
+    (tmp_path / "node.lock").write_text(f"1\n{LATER}\n")
+    boots = [boot_of(tmp_path) for _ in range(3)]
+    assert ULID.from_str(LATER) < boots[0] < boots[1] < boots[2]
+
+
+def test_the_id_of_a_process_sorts_after_the_id_in_the_node_file_if_the_lock_file_was_deleted(tmp_path: Path) -> None:
+    write_node_file(tmp_path, LATER)
+    (tmp_path / "node.lock").unlink()
+    assert boot_of(tmp_path) > ULID.from_str(LATER)
+
+
+@pytest.mark.parametrize("content", [b"", b"1", b"1\n\n", b"1\nnot an id\n", b"\xff\x00\n\x00" * 20])
+def test_a_damaged_lock_file_gives_an_id_of_now(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "node.lock").write_bytes(content)
+    (tmp_path / "node.json").write_bytes(content)
+    assert abs((boot_of(tmp_path).datetime - datetime.now(UTC)).total_seconds()) < 3600
+
+
+def test_an_id_at_the_end_of_time_still_allows_a_start(tmp_path: Path) -> None:
+    (tmp_path / "node.lock").write_text(f"1\n{LAST}\n")
+    assert len(str(boot_of(tmp_path))) == 26
