@@ -13,16 +13,16 @@ from runner.batch.observers import LazyItem
 from runner.batch.result import UnstoredEpisode
 from runner.errors import ServerGone, StoreError, catch_foreign, log_failure
 from runner.pool.protocol import WorkerLost
-from runner.store import EpisodeRecord, EpisodeRecorder, SpanSource
+from runner.store import EpisodeRecord, EpisodeRecorder
 from runner.store.encoded import EncodedEnd, EncodedReset, EncodedStep
-from runner.types import Chat, EpisodeEnded, EpisodeEvent, EpisodeHeader, EpisodeStarted, ErrorInfo, Flow, Outcome, Span
+from runner.store.journal import TraceDelta
+from runner.types import EpisodeEvent, EpisodeHeader, EpisodeStarted, ErrorInfo, Flow, Outcome, Span
 from runner.util.resources import Resource, SpareResources, find_shortage
 
 logger = logging.getLogger(__name__)
 
 Publish: TypeAlias = Callable[[EpisodeEvent | LazyItem], object]
 WriteTrace: TypeAlias = Callable[[Sequence[Span], Sequence[Flow]], object]
-_HeldEvent: TypeAlias = EpisodeEvent | EncodedEnd
 
 
 class EpisodeFeed:
@@ -72,51 +72,48 @@ class EpisodeFeed:
         self._can_put_back = can_put_back
         self._was_started = was_started
         self._spare = spare
-        self._header = header
-        self._source: SpanSource | None = None
-        self._encoded: EncodedEvents | None = None
-        self._held: list[_HeldEvent] = []
-        self._unstored_end: EpisodeEnded | LazyItem | None = None
+        self._events = EncodedEvents(header)
+        self._held: EncodedEnd | None = None
+        self._unstored_end: LazyItem | None = None
         self._was_reset = False
         self._abandoned = False
 
-    def on_source(self, source: SpanSource) -> None:
-        """Record the spans of this source."""
-        self._source = source
-        self.recorder.trace_from(source)
+    def on_source(self, traces: Callable[[], TraceDelta]) -> None:
+        """Take the spans of an abandoned episode, and those of the trace, from this source."""
+        self.recorder.traces = traces
 
     def on_event(self, event: EpisodeEvent) -> None:
         """Record and publish an event."""
-        if isinstance(event, EpisodeStarted):
+        is_start = isinstance(event, EpisodeStarted)
+        if is_start:
             self.started_s = self._now()
-        if not self._hold_back(event):
-            self._deliver(event)
+            with catch_foreign(self.note_problem):
+                self.recorder.on_event(event)
+            self._note_journal_error()
+        if not (is_start and self._was_started):
+            self._publish_all([event])
 
-    def on_reset(self, observation: Chat, env_episode_id: str) -> None:
-        """Record the observation of the reset."""
+    def on_reset(self, reset: EncodedReset) -> None:
+        """Record the result of the reset."""
         self._was_reset = True
+        self._events.add_reset(reset)
         with catch_foreign(self.note_problem):
-            self.recorder.on_reset(observation, env_episode_id)
-
-    def on_encoded_reset(self, reset: EncodedReset) -> None:
-        """Record the encoded result of the reset."""
-        self._was_reset = True
-        self._decoder.add_reset(reset)
-        with catch_foreign(self.note_problem):
-            self.recorder.on_encoded_reset(reset)
+            self.recorder.on_reset(reset)
         self._note_journal_error()
 
-    def on_encoded_step(self, step: EncodedStep) -> None:
-        """Record an encoded step, and publish it."""
-        items = self._decoder.add_step(step)
+    def on_step(self, step: EncodedStep) -> None:
+        """Record a step, and publish it."""
+        items = self._events.add_step(step)
         with catch_foreign(self.note_problem):
-            self.recorder.on_encoded_step(step)
+            self.recorder.on_step(step)
         self._note_journal_error()
         self._publish_all(items)
 
-    def on_encoded_end(self, end: EncodedEnd) -> None:
-        """Record the encoded end of the episode, and publish it if it is stored."""
-        if not self._hold_back(end):
+    def on_end(self, end: EncodedEnd) -> None:
+        """Record the end of the episode, and publish it if it is stored."""
+        if self._can_put_back and self.gone is not None and not self._was_reset:
+            self._held = end
+        else:
             self._deliver(end)
 
     def on_error(self, exc: BaseException) -> None:
@@ -126,7 +123,7 @@ class EpisodeFeed:
 
     def on_done(self, problem: BaseException | None) -> None:
         """Write the trace, and report that the slot is done with the episode."""
-        if not self._abandoned or self._source is not None:
+        if not self._abandoned or self.recorder.traces is not None:
             self._flush_trace()
         self._on_free(problem)
 
@@ -143,20 +140,20 @@ class EpisodeFeed:
     @property
     def is_held(self) -> bool:
         """Whether the end of the episode is held back, because the episode may start again."""
-        return bool(self._held)
+        return self._held is not None
 
     def release(self, outcome: Outcome | None) -> None:
         """Record and publish the end that was held back; ``outcome`` replaces the error of the episode, if given."""
-        held, self._held = self._held, []
-        for event in held:
-            self._deliver(event if outcome is None else _with_outcome(event, outcome))
+        held, self._held = self._held, None
+        if held is not None:
+            self._deliver(held if outcome is None else msgspec.structs.replace(held, outcome=outcome, error=None))
 
     def abandon(self, outcome: Outcome, error: ErrorInfo | None) -> None:
         """Store what has been recorded; nothing that the slot still reports is recorded or published."""
         self._abandoned = True
         with catch_foreign(self.note_problem):
             self.recorder.abandon(outcome, error)
-        if self._encoded is not None:
+        if self.recorder.traces is None:
             self._flush_trace()
 
     def finish(self, record: EpisodeRecord) -> UnstoredEpisode | None:
@@ -168,35 +165,11 @@ class EpisodeFeed:
             self._publish(self._unstored_end)
         return None
 
-    @property
-    def _decoder(self) -> EncodedEvents:
-        if self._encoded is None:
-            self._encoded = EncodedEvents(self._header)
-        return self._encoded
-
-    def _hold_back(self, event: _HeldEvent) -> bool:
-        is_held = self._can_put_back and self.gone is not None and not self._was_reset
-        if is_held:
-            self._held.append(event)
-        return is_held
-
-    def _deliver(self, event: _HeldEvent) -> None:
-        if isinstance(event, EncodedEnd):
-            *spans, ended = self._decoder.add_end(event)
-            self._publish_all(spans)
-            with catch_foreign(self.note_problem):
-                self.recorder.on_encoded_end(event)
-            self._publish_end(ended)
-            return
+    def _deliver(self, end: EncodedEnd) -> None:
+        *spans, ended = self._events.add_end(end)
+        self._publish_all(spans)
         with catch_foreign(self.note_problem):
-            self.recorder.on_event(event)
-        self._note_journal_error()
-        if isinstance(event, EpisodeEnded):
-            self._publish_end(event)
-        elif not (isinstance(event, EpisodeStarted) and self._was_started):
-            self._publish_all([event])
-
-    def _publish_end(self, ended: EpisodeEnded | LazyItem) -> None:
+            self.recorder.on_end(end)
         # not before it is stored, because another end would be stored if the process died
         if not self.recorder.is_stored:
             self._unstored_end = ended
@@ -228,21 +201,12 @@ class EpisodeFeed:
 
     def _flush_trace(self) -> None:
         with catch_foreign(log_failure(logger, "writing the trace")):
-            if self._encoded is not None:
-                self._write_trace(*self._encoded.decode_traces())
-            elif self._source is not None:
-                self._write_trace(self._source.spans, self._source.flows)
+            if (traces := self.recorder.traces) is not None:
+                self._write_trace((all_traces := traces()).spans, all_traces.flows)
+            else:
+                self._write_trace(*self._events.decode_traces())
 
 
 def lost_error(lost: WorkerLost) -> ErrorInfo:
     """Return the error of an episode whose worker was lost."""
     return ErrorInfo("worker_lost", str(lost), "")
-
-
-def _with_outcome(event: _HeldEvent, outcome: Outcome) -> _HeldEvent:
-    if isinstance(event, EncodedEnd):
-        return msgspec.structs.replace(event, outcome=outcome, error=None)
-    if not isinstance(event, EpisodeEnded):
-        return event
-    trajectory = msgspec.structs.replace(event.trajectory, outcome=outcome, error_info=None)
-    return msgspec.structs.replace(event, trajectory=trajectory)

@@ -12,8 +12,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
 
+import msgspec
+
 from runner.errors import catch_foreign, log_failure
-from runner.types import Item, detach
+from runner.types import EpisodeStarted, Item
 
 logger = logging.getLogger(__name__)
 
@@ -165,8 +167,9 @@ class ObserverHub:
                 with catch_foreign(log_failure(logger, "an observer")):
                     observer(item)
         receivers = [thread for thread in self._threads if thread.wants(kind)]
-        if receivers and not isinstance(item, LazyItem):
-            item = detach(item)
+        if receivers and isinstance(item, EpisodeStarted):  # its receivers may change what the others get
+            header = msgspec.structs.replace(item.header, versions=item.header.versions.copy())
+            item = msgspec.structs.replace(item, header=header)
         for thread in receivers:
             thread.put(item)
 

@@ -16,7 +16,6 @@ from runner.types import (
     UNFINISHED,
     UNRATED,
     BatchProgress,
-    EpisodeEnded,
     Outcome,
     Tokens,
     WorkerCounts,
@@ -38,14 +37,14 @@ class UnstoredEpisode(msgspec.Struct, frozen=True):
     """An ended episode that could not be stored.
 
     Attributes:
-        record: the episode; without its texts, schemas and traces if another process played it.
+        record: the episode; without its texts, schemas and traces unless it was abandoned.
         content: the episode as ``EpisodeStore.save`` writes it.
         end: the event that observers receive once the episode is stored; None if it was abandoned.
     """
 
     record: EpisodeRecord
     content: EpisodeRecord
-    end: EpisodeEnded | LazyItem | None
+    end: LazyItem | None
 
 
 class EpisodeSummary(msgspec.Struct, frozen=True, kw_only=True):

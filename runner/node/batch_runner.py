@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import msgspec
 
 from runner.batch.batch import Batch
-from runner.batch.observers import LazyItem, Observer, SelectiveObserver, wants_all
+from runner.batch.observers import Observer, SelectiveObserver, wants_all
 from runner.batch.result import BatchResult, BatchStatus, UnstoredEpisode
 from runner.batch.running_episode import CommandName
 from runner.batch.server_wait import Waiting
@@ -331,7 +331,7 @@ class BatchRunner:
             del self._unstored[0]
             self._callbacks.on_record(record)
             if end is not None:
-                self._forward(end.get_brief() if isinstance(end, LazyItem) else end)
+                self._forward(end.get_brief())
             if self._models is not None:
                 self._models.feedback(record)
         return None

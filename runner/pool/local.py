@@ -6,33 +6,18 @@ import gc
 import itertools
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 from runner.episode.control import EpisodeControl
 from runner.episode.runner import EpisodeContext, Runner
 from runner.pool.protocol import EpisodeSink, Slot, WorkerChange
+from runner.store.journal import TraceDelta
 from runner.tracing import SpanList, Tracer
-from runner.types import EpisodeHeader, Flow, Span, WorkerInfo
+from runner.types import EpisodeHeader, WorkerInfo
 from runner.util.clock import Clock
 from runner.util.resources import Resource
+from runner.worker.episode_reporter import EpisodeReporter
 from runner.worker.episode_thread import EpisodeWorker, start_workers
-
-
-@dataclass
-class EpisodeSpans:
-    """The recorded spans and flows of an episode; ``pop_closed`` returns each closed span once."""
-
-    spans: list[Span]
-    flows: list[Flow]
-    open_spans: Callable[[], list[Span]]
-    n_returned: int = 0
-
-    def pop_closed(self) -> list[Span]:
-        """Return the spans that were closed since the last call."""
-        closed = self.spans[self.n_returned :]
-        self.n_returned += len(closed)
-        return closed
 
 
 class LocalSlot:
@@ -93,18 +78,18 @@ class LocalSlot:
         self._worker.close()
 
     async def _play(self, header: EpisodeHeader, sink: EpisodeSink, control: EpisodeControl) -> None:
-        collected = SpanList()
-        tracer = Tracer(self._runner.tracing_level, (collected,), track=self.name)
-        source = EpisodeSpans(collected.spans, collected.flows, tracer.open_spans)
-        sink.on_source(source)
+        spans = SpanList()
+        tracer = Tracer(self._runner.tracing_level, (spans,), track=self.name)
+        reporter = EpisodeReporter(tracer, spans, sink, self._clock)
+        sink.on_source(lambda: TraceDelta(spans.spans.copy(), spans.flows.copy(), tracer.open_spans()))
         context = EpisodeContext(
             header=header,
             control=control,
             tracer=tracer,
-            emit=sink.on_event,
-            on_reset=sink.on_reset,
+            emit=reporter.emit,
+            on_reset=reporter.on_reset,
             on_error=sink.on_error,
-            pop_closed_spans=source.pop_closed,
+            pop_closed_spans=reporter.pop_closed_spans,
             wants_tokens=self._wants_tokens,
             clock=self._clock,
         )

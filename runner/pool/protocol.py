@@ -13,10 +13,10 @@ import msgspec
 
 from runner.episode.control import EpisodeControl
 from runner.errors import RunnerError
-from runner.store import SpanSource
-from runner.store.encoded import EncodedEnd, EncodedReset, EncodedStep
-from runner.types import Chat, EpisodeEvent, EpisodeHeader, WorkerInfo, WorkerStatus
+from runner.store.journal import TraceDelta
+from runner.types import EpisodeHeader, WorkerInfo, WorkerStatus
 from runner.util.resources import Resource
+from runner.worker.episode_reporter import EpisodeParts
 
 
 class WorkerLost(RunnerError):
@@ -43,30 +43,14 @@ class WorkerChange(msgspec.Struct, frozen=True, kw_only=True):
     pid: int | None = None
 
 
-class EpisodeSink(Protocol):
+class EpisodeSink(EpisodeParts, Protocol):
     """Receives what one episode reports, in its order, on a thread of the pool; no method may raise.
 
-    A slot in this process reports objects (``on_event``, ``on_reset``). A slot in another process reports the large
-    parts as bytes (``on_encoded_…``) and the small ones as events.
+    The large parts arrive encoded, from a slot in this process too; the small ones as events.
     """
 
-    def on_source(self, source: SpanSource) -> None:
-        """Receive the source of the episode's spans, before its first event; only from a slot in this process."""
-
-    def on_event(self, event: EpisodeEvent) -> None:
-        """Receive an event."""
-
-    def on_reset(self, observation: Chat, env_episode_id: str) -> None:
-        """Receive the observation of the reset and the environment's id of the episode."""
-
-    def on_encoded_reset(self, reset: EncodedReset) -> None:
-        """Receive the same from another process."""
-
-    def on_encoded_step(self, step: EncodedStep) -> None:
-        """Receive a finished step from another process."""
-
-    def on_encoded_end(self, end: EncodedEnd) -> None:
-        """Receive the end of an episode that another process played."""
+    def on_source(self, traces: Callable[[], TraceDelta]) -> None:
+        """Receive the source of all spans so far, before the first event; only from a slot in this process."""
 
     def on_error(self, exc: BaseException) -> None:
         """Receive the error that ends the episode, before its end."""

@@ -217,7 +217,7 @@ class RemoteWorker:
             return
 
         def finish() -> None:
-            episode.sink.on_encoded_end(end)
+            episode.sink.on_end(end)
             episode.sink.on_done(problem)
 
         self._finish(finish)
@@ -234,11 +234,11 @@ class RemoteWorker:
                 sink.on_event(EpisodeStarted(at=frame.at, episode_id=episode_id, seq=frame.seq, header=episode.header))
             case Reset():
                 _check(frame.reset)
-                sink.on_encoded_reset(frame.reset)
+                sink.on_reset(frame.reset)
             case Stepped():
                 _check(frame.step, episode.n_steps)
                 episode.n_steps += 1
-                sink.on_encoded_step(frame.step)
+                sink.on_step(frame.step)
             case Paused():
                 control.note_pause(frame)
                 kind = EpisodeResumed if frame.resumed else EpisodePaused

@@ -4,7 +4,7 @@ from runner.store.episode_file import ActionRecord, EpisodeRecord, TimestepRecor
 from runner.store.episode_store import EpisodeFile, EpisodeStore
 from runner.store.index import EpisodeIndex, open_index, open_index_to_read
 from runner.store.index_schema import EpisodeRow
-from runner.store.recorder import EpisodeRecorder, SpanSource
+from runner.store.recorder import EpisodeRecorder
 from runner.store.results import ResultRow, summarize_results, wilson_interval
 from runner.util.files import DamagedFile
 
@@ -18,7 +18,6 @@ __all__ = [
     "EpisodeRow",
     "EpisodeStore",
     "ResultRow",
-    "SpanSource",
     "TimestepRecord",
     "is_ulid",
     "open_index",

@@ -1,4 +1,4 @@
-"""Parts of an episode that another process has encoded already: the driver stores these bytes without decoding them."""
+"""Encoded parts of an episode: they are stored without decoding them, in the process that played it or another."""
 
 from __future__ import annotations
 

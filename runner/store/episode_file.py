@@ -1,4 +1,4 @@
-"""The episode file, schema 1: its records, their construction from a running episode, and validated decoding."""
+"""The episode file, schema 1: its records, and validated decoding."""
 
 from __future__ import annotations
 
@@ -11,19 +11,17 @@ from typing import Any, Literal, TypeAlias, TypeVar
 import msgspec
 
 from runner.errors import StoreError
-from runner.store.safe_json import encode, finite
+from runner.store.safe_json import finite
 from runner.types import (
     Action,
     EpisodeHeader,
     ErrorInfo,
-    EvaluatedTrajectory,
     Flow,
     Outcome,
     Span,
     TimeStep,
     Tokens,
     ToolSchema,
-    Trajectory,
     fallback_endpoints,
     is_unscored,
 )
@@ -112,49 +110,6 @@ class _Version(msgspec.Struct):
 _DECODER = msgspec.json.Decoder(EpisodeRecord)
 
 
-class ToolSchemaTable:
-    """The distinct lists of tool schemas of an episode."""
-
-    def __init__(self) -> None:
-        """Start empty."""
-        self.lists: list[list[ToolSchema]] = []
-
-    def index_of(self, schemas: list[ToolSchema]) -> int:
-        """Return the index of ``schemas`` in ``lists``; append them first if they are new."""
-        for index, known in enumerate(self.lists):
-            if known is schemas or known == schemas:
-                return index
-        self.lists.append(schemas)
-        return len(self.lists) - 1
-
-
-class TimestepLog:
-    """Timesteps of a running episode, each encoded once, with the tool schemas that they refer to."""
-
-    def __init__(self) -> None:
-        """Start empty."""
-        self.records: list[TimestepRecord] = []
-        self.encoded: list[msgspec.Raw] = []
-        self.table = ToolSchemaTable()
-
-    def add(self, step: TimeStep) -> bytes:
-        """Append a step and return its JSON."""
-        record = timestep_record(step, self.table.index_of(step.available_tool_schemas))
-        data = encode(record)
-        self.records.append(record)
-        self.encoded.append(msgspec.Raw(data))
-        return data
-
-    def with_encoded(self, record: EpisodeRecord) -> EpisodeRecord:
-        """Return ``record`` with its steps and all third-party data encoded: saving calls no third-party code."""
-        return msgspec.structs.replace(
-            record,
-            timesteps=self.encoded,
-            reset_observation=msgspec.Raw(encode(record.reset_observation)),
-            tool_schemas=msgspec.Raw(encode(record.tool_schemas)),
-        )
-
-
 def timestep_record(step: TimeStep, tool_schemas_ref: int) -> TimestepRecord:
     """Return the stored form of a step."""
     return TimestepRecord(
@@ -194,47 +149,6 @@ def episode_record(
         cost=finite(sum(costs)) if costs else None,
         timesteps=list(steps),
         **rest,
-    )
-
-
-def finished_record(
-    header: EpisodeHeader,
-    trajectory: Trajectory,
-    steps: TimestepLog | None = None,
-    *,
-    ended_at: datetime,
-    spans: list[Span],
-    flows: list[Flow],
-) -> EpisodeRecord:
-    """Return the record of a finished episode.
-
-    Args:
-        header: description of the episode.
-        trajectory: the finished trajectory.
-        steps: the steps already recorded, None if there are none; the trajectory's other steps are appended.
-        ended_at: end of the episode.
-        spans: closed spans of the trace.
-        flows: flows of the trace.
-    """
-    steps = steps or TimestepLog()
-    for step in trajectory.timesteps[len(steps.records) :]:
-        steps.add(step)
-    return episode_record(
-        header,
-        steps.records,
-        env_episode_id=trajectory.env_episode_id,
-        ended_at=ended_at,
-        duration_s=finite(trajectory.duration_s),
-        paused_s=finite(trajectory.paused_s),
-        outcome=trajectory.outcome,
-        success=trajectory.success,
-        reset_observation=trajectory.reset_observation,
-        tool_schemas=steps.table.lists,
-        spans=spans,
-        flows=flows,
-        error=trajectory.error_info,
-        evaluation=trajectory.evaluation if isinstance(trajectory, EvaluatedTrajectory) else None,
-        trace_last_response_flow_id=trajectory.trace_last_response_flow_id,
     )
 
 

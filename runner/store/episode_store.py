@@ -14,9 +14,9 @@ import msgspec
 
 from runner.errors import StoreError
 from runner.store.episode_file import EpisodeRecord, decode_episode, is_ulid
-from runner.store.journal import JOURNAL_SUFFIX, TraceDelta, read_journal, unfinished_record
+from runner.store.journal import JOURNAL_SUFFIX, read_journal, unfinished_record
 from runner.store.safe_json import encode
-from runner.types import ErrorInfo, Outcome
+from runner.types import Outcome
 from runner.util.clock import Clock
 from runner.util.files import (
     TEMPORARY_SUFFIX,
@@ -200,40 +200,18 @@ class EpisodeStore:
                 logger.warning("%s is empty, as after a power loss; its episode was not recorded", journal)
                 self._remove(journal)
                 return None
-            return self.close_journal(journal, Outcome.INTERRUPTED, ended_at=_modified_at(journal))
+            return self._finalize(journal)
         except StoreError as exc:
             self._report_damaged(journal, str(exc))
             return None
 
-    def close_journal(
-        self,
-        path: Path,
-        outcome: Outcome,
-        *,
-        ended_at: datetime,
-        error: ErrorInfo | None = None,
-        traces: TraceDelta | None = None,
-        duration_s: float | None = None,
-    ) -> EpisodeRecord:
+    def _finalize(self, path: Path) -> EpisodeRecord:
         """Write the episode file of a journal that has no writer any more, then remove the journal.
 
         A damaged journal is kept as ``….journal.jsonl.damaged``; its steps before the damage are recovered.
-
-        Args:
-            path: the journal.
-            outcome: outcome of the episode.
-            ended_at: end of the episode.
-            error: the error that ended the episode.
-            traces: spans and flows recorded after the last line of the journal.
-            duration_s: duration of the episode in seconds; by default computed from its spans and steps.
-
-        Raises:
-            StoreError: the journal cannot be read, or the episode file cannot be written.
         """
         journal = read_journal(path)
-        record = unfinished_record(
-            journal, outcome, ended_at=ended_at, error=error, traces=traces, duration_s=duration_s
-        )
+        record = unfinished_record(journal, Outcome.INTERRUPTED, ended_at=_modified_at(path))
         self._write(record)
         if journal.damage is None:
             self._remove(path)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import threading
 from datetime import datetime
 from pathlib import Path
 from typing import TypeVar
@@ -23,8 +22,11 @@ JOURNAL_SUFFIX = ".journal.jsonl"
 _T = TypeVar("_T")
 
 
-class TraceDelta(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """Spans and flows closed since the previous line, and copies of all open spans, with the time of writing as end."""
+class TraceDelta(msgspec.Struct, omit_defaults=True):
+    """Closed spans and flows, and copies of all open spans, with the time of writing as end.
+
+    A line of a journal has those that were closed since the previous line.
+    """
 
     spans: list[Span] = []
     flows: list[Flow] = []
@@ -56,7 +58,7 @@ class Journal(msgspec.Struct, kw_only=True):
 
 
 class JournalWriter:
-    """Appends to the journal of one episode; thread-safe.
+    """Appends to the journal of one episode; its caller lets one thread at a time use it.
 
     It holds the lock of the file until ``close`` or the death of the process. A process that gets the lock may recover
     and remove the journal.
@@ -69,8 +71,6 @@ class JournalWriter:
             OSError: the journal cannot be written.
         """
         self.path = path
-        self._lock = threading.Lock()
-        self._fenced = False
         make_folder(path.parent)
         # The journal gets its name after it is locked and has its header, so no process sees it incomplete.
         temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
@@ -87,32 +87,19 @@ class JournalWriter:
         self._descriptor: int | None = descriptor
 
     def append(self, *objects: bytes) -> None:
-        """Append one line that merges the fields of all encoded objects; do nothing after ``fence`` or ``close``.
+        """Append one line that merges the fields of all encoded objects; do nothing after ``close``.
 
         Raises:
-            OSError: the line cannot be written. The journal is fenced: lines after a partial line are unreadable.
+            OSError: the line cannot be written. Append nothing more: lines after a partial line are unreadable.
         """
-        data = merge_fields(*objects) + b"\n"
-        with self._lock:
-            if self._fenced or self._descriptor is None:
-                return
-            try:
-                write_all(self._descriptor, data)
-            except OSError:
-                self._fenced = True
-                raise
-
-    def fence(self) -> None:
-        """Stop all further writes, but keep the lock."""
-        with self._lock:
-            self._fenced = True
+        if self._descriptor is not None:
+            write_all(self._descriptor, merge_fields(*objects) + b"\n")
 
     def close(self) -> None:
         """Close the file and release its lock; the journal is kept."""
-        with self._lock:
-            if self._descriptor is not None:
-                os.close(self._descriptor)
-                self._descriptor = None
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
 
 
 def merge_fields(*objects: bytes) -> bytes:
@@ -161,15 +148,14 @@ def unfinished_record(
         outcome: outcome of the episode.
         ended_at: end of the episode.
         error: the error that ended the episode.
-        traces: spans and flows recorded after the last line of the journal.
+        traces: all spans and flows of the episode; by default those of the journal.
         duration_s: duration in seconds. By default it is computed from the spans and steps, because the wall clock may
             jump.
     """
-    traces = traces or TraceDelta()
+    traces = traces or journal.traces
     ended_at = max(ended_at, journal.header.started_at)
     worked_s = sum(step.model_s + step.env_s for step in journal.steps)
-    open_spans = traces.open_spans or journal.traces.open_spans
-    spans = _close_spans(journal.traces.spans + traces.spans, open_spans)
+    spans = _close_spans(traces.spans, traces.open_spans)
     if duration_s is None:
         duration_s = _spanned_s(spans)
     return episode_record(
@@ -183,7 +169,7 @@ def unfinished_record(
         env_episode_id=journal.env_episode_id,
         tool_schemas=journal.tool_schemas,
         spans=spans,
-        flows=journal.traces.flows + traces.flows,
+        flows=traces.flows,
         error=error,
     )
 

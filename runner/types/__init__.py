@@ -50,7 +50,6 @@ from runner.types.episode_events import (
     TimestepPlayed,
     TokensStreamed,
     WorkerState,
-    detach,
 )
 from runner.types.protocols import (
     ActResult,
@@ -134,7 +133,6 @@ __all__ = [
     "WorkerState",
     "WorkerStatus",
     "Workers",
-    "detach",
     "fallback_endpoints",
     "is_unscored",
     "skipped_endpoints",

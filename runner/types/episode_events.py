@@ -151,35 +151,3 @@ EpisodeEvent: TypeAlias = (
     EpisodeStarted | EpisodePaused | EpisodeResumed | TokensStreamed | TimestepPlayed | SpansClosed | EpisodeEnded
 )
 Item: TypeAlias = EpisodeEvent | BatchProgress | WorkerState
-
-
-def detach(item: Item) -> Item:
-    """Copy an event with its lists and messages, so that an observer can change neither the record nor the episode."""
-    match item:
-        case EpisodeStarted():
-            header = msgspec.structs.replace(item.header, versions=item.header.versions.copy())
-            return msgspec.structs.replace(item, header=header)
-        case TimestepPlayed():
-            reset = None if item.reset_observation is None else _copy_chat(item.reset_observation)
-            return msgspec.structs.replace(item, step=_copy_step(item.step), reset_observation=reset)
-        case EpisodeEnded():
-            trajectory = item.trajectory
-            steps, reset = list(map(_copy_step, trajectory.timesteps)), _copy_chat(trajectory.reset_observation)
-            return msgspec.structs.replace(
-                item, trajectory=msgspec.structs.replace(trajectory, timesteps=steps, reset_observation=reset)
-            )
-    return item
-
-
-def _copy_step(step: TimeStep) -> TimeStep:
-    return msgspec.structs.replace(
-        step,
-        chats=[_copy_chat(chat) for chat in step.chats],
-        observation=_copy_chat(step.observation),
-        available_tool_schemas=step.available_tool_schemas.copy(),
-    )
-
-
-def _copy_chat(chat: Chat) -> Chat:
-    # The chats of an agent are not validated: elements may be of any type.
-    return [message.copy() if isinstance(message, dict) else message for message in chat]

@@ -24,8 +24,9 @@ from runner.types.maybe_async import CallMethod, call_here
 from runner.util.clock import Clock
 from runner.util.resources import find_shortage
 from runner.worker.environment_thread import EnvironmentThread, blocks_loop
-from runner.worker.episode_reporter import EpisodeReporter, ReportedControl
+from runner.worker.episode_reporter import EpisodeReporter
 from runner.worker.episode_thread import EpisodeWorker
+from runner.worker.frame_sink import FrameSink, ReportedControl
 from runner.worker.frames import (
     Command,
     Configure,
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+MAX_TOKEN_FRAMES = 20
+"""Maximum number of ``Streamed`` frames per second and episode; further texts are dropped."""
 CLOSE_TIMEOUT_S = 10.0
 """Maximum seconds that ``close`` waits for the cleanup of the running episodes."""
 
@@ -279,14 +282,15 @@ class Engine:
         header, spans = play.header, SpanList()
         control = self._episodes[header.episode_id].control
         tracer = Tracer(self._setup.tracing, (spans,), play.track, self._clock_ns)
-        reporter = EpisodeReporter(header.episode_id, tracer, spans, control, self._link.send, self._clock)
+        sink = FrameSink(header.episode_id, control, self._link.send)
+        reporter = EpisodeReporter(tracer, spans, sink, self._clock, max_tokens_per_s=MAX_TOKEN_FRAMES)
         context = EpisodeContext(
             header=header,
             control=control,
             tracer=tracer,
             emit=reporter.emit,
             on_reset=reporter.on_reset,
-            on_error=reporter.on_error,
+            on_error=sink.on_error,
             pop_closed_spans=reporter.pop_closed_spans,
             wants_tokens=lambda: self._wants_tokens,
             clock=self._clock,

@@ -1,18 +1,14 @@
-"""Reports what one episode of a worker does to the driver: its events as frames, with the large parts as JSON."""
+"""Reports what one episode does: its large parts as JSON, each encoded once, and its small events as they are."""
 
 from __future__ import annotations
 
-import contextlib
 from collections import deque
-from collections.abc import Callable
-from datetime import datetime
+from typing import Protocol
 
 import msgspec
 
-from runner.episode.control import EpisodeControl
-from runner.errors import ServerGone
 from runner.store.encoded import EncodedEnd, EncodedReset, EncodedStep, EncodedTraces
-from runner.store.episode_file import ActionRecord, TimestepLog, TimestepRecord
+from runner.store.episode_file import ActionRecord, timestep_record
 from runner.store.safe_json import encode, finite
 from runner.tracing import SpanList, Tracer
 from runner.types import (
@@ -20,110 +16,83 @@ from runner.types import (
     Chat,
     EpisodeEnded,
     EpisodeEvent,
-    EpisodePaused,
-    EpisodeResumed,
-    EpisodeStarted,
     EvaluatedTrajectory,
-    Outcome,
     Span,
     SpansClosed,
     TimestepPlayed,
     TokensStreamed,
+    ToolSchema,
 )
 from runner.util.clock import Clock
-from runner.util.resources import find_shortage
-from runner.util.safe_values import escape_surrogates, safe_str
-from runner.worker.frames import Decided, Ended, Failed, Paused, Reset, Started, Stepped, Streamed, WorkerFrame
-
-MAX_TOKEN_FRAMES = 20
-"""Maximum number of ``Streamed`` frames per second and episode; further texts are dropped."""
-
-Send = Callable[[WorkerFrame], None]
+from runner.util.safe_values import escape_surrogates
 
 
-class ReportedControl(EpisodeControl):
-    """Control of an episode in a worker; reports the outcome as soon as it is final.
+class EpisodeParts(Protocol):
+    """Receives the parts of one episode in their order."""
 
-    Args:
-        episode_id: id of the episode.
-        send: sends a frame to the driver.
-        clock: measures how long pauses last.
-    """
+    def on_event(self, event: EpisodeEvent) -> None:
+        """Receive the start, a pause or a streamed update."""
 
-    def __init__(self, episode_id: str, send: Send, clock: Clock | None = None) -> None:
-        """Start in the running state."""
-        self._final_outcome: Outcome | None = None
-        self._episode_id, self._send = episode_id, send
-        super().__init__(clock)
+    def on_reset(self, reset: EncodedReset) -> None:
+        """Receive the result of the reset."""
 
-    @property
-    def final_outcome(self) -> Outcome | None:
-        """Outcome of the episode; None until it is final."""
-        return self._final_outcome
+    def on_step(self, step: EncodedStep) -> None:
+        """Receive a finished step, with the spans that have closed since the previous part."""
 
-    @final_outcome.setter
-    def final_outcome(self, outcome: Outcome | None) -> None:
-        self._final_outcome = outcome
-        if outcome is not None:
-            self._send(Decided(episode_id=self._episode_id, outcome=outcome, error=self.final_error))
+    def on_end(self, end: EncodedEnd) -> None:
+        """Receive the end, with the spans that have closed since the last step."""
 
 
 class EpisodeReporter:
-    """Turns the callbacks of an ``EpisodeContext`` into frames; used on the episode's thread only.
+    """Turns the callbacks of an ``EpisodeContext`` into parts, on the thread of the episode.
 
-    The events get their own numbers, because streamed tokens beyond ``MAX_TOKEN_FRAMES`` are not sent.
+    The events get their own numbers, because streamed texts beyond ``max_tokens_per_s`` are not reported.
 
     Args:
-        episode_id: id of the episode.
         tracer: the tracer of the episode.
         spans: the collector of ``tracer``.
-        control: the control of the episode.
-        send: sends a frame to the driver.
-        clock: the clock of the driver, as seen by the worker.
+        parts: receives the parts.
+        clock: measures the rate of streamed texts.
+        max_tokens_per_s: maximum number of streamed updates per second; None: no limit.
     """
 
     def __init__(
         self,
-        episode_id: str,
         tracer: Tracer,
         spans: SpanList,
-        control: EpisodeControl,
-        send: Send,
-        clock: Clock,
+        parts: EpisodeParts,
+        clock: Clock | None = None,
+        *,
+        max_tokens_per_s: int | None = None,
     ) -> None:
         """Start at the first event."""
-        self._id = episode_id
         self._tracer = tracer
         self._spans = spans
-        self._control = control
-        self._send = send
-        self._clock = clock
-        self._steps = TimestepLog()
+        self._parts = parts
+        self._clock = clock or Clock()
+        self._tool_schemas: list[list[ToolSchema]] = []
         self._n_spans = self._n_flows = 0
         self._seq = self._n_unnumbered = 0
         self._ended_spans: list[Span] = []
-        self._token_times: deque[float] = deque(maxlen=MAX_TOKEN_FRAMES)
+        self._token_times: deque[float] | None = None if max_tokens_per_s is None else deque(maxlen=max_tokens_per_s)
 
     def emit(self, event: EpisodeEvent) -> None:
-        """Send the frame of an event; a step takes along the spans that have closed since the previous part."""
+        """Report an event; a step takes along the spans that have closed since the previous part."""
         match event:
-            case EpisodeStarted():
-                self._send(Started(episode_id=self._id, at=event.at, seq=self._number()))
             case TimestepPlayed():
-                self._send_step(event)
-            case TokensStreamed():
-                self._send_tokens(event)
-            case EpisodePaused():
-                self._send_pause(event.at, resumed=False)
-            case EpisodeResumed():
-                self._send_pause(event.at, resumed=True)
+                self._report_step(event)
             case SpansClosed():
                 self._ended_spans += event.spans
             case EpisodeEnded():
-                self._send_end(event)
+                self._report_end(event)
+            case TokensStreamed() if self._is_too_fast(event):
+                pass
+            case _:
+                event.seq = self._number()
+                self._parts.on_event(event)
 
     def on_reset(self, observation: Chat, env_episode_id: str) -> None:
-        """Send the result of the reset."""
+        """Report the result of the reset at once, so that a crash in the first step does not lose it."""
         spans = self.pop_closed_spans()
         self._n_unnumbered = len(spans)
         reset = EncodedReset(
@@ -131,63 +100,32 @@ class EpisodeReporter:
             env_episode_id=escape_surrogates(env_episode_id),
             traces=self._encode_traces(spans),
         )
-        self._send(Reset(episode_id=self._id, reset=reset))
-
-    def on_error(self, exc: BaseException) -> None:
-        """Send the part of the error that the driver decides on."""
-        gone = isinstance(exc, ServerGone)
-        self._send(
-            Failed(
-                episode_id=self._id,
-                gone=escape_surrogates(safe_str(exc, "the server is gone")) if gone else None,
-                timed_out=isinstance(exc, ServerGone) and exc.timed_out,
-                shortage=find_shortage(exc),
-            )
-        )
+        self._parts.on_reset(reset)
 
     def pop_closed_spans(self) -> list[Span]:
-        """Return the spans that no frame contains yet."""
+        """Return the spans that no part contains yet."""
         closed = self._spans.spans[self._n_spans :]
         self._n_spans += len(closed)
         return closed
 
-    def _send_step(self, event: TimestepPlayed) -> None:
-        seq, spans = self._number(), self.pop_closed_spans()
+    def _report_step(self, event: TimestepPlayed) -> None:
+        seq, spans, schemas = self._number(), self.pop_closed_spans(), self._tool_schemas
         self._number_spans(spans)
-        table = self._steps.table.lists
-        n_known = len(table)
-        data = self._steps.add(event.step)
-        record = self._steps.records.pop()
-        del self._steps.encoded[:]  # the driver keeps the steps
+        n_known = len(schemas)
+        record = timestep_record(event.step, _index_of(schemas, event.step.available_tool_schemas))
         step = EncodedStep(
             at=event.at,
             seq=seq,
-            data=data,
-            summary=_summary(record),
-            tool_schemas=encode(table[n_known:]),
+            data=encode(record),
+            summary=msgspec.structs.replace(
+                record, chats=[], action=ActionRecord(valid=record.action.valid), observation=[]
+            ),
+            tool_schemas=encode(schemas[n_known:]),
             traces=self._encode_traces(spans),
         )
-        try:
-            self._send(Stepped(episode_id=self._id, step=step))
-        except (TypeError, ValueError, OverflowError):  # a name or a warning of the agent
-            self._send(Stepped(episode_id=self._id, step=_repaired(step)))
+        self._parts.on_step(step)
 
-    def _send_tokens(self, event: TokensStreamed) -> None:
-        delta, now, times = event.delta, self._clock.monotonic(), self._token_times
-        is_full = len(times) == MAX_TOKEN_FRAMES and now - times[0] < 1
-        is_text = delta.endpoint is None and delta.failure is None and not delta.restart
-        if is_full and is_text:
-            return
-        times.append(now)
-        frame = Streamed(episode_id=self._id, at=event.at, seq=self._number(), step=event.step, delta=delta)
-        with contextlib.suppress(TypeError, ValueError):  # half a character of a model that sends invalid text
-            self._send(frame)
-
-    def _send_pause(self, at: datetime, *, resumed: bool) -> None:
-        seq, paused_s = self._number(), self._control.paused_s()
-        self._send(Paused(episode_id=self._id, at=at, seq=seq, resumed=resumed, paused_s=paused_s))
-
-    def _send_end(self, event: EpisodeEnded) -> None:
+    def _report_end(self, event: EpisodeEnded) -> None:
         trajectory, spans = event.trajectory, self._ended_spans
         self._number_spans(spans)
         end = EncodedEnd(
@@ -203,7 +141,18 @@ class EpisodeReporter:
             trace_last_response_flow_id=trajectory.trace_last_response_flow_id,
             traces=self._encode_traces(spans),
         )
-        self._send(Ended(episode_id=self._id, end=end))
+        self._parts.on_end(end)
+
+    def _is_too_fast(self, event: TokensStreamed) -> bool:
+        delta, times = event.delta, self._token_times
+        if times is None:
+            return False
+        now = self._clock.monotonic()
+        is_full = len(times) == times.maxlen and now - times[0] < 1
+        if is_full and delta.endpoint is None and delta.failure is None and not delta.restart:
+            return True
+        times.append(now)
+        return False
 
     def _number(self, n_events: int = 1) -> int:
         """Number the next ``n_events`` events; return the number of the first one."""
@@ -212,7 +161,7 @@ class EpisodeReporter:
         return first
 
     def _number_spans(self, spans: list[Span]) -> None:
-        """Number the spans of a part; the driver emits the spans of the reset together with those of the next part."""
+        """Number the spans of a part; those of the reset are published together with those of the next part."""
         self._number(self._n_unnumbered + len(spans))
         self._n_unnumbered = 0
 
@@ -227,11 +176,10 @@ class EpisodeReporter:
         )
 
 
-def _summary(record: TimestepRecord) -> TimestepRecord:
-    action = ActionRecord(valid=record.action.valid)
-    return msgspec.structs.replace(record, chats=[], action=action, observation=[])
-
-
-def _repaired(step: EncodedStep) -> EncodedStep:
-    """Return a step whose summary has only texts and numbers that MessagePack can hold."""
-    return msgspec.structs.replace(step, summary=msgspec.json.decode(encode(step.summary), type=TimestepRecord))
+def _index_of(known: list[list[ToolSchema]], schemas: list[ToolSchema]) -> int:
+    """Return the index of ``schemas`` in ``known``; append them first if they are new."""
+    for index, each in enumerate(known):
+        if each is schemas or each == schemas:
+            return index
+    known.append(schemas)
+    return len(known) - 1

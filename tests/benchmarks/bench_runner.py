@@ -20,11 +20,11 @@ from runner.agents.random import RandomAgent
 from runner.batch.workspace import Workspace
 from runner.envs.babyai import BabyAI
 from runner.episode.runner import EpisodeContext, Runner
-from runner.pool.local import EpisodeSpans
 from runner.store import EpisodeRecorder
 from runner.tracing import SpanList, Tracer
 from runner.types import EpisodeHeader, Limits
 from runner.types.maybe_async import maybe_await
+from runner.worker.episode_reporter import EpisodeReporter
 from tests.benchmarks.measure import PAIRS, Row, quartiles, ratio_of
 
 LONG, SHORT = 100, 1
@@ -176,9 +176,14 @@ class RecordedLoop:
         )
         spans, trace = SpanList(), self._trace_file.for_track("slot 0")
         tracer = Tracer(collectors=(spans, trace))
-        source = EpisodeSpans(spans.spans, spans.flows, tracer.open_spans)
-        recorder = EpisodeRecorder(self._workspace.store, self._workspace.index, source)
-        context = EpisodeContext(header=header, tracer=tracer, emit=recorder.on_event, on_reset=recorder.on_reset)
+        reporter = EpisodeReporter(tracer, spans, EpisodeRecorder(self._workspace.store, self._workspace.index))
+        context = EpisodeContext(
+            header=header,
+            tracer=tracer,
+            emit=reporter.emit,
+            on_reset=reporter.on_reset,
+            pop_closed_spans=reporter.pop_closed_spans,
+        )
         kwargs = {"task_index": task_index, "seed": task_index}
         trajectory = self._loop.run(runner.play_episode(kwargs, context=context))
         trace.flush()

@@ -32,9 +32,10 @@ from runner.publish.event_recorder import EventRecorder
 from runner.publish.live_publisher import LivePublisher, Queued, _Queue
 from runner.publish.outbox import Ack, OutboxEvent
 from runner.store import EpisodeRecord, EpisodeRecorder
+from runner.store.encoded import EncodedStep
 from runner.store.episode_store import EpisodeStore
 from runner.store.journal import JournalWriter
-from runner.types import EpisodeStarted, Item, Outcome, TimestepPlayed
+from runner.types import EpisodeStarted, Item, Outcome
 from tests.history.violation import Promise
 
 Mutation: TypeAlias = Callable[[], None]
@@ -85,15 +86,14 @@ def _without_last(plan: Callable[[BatchSpec], list[Any]]) -> Callable[[BatchSpec
 @mutation("finished")
 def altered_observation() -> None:
     """What the server answered is not what is recorded."""
-    add_step = EpisodeRecorder._add_step
+    on_step = EpisodeRecorder.on_step
 
-    def alter(self: EpisodeRecorder, event: TimestepPlayed) -> None:
-        observation = [dict(message, content="changed") for message in event.step.observation]
-        add_step(
-            self, msgspec.structs.replace(event, step=msgspec.structs.replace(event.step, observation=observation))
-        )
+    def alter(self: EpisodeRecorder, step: EncodedStep) -> None:
+        record = msgspec.json.decode(step.data)
+        record["observation"] = [message | {"content": "changed"} for message in record["observation"]]
+        on_step(self, msgspec.structs.replace(step, data=msgspec.json.encode(record)))
 
-    replace(EpisodeRecorder, "_add_step", alter)
+    replace(EpisodeRecorder, "on_step", alter)
 
 
 @mutation("finished")

@@ -18,8 +18,9 @@ from runner.publish.delivery import DeliveryOptions, DeliveryResult, Route
 from runner.publish.live_publisher import LivePublisher
 from runner.publish.outbox import OutboxEvent
 from runner.store import EpisodeRecord, EpisodeRecorder
+from runner.store.encoded import EncodedStep
 from runner.store.episode_store import EpisodeStore
-from runner.types import EpisodeEnded, ErrorInfo, Item, Outcome, TimestepPlayed
+from runner.types import EpisodeEnded, ErrorInfo, Item, Outcome
 from tests.history.mutations import EVERY, leak_per_episode, mutation, replace
 
 SLEEPS_AT_S, SLEEPS_S = 8.0, 28.0
@@ -74,13 +75,15 @@ def spurious_error() -> None:
 @mutation("finished")
 def rounded_reward() -> None:
     """Rewards are stored with one decimal."""
-    add_step = EpisodeRecorder._add_step
+    on_step = EpisodeRecorder.on_step
 
-    def round_reward(self: EpisodeRecorder, event: TimestepPlayed) -> None:
-        step = msgspec.structs.replace(event.step, reward=round(event.step.reward, 1))
-        add_step(self, msgspec.structs.replace(event, step=step))
+    def round_reward(self: EpisodeRecorder, step: EncodedStep) -> None:
+        record = msgspec.json.decode(step.data)
+        record["reward"] = reward = round(record["reward"], 1)
+        summary = msgspec.structs.replace(step.summary, reward=reward)
+        on_step(self, msgspec.structs.replace(step, data=msgspec.json.encode(record), summary=summary))
 
-    replace(EpisodeRecorder, "_add_step", round_reward)
+    replace(EpisodeRecorder, "on_step", round_reward)
 
 
 @mutation("told")

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from runner.store import EpisodeIndex, EpisodeRecord, EpisodeStore, open_index
-from runner.store.episode_file import finished_record
 from runner.types import (
     Action,
     Chat,
@@ -18,7 +17,7 @@ from runner.types import (
     TimeStep,
     ToolCall,
 )
-from tests.support.episodes import START, new_id, tool_schemas
+from tests.support.episodes import START, finished_record, new_id, tool_schemas
 
 EMAIL: Final = "EmailClientApp__forward_email"
 TASK: Final = "Hey Assistant, can you take care of transferring the pdf Greg will send me to John?"
@@ -117,7 +116,7 @@ def are_record(evaluation: dict[str, Any] = DETAILS, **fields: Any) -> EpisodeRe
         error_info=evaluation_fault() if success is None else None,
         evaluation=evaluation,
     )
-    return finished_record(header, trajectory, ended_at=START + timedelta(seconds=1), spans=[], flows=[])
+    return finished_record(header, trajectory, ended_at=START + timedelta(seconds=1))
 
 
 def store_records(index: EpisodeIndex, store: EpisodeStore, *records: EpisodeRecord) -> None:

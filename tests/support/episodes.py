@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,11 @@ from hypothesis import strategies as st
 from ulid import ULID
 
 from runner.store import EpisodeIndex, EpisodeRecord, EpisodeRecorder, EpisodeStore, open_index
+from runner.store.encoded import EncodedEnd, EncodedReset, EncodedStep
+from runner.store.encoded_log import EncodedLog
+from runner.store.journal import TraceDelta
 from runner.store.recorder import LOCK_TIMEOUT_S
+from runner.store.safe_json import encode
 from runner.tracing import SpanList, Tracer
 from runner.types import (
     Action,
@@ -20,7 +24,9 @@ from runner.types import (
     EpisodeEvent,
     EpisodeHeader,
     EpisodeStarted,
+    Flow,
     Outcome,
+    SpansClosed,
     TimeStep,
     TimestepPlayed,
     Tokens,
@@ -28,6 +34,7 @@ from runner.types import (
     ToolSchema,
     Trajectory,
 )
+from runner.worker.episode_reporter import EpisodeReporter
 
 START = datetime(2026, 3, 4, 5, 6, 7, 890000, UTC)
 END = datetime(2026, 3, 4, 5, 6, 19, tzinfo=UTC)
@@ -79,8 +86,50 @@ class TracedSpans(SpanList):
         super().__init__()
         self.tracer = Tracer("full", [self])
 
-    def open_spans(self) -> list[Any]:
-        return self.tracer.open_spans()
+    def all(self) -> TraceDelta:
+        return TraceDelta(self.spans.copy(), self.flows.copy(), self.tracer.open_spans())
+
+
+class LoggedParts:
+    """The parts of an episode, and at its end the record that its file has."""
+
+    def __init__(self, header: EpisodeHeader) -> None:
+        self._header = header
+        self._log = EncodedLog()
+        self.record: EpisodeRecord | None = None
+
+    def on_event(self, event: EpisodeEvent) -> None:
+        """Do nothing: the other parts are the content of the file."""
+
+    def on_reset(self, reset: EncodedReset) -> None:
+        self._log.add_reset(reset)
+
+    def on_step(self, step: EncodedStep) -> None:
+        self._log.add_step(step)
+
+    def on_end(self, end: EncodedEnd) -> None:
+        self.record = decoded(self._log.finish(self._header, end)[1])
+
+
+def decoded(content: EpisodeRecord) -> EpisodeRecord:
+    """Return an episode whose parts may be encoded, as its file has it."""
+    return msgspec.json.decode(encode(content), type=EpisodeRecord)
+
+
+def finished_record(
+    header: EpisodeHeader, trajectory: Trajectory, *, ended_at: datetime = END, flows: Sequence[Flow] = ()
+) -> EpisodeRecord:
+    """Return the record of a finished episode without spans."""
+    spans, parts = SpanList(), LoggedParts(header)
+    spans.flows += flows
+    reporter, episode_id = EpisodeReporter(Tracer(), spans, parts), header.episode_id
+    if trajectory.reset_observation:
+        reporter.on_reset(trajectory.reset_observation, trajectory.env_episode_id or "")
+    for step in trajectory.timesteps:
+        reporter.emit(TimestepPlayed(at=ended_at, episode_id=episode_id, seq=0, step=step))
+    reporter.emit(EpisodeEnded(at=ended_at, episode_id=episode_id, seq=0, trajectory=trajectory))
+    assert parts.record is not None
+    return parts.record
 
 
 class RecordedEpisode:
@@ -96,7 +145,9 @@ class RecordedEpisode:
     ) -> None:
         self.header = episode_header(**fields)
         self.spans = TracedSpans()
-        self.recorder = EpisodeRecorder(store, index, self.spans, lock_timeout_s=lock_timeout_s)
+        self.recorder = EpisodeRecorder(store, index, lock_timeout_s=lock_timeout_s)
+        self.recorder.traces = self.spans.all
+        self.reporter = EpisodeReporter(self.spans.tracer, self.spans, self.recorder)
         self.steps: list[TimeStep] = []
         self.store = store
         self._seq = 0
@@ -110,14 +161,14 @@ class RecordedEpisode:
         return self.store.path(self.header.batch_id, self.header.episode_id)
 
     def send(self, kind: Callable[..., EpisodeEvent], **fields: Any) -> None:  # noqa: ANN401
-        self.recorder.on_event(kind(at=END, episode_id=self.header.episode_id, seq=self._seq, **fields))
+        self.reporter.emit(kind(at=END, episode_id=self.header.episode_id, seq=self._seq, **fields))
         self._seq += 1
 
     def start(self) -> None:
         self.send(EpisodeStarted, header=self.header)
 
-    def reset(self) -> None:
-        self.recorder.on_reset([{"role": "user", "content": "observation 0"}], "env episode 7")
+    def reset(self, env_episode_id: str = "env episode 7") -> None:
+        self.reporter.on_reset([{"role": "user", "content": "observation 0"}], env_episode_id)
 
     def play(self, step: TimeStep) -> None:
         self.steps.append(step)
@@ -125,19 +176,21 @@ class RecordedEpisode:
         self.send(TimestepPlayed, step=step, reset_observation=reset)
 
     def end(self, **fields: Any) -> None:  # noqa: ANN401
+        self.send(SpansClosed, spans=self.reporter.pop_closed_spans())
         self.send(EpisodeEnded, trajectory=make_trajectory(self.header, self.steps, **fields))
 
     def record_episode(self, n_steps: int = 3, **fields: Any) -> EpisodeRecord:  # noqa: ANN401
         """Record a complete episode and return its record."""
         self.start()
+        self.reset()
         with self.spans.tracer.span("episode", "episode"):
             for index in range(n_steps):
                 with self.spans.tracer.span("timestep", "timestep", index=index):
                     step = make_step(index, tokens=Tokens(10, 2), cost=0.5)
                 self.play(step)
         self.end(**fields)
-        assert self.recorder.record is not None
-        return self.recorder.record
+        assert self.recorder.content is not None
+        return decoded(self.recorder.content)
 
 
 def record_episodes(

@@ -10,11 +10,10 @@ from agentgym_tui.presenters.transcript import failure_blocks, missing_file_text
 from agentgym_tui.sessions.episode_loader import EpisodeLoadError, load_episode
 from agentgym_tui.sessions.protocols import ControlRequestError
 from agentgym_tui.state.episode_list import UnreadableFile
-from runner.store.episode_file import finished_record
 from runner.types import Outcome
 from tests.support.console.fake_session import bus_session, busy_session, files_session
-from tests.support.console.samples import HOSTILE, START, ended, episode_id, hostile_episode, live, row, span
-from tests.support.episodes import episode_header, make_step, make_trajectory
+from tests.support.console.samples import HOSTILE, ended, episode_id, hostile_episode, live, row, span
+from tests.support.episodes import episode_header, finished_record, make_step, make_trajectory
 
 RUNNING = episode_id(3)
 
@@ -58,7 +57,7 @@ async def test_a_watched_episode_is_fetched_from_its_node() -> None:
     session = bus_session()
     header = episode_header(episode_id=episode_id(50), env="Maze")
     trajectory = make_trajectory(header, [make_step(0)], outcome=Outcome.FAILURE, success=False)
-    record = finished_record(header, trajectory, ended_at=START, spans=[], flows=[])
+    record = finished_record(header, trajectory)
     session.fake_control.files[episode_id(50)] = data = msgspec.json.encode(record)
     loaded = await load_episode(session, None, episode_id(50))
     assert (loaded.episode.env, loaded.episode.outcome, len(loaded.episode.steps)) == ("Maze", "failure", 1)

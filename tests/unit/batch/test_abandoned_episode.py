@@ -11,8 +11,9 @@ import pytest
 from runner.batch.running_episode import RunningEpisode
 from runner.batch.workspace import Workspace
 from runner.store import episode_store
-from runner.types import EpisodeEnded, EpisodeStarted, Outcome
-from tests.support.episodes import END, RecordedEpisode, make_trajectory
+from runner.store.encoded import EncodedEnd
+from runner.types import EpisodeStarted, Outcome
+from tests.support.episodes import END, RecordedEpisode
 from tests.support.running_episodes import running_episode
 
 
@@ -45,9 +46,8 @@ def test_the_late_end_of_an_abandoned_episode_is_not_shown(
 ) -> None:
     header = episode.header
     episode.abandon()
-    end = EpisodeEnded(at=END, episode_id=header.episode_id, seq=1, trajectory=make_trajectory(header, []))
-    assert end.trajectory.outcome is Outcome.SUCCESS
-    episode.feed.on_event(end)
+    end = EncodedEnd(at=END, seq=1, outcome=Outcome.SUCCESS, success=True, duration_s=1.5, paused_s=0.0)
+    episode.feed.on_end(end)
     assert published == []
     assert workspace.store.load(header.episode_id).outcome is Outcome.TIMEOUT
 

@@ -3,12 +3,18 @@
 import queue
 import threading
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
 from runner.batch.observers import LazyItem, ObserverHub, SelectiveObserver, wants_all
+from runner.batch.workspace import Workspace
+from runner.store import EpisodeRecorder
+from runner.tracing import SpanList, Tracer
 from runner.types import BatchProgress, Chat, Item, Message, TimestepPlayed
-from tests.support.episodes import make_step
+from runner.worker.episode_reporter import EpisodeReporter
+from tests.support.episodes import episode_header, make_step
+from tests.support.running_episodes import running_episode
 
 
 def make_item(number: int) -> BatchProgress:
@@ -47,17 +53,22 @@ def test_items_after_an_idle_period_are_delivered() -> None:
     hub.close(timeout_s=10)
 
 
-def test_observers_receive_copies_of_messages() -> None:
+def test_observers_receive_copies_of_messages(tmp_path: Path) -> None:
     received: list[Item] = []
-    hub = ObserverHub([received.append])
+    hub, workspace = ObserverHub([received.append]), Workspace(tmp_path, node="n", profile="p")
+    header = episode_header()
+    feed = running_episode(header, EpisodeRecorder(workspace.store, workspace.index), hub.emit).feed
+    reporter = EpisodeReporter(Tracer(), SpanList(), feed)
     message: Message = {"role": "user", "content": "original"}
     chat: Chat = [message]
     step = make_step(0)
     step.observation, step.chats = chat, [chat]
-    hub.emit(TimestepPlayed(at=datetime.now(UTC), episode_id="e", seq=1, step=step, reset_observation=chat))
+    reporter.on_reset(chat, "env episode 7")
+    reporter.emit(TimestepPlayed(at=datetime.now(UTC), episode_id=header.episode_id, seq=0, step=step))
     message["content"] = "changed"
     chat.clear()
     hub.close(timeout_s=10)
+    workspace.close()
     (copy,) = received
     assert isinstance(copy, TimestepPlayed)
     original = [{"role": "user", "content": "original"}]

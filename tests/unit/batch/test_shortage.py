@@ -113,8 +113,10 @@ def test_an_episode_that_cannot_be_stored_from_the_spare_files_either_is_kept_in
     assert (result.status, result.interrupted_by, len(result.problems)) == ("interrupted", "resources", 1)
     (unstored,) = batch.unstored
     assert [unstored.record.episode_id] == [episode.episode_id for episode in result.episodes]
-    assert isinstance(unstored.end, EpisodeEnded)
-    assert unstored.end.trajectory.outcome is Outcome.SUCCESS
+    assert unstored.end is not None
+    end = unstored.end.get()
+    assert isinstance(end, EpisodeEnded)
+    assert end.trajectory.outcome is Outcome.SUCCESS
     assert not any(isinstance(item, EpisodeEnded) for item in items), "the end was shown before it was stored"
 
 

@@ -12,10 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from runner.episode.loop import EpisodeContext, EpisodeLoop
-from runner.pool.local import EpisodeSpans
 from runner.store import EpisodeRecord, EpisodeRecorder, EpisodeStore, open_index
 from runner.tracing import SpanList, Tracer
 from runner.types import Action, Agent, Chat, Environment, Limits, SpanLevel, ToolCall
+from runner.worker.episode_reporter import EpisodeReporter
 from tests.support.episodes import episode_header
 from tests.support.fakes import Counter, UpAgent, user
 
@@ -96,8 +96,14 @@ def play_and_load(folder: Path, values: dict[str, Any]) -> EpisodeRecord:
     store, spans, header = EpisodeStore(folder), SpanList(), episode_header()
     index = open_index(store)
     tracer = Tracer(collectors=[spans])
-    recorder = EpisodeRecorder(store, index, EpisodeSpans(spans.spans, spans.flows, tracer.open_spans))
-    context = EpisodeContext(header, tracer=tracer, emit=recorder.on_event, on_reset=recorder.on_reset)
+    reporter = EpisodeReporter(tracer, spans, EpisodeRecorder(store, index))
+    context = EpisodeContext(
+        header,
+        tracer=tracer,
+        emit=reporter.emit,
+        on_reset=reporter.on_reset,
+        pop_closed_spans=reporter.pop_closed_spans,
+    )
 
     async def run_episode() -> None:
         await EpisodeLoop(EpisodeFactory(values), {}, context).run()

@@ -12,7 +12,9 @@ import pytest
 from runner.errors import StoreError
 from runner.store import EpisodeIndex, EpisodeRecord, EpisodeRecorder, EpisodeStore, episode_store, open_index
 from runner.store.encoded import EncodedEnd, EncodedReset, EncodedStep, EncodedTraces, encoding_problem
+from runner.store.journal import TraceDelta
 from runner.store.safe_json import encode
+from runner.tracing import SpanList, Tracer
 from runner.types import (
     Chat,
     EpisodeEnded,
@@ -23,11 +25,13 @@ from runner.types import (
     Flow,
     Outcome,
     Span,
+    SpansClosed,
     TimeStep,
     TimestepPlayed,
     Tokens,
 )
 from runner.util.clock import Clock
+from runner.worker.episode_reporter import EpisodeReporter
 from tests.support.episodes import END, episode_header, make_step, make_trajectory, tool_schemas
 from tests.support.fake_worker import encoded_step
 
@@ -45,28 +49,34 @@ def make_span(number: int) -> Span:
     )
 
 
-class ListedSpans:
-    """A source of spans that the test fills."""
+class ListedSpans(Tracer):
+    """A tracer whose spans the test fills."""
 
     def __init__(self) -> None:
-        self.spans: list[Span] = []
-        self.flows: list[Flow] = []
+        super().__init__()
+        self.closed = SpanList()
         self.open: list[Span] = []
 
     def open_spans(self) -> list[Span]:
         return self.open
 
+    def all(self) -> TraceDelta:
+        return TraceDelta(self.closed.spans.copy(), self.closed.flows.copy(), self.open)
+
 
 class TwoRecorders:
-    """Records one episode twice, in two stores: from objects and from encoded parts."""
+    """Records one episode twice, in two stores: as a slot of this process reports it, and as a worker sends it."""
 
     def __init__(self, folder: Path) -> None:
         self.header: EpisodeHeader = episode_header()
         self.stores = [EpisodeStore(folder / name) for name in ("objects", "encoded")]
         self.indexes = [open_index(store) for store in self.stores]
         self.source, frozen = ListedSpans(), Clock(monotonic=lambda: 7.0, now=lambda: END)
-        self.objects = EpisodeRecorder(self.stores[0], self.indexes[0], self.source, frozen)
-        self.encoded = EpisodeRecorder(self.stores[1], self.indexes[1], None, frozen)
+        self.objects, self.encoded = (
+            EpisodeRecorder(store, index, frozen) for store, index in zip(self.stores, self.indexes, strict=True)
+        )
+        self.objects.traces = self.source.all
+        self.reporter = EpisodeReporter(self.source, self.source.closed, self.objects)
         self._n_schemas = 0
         self._n_spans = self._n_flows = 0
         started = EpisodeStarted(at=END, episode_id=self.header.episode_id, seq=0, header=self.header)
@@ -74,18 +84,18 @@ class TwoRecorders:
             recorder.on_event(started)
 
     def reset(self) -> None:
-        self.source.spans.append(make_span(1))
-        self.objects.on_reset(OBSERVATION, "env \x1b 7")
+        self.source.closed.spans.append(make_span(1))
+        self.reporter.on_reset(OBSERVATION, "env \x1b 7")
         part = EncodedReset(observation=encode(OBSERVATION), env_episode_id="env \x1b 7", traces=self._traces())
-        self.encoded.on_encoded_reset(part)
+        self.encoded.on_reset(part)
 
     def step(self, step: TimeStep) -> None:
         number = 10 * (step.index + 1)
-        self.source.spans += [make_span(number), make_span(number + 1)]
-        self.source.flows.append(Flow(id=number, span=number, phase="start"))
+        self.source.closed.spans += [make_span(number), make_span(number + 1)]
+        self.source.closed.flows.append(Flow(id=number, span=number, phase="start"))
         self.source.open = [make_span(5)]
-        self.objects.on_event(TimestepPlayed(at=END, episode_id=self.header.episode_id, seq=1, step=step))
-        self.encoded.on_encoded_step(self.part(step))
+        self.reporter.emit(TimestepPlayed(at=END, episode_id=self.header.episode_id, seq=1, step=step))
+        self.encoded.on_step(self.part(step))
 
     def part(self, step: TimeStep) -> EncodedStep:
         ref = 1 if step.index == 1 else 0
@@ -94,7 +104,7 @@ class TwoRecorders:
         return msgspec.structs.replace(part, tool_schemas=schemas, traces=self._traces())
 
     def end(self) -> None:
-        self.source.spans.append(make_span(5))
+        self.source.closed.spans.append(make_span(5))
         trajectory = make_trajectory(
             self.header, [*STEPS], reset_observation=OBSERVATION, env_episode_id="env \x1b 7", paused_s=0.5
         )
@@ -111,8 +121,10 @@ class TwoRecorders:
             evaluation=encode(evaluated.evaluation),
             traces=self._traces(),
         )
-        self.objects.on_event(EpisodeEnded(at=END, episode_id=self.header.episode_id, seq=9, trajectory=evaluated))
-        self.encoded.on_encoded_end(part)
+        closed = self.reporter.pop_closed_spans()
+        self.reporter.emit(SpansClosed(at=END, episode_id=self.header.episode_id, seq=9, spans=closed))
+        self.reporter.emit(EpisodeEnded(at=END, episode_id=self.header.episode_id, seq=9, trajectory=evaluated))
+        self.encoded.on_end(part)
 
     def play(self) -> None:
         self.reset()
@@ -130,11 +142,11 @@ class TwoRecorders:
             index.close()
 
     def _traces(self) -> EncodedTraces:
-        source = self.source
+        source = self.source.closed
         spans, flows = source.spans[self._n_spans :], source.flows[self._n_flows :]
         self._n_spans, self._n_flows = len(source.spans), len(source.flows)
         return EncodedTraces(
-            spans=encode(spans), flows=encode(flows), open_spans=encode(source.open), n_spans=len(spans)
+            spans=encode(spans), flows=encode(flows), open_spans=encode(self.source.open), n_spans=len(spans)
         )
 
 
@@ -214,7 +226,7 @@ def test_an_episode_that_no_disk_took_is_stored_whole_later(
             two.encoded.abandon(Outcome.TIMEOUT)
     else:
         with pytest.raises(StoreError):
-            two.encoded.on_encoded_end(
+            two.encoded.on_end(
                 EncodedEnd(at=END, seq=9, outcome=Outcome.FAILURE, success=False, duration_s=1.0, paused_s=0.0)
             )
     content = two.encoded.content
@@ -231,8 +243,8 @@ def test_a_hanging_disk_does_not_lose_the_steps_in_memory(episode_store: Episode
     header = episode_header()
     recorder = EpisodeRecorder(episode_store, index, lock_timeout_s=0.05)
     recorder.on_event(EpisodeStarted(at=END, episode_id=header.episode_id, seq=0, header=header))
-    recorder.on_encoded_reset(EncodedReset(observation=encode(OBSERVATION), env_episode_id="e"))
-    recorder.on_encoded_step(encoded_step(STEPS[0], seq=1))
+    recorder.on_reset(EncodedReset(observation=encode(OBSERVATION), env_episode_id="e"))
+    recorder.on_step(encoded_step(STEPS[0], seq=1))
     with recorder._lock, pytest.raises(StoreError, match="hangs"):
         recorder.abandon(Outcome.TIMEOUT)
     assert recorder.record is not None

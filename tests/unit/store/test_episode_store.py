@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from runner.errors import StoreError
 from runner.store import EpisodeIndex, EpisodeStore, open_index
-from runner.store.episode_file import finished_record
 from runner.types import (
     Action,
     EpisodeEnded,
@@ -32,6 +31,7 @@ from tests.support.episodes import (
     as_json,
     damaged_bytes,
     episode_header,
+    finished_record,
     make_step,
     make_trajectory,
     new_id,
@@ -156,8 +156,9 @@ def test_lone_surrogates_are_allowed_in_any_text(episode_store: EpisodeStore, in
     bad = "\ud83d"
     recording = RecordedEpisode(episode_store, index, node=bad, model=bad, env=bad)
     recording.start()
+    recording.reset(env_episode_id=bad)
     recording.play(make_step(0, action=Action(bad, [ToolCall(bad, bad, bad)]), endpoint=bad))
-    recording.end(env_episode_id=bad, error_info=ErrorInfo(bad, bad, bad))
+    recording.end(error_info=ErrorInfo(bad, bad, bad))
     shown = "\\ud83d"
     record = episode_store.load(recording.file)
     assert record.timesteps[0].action.tool_calls == [ToolCall(shown, shown, shown)]
@@ -294,8 +295,6 @@ def save_minimal_episode(episode_store: EpisodeStore) -> tuple[Path, EpisodeHead
     record = finished_record(
         header,
         make_trajectory(header, [make_step(0)]),
-        ended_at=END,
-        spans=[],
         flows=[Flow(id=2**64 - 1, span=1, phase="start")],
     )
     return episode_store.save(record), header

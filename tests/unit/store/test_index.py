@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 from runner.errors import StoreError
 from runner.store import EpisodeIndex, EpisodeRow, EpisodeStore, open_index
-from runner.store.episode_file import finished_record
 from runner.types import ErrorInfo, Outcome
 from tests.support.episodes import (
     END,
@@ -24,6 +23,7 @@ from tests.support.episodes import (
     RecordedEpisode,
     damaged_bytes,
     episode_header,
+    finished_record,
     make_step,
     make_trajectory,
 )
@@ -158,7 +158,7 @@ def test_a_busy_database_is_not_deleted(episode_store: EpisodeStore, index: Epis
 def test_reconciling_matches_the_files(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
     first, second, third = record_episodes(episode_store, index)
     header = episode_header()
-    record = finished_record(header, make_trajectory(header, [make_step(0)]), ended_at=END, spans=[], flows=[])
+    record = finished_record(header, make_trajectory(header, [make_step(0)]))
     episode_store.save(record)
     first.file.unlink()
     changed = msgspec.structs.replace(episode_store.load(second.file), outcome=Outcome.FAILURE, reward=12345.0)

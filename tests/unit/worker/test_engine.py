@@ -14,7 +14,7 @@ import pytest
 from runner.envs.http import session
 from runner.episode.runner import EpisodeContext
 from runner.errors import ServerGone
-from runner.store.episode_file import TimestepLog
+from runner.store.episode_file import timestep_record
 from runner.store.safe_json import encode
 from runner.tracing import SpanList, Tracer
 from runner.types import (
@@ -123,7 +123,7 @@ def make_engine(link: RecordingLink, env: str, agent: str, clock: Clock | None =
 def record_here(setup: RunnerSetup, header: EpisodeHeader) -> tuple[list[EpisodeEvent], list[bytes], list[Span]]:
     """Play an episode without a worker; return its events, its encoded steps and its spans."""
     events: list[EpisodeEvent] = []
-    steps, spans = TimestepLog(), SpanList()
+    spans = SpanList()
     n_popped = 0
 
     def pop() -> list[Span]:
@@ -141,7 +141,7 @@ def record_here(setup: RunnerSetup, header: EpisodeHeader) -> tuple[list[Episode
     )
     reset_kwargs = {"task_index": header.task_index, "seed": header.seed}
     asyncio.run(setup.build_runner(None).play_episode(reset_kwargs, context=context))
-    encoded = [steps.add(event.step) for event in events if isinstance(event, TimestepPlayed)]
+    encoded = [encode(timestep_record(event.step, 0)) for event in events if isinstance(event, TimestepPlayed)]
     return events, encoded, spans.spans
 
 

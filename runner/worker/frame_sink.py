@@ -1,0 +1,112 @@
+"""What one episode of a worker reports to its driver: the parts of the episode as frames."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+
+import msgspec
+
+from runner.episode.control import EpisodeControl
+from runner.errors import ServerGone
+from runner.store.encoded import EncodedEnd, EncodedReset, EncodedStep
+from runner.store.episode_file import TimestepRecord
+from runner.store.safe_json import encode
+from runner.types import EpisodeEvent, EpisodePaused, EpisodeResumed, EpisodeStarted, Outcome, TokensStreamed
+from runner.util.clock import Clock
+from runner.util.resources import find_shortage
+from runner.util.safe_values import escape_surrogates, safe_str
+from runner.worker.frames import Decided, Ended, Failed, Paused, Reset, Started, Stepped, Streamed, WorkerFrame
+
+Send = Callable[[WorkerFrame], None]
+
+
+class ReportedControl(EpisodeControl):
+    """Control of an episode in a worker; reports the outcome as soon as it is final.
+
+    Args:
+        episode_id: id of the episode.
+        send: sends a frame to the driver.
+        clock: measures how long pauses last.
+    """
+
+    def __init__(self, episode_id: str, send: Send, clock: Clock | None = None) -> None:
+        """Start in the running state."""
+        self._final_outcome: Outcome | None = None
+        self._episode_id, self._send = episode_id, send
+        super().__init__(clock)
+
+    @property
+    def final_outcome(self) -> Outcome | None:
+        """Outcome of the episode; None until it is final."""
+        return self._final_outcome
+
+    @final_outcome.setter
+    def final_outcome(self, outcome: Outcome | None) -> None:
+        self._final_outcome = outcome
+        if outcome is not None:
+            self._send(Decided(episode_id=self._episode_id, outcome=outcome, error=self.final_error))
+
+
+class FrameSink:
+    """Sends the parts of an episode to the driver, see ``EpisodeParts``; used on the episode's thread only.
+
+    Args:
+        episode_id: id of the episode.
+        control: the control of the episode.
+        send: sends a frame to the driver.
+    """
+
+    def __init__(self, episode_id: str, control: EpisodeControl, send: Send) -> None:
+        """Store the arguments."""
+        self._id = episode_id
+        self._control = control
+        self._send = send
+
+    def on_event(self, event: EpisodeEvent) -> None:
+        """Send the start, a pause or a streamed update."""
+        match event:
+            case EpisodeStarted():
+                self._send(Started(episode_id=self._id, at=event.at, seq=event.seq))
+            case TokensStreamed():
+                frame = Streamed(episode_id=self._id, at=event.at, seq=event.seq, step=event.step, delta=event.delta)
+                with contextlib.suppress(TypeError, ValueError):  # half a character of a model that sends invalid text
+                    self._send(frame)
+            case EpisodePaused() | EpisodeResumed():
+                resumed, paused_s = isinstance(event, EpisodeResumed), self._control.paused_s()
+                frame_of_pause = Paused(
+                    episode_id=self._id, at=event.at, seq=event.seq, resumed=resumed, paused_s=paused_s
+                )
+                self._send(frame_of_pause)
+
+    def on_reset(self, reset: EncodedReset) -> None:
+        """Send the result of the reset."""
+        self._send(Reset(episode_id=self._id, reset=reset))
+
+    def on_step(self, step: EncodedStep) -> None:
+        """Send a finished step."""
+        try:
+            self._send(Stepped(episode_id=self._id, step=step))
+        except (TypeError, ValueError, OverflowError):  # a name or a warning of the agent
+            self._send(Stepped(episode_id=self._id, step=_repaired(step)))
+
+    def on_end(self, end: EncodedEnd) -> None:
+        """Send the end of the episode."""
+        self._send(Ended(episode_id=self._id, end=end))
+
+    def on_error(self, exc: BaseException) -> None:
+        """Send the part of the error that the driver decides on."""
+        gone = isinstance(exc, ServerGone)
+        self._send(
+            Failed(
+                episode_id=self._id,
+                gone=escape_surrogates(safe_str(exc, "the server is gone")) if gone else None,
+                timed_out=isinstance(exc, ServerGone) and exc.timed_out,
+                shortage=find_shortage(exc),
+            )
+        )
+
+
+def _repaired(step: EncodedStep) -> EncodedStep:
+    """Return a step whose summary has only texts and numbers that MessagePack can hold."""
+    return msgspec.structs.replace(step, summary=msgspec.json.decode(encode(step.summary), type=TimestepRecord))
