@@ -11,14 +11,16 @@ import logging
 import re
 from collections.abc import Iterable, Mapping
 from functools import cache
-from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, version
-from typing import Any
+from importlib.metadata import EntryPoint, EntryPoints, PackageNotFoundError, entry_points, version
+from typing import Any, TypeAlias
 
 from runner.errors import ConfigError, catch_foreign
 from runner.util.display_text import one_line
 
 logger = logging.getLogger(__name__)
 
+ResolvedName: TypeAlias = tuple[str, str, str]
+"""Group and name of an entry point, and its value ``module:attribute``."""
 ENVS = "agentgym.envs"
 AGENTS = "agentgym.agents"
 HTTP_ENVIRONMENT = "runner.envs.http.HttpEnvironment"
@@ -29,17 +31,28 @@ FAMILIES = {
 }
 """Class per family of environments named ``family:id``; it takes the id, and its ``check`` rejects an invalid id."""
 
+_resolved: dict[tuple[str, str], EntryPoint] = {}
 _FAMILY_NAME = re.compile(r"(?P<family>[A-Za-z]+):(?P<id>[A-Za-z0-9_./-]{1,100})")
 
 
 @cache
+def _read_entry_points() -> dict[str, dict[str, list[EntryPoint]]]:
+    # Reading the metadata of all packages takes milliseconds, so it is done once for both groups.
+    found = entry_points()
+    return {group: _by_name(found.select(group=group)) for group in (ENVS, AGENTS)}
+
+
 def _entry_points(group: str) -> dict[str, list[EntryPoint]]:
+    return _read_entry_points()[group]
+
+
+def _by_name(found: EntryPoints) -> dict[str, list[EntryPoint]]:
     """Return a group's entry points by name; a name has several if several distributions register it.
 
     Names of built-in objects are reserved, ignoring case: other packages' entry points with these names are ignored.
     """
     by_name: dict[str, list[EntryPoint]] = {}
-    points = list(dict.fromkeys(entry_points(group=group)))
+    points = list(dict.fromkeys(found))
     built_in = {point.name.lower(): point for point in points if point.module.startswith("runner.")}
     for point in points:
         owner = built_in.get(point.name.lower(), point)
@@ -48,6 +61,12 @@ def _entry_points(group: str) -> dict[str, list[EntryPoint]]:
         elif point.value not in [known.value for known in by_name.get(point.name, [])]:
             by_name.setdefault(point.name, []).append(point)
     return by_name
+
+
+def built_in_modules() -> list[str]:
+    """Return the names of the modules that contain the environments and agents of this package."""
+    groups = [entry_points(group=group) for group in (ENVS, AGENTS)]
+    return sorted({point.module for points in groups for point in points if point.module.startswith("runner.")})
 
 
 def _origin(point: EntryPoint) -> str:
@@ -59,7 +78,23 @@ def registered_names(group: str) -> list[str]:
     return sorted(_entry_points(group), key=str.lower)
 
 
+def resolve(group: str, name: str) -> ResolvedName:
+    """Return the entry point of a name, for ``use_resolved`` in another process.
+
+    Raises:
+        ConfigError: the name is unknown, or several packages register it.
+    """
+    return group, name, _entry_point(group, name).value
+
+
+def use_resolved(names: Iterable[ResolvedName]) -> None:
+    """Use the entry points that the driver of this process has found, instead of reading those of all packages."""
+    _resolved.update({(group, name): EntryPoint(name, value, group) for group, name, value in names})
+
+
 def _entry_point(group: str, name: str) -> EntryPoint:
+    if (resolved := _resolved.get((group, name))) is not None:
+        return resolved
     if member := _family_and_id(group, name):
         return EntryPoint(name=name, value=FAMILIES[member[0]], group=group)
     return _entry_points(group)[canonical_name(group, name)][0]

@@ -130,6 +130,11 @@ class BatchSpec(msgspec.Struct, frozen=True, kw_only=True):
             models=models.settings if models is not None and (needs_model or judged) else None,
             script=self.script,
             are=placement.are,
+            resolved=tuple(
+                plugins.resolve(group, name)
+                for group, name in ((plugins.ENVS, self.env), (plugins.AGENTS, self.agent))
+                if plugins.is_registered(group, name)  # an environment on a server need not be
+            ),
         )
 
 

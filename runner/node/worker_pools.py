@@ -44,6 +44,7 @@ def preload_fork_server(settings: AgentSettings) -> None:
 
     with suppress(OSError):  # the start of the first worker fails with the same error, and reports it
         open_client(settings.key_names)
+    import runner.pool.process_pool  # noqa: F401 - loads while the server starts, and not with the first batch
 
 
 def open_workers(spec: BatchSpec, placement: Placement, models: Models | None, ray: RaySettings) -> WorkerPool:

@@ -170,9 +170,9 @@ class SpareResources:
         """Open at most ``n_files`` descriptors and reserve ``n_bytes``; fewer where the limits do not allow more."""
         self._lock = threading.Lock()
         self._descriptors: list[int] = []
-        self._memory: bytearray | None = None
+        self._memory: bytes | None = None
         with contextlib.suppress(OSError, MemoryError):
-            self._memory = bytearray(n_bytes)  # zeroed pages use no memory of the machine until they are written
+            self._memory = bytes(n_bytes)  # zeroed pages use no memory of the machine until they are written
             for _ in range(n_files):
                 self._descriptors.append(os.open(os.devnull, os.O_RDONLY))
 

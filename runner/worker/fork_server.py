@@ -18,8 +18,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NoReturn, TypeAlias
 
 import msgspec
@@ -31,10 +30,8 @@ from runner.worker.server_process import StartMode
 
 GRACE_S = 3.0
 """Seconds that the workers have to end after their driver has ended; then they are killed."""
-REQUIRED = ("runner.worker.process",)
+REQUIRED = ("runner.worker.process", "ctypes")
 """Modules that every worker needs; they are loaded before the first worker starts."""
-USEFUL = ("runner.worker.remote_gate", "aiohttp", "httpx")
-"""Modules that many workers need; they are loaded while there are no requests."""
 KEPT_EXIT_CODES = 1024
 """Number of ended workers whose exit codes are known."""
 
@@ -96,10 +93,21 @@ _REQUESTS: msgspec.msgpack.Decoder[ServerRequest] = msgspec.msgpack.Decoder(Serv
 
 def serve(control: socket.socket, mode: StartMode) -> None:
     """Start workers until the driver closes ``control`` or ends; return when all workers have ended."""
-    server = ForkServer(control, mode, USEFUL if mode == "fork" else ())
+    server = ForkServer(control, mode, useful_modules() if mode == "fork" else ())
     for name in REQUIRED if mode == "fork" else ():
         importlib.import_module(name)
     server.run()
+
+
+def useful_modules() -> Iterator[str]:
+    """Yield the names of the modules that many workers need, to be loaded while there are no requests.
+
+    They start no threads. Environments and agents of other packages are not among them.
+    """
+    yield from ("runner.worker.remote_gate", "aiohttp", "httpx", "runner.envs.http")
+    from runner.plugins import built_in_modules
+
+    yield from built_in_modules()
 
 
 class ForkServer:
@@ -113,7 +121,7 @@ class ForkServer:
 
     def __init__(self, control: socket.socket, mode: StartMode, modules: Iterable[str]) -> None:
         """Install the signal handlers."""
-        self._modules = deque(modules)
+        self._modules: Iterator[str] | None = iter(modules)
         self._control = control
         self._mode = mode
         self._driver = os.getppid()
@@ -136,19 +144,21 @@ class ForkServer:
         serves = True
         while serves and os.getppid() == self._driver:
             # A worker that has just started needs the CPUs more than the rest of the modules does.
-            is_loading = self._modules and not self._workers
+            is_loading = self._modules is not None and not self._workers
             ready = [descriptor for descriptor, _ in poll.poll(0 if is_loading else _PARENT_CHECK_MS)]
             self._reap()
             if self._control.fileno() in ready:
                 serves = self._handle_request()
-            elif self._modules:
-                self._load_next()
+            elif self._modules is not None:
+                self._load_next(self._modules)
         self._control.close()
         self._end_workers()
 
-    def _load_next(self) -> None:
-        importlib.import_module(self._modules.popleft())
-        if not self._modules:
+    def _load_next(self, modules: Iterator[str]) -> None:
+        if (name := next(modules, None)) is not None:
+            importlib.import_module(name)
+        else:
+            self._modules = None
             gc.collect()
 
     def _handle_request(self) -> bool:

@@ -29,6 +29,7 @@ class RunnerSetup(msgspec.Struct, frozen=True, kw_only=True):
         models: the profile's ``agent`` section; None if neither the agent nor a judge uses a model.
         script: actions of the ``scripted`` agent; None for other agents.
         are: the profile's ``are`` section, for environments of that family.
+        resolved: the entry points of the environment and the agent; a process looks up those that are missing.
     """
 
     env: str
@@ -40,6 +41,7 @@ class RunnerSetup(msgspec.Struct, frozen=True, kw_only=True):
     models: AgentSettings | None = None
     script: tuple[str, ...] | None = None
     are: ARESettings = ARESettings()
+    resolved: tuple[plugins.ResolvedName, ...] = ()
 
     def build_runner(self, manager: InferenceManager | None) -> Runner:
         """Return the runner that plays the episodes.

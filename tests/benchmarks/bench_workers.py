@@ -10,7 +10,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor, ProcessPoolExecutor, wait
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -30,7 +30,7 @@ from runner.store import EpisodeRecord
 from runner.types import Limits
 from tests.benchmarks.bench_episode_cpu import N_WARM, bare_cpu_s, tree_cpu_s
 from tests.benchmarks.delayed_model import DelayedModel, run_delayed_model
-from tests.benchmarks.measure import PAIRS, Row, quartiles, ratio_of
+from tests.benchmarks.measure import PAIRS, Ratio, Row, environ_with_compiled_modules, quartiles, ratio_of
 from tests.support.worker_frames import ChannelDriver
 
 DELAY_S: Final = 0.2
@@ -222,10 +222,16 @@ def bare_rate(processes: Executor, n_processes: int) -> float:
 def _start_rows() -> list[Row]:
     """Measure the wall time until the first step of a pool of two against one embedded episode, in fresh processes."""
     name = "Maze until the first step, two workers / one embedded episode"
-    warm, cold, command = (
-        ratio_of(*zip(*[(first_step_s(how), first_step_s(embedded)) for _ in range(PAIRS)], strict=True))
-        for how, embedded in (("warm", "embedded"), ("cold", "embedded"), ("command 2", "command 0"))
-    )
+    with tempfile.TemporaryDirectory() as folder:
+        environ = environ_with_compiled_modules(folder)
+
+        def ratio_of_starts(how: str, embedded: str) -> Ratio:
+            pairs = [(first_step_s(how, environ), first_step_s(embedded, environ)) for _ in range(PAIRS + 1)][1:]
+            return ratio_of(*zip(*pairs, strict=True))
+
+        warm = ratio_of_starts("warm", "embedded")
+        cold = ratio_of_starts("cold", "embedded")
+        command = ratio_of_starts("command 2", "command 0")
     return [
         Row.of_ratio(f"{name}, from the start of the batch, warm fork server", warm, at_most=MAX_WARM_START),
         Row(f"{name}, the same, a fork server that starts with the batch", str(cold)),
@@ -233,10 +239,11 @@ def _start_rows() -> list[Row]:
     ]
 
 
-def first_step_s(how: str) -> float:
+def first_step_s(how: str, environ: Mapping[str, str]) -> float:
     """Return what ``tests.benchmarks.first_step`` measures."""
     command = [sys.executable, "-m", "tests.benchmarks.first_step", *how.split()]
-    return float(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=120).stdout.split()[-1])
+    done = subprocess.run(command, env=environ, stdout=subprocess.PIPE, text=True, check=True, timeout=120)
+    return float(done.stdout.split()[-1])
 
 
 def _memory_rows() -> list[Row]:

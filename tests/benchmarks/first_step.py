@@ -14,16 +14,22 @@ import tempfile
 import time
 from pathlib import Path
 
+import psutil
+
 from runner.batch.batch import Batch
 from runner.batch.spec import BatchSpec
 from runner.batch.workspace import Workspace
+from runner.config import AgentSettings
 from runner.envs.placement import embedded_placement
+from runner.node.worker_pools import preload_fork_server
 from runner.pool.choose import open_pool
+from runner.pool.fork_server import open_client
 from runner.types import Item, TimestepPlayed
 from tests.support.command import COMMAND
 
 ENV = "Maze"
 LOOK_S = 0.003
+IDLE_S, MAX_WARM_UP_S = 0.3, 30.0
 
 
 def start_batch(how: str, folder: Path) -> None:
@@ -31,11 +37,7 @@ def start_batch(how: str, folder: Path) -> None:
     n_episodes = 1 if how == "embedded" else 2
     workspace = Workspace(folder, node="bench", profile="bench")
     if how == "warm":
-        from runner.pool.fork_server import open_client
-
-        warm_up = open_client().start_worker("warm-up", print)  # returns when the server has loaded what workers need
-        time.sleep(1.0)
-        warm_up.sock.close()
+        warm_up_fork_server()
     started = time.perf_counter()
 
     def on_item(item: Item) -> None:
@@ -47,6 +49,19 @@ def start_batch(how: str, folder: Path) -> None:
     setup = spec.runner_setup(embedded_placement(spec.env, spec.mode))
     pool = open_pool(0 if how == "embedded" else 2, spec, setup, None, log=print)
     Batch(spec, workspace, observers=[on_item], pool=pool).run()
+
+
+def warm_up_fork_server() -> None:
+    """Start a fork server as a node does, and wait until it has loaded all modules: it uses no CPU for ``IDLE_S``."""
+    preload_fork_server(AgentSettings())
+    client = open_client()
+    assert client.pid is not None
+    server, used_s = psutil.Process(client.pid), -1.0
+    deadline = time.monotonic() + MAX_WARM_UP_S
+    while (now_s := sum(server.cpu_times()[:2])) > used_s or now_s == 0:
+        assert time.monotonic() < deadline
+        used_s = now_s
+        time.sleep(IDLE_S)
 
 
 def start_command(workers: str, folder: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import resource
 import subprocess
 import sys
@@ -18,7 +17,7 @@ import psutil
 from runner.bus.connection import BusAddress, NatsConnection
 from tests.benchmarks.bench_command import COMMAND
 from tests.benchmarks.bench_consumer import read_batches, store_events
-from tests.benchmarks.measure import PAIRS, Row, ratio_of
+from tests.benchmarks.measure import PAIRS, Row, environ_with_compiled_modules, ratio_of
 from tests.support.nats_server import NatsServer
 from tests.support.node_process import NodeProcess
 from tests.support.subscriptions import SUBJECT
@@ -37,7 +36,7 @@ def run() -> list[Row]:
 
 
 def _starts(folder: str) -> Iterator[Row]:
-    environ = {**os.environ, "PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": f"{folder}/cache"}
+    environ = environ_with_compiled_modules(folder)
 
     def cpu_s(*command: str) -> float:
         before = _children_s()

@@ -16,6 +16,7 @@ from typing import TypeAlias
 
 import pytest
 
+from runner.plugins import AGENTS, ENVS
 from runner.pool.fork_server import ForkServerClient, WorkerProcess, WorkerStartError
 from runner.types import Outcome
 from runner.worker.frames import Command, Ended, Free, Paused, Reset, Stepped, Stop
@@ -167,6 +168,29 @@ def test_a_worker_plays_episodes_and_ends_with_its_channel(env: str, start: Star
     worker.sock.close()
     assert worker.end_reason(TIMEOUT_S) == "ended with exit code 0"
     assert not is_running(worker.pid)
+
+
+def test_a_worker_uses_the_entry_points_that_its_driver_has_found(client: ForkServerClient, lines: Lines) -> None:
+    with contextlib.closing(client.start_worker("worker 1", lines.add).sock) as sock:
+        driver = ChannelDriver(sock)
+        values = ((ENVS, "Elsewhere", "tests.support.fakes:Counter"), (AGENTS, "Up", "tests.support.fakes:UpAgent"))
+        driver.configure("Elsewhere", "Up", resolved=values)
+        assert driver.play().problem is None
+    assert driver.reader.of(Stepped)
+
+
+def test_what_every_worker_shares_has_no_threads_and_no_environments_of_other_packages() -> None:
+    program = """
+import importlib, sys, threading
+from runner.worker.fork_server import REQUIRED, useful_modules
+modules = [*REQUIRED, *useful_modules()]
+for name in modules:
+    importlib.import_module(name)
+assert {"runner.envs.maze", "runner.agents.oracle"} <= set(modules)
+print(threading.active_count(), *{"minigrid", "numpy", "ray", "textual"} & set(sys.modules))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.split() == ["1"]
 
 
 def test_commands_reach_a_worker_that_plays(start: Start) -> None:

@@ -161,6 +161,18 @@ except MemoryError:
     assert done.stdout.split() == [str(32 << 20)]
 
 
+def test_spare_memory_uses_no_memory_until_it_is_needed() -> None:
+    program = """
+import resource
+from runner.util.resources import SpareResources
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+spare = SpareResources(0, 256 << 20)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / before)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert float(done.stdout) < 2
+
+
 def test_spare_files_are_closed_once() -> None:
     spare = SpareResources(3)
     lowest_free = os.dup(0)
