@@ -56,7 +56,6 @@ class NatsConnection:
         state: current state.
         generation: number of clients connected so far.
         last_loss: reason of the last disconnect, "" before the first one.
-        last_permission_error: error about the subject that was denied last.
         on_permission: called for each denied subject; without it a denied publish looks like a time-out.
         on_error: called for other asynchronous errors, such as ``nats.errors.SlowConsumerError``.
     """
@@ -75,7 +74,6 @@ class NatsConnection:
         self.state = BusState("connecting")
         self.generation = 0
         self.last_loss = ""
-        self.last_permission_error: BusError | None = None
         self.on_permission: Callable[[BusError], None] | None = None
         self.on_error: Callable[[Exception], None] | None = None
         self._name = name
@@ -234,7 +232,6 @@ class NatsConnection:
         return self.address != before
 
     def _record_denial(self, error: BusError) -> None:
-        self.last_permission_error = error
         if len(self._denied) < MAX_DENIED_SUBJECTS:
             self._denied[error.subject.lower()] = error  # nats-py lowercases the subject of the error
         if self.on_permission is not None:

@@ -60,11 +60,6 @@ class InferenceManager:
         """Return a manager for the ``agent`` section of a profile; see the class for the arguments."""
         return cls(settings, environ, None, gate, on_gateway_id)
 
-    @property
-    def gate(self) -> EndpointGate:
-        """The gate that admits the requests; a ``LocalGate`` unless the manager got another one."""
-        return self._context.gate
-
     def __reduce__(self) -> tuple[object, ...]:
         return _rebuild, (type(self), self._context.settings)
 

@@ -119,11 +119,6 @@ class BatchRunner:
             logger.warning("%s", exc)
             return False
 
-    @property
-    def stopping(self) -> bool:
-        """Whether ``stop`` was called."""
-        return self._stopping
-
     def is_paused(self, batch_id: str) -> bool:
         """Return whether this batch is running and paused."""
         batch = self._batch

@@ -1,13 +1,12 @@
 """Tracing of episodes: each span is recorded once and collected both for the episode file and for Perfetto."""
 
 from runner.tracing.error_info import create_error_info
-from runner.tracing.perfetto import PerfettoFile, PerfettoTrack
+from runner.tracing.perfetto import PerfettoFile
 from runner.tracing.tracer import Collector, SpanHandle, SpanList, Tracer, create_flow_id, traced_method
 
 __all__ = [
     "Collector",
     "PerfettoFile",
-    "PerfettoTrack",
     "SpanHandle",
     "SpanList",
     "Tracer",

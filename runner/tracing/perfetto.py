@@ -15,9 +15,9 @@ from pathlib import Path
 
 from runner.tracing.perfetto_append import append_packets, content_field, field_header, number_field, varint
 from runner.tracing.perfetto_tracks import SliceEdge, assign_lanes
-from runner.tracing.tracer import create_flow_id, drain
+from runner.tracing.tracer import create_flow_id
 from runner.types import Flow, Span
-from runner.util.safe_values import PlainValue, plain_text
+from runner.util.safe_values import PlainValue
 
 _REALTIME, _MONOTONIC = 1, 3
 """Perfetto's ids of the two clocks (``BuiltinClock``)."""
@@ -49,10 +49,6 @@ class PerfettoFile:
         self._valid_bytes = 0
         self._free_from: dict[str, list[int]] = {}
         self._encoders: dict[tuple[str, int], _SliceEncoder] = {}
-
-    def for_track(self, track: str) -> PerfettoTrack:
-        """Return a collector for one episode, displayed on the row ``track``."""
-        return PerfettoTrack(self, plain_text(track))
 
     def append(self, track: str, spans: Sequence[Span], flows: Sequence[Flow]) -> None:
         """Append the spans and flows of one tracer in a single write.
@@ -98,29 +94,6 @@ class PerfettoFile:
 
     def _track_uuid(self, track: str, number: int) -> int:
         return create_flow_id("track", f"{self._boot}/{number}/{track}")
-
-
-class PerfettoTrack:
-    """Buffers the spans of one episode, from one tracer, until ``flush``."""
-
-    def __init__(self, file: PerfettoFile, track: str) -> None:
-        """Create an empty buffer; use ``PerfettoFile.for_track`` instead."""
-        self._file = file
-        self._track = track
-        self._spans: list[Span] = []
-        self._flows: list[Flow] = []
-        self.on_span = self._spans.append
-        self.on_flow = self._flows.append
-
-    def flush(self) -> None:
-        """Append the spans collected since the last flush to the file, so that they survive a crash of the process.
-
-        Raises:
-            StoreError: the file cannot be written; the collected spans are discarded.
-        """
-        spans, flows = drain(self._spans), drain(self._flows)
-        if spans:
-            self._file.append(self._track, spans, flows)
 
 
 def _arrows_by_span(flows: Sequence[Flow]) -> dict[int, list[Flow]]:

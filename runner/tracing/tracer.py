@@ -18,8 +18,6 @@ from runner.tracing.error_info import error_attribute
 from runner.types import Flow, Span, SpanLevel
 from runner.util.safe_values import MAX_VALUE_BYTES, plain_attributes, plain_text, plain_value
 
-_T = TypeVar("_T")
-
 
 class Collector(Protocol):
     """Receives each span when it closes, then the flows of that span.
@@ -44,13 +42,6 @@ class SpanList:
         self.flows: list[Flow] = []
         self.on_span = self.spans.append
         self.on_flow = self.flows.append
-
-
-def drain(items: list[_T]) -> list[_T]:
-    """Remove and return all items of a list that other threads may append to."""
-    drained = items[:]
-    del items[: len(drained)]
-    return drained
 
 
 _UINT64 = 2**64 - 1

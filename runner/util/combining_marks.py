@@ -1,15 +1,14 @@
 """The characters that a terminal draws onto the character before them, as ranges of a regular expression.
 
-These are all combining marks (Unicode categories Mn, Mc and Me) and the vowels and final consonants of conjoining
-Hangul, which have no column of their own either. The ranges are a table, because ``unicodedata`` differs between
-versions of Python: a mark that it does not know yet would pass. Left out are the marks that ``display_text`` replaces.
+These are all combining marks of Unicode 17.0.0 (categories Mn, Mc and Me) and the vowels and final consonants of
+conjoining Hangul, which have no column of their own either. The ranges are a table, because ``unicodedata`` differs
+between versions of Python: a mark that it does not know yet would pass. Left out are the marks that ``display_text``
+replaces.
 """
 
 from __future__ import annotations
 
 from typing import Final
-
-UNICODE_VERSION: Final = "17.0.0"
 
 COMBINING_BMP: Final = (
     "\u0300-\u034e\u0350-\u036f\u0483-\u0489\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7\u0610-\u061a"

@@ -9,8 +9,6 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeAlias
 
-import msgspec
-
 from runner.errors import catch_foreign, log_failure
 from runner.util.resources import Resource, find_shortage
 
@@ -129,10 +127,3 @@ def start_workers(n_workers: int, next_name: Callable[[], str]) -> tuple[list[Ep
 def _log_unless_shortage(failure: BaseException) -> None:
     if find_shortage(failure) is None:
         log_failure(logger, "closing an event loop")(failure)
-
-
-class WorkerFinished(msgspec.Struct, frozen=True):
-    """Message from a worker to its batch: the episode is over; ``problem`` is the exception that ended it, if any."""
-
-    worker: EpisodeWorker
-    problem: BaseException | None

@@ -26,6 +26,7 @@ from runner.types import EpisodeHeader, Limits
 from runner.types.maybe_async import maybe_await
 from runner.worker.episode_reporter import EpisodeReporter
 from tests.benchmarks.measure import PAIRS, Row, quartiles, ratio_of
+from tests.support.perfetto import TrackCollector
 
 LONG, SHORT = 100, 1
 """Steps of long and short episodes; the difference is the cost of steps, the short one the cost of an episode."""
@@ -174,7 +175,7 @@ class RecordedLoop:
             seed=task_index,
             started_at=datetime.now(UTC),
         )
-        spans, trace = SpanList(), self._trace_file.for_track("slot 0")
+        spans, trace = SpanList(), TrackCollector(self._trace_file, "slot 0")
         tracer = Tracer(collectors=(spans, trace))
         reporter = EpisodeReporter(tracer, spans, EpisodeRecorder(self._workspace.store, self._workspace.index))
         context = EpisodeContext(

@@ -12,6 +12,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from runner.tracing import PerfettoFile, SpanList, Tracer
 from tests.benchmarks.measure import Row, ratio, seconds
+from tests.support.perfetto import TrackCollector
 
 N_EPISODES = 50
 N_STEPS = 30
@@ -31,7 +32,7 @@ def record_spans(tracer: Tracer) -> None:
 def record_and_export(trace: PerfettoFile) -> None:
     """Record episodes with both collectors; write the trace after each episode."""
     for _ in range(N_EPISODES):
-        perfetto = trace.for_track("slot 0")
+        perfetto = TrackCollector(trace, "slot 0")
         record_spans(Tracer("full", [SpanList(), perfetto]))
         perfetto.flush()
 

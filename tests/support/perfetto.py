@@ -8,9 +8,23 @@ from typing import Any
 
 from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TrackEvent
 
-from runner.tracing import PerfettoFile, Tracer, create_flow_id
+from runner.tracing import PerfettoFile, SpanList, Tracer, create_flow_id
 
 MONOTONIC = 3
+
+
+class TrackCollector(SpanList):
+    """Collects the spans of one episode, and appends them to the row ``track`` of a trace file."""
+
+    def __init__(self, file: PerfettoFile, track: str) -> None:
+        super().__init__()
+        self._file, self._track = file, track
+
+    def flush(self) -> None:
+        spans, flows = self.spans[:], self.flows[:]
+        del self.spans[: len(spans)], self.flows[: len(flows)]
+        if spans:
+            self._file.append(self._track, spans, flows)
 
 
 @dataclass
@@ -78,7 +92,7 @@ def all_slices(path: Path) -> list[Slice]:
 
 
 def write_episode(trace_file: PerfettoFile, track: str = "slot 0", steps: int = 2) -> None:
-    collector = trace_file.for_track(track)
+    collector = TrackCollector(trace_file, track)
     tracer = Tracer("full", [collector], track=track)
     with tracer.span("episode", "episode", track=track) as episode:
         episode.end_flow(create_flow_id("task", "Maze:3"))

@@ -139,7 +139,7 @@ async def test_a_denied_subject_is_named(tmp_path: Path) -> None:
             connection.on_permission = errors.put_nowait
             await connection.client.publish("Secret.A", b"x")
             error = await asyncio.wait_for(errors.get(), 5)
-            assert (error.kind, connection.last_permission_error) == ("permission", error)
+            assert error.kind == "permission"
             assert "not allowed to publish to secret.a" in str(error)
             assert connection.permission_error("Secret.A") is error
             await connection.client.subscribe("secret.b")

@@ -14,7 +14,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from runner.tracing import PerfettoFile, Tracer, create_flow_id
-from tests.support.perfetto import MONOTONIC, Slice, all_slices, read_packets, read_slices, write_episode
+from tests.support.perfetto import (
+    MONOTONIC,
+    Slice,
+    TrackCollector,
+    all_slices,
+    read_packets,
+    read_slices,
+    write_episode,
+)
 
 
 def test_an_episode_becomes_nested_slices_on_its_track(trace_file: PerfettoFile) -> None:
@@ -35,7 +43,7 @@ def test_an_episode_becomes_nested_slices_on_its_track(trace_file: PerfettoFile)
 @pytest.mark.parametrize("now_ns", [0, 2**28 - 2, 2**28, 2**60])
 def test_times_are_exact_to_the_nanosecond(trace_file: PerfettoFile, now_ns: int) -> None:
     ticks = iter([now_ns + 1, now_ns + 2])
-    collector = trace_file.for_track("slot 0")
+    collector = TrackCollector(trace_file, "slot 0")
     with Tracer("full", [collector], clock_ns=lambda: next(ticks)).span("a", "agent"):
         pass
     collector.flush()
@@ -54,7 +62,7 @@ def test_the_file_identifies_its_clock(trace_file: PerfettoFile) -> None:
 def test_flows_connect_slices_of_two_tracks(trace_file: PerfettoFile) -> None:
     flow_id = create_flow_id("response", "7")
     for track, phase in (("slot 0", "start_flow"), ("slot 1", "end_flow")):
-        collector = trace_file.for_track(track)
+        collector = TrackCollector(trace_file, track)
         tracer = Tracer("full", [collector])
         with tracer.span(phase, "agent") as span:
             getattr(span, phase)(flow_id)
@@ -69,7 +77,7 @@ def test_flows_connect_slices_of_two_tracks(trace_file: PerfettoFile) -> None:
 
 def test_attributes_keep_their_types(trace_file: PerfettoFile) -> None:
     attributes = {"int": -(2**63), "float": math.inf, "bool": False, "text": "ü\x00\ud800", "none": None, "big": 2**64}
-    collector = trace_file.for_track("slot 0")
+    collector = TrackCollector(trace_file, "slot 0")
     with Tracer("full", [collector]).span("a", "agent", **attributes):
         pass
     collector.flush()
@@ -88,7 +96,7 @@ def test_attributes_keep_their_types(trace_file: PerfettoFile) -> None:
 
 
 async def test_overlapping_siblings_get_separate_lanes(trace_file: PerfettoFile) -> None:
-    collector = trace_file.for_track("slot 0")
+    collector = TrackCollector(trace_file, "slot 0")
     tracer = Tracer("full", [collector])
 
     async def work(barrier: asyncio.Barrier) -> None:
@@ -115,7 +123,7 @@ def _overlap(tracer: Tracer, barrier: threading.Barrier) -> None:
 
 
 def test_lanes_are_children_of_the_main_track(trace_file: PerfettoFile) -> None:
-    collector = trace_file.for_track("slot 5")
+    collector = TrackCollector(trace_file, "slot 5")
     tracer = Tracer("full", [collector])
     barrier = threading.Barrier(2)
     threads = [threading.Thread(target=_overlap, args=(tracer, barrier)) for _ in range(2)]
@@ -129,7 +137,7 @@ def test_lanes_are_children_of_the_main_track(trace_file: PerfettoFile) -> None:
 
 
 def test_a_span_that_outlives_its_episode_is_on_a_lane(trace_file: PerfettoFile) -> None:
-    collector = trace_file.for_track("slot 0")
+    collector = TrackCollector(trace_file, "slot 0")
     tracer = Tracer("full", [collector])
     late = tracer.span("late", "agent")
     with tracer.span("episode", "episode"):
@@ -160,7 +168,7 @@ def test_several_tracks_are_written_at_the_same_time(trace_file: PerfettoFile) -
 
 
 def test_the_file_is_private_and_created_only_when_needed(trace_file: PerfettoFile) -> None:
-    trace_file.for_track("slot 0").flush()
+    TrackCollector(trace_file, "slot 0").flush()
     assert not trace_file.path.parent.exists()
     write_episode(trace_file)
     assert stat.S_IMODE(trace_file.path.stat().st_mode) == 0o600
@@ -208,7 +216,7 @@ def test_any_tree_of_spans_becomes_the_same_tree_of_slices(
     trace = PerfettoFile(tmp_path_factory.mktemp("trees") / "batch.pftrace")
     ticks = itertools.accumulate(itertools.chain([1], itertools.cycle([step + 1 for step in steps])))
     for episode in episodes:
-        collector = trace.for_track("slot 0")
+        collector = TrackCollector(trace, "slot 0")
         record_tree(Tracer("full", [collector], clock_ns=lambda: next(ticks)), episode)
         collector.flush()
     roots = list(itertools.chain(*read_slices(trace.path).values())) if episodes else []
@@ -224,7 +232,7 @@ def test_spans_in_any_order_are_well_nested_slices(
 ) -> None:
     trace = PerfettoFile(tmp_path_factory.mktemp("orders") / "batch.pftrace")
     ticks = itertools.accumulate(itertools.chain([1], itertools.cycle(steps)))
-    collector = trace.for_track("slot 0")
+    collector = TrackCollector(trace, "slot 0")
     tracer = Tracer("full", [collector], clock_ns=lambda: next(ticks))
     opened: list[Any] = []
     n_closed = 0

@@ -35,11 +35,12 @@ WRITER = """
 import sys
 from pathlib import Path
 from runner.tracing import PerfettoFile, Tracer
+from tests.support.perfetto import TrackCollector
 
 trace = PerfettoFile(Path(sys.argv[1]))
 episode = 0
 while episode < int(sys.argv[2]):
-    collector = trace.for_track("slot 0")
+    collector = TrackCollector(trace, "slot 0")
     tracer = Tracer("full", [collector])
     with tracer.span("episode", "episode", number=episode):
         for index in range(30):
