@@ -13,7 +13,7 @@ from agentgym_tui.sessions.input_priority import InputPriority
 from agentgym_tui.state.data_model import Episode
 from agentgym_tui.state.episode_list import UnreadableFile
 from agentgym_tui.state.run_store import RunStore
-from runner.events.control import BatchState, StartArgs
+from runner.events.control import BatchState, NodeList, StartArgs
 
 if TYPE_CHECKING:
     from agentgym_tui.logs.log_file import LogFile
@@ -48,6 +48,10 @@ class Control(Protocol):
 
     async def command(self, command: RunCommand, *, batch_id: str | None = None, episode_id: str | None = None) -> None:
         """Send a command for the batch or battery ``batch_id``, or for the episode ``episode_id``."""
+        ...
+
+    async def fetch_list(self) -> NodeList:
+        """Fetch the batches, agents, models and environments of the node."""
         ...
 
     async def fetch_episode(self, episode_id: str) -> bytes:

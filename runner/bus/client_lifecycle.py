@@ -1,4 +1,4 @@
-"""Lifecycle of one NATS client: first connect, reconnects and retirement, reported as ``ClientEvent``s."""
+"""Lifecycle of one NATS client: first connect, reconnects and retirement, reported as ``BusState``s."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import nats.errors
 
 from runner.bus.address import BusAddress
 from runner.bus.backoff import Backoff
-from runner.bus.errors import BusError, bus_error
+from runner.bus.errors import BusError, BusState, bus_error
 from runner.bus.hardened_client import HardenedNatsClient, connect_options
 from runner.errors import catch_foreign
 
@@ -23,39 +22,7 @@ CLOSE_TIMEOUT_S = 2.0
 RECONNECT_SILENCE_S = 10.0
 """Seconds without a reported attempt after which a reconnecting client counts as stuck and is replaced."""
 
-
-@dataclass(frozen=True)
-class Connected:
-    """The client connected or reconnected."""
-
-
-@dataclass(frozen=True)
-class Disconnected:
-    """The connection was lost, or another reconnect attempt failed."""
-
-    error: BusError | None
-
-
-@dataclass(frozen=True)
-class PermissionDenied:
-    """The server denied publishing or subscribing to a subject."""
-
-    error: BusError
-
-
-@dataclass(frozen=True)
-class ErrorReported:
-    """Any other asynchronous error, such as a slow consumer; the client continues."""
-
-    exc: Exception
-
-
-@dataclass(frozen=True)
-class ClientClosed:
-    """The client will not reconnect and must be replaced."""
-
-
-ClientEvent: TypeAlias = Connected | Disconnected | PermissionDenied | ErrorReported | ClientClosed
+MAX_DENIED_SUBJECTS = 100
 
 
 class ClientLifecycle:
@@ -63,15 +30,23 @@ class ClientLifecycle:
 
     Args:
         address: the bus to connect to.
-        emit: receives the events after ``open`` has returned.
+        on_state: called when a connection is lost or restored, and for each failed reconnect attempt.
+        on_retire: called when ``is_retired`` becomes True.
+
+    Attributes:
+        denied: errors about the subjects denied since the last connect; nats-py lowercases these subjects.
     """
 
-    def __init__(self, address: BusAddress, emit: Callable[[ClientEvent], None]) -> None:
+    def __init__(
+        self, address: BusAddress, on_state: Callable[[BusState], None], on_retire: Callable[[], None]
+    ) -> None:
         """Create an unconnected client."""
         self.client = HardenedNatsClient(tls_required=address.tls_required)
         self.is_retired = False
         self._address = address
-        self._emit = emit
+        self._on_state = on_state
+        self._on_retire = on_retire
+        self.denied: dict[str, BusError] = {}
         self._connects = 0
         self._down = False
         self._backoff = Backoff(0.5)
@@ -113,10 +88,10 @@ class ClientLifecycle:
             logger.debug("closing a client: %s", exc)
 
     def retire(self) -> None:
-        """Mark the client for replacement and emit ``ClientClosed``."""
+        """Mark the client for replacement."""
         if not self.is_retired:
             self.is_retired = True
-            self._emit(ClientClosed())
+            self._on_retire()
 
     async def is_responsive(self, timeout_s: int) -> bool:
         """Whether the server answers a ping within ``timeout_s`` seconds; True while disconnected."""
@@ -161,16 +136,17 @@ class ClientLifecycle:
             if len(self._first_errors) >= len(self._address.servers) and not self._opening.done():
                 self._opening.set_result(None)
         elif error.kind == "permission":
-            self._emit(PermissionDenied(error))
+            if len(self.denied) < MAX_DENIED_SUBJECTS:
+                self.denied[error.subject.lower()] = error
         elif self._down:
             await self._attempt_failed(error)
         elif not self.is_retired:
-            self._emit(ErrorReported(exc))
+            logger.debug("%s: %s", self._address.display_url, type(exc).__name__)  # such as a slow consumer
 
     async def _attempt_failed(self, error: BusError) -> None:
         self._last_activity = time.monotonic()
         self.client.drop_socket()
-        self._emit(Disconnected(error))
+        self._on_state(_disconnected(error))
         # Only a new client reads keys and certificates, which may have been replaced.
         if error.kind in ("auth", "tls"):
             self.retire()
@@ -181,14 +157,15 @@ class ClientLifecycle:
         self._last_activity = time.monotonic()
         if not self.is_retired:
             exc = self.client.last_error or self.client.disconnect_cause
-            self._emit(Disconnected(None if exc is None else self._error(exc)))
+            self._on_state(_disconnected(None if exc is None else self._error(exc)))
 
     async def _on_reconnected(self) -> None:
         self._connects += 1
         self._down = False
         self._backoff.reset()
+        self.denied.clear()
         if not self.is_retired:
-            self._emit(Connected())
+            self._on_state(BusState("connected"))
 
     async def _on_closed(self) -> None:
         self.retire()
@@ -204,3 +181,7 @@ class ClientLifecycle:
         if self._opening is not None and isinstance(exc, ConnectionResetError | BrokenPipeError):
             return self._rejected()
         return bus_error(exc, self._address.display_url)
+
+
+def _disconnected(error: BusError | None) -> BusState:
+    return BusState("disconnected") if error is None else BusState("disconnected", error.kind, str(error))

@@ -13,16 +13,7 @@ from nats.aio.client import Client
 
 from runner.bus.address import BusAddress, TlsSettings, address_from_environ, address_of_node
 from runner.bus.backoff import Backoff
-from runner.bus.client_lifecycle import (
-    CLOSE_TIMEOUT_S,
-    ClientClosed,
-    ClientEvent,
-    ClientLifecycle,
-    Connected,
-    Disconnected,
-    ErrorReported,
-    PermissionDenied,
-)
+from runner.bus.client_lifecycle import CLOSE_TIMEOUT_S, ClientLifecycle
 from runner.bus.errors import BusError, BusErrorKind, BusState
 from runner.errors import RunnerError, catch_foreign, log_failure
 
@@ -42,7 +33,6 @@ logger = logging.getLogger(__name__)
 PROBE_INTERVAL_S = 1.0
 PROBE_TIMEOUT_S = 2
 MAX_BACKOFF_S = 2.0
-MAX_DENIED_SUBJECTS = 100
 
 
 class NatsConnection:
@@ -55,9 +45,8 @@ class NatsConnection:
         address: current address of the bus.
         state: current state.
         generation: number of clients connected so far.
+        n_connects: number of connects and reconnects so far.
         last_loss: reason of the last disconnect, "" before the first one.
-        on_permission: called for each denied subject; without it a denied publish looks like a time-out.
-        on_error: called for other asynchronous errors, such as ``nats.errors.SlowConsumerError``.
     """
 
     def __init__(
@@ -72,18 +61,16 @@ class NatsConnection:
         """Create an unconnected connection; use ``open`` instead."""
         self.address = address
         self.state = BusState("connecting")
-        self.generation = 0
+        self.generation = self.n_connects = 0
         self.last_loss = ""
-        self.on_permission: Callable[[BusError], None] | None = None
-        self.on_error: Callable[[Exception], None] | None = None
         self._name = name
         self._on_state = on_state
         self._read_address = read_address
         self._timeout_s = timeout_s
         self._lifecycle: ClientLifecycle | None = None
-        self._denied: dict[str, BusError] = {}
         self._closed = False
         self._wake = asyncio.Event()
+        self._changed = asyncio.Event()
         self._backoff = Backoff(MAX_BACKOFF_S)
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -118,7 +105,7 @@ class NatsConnection:
         except RunnerError as exc:
             if required:
                 raise
-            connection._set_disconnected(exc)
+            connection._set_unreachable(exc)
         connection._tasks = [
             asyncio.create_task(connection._keep_connected()),
             asyncio.create_task(connection._probe()),
@@ -143,7 +130,16 @@ class NatsConnection:
 
     def permission_error(self, subject: str) -> BusError | None:
         """Return the error when the server denied publishing or subscribing since the last connect, else None."""
-        return self._denied.get(subject.lower())
+        return None if self._lifecycle is None else self._lifecycle.denied.get(subject.lower())
+
+    async def wait_connected(self) -> None:
+        """Wait until the bus is connected and responsive."""
+        while not self.connected:
+            await self.wait_changed()
+
+    async def wait_changed(self) -> None:
+        """Wait until the connection is lost, stalled or restored, or another attempt to connect has failed."""
+        await self._changed.wait()
 
     async def __aenter__(self) -> Self:
         """Return the open connection."""
@@ -166,11 +162,11 @@ class NatsConnection:
         self._set_state(BusState("closed"))
 
     async def _connect(self) -> None:
-        lifecycle = ClientLifecycle(self.address, lambda event: self._handle_event(lifecycle, event))
+        lifecycle = ClientLifecycle(self.address, lambda state: self._apply(lifecycle, state), self._wake.set)
         await lifecycle.open(self._name, self._timeout_s)
         self._lifecycle = lifecycle
         self.generation += 1
-        self._handle_event(lifecycle, Connected())
+        self._apply(lifecycle, BusState("connected"))
 
     async def _keep_connected(self) -> None:
         while True:
@@ -187,7 +183,7 @@ class NatsConnection:
         try:
             await self._connect()
         except RunnerError as exc:
-            self._set_disconnected(exc)
+            self._set_unreachable(exc)
             await asyncio.sleep(self._backoff.next())
 
     async def _probe(self) -> None:
@@ -205,24 +201,15 @@ class NatsConnection:
             elif self.state.status == "stalled":
                 self._set_state(BusState("connected"))
 
-    def _handle_event(self, lifecycle: ClientLifecycle, event: ClientEvent) -> None:
-        if lifecycle is not self._lifecycle:  # event of a replaced client
+    def _apply(self, lifecycle: ClientLifecycle, state: BusState) -> None:
+        if lifecycle is not self._lifecycle:  # state of a replaced client
             return
-        match event:
-            case Connected():
-                self._backoff.reset()
-                self._denied.clear()
-                self._set_state(BusState("connected"))
-            case Disconnected(error):
-                self._set_disconnected(error)
-                if self._refresh_address():
-                    lifecycle.retire()
-            case PermissionDenied(error):
-                self._record_denial(error)
-            case ErrorReported(exc):
-                self._report(exc)
-            case ClientClosed():
-                self._wake.set()
+        if state.status == "connected":
+            self._backoff.reset()
+            self.n_connects += 1
+        self._set_state(state)
+        if state.status == "disconnected" and self._refresh_address():
+            lifecycle.retire()
 
     def _refresh_address(self) -> bool:
         before = self.address
@@ -231,30 +218,17 @@ class NatsConnection:
                 self.address = self._read_address() or before
         return self.address != before
 
-    def _record_denial(self, error: BusError) -> None:
-        if len(self._denied) < MAX_DENIED_SUBJECTS:
-            self._denied[error.subject.lower()] = error  # nats-py lowercases the subject of the error
-        if self.on_permission is not None:
-            with catch_foreign(log_failure(logger, "a permission callback")):
-                self.on_permission(error)
-
-    def _report(self, exc: Exception) -> None:
-        if self.on_error is not None:
-            with catch_foreign(log_failure(logger, "an error callback")):
-                self.on_error(exc)
-
-    def _set_disconnected(self, error: Exception | None) -> None:
-        if error is not None:
-            kind = error.kind if isinstance(error, BusError) else "other"
-            self._set_state(BusState("disconnected", kind, str(error)))
-        elif self.state.status != "disconnected":  # otherwise keep the known reason
-            self._set_state(BusState("disconnected"))
+    def _set_unreachable(self, error: RunnerError) -> None:
+        self._set_state(BusState("disconnected", error.kind if isinstance(error, BusError) else "other", str(error)))
 
     def _set_state(self, state: BusState) -> None:
-        if state != self.state:
+        is_known = state == self.state or (state == BusState("disconnected") and self.state.status == "disconnected")
+        if not is_known:  # a disconnect without a reason does not hide the known reason
             if state.status == "disconnected":
                 self.last_loss = state.reason
             self.state = state
             if self._on_state is not None:
                 with catch_foreign(log_failure(logger, "a state callback")):
                     self._on_state(state)
+        self._changed.set()
+        self._changed = asyncio.Event()

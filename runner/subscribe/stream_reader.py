@@ -32,14 +32,6 @@ CONSUMER_IDLE_TIMEOUT_S: Final = 30.0
 """Seconds after which the server deletes a consumer without fetch requests."""
 
 
-async def wait_until_connected(connection: NatsConnection) -> None:
-    """Wait until the bus is connected and responsive."""
-    while True:
-        if connection.connected:
-            return
-        await asyncio.sleep(POLL_S)
-
-
 class StreamReader:
     """Reads the messages of some subjects from a stream into a buffer."""
 
@@ -74,7 +66,7 @@ class StreamReader:
             failures = 0 if progress else min(failures + 1, len(RETRY_PAUSES_S))
             self._report_silence(failures)
             await asyncio.sleep(RETRY_PAUSES_S[max(failures - 1, 0)])
-            await wait_until_connected(self._connection)
+            await self._connection.wait_connected()
 
     def _report_silence(self, failures: int) -> None:
         is_silent = failures == len(RETRY_PAUSES_S) and self._connection.connected

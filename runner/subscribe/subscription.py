@@ -25,7 +25,7 @@ from runner.subscribe.merge_by_time import TimeOrderedBuffer
 from runner.subscribe.messages import BusMessage, Notice, Since, SubscriptionItem
 from runner.subscribe.position import Position, n_left
 from runner.subscribe.stream_lookup import StreamsUnavailable, find_streams, is_readable, work_queue_notice
-from runner.subscribe.stream_reader import API_TIMEOUT_S, POLL_S, StreamReader, wait_until_connected
+from runner.subscribe.stream_reader import API_TIMEOUT_S, POLL_S, StreamReader
 from runner.subscribe.subject_patterns import covered_by_any, intersection
 
 __all__ = ["BusMessage", "DurableNames", "Notice", "RawMessage", "Since", "Subscription", "SubscriptionItem"]
@@ -34,11 +34,8 @@ LOOKUP_INTERVAL_S: Final = 2.0
 SOON_LOOKUP_INTERVAL_S: Final = 0.8
 """Seconds between two lookups of streams while a subject has none; shorter directly after it was found to have none."""
 
-CHECK_INTERVAL_S: Final = 0.4
-"""Seconds between two checks of the connection; long enough to cost nothing while idle."""
-
-SLOW_CHECK_INTERVAL_S: Final = 1.0
-"""Seconds between two checks when streams keep all subjects, because stream readers check the connection, too."""
+REPORT_DELAY_S: Final = 0.4
+"""Seconds from the loss of the connection to its notice; a loss that ends in the meantime is one notice."""
 
 MAX_LOOKUP_FAILURES: Final = 2
 """Consecutive unanswered lookups after which the subscription continues without streams."""
@@ -172,7 +169,7 @@ class Subscription:
     async def _run(self) -> None:
         generation = -1
         while True:
-            await wait_until_connected(self._connection)
+            await self._connection.wait_connected()
             if generation != self._connection.generation:
                 generation = self._connection.generation
                 self._forbidden.clear()
@@ -232,19 +229,19 @@ class Subscription:
         return None
 
     async def _until_changed(self, generation: int) -> None:
-        """Wait until a reader has ended or the next lookup of streams is due."""
-        clock = asyncio.get_running_loop().time
-        next_lookup = clock() + (self._soon_lookup_interval_s if self._has_new_uncovered else self._lookup_interval_s)
-        while self._connection.generation == generation:
-            interval_s = CHECK_INTERVAL_S if self._listener.patterns else SLOW_CHECK_INTERVAL_S
-            await _first_of([task for _, task in self._readers.values()], interval_s)
-            if self._collect_ended_readers() or not self._connection.connected:
-                return
-            if self._listener.patterns and clock() > next_lookup:
-                return
+        """Wait until a reader ends, the connection changes, or the next lookup of streams is due."""
+        interval_s = self._soon_lookup_interval_s if self._has_new_uncovered else self._lookup_interval_s
+        changed = asyncio.create_task(self._connection.wait_changed())
+        try:
+            if self._connection.connected and self._connection.generation == generation:
+                tasks = [changed, *(task for _, task in self._readers.values())]
+                timeout_s = interval_s if self._listener.patterns else None
+                await asyncio.wait(tasks, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            changed.cancel()
+        self._collect_ended_readers()
 
-    def _collect_ended_readers(self) -> bool:
-        """Remove the readers that have ended; returns whether there were any."""
+    def _collect_ended_readers(self) -> None:
         ended = [(name, task) for name, (_, task) in self._readers.items() if task.done()]
         for name, task in ended:
             del self._readers[name]
@@ -256,7 +253,6 @@ class Subscription:
                 self._notify_once(Notice(kind="permission", text=f"stream {name} cannot be read: {exc}"))
             else:
                 self._ended_streams.add(name)
-        return bool(ended)
 
     def _report_removed(self, names: set[str]) -> None:
         # A restarting server only hides its streams for a moment, so ``names`` has no streams that exist again.
@@ -276,36 +272,26 @@ class Subscription:
 
     async def _watch_connection(self) -> None:
         """Report changes of the connection."""
-        reported, reconnects = "connected", self._reconnect_count()
+        reported, n_connects = "connected", self._connection.n_connects
         while True:
             state = self._connection.state
-            n_reconnects = self._reconnect_count()
-            if state.status == "connected" and (reported != "connected" or n_reconnects != reconnects):
+            if state.status == "connected" and (reported != "connected" or n_connects != self._connection.n_connects):
                 text = self._reconnect_text(loss_reported=reported == "disconnected")
                 self._buffer.notify(Notice(kind="reconnected", text=text))
-                reconnects = n_reconnects
+                n_connects = self._connection.n_connects
             elif state.status == "stalled" and reported != "stalled":
                 self._buffer.notify(Notice(kind="lost_server", text=state.reason or "the server does not answer"))
             elif state.status not in ("connected", "stalled") and reported in ("connected", "stalled"):
                 self._buffer.notify(Notice(kind="disconnected", text=state.reason or "not connected"))
             reported = state.status
-            await asyncio.sleep(CHECK_INTERVAL_S if reported == "connected" else POLL_S)
+            await self._connection.wait_changed()
+            if reported == "connected":
+                await asyncio.sleep(REPORT_DELAY_S)
 
     def _reconnect_text(self, *, loss_reported: bool) -> str:
         reason = "" if loss_reported or not self._connection.last_loss else f" ({self._connection.last_loss})"
         gap = "; messages that no stream keeps may have been missed" if self._listener.patterns else ""
         return f"reconnected{reason}{gap}"
-
-    def _reconnect_count(self) -> tuple[int, int]:
-        generation = self._connection.generation
-        return (generation, self._connection.client.stats["reconnects"] if generation else 0)
-
-
-async def _first_of(tasks: list[asyncio.Task[None]], timeout_s: float) -> None:
-    if tasks:
-        await asyncio.wait(tasks, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
-    else:
-        await asyncio.sleep(timeout_s)
 
 
 async def _cancel_all(tasks: list[asyncio.Task[None]]) -> None:
