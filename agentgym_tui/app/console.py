@@ -17,11 +17,12 @@ from agentgym_tui.commands.keymap import bindings
 from agentgym_tui.config.settings import Settings, problem_summary
 from agentgym_tui.config.ui_state import UiState
 from agentgym_tui.safe_text import trusted
-from agentgym_tui.screens.base import ConsoleScreen, HasUnsafeText, Resizable, Zoomable
+from agentgym_tui.screens.base import ConsoleScreen, HasUnsafeText
 from agentgym_tui.services.toast import toast
 from agentgym_tui.sessions.protocols import ControlRequestError, Session
 from agentgym_tui.sessions.run_commands import control_error_text
 from agentgym_tui.widgets.line_renderer import TONE_CLASSES
+from agentgym_tui.widgets.split import resize_focused, zoom_focused
 
 if TYPE_CHECKING:
     from agentgym_tui.screens.episode.screen import EpisodeScreen
@@ -153,12 +154,12 @@ class Console(RefreshingApp, inherit_bindings=False):
 
     def action_zoom(self) -> None:
         """Show the focused pane alone, or all panes again."""
-        if isinstance(self.screen, Zoomable) and self._screen_accepts_keys:
-            self.screen.zoom()
+        if self._screen_accepts_keys:
+            zoom_focused(self.screen)
 
     def action_resize(self, direction: str) -> None:
         """Resize the focused pane in ``direction``."""
-        if self._screen_accepts_keys and not (isinstance(self.screen, Resizable) and self.screen.resize(direction)):
+        if self._screen_accepts_keys and not resize_focused(self.screen, direction):
             toast(self, trusted("this pane cannot be resized"))
 
     async def action_picture(self) -> None:

@@ -1,4 +1,4 @@
-"""Base classes of screens and dialogs, and the protocols through which the app redraws, zooms and resizes screens."""
+"""Base classes of screens and dialogs, and the protocols through which the app uses screens."""
 
 from __future__ import annotations
 
@@ -73,31 +73,9 @@ class Redrawable(Protocol):
 
 
 @runtime_checkable
-class Zoomable(Protocol):
-    """A screen that can show one of its panes alone."""
-
-    def zoom(self) -> None:
-        """Show the focused pane alone, or all panes again."""
-        ...
-
-
-@runtime_checkable
 class HasUnsafeText(Protocol):
     """A screen or widget that shows untrusted text."""
 
     def unsafe_text(self) -> str | None:
         """Return the selected raw text if sanitizing changed it, else None."""
-        ...
-
-
-@runtime_checkable
-class Resizable(Protocol):
-    """A screen whose panes can be resized."""
-
-    def resize(self, direction: str) -> bool:
-        """Resize the focused pane, or reset all panes if ``direction`` is ``reset``.
-
-        Returns:
-            False if the pane cannot be resized in that direction.
-        """
         ...

@@ -7,17 +7,16 @@ from typing import Self
 
 from rich.segment import Segment
 from rich.style import Style
-from textual.containers import Container
 from textual.geometry import Region
 from textual.scrollbar import ScrollBar, ScrollBarRender
 from textual.strip import Strip
 from textual.widget import Widget
 
 
-class _CachedWidget(Widget):
+class CachedWidget(Widget):
     """Base of widgets that render all rows at once and cache them until size, style or content changes."""
 
-    _rows: Sequence[Strip] = ()
+    _cached_rows: Sequence[Strip] = ()
     _region = Region()
 
     def refresh(self, *regions: Region, repaint: bool = True, layout: bool = False, recompose: bool = False) -> Self:
@@ -35,8 +34,8 @@ class _CachedWidget(Widget):
         """Return the part of the cached rows that lies inside ``crop``."""
         region = self.outer_size.region
         if region != self._region:
-            self._rows, self._region = self.render_rows(region), region
-        rows = self._rows[crop.y : crop.bottom]
+            self._cached_rows, self._region = self.render_rows(region), region
+        rows = self._cached_rows[crop.y : crop.bottom]
         return [*rows] if crop.width == region.width else [row.crop(crop.x, crop.right) for row in rows]
 
     def render_rows(self, region: Region) -> list[Strip]:
@@ -44,11 +43,7 @@ class _CachedWidget(Widget):
         return super().render_lines(region)
 
 
-class CachedContainer(_CachedWidget, Container):
-    """A container that draws nothing but its border."""
-
-
-class CachedScrollBar(_CachedWidget, ScrollBar):
+class CachedScrollBar(CachedWidget, ScrollBar):
     """A vertical scroll bar."""
 
     def render_rows(self, region: Region) -> list[Strip]:

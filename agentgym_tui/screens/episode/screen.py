@@ -34,11 +34,14 @@ from agentgym_tui.state.episode_list import EpisodeList, ListEntry, UnreadableFi
 from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.widgets.key_bar import KeyBar
 from agentgym_tui.widgets.line_list import LineList
-from agentgym_tui.widgets.pane_sizes import PaneSizes, SplitView
-from agentgym_tui.widgets.resize_rules import EPISODE_NARROW, EPISODE_WIDE, PaneLayout
+from agentgym_tui.widgets.split import Share, Split
 from agentgym_tui.widgets.static_lines import StatusText
 from agentgym_tui.widgets.table import Table
 
+SHARES: Final = (
+    Share("steps", "episode.wide.steps", "width", 15, 80, "-wide"),
+    Share("steps", "episode.narrow.steps", "height", 15, 80, "-narrow"),
+)
 STILL_RUNNING: Final = "this episode is still running; its file is written when it ends"
 CLEAR_AFTER_S: Final = 0.2
 """Seconds after which the previous episode is cleared while the next one is loading."""
@@ -71,7 +74,7 @@ class EpisodeScreen(ResultScreen[str]):
         self, session: Session, key: str, episodes: EpisodeList | None = None, *, ui_state: UiState | None = None
     ) -> None:
         super().__init__()
-        self._sizes = PaneSizes(self, ui_state or UiState(), EPISODE_WIDE, EPISODE_NARROW)
+        self._ui_state = ui_state or UiState()
         self._session = session
         self._key = key
         self._episodes = episodes or EpisodeList()
@@ -86,7 +89,7 @@ class EpisodeScreen(ResultScreen[str]):
     def compose(self) -> ComposeResult:
         """Yield heading, steps, tabs and key bar."""
         yield StatusText(id="heading")
-        with SplitView(id="episode"):
+        with Split(SHARES, self._ui_state.sizes, id="episode"):
             yield Table(STEP_COLUMNS, id="steps")
             yield EpisodeTabs(id="views")
         yield KeyBar("episode", without=hidden_commands(self._session))
@@ -95,10 +98,6 @@ class EpisodeScreen(ResultScreen[str]):
         """Load the first episode."""
         if self.is_ready:
             self._open(self._key)
-
-    def on_resize(self) -> None:
-        """Fit the panes to the new size."""
-        self._fit()
 
     def draw(self, store: RunStore) -> None:
         """Redraw after the store changed."""
@@ -120,22 +119,6 @@ class EpisodeScreen(ResultScreen[str]):
     def unsafe_text(self) -> str | None:
         """Return the raw text of the shown tab, else that of the heading, if sanitizing changed it."""
         return self._views.unsafe_text() or unsafe_fields(self._entry)
-
-    def zoom(self) -> None:
-        """Show the focused pane alone, or all panes again."""
-        if self.has_class("-alone"):
-            self.remove_class("-alone", "-steps", "-views")
-        else:
-            self.add_class("-alone", "-steps" if self._steps.has_focus else "-views")
-        self._fit()
-
-    def resize(self, direction: str) -> bool:
-        """Resize the focused pane; return False if the pane cannot be resized in that direction."""
-        focused = self.focused.id if self.focused is not None else None
-        if self.has_class("-alone") or not self._sizes.resize(self._layout, focused, direction):
-            return False
-        self._fit()
-        return True
 
     def action_back(self) -> None:
         """Go back to the previous screen."""
@@ -169,11 +152,6 @@ class EpisodeScreen(ResultScreen[str]):
         """Request the bus messages of this episode."""
         self.post_message(self.EventsRequested(self._key))
 
-    @on(SplitView.Dragged)
-    def _border_dragged(self, event: SplitView.Dragged) -> None:
-        self._sizes.drag(self._layout, event.percent)
-        self._fit()
-
     @on(LineList.CursorMoved, "#steps")
     def _step_selected(self) -> None:
         if self.is_ready:
@@ -196,13 +174,6 @@ class EpisodeScreen(ResultScreen[str]):
     @property
     def _steps(self) -> Table:
         return self.query_one("#steps", Table)
-
-    @property
-    def _layout(self) -> PaneLayout:
-        return EPISODE_WIDE if self.has_class("-wide") else EPISODE_NARROW
-
-    def _fit(self) -> None:
-        self._sizes.apply(None if self.has_class("-alone") else self._layout)
 
     def _open_neighbor(self, by: int) -> None:
         if (key := self._episodes.neighbor(self._key, by)) is None:

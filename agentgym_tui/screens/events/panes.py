@@ -20,10 +20,8 @@ from agentgym_tui.presenters.payload import VIEWS, unsafe_text
 from agentgym_tui.state.event_log import EventLog
 from agentgym_tui.state.log_entries import EventMessage, LogEntry
 from agentgym_tui.state.subject_tree import SubjectRow
-from agentgym_tui.widgets.cached_widgets import CachedContainer
-from agentgym_tui.widgets.pane_sizes import PaneSizes, SplitView
 from agentgym_tui.widgets.payload_view import PayloadView
-from agentgym_tui.widgets.resize_rules import EVENTS_NARROW, EVENTS_WIDE, PaneLayout
+from agentgym_tui.widgets.split import Share, Split
 from agentgym_tui.widgets.table import SortableTable, Table
 
 TREE_KEY: Final = "subjects"
@@ -33,7 +31,15 @@ _TREE_WIDTH: Final = 32
 """Columns of the tree beside the other panes; more on a wide screen."""
 
 
-class EventPanes(SplitView):
+SHARES: Final = (
+    Share(TREE_KEY, "events.wide.tree", "width", 15, 60, "-wide"),
+    Share(TREE_KEY, "events.narrow.tree", "width", 20, 60, "-narrow"),
+    Share("messages", "events.wide.messages", "height", 20, 80, "-wide"),
+    Share("messages", "events.narrow.messages", "height", 25, 75, "-narrow"),
+)
+
+
+class EventPanes(Split):
     """The panes for subjects, messages and payload.
 
     Args:
@@ -47,9 +53,8 @@ class EventPanes(SplitView):
     """
 
     def __init__(self, log: EventLog, ui_state: UiState, *, id: str) -> None:
-        super().__init__(id=id)
+        super().__init__(SHARES, ui_state.sizes, id=id)
         self._event_log, self._ui_state = log, ui_state
-        self._sizes = PaneSizes(self, ui_state, EVENTS_WIDE, EVENTS_NARROW)
         self._rows = EventRows(log)
         self._subjects = SubjectRows()
         self.n_subjects = 0
@@ -62,7 +67,7 @@ class EventPanes(SplitView):
     def compose(self) -> ComposeResult:
         """Yield the panes."""
         yield self.subjects
-        with CachedContainer(id="right"):
+        with Split(SHARES, self._ui_state.sizes, id="right"):
             yield self.messages
             yield self.payload
 
@@ -104,51 +109,16 @@ class EventPanes(SplitView):
         self._subjects = SubjectRows.from_tree(self._event_log.subjects, self.subjects.sorting)
         self.subjects.show(self._subjects)
 
-    def resize(self, direction: str) -> bool:
-        """Resize the focused pane; return False if the pane cannot be resized in that direction."""
-        focused = self.screen.focused
-        changed = not self._is_zoomed and self._sizes.resize(
-            self._layout, focused.id if focused is not None else None, direction
-        )
-        self.fit()
-        return changed
-
     def fit(self) -> None:
-        """Fit the panes to the current screen size and arrangement."""
-        if self._is_zoomed:
-            self._sizes.apply(None)
-        elif self._layout is EVENTS_WIDE:
-            self._sizes.apply(EVENTS_WIDE, {TREE_KEY: max(_TREE_WIDTH, self.size.width // 5)})
-        else:
-            self._sizes.apply(EVENTS_NARROW)
-
-    def on_resize(self) -> None:
-        """Fit the panes to the new size."""
-        self.fit()
-
-    @on(SplitView.Dragged)
-    def _border_dragged(self, event: SplitView.Dragged) -> None:
-        self._sizes.drag(self._layout, event.percent)
-        self.fit()
+        """Fit the panes; on a wide screen, the tree is by default a fifth of the screen."""
+        is_wide = self.screen.has_class("-wide")
+        self.default_sizes = {TREE_KEY: max(_TREE_WIDTH, self.size.width // 5)} if is_wide else {}
+        super().fit()
 
     @on(SortableTable.Sorted)
     def _sorted(self, event: SortableTable.Sorted) -> None:
         self._ui_state.set_sorting(TREE_KEY, event.sorting)
         self.draw_subjects()
-
-    @property
-    def _is_zoomed(self) -> bool:
-        return self.screen.has_class("-alone")
-
-    @property
-    def _layout(self) -> PaneLayout:
-        return EVENTS_WIDE if self.screen.has_class("-wide") else EVENTS_NARROW
-
-    def focused_class(self) -> str:
-        """Return the style class that stands for the focused pane."""
-        if self.subjects.has_focus:
-            return "-subjects"
-        return "-messages" if self.messages.has_focus else "-message"
 
     def unsafe_text(self) -> str | None:
         """Return the raw text of the selected message if sanitizing changes it, else None."""

@@ -63,18 +63,6 @@ class EventsScreen(EventsScreenBase):
         started_at = ulid_time(episode_id)
         self.set_query(EventQuery(start="all" if started_at is None else started_at - MARGIN, episode=episode_id))
 
-    def zoom(self) -> None:
-        """Show the focused pane alone, or all panes again."""
-        if self.has_class("-alone"):
-            self.remove_class("-alone", "-subjects", "-messages", "-message")
-        else:
-            self.add_class("-alone", self.panes.focused_class())
-        self.panes.fit()
-
-    def resize(self, direction: str) -> bool:
-        """Resize the focused pane; return False if the pane cannot be resized in that direction."""
-        return self.panes.resize(direction)
-
     def unsafe_text(self) -> str | None:
         """Return the raw text of the selected message if sanitizing changes it, else None."""
         return self.panes.unsafe_text()

@@ -26,12 +26,10 @@ from agentgym_tui.presenters.welcome import welcome_lines
 from agentgym_tui.safe_text import trusted
 from agentgym_tui.state.data_model import EnvironmentState, Episode
 from agentgym_tui.state.run_store import RunStore
-from agentgym_tui.widgets.cached_widgets import CachedContainer
 from agentgym_tui.widgets.charts import RewardPlot, Waterfall
 from agentgym_tui.widgets.line_list import LineList
 from agentgym_tui.widgets.pane import Pane
-from agentgym_tui.widgets.pane_sizes import PaneSizes, SplitView
-from agentgym_tui.widgets.resize_rules import LIVE_NARROW, LIVE_NARROW_TRACE, LIVE_WIDE, PaneLayout
+from agentgym_tui.widgets.split import Share, Split, unzoom
 from agentgym_tui.widgets.static_lines import WrappedText
 from agentgym_tui.widgets.table import SortableTable, Table
 from agentgym_tui.widgets.transcript import Transcript
@@ -43,8 +41,17 @@ _env_fields: Final = attrgetter(*EnvironmentState.__struct_fields__)
 VIEWS: Final = ("transcript", "trace", "rewards")
 """The panes that share one place on a narrow screen."""
 
+SHARES: Final = (
+    Share("left", "live.wide.left", "width", 20, 80, "-wide"),
+    Share("left", "live.narrow.left", "height", 40, 80, "-narrow"),
+    Share("environments-pane", "live.wide.environments", "height", 10, 45, "-wide"),
+    Share("environments-pane", "live.narrow.environments", "height", 15, 60, "-narrow"),
+    Share("trace-pane", "live.wide.trace", "height", 10, 45, "-wide"),
+    Share("rewards-pane", "live.wide.rewards", "height", 10, 80, "-wide"),
+)
 
-class LivePanes(SplitView):
+
+class LivePanes(Split):
     """The environments beside one episode (steps, transcript, trace, rewards), or beside a welcome text without one.
 
     Args:
@@ -57,9 +64,9 @@ class LivePanes(SplitView):
         """All panes are mounted."""
 
     def __init__(self, store: RunStore, read_only: str = "", ui_state: UiState | None = None) -> None:
-        super().__init__(classes=f"-view-{VIEWS[0]} -empty")
-        self._read_only = read_only
         self._ui_state = ui_state or UiState()
+        super().__init__(SHARES, self._ui_state.sizes, classes=f"-view-{VIEWS[0]} -empty")
+        self._read_only = read_only
         self._store = store
         self._is_complete = False
         self._episode: Episode | None = None
@@ -76,12 +83,14 @@ class LivePanes(SplitView):
         self._welcome = WrappedText(self._welcome_lines, id="welcome")
         views = (self.environments, self.steps, self._trace, self._transcript, self._rewards, self._welcome)
         self._panes = {str(view.id): Pane(view, id=f"{view.id}-pane") for view in views}
-        self._sizes = PaneSizes(self, self._ui_state, LIVE_WIDE, LIVE_NARROW, LIVE_NARROW_TRACE)
+        self._sides = [
+            Split(SHARES, self._ui_state.sizes, self._panes[view], id=side)
+            for side, view in (("left", "environments"), ("right", "welcome"))
+        ]
 
     def compose(self) -> ComposeResult:
         """Yield the environments at the left and the welcome text at the right."""
-        yield CachedContainer(self._panes["environments"], id="left")
-        yield CachedContainer(self._panes["welcome"], id="right")
+        yield from self._sides
 
     def on_mount(self) -> None:
         """Mount the panes of the episode after the first paint, because mounting them earlier would delay it."""
@@ -89,17 +98,13 @@ class LivePanes(SplitView):
         self.call_after_refresh(self._mount_others)
 
     async def _mount_others(self) -> None:
-        for side, first, second in (("left", "steps", "trace"), ("right", "transcript", "rewards")):
+        for side, first, second in zip(self._sides, ("steps", "transcript"), ("trace", "rewards"), strict=True):
             if not self.is_attached:  # the screen was closed before the first paint
                 return
-            await self.query_one(f"#{side}").mount(self._panes[first], self._panes[second])
+            await side.mount(self._panes[first], self._panes[second])
         self._is_complete = True
         self.steps.follow = True
         self.post_message(self.Completed())
-
-    def on_resize(self) -> None:
-        """Fit the panes to the new size."""
-        self._fit_sizes()
 
     def draw(self, episode: Episode | None) -> None:
         """Show the current state of the store and the episode ``episode``."""
@@ -109,7 +114,8 @@ class LivePanes(SplitView):
             if self._welcome.has_focus:
                 self.screen.set_focus(self.steps)
             self.set_class(episode is None, "-empty")
-            self._unzoom()
+            unzoom(self.screen)
+            self.fit()
         if episode is None:
             self._draw_welcome()
         elif previous is None or previous.episode_id != episode.episode_id:
@@ -117,32 +123,6 @@ class LivePanes(SplitView):
         self._draw_environments()
         self._draw_steps()
         self._draw_rewards()
-
-    def zoom(self) -> None:
-        """Show the focused pane alone, or all panes again."""
-        pane = next((pane for pane in self._panes.values() if pane.has_focus_within), None)
-        if self.has_class("-zoomed") or pane is None:
-            self._unzoom()
-            return
-        self.add_class("-zoomed")
-        pane.add_class("-zoomed")
-        if isinstance(side := pane.parent, CachedContainer):
-            side.add_class("-zoomed")
-        self._fit_sizes()
-
-    def resize(self, direction: str) -> bool:
-        """Resize the focused pane; return False if the pane cannot be resized in that direction."""
-        if self.has_class("-zoomed") or self._episode is None:
-            return False
-        focused = self.screen.focused
-        if resized := self._sizes.resize(self._layout(), focused.id if focused is not None else None, direction):
-            self._fit_sizes()
-        return resized
-
-    @on(SplitView.Dragged)
-    def _border_dragged(self, event: SplitView.Dragged) -> None:
-        self._sizes.drag(self._layout(), event.percent)
-        self._fit_sizes()
 
     def next_view(self) -> None:
         """Show the view that follows the current view in the order transcript, trace, rewards."""
@@ -161,7 +141,7 @@ class LivePanes(SplitView):
             self.remove_class(f"-view-{self._view}")
             self._view = view
             self.add_class(f"-view-{view}")
-            self._fit_sizes()
+            self.fit()
 
     def unsafe_text(self) -> str | None:
         """Return the raw text of the selected table row if sanitizing changes it, else None."""
@@ -210,7 +190,7 @@ class LivePanes(SplitView):
         store, sorting = self._store, self.environments.sorting
         if self._has_changed("environments", (sorting, [*map(_env_fields, store.envs.values())])):
             self.environments.show(EnvironmentRows(store, sorting))
-            self._fit_sizes()
+            self.fit()
         self._draw_environments_title()
 
     def _draw_environments_title(self) -> None:
@@ -259,24 +239,16 @@ class LivePanes(SplitView):
             self._rewards.show_points(list(points))
             self._panes["rewards"].set_title(lambda width: rewards_title(env, width))
 
-    def _unzoom(self) -> None:
-        self.remove_class("-zoomed")
-        self.query(".-zoomed").remove_class("-zoomed")
-        self._fit_sizes()
-
-    def _fit_sizes(self) -> None:
-        """Apply the saved pane sizes; by default the environments pane is as high as its content, within limits."""
-        if self.has_class("-zoomed"):
-            self._sizes.apply(None)
-            return
-        max_rows = self.size.height // (2 if self._episode is None else 4)
-        n_rows = max(4, min(len(self._store.envs) + 2, max_rows))
-        self._sizes.apply(None if self._episode is None else self._layout(), {"environments-pane": n_rows})
-
-    def _layout(self) -> PaneLayout:
-        if self.screen.has_class("-wide"):
-            return LIVE_WIDE
-        return LIVE_NARROW_TRACE if self._view == "trace" else LIVE_NARROW
+    def fit(self) -> None:
+        """Fit all panes; by default the environments pane is as high as its content, within limits."""
+        is_empty = self._episode is None
+        self.fixed = is_empty or (self._view == "trace" and self.screen.has_class("-narrow"))
+        n_rows = max(4, min(len(self._store.envs) + 2, self.size.height // (2 if is_empty else 4)))
+        self._sides[0].default_sizes = {"environments-pane": n_rows}
+        super().fit()
+        for side in self._sides:
+            side.fixed = is_empty
+            side.fit()
 
     def _has_changed(self, key: str, value: object) -> bool:
         if key in self._drawn and self._drawn[key] == value:

@@ -95,14 +95,6 @@ class LiveScreen(RunActionsScreen):
         self._picker.watch_batch(args.batch_id)
         self.draw(self.session.store)
 
-    def zoom(self) -> None:
-        """Show the focused pane alone, or all panes again."""
-        self._panes.zoom()
-
-    def resize(self, direction: str) -> bool:
-        """Resize the focused pane; return False if the pane cannot be resized in that direction."""
-        return self._panes.resize(direction)
-
     def unsafe_text(self) -> str | None:
         """Return the raw text of the selected table row if sanitizing changes it, else None."""
         return self._panes.unsafe_text()

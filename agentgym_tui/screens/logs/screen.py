@@ -26,11 +26,9 @@ from agentgym_tui.screens.logs.live_updates import LogScreenBase, OpenedLog
 from agentgym_tui.services.clipboard import copy_to_clipboard
 from agentgym_tui.services.timers import start_worker
 from agentgym_tui.services.toast import toast
-from agentgym_tui.widgets.cached_widgets import CachedContainer
 from agentgym_tui.widgets.key_bar import KeyBar
 from agentgym_tui.widgets.line_list import LineList
-from agentgym_tui.widgets.pane_sizes import PaneSizes
-from agentgym_tui.widgets.resize_rules import LOG
+from agentgym_tui.widgets.split import Share, Split
 from agentgym_tui.widgets.static_lines import StatusText
 
 if TYPE_CHECKING:
@@ -42,6 +40,7 @@ if TYPE_CHECKING:
     from agentgym_tui.widgets.inputs import EntryInput, FilterInput
 
 GO_TO_HINT: Final = "a line (1200), 14:30, 10m before the end, 2026-05-01 14:30, all, now"
+SHARES: Final = (Share("lines", "log.lines", "height", 20, 80),)
 
 
 class LogScreen(LogScreenBase):
@@ -64,12 +63,12 @@ class LogScreen(LogScreenBase):
         self, session: Session, ui_state: UiState | None = None, *, now: Callable[[], float] = time.monotonic
     ) -> None:
         super().__init__(session, now=now)
-        self._sizes = PaneSizes(self, ui_state or UiState(), LOG)
+        self._sizes = (ui_state or UiState()).sizes
 
     def compose(self) -> ComposeResult:
         """Yield heading, lines and key bar."""
         yield StatusText(self.heading_lines, id="summary")
-        with CachedContainer(id="log"):
+        with Split(SHARES, self._sizes, id="log"):
             yield self.table
         yield KeyBar("log", without=hidden_commands(self.session))
 
@@ -88,23 +87,6 @@ class LogScreen(LogScreenBase):
         )
         for each in mounts:
             await each
-        self._fit()
-
-    def zoom(self) -> None:
-        """Show the focused pane alone, or both panes again."""
-        if self.has_class("-alone"):
-            self.remove_class("-alone", "-lines", "-message")
-        else:
-            self.add_class("-alone", "-lines" if self.table.has_focus else "-message")
-        self._fit()
-
-    def resize(self, direction: str) -> bool:
-        """Resize the focused pane; return False if the pane cannot be resized in that direction."""
-        focused = self.focused.id if self.focused is not None else None
-        if self.has_class("-alone") or not self._sizes.resize(LOG, focused, direction):
-            return False
-        self._fit()
-        return True
 
     def unsafe_text(self) -> str | None:
         """Return the raw text of the selected line if sanitizing changes it, else None."""
@@ -171,9 +153,6 @@ class LogScreen(LogScreenBase):
         self.remove_class("-prompting")
         if event.text is not None:
             start_worker(self, partial(self._go_to, self.opened, event.text), group="go", exclusive=True)
-
-    def _fit(self) -> None:
-        self._sizes.apply(None if self.has_class("-alone") else LOG)
 
     async def _go_to(self, opened: OpenedLog, text: str) -> None:
         target = await asyncio.to_thread(_line_of, opened.log, text)

@@ -7,20 +7,13 @@ from textual.geometry import Region
 from textual.pilot import Pilot
 
 from agentgym_tui.config.ui_state import UiState
+from agentgym_tui.screens.episode.screen import SHARES as EPISODE_SHARES
 from agentgym_tui.screens.episode.screen import EpisodeScreen
+from agentgym_tui.screens.events.panes import SHARES as EVENT_SHARES
+from agentgym_tui.screens.live.panes import SHARES as LIVE_SHARES
+from agentgym_tui.screens.logs.screen import SHARES as LOG_SHARES
 from agentgym_tui.widgets.pane import Pane
-from agentgym_tui.widgets.resize_rules import (
-    EPISODE_NARROW,
-    EPISODE_WIDE,
-    EVENTS_NARROW,
-    EVENTS_WIDE,
-    LIVE_NARROW,
-    LIVE_NARROW_TRACE,
-    LIVE_WIDE,
-    LOG,
-    RESIZE_STEPS,
-    sizes_of,
-)
+from agentgym_tui.widgets.split import RESIZE_STEPS, Share
 from tests.support.console.fake_session import busy_session, files_session, session_with_messages
 from tests.support.console.pilot import SIZE, SMALL, console_app, wait_for_text, wait_until
 from tests.support.console.samples import episode_id
@@ -29,7 +22,7 @@ from tests.support.console.samples import episode_id
 @pytest.mark.parametrize("bound", ["minimum", "maximum"])
 @pytest.mark.parametrize("size", [SIZE, (60, 20)], ids=str)
 async def test_every_pane_is_visible_at_its_size_limits(size: tuple[int, int], bound: str) -> None:
-    sizes = {each.key: getattr(each, bound) for layout in (LIVE_WIDE, LIVE_NARROW) for each in sizes_of(layout)}
+    sizes = {each.key: getattr(each, bound) for each in LIVE_SHARES}
     async with console_app(busy_session(), ui_state=UiState(sizes=sizes)).run_test(size=size) as pilot:
         await wait_until(pilot, lambda: len(visible_panes(pilot)) > 2, "an episode")
         await pilot.pause()
@@ -121,15 +114,15 @@ async def test_dragging_the_border_resizes_the_panes() -> None:
         assert right.region.x < x - 15
 
 
-@pytest.mark.parametrize(
-    "layout",
-    [LIVE_WIDE, LIVE_NARROW, LIVE_NARROW_TRACE, EPISODE_WIDE, EPISODE_NARROW, EVENTS_WIDE, EVENTS_NARROW, LOG],
-)
-def test_size_limits_leave_room_for_the_neighbors(layout: dict) -> None:  # type: ignore[type-arg]
-    assert all(0 < size.minimum < size.maximum < 100 for size in sizes_of(layout))
-    stacked = [size.maximum for size in sizes_of(layout) if size.widget_id in ("environments-pane", "trace-pane")]
+@pytest.mark.parametrize("shares", [LIVE_SHARES, EPISODE_SHARES, EVENT_SHARES, LOG_SHARES])
+@pytest.mark.parametrize("screen_class", ["-wide", "-narrow"])
+def test_size_limits_leave_room_for_the_neighbors(shares: tuple[Share, ...], screen_class: str) -> None:
+    current = [each for each in shares if each.screen_class in ("", screen_class)]
+    assert current and all(0 < each.minimum < each.maximum < 100 for each in current)
+    stacked = [each.maximum for each in current if each.part in ("environments-pane", "trace-pane")]
     assert sum(stacked) <= 90
-    assert {axis for _, axis in layout} <= {axis for axis, _ in RESIZE_STEPS.values()}
+    assert {each.axis for each in current} <= {axis for axis, _ in RESIZE_STEPS.values()}
+    assert len({each.key for each in shares}) == len(shares)
 
 
 WIDGETS = {"subjects": "#subjects", "messages": "#messages", "payload": "#message"}
@@ -143,7 +136,7 @@ def regions(pilot: Pilot[None]) -> list[Region]:
 @pytest.mark.parametrize("bound", ["minimum", "maximum"])
 @pytest.mark.parametrize("size", [SIZE, (60, 20)], ids=str)
 async def test_every_pane_of_the_events_is_visible_at_its_size_limits(size: tuple[int, int], bound: str) -> None:
-    sizes = {each.key: getattr(each, bound) for layout in (EVENTS_WIDE, EVENTS_NARROW) for each in sizes_of(layout)}
+    sizes = {each.key: getattr(each, bound) for each in EVENT_SHARES}
     app = console_app(session_with_messages("orders.eu"), ui_state=UiState("events", sizes=sizes))
     async with app.run_test(size=size) as pilot:
         await wait_for_text(pilot, "● Formatted", "orders")
