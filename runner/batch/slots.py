@@ -38,8 +38,8 @@ STORED_FILES: Final = 2
 """Those of them that the process of the run or node opens for an episode of a worker: its journal, and its file."""
 MODEL_FILES: Final = 2
 """Further open files of an episode with a model: the connections to an endpoint and to the next one."""
-CHANNEL_FILES: Final = 2
-"""Open files of the process of the run or node for each worker process: its channel and its log."""
+CHANNEL_FILES: Final = 3
+"""Open files of the process of the run or node for each worker process: its channel, its bell and its log."""
 WORKER_FILES: Final = 16
 """Estimated number of open files of a worker process without its episodes, with a margin."""
 

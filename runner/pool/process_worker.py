@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import select
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import closing
 from typing import Protocol, TypeAlias
 
 import msgspec
 
 from runner.errors import RunnerError, catch_foreign
+from runner.pool.channel_reader import ChannelReader
 from runner.pool.protocol import WorkerChange
-from runner.pool.remote_worker import BrokenFrame, RemoteWorker
+from runner.pool.remote_worker import RemoteWorker
 from runner.pool.services import BatchServices
 from runner.types import WorkerInfo, WorkerStatus
 from runner.util.clock import Clock
@@ -20,11 +21,8 @@ from runner.util.display_text import one_line
 from runner.util.resources import describe_shortage, find_shortage
 from runner.worker.frames import (
     LENGTH_BYTES,
-    MAX_FRAME_BYTES,
     Configure,
     DriverFrame,
-    WorkerFrame,
-    decode_worker_frame,
     encode_frame,
 )
 
@@ -32,7 +30,6 @@ MAX_REASON_CHARS = 300
 """Maximum length of the reason for which a worker was lost."""
 END_REASON_S = 1.0
 """Seconds in which a process must have ended after it closed its connection, for its exit code to be known."""
-_RECEIVE_BYTES = 1 << 16
 
 
 class WorkerTimings(msgspec.Struct, frozen=True, kw_only=True):
@@ -211,29 +208,29 @@ class ProcessWorker:
                 self._flush(process.sock)
             if self._closing.is_set():
                 return "it was closed"
-            return self._read(process)
+            with closing(ChannelReader(process.sock)) as reader:
+                return self._read(process, reader)
         finally:
             with self._lock:
                 self._process = None
             process.kill()
             process.sock.close()
 
-    def _read(self, process: Process) -> str:
-        sock, buffer, poll, started_s = process.sock, FrameBuffer(), select.poll(), self._now()
-        poll.register(sock, select.POLLIN)
+    def _read(self, process: Process, reader: ChannelReader) -> str:
+        started_s = self._now()
         while True:
-            is_readable = bool(poll.poll(self._timings.tick_s * 1000))
-            if (problem := self._tick(sock, started_s)) is not None:
+            is_readable = reader.wait(self._timings.tick_s)
+            if (problem := self._tick(process.sock, started_s)) is not None:
                 return problem
             if not is_readable:
                 continue
-            if not (data := _receive(sock)):
+            if not (data := reader.receive()):
                 if self._closing.is_set():
                     return "it was closed"
-                torn = " in the middle of a frame" if buffer.n_incomplete else ""
+                torn = " in the middle of a frame" if reader.buffer.n_incomplete else ""
                 return f"its process (pid {process.pid}) {process.end_reason(END_REASON_S)}{torn}"
             try:
-                for frame in buffer.feed(data):
+                for frame in reader.buffer.feed(data):
                     self.episodes.receive(frame)
             except RunnerError as exc:
                 return f"it sent {exc}"
@@ -289,54 +286,8 @@ class ProcessWorker:
             self._on_change(WorkerChange(id=self.info.id, host=self.info.host, state=state, pid=self._pid))
 
 
-def _receive(sock: socket.socket) -> bytes:
-    try:
-        return sock.recv(_RECEIVE_BYTES)
-    except OSError:  # it ended with unread frames
-        return b""
-
-
 def _shut_down(sock: socket.socket) -> None:
     try:
         sock.shutdown(socket.SHUT_WR)
     except OSError:
         return  # it has ended
-
-
-class FrameBuffer:
-    """Collects received bytes until a frame is complete."""
-
-    def __init__(self) -> None:
-        """Start empty."""
-        self._data = bytearray()
-
-    def feed(self, data: bytes) -> Iterator[WorkerFrame]:
-        """Add bytes and yield the frames that they complete; the iterator must be used up.
-
-        Raises:
-            BrokenFrame: a frame is too large or invalid.
-        """
-        self._data += data
-        start = 0
-        while len(self._data) - start >= LENGTH_BYTES:
-            size = int.from_bytes(self._data[start : start + LENGTH_BYTES], "big")
-            if size > MAX_FRAME_BYTES:
-                raise BrokenFrame(f"a frame of {size:,} bytes; at most {MAX_FRAME_BYTES >> 20} MiB are allowed")
-            end = start + LENGTH_BYTES + size
-            if len(self._data) < end:
-                break
-            yield _decode(bytes(self._data[start + LENGTH_BYTES : end]))
-            start = end
-        del self._data[:start]
-
-    @property
-    def n_incomplete(self) -> int:
-        """Number of bytes of the frame that is not complete yet."""
-        return len(self._data)
-
-
-def _decode(data: bytes) -> WorkerFrame:
-    try:
-        return decode_worker_frame(data)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as exc:
-        raise BrokenFrame(f"an invalid frame of {len(data):,} bytes: {exc}") from exc

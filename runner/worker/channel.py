@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import select
 import socket
 import threading
@@ -11,7 +13,13 @@ from runner.errors import RunnerError
 from runner.worker.frames import (
     LENGTH_BYTES,
     MAX_FRAME_BYTES,
+    Decided,
+    Ended,
+    Hello,
     Reply,
+    Reset,
+    Started,
+    Stepped,
     Streamed,
     WorkerFrame,
     encode_frame,
@@ -20,6 +28,8 @@ from runner.worker.link import PendingRequests, RequestName
 
 _COPIED_BYTES = 1 << 16
 """Largest frame that is copied behind its length, so that one system call sends both."""
+_CAN_WAIT = (Started, Reset, Stepped, Streamed, Decided, Ended)
+"""Frames that need no action of the driver: it may read them later, together with others."""
 
 
 class FrameTooLarge(RunnerError):
@@ -97,8 +107,22 @@ class SocketLink:
         self._lock = threading.Lock()
         self._poll = select.poll()
         self._poll.register(sock, select.POLLOUT)
+        self._bell: int | None = None
         self._requests = PendingRequests(self.send)
         self.resolve = self._requests.resolve
+
+    def greet(self, hello: Hello) -> None:
+        """Send the first frame, and with it the end of a pipe, the bell, that is readable when a frame is urgent."""
+        data = encode_frame(hello)
+        theirs, self._bell = os.pipe()
+        for descriptor in (theirs, self._bell):
+            os.set_blocking(descriptor, False)
+        try:
+            socket.send_fds(self._sock, [len(data).to_bytes(LENGTH_BYTES, "big") + data], [theirs])
+        except OSError:
+            self._on_broken()
+        finally:
+            os.close(theirs)
 
     def send(self, frame: WorkerFrame) -> None:
         """Send a frame; blocks while the driver reads too slowly, except that streamed tokens are then dropped.
@@ -112,12 +136,23 @@ class SocketLink:
         if not self._lock.acquire(blocking=not can_drop):
             return
         try:
-            if not can_drop or self._poll.poll(0):
-                send_frame(self._sock, data)
+            is_full = not self._poll.poll(0)
+            if is_full and can_drop:
+                return
+            if is_full or len(data) > _COPIED_BYTES:
+                self._ring()
+            send_frame(self._sock, data)
+            if not isinstance(frame, _CAN_WAIT):
+                self._ring()
         except OSError:
             self._on_broken()
         finally:
             self._lock.release()
+
+    def _ring(self) -> None:
+        if self._bell is not None:
+            with contextlib.suppress(OSError):  # it is full of rings, or the driver is gone
+                os.write(self._bell, b"\0")
 
     async def request(self, name: RequestName, target: str, instance: int | str | None = None) -> Reply:
         """Send a ``Request`` and return the driver's reply; callable on any event loop."""

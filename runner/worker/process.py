@@ -35,7 +35,7 @@ def run_worker(sock: socket.socket, name: str) -> NoReturn:
     # A process that an environment forks would send frames of its own, and would keep the channel open.
     os.register_at_fork(after_in_child=sock.close)
     link = SocketLink(sock, end_process)
-    link.send(_hello(name))
+    link.greet(_hello(name))
     engine: Engine | None = None
     while (frame := _read(sock)) is not None:
         if isinstance(frame, Stop):

@@ -271,8 +271,8 @@ def test_a_worker_inherits_variables_but_no_descriptors(
         variable, is_leader, descriptors = driver.reader.of(Reset)[0].reset.env_episode_id.split("|")
         assert variable == "set after the start of the server"
         assert is_leader == "True"
-        # the standard streams, the channel, three for each of two event loops, and the listing itself
-        assert int(descriptors) <= 11
+        # the standard streams, the channel and its bell, three for each of two event loops, and the listing itself
+        assert int(descriptors) <= 12
         assert not worker.sock.get_inheritable()
 
 

@@ -62,7 +62,7 @@ def test_the_note_has_all_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     assert slot_files(spec(1, env="not installed")) == 6
 
 
-@given(limit=st.integers(64, 3000), workers=st.integers(1, 8), model=st.booleans())
+@given(limit=st.integers(65, 3000), workers=st.integers(1, 8), model=st.booleans())
 def test_all_episodes_fit_the_processes_that_hold_their_files(limit: int, workers: int, model: bool) -> None:
     requested = spec(256, model="m" if model else None, workers=workers)
     with pytest.MonkeyPatch.context() as patch:
