@@ -12,15 +12,15 @@ import re
 from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib.metadata import EntryPoint, EntryPoints, PackageNotFoundError, entry_points, version
-from typing import Any, TypeAlias
+from typing import Any
+
+import msgspec
 
 from runner.errors import ConfigError, catch_foreign
 from runner.util.display_text import one_line
 
 logger = logging.getLogger(__name__)
 
-ResolvedName: TypeAlias = tuple[str, str, str]
-"""Group and name of an entry point, and its value ``module:attribute``."""
 ENVS = "agentgym.envs"
 AGENTS = "agentgym.agents"
 HTTP_ENVIRONMENT = "runner.envs.http.HttpEnvironment"
@@ -31,7 +31,71 @@ FAMILIES = {
 }
 """Class per family of environments named ``family:id``; it takes the id, and its ``check`` rejects an invalid id."""
 
-_resolved: dict[tuple[str, str], EntryPoint] = {}
+
+class Plugin(msgspec.Struct, frozen=True):
+    """An environment or agent by its entry point; it can be sent to another process, which imports it from there.
+
+    Attributes:
+        name: the registered spelling of the name.
+        value: the import path, ``module:attribute``; empty for an environment that is played only on a server.
+        id: the second part of a name ``family:id``; None for any other name.
+    """
+
+    name: str
+    value: str = ""
+    id: str | None = None
+
+    @property
+    def is_installed(self) -> bool:
+        """Whether it can be imported."""
+        return bool(self.value)
+
+    @property
+    def is_built_in(self) -> bool:
+        """Whether it belongs to this package."""
+        return self.value.startswith("runner.")
+
+    @property
+    def family(self) -> str | None:
+        """The family of a name ``family:id``, in lower case; None for any other name."""
+        return None if self.id is None else self.name.partition(":")[0]
+
+    def load(self) -> Any:  # noqa: ANN401 - any registered object
+        """Import and return the registered object.
+
+        Raises:
+            ConfigError: the import fails, or the id of a name ``family:id`` is invalid.
+        """
+        loaded: list[Any] = []
+        errors: list[BaseException] = []
+        with catch_foreign(errors.append):
+            loaded.append(self._point.load())
+        if errors:
+            reason = f"cannot be loaded: {type(errors[0]).__name__}: {errors[0]}"
+            raise ConfigError(f"{self.name} is registered as {self.value} but {reason}") from errors[0]
+        if self.id is not None:
+            loaded[0].check(self.id)
+        return loaded[0]
+
+    def config(self, **arguments: object) -> dict[str, Any]:
+        """Return the Hydra configuration of the object: its ``_target_`` and its arguments.
+
+        Raises:
+            ConfigError: an argument starts with an underscore.
+        """
+        for key in arguments:
+            if key.startswith("_"):
+                raise ConfigError(
+                    f"invalid argument {key!r} of {self.name}; names with a leading underscore are reserved"
+                )
+        target = {"_target_": f"{self._point.module}.{self._point.attr}"}
+        return {**target, **({} if self.id is None else {"id": self.id}), **arguments}
+
+    @property
+    def _point(self) -> EntryPoint:
+        return EntryPoint(self.name, self.value, "")
+
+
 _FAMILY_NAME = re.compile(r"(?P<family>[A-Za-z]+):(?P<id>[A-Za-z0-9_./-]{1,100})")
 
 
@@ -76,28 +140,6 @@ def _origin(point: EntryPoint) -> str:
 def registered_names(group: str) -> list[str]:
     """Return the registered names of a group in alphabetical order."""
     return sorted(_entry_points(group), key=str.lower)
-
-
-def resolve(group: str, name: str) -> ResolvedName:
-    """Return the entry point of a name, for ``use_resolved`` in another process.
-
-    Raises:
-        ConfigError: the name is unknown, or several packages register it.
-    """
-    return group, name, _entry_point(group, name).value
-
-
-def use_resolved(names: Iterable[ResolvedName]) -> None:
-    """Use the entry points that the driver of this process has found, instead of reading those of all packages."""
-    _resolved.update({(group, name): EntryPoint(name, value, group) for group, name, value in names})
-
-
-def _entry_point(group: str, name: str) -> EntryPoint:
-    if (resolved := _resolved.get((group, name))) is not None:
-        return resolved
-    if member := _family_and_id(group, name):
-        return EntryPoint(name=name, value=FAMILIES[member[0]], group=group)
-    return _entry_points(group)[canonical_name(group, name)][0]
 
 
 def _family_and_id(group: str, name: str) -> tuple[str, str] | None:
@@ -157,18 +199,16 @@ def canonical_name(group: str, name: str) -> str:
     return spellings[0]
 
 
-def build_target(group: str, name: str, **arguments: object) -> dict[str, Any]:
-    """Return the Hydra configuration of the named object: its ``_target_`` and its arguments.
+def find(group: str, name: str) -> Plugin:
+    """Return the environment or agent of a name, ignoring case; nothing is imported.
 
     Raises:
-        ConfigError: unknown name, or an argument that starts with an underscore.
+        ConfigError: see ``canonical_name``.
     """
-    for key in arguments:
-        if key.startswith("_"):
-            raise ConfigError(f"invalid argument {key!r} of {name}; names with a leading underscore are reserved")
-    point = _entry_point(group, name)
-    member = _family_and_id(group, name)
-    return {"_target_": f"{point.module}.{point.attr}", **({"id": member[1]} if member else {}), **arguments}
+    name = canonical_name(group, name)
+    if member := _family_and_id(group, name):
+        return Plugin(name, FAMILIES[member[0]], member[1])
+    return Plugin(name, _entry_points(group)[name][0].value)
 
 
 def build_http_target(**arguments: object) -> dict[str, Any]:
@@ -182,17 +222,7 @@ def load(group: str, name: str) -> Any:  # noqa: ANN401 - any registered object
     Raises:
         ConfigError: the name is unknown, the import fails, or the id of a name ``family:id`` is invalid.
     """
-    point = _entry_point(group, name)
-    loaded: list[Any] = []
-    errors: list[BaseException] = []
-    with catch_foreign(errors.append):
-        loaded.append(point.load())
-    if errors:
-        reason = f"{type(errors[0]).__name__}: {errors[0]}"
-        raise ConfigError(f"{point.name} is registered as {point.value} but cannot be loaded: {reason}") from errors[0]
-    if member := _family_and_id(group, name):
-        loaded[0].check(member[1])
-    return loaded[0]
+    return find(group, name).load()
 
 
 def missing_packages(packages: Iterable[str]) -> list[str]:

@@ -15,6 +15,7 @@ from ulid import ULID
 from runner.batch.episode_queue import EpisodeQueue, split_plan
 from runner.batch.episode_starter import EpisodeStarter
 from runner.batch.observers import Observer, ObserverHub, SelectiveObserver
+from runner.batch.resolve import ResolvedBatch
 from runner.batch.result import BatchResult, BatchStats, BatchStatus, InterruptedBy, UnstoredEpisode
 from runner.batch.running_episode import (
     STEP_GRACE_S,
@@ -25,12 +26,11 @@ from runner.batch.running_episode import (
 )
 from runner.batch.server_wait import CHECK_INTERVAL_S, ServerChecked, ServerWait, Waiting
 from runner.batch.slot_table import LostEpisodes, SlotReady, SlotTable
-from runner.batch.spec import BatchSpec, PlannedEpisode
+from runner.batch.spec import PlannedEpisode
 from runner.batch.workspace import Workspace
-from runner.envs.placement import Placement, embedded_placement
 from runner.errors import catch_foreign, log_failure
 from runner.inference.profile_models import Models
-from runner.pool.local import LocalPool
+from runner.pool.choose import open_pool
 from runner.pool.protocol import Slot, WorkerChange, WorkerLost, WorkerPool
 from runner.store import EpisodeRecord
 from runner.types import Outcome, TokensStreamed, WorkerState
@@ -45,7 +45,7 @@ class Batch:
     """Plays one batch to its end; commands may come from any thread or a signal handler.
 
     Args:
-        spec: the batch, with registered names (``BatchSpec.validated``).
+        batch: the batch at its placement.
         workspace: the state directory that stores the episodes.
         observers: called with every event and progress item; each runs on its own thread unless it is inline.
         on_record: called with every finished episode after it is stored, on the thread that called ``run``.
@@ -56,14 +56,13 @@ class Batch:
             its worker is abandoned.
         step_grace_s: seconds that a cancelled episode has to finish its step before its task is cancelled.
         check_interval_s: seconds between two health checks of a server that is gone.
-        placement: where the environment runs (embedded or HTTP); by default embedded.
         models: the profile's models, required if the agent uses one; receives the reward of each episode as feedback.
-        pool: the workers that play the episodes; ``run`` starts and closes them. By default threads of this process.
+        pool: the workers that play the episodes; ``run`` starts and closes them. None: those that ``batch`` has.
     """
 
     def __init__(
         self,
-        spec: BatchSpec,
+        batch: ResolvedBatch,
         workspace: Workspace,
         *,
         observers: Iterable[Observer | SelectiveObserver] = (),
@@ -74,13 +73,17 @@ class Batch:
         grace_s: float = 5.0,
         step_grace_s: float = STEP_GRACE_S,
         check_interval_s: float = CHECK_INTERVAL_S,
-        placement: Placement | None = None,
         models: Models | None = None,
         pool: WorkerPool | None = None,
     ) -> None:
-        """Prepare the batch; ``run`` starts the episodes."""
-        self._placement = placement = placement or embedded_placement(spec.env, spec.mode)
-        self.spec = msgspec.structs.replace(spec, mode=placement.mode)
+        """Prepare the batch; ``run`` starts the episodes.
+
+        Raises:
+            ConfigError: the agent uses a model and there are no ``models``, or Ray cannot be used.
+        """
+        self.spec = spec = batch.spec
+        self._placement = batch.placement
+        self._pool = pool or open_pool(spec.chosen_workers, spec, batch.setup, models, ray=batch.ray)
         self.batch_id = batch_id or str(ULID())
         self.battery_id = battery_id
         self._workspace = workspace
@@ -88,7 +91,6 @@ class Batch:
         callbacks = (on_record, None if models is None else models.feedback)
         self._record_callbacks = [callback for callback in callbacks if callback is not None]
         self._hub = ObserverHub(observers)
-        self._pool = pool or self._local_pool(models)
         self._stats = BatchStats()
         self.unstored: list[UnstoredEpisode] = []
         """The ended episodes that could not be stored; the first one interrupts the batch."""
@@ -100,12 +102,13 @@ class Batch:
         self._lost = LostEpisodes(spec)
         self._running: dict[Slot, RunningEpisode] = {}
         self._inbox: queue.SimpleQueue[_Message] = queue.SimpleQueue()
-        self._wait = ServerWait(self.batch_id, spec.env, placement, self._clock, self._inbox.put, check_interval_s)
+        self._wait = ServerWait(
+            self.batch_id, spec.env, batch.placement, self._clock, self._inbox.put, check_interval_s
+        )
         self._interruption: tuple[str, InterruptedBy] | None = None
         self._starter = EpisodeStarter(
-            self.spec,
+            batch,
             workspace,
-            placement,
             batch_id=self.batch_id,
             battery_id=battery_id,
             publish=self._hub.emit,
@@ -169,10 +172,6 @@ class Batch:
         self._hub.close()
         interruption, interrupted_by = self._interruption or (None, None)
         return msgspec.structs.replace(self._result(), interruption=interruption, interrupted_by=interrupted_by)
-
-    def _local_pool(self, models: Models | None) -> LocalPool:
-        setup = self.spec.runner_setup(self._placement, models)
-        return LocalPool(setup.build_runner(None if models is None else models.manager), self._clock)
 
     def _result(self) -> BatchResult:
         return self._stats.result(

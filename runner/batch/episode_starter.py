@@ -7,13 +7,13 @@ from functools import partial
 
 import msgspec
 
-from runner import plugins
 from runner.batch.episode_feed import EpisodeFeed, Publish
+from runner.batch.resolve import ResolvedBatch
 from runner.batch.running_episode import EpisodeDone, RunningEpisode
 from runner.batch.slots import SPARE_BYTES, SPARE_FILES
-from runner.batch.spec import BatchSpec, PlannedEpisode
+from runner.batch.spec import PlannedEpisode
 from runner.batch.workspace import Workspace
-from runner.envs.placement import Placement
+from runner.plugins import installed_versions
 from runner.pool.protocol import Slot
 from runner.store import EpisodeRecorder
 from runner.types import EpisodeHeader
@@ -27,9 +27,8 @@ class EpisodeStarter:
     """Prepares the episodes of one batch.
 
     Args:
-        spec: the batch.
+        batch: the batch at its placement.
         workspace: stores the episodes.
-        placement: where the environment runs.
         batch_id: id of the batch.
         battery_id: id of its battery, if any.
         publish: receives the events for the observers.
@@ -40,9 +39,8 @@ class EpisodeStarter:
 
     def __init__(
         self,
-        spec: BatchSpec,
+        batch: ResolvedBatch,
         workspace: Workspace,
-        placement: Placement,
         *,
         batch_id: str,
         battery_id: str | None,
@@ -52,15 +50,15 @@ class EpisodeStarter:
         step_grace_s: float,
     ) -> None:
         """Read the versions of the installed packages."""
-        self._spec = spec
+        self._spec = batch.spec
         self._workspace = workspace
-        self._placement = placement
+        self._placement = batch.placement
         self._batch_id = batch_id
         self._battery_id = battery_id
         self._publish = publish
         self._on_done = on_done
         self._grace_s, self._step_grace_s = grace_s, step_grace_s
-        self._versions = {**workspace.versions, **plugins.installed_versions(placement.packages)}
+        self._versions = {**workspace.versions, **installed_versions(batch.placement.packages)}
         self._trace_file = workspace.trace_file(batch_id)
         self._spare = SpareResources(0)
 

@@ -6,10 +6,8 @@ from typing import Final
 
 import msgspec
 
-from runner import plugins
 from runner.batch.spec import BatchSpec
 from runner.errors import ConfigError
-from runner.pool.choose import default_workers
 from runner.pool.finishers import MAX_THREADS
 from runner.util.resources import open_file_limit
 
@@ -44,23 +42,23 @@ WORKER_FILES: Final = 16
 """Estimated number of open files of a worker process without its episodes, with a margin."""
 
 
-def slot_files(spec: BatchSpec) -> int:
+def slot_files(spec: BatchSpec, env_files: int = 0) -> int:
     """Return the number of files that one episode of a batch keeps open, in all processes.
 
-    An environment that opens more files than its server's connection has their number in the attribute ``open_files``.
+    Args:
+        spec: the batch.
+        env_files: files that its environment opens, apart from the connection to its server.
     """
-    files = SLOT_FILES + (0 if spec.model is None else MODEL_FILES)
-    if plugins.is_registered(plugins.ENVS, spec.env):
-        files += int(getattr(plugins.load(plugins.ENVS, spec.env), "open_files", 0))
-    return files
+    return SLOT_FILES + (0 if spec.model is None else MODEL_FILES) + env_files
 
 
-def fit_concurrency(spec: BatchSpec, own_files: int) -> tuple[BatchSpec, str | None]:
+def fit_concurrency(spec: BatchSpec, own_files: int, env_files: int = 0) -> tuple[BatchSpec, str | None]:
     """Lower the concurrency of a batch to what the limit of open files allows.
 
     Args:
         spec: the batch.
         own_files: open files of the process without its episodes, ``RUN_FILES`` or ``NODE_FILES``.
+        env_files: see ``slot_files``.
 
     Returns:
         The batch, and a text that names what was lowered; None if nothing was.
@@ -69,7 +67,7 @@ def fit_concurrency(spec: BatchSpec, own_files: int) -> tuple[BatchSpec, str | N
         ConfigError: the limit allows no episode.
     """
     limit, advice = open_file_limit(), "raise it with ulimit -n"
-    n_slots, share = min(_bounds(spec, own_files, limit))
+    n_slots, share = min(_bounds(spec, own_files, slot_files(spec, env_files), limit))
     if n_slots < 1:
         raise ConfigError(f"No episode of {spec.env} fits the limit of {limit} open files: {share}; {advice}")
     if min(spec.concurrency, spec.n_planned) <= n_slots:
@@ -79,10 +77,9 @@ def fit_concurrency(spec: BatchSpec, own_files: int) -> tuple[BatchSpec, str | N
     return msgspec.structs.replace(spec, concurrency=n_slots), note
 
 
-def _bounds(spec: BatchSpec, own_files: int, limit: int) -> list[tuple[int, str]]:
+def _bounds(spec: BatchSpec, own_files: int, per_episode: int, limit: int) -> list[tuple[int, str]]:
     """Return how many episodes at a time each kind of process allows, and what they need."""
-    n_planned, per_episode = min(spec.concurrency, spec.n_planned), slot_files(spec)
-    workers = default_workers(n_planned, spec.agent) if spec.workers is None else spec.workers
+    n_planned, workers = min(spec.concurrency, spec.n_planned), spec.chosen_workers
     if workers == "ray" or not workers:
         return [_bound("the process", own_files, per_episode, limit)]
     n_workers, in_worker = min(workers, n_planned), per_episode - STORED_FILES

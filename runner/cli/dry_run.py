@@ -8,11 +8,12 @@ from typing import Literal, Self, TypeAlias
 
 import msgspec
 
+from runner.batch.resolve import ResolvedBatch, place_batch
+from runner.batch.slots import RUN_FILES
 from runner.batch.spec import BatchSpec
 from runner.cli.preflight import STATE_LABELS
 from runner.cli.run_session import RunSession
 from runner.cli.terminal import output_console, print_json, reserve_stdout, safe_text, write_result
-from runner.episode.runner import Runner
 from runner.errors import ConfigError
 from runner.inference.profile_models import Models, run_in_thread
 from runner.node.preflight import PreflightCheck, check_models, check_state_dir, check_workers
@@ -39,13 +40,14 @@ class DryRunRow(msgspec.Struct, frozen=True):
 def dry_run(session: RunSession) -> int:
     """Check what a run needs and print the result; return 0 if all checks pass, else 1."""
     reserve_stdout()
-    specs = session.specs()
+    batches = session.batches()
+    spec = batches[0].spec
     with closing(session.models()) as models:
-        model_checks = run_in_thread(lambda: check_models(specs[0].model, models))
-        workers = check_workers(session.workers, session.concurrency, session.profile)
+        model_checks = run_in_thread(lambda: check_models(spec.model, models))
+        workers = check_workers(spec.chosen_workers, spec.concurrency, session.profile)
         rows = list(map(_to_row, [check_state_dir(session.data_dir), *workers, *model_checks]))
         if all(check.state != "fail" for check in model_checks):  # without a model no step can run
-            rows += [_check_batch(session, spec, models) for spec in specs]
+            rows += [_check_batch(batch, models) for batch in batches]
     ok = all(row.ok for row in rows)
     code = 0 if ok else 1
     if session.options.json:
@@ -64,26 +66,23 @@ def _to_row(check: PreflightCheck) -> DryRunRow:
     return DryRunRow(name, check.state != "fail", ": ".join(filter(None, details)), check.state)
 
 
-def _check_batch(session: RunSession, spec: BatchSpec, models: Models) -> DryRunRow:
+def _check_batch(batch: ResolvedBatch, models: Models) -> DryRunRow:
     """Run the first step of a batch's first task, without storing anything; return the result as a row."""
+    spec = batch.spec
     what = f"{spec.env} with {spec.agent}"
     try:
-        placement = session.choose_placement(spec)
+        placed = place_batch(batch, RUN_FILES)
     except ConfigError as exc:
         return DryRunRow.of(what, False, str(exc))
-    runner = spec.runner_setup(placement, models).build_runner(models.manager)
+    limits = msgspec.structs.replace(spec.limits, max_rounds=1)
+    setup = msgspec.structs.replace(placed.setup, tracing="off", limits=limits)
     first = spec.plan()[0]
-    one_step = Runner(
-        env_cfg=runner.env_cfg,
-        agent_cfg=runner.agent_cfg,
-        inference_mngr=runner.inference_mngr,
-        tracing_level="off",
-        limits=msgspec.structs.replace(spec.limits, max_rounds=1),
+    trajectory = asyncio.run(
+        setup.build_runner(models.manager).play_episode({"task_index": first.task_index, "seed": first.seed})
     )
-    trajectory = asyncio.run(one_step.play_episode({"task_index": first.task_index, "seed": first.seed}))
     if trajectory.error_info is not None:
         return DryRunRow.of(what, False, f"{trajectory.error_info.type}: {trajectory.error_info.message}")
-    return DryRunRow.of(what, True, f"{_plan_text(spec, trajectory)}; {placement.note}")
+    return DryRunRow.of(what, True, f"{_plan_text(spec, trajectory)}; {placed.placement.note}")
 
 
 def _plan_text(spec: BatchSpec, trajectory: Trajectory) -> str:

@@ -19,7 +19,7 @@ from runner.config import load_profile, resolve_data_dir, resolve_node
 from runner.errors import RunnerError
 from runner.node.node import Node
 from runner.node.state_lock import NodeFile
-from runner.node.worker_pools import preload_fork_server
+from runner.pool.choose import preload_fork_server
 from runner.util.argument_parser import SafeArgumentParser
 from runner.util.files import world_writable_problem
 from runner.util.resources import require_open_files

@@ -6,7 +6,8 @@ import argparse
 from collections.abc import Sequence
 from contextlib import closing
 
-from runner.batch.spec import MAX_CONCURRENCY, resolve_model
+from runner.batch.resolve import resolve_agent
+from runner.batch.spec import DEFAULT_AGENT, MAX_CONCURRENCY
 from runner.bus.address import egress_reader
 from runner.cli.arguments import Options, at_least, workers
 from runner.cli.run_session import RunSession
@@ -37,31 +38,30 @@ def main_preflight(argv: Sequence[str]) -> int:
             json=options.json,
         )
     )
-    model = resolve_model(session.agent, session.profile.agent, options.model)
     plan = PlannedRun(
         profile=session.profile,
         data_dir=session.data_dir,
-        agent=session.agent,
-        model=model,
-        env=options.env,
+        request=session.request(options.env or ""),
         egress=egress_reader(session.profile),
-        workers=session.workers,
-        concurrency=session.concurrency,
     )
+    agent, (_, model) = options.agent or DEFAULT_AGENT, resolve_agent(session.profile.agent, plan.request)
     with closing(session.models()) as models:
         rows = preflight(plan, models)
     code = 0 if can_run(rows) else 1
-    document = {"ok": can_run(rows), "agent": plan.agent, "model": model, "rows": rows}
-    return write_result(code, (lambda: print_json(document)) if options.json else (lambda: _print(plan, rows)))
+    document = {"ok": can_run(rows), "agent": agent, "model": model, "rows": rows}
+    return write_result(
+        code,
+        (lambda: print_json(document)) if options.json else (lambda: _print(session.profile.id, agent, model, rows)),
+    )
 
 
-def _print(plan: PlannedRun, rows: Sequence[PreflightCheck]) -> None:
-    agent = plan.agent if plan.model is None else f"{plan.agent}, model {plan.model}"
+def _print(profile: str, agent: str, model: str | None, rows: Sequence[PreflightCheck]) -> None:
+    played_by = agent if model is None else f"{agent}, model {model}"
     columns = ("", "state", "")
     lines = [line for row in rows for line in _lines(row)]
-    print_table(f"Pre-flight for {agent}, profile {plan.profile.id}", columns, lines)
+    print_table(f"Pre-flight for {played_by}, profile {profile}", columns, lines)
     verdict = "would work" if can_run(rows) else "would fail: see the FAIL rows"
-    other = "" if can_run(rows) or plan.model is None else "; --agent oracle needs no model"
+    other = "" if can_run(rows) or model is None else "; --agent oracle needs no model"
     output_console().print(safe_text(f"A run {verdict}{other}."), soft_wrap=True)
 
 

@@ -9,14 +9,13 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 
-import msgspec
 from ulid import ULID
 
 from runner.batch.batch import Batch
 from runner.batch.observers import SelectiveObserver
+from runner.batch.resolve import ResolvedBatch, has_oracle, place_batch
 from runner.batch.result import BatchResult
-from runner.batch.slots import RUN_FILES, SLOT_FILES, fit_concurrency
-from runner.batch.spec import BatchSpec
+from runner.batch.slots import RUN_FILES, SLOT_FILES
 from runner.batch.workspace import Workspace
 from runner.bus.address import egress_reader
 from runner.cli.logging_setup import log_to_file
@@ -33,13 +32,12 @@ from runner.cli.report import (
 from runner.cli.run_session import RunSession
 from runner.cli.signals import INTERRUPTED, SignalHandler
 from runner.cli.terminal import print_stderr, reserve_stdout, write_result
-from runner.envs.placement import Placement
 from runner.errors import ConfigError
 from runner.inference.endpoints import NO_ENDPOINT
 from runner.inference.profile_models import Models, NoModel, describe_endpoint, is_answering
 from runner.node.batch_queue import queued_ids
 from runner.node.state_lock import is_node_alive
-from runner.node.worker_pools import open_workers, preload_fork_server
+from runner.pool.choose import preload_fork_server
 from runner.publish.event_recorder import EventRecorder, durable_names
 from runner.publish.recovery import record_missed_batches
 from runner.util.files import world_writable_problem
@@ -66,9 +64,9 @@ def run_batches(session: RunSession) -> int:
     reserve_stdout()
     signals = SignalHandler()
     with signals.installed():
-        specs = session.specs()
+        batches = session.batches()
         models = session.models()
-        require_model(session, specs, models)
+        require_model(session, batches, models)
         log_to_file(session.data_dir)
         if (problem := world_writable_problem(session.data_dir)) is not None:
             logger.warning("%s", problem)
@@ -78,19 +76,19 @@ def run_batches(session: RunSession) -> int:
         battery_id = str(ULID()) if session.options.battery else None
         with closing(workspace), closing(models), _event_recording(session, workspace) as (recorder, observers):
             sequence = _BatchSequence(session, workspace, recorder, observers, signals, battery_id, models)
-            results, skipped = sequence.run(specs)
+            results, skipped = sequence.run(batches)
         code = _exit_code(results, skipped, interrupted=signals.received)
         as_json = session.options.json
         code = write_result(code, lambda: print_summary(results, skipped, session.data_dir, as_json=as_json))
         if not as_json:
             report_errors(results, session.data_dir)
         report_models(results)
-        _report_interruptions(specs, results, session.options.argv)
+        _report_interruptions(batches, results, session.options.argv)
         return code
 
 
-def _report_interruptions(specs: list[BatchSpec], results: list[BatchResult], argv: Sequence[str]) -> None:
-    specs_by_env = {spec.env: spec for spec in specs}
+def _report_interruptions(batches: list[ResolvedBatch], results: list[BatchResult], argv: Sequence[str]) -> None:
+    specs_by_env = {batch.spec.env: batch.spec for batch in batches}
     for result in results:
         if result.interruption is not None:
             report_remaining(specs_by_env[result.env], result, argv)
@@ -147,17 +145,17 @@ class _BatchSequence:
     battery_id: str | None
     models: Models
 
-    def run(self, specs: list[BatchSpec]) -> tuple[list[BatchResult], list[SkippedBatch]]:
+    def run(self, batches: list[ResolvedBatch]) -> tuple[list[BatchResult], list[SkippedBatch]]:
         """Return the results, and the batches that could not be played when it was their turn."""
         results: list[BatchResult] = []
         skipped: list[SkippedBatch] = []
-        for spec in specs:
+        for batch in batches:
             try:
-                placement = self.session.choose_placement(spec)
+                placed = place_batch(batch, RUN_FILES)
             except ConfigError as exc:
-                skipped.append(SkippedBatch(env=spec.env, reason=str(exc)))
+                skipped.append(SkippedBatch(env=batch.spec.env, reason=str(exc)))
                 continue
-            results.append(self._run_batch(spec, placement))
+            results.append(self._run_batch(placed))
             self.recorder.record_batch(results[-1])
             if results[-1].status != "completed" and results[-1].interrupted_by != "server":
                 break
@@ -167,38 +165,34 @@ class _BatchSequence:
             print_stderr(f"Skipped: {each.reason}")
         return results, skipped
 
-    def _run_batch(self, spec: BatchSpec, placement: Placement) -> BatchResult:
-        print_stderr(f"{spec.env}: {placement.note}")
-        spec, lowered = fit_concurrency(spec, RUN_FILES)
-        if lowered is not None:
-            print_stderr(f"{spec.env}: {lowered}")
-        with batch_progress(msgspec.structs.replace(spec, mode=placement.mode)) as progress:
+    def _run_batch(self, placed: ResolvedBatch) -> BatchResult:
+        for note in filter(None, (placed.placement.note, placed.lowered)):
+            print_stderr(f"{placed.spec.env}: {note}")
+        with batch_progress(placed.spec) as progress:
             batch = Batch(
-                spec,
+                placed,
                 self.workspace,
                 observers=[progress, *self.observers],
                 on_record=self.recorder.record_episode,
                 battery_id=self.battery_id,
-                placement=placement,
                 models=self.models,
-                pool=open_workers(spec, placement, self.models, self.session.profile.ray),
             )
             with self.signals.forwarding_to(batch):
                 return batch.run()
 
 
-def require_model(session: RunSession, specs: Sequence[BatchSpec], models: Models) -> None:
+def require_model(session: RunSession, batches: Sequence[ResolvedBatch], models: Models) -> None:
     """Check that a model endpoint answers, if the agent uses a model.
 
     Raises:
         ConfigError: no endpoint answers; the message has the cause of each, and a command that needs no model.
     """
     try:
-        states = models.require(specs[0].model)
+        states = models.require(batches[0].spec.model)
     except NoModel as exc:
         causes = [f"  {describe_endpoint(state)}: {state.cause}\n    {state.hint}" for state in exc.states]
         lines = ["No model responds; no episode was run.", *(causes or [f"  {NO_ENDPOINT}"])]
-        command = command_without_model(session.options.argv, specs)
+        command = command_without_model(session.options.argv, batches)
         raise ConfigError("\n".join([*lines, f"Without a model: {command}"])) from exc
     for state in states:
         if not is_answering(state):
@@ -206,15 +200,7 @@ def require_model(session: RunSession, specs: Sequence[BatchSpec], models: Model
             print_stderr(f"{describe_endpoint(state)} not responding; using the next endpoint: {reason}")
 
 
-def command_without_model(argv: Sequence[str], specs: Iterable[BatchSpec]) -> str:
+def command_without_model(argv: Sequence[str], batches: Iterable[ResolvedBatch]) -> str:
     """Return the command with another agent: ``oracle`` if all environments have an oracle, else ``random``."""
-    agent = "oracle" if all(map(_has_oracle, specs)) else "random"
+    agent = "oracle" if all(has_oracle(batch.setup.env) for batch in batches) else "random"
     return shlex.join(["agentgym-runner", *without_options(argv, _MODEL_OPTIONS), "--agent", agent])
-
-
-def _has_oracle(spec: BatchSpec) -> bool:
-    try:
-        msgspec.structs.replace(spec, agent="oracle", model=None).validated()
-    except ConfigError:
-        return False
-    return True

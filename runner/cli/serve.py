@@ -86,12 +86,12 @@ def _resolve(profile: Profile, name: str) -> str:
     Raises:
         ConfigError: the environment is skipped by the profile or cannot be served; with the names that can be.
     """
-    from runner.batch.spec import resolve_environment
     from runner.envs.names import server_only_name, server_only_problem
+    from runner.envs.placement import resolve_environment
     from runner.serve.env_api import DIALECTS
 
     if plugins.is_registered(plugins.ENVS, name):
-        return resolve_environment(profile, name)
+        return resolve_environment(profile, name).name
     servable = [known for known in DIALECTS if plugins.is_registered(plugins.ENVS, known)]
     names = f"Environments that can be served: {', '.join(servable)}"
     if (other := server_only_name(name)) is not None:

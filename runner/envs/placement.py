@@ -9,12 +9,15 @@ from urllib.parse import urlsplit
 import msgspec
 
 from runner import plugins
-from runner.config import ARESettings, EnvironmentEntry, Profile
+from runner.config import EnvironmentEntry, Profile, SkipEntry
+from runner.envs.are.catalog import check_scenario
 from runner.envs.data_labels import AS_PUBLISHED, data_label_of, uses_configured_data
 from runner.envs.http.address import ServerAddress
 from runner.envs.http.identify import ServerIdentity, ServerKind
 from runner.envs.http.probe import NOT_LISTENING, UNAUTHORIZED, ServerState, probe_servers
+from runner.envs.names import server_problem, skipped_environment, unknown_environment, unplayable_entry
 from runner.errors import ConfigError
+from runner.plugins import Plugin
 from runner.types import Mode
 from runner.util.display_text import one_line, secret_lines
 
@@ -39,7 +42,6 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
         packages: distributions that the embedded environment needs in addition to the runner's own.
         note: description of the placement for the user, without secrets.
         wait_s: seconds that the batch waits for a server that goes away; 0: it goes on at once.
-        are: the profile's ``are`` section.
     """
 
     transport: Transport = "embedded"
@@ -49,7 +51,6 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
     packages: tuple[str, ...] = ()
     note: str = "embedded"
     wait_s: float = 0.0
-    are: ARESettings = ARESettings()
 
 
 def environment_entry(profile: Profile, env: str) -> EnvironmentEntry | None:
@@ -82,60 +83,78 @@ def observation_planner(env: str) -> str | None:
     return None if dialect is None else dialect.planner
 
 
-def embedded_placement(env: str, mode: Mode, *, why: str = "") -> Placement:
-    """Return the placement for playing in this process; ``why`` is the reason for not using a server, if any.
+def find_environment(name: str) -> Plugin:
+    """Return the environment of a name, ignoring case; one without an import path can be played only on a server.
 
     Raises:
-        ConfigError: if the environment cannot be loaded, or the data that an environment variable names is unusable.
+        ConfigError: no package registers the name, or several do, and no server plays it.
     """
-    environment = plugins.load(plugins.ENVS, env)
-    label = str(getattr(environment, "data_label", ""))
-    if plugins.is_built_in(plugins.ENVS, env):
-        label = data_label_of(env, os.environ, mode)
-        if uses_configured_data(env, os.environ):
-            environment(mode=mode)
-    return Placement(
-        mode=mode,
-        data_label=label,
-        packages=tuple(getattr(environment, "packages", None) or ()),
-        note=f"embedded: {why}" if why else "embedded",
-    )
+    if plugins.is_registered(plugins.ENVS, name):
+        return plugins.find(plugins.ENVS, name)
+    if not has_http_dialect(name):
+        raise unknown_environment(name)
+    return Plugin(name)
 
 
-def choose_placement(entry: EnvironmentEntry | None, env: str, mode: Mode, *, wait_s: float = 0.0) -> Placement:
+def resolve_environment(profile: Profile, name: str) -> Plugin:
+    """Return the environment of a name that the profile allows.
+
+    Raises:
+        UnplayableName: if the environment is unknown, not installed, skipped by the profile, or needs a server that the
+            profile does not have; with the reason and the names or keys that work.
+        ConfigError: if several packages register the name, ARE is not installed, or ARE has no such scenario.
+    """
+    entry = profile.find_entry(name)
+    if isinstance(entry, SkipEntry):
+        raise skipped_environment(entry, profile)
+    if plugins.is_registered(plugins.ENVS, name):
+        check_scenario(name, profile.are)
+        return plugins.find(plugins.ENVS, name if entry is None else entry.name)
+    if entry is None:
+        raise unknown_environment(name, (listed.name for _, listed in profile.tiered_entries()))
+    if server_address(entry) is not None and has_http_dialect(entry.name) and server_problem(entry) is None:
+        return Plugin(entry.name)
+    raise unplayable_entry(entry, profile)
+
+
+def choose_placement(entry: EnvironmentEntry | None, env: Plugin, mode: Mode, *, wait_s: float = 0.0) -> Placement:
     """Choose where to play a batch that is about to start; probes the server for at most two seconds.
 
     Args:
         entry: the profile's entry of the environment, None if it has none.
-        env: the environment's registered name.
+        env: the environment.
         mode: the requested rules.
         wait_s: seconds that the batch waits for a server that goes away.
 
     Raises:
-        ConfigError: if the environment needs a server, and the server is not running or serves something else.
+        ConfigError: if the environment needs a server, and the server is not running or serves something else; or if
+            it cannot be loaded, or the data that an environment variable names is unusable.
     """
     transport = entry.transport if entry is not None else "auto"
     address = server_address(entry)
-    is_installed = plugins.is_registered(plugins.ENVS, env)
-    if address is None and (transport == "http" or not is_installed):
-        raise ConfigError(f"{env} needs a server; set its port or base_url in the profile")
+    if address is None and (transport == "http" or not env.is_installed):
+        raise ConfigError(f"{env.name} needs a server; set its port or base_url in the profile")
     if address is None or transport == "embedded":
-        return embedded_placement(env, mode)
-    state = probe_servers({env: address})[env]
-    reason = rejection_reason(state, mode, must_identify=transport == "auto" and is_installed)
+        return _embedded_placement(env, mode)
+    state = probe_servers({env.name: address})[env.name]
+    reason = rejection_reason(state, mode, must_identify=transport == "auto" and env.is_installed)
     if reason is None:
         return msgspec.structs.replace(http_placement(state), wait_s=wait_s)
-    if transport == "http" or not is_installed:
+    if transport == "http" or not env.is_installed:
         advice = _login_advice() if state.http_status == UNAUTHORIZED else _start_advice(env, address)
-        raise ConfigError(f"{env} cannot be played at {address.base}: {reason}. {advice}")
-    return embedded_placement(env, mode, why="" if state.cause == NOT_LISTENING else f"at {address.base}: {reason}")
+        raise ConfigError(f"{env.name} cannot be played at {address.base}: {reason}. {advice}")
+    return _embedded_placement(env, mode, "" if state.cause == NOT_LISTENING else f": at {address.base}: {reason}")
 
 
-def choose_profile_placement(profile: Profile, env: str, mode: Mode) -> Placement:
-    """Choose where to play a batch of a profile; see :func:`choose_placement`."""
-    entry = environment_entry(profile, env)
-    placement = choose_placement(entry, env, mode, wait_s=profile.wait_sec(env))
-    return msgspec.structs.replace(placement, are=profile.are)
+def _embedded_placement(env: Plugin, mode: Mode, why: str = "") -> Placement:
+    environment = env.load()
+    label = str(getattr(environment, "data_label", ""))
+    if env.is_built_in:
+        label = data_label_of(env.name, os.environ, mode)
+        if uses_configured_data(env.name, os.environ):
+            environment(mode=mode)
+    packages = tuple(getattr(environment, "packages", None) or ())
+    return Placement(mode=mode, data_label=label, packages=packages, note=f"embedded{why}")
 
 
 def rejection_reason(state: ServerState, mode: Mode, *, must_identify: bool) -> str | None:
@@ -173,7 +192,7 @@ def http_placement(state: ServerState) -> Placement:
     )
 
 
-def start_command(env: str, address: ServerAddress) -> str | None:
+def start_command(env: Plugin, address: ServerAddress) -> str | None:
     """Return the command that starts this project's server at ``address``.
 
     None if the address is not local or the environment is not a built-in one.
@@ -183,14 +202,13 @@ def start_command(env: str, address: ServerAddress) -> str | None:
     """
     parts = urlsplit(address.base)
     is_local = parts.scheme == "http" and parts.hostname in ("127.0.0.1", "localhost") and not parts.path
-    can_serve = is_local and plugins.is_built_in(plugins.ENVS, env)
-    return f"agentgym-runner serve {env} --port {parts.port or 80}" if can_serve else None
+    return f"agentgym-runner serve {env.name} --port {parts.port or 80}" if is_local and env.is_built_in else None
 
 
-def _start_advice(env: str, address: ServerAddress) -> str:
+def _start_advice(env: Plugin, address: ServerAddress) -> str:
     command = start_command(env, address)
     start = "Start its server" if command is None else f"Start its server, e.g. with: {command}"
-    if not plugins.is_registered(plugins.ENVS, env):
+    if not env.is_installed:
         return f"{start}, or correct its port or base_url"
     return f"{start}; or set its transport to auto or embedded"
 

@@ -13,21 +13,18 @@ import msgspec
 
 from runner.batch.batch import Batch
 from runner.batch.observers import Observer, SelectiveObserver, wants_all
+from runner.batch.resolve import ResolvedBatch
 from runner.batch.result import BatchResult, BatchStatus, UnstoredEpisode
 from runner.batch.running_episode import CommandName
 from runner.batch.server_wait import Waiting
-from runner.batch.slots import NODE_FILES, fit_concurrency
 from runner.batch.spec import BatchSpec
 from runner.batch.workspace import Workspace
-from runner.config import RaySettings
-from runner.envs.placement import Placement, embedded_placement
 from runner.errors import StoreError, catch_foreign, log_failure
 from runner.inference.profile_models import Models
 from runner.node.batch_queue import BatchQueue, QueuedBatch, Status
 from runner.node.control_requests import failure_text
 from runner.node.storage import StorageWatch
 from runner.node.stored_batches import StoredBatches
-from runner.node.worker_pools import open_workers
 from runner.store import EpisodeRecord
 from runner.types import BatchProgress, Item, WorkerState
 
@@ -66,10 +63,8 @@ class BatchRunner:
         workspace: the state directory that stores the episodes.
         queue: batches to run.
         callbacks: receive items, episodes, results and the busy state.
-        choose_placement: returns where the environment of a batch runs (embedded or HTTP), or raises if the batch
-            cannot run; may wait for an environment server.
+        place: returns a queued batch at its placement, or raises if it cannot run; may wait for an environment server.
         models: the profile's models, required if an agent uses one.
-        ray: the profile's Ray cluster.
 
     Attributes:
         storage: watches whether the disk has room.
@@ -82,16 +77,14 @@ class BatchRunner:
         queue: BatchQueue,
         callbacks: BatchCallbacks,
         *,
-        choose_placement: Callable[[BatchSpec], Placement] = lambda spec: embedded_placement(spec.env, spec.mode),
+        place: Callable[[BatchSpec], ResolvedBatch],
         models: Models | None = None,
-        ray: RaySettings | None = None,
     ) -> None:
         """Prepare the thread without starting it."""
-        self._ray = ray or RaySettings()
         self._workspace = workspace
         self._queue = queue
         self._callbacks = callbacks
-        self._choose_placement = choose_placement
+        self._place = place
         self._models = models
         self.storage = StorageWatch(workspace.data_dir, self.wake)
         self.stored = StoredBatches(workspace, queue, callbacks.on_result)
@@ -251,11 +244,13 @@ class BatchRunner:
         return next(claimed, None)
 
     def _run_batch(self, queued: QueuedBatch) -> None:
-        placement = self._choose_placement(queued.spec)
-        logger.info("batch %s: %s runs %s", queued.batch_id, queued.spec.env, placement.note)
-        result = self._play(queued, placement)
+        placed = self._place(queued.spec)
+        logger.info("batch %s: %s runs %s", queued.batch_id, placed.spec.env, placed.placement.note)
+        if placed.lowered is not None:
+            logger.warning("batch %s: %s", queued.batch_id, placed.lowered)
+        result = self._play(queued, placed)
         while self._unstored and self._wait_for_room() and result.interrupted_by is None:
-            result = self._play(queued, placement)
+            result = self._play(queued, placed)
         with self._changed:
             if self._is_cancelled:  # perhaps after the last episode
                 result = msgspec.structs.replace(result, status="cancelled")
@@ -268,25 +263,20 @@ class BatchRunner:
         only: tuple[Status, ...] = ("running",) if is_interrupted else ()
         self._queue.set_status(queued.batch_id, result.status, n_done=result.n_episodes, only=only)
 
-    def _play(self, queued: QueuedBatch, placement: Placement) -> BatchResult:
+    def _play(self, queued: QueuedBatch, placed: ResolvedBatch) -> BatchResult:
         """Play the episodes of a batch that are not stored yet; ``_unstored`` has those that could not be stored."""
         if (self._workspace.store.runs / queued.batch_id).is_dir():
             self._workspace.index.reconcile()  # on a full disk, an episode may be stored without its row
-        spec, lowered = fit_concurrency(queued.spec, NODE_FILES)
-        if lowered is not None:
-            logger.warning("batch %s: %s", queued.batch_id, lowered)
         forward = SelectiveObserver(self._forward, self._callbacks.wants_item, is_inline=True)
         batch = Batch(
-            spec,
+            placed,
             self._workspace,
             observers=[forward, SelectiveObserver(self._save_progress, lambda kind: kind is BatchProgress)],
             on_record=self._callbacks.on_record,
             batch_id=queued.batch_id,
             battery_id=queued.battery_id,
             earlier_episodes=self.stored.episodes(queued.batch_id),
-            placement=placement,
             models=self._models,
-            pool=open_workers(spec, placement, self._models, self._ray),
         )
         with self._changed:
             self._batch = batch

@@ -11,9 +11,10 @@ import msgspec
 from ulid import ULID
 
 from runner import plugins
+from runner.batch.resolve import BatchRequest, ResolvedBatch, fit_batch, resolve_batch, resolve_spec
 from runner.batch.running_episode import CommandName
-from runner.batch.slots import NODE_FILES, fit_concurrency
-from runner.batch.spec import DEFAULT_AGENT, BatchSpec, resolve_environment, resolve_model
+from runner.batch.slots import NODE_FILES
+from runner.batch.spec import DEFAULT_AGENT, BatchSpec
 from runner.config import Profile
 from runner.errors import RunnerError, catch_foreign
 from runner.events.control import (
@@ -44,7 +45,6 @@ from runner.node.control_requests import (
 from runner.node.env_servers.manager import EnvServerManager
 from runner.node.file_chunks import EpisodeFiles
 from runner.store import is_ulid
-from runner.types import Limits
 
 _T = TypeVar("_T")
 
@@ -126,15 +126,15 @@ class ControlHandler:
             raise RequestRejected(
                 "bad_request", f"envs has {len(args.envs)} names; one request starts at most {MAX_ENVS}", "send several"
             )
-        specs = [self._spec(args, env) for env in args.envs]
-        if len({spec.env for spec in specs}) < len(specs):
+        resolved = [self._resolve(args, env) for env in args.envs]
+        if len({batch.spec.env for batch in resolved}) < len(resolved):
             raise RequestRejected(
                 "bad_request", "envs names an environment twice", "use repeat or attempts to run more episodes of it"
             )
-        self._require_model(specs[0])
-        for spec in specs:
-            fit_concurrency(spec, NODE_FILES)
-        batches = [_queue_entry(args.batch_id, spec, alone=len(specs) == 1) for spec in specs]
+        self._require_model(resolved[0].spec)
+        for batch in resolved:
+            fit_batch(batch, NODE_FILES)
+        batches = [_queue_entry(args.batch_id, batch.spec, alone=len(resolved) == 1) for batch in resolved]
         self.queue.add(*batches)
         self.batch_runner.wake()
         return [self._state(batch) for batch in batches]
@@ -146,11 +146,13 @@ class ControlHandler:
     def _resume(self, args: StartArgs, existing: list[QueuedBatch]) -> list[QueuedBatch]:
         """Queue the interrupted batches again, with the concurrency and workers of the request if it has them."""
         interrupted = [batch for batch in existing if batch.status == "interrupted"]
-        specs = {batch.batch_id: _with_changes(batch.spec, args) for batch in interrupted}
-        for spec in specs.values():
-            fit_concurrency(spec, NODE_FILES)
+        resolved = {
+            batch.batch_id: resolve_spec(self.profile, _with_changes(batch.spec, args)) for batch in interrupted
+        }
+        for batch in resolved.values():
+            fit_batch(batch, NODE_FILES)
         self._require_model(existing[0].spec)
-        self.queue.queue_again(specs)
+        self.queue.queue_again({batch_id: batch.spec for batch_id, batch in resolved.items()})
         self.batch_runner.wake()
         return self._batches(existing[0].battery_id or existing[0].batch_id)
 
@@ -161,9 +163,7 @@ class ControlHandler:
             hint = "; ".join(filter(None, [exc.hint, "or choose an agent that uses no model, such as oracle"]))
             raise RequestRejected("no_model", str(exc), safe_hint(hint)) from exc
 
-    def _spec(self, args: StartArgs, env: str) -> BatchSpec:
-        agent = args.agent or DEFAULT_AGENT
-        episode = self.profile.episode
+    def _resolve(self, args: StartArgs, env: str) -> ResolvedBatch:
         if args.agent is not None and args.agent not in plugins.registered_names(plugins.AGENTS):
             raise RequestRejected(
                 "unknown_agent", f"this node has no agent {args.agent!r}", "the reply to list names its agents"
@@ -178,23 +178,20 @@ class ControlHandler:
                 f"{env!r} is not in the profile {self.profile.id}",
                 "the reply to list names its environments",
             )
-        return BatchSpec(
-            env=resolve_environment(self.profile, env),
-            agent=agent,
-            model=resolve_model(agent, self.profile.agent, args.model),
+        request = BatchRequest(
+            env=env,
+            agent=args.agent,
+            model=args.model,
             repeat=args.repeat,
             attempts=args.attempts,
             task_index=args.task_index,
             seed=args.seed,
-            concurrency=_or_default(args.concurrency, episode.concurrent),
-            workers=_or_default(args.workers, episode.workers),
-            limits=Limits(
-                _or_default(args.max_rounds, episode.max_rounds),
-                _or_default(args.max_duration_sec, episode.max_duration_sec),
-                self.profile.agent.max_unparsed,
-            ),
-            tracing=self.profile.tracing,
-        ).validated()
+            concurrency=args.concurrency,
+            workers=args.workers,
+            max_rounds=args.max_rounds,
+            max_duration_s=args.max_duration_sec,
+        )
+        return resolve_batch(self.profile, request)
 
     def _command(self, name: CommandName, target: TargetArgs) -> dict[str, str]:
         if (target.batch_id is None) == (target.episode_id is None):
@@ -240,7 +237,7 @@ class ControlHandler:
             interruption=self.batch_runner.interruption(batch.batch_id) if batch.status == "interrupted" else None,
             concurrency=batch.spec.concurrency,
             workers=batch.spec.workers,
-            warning=_lowered(batch),
+            warning=self._lowered(batch),
         )
 
     def _status(self, batch: QueuedBatch) -> Status | Literal["paused"]:
@@ -248,6 +245,15 @@ class ControlHandler:
             return "paused"
         ends = batch.status == "cancelled" and self.batch_runner.is_running(batch.batch_id)
         return "running" if ends else batch.status
+
+    def _lowered(self, batch: QueuedBatch) -> str | None:
+        """Return what the node lowers for a batch that is yet to end, or why it cannot play it; None if neither."""
+        if batch.status in ("completed", "cancelled"):
+            return None
+        try:
+            return fit_batch(resolve_spec(self.profile, batch.spec), NODE_FILES).lowered
+        except RunnerError as exc:
+            return safe_hint(str(exc))
 
     def _waits_for(self, batch: QueuedBatch) -> str | None:
         return self.batch_runner.storage.problem if batch.status in ("queued", "running") else None
@@ -273,17 +279,7 @@ _CHANGEABLE = ("concurrency", "workers")
 
 def _with_changes(spec: BatchSpec, args: StartArgs) -> BatchSpec:
     changes = {name: value for name in _CHANGEABLE if (value := getattr(args, name)) is not None}
-    return msgspec.structs.replace(spec, **changes).validated() if changes else spec
-
-
-def _lowered(batch: QueuedBatch) -> str | None:
-    """Return what the node lowers for a batch that is yet to end, or why it cannot play it; None if neither."""
-    if batch.status in ("completed", "cancelled"):
-        return None
-    try:
-        return fit_concurrency(batch.spec, NODE_FILES)[1]
-    except RunnerError as exc:
-        return safe_hint(str(exc))
+    return msgspec.structs.replace(spec, **changes)
 
 
 def _check_same(args: StartArgs, specs: list[BatchSpec], *, resumes: bool = False) -> None:

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from runner import __version__
+from runner.batch.resolve import ResolvedBatch, place_batch, resolve_spec
+from runner.batch.slots import NODE_FILES
 from runner.batch.spec import BatchSpec
 from runner.batch.workspace import Workspace
 from runner.bus.address import BusAddress
@@ -21,7 +23,6 @@ from runner.bus.broker.broker import Broker
 from runner.bus.errors import BusError
 from runner.bus.rpc import serve
 from runner.config import Profile
-from runner.envs.placement import Placement, choose_profile_placement
 from runner.events.control import NodeHealth
 from runner.events.fields import NodeStatus
 from runner.events.subjects import control_subject
@@ -243,15 +244,14 @@ class Node:
             workspace,
             queue,
             callbacks,
-            choose_placement=self._choose_placement,
+            place=self._place,
             models=self._models,
-            ray=self._profile.ray,
         )
 
-    def _choose_placement(self, spec: BatchSpec) -> Placement:
+    def _place(self, spec: BatchSpec) -> ResolvedBatch:
         self._models.require(spec.model)
         self._servers.wait_for(spec.env, self._stopping.is_set)
-        return choose_profile_placement(self._profile, spec.env, spec.mode)
+        return place_batch(resolve_spec(self._profile, spec), NODE_FILES)
 
     def _create_handler(
         self, workspace: Workspace, queue: BatchQueue, batch_runner: BatchRunner, health: HealthMonitor

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from runner.batch.spec import BatchSpec, resolve_environment
+from runner.batch.resolve import BatchRequest, resolve_agent, resolve_batch
 from runner.bus.address import BusAddress
 from runner.config import EnvironmentEntry, Profile
 from runner.envs.are.catalog import NOT_INSTALLED as ARE_NOT_INSTALLED
@@ -21,7 +21,13 @@ from runner.envs.availability import NOT_INSTALLED, Availability, availability_o
 from runner.envs.data_labels import AS_PUBLISHED
 from runner.envs.http.probe import ServerState, probe_servers
 from runner.envs.names import did_you_mean, entry_advice, server_problem
-from runner.envs.placement import environment_entry, server_address, start_command
+from runner.envs.placement import (
+    environment_entry,
+    find_environment,
+    resolve_environment,
+    server_address,
+    start_command,
+)
 from runner.errors import ConfigError, InferenceFault, RunnerError
 from runner.inference.endpoints import NO_ENDPOINT
 from runner.inference.profile_models import Models, is_answering, run_in_thread
@@ -61,28 +67,22 @@ class PlannedRun(msgspec.Struct, frozen=True, kw_only=True):
     """A run whose resources are to be checked.
 
     Attributes:
-        model: name of the LLM; None if the agent uses no model.
-        env: name of the environment; None for every environment of the profile.
+        request: the batch of its environment, or without a name, of every environment of the profile.
         egress: returns the address of a second bus that also receives the events, or None.
-        workers: where its episodes run.
-        concurrency: number of its episodes at a time.
     """
 
     profile: Profile
     data_dir: Path
-    agent: str
-    model: str | None
-    env: str | None
+    request: BatchRequest
     egress: Callable[[], BusAddress | None]
-    workers: Workers = 0
-    concurrency: int = 1
 
 
 def preflight(plan: PlannedRun, models: Models) -> list[PreflightCheck]:
     """Run all checks concurrently and return their results, after at most about 3 seconds.
 
     Raises:
-        ConfigError: if the environment of the plan is unknown, or skipped by the profile.
+        ConfigError: if the agent is unknown, its model is not valid, or the environment of the plan is unknown or
+            skipped by the profile.
     """
     entries = _entries(plan)
     return run_in_thread(lambda: _check_all(plan, models, entries))
@@ -101,14 +101,14 @@ async def _check_all(
         for name, entry in entries.items()
         if entry is not None and (address := probe_address(entry)) is not None
     }
+    _, model = resolve_agent(plan.profile.agent, plan.request)
     model_checks, states, bus = await asyncio.gather(
-        check_models(plan.model, models), asyncio.to_thread(probe_servers, addresses), _check_buses(plan)
+        check_models(model, models), asyncio.to_thread(probe_servers, addresses), _check_buses(plan)
     )
-    environments = [_check_environment(plan, name, entry, states.get(name)) for name, entry in entries.items()]
-    settings = None if plan.model is None else plan.profile.agent
-    used = {name: addresses[name] for name, state in states.items() if state.usable}
-    setups = [RunnerSetup(env=name, agent=plan.agent, models=settings, address=used.get(name)) for name in entries]
-    workers = await asyncio.to_thread(check_workers, plan.workers, plan.concurrency, plan.profile, setups)
+    setups: list[RunnerSetup] = []
+    environments = [_check_environment(plan, name, entry, states.get(name), setups) for name, entry in entries.items()]
+    spec = plan.request.with_defaults(plan.profile)
+    workers = await asyncio.to_thread(check_workers, spec.chosen_workers, spec.concurrency, plan.profile, setups)
     return [*model_checks, *_with_failures(environments), *workers, check_state_dir(plan.data_dir), *bus]
 
 
@@ -148,16 +148,21 @@ def _endpoint_check(state: EndpointHealth) -> PreflightCheck:
 
 
 def _entries(plan: PlannedRun) -> dict[str, EnvironmentEntry | None]:
-    if plan.env is None:
+    if not plan.request.env:
         return {entry.name: entry for _, entry in plan.profile.tiered_entries()}
-    name = resolve_environment(plan.profile, plan.env)
+    name = resolve_environment(plan.profile, plan.request.env).name
     entry = environment_entry(plan.profile, name)
     return {name if entry is None else entry.name: entry}
 
 
 def _check_environment(
-    plan: PlannedRun, name: str, entry: EnvironmentEntry | None, state: ServerState | None
+    plan: PlannedRun,
+    name: str,
+    entry: EnvironmentEntry | None,
+    state: ServerState | None,
+    setups: list[RunnerSetup],
 ) -> PreflightCheck:
+    """Return the check of an environment; if it can be played, add what its workers need to ``setups``."""
     availability = (
         embedded_availability(name, plan.profile.are)
         if entry is None
@@ -166,9 +171,11 @@ def _check_environment(
     cause, hint, playable = availability.cause, _hint(name, availability, entry), availability.playable
     if playable:
         try:
-            script = () if plan.agent == "scripted" else None
-            env = resolve_environment(plan.profile, name)
-            BatchSpec(env=env, agent=plan.agent, model=plan.model, script=script).validated()
+            script = () if plan.request.agent == "scripted" else None
+            request = msgspec.structs.replace(plan.request, env=name, script=script)
+            setup = resolve_batch(plan.profile, request).setup
+            address = state.address if state is not None and state.usable else None
+            setups.append(msgspec.structs.replace(setup, address=address))
         except ConfigError as exc:
             cause, hint, playable = one_line(mask(str(exc)), 500), "choose another agent or environment", False
     return PreflightCheck(
@@ -205,7 +212,7 @@ def _hint(name: str, availability: Availability, entry: EnvironmentEntry | None)
     if availability.playable:
         return "none needed: it runs embedded; set its transport to embedded to skip the check of its server"
     address = server_address(entry)
-    command = None if address is None else start_command(name, address)
+    command = None if address is None else start_command(find_environment(name), address)
     return "start its server" + (f", e.g. with: {command}" if command else "") + "; or set its transport to auto"
 
 

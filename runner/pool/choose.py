@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable
-from typing import Literal, Protocol
+from contextlib import suppress
+from typing import Final, Protocol
 
-from runner.config import RaySettings
+from runner.config import AgentSettings, RaySettings
 from runner.errors import ConfigError
 from runner.inference.profile_models import Models
 from runner.pool.local import LocalPool
 from runner.pool.protocol import WorkerPool
+from runner.types import Workers
 from runner.util.display_text import secret_variables
 from runner.worker.runner_setup import RunnerSetup
 
 HUMAN_AGENT = "human"
 """Agent whose actions come from a person, through this process."""
+WORKER_LOG: Final = "runner.worker.output"
+"""Name of the logger of lines that worker processes write; they go to the log file, not to standard error."""
+
+_output = logging.getLogger(WORKER_LOG)
+_output.setLevel(logging.INFO)
+
+
+def _log_output(line: str) -> None:
+    _output.info("%s", line)
 
 
 class PlannedBatch(Protocol):
@@ -31,30 +43,28 @@ class PlannedBatch(Protocol):
 
 
 def open_pool(
-    workers: int | Literal["ray"] | None,
+    workers: Workers,
     spec: PlannedBatch,
     setup: RunnerSetup,
     models: Models | None,
-    log: Callable[[str], None],
+    log: Callable[[str], None] = _log_output,
+    *,
     ray: RaySettings | None = None,
 ) -> WorkerPool:
     """Return the workers of a batch; ``Batch.run`` starts and closes them.
 
     Args:
-        workers: number of local processes; 0: the episodes run in this process; None: see ``default_workers``.
+        workers: number of local processes; 0: the episodes run in this process.
         spec: the batch.
         setup: the settings that the episodes share.
         models: the profile's models; required if ``setup.models`` is set.
-        log: receives each line that a worker writes, with the worker's name.
+        log: receives each line that a worker writes, with the worker's name; by default the log file.
         ray: the cluster of the profile.
 
     Raises:
         ConfigError: the agent uses a model and ``models`` is None, or the Ray cluster cannot be used.
     """
     manager = None if models is None else models.manager
-    n_slots = min(spec.concurrency, spec.n_planned)
-    if workers is None:
-        workers = default_workers(n_slots, setup.agent)
     if workers == 0:
         return LocalPool(setup.build_runner(manager))
     if workers == "ray":
@@ -62,7 +72,7 @@ def open_pool(
 
         _require_models(setup, models)
         return open_ray_pool(ray or RaySettings(), setup, models)
-    return _process_pool(min(workers, n_slots), setup, models, log)
+    return _process_pool(min(workers, spec.concurrency, spec.n_planned), setup, models, log)
 
 
 def _process_pool(n_workers: int, setup: RunnerSetup, models: Models | None, log: Callable[[str], None]) -> WorkerPool:
@@ -83,9 +93,22 @@ def _process_pool(n_workers: int, setup: RunnerSetup, models: Models | None, log
     )
 
 
+def preload_fork_server(settings: AgentSettings) -> None:
+    """Start the process that starts worker processes; it imports what they need while this process does other work.
+
+    Args:
+        settings: the profile's ``agent`` section, which names the variables with API keys.
+    """
+    from runner.pool.fork_server import open_client
+
+    with suppress(OSError):  # the start of the first worker fails with the same error, and reports it
+        open_client(settings.key_names)
+    import runner.pool.process_pool  # noqa: F401 - loads while the server starts, and not with the first batch
+
+
 def _require_models(setup: RunnerSetup, models: Models | None) -> None:
     if setup.models is not None and models is None:
-        raise ConfigError(f"The agent {setup.agent} needs a model, and none is configured")
+        raise ConfigError(f"The agent {setup.agent.name} needs a model, and none is configured")
 
 
 def default_workers(n_slots: int, agent: str) -> int:

@@ -100,7 +100,7 @@ def _addresses(setup: RunnerSetup, variables: Mapping[str, str]) -> Iterator[tup
     for endpoint in () if setup.models is None else resolve_endpoints(setup.models, variables):
         yield f"the model endpoint {endpoint.name}", endpoint.url
     if setup.address is not None:
-        yield f"the server of {setup.env}", setup.address.url
+        yield f"the server of {setup.env.name}", setup.address.url
 
 
 def _host(url: str) -> str:

@@ -134,7 +134,7 @@ def batch_services(setup: RunnerSetup, models: Models | None) -> BatchServices:
     from runner.envs.http.environment import select_dialect
     from runner.envs.http.session import LOCAL_REGISTRY, places_on, release_lost_owner
 
-    dialect, address = select_dialect(setup.env, setup.address), setup.address
+    dialect, address = select_dialect(setup.env.name, setup.address), setup.address
 
     def release_owner(owner: Hashable) -> None:
         try:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from runner import plugins
 from runner.envs.http.session import use_registry
 from runner.episode.runner import EpisodeContext, Runner
 from runner.errors import catch_foreign, log_failure
@@ -183,12 +182,12 @@ class Engine:
             for rest in list(self._rests.values()):
                 gate.on_rest(rest)
             self._gate = gate
-        act = getattr(plugins.load(plugins.AGENTS, setup.agent), "act", None)
+        act = getattr(setup.agent.load(), "act", None)
         embedded = setup.address is None
         return _Prepared(
             setup.build_runner(manager),
             agent_is_async=inspect.iscoroutinefunction(act),
-            environment_blocks=embedded and blocks_loop(plugins.load(plugins.ENVS, setup.env)),
+            environment_blocks=embedded and blocks_loop(setup.env.load()),
         )
 
     def _start(self, play: Play) -> None:

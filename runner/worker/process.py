@@ -13,7 +13,6 @@ import time
 from typing import NoReturn
 
 from runner import __version__
-from runner.plugins import use_resolved
 from runner.util.clock import Clock
 from runner.worker.channel import FrameTooLarge, SocketLink, read_frame
 from runner.worker.engine import Engine
@@ -44,7 +43,6 @@ def run_worker(sock: socket.socket, name: str) -> NoReturn:
             engine.handle(frame)
         elif isinstance(frame, Configure):
             os.environ.update(frame.secrets)  # for agents and environments that read them, and to mask them in errors
-            use_resolved(frame.setup.resolved)
             engine = Engine(link, frame, on_warm=_freeze_objects)
         else:
             logger.error("the first frame of the driver was %s instead of Configure", type(frame).__name__)

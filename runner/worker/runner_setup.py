@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from runner import plugins
 from runner.agents.scripted import Script
 from runner.config import AgentSettings, ARESettings
 from runner.envs.http.address import ServerAddress
 from runner.envs.placement import observation_planner
 from runner.episode.runner import Runner
 from runner.errors import ConfigError
+from runner.plugins import Plugin, build_http_target
 from runner.types import Limits, Mode, SpanLevel
 
 if TYPE_CHECKING:
@@ -23,17 +23,16 @@ class RunnerSetup(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of a batch that its episodes share; can be sent to another process.
 
     Attributes:
-        env: registered name of the environment.
-        agent: registered name of the agent.
+        env: the environment.
+        agent: the agent.
         address: the environment's server; None for an embedded environment.
         models: the profile's ``agent`` section; None if neither the agent nor a judge uses a model.
         script: actions of the ``scripted`` agent; None for other agents.
         are: the profile's ``are`` section, for environments of that family.
-        resolved: the entry points of the environment and the agent; a process looks up those that are missing.
     """
 
-    env: str
-    agent: str
+    env: Plugin
+    agent: Plugin
     mode: Mode = "strict"
     limits: Limits = Limits()
     tracing: SpanLevel = "full"
@@ -41,7 +40,6 @@ class RunnerSetup(msgspec.Struct, frozen=True, kw_only=True):
     models: AgentSettings | None = None
     script: tuple[str, ...] | None = None
     are: ARESettings = ARESettings()
-    resolved: tuple[plugins.ResolvedName, ...] = ()
 
     def build_runner(self, manager: InferenceManager | None) -> Runner:
         """Return the runner that plays the episodes.
@@ -53,15 +51,15 @@ class RunnerSetup(msgspec.Struct, frozen=True, kw_only=True):
             ConfigError: a model is used and there is no ``manager``.
         """
         if self.models is not None and manager is None:
-            raise ConfigError(f"The agent {self.agent} needs a model, and none is configured")
+            raise ConfigError(f"The agent {self.agent.name} needs a model, and none is configured")
         own_args = self._environment_args()
         agent_args: dict[str, Any] = {}
-        if self.agent == "oracle":
+        if self.agent.name == "oracle":
             agent_args["twin"] = self._oracle_twin(own_args)
         if self.address is None:
-            env_cfg = plugins.build_target(plugins.ENVS, self.env, **own_args)
+            env_cfg = self.env.config(**own_args)
         else:
-            env_cfg = plugins.build_http_target(env=self.env, address=self.address, mode=self.mode)
+            env_cfg = build_http_target(env=self.env.name, address=self.address, mode=self.mode)
         if self.script is not None:
             agent_args["script"] = Script(self.script)
         agent_manager = manager if self.models is not None and uses_model(self.agent) else None
@@ -69,7 +67,7 @@ class RunnerSetup(msgspec.Struct, frozen=True, kw_only=True):
             agent_args["settings"] = self.models
         return Runner(
             env_cfg=env_cfg,
-            agent_cfg=plugins.build_target(plugins.AGENTS, self.agent, **agent_args),
+            agent_cfg=self.agent.config(**agent_args),
             inference_mngr=agent_manager,
             judge_mngr=manager if uses_judge(self.env, self.are) else None,
             tracing_level=self.tracing,
@@ -79,21 +77,21 @@ class RunnerSetup(msgspec.Struct, frozen=True, kw_only=True):
     def _environment_args(self) -> dict[str, Any]:
         """Return the arguments of an embedded environment: its mode, and ARE's settings for ARE."""
         arguments: dict[str, Any] = {} if self.mode == "strict" else {"mode": self.mode}
-        if plugins.family_of(plugins.ENVS, self.env) == "are":
+        if self.env.family == "are":
             arguments["settings"] = msgspec.to_builtins(self.are)
         return arguments
 
     def _oracle_twin(self, own_args: dict[str, Any]) -> dict[str, Any]:
         """Return the configuration of the oracle's twin; for some servers this is a planner that reads observations."""
-        planner = None if self.address is None else observation_planner(self.env)
-        return {"_target_": planner} if planner else plugins.build_target(plugins.ENVS, self.env, **own_args)
+        planner = None if self.address is None else observation_planner(self.env.name)
+        return {"_target_": planner} if planner else self.env.config(**own_args)
 
 
-def uses_model(agent: str) -> bool:
+def uses_model(agent: Plugin) -> bool:
     """Return whether an agent uses a model; raise ``ConfigError`` if the agent cannot be loaded."""
-    return bool(getattr(plugins.load(plugins.AGENTS, agent), "uses_model", False))
+    return bool(getattr(agent.load(), "uses_model", False))
 
 
-def uses_judge(env: str, are: ARESettings) -> bool:
+def uses_judge(env: Plugin, are: ARESettings) -> bool:
     """Return whether the profile names a model for the judges of an environment."""
-    return are.judge_model is not None and plugins.family_of(plugins.ENVS, env) == "are"
+    return are.judge_model is not None and env.family == "are"

@@ -14,7 +14,7 @@ from runner.config.profile import EndpointConfig, Price
 from runner.envs.are.client import warm_worker
 from runner.inference.manager import InferenceManager
 from runner.types import AREEvaluatedTrajectory, Limits, Outcome
-from runner.worker.runner_setup import RunnerSetup
+from tests.support.batches import make_setup
 from tests.support.inference import agent_settings
 from tests.support.rude_model import RudeModel, completion_response, http_response
 
@@ -32,9 +32,9 @@ async def judged(
         EndpointConfig(url=model.url, name="a", kind="openai", api_key_env="JUDGE_KEY"),
         price={"judge-1": Price(prompt_per_mtok=1.0, completion_per_mtok=1.0)},
     )
-    setup = RunnerSetup(
-        env=f"are:{scenario}",
-        agent="scripted",
+    setup = make_setup(
+        f"are:{scenario}",
+        "scripted",
         are=msgspec.structs.replace(settings, judge_model=name),
         models=models,
         script=(json.dumps({"name": SEND, "arguments": {"content": said}}),),

@@ -11,7 +11,7 @@ from runner.config import ARESettings
 from runner.config.profile import EndpointConfig
 from runner.inference.manager import InferenceManager
 from runner.types import Limits, Outcome
-from runner.worker.runner_setup import RunnerSetup
+from tests.support.batches import make_setup
 from tests.support.inference import agent_settings
 from tests.support.rude_model import RudeModel, chat_completion, http_response
 
@@ -43,9 +43,7 @@ async def test_a_model_solves_a_scenario(settings: ARESettings, agent: str) -> N
     reply = as_call if agent == "tools" else as_text
     with RudeModel(*(reply(*call) for call in CALLS)) as model:
         models = agent_settings(EndpointConfig(url=model.url, name="a", kind="openai"), format="react")
-        setup = RunnerSetup(
-            env="are:scenario_find_image_file", agent=agent, are=settings, models=models, limits=Limits(10)
-        )
+        setup = make_setup("are:scenario_find_image_file", agent, are=settings, models=models, limits=Limits(10))
         manager = InferenceManager.from_profile(models, {})
         trajectory = await setup.build_runner(manager).play_episode({"task_index": 0})
     assert (trajectory.outcome, len(trajectory.timesteps)) == (Outcome.SUCCESS, 3), trajectory.error_info

@@ -21,8 +21,8 @@ from runner.envs.are.environment import AREEnvironment
 from runner.envs.are.installation import OFFLINE_SCENARIOS, find_problem
 from runner.store import EpisodeStore
 from runner.types import Action, AREEvaluatedTrajectory, Limits, Outcome, Trajectory
-from runner.worker.runner_setup import RunnerSetup
 from tests.are.conftest import HERE, PYTHON, Create, create_venv, site_packages
+from tests.support.batches import make_setup
 from tests.support.command import run_agentgym
 
 SOLVED_BY_EVENTS = OFFLINE_SCENARIOS[:4]
@@ -31,7 +31,7 @@ _ID = re.compile(r"[0-9a-f]{32}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 async def play_oracle(name: str, settings: ARESettings) -> Trajectory:
-    runner = RunnerSetup(env=f"are:{name}", agent="oracle", are=settings, limits=Limits(40)).build_runner(None)
+    runner = make_setup(f"are:{name}", "oracle", are=settings, limits=Limits(40)).build_runner(None)
     return await runner.play_episode({"task_index": 0})
 
 
@@ -124,7 +124,7 @@ async def test_the_tools_are_valid_json_schema(create: Create, name: str) -> Non
 @pytest.mark.parametrize("agent", ["random", "scripted"])
 async def test_other_agents_play(settings: ARESettings, agent: str) -> None:
     script = ('{"name": "EmailClientApp__list_emails", "arguments": {}}', "nonsense") if agent == "scripted" else None
-    setup = RunnerSetup(env="are:scenario_tutorial", agent=agent, are=settings, limits=Limits(8), script=script)
+    setup = make_setup("are:scenario_tutorial", agent, are=settings, limits=Limits(8), script=script)
     trajectory = await setup.build_runner(None).play_episode({"task_index": 0, "seed": 3})
     assert trajectory.timesteps and not trajectory.success
     if agent == "random":

@@ -14,6 +14,7 @@ from runner.envs.are.installation import find_problem
 from runner.types import Limits
 from runner.worker.runner_setup import RunnerSetup
 from tests.benchmarks.measure import PAIRS, Row
+from tests.support.batches import make_setup
 
 SCENARIO = "scenario_tutorial"
 BOUND_S = 0.5
@@ -30,7 +31,7 @@ def run() -> list[Row]:
     started = time.perf_counter()
     warm_worker(settings)
     loaded_s = time.perf_counter() - started
-    setup = RunnerSetup(env=f"are:{SCENARIO}", agent="oracle", are=settings, limits=Limits(40))
+    setup = make_setup(f"are:{SCENARIO}", "oracle", are=settings, limits=Limits(40))
     with asyncio.Runner() as loop:
         times = [play(loop, setup) for _ in range(2 * PAIRS)]
     close_workers()

@@ -10,10 +10,10 @@ import time
 from pathlib import Path
 
 from runner.batch.batch import Batch
-from runner.batch.spec import BatchSpec
 from runner.batch.workspace import Workspace
 from runner.types import Limits
 from tests.benchmarks.measure import PAIRS, Row, quartiles, ratio
+from tests.support.batches import resolved_batch
 
 COMMAND = str(Path(sys.executable).with_name("agentgym-runner"))
 N_EPISODES = 10_000
@@ -37,9 +37,7 @@ def _list_envs(folder: Path) -> Row:
 
 def _results(folder: Path) -> list[Row]:
     workspace = Workspace(folder / "data", node="bench", profile="bench")
-    spec = BatchSpec(
-        env="Maze", agent="oracle", repeat=N_EPISODES, limits=Limits(max_rounds=15), tracing="full"
-    ).validated()
+    spec = resolved_batch(env="Maze", agent="oracle", repeat=N_EPISODES, limits=Limits(max_rounds=15), tracing="full")
     result = Batch(spec, workspace).run()
     workspace.close()
     walls, peaks = zip(*(_measure_process([COMMAND, "--results", "--json"], folder) for _ in range(PAIRS)), strict=True)

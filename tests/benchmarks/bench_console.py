@@ -12,12 +12,12 @@ from pathlib import Path
 import psutil
 
 from runner.batch.batch import Batch
-from runner.batch.spec import BatchSpec
 from runner.batch.workspace import Workspace
 from runner.publish.outbox import LOCAL, Outbox
 from runner.store import EpisodeStore, open_index
 from runner.types import Limits
 from tests.benchmarks.measure import Row, quartiles, ratio
+from tests.support.batches import resolved_batch
 from tests.support.episodes import new_id
 from tests.support.node_process import NodeProcess
 from tests.support.terminal import ENTER, Terminal
@@ -84,7 +84,7 @@ def _idle(terminal: Terminal) -> Row:
 def _store(data_dir: Path) -> Sequence[str]:
     """Store an episode and copies of it; return all ids, newest first."""
     workspace = Workspace(data_dir, node="bench", profile="bench")
-    spec = BatchSpec(env="Maze", agent="oracle", limits=Limits(max_rounds=15), tracing="full").validated()
+    spec = resolved_batch(env="Maze", agent="oracle", limits=Limits(max_rounds=15), tracing="full")
     Batch(spec, workspace).run()
     workspace.close()
     (episode_file,) = data_dir.glob("runs/*/*.json")

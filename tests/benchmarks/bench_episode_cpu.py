@@ -16,7 +16,6 @@ from pathlib import Path
 
 from runner.agents.oracle import OracleAgent
 from runner.batch.batch import Batch
-from runner.batch.spec import BatchSpec
 from runner.batch.workspace import Workspace
 from runner.envs.babyai import BabyAI
 from runner.envs.base import EmbeddedEnvironment
@@ -25,6 +24,7 @@ from runner.pool.choose import open_pool
 from runner.store import EpisodeRecord
 from runner.types import Limits
 from tests.benchmarks.measure import PAIRS, Row, quartiles, ratio_of
+from tests.support.batches import resolved_batch
 
 MAX_FIXED_MS, MAX_RATIO = 3.0, 1.20
 PLACES = {0: "in this process", 1: "driver and one worker"}
@@ -93,14 +93,14 @@ def batch_cpu_s(workspace: Workspace, env: str, n_episodes: int, max_steps: int,
     def mark(record: EpisodeRecord) -> None:
         marks.append(tree_cpu_s() if len(marks) in (N_WARM - 1, N_WARM + n_episodes - 1) else 0.0)
 
-    spec = BatchSpec(
+    spec = resolved_batch(
         env=env,
         agent="oracle",
         repeat=N_WARM + n_episodes,
         limits=Limits(max_rounds=max_steps),
-    ).validated()
+    )
     gc.collect()
-    pool = open_pool(workers, spec, spec.runner_setup(), None, print)
+    pool = open_pool(workers, spec.spec, spec.setup, None, print)
     result = Batch(spec, workspace, on_record=mark, pool=pool).run()
     assert (result.status, len(marks)) == ("completed", N_WARM + n_episodes)
     return marks[-1] - marks[N_WARM - 1]

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from runner.batch.batch import Batch
-from runner.batch.spec import BatchSpec
+from runner.batch.resolve import ResolvedBatch
 from runner.batch.workspace import Workspace
 from runner.bus.address import BusAddress
 from runner.cli.event_thread import EventThread
@@ -18,6 +18,7 @@ from runner.publish.event_recorder import EventRecorder
 from runner.publish.publisher import Sink
 from runner.publish.sink import sink_key
 from tests.benchmarks.measure import PAIRS, Row, quartiles, ratio_of, seconds
+from tests.support.batches import resolved_batch
 from tests.support.nats_server import NatsServer
 
 N_EPISODES = 20
@@ -33,9 +34,9 @@ def run() -> list[Row]:
     """
     with tempfile.TemporaryDirectory() as folder, NatsServer(Path(folder) / "nats") as server:
         workspace = Workspace(Path(folder) / "data", node="bench", profile="bench")
-        spec = BatchSpec(env="BabyAI", agent="random", repeat=N_EPISODES).validated()
+        planned = resolved_batch(env="BabyAI", agent="random", repeat=N_EPISODES)
         address = BusAddress(url=server.url)
-        pairs = [_pair(spec, workspace, address, on_first=number % 2 == 0) for number in range(N_PAIRS + 1)]
+        pairs = [_pair(planned, workspace, address, on_first=number % 2 == 0) for number in range(N_PAIRS + 1)]
         workspace.close()
     measured = ratio_of(*zip(*pairs[1:], strict=True))
     q1, added_ms, q3 = quartiles([(on - off) / N_EPISODES * 1e3 for on, off in pairs[1:]])
@@ -50,21 +51,21 @@ def run() -> list[Row]:
     ]
 
 
-def _pair(spec: BatchSpec, workspace: Workspace, address: BusAddress, *, on_first: bool) -> tuple[float, float]:
+def _pair(planned: ResolvedBatch, workspace: Workspace, address: BusAddress, *, on_first: bool) -> tuple[float, float]:
     if on_first:
-        on = _with_publishing(spec, workspace, address)
-        return on, seconds(Batch(spec, workspace).run)
-    off = seconds(Batch(spec, workspace).run)
-    return _with_publishing(spec, workspace, address), off
+        on = _with_publishing(planned, workspace, address)
+        return on, seconds(Batch(planned, workspace).run)
+    off = seconds(Batch(planned, workspace).run)
+    return _with_publishing(planned, workspace, address), off
 
 
-def _with_publishing(spec: BatchSpec, workspace: Workspace, address: BusAddress) -> float:
+def _with_publishing(planned: ResolvedBatch, workspace: Workspace, address: BusAddress) -> float:
     key = sink_key(Sink("egress", lambda: address)) or ""
     with _publisher(workspace, address) as (recorder, event_thread):
 
         def play() -> None:
             recorder.record_batch(
-                Batch(spec, workspace, observers=event_thread.observers, on_record=recorder.record_episode).run()
+                Batch(planned, workspace, observers=event_thread.observers, on_record=recorder.record_episode).run()
             )
             _wait_until_sent(recorder, key)
 

@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from runner.batch.batch import Batch
-from runner.batch.spec import BatchSpec
 from runner.batch.workspace import Workspace
 from runner.config import AgentSettings, EndpointConfig, RaySettings
 from runner.inference.profile_models import Models
@@ -23,6 +22,7 @@ from runner.pool.choose import open_pool
 from runner.pool.protocol import WorkerPool
 from runner.types import EpisodeEnded, EpisodeStarted, Item, Limits, Workers
 from tests.benchmarks.measure import Row, quartiles
+from tests.support.batches import resolved_batch
 
 PAIRS = 5
 N_EPISODES, N_WORKERS, N_STEPS = 48, 4, 3
@@ -92,7 +92,8 @@ class Bench:
         settings = AgentSettings(mode="local", local_fallback=None, model="m", endpoints=(endpoint,), stream=False)
         self._models = Models.from_settings(settings, os.environ)
         self._folder = folder
-        self._spec = BatchSpec(
+        self._planned = resolved_batch(
+            models=self._models,
             env="Maze",
             agent="react",
             model="m",
@@ -106,7 +107,7 @@ class Bench:
         timeline = Timeline()
         workspace = Workspace(self._folder, node="n", profile="p")
         pool = self._pool(workers)
-        batch = Batch(self._spec, workspace, observers=[timeline.observe], models=self._models, pool=pool)
+        batch = Batch(self._planned, workspace, observers=[timeline.observe], models=self._models, pool=pool)
         result = batch.run()
         workspace.close()
         if result.status != "completed" or result.n_errors:
@@ -114,8 +115,8 @@ class Bench:
         return timeline
 
     def _pool(self, workers: Workers) -> WorkerPool:
-        setup = self._spec.runner_setup(models=self._models)
-        return open_pool(workers, self._spec, setup, self._models, _ignore, RaySettings(address="auto"))
+        ray = RaySettings(address="auto")
+        return open_pool(workers, self._planned.spec, self._planned.setup, self._models, _ignore, ray=ray)
 
 
 @contextmanager

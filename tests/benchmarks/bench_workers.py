@@ -18,11 +18,10 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from runner.batch.batch import Batch
-from runner.batch.spec import BatchSpec
+from runner.batch.resolve import ResolvedBatch
 from runner.batch.workspace import Workspace
 from runner.config.profile import AgentSettings, EndpointConfig
 from runner.envs.babyai import BabyAI
-from runner.envs.placement import embedded_placement
 from runner.inference.profile_models import Models
 from runner.pool.choose import open_pool
 from runner.pool.fork_server import ForkServerClient
@@ -31,6 +30,7 @@ from runner.types import Limits
 from tests.benchmarks.bench_episode_cpu import N_WARM, bare_cpu_s, tree_cpu_s
 from tests.benchmarks.delayed_model import DelayedModel, run_delayed_model
 from tests.benchmarks.measure import PAIRS, Ratio, Row, environ_with_compiled_modules, quartiles, ratio_of
+from tests.support.batches import resolved_batch
 from tests.support.worker_frames import ChannelDriver
 
 DELAY_S: Final = 0.2
@@ -98,10 +98,17 @@ def measure(model: DelayedModel, n_episodes: int, *, stream: bool) -> tuple[list
                 stream=stream,
                 format="react",
             )
-            spec = BatchSpec(
-                env="Maze", agent="react", model="m", repeat=4000, concurrency=n_episodes, limits=Limits(15, 300)
-            ).validated()
-            batch = open_batch(spec, workspace, Models.from_settings(settings, {}))
+            models = Models.from_settings(settings, {})
+            planned = resolved_batch(
+                models=models,
+                env="Maze",
+                agent="react",
+                model="m",
+                repeat=4000,
+                concurrency=n_episodes,
+                limits=Limits(15, 300),
+            )
+            batch = open_batch(planned, workspace, models)
             player = threading.Thread(target=batch.run)
             player.start()
             try:
@@ -112,16 +119,15 @@ def measure(model: DelayedModel, n_episodes: int, *, stream: bool) -> tuple[list
 
 
 def open_batch(
-    spec: BatchSpec,
+    planned: ResolvedBatch,
     workspace: Workspace,
     models: Models | None = None,
     n_workers: int = N_WORKERS,
     on_record: Callable[[EpisodeRecord], None] | None = None,
 ) -> Batch:
     """Return a batch over ``n_workers`` local processes."""
-    setup = spec.runner_setup(embedded_placement(spec.env, spec.mode), models)
-    pool = open_pool(n_workers, spec, setup, models, log=print)
-    return Batch(spec, workspace, models=models, pool=pool, on_record=on_record)
+    pool = open_pool(n_workers, planned.spec, planned.setup, models, log=print)
+    return Batch(planned, workspace, models=models, pool=pool, on_record=on_record)
 
 
 def windows(model: DelayedModel, n_episodes: int) -> tuple[list[float], float]:
@@ -200,8 +206,8 @@ def play_babyai(n_workers: int) -> Played:
             marks.append((time.perf_counter(), time.process_time(), tree_cpu_s()))
 
     with tempfile.TemporaryDirectory() as folder, closing(Workspace(Path(folder), node="b", profile="b")) as workspace:
-        spec = BatchSpec(env="BabyAI", agent="oracle", repeat=last + n_workers, concurrency=n_workers).validated()
-        batch = open_batch(spec, workspace, n_workers=n_workers, on_record=mark)
+        planned = resolved_batch(env="BabyAI", agent="oracle", repeat=last + n_workers, concurrency=n_workers)
+        batch = open_batch(planned, workspace, n_workers=n_workers, on_record=mark)
         started = time.perf_counter()
         batch.run()
     (at, driver_s, all_s), (end_at, end_driver_s, end_all_s) = marks

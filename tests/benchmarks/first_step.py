@@ -17,14 +17,12 @@ from pathlib import Path
 import psutil
 
 from runner.batch.batch import Batch
-from runner.batch.spec import BatchSpec
 from runner.batch.workspace import Workspace
 from runner.config import AgentSettings
-from runner.envs.placement import embedded_placement
-from runner.node.worker_pools import preload_fork_server
-from runner.pool.choose import open_pool
+from runner.pool.choose import open_pool, preload_fork_server
 from runner.pool.fork_server import open_client
 from runner.types import Item, TimestepPlayed
+from tests.support.batches import resolved_batch
 from tests.support.command import COMMAND
 
 ENV = "Maze"
@@ -45,10 +43,9 @@ def start_batch(how: str, folder: Path) -> None:
             print(time.perf_counter() - started, flush=True)  # noqa: T201 - read by the benchmark
             os._exit(0)
 
-    spec = BatchSpec(env=ENV, agent="oracle", repeat=n_episodes, concurrency=n_episodes).validated()
-    setup = spec.runner_setup(embedded_placement(spec.env, spec.mode))
-    pool = open_pool(0 if how == "embedded" else 2, spec, setup, None, log=print)
-    Batch(spec, workspace, observers=[on_item], pool=pool).run()
+    planned = resolved_batch(env=ENV, agent="oracle", repeat=n_episodes, concurrency=n_episodes)
+    pool = open_pool(0 if how == "embedded" else 2, planned.spec, planned.setup, None, log=print)
+    Batch(planned, workspace, observers=[on_item], pool=pool).run()
 
 
 def warm_up_fork_server() -> None:

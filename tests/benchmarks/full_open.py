@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from runner.batch.batch import Batch
-from runner.batch.spec import BatchSpec
 from runner.batch.workspace import Workspace
 from runner.types import Limits
 from tests.benchmarks.measure import PAIRS, Ratio, Row, quartiles, ratio_of
+from tests.support.batches import resolved_batch
 from tests.support.command import REPOSITORY
 from tests.support.episodes import new_id
 from tests.support.terminal import Terminal, terminal_environ
@@ -164,9 +164,7 @@ def _event(number: int) -> bytes:
 def _episodes(folder: Path) -> Path:
     """Write copies of an episode, each with about ``EPISODE_BYTES``; return their folder."""
     workspace = Workspace(folder / "state", node="bench", profile="bench")
-    Batch(
-        BatchSpec(env="Maze", agent="oracle", limits=Limits(max_rounds=15), tracing="off").validated(), workspace
-    ).run()
+    Batch(resolved_batch(env="Maze", agent="oracle", limits=Limits(max_rounds=15), tracing="off"), workspace).run()
     workspace.close()
     (episode_file,) = folder.glob("state/runs/*/*.json")
     content = episode_file.read_bytes()

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from runner.batch.batch import Batch
-from runner.batch.spec import BatchSpec
 from runner.batch.workspace import Workspace
 from runner.cli import dispatch, main, signals
 from runner.cli.signals import SignalHandler
+from tests.support.batches import resolved_batch
 from tests.support.command import environ_with_environments, run_agentgym
 
 pytestmark = pytest.mark.long
@@ -29,7 +29,7 @@ def workspace(tmp_path: Path) -> Iterator[Workspace]:
 
 
 def make_batch(workspace: Workspace) -> Batch:
-    return Batch(BatchSpec(env="Maze", agent="oracle", repeat=50).validated(), workspace)
+    return Batch(resolved_batch(env="Maze", agent="oracle", repeat=50), workspace)
 
 
 @pytest.mark.parametrize(("env", "outcome"), [("Lingering", "timeout"), ("Blocking", "timeout")])

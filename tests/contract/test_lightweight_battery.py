@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from runner.batch.batch import Batch
-from runner.batch.spec import BatchSpec
 from runner.batch.workspace import Workspace
 from runner.config import load_profile
 from runner.types import Limits, Outcome
+from tests.support.batches import resolved_batch
 
 pytestmark = pytest.mark.long
 
@@ -25,7 +25,7 @@ MIN_SOLVED = {"ALFWorld": 20, "Maze": 20, "Wordle": 18, "TextCraft": 20, "BabyAI
 def test_the_oracle_solves_the_expected_tasks(env: str, max_rounds: int, tmp_path: Path) -> None:
     workspace = Workspace(tmp_path, node="test", profile="test")
     result = Batch(
-        BatchSpec(env=env, agent="oracle", repeat=20, limits=Limits(max_rounds=max_rounds)).validated(), workspace
+        resolved_batch(env=env, agent="oracle", repeat=20, limits=Limits(max_rounds=max_rounds)), workspace
     ).run()
     solved = [episode.task_index for episode in result.episodes if episode.outcome is Outcome.SUCCESS]
     assert solved == EXPECTED[str(max_rounds)][env]

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from runner.batch.batch import Batch
-from runner.batch.spec import BatchSpec
 from runner.batch.workspace import Workspace
 from runner.events.decoded import DurableRow
 from runner.events.durable import EpisodeCompleted
@@ -20,6 +19,7 @@ from runner.publish.event_recorder import EventRecorder
 from runner.store import EpisodeRecord, EpisodeStore, open_index
 from runner.types import Item, Outcome
 from runner.util.clock import Clock
+from tests.support.batches import resolved_batch
 from tests.support.episodes import RecordedEpisode
 from tests.support.nats_server import NatsAccount
 from tests.support.publishing import run_publisher, sink_to
@@ -58,7 +58,7 @@ async def _play_and_publish(folder: Path, bus: NatsAccount, clock: Clock) -> str
     """Play and publish one episode as a foreground run does; return its id."""
     workspace = Workspace(folder, node="n", profile="p", clock=clock)
     recorder = EventRecorder(workspace, DurableNames(), role="run")
-    batch = Batch(BatchSpec(env="Maze", agent="oracle").validated(), workspace, on_record=recorder.record_episode)
+    batch = Batch(resolved_batch(env="Maze", agent="oracle"), workspace, on_record=recorder.record_episode)
     (episode,) = batch.run().episodes
     recorder.flush()
     async with run_publisher(recorder.outbox, sink_to(bus, "local")) as running:
@@ -78,7 +78,7 @@ def test_no_duration_is_negative_when_the_clock_jumps(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path, node="n", profile="p", clock=jumping_clock())
     items: list[Item] = []
     records: list[EpisodeRecord] = []
-    spec = BatchSpec(env="BabyAI", agent="oracle", repeat=3).validated()
+    spec = resolved_batch(env="BabyAI", agent="oracle", repeat=3)
     batch = Batch(spec, workspace, observers=[items.append], on_record=records.append)
     batch.command("step")  # paused, and played step by step
     for _ in range(3):

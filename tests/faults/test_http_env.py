@@ -16,7 +16,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runner.batch.batch import Batch
-from runner.batch.spec import BatchSpec
 from runner.batch.workspace import Workspace
 from runner.envs.http import HttpEnvironment, HttpTimings, ServerAddress
 from runner.envs.http.client import DEFAULT_TIMINGS
@@ -25,6 +24,7 @@ from runner.envs.placement import Placement
 from runner.errors import EnvironmentFault
 from runner.store import summarize_results, wilson_interval
 from runner.types import Action
+from tests.support.batches import resolved_batch
 from tests.support.rude_env_server import (
     EnvironmentHandler,
     Handler,
@@ -338,9 +338,8 @@ def test_errors_of_a_server_are_no_failures_of_the_agent(rude_server: RudeServer
     rude_server.reset(fail_odd_instances)
     workspace = Workspace(tmp_path, node="n", profile="p")
     with closing(workspace):
-        spec = BatchSpec(env="Maze", agent="oracle", repeat=12).validated()
         placement = Placement(transport="http", address=ServerAddress(rude_server.url), mode="compat")
-        result = Batch(spec, workspace, placement=placement).run()
+        result = Batch(resolved_batch(placement, env="Maze", agent="oracle", repeat=12), workspace).run()
         (row,) = summarize_results(workspace.index)
     assert result.outcomes == row.outcomes == {"success": 6, "error": 6}
     for counts in (result, row):

@@ -83,8 +83,8 @@ async def play_maze(
     with ModelServer(ScriptResponder([up, up, third_reply, third_reply, third_reply])) as server:
         manager = manager_of(server, stream=True, timeout_sec=timeout_sec)
         runner = Runner(
-            env_cfg=plugins.build_target(plugins.ENVS, "Maze"),
-            agent_cfg=plugins.build_target(plugins.AGENTS, "react", settings=manager._context.settings),
+            env_cfg=plugins.find(plugins.ENVS, "Maze").config(),
+            agent_cfg=plugins.find(plugins.AGENTS, "react").config(settings=manager._context.settings),
             inference_mngr=manager,
             limits=Limits(max_rounds=4, max_duration_s=max_duration_s),
         )

@@ -17,8 +17,8 @@ import msgspec
 import pytest
 
 from runner.batch.batch import Batch
+from runner.batch.resolve import ResolvedBatch
 from runner.batch.result import BatchResult
-from runner.batch.spec import BatchSpec
 from runner.batch.workspace import Workspace
 from runner.envs.http.address import ServerAddress
 from runner.envs.placement import Placement
@@ -26,6 +26,7 @@ from runner.pool.choose import open_pool
 from runner.store import EpisodeRecord
 from runner.types import BatchProgress, EpisodeEnded, EpisodeStarted, Item, Limits, Outcome, WorkerState
 from tests.conftest import Install
+from tests.support.batches import resolved_batch
 from tests.support.command import REPOSITORY
 from tests.support.episodes import new_id
 from tests.support.slot_server import run_slot_server
@@ -51,13 +52,13 @@ def fakes(install: Install) -> None:
 class WorkerBatch:
     """A batch with its published items and reported episodes."""
 
-    def __init__(self, workspace: Workspace, spec: BatchSpec, workers: int) -> None:
+    def __init__(self, workspace: Workspace, planned: ResolvedBatch, workers: int) -> None:
         self.workspace = workspace
         self.items: list[Item] = []
         self.reported: list[EpisodeRecord] = []
         self.log: list[str] = []
-        pool = open_pool(workers, spec, spec.runner_setup(), None, self.log.append)
-        self.batch = Batch(spec, workspace, observers=[self.on_item], on_record=self.reported.append, pool=pool)
+        pool = open_pool(workers, planned.spec, planned.setup, None, self.log.append)
+        self.batch = Batch(planned, workspace, observers=[self.on_item], on_record=self.reported.append, pool=pool)
 
     def on_item(self, item: Item) -> None:
         self.items.append(item)
@@ -79,8 +80,8 @@ def played(record: EpisodeRecord) -> bytes:
 
 @pytest.mark.parametrize("env", ["Maze", "BabyAI"])
 def test_worker_processes_play_the_same_trajectories(workspace: Workspace, env: str) -> None:
-    spec = BatchSpec(env=env, agent="oracle", repeat=8, attempts=2, concurrency=4).validated()
-    here, there = (WorkerBatch(workspace, spec, workers) for workers in (0, 2))
+    planned = resolved_batch(env=env, agent="oracle", repeat=8, attempts=2, concurrency=4)
+    here, there = (WorkerBatch(workspace, planned, workers) for workers in (0, 2))
     expected, result = here.batch.run(), there.batch.run()
     assert (result.status, result.outcomes, result.problems) == ("completed", expected.outcomes, [])
     first, second = here.records(expected), there.records(result)
@@ -97,8 +98,8 @@ def test_worker_processes_play_the_same_trajectories(workspace: Workspace, env: 
 class KillingBatch(WorkerBatch):
     """Kills a worker after every 40 ended episodes, but none at the end of 200."""
 
-    def __init__(self, workspace: Workspace, spec: BatchSpec, workers: int) -> None:
-        super().__init__(workspace, spec, workers)
+    def __init__(self, workspace: Workspace, planned: ResolvedBatch, workers: int) -> None:
+        super().__init__(workspace, planned, workers)
         self._pids: dict[str, int] = {}
         self._n_ended = 0
         self.n_killed = 0
@@ -120,8 +121,8 @@ class KillingBatch(WorkerBatch):
 
 def test_killed_workers_cost_no_planned_episode(workspace: Workspace, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
-    spec = BatchSpec(env="Maze", agent="oracle", repeat=200, concurrency=8).validated()
-    batch = KillingBatch(workspace, spec, 2)
+    planned = resolved_batch(env="Maze", agent="oracle", repeat=200, concurrency=8)
+    batch = KillingBatch(workspace, planned, 2)
     result = batch.batch.run()
     assert (result.status, result.outcomes, result.problems) == ("completed", {"success": 200}, [])
     assert batch.n_killed >= 3
@@ -148,19 +149,19 @@ DRIVER = """
 import sys
 from pathlib import Path
 from runner.batch.batch import Batch
-from runner.batch.spec import BatchSpec
 from runner.batch.workspace import Workspace
 from runner.pool.choose import open_pool
 from runner.types import WorkerState
+from tests.support.batches import resolved_batch
 
 def show(item):
     if isinstance(item, WorkerState) and item.pid is not None:
         print("worker", item.pid, flush=True)
 
-spec = BatchSpec(env="Maze", agent="oracle", repeat=2000, concurrency=8).validated()
+planned = resolved_batch(env="Maze", agent="oracle", repeat=2000, concurrency=8)
 workspace = Workspace(Path(sys.argv[1]), node="test", profile="p1")
-pool = open_pool(2, spec, spec.runner_setup(), None, print)
-Batch(spec, workspace, observers=[show], batch_id=sys.argv[2], pool=pool,
+pool = open_pool(2, planned.spec, planned.setup, None, print)
+Batch(planned, workspace, observers=[show], batch_id=sys.argv[2], pool=pool,
       on_record=lambda record: print("episode", record.task_index, flush=True)).run()
 """
 
@@ -188,10 +189,10 @@ def test_a_killed_driver_leaves_no_worker_and_can_be_resumed(tmp_path: Path) -> 
         assert set(reported) <= {record.task_index for record in earlier if record.outcome is Outcome.SUCCESS}
         assert len(workspace.recovered) <= 8
         n_repeat = max(reported) + 10
-        spec = BatchSpec(env="Maze", agent="oracle", repeat=n_repeat, concurrency=4).validated()
+        planned = resolved_batch(env="Maze", agent="oracle", repeat=n_repeat, concurrency=4)
         first = [record for record in earlier if record.task_index < n_repeat]
-        pool = open_pool(2, spec, spec.runner_setup(), None, print)
-        result = Batch(spec, workspace, batch_id=batch_id, earlier_episodes=first, pool=pool).run()
+        pool = open_pool(2, planned.spec, planned.setup, None, print)
+        result = Batch(planned, workspace, batch_id=batch_id, earlier_episodes=first, pool=pool).run()
         assert (result.status, result.outcomes) == ("completed", {"success": n_repeat})
     finally:
         workspace.close()
@@ -200,10 +201,10 @@ def test_a_killed_driver_leaves_no_worker_and_can_be_resumed(tmp_path: Path) -> 
 @pytest.mark.usefixtures("fakes")
 def test_blocked_steps_are_timeouts_and_their_workers_are_replaced(workspace: Workspace) -> None:
     limits = Limits(max_duration_s=1.0)
-    spec = BatchSpec(env="Gated", agent="up", repeat=4, concurrency=2, limits=limits).validated()
+    planned = resolved_batch(env="Gated", agent="up", repeat=4, concurrency=2, limits=limits)
     items: list[Item] = []
-    pool = open_pool(2, spec, spec.runner_setup(), None, print)
-    result = Batch(spec, workspace, observers=[items.append], pool=pool, grace_s=0.5).run()
+    pool = open_pool(2, planned.spec, planned.setup, None, print)
+    result = Batch(planned, workspace, observers=[items.append], pool=pool, grace_s=0.5).run()
     assert (result.status, result.outcomes, result.problems) == ("completed", {"timeout": 4}, [])
     records = [workspace.store.load(episode.episode_id) for episode in result.episodes]
     assert {record.error.type for record in records if record.error} == {"slot_abandoned"}
@@ -215,10 +216,10 @@ def test_blocked_steps_are_timeouts_and_their_workers_are_replaced(workspace: Wo
 
 @pytest.mark.usefixtures("fakes")
 def test_cancel_ends_an_await_in_a_worker(workspace: Workspace) -> None:
-    spec = BatchSpec(env="AsyncHanging", agent="up", repeat=3, concurrency=2).validated()
-    pool = open_pool(1, spec, spec.runner_setup(), None, print)
+    planned = resolved_batch(env="AsyncHanging", agent="up", repeat=3, concurrency=2)
+    pool = open_pool(1, planned.spec, planned.setup, None, print)
     started: queue.SimpleQueue[Item] = queue.SimpleQueue()
-    batch = Batch(spec, workspace, observers=[started.put], pool=pool, step_grace_s=0.05)
+    batch = Batch(planned, workspace, observers=[started.put], pool=pool, step_grace_s=0.05)
     results: queue.SimpleQueue[BatchResult] = queue.SimpleQueue()
     threading.Thread(target=lambda: results.put(batch.run()), daemon=True).start()
     for _ in range(2):
@@ -232,8 +233,8 @@ def test_cancel_ends_an_await_in_a_worker(workspace: Workspace) -> None:
 
 @pytest.mark.usefixtures("fakes")
 def test_an_episode_that_kills_its_workers_costs_its_neighbors_nothing(workspace: Workspace) -> None:
-    spec = BatchSpec(env="Killing", agent="up", repeat=12, concurrency=8).validated()
-    batch = WorkerBatch(workspace, spec, 2)
+    planned = resolved_batch(env="Killing", agent="up", repeat=12, concurrency=8)
+    batch = WorkerBatch(workspace, planned, 2)
     result = batch.batch.run()
     assert (result.status, result.interrupted_by) == ("interrupted", "workers")
     assert result.outcomes == {"success": 11, "interrupted": 1}
@@ -246,8 +247,8 @@ def test_an_episode_that_kills_its_workers_costs_its_neighbors_nothing(workspace
 class KillingNeighbors(WorkerBatch):
     """Kills workers as soon as they play two episodes, 6 times."""
 
-    def __init__(self, workspace: Workspace, spec: BatchSpec, workers: int) -> None:
-        super().__init__(workspace, spec, workers)
+    def __init__(self, workspace: Workspace, planned: ResolvedBatch, workers: int) -> None:
+        super().__init__(workspace, planned, workers)
         self._pids: dict[str, int] = {}
         self._playing: dict[str, set[str]] = {}
         self.n_killed = 0
@@ -271,19 +272,19 @@ class KillingNeighbors(WorkerBatch):
 
 @pytest.mark.usefixtures("fakes")
 def test_workers_that_are_killed_all_the_time_interrupt_no_episode(workspace: Workspace) -> None:
-    spec = BatchSpec(env="Killing", agent="up", task_index=2, repeat=16, concurrency=8).validated()
-    batch = KillingNeighbors(workspace, spec, 2)
+    planned = resolved_batch(env="Killing", agent="up", task_index=2, repeat=16, concurrency=8)
+    batch = KillingNeighbors(workspace, planned, 2)
     result = batch.batch.run()
     assert (result.status, result.outcomes, result.problems) == ("completed", {"success": 16}, [])
     assert batch.n_killed == 6
 
 
 def test_worker_processes_never_share_an_instance_of_a_server(workspace: Workspace) -> None:
-    spec = BatchSpec(env="Maze", agent="random", repeat=64, concurrency=16)
     with run_slot_server(8) as (server, handler):
         placement = Placement(transport="http", address=ServerAddress(f"{server.url}/maze", n_tasks=64))
-        pool = open_pool(4, spec, spec.runner_setup(placement), None, print)
-        result = Batch(spec, workspace, pool=pool, placement=placement).run()
+        planned = resolved_batch(placement, env="Maze", agent="random", repeat=64, concurrency=16)
+        pool = open_pool(4, planned.spec, planned.setup, None, print)
+        result = Batch(planned, workspace, pool=pool).run()
     assert (result.status, result.problems, handler.n_created >= 64) == ("completed", [], True)
     records = [workspace.store.load(episode.episode_id) for episode in result.episodes]
     assert {record.task_index: record.reward for record in records} == {task: float(task) for task in range(64)}

@@ -11,10 +11,10 @@ import pytest
 from ulid import ULID
 
 from runner.batch.batch import Batch
-from runner.batch.spec import BatchSpec
 from runner.batch.workspace import Workspace
 from runner.events.subjects import DurableNames
 from runner.publish.event_recorder import EventRecorder
+from tests.support.batches import resolved_batch
 from tests.support.node_events import count_event_ids, episode_event_ids, subscribe_to_node
 from tests.support.node_process import NodeProcess
 
@@ -39,7 +39,7 @@ def test_a_batch_completes_while_its_events_cannot_be_added(tmp_path: Path) -> N
     with lock_outbox(tmp_path) as lock:
         recorder.record_status("running")
         batch = Batch(
-            BatchSpec(env="Maze", agent="oracle", repeat=3).validated(), workspace, on_record=recorder.record_episode
+            resolved_batch(env="Maze", agent="oracle", repeat=3), workspace, on_record=recorder.record_episode
         )
         result = batch.run()
         recorder.record_batch(result)

@@ -30,8 +30,8 @@ RUN = """
 import os, sys
 from pathlib import Path
 from runner.batch.batch import Batch
-from runner.batch.spec import BatchSpec
 from runner.batch.workspace import Workspace
+from tests.support.batches import resolved_batch
 
 folder, batch_id, n_played = sys.argv[1:]
 played = []
@@ -42,7 +42,7 @@ def end(record):
         os.kill(os.getpid(), 9)
 
 workspace = Workspace(Path(folder), node="n", profile="p")
-Batch(BatchSpec(env="Maze", agent="oracle", repeat=3).validated(), workspace, on_record=end, batch_id=batch_id).run()
+Batch(resolved_batch(env="Maze", agent="oracle", repeat=3), workspace, on_record=end, batch_id=batch_id).run()
 """
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(60)]

@@ -11,17 +11,16 @@ from pathlib import Path
 import pytest
 
 from runner.batch.batch import Batch
-from runner.batch.spec import BatchSpec
 from runner.batch.workspace import Workspace
 from runner.config import AgentSettings, EndpointConfig
 from runner.inference.profile_models import Models
 from runner.pool import fork_server
-from runner.pool.choose import open_pool
 from runner.pool.fork_server import ForkServerClient
 from runner.types import Item, WorkerState
 from runner.worker import server_process
 from runner.worker.server_process import StartMode
 from tests.conftest import Install
+from tests.support.batches import resolved_batch
 from tests.support.rude_model import PendingRequest, RudeModel, completion_response
 
 pytestmark = [
@@ -82,9 +81,10 @@ def test_no_environment_of_a_process_has_a_secret_of_the_driver(
         endpoint = EndpointConfig(url=server.url, name="lab", kind="openai", model="m", api_key_env="LAB_ACCESS")
         settings = AgentSettings(mode="local", local_fallback=None, endpoints=(endpoint,))
         models = Models.from_settings(settings, os.environ)
-        spec = BatchSpec(env="ReadingKeys", agent="react", model="m", repeat=2, concurrency=2).validated()
-        pool = open_pool(2, spec, spec.runner_setup(models=models), models, print)
-        result = Batch(spec, workspace, observers=[seen.items.put], models=models, pool=pool).run()
+        planned = resolved_batch(
+            models=models, env="ReadingKeys", agent="react", model="m", repeat=2, concurrency=2, workers=2
+        )
+        result = Batch(planned, workspace, observers=[seen.items.put], models=models).run()
         assert seen.client is not None
         seen.client.close()
     assert {request.headers["authorization"] for request in server.chat_requests} == {f"Bearer {KEY}"}

@@ -9,11 +9,11 @@ import sys
 from pathlib import Path
 
 from runner.batch.batch import Batch
-from runner.batch.spec import BatchSpec
 from runner.batch.workspace import Workspace
 from runner.config import RaySettings
 from runner.pool.ray_pool import RayTimings, open_ray_pool
 from runner.types import Item, WorkerState
+from tests.support.batches import resolved_batch
 
 
 def write_pid(item: Item) -> None:
@@ -22,11 +22,11 @@ def write_pid(item: Item) -> None:
 
 
 def main(folder: str, address: str = "") -> None:
-    spec = BatchSpec(env="Stuck", agent="UpAgent", repeat=2, concurrency=2)
+    batch = resolved_batch(env="Stuck", agent="UpAgent", repeat=2, concurrency=2)
     timings = RayTimings(head_check_s=0.2, head_s=1.0)
-    pool = open_ray_pool(RaySettings(address=address, num_cpus=0.5), spec.validated().runner_setup(), None, timings)
+    pool = open_ray_pool(RaySettings(address=address, num_cpus=0.5), batch.setup, None, timings)
     workspace = Workspace(Path(folder), node="n", profile="p")
-    result = Batch(spec, workspace, pool=pool, observers=[write_pid], grace_s=0.5, step_grace_s=0.5).run()
+    result = Batch(batch, workspace, pool=pool, observers=[write_pid], grace_s=0.5, step_grace_s=0.5).run()
     print(result.status, result.interruption, flush=True)  # noqa: T201
 
 

@@ -25,6 +25,7 @@ from runner.worker.frames import (
 )
 from runner.worker.runner_setup import RunnerSetup
 from tests.ray.conftest import ClusterOfTwo
+from tests.support.batches import make_setup
 
 LIMIT_S = 60
 
@@ -59,7 +60,7 @@ class Worker:
 
 
 def test_an_actor_streams_the_frames_of_each_episode(cluster: ClusterOfTwo) -> None:
-    worker = Worker(RunnerSetup(env="Maze", agent="random", limits=Limits(max_rounds=5)))
+    worker = Worker(make_setup("Maze", "random", limits=Limits(max_rounds=5)))
     assert isinstance(worker.hello, Hello) and worker.hello.worker_id == worker.actor._actor_id.hex()
     for task in range(3):
         episode_id, frames = worker.play(task)
@@ -72,7 +73,7 @@ def test_an_actor_streams_the_frames_of_each_episode(cluster: ClusterOfTwo) -> N
 
 
 def test_commands_reach_an_episode_that_blocks_its_thread(cluster: ClusterOfTwo) -> None:
-    worker = Worker(RunnerSetup(env="Gated", agent="UpAgent"))
+    worker = Worker(make_setup("Gated", "UpAgent"))
     episode_id, frames = worker.play()
     assert isinstance(next(frames), Started)
     worker.handle(Command(episode_id=episode_id, name="cancel", outcome=Outcome.INTERRUPTED))

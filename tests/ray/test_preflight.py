@@ -9,12 +9,12 @@ from runner.config import AgentSettings, RaySettings
 from runner.envs.http.address import ServerAddress
 from runner.node.ray_checks import check_ray
 from runner.pool import ray_cluster
-from runner.worker.runner_setup import RunnerSetup
 from tests.ray.conftest import ClusterOfTwo
+from tests.support.batches import make_setup
 
-SETUP = RunnerSetup(
-    env="Maze",
-    agent="react",
+SETUP = make_setup(
+    "Maze",
+    "react",
     address=ServerAddress(url="http://10.0.0.5:36003", timeout_s=5.0),
     models=AgentSettings(api_endpoint="http://127.0.0.1:3030/v1/chat/completions", local_fallback=None),
 )

@@ -15,8 +15,8 @@ import pytest
 
 from runner import __version__
 from runner.batch.batch import Batch
+from runner.batch.resolve import ResolvedBatch
 from runner.batch.result import BatchResult
-from runner.batch.spec import BatchSpec
 from runner.batch.workspace import Workspace
 from runner.config import AgentSettings, EndpointConfig, RaySettings
 from runner.envs.http.address import ServerAddress
@@ -29,6 +29,7 @@ from runner.pool.ray_pool import RayTimings, open_ray_pool
 from runner.serve.mock_llm import ModelServer
 from runner.types import EpisodePaused, EpisodeStarted, Item, Limits, TimestepPlayed, WorkerState
 from tests.ray.conftest import ClusterOfTwo, shown
+from tests.support.batches import resolved_batch
 from tests.support.slot_server import run_slot_server
 
 KEY = "sk-8c1f0a-a-secret-key-of-a-model"
@@ -44,8 +45,8 @@ def workspace(tmp_path: Path) -> Iterator[Workspace]:
     workspace.close()
 
 
-def open_pool(spec: BatchSpec, settings: RaySettings = SETTINGS, models: Models | None = None) -> WorkerPool:
-    return open_ray_pool(settings, spec.validated().runner_setup(models=models), models)
+def open_pool(batch: ResolvedBatch, settings: RaySettings = SETTINGS, models: Models | None = None) -> WorkerPool:
+    return open_ray_pool(settings, batch.setup, models)
 
 
 def stored(workspace: Workspace, result: BatchResult) -> list[dict[str, Any]]:
@@ -84,9 +85,11 @@ class Interference:
 def test_a_batch_over_ray_has_the_episodes_of_one_in_this_process(
     cluster: ClusterOfTwo, workspace: Workspace, env: str, agent: str
 ) -> None:
-    spec = BatchSpec(env=env, agent=agent, repeat=8, attempts=2, seed=7, concurrency=4, limits=Limits(max_rounds=9))
-    remote = Batch(spec, workspace, pool=open_pool(spec)).run()
-    local = Batch(spec, workspace).run()
+    planned = resolved_batch(
+        env=env, agent=agent, repeat=8, attempts=2, seed=7, concurrency=4, limits=Limits(max_rounds=9)
+    )
+    remote = Batch(planned, workspace, pool=open_pool(planned)).run()
+    local = Batch(planned, workspace).run()
     assert (remote.status, remote.n_episodes, remote.problems) == ("completed", 16, [])
     episodes = stored(workspace, remote)
     assert list(map(played, episodes)) == list(map(played, stored(workspace, local)))
@@ -98,7 +101,7 @@ def test_a_batch_over_ray_has_the_episodes_of_one_in_this_process(
 def test_a_killed_actor_costs_only_its_episode_which_is_played_again(
     cluster: ClusterOfTwo, workspace: Workspace
 ) -> None:
-    spec = BatchSpec(env="SlowCounter", agent="AsyncUpAgent", repeat=12, concurrency=2)
+    planned = resolved_batch(env="SlowCounter", agent="AsyncUpAgent", repeat=12, concurrency=2)
     pids: dict[str, int] = {}
 
     def note_pid(item: Item) -> None:
@@ -106,7 +109,7 @@ def test_a_killed_actor_costs_only_its_episode_which_is_played_again(
             pids.setdefault(item.id, item.pid)
 
     killed = Interference(lambda: os.kill(next(iter(pids.values())), signal.SIGKILL))
-    result = Batch(spec, workspace, pool=open_pool(spec), observers=[note_pid, killed]).run()
+    result = Batch(planned, workspace, pool=open_pool(planned), observers=[note_pid, killed]).run()
     killed.join()
     assert (result.status, result.n_success, result.n_episodes) == ("completed", 12, 12)
     outcomes = Counter(episode["outcome"] for episode in stored(workspace, result))
@@ -114,10 +117,10 @@ def test_a_killed_actor_costs_only_its_episode_which_is_played_again(
 
 
 def test_a_lost_node_costs_only_its_episodes(cluster: ClusterOfTwo, workspace: Workspace) -> None:
-    spec = BatchSpec(env="SlowCounter", agent="AsyncUpAgent", repeat=24, concurrency=4)
+    planned = resolved_batch(env="SlowCounter", agent="AsyncUpAgent", repeat=24, concurrency=4)
     removed = Interference(cluster.lose_node)
     try:
-        result = Batch(spec, workspace, pool=open_pool(spec), observers=[removed]).run()
+        result = Batch(planned, workspace, pool=open_pool(planned), observers=[removed]).run()
         removed.join()
     finally:
         cluster.restore_node()
@@ -128,7 +131,7 @@ def test_a_lost_node_costs_only_its_episodes(cluster: ClusterOfTwo, workspace: W
 
 
 def test_a_cancelled_batch_ends_its_episodes_at_their_next_await(cluster: ClusterOfTwo, workspace: Workspace) -> None:
-    spec = BatchSpec(env="AsyncHanging", agent="AsyncUpAgent", repeat=8, concurrency=2)
+    planned = resolved_batch(env="AsyncHanging", agent="AsyncUpAgent", repeat=8, concurrency=2)
     states: list[WorkerState] = []
 
     def cancel(item: Item) -> None:
@@ -137,7 +140,7 @@ def test_a_cancelled_batch_ends_its_episodes_at_their_next_await(cluster: Cluste
             if len({state.id for state in states if state.state == "playing"}) == 2:
                 batch.command("cancel")
 
-    batch = Batch(spec, workspace, pool=open_pool(spec), observers=[cancel], step_grace_s=0.2)
+    batch = Batch(planned, workspace, pool=open_pool(planned), observers=[cancel], step_grace_s=0.2)
     result = batch.run()
     assert (result.status, result.outcomes) == ("cancelled", {"cancelled": 2})
     assert "lost" not in {state.state for state in states}
@@ -145,14 +148,14 @@ def test_a_cancelled_batch_ends_its_episodes_at_their_next_await(cluster: Cluste
 
 
 def test_an_episode_that_never_awaits_is_abandoned_with_its_actor(cluster: ClusterOfTwo, workspace: Workspace) -> None:
-    spec = BatchSpec(env="Stuck", agent="UpAgent", repeat=2, concurrency=2, limits=Limits(max_duration_s=2))
+    planned = resolved_batch(env="Stuck", agent="UpAgent", repeat=2, concurrency=2, limits=Limits(max_duration_s=2))
     pids: set[int] = set()
 
     def note_pid(item: Item) -> None:
         if isinstance(item, WorkerState) and item.pid is not None:
             pids.add(item.pid)
 
-    result = Batch(spec, workspace, pool=open_pool(spec), observers=[note_pid], grace_s=0.5).run()
+    result = Batch(planned, workspace, pool=open_pool(planned), observers=[note_pid], grace_s=0.5).run()
     assert result.outcomes == {"timeout": 2}
     assert {episode["error"]["type"] for episode in stored(workspace, result)} == {"slot_abandoned"}
     assert len(pids) >= 2
@@ -161,7 +164,7 @@ def test_an_episode_that_never_awaits_is_abandoned_with_its_actor(cluster: Clust
 
 
 def test_a_paused_batch_over_ray_waits_until_it_is_resumed(cluster: ClusterOfTwo, workspace: Workspace) -> None:
-    spec = BatchSpec(env="SlowCounter", agent="AsyncUpAgent", repeat=2, concurrency=1)
+    planned = resolved_batch(env="SlowCounter", agent="AsyncUpAgent", repeat=2, concurrency=1)
     kinds: list[str] = []
 
     def command(item: Item) -> None:
@@ -171,7 +174,7 @@ def test_a_paused_batch_over_ray_waits_until_it_is_resumed(cluster: ClusterOfTwo
         elif isinstance(item, EpisodePaused):
             batch.command("resume")
 
-    batch = Batch(spec, workspace, pool=open_pool(spec), observers=[command])
+    batch = Batch(planned, workspace, pool=open_pool(planned), observers=[command])
     assert (batch.run().n_success, kinds.count("EpisodePaused"), kinds.count("EpisodeResumed")) == (2, 1, 1)
     assert kinds.index("EpisodePaused") < kinds.index("EpisodeResumed") < kinds.index("EpisodeEnded")
 
@@ -180,7 +183,7 @@ def test_a_paused_batch_over_ray_waits_until_it_is_resumed(cluster: ClusterOfTwo
 def test_two_workers_are_placed_on_two_nodes_or_fill_one(
     cluster: ClusterOfTwo, workspace: Workspace, placement: Literal["spread", "pack"], n_nodes: int
 ) -> None:
-    spec = BatchSpec(env="AsyncHanging", agent="AsyncUpAgent", repeat=2, concurrency=2)
+    planned = resolved_batch(env="AsyncHanging", agent="AsyncUpAgent", repeat=2, concurrency=2)
     raylets: dict[str, int] = {}
 
     def cancel(item: Item) -> None:
@@ -189,8 +192,8 @@ def test_two_workers_are_placed_on_two_nodes_or_fill_one(
             if len(raylets) == 2:
                 batch.command("cancel")
 
-    pool = open_pool(spec, RaySettings(address="auto", placement=placement))
-    batch = Batch(spec, workspace, pool=pool, observers=[cancel], step_grace_s=0.2)
+    pool = open_pool(planned, RaySettings(address="auto", placement=placement))
+    batch = Batch(planned, workspace, pool=pool, observers=[cancel], step_grace_s=0.2)
     assert batch.run().outcomes == {"cancelled": 2}
     assert len(set(raylets.values())) == n_nodes
 
@@ -198,22 +201,19 @@ def test_two_workers_are_placed_on_two_nodes_or_fill_one(
 def test_a_batch_for_which_no_node_has_room_is_interrupted_with_the_reason(
     cluster: ClusterOfTwo, workspace: Workspace
 ) -> None:
-    spec = BatchSpec(env="Maze", agent="random").validated()
+    planned = resolved_batch(env="Maze", agent="random")
     settings = RaySettings(address="auto", num_cpus=3, resources={"simulator": 1})
-    result = Batch(
-        spec, workspace, pool=open_ray_pool(settings, spec.runner_setup(), None, RayTimings(start_s=1))
-    ).run()
+    result = Batch(planned, workspace, pool=open_ray_pool(settings, planned.setup, None, RayTimings(start_s=1))).run()
     assert (result.status, result.interrupted_by, result.n_episodes) == ("interrupted", "workers", 0)
     assert "no node of the cluster has 3 CPUs, 1 simulator free" in str(result.interruption)
 
 
 @pytest.mark.parametrize("n_slots", [2, 8])
 def test_actors_never_share_an_instance_of_a_server(cluster: ClusterOfTwo, workspace: Workspace, n_slots: int) -> None:
-    spec = BatchSpec(env="Maze", agent="random", repeat=64, concurrency=4)
     with run_slot_server(n_slots) as (server, handler):
         placement = Placement(transport="http", address=ServerAddress(f"{server.url}/maze", n_tasks=64))
-        pool = open_ray_pool(SETTINGS, spec.runner_setup(placement), None)
-        result = Batch(spec, workspace, pool=pool, placement=placement).run()
+        planned = resolved_batch(placement, env="Maze", agent="random", repeat=64, concurrency=4)
+        result = Batch(planned, workspace, pool=open_pool(planned)).run()
     assert (result.status, result.outcomes.get("error", 0)) == ("completed", 0)
     assert [episode["reward"] for episode in stored(workspace, result)] == list(range(64))
     assert handler.n_created >= 64
@@ -227,8 +227,11 @@ def test_a_key_reaches_the_actors_and_no_file_command_line_or_environment_of_the
         endpoint = EndpointConfig(url=server.url, name="lab", kind="openai", api_key_env="LAB_ACCESS")
         settings = AgentSettings(mode="local", local_fallback=None, model="small", endpoints=(endpoint,))
         models = Models.from_settings(settings, os.environ)
-        spec = BatchSpec(env="Maze", agent="react", model="small", repeat=4, concurrency=2, limits=Limits(max_rounds=3))
-        result = Batch(spec, workspace, pool=open_pool(spec, models=models), models=models).run()
+        limits = Limits(max_rounds=3)
+        planned = resolved_batch(
+            models=models, env="Maze", agent="react", model="small", repeat=4, concurrency=2, limits=limits
+        )
+        result = Batch(planned, workspace, pool=open_pool(planned, models=models), models=models).run()
         models.close()
     assert (result.status, result.n_errors) == ("completed", 0), stored(workspace, result)[0]["error"]
     assert result.answers == {"lab: small": 12}
@@ -242,10 +245,10 @@ def test_loopback_addresses_are_refused_for_workers_elsewhere_unless_they_are_re
     monkeypatch.setattr(ray_cluster, "socket", FarAway)
     settings = AgentSettings(api_endpoint="http://127.0.0.1:3030/v1/chat/completions", local_fallback=None)
     models = Models.from_settings(settings, {})
-    spec = BatchSpec(env="Maze", agent="react", model="small")
+    planned = resolved_batch(models=models, env="Maze", agent="react", model="small")
     with pytest.raises(ConfigError, match=r"the model endpoint gateway at http://127\.0\.0\.1:3030"):
-        open_pool(spec, models=models)
-    open_pool(spec, RaySettings(address="auto", addresses={"localhost": "10.0.0.5"}), models).close()
+        open_pool(planned, models=models)
+    open_pool(planned, RaySettings(address="auto", addresses={"localhost": "10.0.0.5"}), models).close()
     models.close()
 
 
@@ -261,4 +264,4 @@ def test_a_cluster_with_another_version_is_refused(cluster: ClusterOfTwo, monkey
     monkeypatch.setattr(ray_cluster, "__version__", "99.0")
     expected = rf"not installed like this machine: .*agentgym-console {__version__} instead of 99.0"
     with pytest.raises(ConfigError, match=expected):
-        open_pool(BatchSpec(env="Maze", agent="random"))
+        open_pool(resolved_batch(env="Maze", agent="random"))

@@ -14,6 +14,7 @@ from runner.node.batch_runner import BatchCallbacks, BatchRunner
 from runner.node.env_servers.manager import EnvServerManager
 from runner.node.file_chunks import EpisodeFiles
 from runner.node.handlers import ControlHandler
+from tests.support.batches import place_spec
 
 
 @contextmanager
@@ -29,7 +30,10 @@ def control_handler(workspace: Workspace, health: Callable[[], NodeHealth]) -> I
         files=EpisodeFiles(workspace.store, workspace.index),
         queue=queue,
         batch_runner=BatchRunner(
-            workspace, queue, BatchCallbacks(on_item=ignore, on_record=ignore, on_result=ignore, on_busy=ignore)
+            workspace,
+            queue,
+            BatchCallbacks(on_item=ignore, on_record=ignore, on_result=ignore, on_busy=ignore),
+            place=place_spec,
         ),
         servers=EnvServerManager(profile, workspace.data_dir / "logs"),
         models=Models.from_settings(profile.agent, {}),

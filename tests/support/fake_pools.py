@@ -6,8 +6,8 @@ import threading
 from typing import Any
 
 from runner.batch.batch import Batch
+from runner.batch.resolve import ResolvedBatch
 from runner.batch.result import BatchResult
-from runner.batch.spec import BatchSpec
 from runner.batch.workspace import Workspace
 from runner.envs.http.places import LocalRegistry
 from runner.pool.process_pool import ProcessPool
@@ -16,18 +16,19 @@ from runner.pool.services import BatchServices
 from runner.store import EpisodeRecord
 from runner.types import Item
 from runner.worker.frames import Configure
+from tests.support.batches import resolved_batch
 from tests.support.fake_worker import FakeProcesses, Script
 
 TIMINGS = WorkerTimings(retry_s=(0.01, 0.01, 0.01), tick_s=0.02)
 DEADLINE_S = 60.0
 
 
-def make_spec(**fields: Any) -> BatchSpec:  # noqa: ANN401
-    return BatchSpec(**{"env": "Counter", "agent": "up", "repeat": 4, "concurrency": 2, **fields}).validated()
+def make_spec(**fields: Any) -> ResolvedBatch:  # noqa: ANN401
+    return resolved_batch(**{"env": "Counter", "agent": "up", "repeat": 4, "concurrency": 2, **fields})
 
 
 def make_pool(
-    spec: BatchSpec,
+    spec: ResolvedBatch,
     *scripts: Script,
     n_workers: int = 1,
     timings: WorkerTimings = TIMINGS,
@@ -35,7 +36,7 @@ def make_pool(
 ) -> tuple[ProcessPool, FakeProcesses]:
     processes = FakeProcesses(*scripts)
     registry = services.get("registry", LocalRegistry())
-    configure = Configure(setup=spec.runner_setup())
+    configure = Configure(setup=spec.setup)
     return ProcessPool(n_workers, configure, BatchServices(registry, None), processes, timings), processes
 
 

@@ -14,10 +14,10 @@ import pytest
 from runner.batch.batch import Batch
 from runner.batch.observers import LazyItem, Observer, ObserverHub, SelectiveObserver
 from runner.batch.result import BatchResult
-from runner.batch.spec import BatchSpec
 from runner.batch.workspace import Workspace
 from runner.pool.choose import open_pool
 from runner.types import Action, Chat, EpisodeInfo, Item, Limits, StreamDelta, ToolSchema
+from tests.support.batches import resolved_batch
 from tests.support.fakes import Counter, UpAgent
 from tests.support.waiting_batch import DEADLINE_S, wait_until
 
@@ -57,7 +57,7 @@ class StreamingBatch:
         observers: Sequence[Observer | SelectiveObserver],
     ) -> None:
         limits = Limits(max_rounds=1_000_000, max_duration_s=600)
-        spec = BatchSpec(env="Endless", agent="streaming", repeat=2, concurrency=2, limits=limits).validated()
+        spec = resolved_batch(env="Endless", agent="streaming", repeat=2, concurrency=2, limits=limits)
         self.emitted: list[type[Item]] = []
         emit = ObserverHub.emit
 
@@ -66,7 +66,7 @@ class StreamingBatch:
             emit(hub, item)
 
         monkeypatch.setattr(ObserverHub, "emit", note)
-        pool = open_pool(workers, spec, spec.runner_setup(), None, print)
+        pool = open_pool(workers, spec.spec, spec.setup, None, print)
         self.batch = Batch(spec, workspace, observers=observers, pool=pool, step_grace_s=0.1)
         self._results: queue.SimpleQueue[BatchResult] = queue.SimpleQueue()
 

@@ -11,12 +11,11 @@ from typing import Any
 
 from runner.batch.batch import Batch
 from runner.batch.result import BatchResult
-from runner.batch.spec import BatchSpec
 from runner.batch.workspace import Workspace
 from runner.config import EnvironmentEntry
-from runner.envs.placement import choose_placement
-from runner.pool.choose import open_pool
+from runner.envs.placement import choose_placement, find_environment
 from runner.types import BatchProgress, Item, Limits
+from tests.support.batches import resolved_batch
 
 CHECK_INTERVAL_S = 0.05
 DEADLINE_S = 60.0
@@ -41,15 +40,21 @@ class MazeBatch:
         self.items: list[Item] = []
         entry = EnvironmentEntry(name="Maze", port=port, transport="http", timeout_sec=timeout_sec)
         limits = Limits(max_rounds=3, max_duration_s=max_duration_s)
-        spec = BatchSpec(env="Maze", agent="hooked", repeat=repeat, concurrency=concurrency, limits=limits).validated()
-        placement = choose_placement(entry, "Maze", "strict", wait_s=wait_s)
+        placement = choose_placement(entry, find_environment("Maze"), "strict", wait_s=wait_s)
+        planned = resolved_batch(
+            placement,
+            env="Maze",
+            agent="hooked",
+            repeat=repeat,
+            concurrency=concurrency,
+            limits=limits,
+            workers=workers,
+        )
         self.batch = Batch(
-            spec,
+            planned,
             workspace,
             observers=[self.items.append],
             check_interval_s=CHECK_INTERVAL_S,
-            placement=placement,
-            pool=open_pool(workers, spec, spec.runner_setup(placement), None, print) if workers else None,
             **options,
         )
         self._results: queue.SimpleQueue[BatchResult] = queue.SimpleQueue()

@@ -20,7 +20,7 @@ from runner.worker.frames import (
     encode_frame,
 )
 from runner.worker.link import PendingRequests
-from runner.worker.runner_setup import RunnerSetup
+from tests.support.batches import make_setup
 from tests.support.episodes import episode_header
 
 TIMEOUT_S = 100.0
@@ -78,7 +78,7 @@ class ChannelDriver:
         send_frame(self._sock, encode_frame(frame))
 
     def configure(self, env: str, agent: str = "oracle", **settings: object) -> None:
-        self.send(Configure(setup=RunnerSetup(env=env, agent=agent, **settings)))  # type: ignore[arg-type]
+        self.send(Configure(setup=make_setup(env, agent, **settings)))
 
     def start(self, task_index: int = 0, *, paused: bool = False) -> str:
         """Start an episode and return its id."""

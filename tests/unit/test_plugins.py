@@ -26,7 +26,7 @@ def test_an_unknown_name_suggests_the_most_similar_one() -> None:
 
 def test_an_installed_distribution_adds_plugins(install: Install) -> None:
     install(envs={"Counter": "tests.support.fakes:Counter"})
-    assert plugins.build_target(plugins.ENVS, "counter", goal=2) == {
+    assert plugins.find(plugins.ENVS, "counter").config(goal=2) == {
         "_target_": "tests.support.fakes.Counter",
         "goal": 2,
     }
@@ -35,7 +35,7 @@ def test_an_installed_distribution_adds_plugins(install: Install) -> None:
 
 def test_reserved_arguments_are_rejected() -> None:
     with pytest.raises(ConfigError, match="leading underscore"):
-        plugins.build_target(plugins.ENVS, "Maze", _partial_=True)
+        plugins.find(plugins.ENVS, "Maze").config(_partial_=True)
 
 
 def test_a_plugin_that_cannot_be_imported_is_named(install: Install) -> None:

@@ -34,8 +34,8 @@ def make_runner(
     endpoint = EndpointConfig(url=model_server.url, name="test")
     settings = agent_settings(endpoint, model="test-oracle", format=format, context_tokens=context_tokens)
     runner = Runner(
-        env_cfg=plugins.build_target(plugins.ENVS, env),
-        agent_cfg=plugins.build_target(plugins.AGENTS, agent, settings=settings),
+        env_cfg=plugins.find(plugins.ENVS, env).config(),
+        agent_cfg=plugins.find(plugins.AGENTS, agent).config(settings=settings),
         inference_mngr=InferenceManager.from_profile(settings, {}),
         limits=Limits(max_rounds=60, max_duration_s=60),
     )

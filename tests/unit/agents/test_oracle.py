@@ -12,7 +12,6 @@ import pytest
 from runner.agents.oracle import OracleAgent
 from runner.batch.batch import Batch
 from runner.batch.result import BatchResult
-from runner.batch.spec import BatchSpec
 from runner.batch.workspace import Workspace
 from runner.envs.http import ServerAddress
 from runner.envs.maze import Maze
@@ -22,6 +21,7 @@ from runner.envs.textcraft import ListingPlanner, TextCraft
 from runner.envs.textcraft.sources import TEXTCRAFT_VARIABLE
 from runner.errors import AgentFault, OracleDiverged
 from runner.types import Action
+from tests.support.batches import resolved_batch
 from tests.support.bird_sample import write_bird
 from tests.support.rude_env_server import (
     EnvironmentHandler,
@@ -43,9 +43,8 @@ def server() -> Iterator[RudeServer]:
 def play(env: str, url: str, folder: Path, repeat: int = 1) -> tuple[BatchResult, list[str]]:
     """Play the oracle on a server; return the result and the error messages of the episodes."""
     workspace = Workspace(folder, node="n", profile="p")
-    spec = BatchSpec(env=env, agent="oracle", repeat=repeat).validated()
     placement = Placement(transport="http", address=ServerAddress(url, 10), mode="compat")
-    result = Batch(spec, workspace, placement=placement).run()
+    result = Batch(resolved_batch(placement, env=env, agent="oracle", repeat=repeat), workspace).run()
     workspace.close()
     episodes = [json.loads(path.read_bytes()) for path in folder.glob(f"runs/{result.batch_id}/*.json")]
     return result, [episode["error"]["message"] for episode in episodes if episode.get("error")]

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from runner.batch.batch import Batch
+from runner.batch.resolve import ResolvedBatch
 from runner.batch.result import BatchResult
-from runner.batch.spec import BatchSpec
 from runner.batch.workspace import Workspace
 from runner.errors import ConfigError
 from runner.store import EpisodeRecord, wilson_interval
@@ -30,6 +30,7 @@ from runner.types import (
     Tokens,
 )
 from tests.conftest import Install
+from tests.support.batches import resolved_batch
 from tests.support.fakes import AsyncHanging, Counter, Gated
 
 FAKES = {
@@ -68,8 +69,8 @@ def load_episodes(workspace: Workspace, result: BatchResult) -> list[EpisodeReco
     return [workspace.store.load(episode.episode_id) for episode in result.episodes]
 
 
-def spec(env: str = "Counter", **rest: Any) -> BatchSpec:  # noqa: ANN401
-    return BatchSpec(env=env, agent="up", **rest).validated()
+def spec(env: str = "Counter", **rest: Any) -> ResolvedBatch:  # noqa: ANN401
+    return resolved_batch(env=env, agent="up", **rest)
 
 
 def test_each_of_repeat_tasks_is_played_attempts_times(workspace: Workspace) -> None:
@@ -307,12 +308,12 @@ def test_an_episode_that_cannot_be_stored_is_reported_as_a_problem(workspace: Wo
 def test_invalid_specs_are_rejected(workspace: Workspace, fields: dict[str, object], message: str) -> None:
     values: dict[str, Any] = {"env": "Counter", "agent": "up", **fields}
     with pytest.raises(ConfigError, match=message):
-        BatchSpec(**values).validated()
+        resolved_batch(**values)
 
 
 def test_script_texts_are_never_interpolated(workspace: Workspace) -> None:
     script = ("${oc.env:HOME}", "{_target_: os.system}", "up", "up", "up")
-    result = Batch(BatchSpec(env="Counter", agent="scripted", script=script).validated(), workspace).run()
+    result = Batch(resolved_batch(env="Counter", agent="scripted", script=script), workspace).run()
     (record,) = load_episodes(workspace, result)
     assert [step.action.text for step in record.timesteps] == list(script)
     assert [step.action.valid for step in record.timesteps] == [False, False, True, True, True]

@@ -12,9 +12,9 @@ import pytest
 from ulid import ULID
 
 from runner.batch.batch import Batch
+from runner.batch.resolve import ResolvedBatch
 from runner.batch.spec import BatchSpec
 from runner.batch.workspace import Workspace
-from runner.envs.placement import Placement
 from runner.errors import ConfigError
 from runner.node import batch_runner
 from runner.node.batch_queue import BatchQueue, QueuedBatch
@@ -23,6 +23,7 @@ from runner.store import episode_store
 from runner.types import BatchProgress, EpisodeEnded, Item, Outcome
 from runner.util.files import replace_file
 from tests.conftest import Install
+from tests.support.batches import place_spec, resolved_batch
 from tests.support.fakes import Counter
 from tests.support.waiting_batch import wait_until
 
@@ -51,7 +52,7 @@ def workspace(tmp_path: Path, install: Install) -> Iterator[Workspace]:
 
 
 def make_batch(workspace: Workspace, concurrency: int = 1, **rest: Any) -> Batch:  # noqa: ANN401
-    spec = BatchSpec(env="Starving", agent="up", repeat=REPEAT, concurrency=concurrency).validated()
+    spec = resolved_batch(env="Starving", agent="up", repeat=REPEAT, concurrency=concurrency)
     return Batch(spec, workspace, **rest)
 
 
@@ -143,14 +144,14 @@ def test_a_node_stores_what_it_could_not_store_and_continues_only_after_a_full_d
             frees.set()
 
     monkeypatch.setattr(episode_store, "replace_file", fail_during_the_batch)
-    spec = BatchSpec(env="Starving", agent="up", repeat=REPEAT).validated()
+    spec = BatchSpec(env="Starving", agent="up", repeat=REPEAT)
     queued = QueuedBatch(batch_id=str(ULID()), battery_id=None, spec=spec)
     with closing(BatchQueue(workspace.data_dir / "queue.sqlite")) as batches:
         batches.add(queued)
         callbacks = BatchCallbacks(
             on_item=on_item, on_record=lambda _: None, on_result=lambda _: None, on_busy=lambda _: None
         )
-        runner = BatchRunner(workspace, batches, callbacks)
+        runner = BatchRunner(workspace, batches, callbacks, place=place_spec)
         runner.start()
         wait_until(lambda: (found := batches.get(queued.batch_id)) is not None and found.n_done == n_done)
         status = "completed" if n_done == REPEAT else "interrupted"
@@ -172,10 +173,10 @@ def test_the_reasons_of_the_newest_interruptions_are_kept_and_reported(
     def on_item(item: Item) -> None:
         reported.extend([item.interruption] if isinstance(item, BatchProgress) else [])
 
-    def refuse(spec: BatchSpec) -> Placement:
+    def refuse(spec: BatchSpec) -> ResolvedBatch:
         raise ConfigError(f"task {spec.task_index} has no server\x1b")
 
-    specs = [BatchSpec(env="Starving", agent="up", task_index=index).validated() for index in range(3)]
+    specs = [BatchSpec(env="Starving", agent="up", task_index=index) for index in range(3)]
     queued = [QueuedBatch(batch_id=str(ULID()), battery_id=None, spec=spec) for spec in specs]
     with closing(BatchQueue(workspace.data_dir / "queue.sqlite")) as batches:
         batches.add(*queued)
@@ -183,7 +184,7 @@ def test_the_reasons_of_the_newest_interruptions_are_kept_and_reported(
             on_item=on_item, on_record=lambda _: None, on_result=lambda _: None, on_busy=lambda _: None
         )
         monkeypatch.setattr(batch_runner, "RETRY_S", 0.01)
-        runner = BatchRunner(workspace, batches, callbacks, choose_placement=refuse)
+        runner = BatchRunner(workspace, batches, callbacks, place=refuse)
         runner.start()
         wait_until(lambda: len(reported) == 3)
         runner.stop()

@@ -19,9 +19,11 @@ from runner.batch.slots import (
     slot_files,
 )
 from runner.batch.spec import BatchSpec
+from runner.envs.placement import Placement
 from runner.errors import ConfigError
 from runner.pool.finishers import MAX_THREADS
 from runner.types import Workers
+from tests.support.batches import resolved_batch
 
 
 def spec(
@@ -58,8 +60,9 @@ def test_the_note_has_all_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
         "concurrency lowered from 256 to 120: the limit of open files is 256, a worker process needs 16 and each "
         "episode 4; raise it with ulimit -n"
     )
-    assert slot_files(spec(1, env="SQLGym")) == 14
-    assert slot_files(spec(1, env="not installed")) == 6
+    for env, agent, n_files in (("SQLGym", "oracle", 14), ("SciWorld", "random", 6)):
+        batch = resolved_batch(Placement(transport="http"), env=env, agent=agent)
+        assert slot_files(batch.spec, batch.env_files) == n_files
 
 
 @given(limit=st.integers(65, 3000), workers=st.integers(1, 8), model=st.booleans())

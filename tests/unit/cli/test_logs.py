@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from runner.cli.logging_setup import FILE_ONLY, log_to_file, log_to_stderr
-from runner.node.worker_pools import WORKER_LOG
+from runner.pool.choose import WORKER_LOG
 
 HOSTILE = "\x1b[2J\u202e"
 

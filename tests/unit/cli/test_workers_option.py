@@ -25,7 +25,7 @@ def session(options: Options, **episode: Any) -> RunSession:  # noqa: ANN401
 def test_the_option_takes_a_number_or_ray_and_precedes_the_profile(text: str, workers: Workers) -> None:
     here = session(parse_options([*RUN, "--workers", text]), workers=7)
     assert here.workers == workers
-    assert [spec.workers for spec in here.specs()] == [workers]
+    assert [batch.spec.workers for batch in here.batches()] == [workers]
 
 
 @pytest.mark.parametrize("text", ["-1", "257", "2.0", "Ray", "", " 2", "٣", "1" * 5000, "\x1b[2J"])

@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from runner.batch.spec import resolve_environment
+from runner.batch.resolve import BatchRequest
 from runner.cli import main
 from runner.config import ARESettings, EnvironmentEntry, Environments, Profile
 from runner.envs.are.catalog import read_catalog
 from runner.envs.are.installation import ADVICE, INSTALL_COMMAND
 from runner.envs.are.scenario_scan import scan
 from runner.envs.availability import availability_of
+from runner.envs.placement import resolve_environment
 from runner.errors import ConfigError
 from runner.inference.profile_models import Models
 from runner.node.preflight import PlannedRun, preflight
@@ -69,7 +70,7 @@ def test_scenarios_of_other_packages_are_listed_and_ids_that_are_no_literals_are
     extended: ARESettings,
 ) -> None:
     assert read_catalog(extended).scenarios[-1] == "are:scenario_lab"
-    assert resolve_environment(profile_with(extended), "are:drawn_at_import") == "are:drawn_at_import"
+    assert resolve_environment(profile_with(extended), "are:drawn_at_import").name == "are:drawn_at_import"
 
 
 @pytest.mark.skipif(scan()["installed"], reason="ARE is installed here")
@@ -128,9 +129,8 @@ def test_preflight_and_the_list_name_the_command_that_installs_are(
 ) -> None:
     missing = ARESettings(python=str(tmp_path / "no" / "python"))
     profile = profile_with(missing, "are:offline")
-    plan = PlannedRun(
-        profile=profile, data_dir=tmp_path / "data", agent="oracle", model=None, env=None, egress=lambda: None
-    )
+    request = BatchRequest(agent="oracle")
+    plan = PlannedRun(profile=profile, data_dir=tmp_path / "data", request=request, egress=lambda: None)
     checks = preflight(plan, Models.from_settings(profile.agent, {}))
     (check,) = [check for check in checks if check.what == "environment"]
     assert (check.state, check.hint) == ("fail", ADVICE)
@@ -145,9 +145,8 @@ def test_the_command_that_installs_are_is_that_of_the_documentation() -> None:
 
 def test_preflight_checks_a_scenario_and_notes_the_version(installed: ARESettings, tmp_path: Path) -> None:
     profile = profile_with(installed, "are:scenario_tutorial", "are:nothing")
-    plan = PlannedRun(
-        profile=profile, data_dir=tmp_path / "data", agent="random", model=None, env=None, egress=lambda: None
-    )
+    request = BatchRequest(agent="random")
+    plan = PlannedRun(profile=profile, data_dir=tmp_path / "data", request=request, egress=lambda: None)
     checks = {check.name: check for check in preflight(plan, Models.from_settings(profile.agent, {}))}
     assert checks["are:scenario_tutorial"].detail == "embedded, ARE 1.2.0, 1 of 2 scenarios"
     assert (checks["are:nothing"].state, "ARE has no scenario" in str(checks["are:nothing"].cause)) == ("warn", True)

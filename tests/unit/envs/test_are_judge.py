@@ -13,7 +13,6 @@ import psutil
 import pytest
 
 from runner.batch.batch import Batch
-from runner.batch.spec import BatchSpec
 from runner.batch.workspace import Workspace
 from runner.config import AgentSettings, ARESettings
 from runner.config.profile import EndpointConfig, Price
@@ -21,13 +20,12 @@ from runner.envs.are.client import close_workers, warm_worker
 from runner.envs.are.environment import AREEnvironment
 from runner.envs.are.judge import EpisodeJudge
 from runner.envs.are.protocol import Ask
-from runner.envs.placement import Placement
 from runner.errors import EvaluationFault
 from runner.inference.manager import InferenceManager
 from runner.inference.profile_models import Models
-from runner.pool.choose import open_pool
 from runner.store import EpisodeRecord
 from runner.types import Action, Tokens
+from tests.support.batches import resolved_batch
 from tests.support.inference import agent_settings
 from tests.support.rude_model import Behavior, RudeModel, completion_response, hang, http_response
 from tests.support.scripted_are_worker import write_program
@@ -51,12 +49,11 @@ def model_settings(url: str) -> AgentSettings:
 
 def play(settings: ARESettings, data_dir: Path, workers: int, *script: Behavior) -> tuple[EpisodeRecord, RudeModel]:
     """Play an episode of the oracle in a batch; return it, and the judge's model, which answers with a script."""
-    spec = BatchSpec(env="are:judged", agent="oracle")
     with RudeModel(*script) as model, closing(Workspace(data_dir, node="n", profile="p")) as workspace:
         models = Models.from_settings(model_settings(model.url), {**os.environ, "JUDGE_KEY": KEY})
-        setup = spec.runner_setup(Placement(are=settings), models)
+        planned = resolved_batch(models=models, are=settings, env="are:judged", agent="oracle", workers=workers)
         with closing(models):
-            Batch(spec, workspace, pool=open_pool(workers, spec, setup, models, print)).run()
+            Batch(planned, workspace, models=models).run()
         (file,) = workspace.store.list_files()
         return workspace.store.load(file.episode_id), model
 

@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
-import msgspec
 import psutil
 import pytest
 from hypothesis import given
@@ -21,7 +20,6 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from runner.batch.batch import Batch
-from runner.batch.spec import BatchSpec
 from runner.batch.workspace import Workspace
 from runner.config import ARESettings
 from runner.envs.are import client, protocol
@@ -29,9 +27,8 @@ from runner.envs.are.client import close_workers, warm_worker
 from runner.envs.are.environment import AREEnvironment
 from runner.envs.are.protocol import Evaluated, Forked, Ready, Stepped, check_reply, decode_frame, frame_length
 from runner.errors import EnvironmentFault
-from runner.pool.choose import open_pool
 from runner.types import Action, AREEvaluatedTrajectory, EpisodeEnded, Item, Limits, Outcome, ToolCall, Trajectory
-from runner.worker.runner_setup import RunnerSetup
+from tests.support.batches import make_setup, resolved_batch
 from tests.support.command import run_agentgym
 from tests.support.scripted_are_worker import write_program
 
@@ -207,7 +204,7 @@ async def test_a_step_that_hangs_at_the_time_limit_ends_the_episode_with_its_cau
 ) -> None:
     monkeypatch.setattr(client, "LATE_REPLY_S", 0.1)
     script = ('{"name": "Notes__add", "arguments": {"text": "milk"}}',)
-    setup = RunnerSetup(env="are:late-hang", agent="scripted", script=script, are=settings, limits=Limits(5, 2.0))
+    setup = make_setup("are:late-hang", "scripted", script=script, are=settings, limits=Limits(5, 2.0))
     await started("fine", settings)
     trajectory = await setup.build_runner(None).play_episode({"task_index": 0})
     assert trajectory.outcome == Outcome.ERROR
@@ -320,7 +317,7 @@ async def test_a_cancelled_start_leaves_no_process(settings: ARESettings) -> Non
     ("scenario", "outcome"), [("fine", "success"), ("unsolved", "failure"), ("no-verdict", "error")]
 )
 async def test_the_oracle_plays_and_the_validation_decides(settings: ARESettings, scenario: str, outcome: str) -> None:
-    setup = RunnerSetup(env=f"are:{scenario}", agent="oracle", are=settings, limits=Limits(5))
+    setup = make_setup(f"are:{scenario}", "oracle", are=settings, limits=Limits(5))
     runner = setup.build_runner(None)
     assert runner.env_cfg["settings"]["python"] == settings.python
     trajectory = await runner.play_episode({"task_index": 0})
@@ -335,11 +332,10 @@ async def test_the_oracle_plays_and_the_validation_decides(settings: ARESettings
 def test_observers_of_an_episode_in_a_worker_process_get_its_are_evaluation(
     settings: ARESettings, tmp_path: Path
 ) -> None:
-    spec = BatchSpec(env="are:fine", agent="oracle")
-    setup = msgspec.structs.replace(spec.runner_setup(), are=settings)
+    planned = resolved_batch(are=settings, env="are:fine", agent="oracle", workers=1)
     items: list[Item] = []
     with closing(Workspace(tmp_path / "data", node="n", profile="p")) as workspace:
-        Batch(spec, workspace, observers=[items.append], pool=open_pool(1, spec, setup, None, print)).run()
+        Batch(planned, workspace, observers=[items.append]).run()
     (ended,) = [item for item in items if isinstance(item, EpisodeEnded)]
     assert type(ended.trajectory) is AREEvaluatedTrajectory
     assert ended.trajectory.are_evaluation["judge"] == "scenario"

@@ -9,14 +9,16 @@ import pytest
 
 from runner import plugins
 from runner.batch.batch import Batch
-from runner.batch.spec import BatchSpec, resolve_environment
+from runner.batch.resolve import BatchRequest, resolve_batch
 from runner.batch.workspace import Workspace
 from runner.config import EnvironmentEntry, Environments, Profile
 from runner.envs.gymnasium import GymnasiumEnvironment
 from runner.envs.gymnasium.codec import ENVIRONMENT_INFO
+from runner.envs.placement import resolve_environment
 from runner.errors import ConfigError
 from runner.testing import check_env
 from runner.types import Action, Limits, Outcome, TimeStep, Trajectory
+from tests.support.batches import resolved_batch
 
 LAKE = "gymnasium:FrozenLake-v1"
 CLIFF = "gymnasium:CliffWalking-v1"
@@ -128,7 +130,7 @@ def test_every_description_matches_the_spaces_of_its_environment() -> None:
 )
 def test_unplayable_ids_are_rejected_with_a_hint(name: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        BatchSpec(env=resolve_environment(Profile(id="p"), name), agent="random").validated()
+        resolve_batch(Profile(id="p"), BatchRequest(env=name, agent="random"))
     assert message in str(caught.value)
 
 
@@ -139,7 +141,7 @@ def test_an_old_version_causes_no_warning(recwarn: pytest.WarningsRecorder) -> N
 
 def test_an_oracle_is_rejected() -> None:
     with pytest.raises(ConfigError, match="has no oracle; choose another agent"):
-        BatchSpec(env=LAKE, agent="oracle").validated()
+        resolved_batch(env=LAKE, agent="oracle")
 
 
 def test_the_registry_accepts_the_family_without_listing_it() -> None:
@@ -148,14 +150,14 @@ def test_the_registry_accepts_the_family_without_listing_it() -> None:
     assert plugins.canonical_name(plugins.ENVS, "GYMNASIUM:FrozenLake-v1") == LAKE
     assert not any("gymnasium" in name.lower() for name in plugins.registered_names(plugins.ENVS))
     profile = Profile(id="p", environments=Environments(lightweight=(EnvironmentEntry(name=LAKE),)))
-    assert resolve_environment(profile, LAKE.lower()) == LAKE
+    assert resolve_environment(profile, LAKE.lower()).name == LAKE
 
 
 def test_a_batch_is_stored_with_label_and_versions(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path, node="n", profile="p")
-    script = BatchSpec(env=CLIFF, agent="scripted", script=AROUND_THE_CLIFF, limits=Limits(max_rounds=20))
-    random = BatchSpec(env=LAKE, agent="random", repeat=3, tracing="off")
-    results = [Batch(spec.validated(), workspace).run() for spec in (script, random)]
+    script = resolved_batch(env=CLIFF, agent="scripted", script=AROUND_THE_CLIFF, limits=Limits(max_rounds=20))
+    random = resolved_batch(env=LAKE, agent="random", repeat=3, tracing="off")
+    results = [Batch(planned, workspace).run() for planned in (script, random)]
     workspace.close()
     assert [result.problems for result in results] == [[], []]
     assert results[0].outcomes == {Outcome.SUCCESS: 1}

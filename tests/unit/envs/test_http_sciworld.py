@@ -10,12 +10,12 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from runner.batch.batch import Batch
-from runner.batch.spec import BatchSpec
 from runner.batch.workspace import Workspace
 from runner.envs.http import HttpEnvironment, ServerAddress
 from runner.envs.http.dialects import MAX_ACTIONS_PER_TEMPLATE, sciworld_actions
 from runner.envs.placement import Placement
 from runner.types import Action, Trajectory
+from tests.support.batches import resolved_batch
 from tests.support.episodes import make_step
 from tests.support.rude_env_server import ReceivedRequest, RudeServer, json_response
 
@@ -110,8 +110,8 @@ def test_the_random_agent_plays_with_the_hints(
     sciworld: ServerAddress, tmp_path: Path, rude_server: RudeServer
 ) -> None:
     workspace = Workspace(tmp_path, node="n", profile="p")
-    spec = BatchSpec(env="SciWorld", agent="random").validated()
-    result = Batch(spec, workspace, placement=Placement(transport="http", address=sciworld, mode="compat")).run()
+    placement = Placement(transport="http", address=sciworld, mode="compat")
+    result = Batch(resolved_batch(placement, env="SciWorld", agent="random"), workspace).run()
     workspace.close()
     assert result.problems == []
     played = [request.payload["action"] for request in rude_server.requests if request.path == "/step"]

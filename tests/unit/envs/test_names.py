@@ -7,14 +7,15 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from runner import plugins
-from runner.batch.spec import BatchSpec, resolve_environment
 from runner.config import EnvironmentEntry, Environments, Profile, SkipEntry
 from runner.envs.availability import availability_of
 from runner.envs.http.dialects import http_names
 from runner.envs.names import UnplayableName, did_you_mean, server_only_name, server_only_names, unknown_environment
+from runner.envs.placement import resolve_environment
 from runner.errors import ConfigError
 from runner.node.control_requests import MAX_ECHO_CHARS, MAX_HINT_CHARS, to_control_error
 from tests.conftest import Install
+from tests.support.batches import resolved_batch
 
 KEYS = "- {name: SciWorld, transport: http, port: 8000}"
 
@@ -48,7 +49,7 @@ def test_a_name_that_only_servers_play_is_answered_with_the_entry_of_the_profile
 
 def test_the_entry_that_the_answer_names_is_accepted() -> None:
     entry = EnvironmentEntry(name="SciWorld", transport="http", port=8000)
-    assert resolve_environment(profile(entry), "SCIWORLD") == "SciWorld"
+    assert resolve_environment(profile(entry), "SCIWORLD").name == "SciWorld"
 
 
 @pytest.mark.parametrize(
@@ -108,7 +109,7 @@ def test_a_listed_name_without_environment_or_server_is_answered_with_all_names(
 
 def test_a_batch_with_an_unknown_name_is_rejected_with_all_names() -> None:
     with pytest.raises(ConfigError, match=r"no environment named 'Foo'.*Wordle.*SciWorld"):
-        BatchSpec(env="Foo", agent="random").validated()
+        resolved_batch(env="Foo", agent="random")
 
 
 @given(env=st.text(max_size=300) | st.sampled_from(server_only_names()))

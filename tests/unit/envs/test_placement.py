@@ -13,18 +13,18 @@ import pytest
 
 from runner import plugins
 from runner.batch.batch import Batch
-from runner.batch.spec import BatchSpec, resolve_environment
 from runner.batch.workspace import Workspace
 from runner.config import EnvironmentEntry, Environments, Profile
 from runner.envs.availability import availability_of, probe_address
 from runner.envs.data_labels import data_label_of, missing_data
 from runner.envs.http.address import ServerAddress
 from runner.envs.http.probe import ServerState, probe_servers
-from runner.envs.placement import Placement, choose_placement, embedded_placement
+from runner.envs.placement import Placement, choose_placement, find_environment, resolve_environment
 from runner.envs.wordle import Wordle
 from runner.errors import ConfigError
 from runner.types import Mode
 from tests.conftest import Install
+from tests.support.batches import resolved_batch
 from tests.support.rude_env_server import ReceivedRequest, RudeServer, http_response, json_response
 from tests.support.serving import serve_environments
 
@@ -50,6 +50,10 @@ def env_entry(url: str | None, transport: str = "auto", name: str = "Maze", **mo
     return EnvironmentEntry(name=name, base_url=url, transport=transport, **more)  # type: ignore[arg-type]
 
 
+def place(listed: EnvironmentEntry | None, env: str, mode: Mode, *, wait_s: float = 0.0) -> Placement:
+    return choose_placement(listed, find_environment(env), mode, wait_s=wait_s)
+
+
 @pytest.fixture(scope="module")
 def closed_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as free:
@@ -58,61 +62,62 @@ def closed_port() -> int:
 
 def test_without_a_server_the_placement_is_embedded(closed_port: int) -> None:
     plain = Placement(data_label="local catalogue")
-    assert choose_placement(None, "WebShop", "strict") == plain
-    assert choose_placement(EnvironmentEntry(name="WebShop"), "WebShop", "strict") == plain
-    assert choose_placement(EnvironmentEntry(name="WebShop", port=closed_port), "WebShop", "strict") == plain
-    assert choose_placement(None, "Maze", "compat") == Placement(mode="compat")
+    assert place(None, "WebShop", "strict") == plain
+    assert place(EnvironmentEntry(name="WebShop"), "WebShop", "strict") == plain
+    assert place(EnvironmentEntry(name="WebShop", port=closed_port), "WebShop", "strict") == plain
+    assert place(None, "Maze", "compat") == Placement(mode="compat")
 
 
 def test_auto_selects_a_running_server(maze_url: str) -> None:
-    placement = choose_placement(env_entry(maze_url, timeout_sec=3.0), "Maze", "strict")
+    placement = place(env_entry(maze_url, timeout_sec=3.0), "Maze", "strict")
     assert placement.address == ServerAddress(maze_url, 3.0, n_tasks=25, lists_actions=True, places=64)
     assert (placement.transport, placement.mode, placement.data_label) == ("http", "strict", "")
     assert placement.note == f"over HTTP at {maze_url} (AgentGym Console, strict rules, as published)"
-    assert choose_placement(env_entry(maze_url, "embedded"), "Maze", "strict") == Placement()
+    assert place(env_entry(maze_url, "embedded"), "Maze", "strict") == Placement()
 
 
 def test_only_a_batch_on_a_server_waits_for_it(maze_url: str, closed_port: int) -> None:
-    assert choose_placement(env_entry(maze_url), "Maze", "strict", wait_s=5.0).wait_s == 5.0
-    assert choose_placement(env_entry(f"http://127.0.0.1:{closed_port}"), "Maze", "strict", wait_s=5.0).wait_s == 0.0
+    assert place(env_entry(maze_url), "Maze", "strict", wait_s=5.0).wait_s == 5.0
+    assert place(env_entry(f"http://127.0.0.1:{closed_port}"), "Maze", "strict", wait_s=5.0).wait_s == 0.0
 
 
 def test_an_agentgym_server_has_compat_rules_and_its_own_label(rude_server: RudeServer) -> None:
     url = serve_replies(rude_server, AGENTGYM_REPLIES)
-    for mode in ("strict", "compat"):
-        placement = choose_placement(env_entry(url), "Maze", mode)
+    modes: tuple[Mode, ...] = ("strict", "compat")
+    for mode in modes:
+        placement = place(env_entry(url), "Maze", mode)
         assert (placement.transport, placement.mode, placement.data_label) == ("http", "compat", "AgentGym server")
 
 
 def test_requested_rules_are_enforced(maze_url: str) -> None:
-    placement = choose_placement(env_entry(maze_url), "Maze", "compat")
+    placement = place(env_entry(maze_url), "Maze", "compat")
     assert (placement.transport, placement.mode) == ("embedded", "compat")
     assert "strict rules" in placement.note
     with pytest.raises(ConfigError, match="strict rules, but --compat was requested"):
-        choose_placement(env_entry(maze_url, "http"), "Maze", "compat")
+        place(env_entry(maze_url, "http"), "Maze", "compat")
 
 
 @pytest.mark.parametrize(
     "reply", [json_response("This is environment BabyAI."), json_response("hello"), http_response("no", 404)]
 )
 def test_auto_reports_why_a_server_is_rejected(rude_server: RudeServer, reply: bytes) -> None:
-    placement = choose_placement(env_entry(serve_replies(rude_server, {"/": reply})), "Maze", "strict")
+    placement = place(env_entry(serve_replies(rude_server, {"/": reply})), "Maze", "strict")
     assert placement.transport == "embedded"
     assert placement.note.startswith(f"embedded: at {rude_server.url}: ")
 
 
 def test_http_without_a_server_fails_with_advice(rude_server: RudeServer, closed_port: int) -> None:
     with pytest.raises(ConfigError) as caught:
-        choose_placement(EnvironmentEntry(name="Maze", port=closed_port, transport="http"), "Maze", "strict")
+        place(EnvironmentEntry(name="Maze", port=closed_port, transport="http"), "Maze", "strict")
     assert str(caught.value) == (
         f"Maze cannot be played at http://127.0.0.1:{closed_port}: nothing listens there. Start its server, e.g. with: "
         f"agentgym-runner serve Maze --port {closed_port}; or set its transport to auto or embedded"
     )
     wrong_url = serve_replies(rude_server, {"/": json_response("This is environment BabyAI.")})
     with pytest.raises(ConfigError, match=r"returned HTTP 200: .This is environment BabyAI"):
-        choose_placement(env_entry(wrong_url, "http"), "Maze", "strict")
+        place(env_entry(wrong_url, "http"), "Maze", "strict")
     with pytest.raises(ConfigError, match="set its port or base_url"):
-        choose_placement(EnvironmentEntry(name="Maze", transport="http"), "Maze", "strict")
+        place(EnvironmentEntry(name="Maze", transport="http"), "Maze", "strict")
 
 
 @pytest.mark.parametrize(
@@ -126,14 +131,14 @@ def test_http_without_a_server_fails_with_advice(rude_server: RudeServer, closed
 )
 def test_the_error_suggests_a_start_command_for_local_addresses(closed_port: int, url: str, advice: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        choose_placement(env_entry(url.format(port=closed_port), "http"), "Maze", "strict")
+        place(env_entry(url.format(port=closed_port), "http"), "Maze", "strict")
     assert advice.format(port=closed_port) in str(caught.value)
     assert "hunter22" not in str(caught.value)
 
 
 def test_a_wrong_token_fails_with_advice_on_where_to_set_it(closed_port: int) -> None:
     with serve_environments(["Maze"], token="a-token-of-the-tests") as urls, pytest.raises(ConfigError) as caught:
-        choose_placement(env_entry(urls["Maze"].replace("//", "//:wrong-hunter22@"), "http"), "Maze", "strict")
+        place(env_entry(urls["Maze"].replace("//", "//:wrong-hunter22@"), "http"), "Maze", "strict")
     assert "HTTP 401" in str(caught.value)
     assert "http://:TOKEN@HOST" in str(caught.value)
     assert "agentgym-runner serve" not in str(caught.value)
@@ -151,31 +156,31 @@ def test_missing_configured_data_is_reported_before_the_batch(
     assert marker in (missing_data(env, {variable: str(tmp_path)}) or "")
     monkeypatch.setenv(variable, str(tmp_path))
     with pytest.raises(ConfigError, match=variable):
-        choose_placement(None, env, "strict")
+        place(None, env, "strict")
     (tmp_path / marker).mkdir(parents=True)
     assert missing_data(env.lower(), {variable: str(tmp_path)}) is None
     with pytest.raises(ConfigError):  # the folder is empty
-        choose_placement(None, env, "strict")
+        place(None, env, "strict")
     monkeypatch.delenv(variable)
-    assert choose_placement(None, env, "strict").transport == "embedded"
+    assert place(None, env, "strict").transport == "embedded"
 
 
 def test_http_accepts_an_unidentified_server(rude_server: RudeServer) -> None:
     url = serve_replies(rude_server, {"/": json_response("hello")})
-    placement = choose_placement(env_entry(url, "http"), "Maze", "strict")
+    placement = place(env_entry(url, "http"), "Maze", "strict")
     assert (placement.transport, placement.mode, placement.data_label) == ("http", "compat", "unknown server")
 
 
 def test_an_environment_that_is_not_embedded_needs_a_server(rude_server: RudeServer) -> None:
     url = serve_replies(rude_server, {"/": json_response("This is environment ScienceWorld.")})
     profile = Profile(id="p", environments=Environments(moderate=(env_entry(url, name="SciWorld"),)))
-    assert resolve_environment(profile, "sciworld") == "SciWorld"
-    spec = BatchSpec(env="SciWorld", agent="scripted", script=("look",)).validated()
-    placement = choose_placement(profile.environments.moderate[0], "SciWorld", "strict")
+    assert resolve_environment(profile, "sciworld").name == "SciWorld"
+    placement = place(profile.environments.moderate[0], "SciWorld", "strict")
     assert (placement.transport, placement.data_label) == ("http", "AgentGym server")
-    assert spec.runner_setup(placement).build_runner(None).env_cfg["env"] == "SciWorld"
+    planned = resolved_batch(placement, env="SciWorld", agent="scripted", script=("look",))
+    assert planned.setup.build_runner(None).env_cfg["env"] == "SciWorld"
     with pytest.raises(ConfigError, match="has no oracle"):
-        BatchSpec(env="SciWorld", agent="oracle").validated()
+        resolved_batch(placement, env="SciWorld", agent="oracle")
     unserved = Profile(id="p", environments=Environments(moderate=(EnvironmentEntry(name="SciWorld"),)))
     with pytest.raises(ConfigError, match="is played only on a server, but its entry has neither port nor base_url"):
         resolve_environment(unserved, "SciWorld")
@@ -183,17 +188,17 @@ def test_an_environment_that_is_not_embedded_needs_a_server(rude_server: RudeSer
 
 def test_credentials_are_never_shown(maze_url: str) -> None:
     address = maze_url.replace("//", "//user:hunter22@")
-    placements = [choose_placement(env_entry(address), "Maze", mode) for mode in ("strict", "compat")]
+    placements = [place(env_entry(address), "Maze", mode) for mode in ("strict", "compat")]
     assert placements[0].transport == "http"
     assert "hunter22" not in repr(placements)
 
 
 def test_episodes_record_transport_mode_and_data_label(maze_url: str, tmp_path: Path) -> None:
     workspace = Workspace(tmp_path, node="n", profile="p")
-    spec = BatchSpec(env="Maze", agent="oracle", repeat=2, task_index=24).validated()
-    placement = choose_placement(env_entry(maze_url), "Maze", "strict")
-    result = Batch(spec, workspace, placement=placement).run()
-    compat = Batch(spec, workspace, placement=Placement(mode="compat")).run()
+    placement = place(env_entry(maze_url), "Maze", "strict")
+    planned = resolved_batch(placement, env="Maze", agent="oracle", repeat=2, task_index=24)
+    result = Batch(planned, workspace).run()
+    compat = Batch(planned.placed(Placement(mode="compat")), workspace).run()
     workspace.close()
     assert (result.success_rate, result.mode, result.data_label, result.problems) == (1.0, "strict", "", [])
     assert (compat.success_rate, compat.mode) == (1.0, "compat")
@@ -205,7 +210,7 @@ def test_episodes_record_transport_mode_and_data_label(maze_url: str, tmp_path: 
 def test_the_oracle_uses_an_embedded_twin_with_the_mode_of_the_server(maze_url: str) -> None:
     address = ServerAddress(maze_url)
     placement = Placement(transport="http", address=address, mode="compat")
-    runner = BatchSpec(env="Maze", agent="oracle").runner_setup(placement).build_runner(None)
+    runner = resolved_batch(placement, env="Maze", agent="oracle").setup.build_runner(None)
     assert runner.env_cfg == {"_target_": plugins.HTTP_ENVIRONMENT, "env": "Maze", "address": address, "mode": "compat"}
     assert runner.agent_cfg["twin"] == {"_target_": "runner.envs.maze.Maze", "mode": "compat"}
 
@@ -222,7 +227,7 @@ def test_data_labels_equal_those_of_the_classes(environ: dict[str, str], monkeyp
 
 def test_wordle_has_its_own_words_only_in_strict_mode() -> None:
     modes: tuple[Mode, ...] = ("strict", "compat")
-    assert [embedded_placement("Wordle", mode).data_label for mode in modes] == ["local words", ""]
+    assert [place(None, "Wordle", mode).data_label for mode in modes] == ["local words", ""]
     assert [Wordle(mode=mode).data_label for mode in modes] == ["local words", ""]
 
 
@@ -257,5 +262,5 @@ def test_the_availability_matches_the_chosen_placement(
         assert actual == expected, listed
         assert availability.playable or availability.cause
         if availability.playable:
-            assert choose_placement(listed, listed.name, "strict").transport == availability.transport
+            assert place(listed, listed.name, "strict").transport == availability.transport
     assert availability_of(EnvironmentEntry(name="Maze", port=closed_port, transport="http"), None).status == "unknown"

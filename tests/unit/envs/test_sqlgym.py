@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 from runner.batch.batch import Batch
-from runner.batch.spec import BatchSpec
 from runner.batch.workspace import Workspace
 from runner.envs.sqlgym import SQLGym
 from runner.envs.sqlgym.tasks import BIRD_VARIABLE, catalogue
 from runner.errors import EnvironmentFault
 from runner.testing import check_env
 from runner.types import Action, InvalidAction, Mode, TimeStep, ToolCall, Trajectory
+from tests.support.batches import resolved_batch
 from tests.support.bird_sample import write_bird
 
 QUESTION = "How many books are there whose genre is poetry?"
@@ -167,7 +167,7 @@ def test_a_positive_reward_is_a_success() -> None:
 
 def test_episodes_contain_the_data_label_but_not_the_gold_query(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path, node="test", profile="test")
-    result = Batch(BatchSpec(env="SQLGym", agent="random", repeat=4).validated(), workspace).run()
+    result = Batch(resolved_batch(env="SQLGym", agent="random", repeat=4), workspace).run()
     assert len(result.episodes) == 4
     for episode in result.episodes:
         record = workspace.store.load(episode.episode_id)

@@ -7,14 +7,15 @@ from collections.abc import Callable
 import pytest
 from ulid import ULID
 
+from runner.batch.resolve import ResolvedBatch
 from runner.batch.result import BatchResult
 from runner.batch.spec import BatchSpec
 from runner.batch.workspace import Workspace
-from runner.envs.placement import Placement
 from runner.errors import ConfigError, StoreError
 from runner.node.batch_queue import BatchQueue, QueuedBatch, Status
 from runner.node.batch_runner import BatchCallbacks, BatchRunner
 from runner.node.stored_batches import StoredBatches
+from tests.support.batches import place_spec
 
 
 def ignore(_: object) -> None: ...
@@ -42,7 +43,7 @@ def test_a_cancellation_is_refused_after_the_end_of_a_batch_and_kept_before(work
         cancel_at("on_result")(result)
 
     callbacks = BatchCallbacks(on_item=ignore, on_record=cancel_at("on_record"), on_result=on_result, on_busy=ignore)
-    runner = BatchRunner(workspace, queue, callbacks)
+    runner = BatchRunner(workspace, queue, callbacks, place=place_spec)
     runner.start()
     runner.drain()
     assert runner.join(30)
@@ -59,7 +60,7 @@ def test_a_cancellation_is_refused_after_the_end_of_a_batch_and_kept_before(work
 def test_a_node_with_an_unreadable_queue_is_not_idle(workspace: Workspace, caplog: pytest.LogCaptureFixture) -> None:
     queue = BatchQueue(workspace.data_dir / "queue.sqlite")
     callbacks = BatchCallbacks(on_item=ignore, on_record=ignore, on_result=ignore, on_busy=ignore)
-    runner = BatchRunner(workspace, queue, callbacks)
+    runner = BatchRunner(workspace, queue, callbacks, place=place_spec)
     states = [runner.is_idle]
     queue.close()
     states.append(runner.is_idle)
@@ -85,7 +86,7 @@ def test_a_batch_that_ends_on_a_full_disk_keeps_the_number_of_its_episodes(
 
     monkeypatch.setattr(queue, "set_status", set_status_later)
     monkeypatch.setattr(queue, "set_done", ignore_progress)
-    runner = BatchRunner(workspace, queue, BatchCallbacks(ignore, ignore, ignore, on_busy=ignore))
+    runner = BatchRunner(workspace, queue, BatchCallbacks(ignore, ignore, ignore, on_busy=ignore), place=place_spec)
     runner.start()
     runner.drain()
     assert runner.join(60)
@@ -116,12 +117,12 @@ def test_a_batch_that_is_cancelled_while_its_server_is_searched_in_vain_is_annou
     queue.add(queued)
     results: list[BatchResult] = []
 
-    def cancel_and_fail(spec: BatchSpec) -> Placement:
+    def cancel_and_fail(spec: BatchSpec) -> ResolvedBatch:
         assert runner.command("cancel", queued.batch_id)
         raise ConfigError("no answer within 2 s")
 
     callbacks = BatchCallbacks(ignore, ignore, results.append, on_busy=ignore)
-    runner = BatchRunner(workspace, queue, callbacks, choose_placement=cancel_and_fail)
+    runner = BatchRunner(workspace, queue, callbacks, place=cancel_and_fail)
     runner.start()
     runner.drain()
     assert runner.join(60)

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from runner.batch.batch import Batch
-from runner.batch.spec import BatchSpec, resolve_model
+from runner.batch.resolve import BatchRequest, resolve_agent
 from runner.batch.workspace import Workspace
 from runner.bus.address import BusAddress
 from runner.bus.broker import server_process
@@ -25,9 +25,11 @@ from runner.errors import ConfigError
 from runner.inference.profile_models import Models, NoModel, run_in_thread
 from runner.node import preflight as preflight_module
 from runner.node.preflight import PlannedRun, PreflightCheck, can_run, preflight
+from runner.pool.choose import open_pool
 from runner.serve.mock_llm import ModelServer
 from runner.types import Outcome
 from tests.conftest import Install
+from tests.support.batches import resolved_batch
 from tests.support.episodes import RecordedEpisode
 from tests.support.inference import agent_settings
 from tests.support.rude_model import RudeModel, http_response
@@ -45,7 +47,7 @@ def run_preflight(
     endpoints: Sequence[EndpointConfig] = (),
     egress: Callable[[], BusAddress | None] = no_egress,
     monitor_url: str | None = None,
-    **plan: Any,  # noqa: ANN401
+    **request: Any,  # noqa: ANN401
 ) -> list[PreflightCheck]:
     profile = Profile(
         id="p",
@@ -53,8 +55,9 @@ def run_preflight(
         environments=Environments(lightweight=environments or (EnvironmentEntry(name="Maze"),)),
         nats=NatsSettings(monitor_url=monitor_url),
     )
-    fields = {"agent": "oracle", "model": None, "env": None, "data_dir": folder / "data", **plan}
-    return preflight(PlannedRun(profile=profile, egress=egress, **fields), Models.from_settings(profile.agent, {}))
+    planned = BatchRequest(**{"agent": "oracle", **request})
+    plan = PlannedRun(profile=profile, data_dir=folder / "data", request=planned, egress=egress)
+    return preflight(plan, Models.from_settings(profile.agent, {}))
 
 
 def states(rows: list[PreflightCheck]) -> dict[str, str]:
@@ -156,19 +159,25 @@ def test_bus_problems_are_warnings(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_a_model_resolves_to_the_requested_one_or_the_profiles(install: Install) -> None:
     install(agents={"loader": "no.such:Thing"})
     settings = agent_settings(UNREACHABLE, model="small")
-    assert resolve_model("react", settings, None) == "small"
-    assert resolve_model("TOOLS", settings, "large") == "large"
-    assert resolve_model("oracle", settings, None) is None
+
+    def resolve_model(agent: str, model: str | None) -> str | None:
+        return resolve_agent(settings, BatchRequest(agent=agent, model=model))[1]
+
+    assert resolve_model("react", None) == "small"
+    assert resolve_model("TOOLS", "large") == "large"
+    assert resolve_model("oracle", None) is None
     for agent, requested in (("oracle", "small"), ("react", "a\nb"), ("react", ""), ("react", "x" * 201)):
         with pytest.raises(ConfigError, match=r"uses no model|is not a valid model name"):
-            resolve_model(agent, settings, requested)
+            resolve_model(agent, requested)
     with pytest.raises(ConfigError, match="cannot be loaded"):
-        resolve_model("loader", settings, None)
-    for spec in (BatchSpec(env="Maze"), BatchSpec(env="Maze", agent="oracle", model="small")):
+        resolve_model("loader", None)
+    rejected: tuple[dict[str, Any], ...] = ({}, {"agent": "oracle", "model": "small"})
+    for fields in rejected:
         with pytest.raises(ConfigError, match=r"needs a model|uses no model"):
-            spec.validated()
+            resolved_batch(env="Maze", **fields)
+    planned = resolved_batch(env="Maze", model="small")
     with pytest.raises(ConfigError, match="needs a model, and none is configured"):
-        BatchSpec(env="Maze", model="small").runner_setup()
+        open_pool(0, planned.spec, planned.setup, None)
 
 
 def test_require_names_every_unavailable_endpoint() -> None:
@@ -188,7 +197,7 @@ def test_feedback_is_sent_for_episodes_that_ended_by_themselves(
     models, sent = Models.from_settings(agent_settings(UNREACHABLE), {}), []
     monkeypatch.setattr(models.manager, "feedback", lambda *args: sent.append(args))
     workspace = Workspace(tmp_path, node="n", profile="p")
-    result = Batch(BatchSpec(env="Maze", agent="oracle", repeat=2).validated(), workspace, models=models).run()
+    result = Batch(resolved_batch(env="Maze", agent="oracle", repeat=2), workspace, models=models).run()
     assert sent == [(episode.episode_id, 1.0, True) for episode in result.episodes]
     recording = RecordedEpisode(workspace.store, workspace.index)
     models.feedback(recording.record_episode(outcome=Outcome.CANCELLED))

@@ -17,6 +17,7 @@ from runner.pool.choose import open_pool
 from runner.store import TimestepRecord
 from runner.types import EpisodeEnded, Item, TimestepPlayed, TokensStreamed
 from tests.conftest import Install
+from tests.support.batches import resolved_batch
 from tests.support.streaming_batch import AGENTS, ENVS, StreamingBatch
 
 N_EPISODES, N_STEPS = 3, 3
@@ -64,8 +65,8 @@ def play(workspace: Workspace, monkeypatch: pytest.MonkeyPatch, *observers: Obse
     """Play a batch in two worker processes; return how many steps the driver has decoded."""
     decoder = CountingDecoder()
     monkeypatch.setattr(encoded_events, "_STEP", decoder)
-    spec = BatchSpec(env="Counter", agent="up", repeat=N_EPISODES, concurrency=2).validated()
-    pool = open_pool(2, spec, spec.runner_setup(), None, print)
+    spec = resolved_batch(env="Counter", agent="up", repeat=N_EPISODES, concurrency=2)
+    pool = open_pool(2, spec.spec, spec.setup, None, print)
     result = Batch(spec, workspace, observers=observers, pool=pool).run()
     assert (result.status, result.outcomes, result.mean_rounds) == ("completed", {"success": N_EPISODES}, N_STEPS)
     return decoder.n_decoded

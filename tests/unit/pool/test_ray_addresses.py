@@ -8,13 +8,13 @@ from runner.config import AgentSettings, EndpointConfig
 from runner.envs.http.address import ServerAddress
 from runner.errors import ConfigError
 from runner.pool.ray_addresses import is_loopback, require_reachable, rewrite_setup, rewrite_url
-from runner.worker.runner_setup import RunnerSetup
+from tests.support.batches import make_setup
 
 MODELS = AgentSettings(
     api_endpoint="http://localhost:3030/v1/chat/completions",
     endpoints=(EndpointConfig(url="https://models.example/v1"), EndpointConfig(url="http://[::1]:8000/v1", name="gpu")),
 )
-SETUP = RunnerSetup(env="Maze", agent="react", models=MODELS, address=ServerAddress("http://u:p%40ss@127.0.0.1:36001"))
+SETUP = make_setup("Maze", "react", models=MODELS, address=ServerAddress("http://u:p%40ss@127.0.0.1:36001"))
 
 
 @pytest.mark.parametrize(
@@ -75,12 +75,12 @@ def test_rewritten_addresses_are_accepted_and_the_original_stays() -> None:
 
 def test_an_endpoint_keeps_the_name_that_it_has_from_its_host() -> None:
     models = AgentSettings(mode="local", endpoints=(EndpointConfig(url="http://localhost:1"),) * 2)
-    setup, _ = rewrite_setup(RunnerSetup(env="Maze", agent="react", models=models), {"localhost": "10.0.0.5"}, {})
+    setup, _ = rewrite_setup(make_setup("Maze", "react", models=models), {"localhost": "10.0.0.5"}, {})
     assert setup.models is not None
     assert setup.models.endpoint_names == models.endpoint_names == ("localhost", "localhost-2", "ollama")
 
 
 def test_an_agent_without_a_model_needs_no_model() -> None:
-    setup, variables = rewrite_setup(RunnerSetup(env="Maze", agent="oracle"), {}, {})
+    setup, variables = rewrite_setup(make_setup("Maze", "oracle"), {}, {})
     require_reachable(setup, variables)
     assert variables == {}

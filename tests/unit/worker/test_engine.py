@@ -14,6 +14,7 @@ import pytest
 from runner.envs.http import session
 from runner.episode.runner import EpisodeContext
 from runner.errors import ServerGone
+from runner.plugins import Plugin
 from runner.store.episode_file import timestep_record
 from runner.store.safe_json import encode
 from runner.tracing import SpanList, Tracer
@@ -56,6 +57,7 @@ from runner.worker.frames import (
 )
 from runner.worker.runner_setup import RunnerSetup
 from tests.conftest import Install
+from tests.support.batches import make_setup
 from tests.support.episodes import episode_header
 from tests.support.fakes import AsyncUpAgent, Counter, Gated, UpAgent
 from tests.support.worker_frames import RecordingLink, play_frame
@@ -116,7 +118,7 @@ def link(install: Install) -> Iterator[RecordingLink]:
 
 
 def make_engine(link: RecordingLink, env: str, agent: str, clock: Clock | None = None, **settings: Any) -> Engine:  # noqa: ANN401
-    configure = Configure(setup=RunnerSetup(env=env, agent=agent, **settings))
+    configure = Configure(setup=make_setup(env, agent, **settings))
     return Engine(link, configure, clock, lambda: 7)
 
 
@@ -156,7 +158,7 @@ def test_an_episode_is_reported_as_it_is_recorded_here(
     engine = make_engine(link, env, agent, FROZEN, tracing=tracing)
     engine.handle(play_frame(header))
     assert link.reader.wait_for(Free).problem is None
-    setup = RunnerSetup(env=env, agent=agent, tracing=tracing)
+    setup = make_setup(env, agent, tracing=tracing)
     events, steps, spans = record_here(setup, header)
     played, end = link.reader.of(Stepped), link.reader.of(Ended)[0].end
     trajectory = events[-1].trajectory if isinstance(events[-1], EpisodeEnded) else pytest.fail(repr(events))
@@ -270,11 +272,12 @@ def test_the_outcome_is_reported_before_the_cleanup(link: RecordingLink) -> None
 
 
 def test_an_engine_that_cannot_build_an_episode_says_why_for_each(link: RecordingLink) -> None:
-    engine = make_engine(link, "Nothing", "UpAgent")
+    setup = RunnerSetup(env=Plugin("Nothing", "no_such_module:Thing"), agent=Plugin("up", f"{__name__}:OddUsageAgent"))
+    engine = Engine(link, Configure(setup=setup))
     for _ in range(2):
         engine.handle(play_frame())
         problem = link.reader.wait_for(Free).problem or ""
-        assert problem.startswith("config_error: There is no environment named 'Nothing'")
+        assert problem.startswith("config_error: Nothing is registered as no_such_module:Thing but cannot be")
 
 
 def test_a_lost_server_is_reported_before_the_end(link: RecordingLink) -> None:
@@ -343,7 +346,7 @@ def test_an_episode_can_be_played_on_the_loop_of_the_caller(link: RecordingLink)
 
 
 def test_clocks_are_those_of_the_driver(link: RecordingLink) -> None:
-    setup = RunnerSetup(env="Counter", agent="AsyncUpAgent")
+    setup = make_setup("Counter", "AsyncUpAgent")
     configure = Configure(setup=setup, clock_offset_ns=100, wall_offset_s=60.0)
     engine = Engine(link, configure, FROZEN, lambda: 7)
     engine.handle(Play(header=episode_header(), track="slot 0"))

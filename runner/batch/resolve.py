@@ -1,0 +1,210 @@
+"""A batch with everything that its profile adds: its environment, agent, model, workers, limits and placement."""
+
+from __future__ import annotations
+
+import msgspec
+
+from runner import plugins
+from runner.batch.slots import fit_concurrency
+from runner.batch.spec import DEFAULT_AGENT, BatchSpec
+from runner.config import AgentSettings, EnvironmentEntry, Profile, RaySettings
+from runner.envs.placement import (
+    Placement,
+    choose_placement,
+    environment_entry,
+    find_environment,
+    resolve_environment,
+)
+from runner.errors import ConfigError
+from runner.plugins import Plugin
+from runner.types import Limits, Mode, SpanLevel, Workers
+from runner.util.display_text import one_line
+from runner.worker.runner_setup import RunnerSetup, uses_judge, uses_model
+
+MAX_MODEL_NAME_CHARS = 200
+"""Maximum length of a model name."""
+
+
+class BatchRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A batch as it is requested; what is None comes from the profile, or has a default.
+
+    Attributes:
+        env: name of the environment.
+        seed, task_index, script: see ``BatchSpec``.
+        max_duration_s: maximum seconds of one episode.
+    """
+
+    env: str = ""
+    agent: str | None = None
+    model: str | None = None
+    repeat: int = 1
+    attempts: int = 1
+    task_index: int = 0
+    seed: int = 0
+    concurrency: int | None = None
+    workers: Workers | None = None
+    max_rounds: int | None = None
+    max_duration_s: float | None = None
+    mode: Mode = "strict"
+    tracing: SpanLevel | None = None
+    script: tuple[str, ...] | None = None
+
+    def with_defaults(self, profile: Profile) -> BatchSpec:
+        """Return the batch with the values of the profile; its names and numbers are not checked yet."""
+        episode = profile.episode
+        return BatchSpec(
+            env=self.env,
+            agent=self.agent or DEFAULT_AGENT,
+            model=self.model,
+            repeat=self.repeat,
+            attempts=self.attempts,
+            task_index=self.task_index,
+            seed=self.seed,
+            concurrency=episode.concurrent if self.concurrency is None else self.concurrency,
+            workers=episode.workers if self.workers is None else self.workers,
+            limits=Limits(
+                episode.max_rounds if self.max_rounds is None else self.max_rounds,
+                episode.max_duration_sec if self.max_duration_s is None else self.max_duration_s,
+                profile.agent.max_unparsed,
+            ),
+            mode=self.mode,
+            tracing=self.tracing or profile.tracing,
+            script=self.script,
+        )
+
+
+class ResolvedBatch(msgspec.Struct, frozen=True, kw_only=True):
+    """A batch that needs no further look-up: its workers import agent and environment by their entry points.
+
+    Attributes:
+        spec: the batch with registered names; once it is placed, with the rules of its placement.
+        setup: what a process needs to play its episodes.
+        entry: the profile's entry of the environment, if any.
+        wait_s: seconds that the batch waits for a server that goes away.
+        ray: the profile's Ray cluster.
+        env_files: files that one episode's environment opens, apart from the connection to its server.
+        placement: where the environment runs; see ``place_batch``.
+        lowered: a text that names the concurrency that was lowered to fit the open files; None if none was.
+    """
+
+    spec: BatchSpec
+    setup: RunnerSetup
+    entry: EnvironmentEntry | None = None
+    wait_s: float = 0.0
+    ray: RaySettings = RaySettings()
+    env_files: int = 0
+    placement: Placement = Placement()
+    lowered: str | None = None
+
+    def placed(self, placement: Placement) -> ResolvedBatch:
+        """Return the batch at a placement."""
+        return msgspec.structs.replace(
+            self,
+            spec=msgspec.structs.replace(self.spec, mode=placement.mode),
+            setup=msgspec.structs.replace(self.setup, mode=placement.mode, address=placement.address),
+            placement=placement,
+        )
+
+
+def resolve_batch(profile: Profile, request: BatchRequest) -> ResolvedBatch:
+    """Return a requested batch with everything that the profile adds, without contacting a server.
+
+    Raises:
+        UnplayableName: the environment is unknown, not installed, skipped by the profile, or needs a server that the
+            profile does not have.
+        ConfigError: the agent is unknown; the agent or environment cannot be loaded, or do not fit each other; a number
+            is out of range; or a script or model is missing, or not used by the agent.
+    """
+    spec = request.with_defaults(profile)
+    env = resolve_environment(profile, spec.env)
+    agent, model = resolve_agent(profile.agent, request)
+    return _resolve(profile, msgspec.structs.replace(spec, env=env.name, agent=agent.name, model=model), env, agent)
+
+
+def resolve_spec(profile: Profile, spec: BatchSpec) -> ResolvedBatch:
+    """Return a batch of a queue with everything that the profile adds; the profile may skip its environment by now.
+
+    Raises:
+        ConfigError: see ``resolve_batch``.
+    """
+    return _resolve(profile, spec, find_environment(spec.env), plugins.find(plugins.AGENTS, spec.agent))
+
+
+def resolve_agent(settings: AgentSettings, request: BatchRequest) -> tuple[Plugin, str | None]:
+    """Return the agent of a request, and its model: the requested one, the profile's, or None if it uses no model.
+
+    Raises:
+        ConfigError: the agent is unknown, the model name is invalid, or a model is requested but not used.
+    """
+    agent, model = plugins.find(plugins.AGENTS, request.agent or DEFAULT_AGENT), request.model
+    if not uses_model(agent):
+        if model is not None:
+            raise ConfigError(
+                f"The agent {agent.name} uses no model; omit the model, or choose the agent {DEFAULT_AGENT}"
+            )
+        return agent, None
+    if model is not None and not (0 < len(model) <= MAX_MODEL_NAME_CHARS and one_line(model) == model):
+        raise ConfigError(
+            f"{one_line(model, MAX_MODEL_NAME_CHARS)!r} is not a valid model name: "
+            f"it must have 1 to {MAX_MODEL_NAME_CHARS} visible characters"
+        )
+    return agent, model or settings.model
+
+
+def _resolve(profile: Profile, spec: BatchSpec, env: Plugin, agent: Plugin) -> ResolvedBatch:
+    spec.check_numbers()
+    if (agent.name == "scripted") != (spec.script is not None):
+        raise ConfigError("A script needs the agent scripted, and that agent needs a script: give both or neither")
+    needs_model = uses_model(agent)
+    if needs_model != (spec.model is not None):
+        raise ConfigError(f"The agent {agent.name} {'needs a' if needs_model else 'uses no'} model")
+    environment = env.load() if env.is_installed else None
+    if agent.name == "oracle" and not has_oracle(env):
+        raise ConfigError(f"{env.name} has no oracle; choose another agent, e.g. random")
+    return ResolvedBatch(
+        spec=msgspec.structs.replace(spec, env=env.name, agent=agent.name),
+        setup=RunnerSetup(
+            env=env,
+            agent=agent,
+            mode=spec.mode,
+            limits=spec.limits,
+            tracing=spec.tracing,
+            models=profile.agent if needs_model or uses_judge(env, profile.are) else None,
+            script=spec.script,
+            are=profile.are,
+        ),
+        entry=environment_entry(profile, env.name),
+        wait_s=profile.wait_sec(env.name),
+        ray=profile.ray,
+        env_files=int(getattr(environment, "open_files", 0)),
+    )
+
+
+def has_oracle(env: Plugin) -> bool:
+    """Return whether the agent ``oracle`` may play an environment; raise ``ConfigError`` if it cannot be loaded."""
+    environment = env.load() if env.is_installed else None
+    # a factory's product is unknown before it is called
+    return hasattr(environment, "oracle") or not (environment is None or isinstance(environment, type))
+
+
+def place_batch(batch: ResolvedBatch, own_files: int) -> ResolvedBatch:
+    """Choose where a batch that is about to start runs, and how many of its episodes at a time fit the open files.
+
+    Its server is probed for at most two seconds.
+
+    Args:
+        batch: the batch.
+        own_files: see ``fit_concurrency``.
+
+    Raises:
+        ConfigError: the required server is not available, the environment's data cannot be used, or the limit of open
+            files allows no episode.
+    """
+    placement = choose_placement(batch.entry, batch.setup.env, batch.spec.mode, wait_s=batch.wait_s)
+    return fit_batch(batch, own_files).placed(placement)
+
+
+def fit_batch(batch: ResolvedBatch, own_files: int) -> ResolvedBatch:
+    """Return a batch with the concurrency that fits the open files; see ``fit_concurrency`` for its error."""
+    spec, lowered = fit_concurrency(batch.spec, own_files, batch.env_files)
+    return msgspec.structs.replace(batch, spec=spec, lowered=lowered)
