@@ -83,7 +83,9 @@ class Batch:
         """
         self.spec = spec = batch.spec
         self._placement = batch.placement
-        self._pool = pool or open_pool(spec.chosen_workers, spec, batch.setup, models, ray=batch.ray)
+        self._pool = pool or open_pool(
+            spec.chosen_workers, spec, batch.setup, models, ray=batch.ray, clock=workspace.clock
+        )
         self.batch_id = batch_id or str(ULID())
         self.battery_id = battery_id
         self._workspace = workspace

@@ -14,6 +14,7 @@ from runner.inference.profile_models import Models
 from runner.pool.local import LocalPool
 from runner.pool.protocol import WorkerPool
 from runner.types import Workers
+from runner.util.clock import Clock
 from runner.util.display_text import secret_variables
 from runner.worker.runner_setup import RunnerSetup
 
@@ -50,6 +51,7 @@ def open_pool(
     log: Callable[[str], None] = _log_output,
     *,
     ray: RaySettings | None = None,
+    clock: Clock | None = None,
 ) -> WorkerPool:
     """Return the workers of a batch; ``Batch.run`` starts and closes them.
 
@@ -60,13 +62,14 @@ def open_pool(
         models: the profile's models; required if ``setup.models`` is set.
         log: receives each line that a worker writes, with the worker's name; by default the log file.
         ray: the cluster of the profile.
+        clock: source of the times of episodes in this process; by default the clock of this machine.
 
     Raises:
         ConfigError: the agent uses a model and ``models`` is None, or the Ray cluster cannot be used.
     """
     manager = None if models is None else models.manager
     if workers == 0:
-        return LocalPool(setup.build_runner(manager))
+        return LocalPool(setup.build_runner(manager), clock)
     if workers == "ray":
         from runner.pool.ray_pool import open_ray_pool  # imported late: few commands use Ray
 
