@@ -17,7 +17,8 @@ from agentgym_tui.state.normalize import (
 )
 from runner.events.control import BatchState
 from runner.events.durable import BatchCompleted
-from runner.events.live import BatchProgress, EpisodeStarted
+from runner.events.live import EpisodeStarted
+from runner.types import BatchProgress
 
 MAX_BATCHES: Final = 400
 _ACTIVE: Final = frozenset({"running", "paused"})

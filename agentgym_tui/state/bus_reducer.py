@@ -24,19 +24,9 @@ from agentgym_tui.state.normalize import MAX_CAUSE_CHARS, clip_name, ulid_prefix
 from agentgym_tui.state.notices import NoticeList
 from runner.events.decoded import DurableRow, ForeignRow, LiveRow
 from runner.events.durable import BatchCompleted, DurableEvent, EpisodeCompleted, FieldStatus, ForeignEpisode
-from runner.events.live import (
-    BatchProgress,
-    EnvHealth,
-    EpisodePaused,
-    EpisodeResumed,
-    EpisodeStarted,
-    Heartbeat,
-    Host,
-    ModelHealth,
-    TokenText,
-    WorkerState,
-)
+from runner.events.live import EnvHealth, EpisodeStarted, Heartbeat, Host, ModelHealth, TokenText
 from runner.subscribe.messages import BusMessage, Notice, SubscriptionItem
+from runner.types import BatchProgress, EpisodePaused, EpisodeResumed, WorkerState
 
 _LONG_AGO: Final = datetime(1970, 1, 1, tzinfo=UTC)
 

@@ -37,14 +37,8 @@ from agentgym_tui.state.normalize import (
 )
 from agentgym_tui.state.steps import add_totals, count_missing_steps, step_size, steps_size, strip_messages
 from agentgym_tui.state.streaming_answer import update_answer
-from runner.events.live import (
-    EpisodeEnded,
-    EpisodePaused,
-    EpisodeResumed,
-    EpisodeStarted,
-    TokenText,
-)
-from runner.types import WorkerInfo
+from runner.events.live import EpisodeEnded, EpisodeStarted, TokenText
+from runner.types import EpisodePaused, EpisodeResumed, WorkerInfo
 
 BASE_BYTES: Final = 1_000
 """Approximate memory of an episode without steps, in bytes."""

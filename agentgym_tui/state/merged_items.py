@@ -18,20 +18,8 @@ import msgspec
 from agentgym_tui.state.data_model import StepState
 from agentgym_tui.state.episode_content import raw_spans_size
 from agentgym_tui.state.steps import steps_size
-from runner.events.live import (
-    BatchProgress,
-    EnvHealth,
-    EpisodeEnded,
-    EpisodePaused,
-    EpisodeResumed,
-    EpisodeStarted,
-    Heartbeat,
-    Host,
-    ModelHealth,
-    TokenText,
-    WorkerState,
-)
-from runner.types import DeltaPart
+from runner.events.live import EnvHealth, EpisodeEnded, EpisodeStarted, Heartbeat, Host, ModelHealth, TokenText
+from runner.types import BatchProgress, DeltaPart, EpisodePaused, EpisodeResumed, WorkerState
 
 MAX_GAP_RATIO: Final = 32
 """Largest length of a range of sequence numbers, as a multiple of the numbers received, whose gaps are listed."""

@@ -7,7 +7,9 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from runner.events.fields import (
+from runner.events.live import EnvHealth, Host, ModelHealth
+from runner.types import Workers
+from runner.types.fields import (
     AgentName,
     BatchId,
     BatteryId,
@@ -22,8 +24,6 @@ from runner.events.fields import (
     WaitingFor,
     WaitingSeconds,
 )
-from runner.events.live import EnvHealth, Host, ModelHealth
-from runner.types import Workers
 
 _Choice: TypeAlias = Annotated[str | None, Meta(description="null: use the profile's value")]
 

@@ -12,7 +12,8 @@ import msgspec
 from msgspec import Meta
 
 from runner.events import subjects
-from runner.events.fields import (
+from runner.types import Tokens
+from runner.types.fields import (
     AgentName,
     BatchId,
     BatteryId,
@@ -34,7 +35,6 @@ from runner.events.fields import (
     TaskIndex,
     Unscored,
 )
-from runner.types import Tokens
 
 
 class EpisodeCompleted(msgspec.Struct, kw_only=True):

@@ -7,24 +7,31 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from runner.events.fields import (
+from runner.types import (
+    Action,
+    BatchProgress,
+    DeltaPart,
+    EpisodePaused,
+    EpisodeResumed,
+    Mode,
+    Span,
+    Tokens,
+    WorkerInfo,
+    WorkerState,
+)
+from runner.types.episode_events import EpisodeItemBase, ItemBase
+from runner.types.fields import (
     AgentName,
-    At,
     BatchId,
     BatteryId,
     Boot,
     Cause,
     EnvName,
-    EpisodeId,
     EpisodeOutcome,
-    EpisodeSeq,
     HealthStatus,
-    Interruption,
-    MeanReward,
     ModelName,
     NodeName,
     ProfileId,
-    RatedEpisodes,
     Reward,
     Rounds,
     Seconds,
@@ -32,10 +39,7 @@ from runner.events.fields import (
     Success,
     TaskIndex,
     Unscored,
-    WaitingFor,
-    WaitingSeconds,
 )
-from runner.types import Action, DeltaPart, Mode, Span, Tokens, WorkerCounts, WorkerInfo, WorkerStatus
 
 MAX_TEXT = 16 * 1024
 """Maximum length of one text of a live item, in bytes of UTF-8."""
@@ -44,16 +48,7 @@ MAX_ITEM = 256 * 1024
 """Maximum size of all messages of one timestep, in bytes of JSON."""
 
 
-class _Item(msgspec.Struct, kw_only=True, tag_field="kind", gc=False):
-    at: At
-
-
-class _EpisodeItem(_Item, kw_only=True):
-    episode_id: EpisodeId
-    seq: EpisodeSeq
-
-
-class EpisodeStarted(_EpisodeItem, kw_only=True, tag="episode.started"):
+class EpisodeStarted(EpisodeItemBase, kw_only=True, tag="episode.started"):
     """An episode is about to reset its environment."""
 
     batch_id: BatchId
@@ -73,15 +68,7 @@ class EpisodeStarted(_EpisodeItem, kw_only=True, tag="episode.started"):
     worker: Annotated[WorkerInfo | None, Meta(description="worker that plays the episode; null when unknown")] = None
 
 
-class EpisodePaused(_EpisodeItem, kw_only=True, tag="episode.paused"):
-    """An episode was paused between two timesteps."""
-
-
-class EpisodeResumed(_EpisodeItem, kw_only=True, tag="episode.resumed"):
-    """A paused episode was resumed."""
-
-
-class EpisodeEnded(_EpisodeItem, kw_only=True, tag="episode.ended"):
+class EpisodeEnded(EpisodeItemBase, kw_only=True, tag="episode.ended"):
     """An episode ended."""
 
     outcome: EpisodeOutcome
@@ -104,7 +91,7 @@ class LiveAction(Action, frozen=True, omit_defaults=True, gc=False):
     ] = msgspec.field(default_factory=dict)
 
 
-class _TimestepFields(_EpisodeItem, kw_only=True):
+class _TimestepFields(EpisodeItemBase, kw_only=True):
     index: Annotated[int, Meta(description="index of the timestep, from 0")]
     actor: Annotated[Literal["agent", "human"], Meta(description="`human` for an action of a person")]
     action: LiveAction
@@ -150,7 +137,7 @@ class LazyTimestep(_TimestepFields, kw_only=True, tag="timestep"):
     reset_observation: msgspec.Raw = msgspec.Raw(b"null")
 
 
-class TokenText(_EpisodeItem, kw_only=True, omit_defaults=True, tag="token"):
+class TokenText(EpisodeItemBase, kw_only=True, omit_defaults=True, tag="token"):
     """Text streamed by a model for a timestep that has not ended, or a change of endpoint.
 
     An item with ``endpoint`` or ``failure`` has no text: it reports that a request went to an endpoint, or that one
@@ -178,58 +165,19 @@ class TokenText(_EpisodeItem, kw_only=True, omit_defaults=True, tag="token"):
     ] = False
 
 
-class SpanClosed(_EpisodeItem, kw_only=True, tag="span"):
+class SpanClosed(EpisodeItemBase, kw_only=True, tag="span"):
     """A span of an episode's trace ended."""
 
     span: Span
 
 
-class LazySpan(_EpisodeItem, kw_only=True, tag="span"):
+class LazySpan(EpisodeItemBase, kw_only=True, tag="span"):
     """Received ``SpanClosed`` whose span is raw JSON."""
 
     span: msgspec.Raw
 
 
-class BatchProgress(_Item, kw_only=True, tag="batch.progress"):
-    """Progress of a batch."""
-
-    batch_id: BatchId
-    seq: Annotated[int, Meta(description="number of the item within its batch, from 0")]
-    n_done: Annotated[int, Meta(description="finished episodes")]
-    n_planned: Annotated[int, Meta(description="episodes in total")]
-    n_success: Annotated[int, Meta(description="successful episodes")]
-    mean_reward: MeanReward
-    eta_s: Annotated[float | None, Meta(description="estimated seconds left; null until one episode has ended")]
-    tokens: Annotated[Tokens | None, Meta(description="tokens of the finished episodes")] = None
-    cost: Annotated[float | None, Meta(description="cost of the finished episodes; null when no price is known")] = None
-    n_rated: RatedEpisodes = None
-    errors: Annotated[int, Meta(description="episodes that ended with an error, which are not scored")] = 0
-    waiting_for: WaitingFor = None
-    waiting_s: WaitingSeconds = None
-    interrupted: Annotated[
-        bool, Meta(description="whether the batch ends, or has ended, with unfinished episodes, which can be resumed")
-    ] = False
-    interruption: Interruption = None
-    workers: Annotated[
-        WorkerCounts | None, Meta(description="worker processes; null when the batch's own process plays the episodes")
-    ] = None
-
-
-class WorkerState(_Item, kw_only=True, tag="worker"):
-    """A worker process of a batch changed its state."""
-
-    batch_id: BatchId
-    seq: Annotated[int, Meta(description="number of the item among the `worker` items of its batch, from 0")]
-    id: Annotated[str, Meta(description="id of the worker")]
-    host: Annotated[str, Meta(description="name of its machine")]
-    pid: Annotated[int | None, Meta(description="process id there; null until it is known")]
-    state: Annotated[
-        WorkerStatus,
-        Meta(description="`lost`: its process ended or stopped answering before the end of the batch"),
-    ]
-
-
-class EnvHealth(_Item, kw_only=True, tag="env.health"):
+class EnvHealth(ItemBase, kw_only=True, tag="env.health"):
     """Health of an environment."""
 
     env: EnvName
@@ -241,7 +189,7 @@ class EnvHealth(_Item, kw_only=True, tag="env.health"):
     note: Annotated[str | None, Meta(description="scenarios of a family of environments; null for others")] = None
 
 
-class ModelHealth(_Item, kw_only=True, tag="model.health"):
+class ModelHealth(ItemBase, kw_only=True, tag="model.health"):
     """Health of a model endpoint."""
 
     endpoint: Annotated[str, Meta(description="name or URL, without credentials")]
@@ -265,7 +213,7 @@ class Gpu(msgspec.Struct, kw_only=True):
     mem_total: Annotated[int, Meta(description="total memory, in bytes")]
 
 
-class Host(_Item, kw_only=True, tag="host"):
+class Host(ItemBase, kw_only=True, tag="host"):
     """Load of the host."""
 
     cpu: Annotated[float, Meta(description="CPU utilization in percent")]
@@ -273,7 +221,7 @@ class Host(_Item, kw_only=True, tag="host"):
     gpu: Annotated[list[Gpu] | None, Meta(description="null when it cannot be read")]
 
 
-class Heartbeat(_Item, kw_only=True, tag="heartbeat"):
+class Heartbeat(ItemBase, kw_only=True, tag="heartbeat"):
     """Sign of life of a node, sent every 2 s; a node without one for 5 s counts as lost."""
 
     storage: StorageProblem = None

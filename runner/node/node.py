@@ -24,7 +24,6 @@ from runner.bus.errors import BusError
 from runner.bus.rpc import serve
 from runner.config import Profile
 from runner.events.control import NodeHealth
-from runner.events.fields import NodeStatus
 from runner.events.subjects import control_subject
 from runner.inference.profile_models import Models
 from runner.node.batch_queue import BatchQueue, queued_ids
@@ -44,6 +43,7 @@ from runner.publish.event_recorder import EventRecorder, durable_names
 from runner.publish.live_publisher import LivePublisher
 from runner.publish.publisher import Publisher, Sink
 from runner.publish.recovery import record_missed_batches
+from runner.types.fields import NodeStatus
 
 logger = logging.getLogger(__name__)
 

@@ -14,11 +14,11 @@ from runner.batch.result import BatchResult
 from runner.events import subjects
 from runner.events.codec import encode
 from runner.events.durable import BatchCompleted, DurableEvent, EpisodeCompleted, FieldStatus
-from runner.events.fields import NodeStatus
 from runner.events.subjects import DurableNames
 from runner.publish.outbox import Outbox, OutboxEvent
 from runner.store import EpisodeIndex, EpisodeRecord, EpisodeRow
 from runner.types import Tokens
+from runner.types.fields import NodeStatus
 
 MAX_EVENTS_PER_TRANSACTION = 500
 """Maximum number of events per transaction; small enough that other writers of the outbox are not blocked for long."""

@@ -13,12 +13,12 @@ from runner.batch.result import BatchResult
 from runner.batch.workspace import Workspace
 from runner.config import NatsSettings
 from runner.errors import catch_foreign, log_failure
-from runner.events.fields import NodeStatus
 from runner.events.subjects import DurableNames
 from runner.publish.event_factory import batch_event, enqueue_missing, episode_event, status_event
 from runner.publish.outbox import Outbox, OutboxEvent
 from runner.publish.outbox_writer import OutboxWriter
 from runner.store import EpisodeRecord
+from runner.types.fields import NodeStatus
 
 logger = logging.getLogger(__name__)
 

@@ -14,20 +14,19 @@ import msgspec
 
 from runner.events.live import (
     MAX_ITEM,
-    BatchProgress,
     EpisodeEnded,
-    EpisodePaused,
-    EpisodeResumed,
     EpisodeStarted,
     LiveAction,
     SpanClosed,
     Timestep,
     TokenText,
-    WorkerState,
 )
 from runner.publish.truncate import SizeBudget, as_json, is_too_long, short_json, truncate
 from runner.types import (
     Action,
+    BatchProgress,
+    EpisodePaused,
+    EpisodeResumed,
     ErrorInfo,
     EvaluatedTrajectory,
     Item,
@@ -36,6 +35,7 @@ from runner.types import (
     TokensStreamed,
     ToolCall,
     WorkerInfo,
+    WorkerState,
     episode_events,
     is_unscored,
 )
@@ -54,16 +54,12 @@ def live_items(item: Item) -> list[msgspec.Raw]:
             return [_tokens(item)]
         case episode_events.EpisodeStarted():
             return [as_json(_started(item))]
-        case episode_events.EpisodePaused():
-            return [as_json(EpisodePaused(at=item.at, episode_id=item.episode_id, seq=item.seq))]
-        case episode_events.EpisodeResumed():
-            return [as_json(EpisodeResumed(at=item.at, episode_id=item.episode_id, seq=item.seq))]
         case episode_events.EpisodeEnded():
             return [as_json(_ended(item))]
-        case episode_events.BatchProgress():
-            return [as_json(BatchProgress(**msgspec.structs.asdict(item)))]
-        case episode_events.WorkerState():
-            return [as_json(_worker(item))]
+        case EpisodePaused() | EpisodeResumed() | BatchProgress():
+            return [as_json(item)]
+        case WorkerState():
+            return [as_json(msgspec.structs.replace(item, id=truncate(item.id), host=truncate(item.host)))]
         case _:
             assert_never(item)
 
@@ -94,11 +90,6 @@ def _tokens(item: TokensStreamed) -> msgspec.Raw:
         restart=delta.restart,
     )
     return as_json(live)
-
-
-def _worker(item: episode_events.WorkerState) -> WorkerState:
-    fields = msgspec.structs.asdict(item)
-    return WorkerState(**{**fields, "id": truncate(item.id), "host": truncate(item.host)})
 
 
 def _started(item: episode_events.EpisodeStarted) -> EpisodeStarted:

@@ -1,11 +1,15 @@
-"""Events that an episode or batch emits to its observers: a closed union, tagged by the field ``kind``."""
+"""Events that an episode or batch emits to its observers: a closed union, tagged by the field ``kind``.
+
+Events that are live items as they are have descriptions, from which ``docs/events.md`` is generated.
+"""
 
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TypeAlias
+from typing import Annotated, TypeAlias
 
 import msgspec
+from msgspec import Meta
 
 from runner.types.data import (
     Chat,
@@ -18,6 +22,17 @@ from runner.types.data import (
     WorkerCounts,
     WorkerInfo,
     WorkerStatus,
+)
+from runner.types.fields import (
+    At,
+    BatchId,
+    EpisodeId,
+    EpisodeSeq,
+    Interruption,
+    MeanReward,
+    RatedEpisodes,
+    WaitingFor,
+    WaitingSeconds,
 )
 
 
@@ -47,104 +62,96 @@ class EpisodeHeader(msgspec.Struct, kw_only=True):
     worker: WorkerInfo | None = None
 
 
-class _EpisodeEventBase(msgspec.Struct, kw_only=True, tag_field="kind"):
-    at: datetime
-    episode_id: str
-    seq: int
+class ItemBase(msgspec.Struct, kw_only=True, tag_field="kind", gc=False):
+    """An event or a live item."""
+
+    at: At
 
 
-class EpisodeStarted(_EpisodeEventBase, kw_only=True, tag="episode.started"):
+class EpisodeItemBase(ItemBase, kw_only=True):
+    """An event or a live item of an episode."""
+
+    episode_id: EpisodeId
+    seq: EpisodeSeq
+
+
+class EpisodeStarted(EpisodeItemBase, kw_only=True, tag="episode.started"):
     """An episode is about to reset its environment."""
 
     header: EpisodeHeader
 
 
-class EpisodePaused(_EpisodeEventBase, kw_only=True, tag="episode.paused"):
-    """An episode is paused between two steps."""
+class EpisodePaused(EpisodeItemBase, kw_only=True, tag="episode.paused"):
+    """An episode was paused between two timesteps."""
 
 
-class EpisodeResumed(_EpisodeEventBase, kw_only=True, tag="episode.resumed"):
-    """A paused episode continues."""
+class EpisodeResumed(EpisodeItemBase, kw_only=True, tag="episode.resumed"):
+    """A paused episode was resumed."""
 
 
-class TimestepPlayed(_EpisodeEventBase, kw_only=True, tag="timestep"):
+class TimestepPlayed(EpisodeItemBase, kw_only=True, tag="timestep"):
     """A step has ended; the event of the first step also has the observation that the reset returned."""
 
     step: TimeStep
     reset_observation: Chat | None = None
 
 
-class TokensStreamed(_EpisodeEventBase, kw_only=True, tag="token"):
+class TokensStreamed(EpisodeItemBase, kw_only=True, tag="token"):
     """The streamed answer for the unfinished step ``step`` has an update."""
 
     step: int
     delta: StreamDelta
 
 
-class SpansClosed(_EpisodeEventBase, kw_only=True, tag="span"):
+class SpansClosed(EpisodeItemBase, kw_only=True, tag="span"):
     """Spans of the trace have closed; they are numbered consecutively, and the first of them has the number ``seq``."""
 
     spans: list[Span]
 
 
-class EpisodeEnded(_EpisodeEventBase, kw_only=True, tag="episode.ended"):
+class EpisodeEnded(EpisodeItemBase, kw_only=True, tag="episode.ended"):
     """An episode has ended and is cleaned up; its trajectory is final."""
 
     trajectory: Trajectory
 
 
-class BatchProgress(msgspec.Struct, kw_only=True, tag_field="kind", tag="batch.progress"):
-    """Progress of a batch.
+class BatchProgress(ItemBase, kw_only=True, tag="batch.progress"):
+    """Progress of a batch."""
 
-    Attributes:
-        n_rated: number of ended episodes with an outcome outside ``UNRATED`` that are not unscored.
-        eta_s: estimated seconds until the end; None before the first episode has ended.
-        errors: number of episodes that ended with an error.
-        tokens: token counts, summed over all ended episodes.
-        cost: cost, summed over all ended episodes; None if no answer has a price.
-        waiting_for: the server that the batch waits for and its problem; None while the batch plays.
-        waiting_s: seconds left until the batch is interrupted because its server is gone; None while the batch plays.
-        interrupted: whether the batch ends, or has ended, with unfinished episodes that can be resumed.
-        interruption: why the batch was interrupted; None if it was not, or on request.
-        workers: numbers of worker processes; None if the episodes run in the process of the batch.
-    """
-
-    at: datetime
-    batch_id: str
-    seq: int
-    n_done: int
-    n_planned: int
-    n_success: int
-    mean_reward: float | None
-    eta_s: float | None
-    tokens: Tokens | None = None
-    cost: float | None = None
-    n_rated: int
-    errors: int = 0
-    waiting_for: str | None = None
-    waiting_s: float | None = None
-    interrupted: bool = False
-    interruption: str | None = None
-    workers: WorkerCounts | None = None
+    batch_id: BatchId
+    seq: Annotated[int, Meta(description="number of the item within its batch, from 0")]
+    n_done: Annotated[int, Meta(description="finished episodes")]
+    n_planned: Annotated[int, Meta(description="episodes in total")]
+    n_success: Annotated[int, Meta(description="successful episodes")]
+    mean_reward: MeanReward
+    eta_s: Annotated[float | None, Meta(description="estimated seconds left; null until one episode has ended")]
+    tokens: Annotated[Tokens | None, Meta(description="tokens of the finished episodes")] = None
+    cost: Annotated[float | None, Meta(description="cost of the finished episodes; null when no price is known")] = None
+    n_rated: RatedEpisodes = None
+    errors: Annotated[int, Meta(description="episodes that ended with an error, which are not scored")] = 0
+    waiting_for: WaitingFor = None
+    waiting_s: WaitingSeconds = None
+    interrupted: Annotated[
+        bool, Meta(description="whether the batch ends, or has ended, with unfinished episodes, which can be resumed")
+    ] = False
+    interruption: Interruption = None
+    workers: Annotated[
+        WorkerCounts | None, Meta(description="worker processes; null when the batch's own process plays the episodes")
+    ] = None
 
 
-class WorkerState(msgspec.Struct, kw_only=True, tag_field="kind", tag="worker"):
-    """A worker process of a batch has changed its state.
+class WorkerState(ItemBase, kw_only=True, tag="worker"):
+    """A worker process of a batch changed its state."""
 
-    Attributes:
-        seq: number of the item among the items of workers of its batch.
-        id: id of the worker, as in ``WorkerInfo``.
-        pid: its process id on ``host``; None if it is not known yet.
-        state: ``lost``, the last state, means that its process ended, or does not answer, before the batch closed it.
-    """
-
-    at: datetime
-    batch_id: str
-    seq: int
-    id: str
-    host: str
-    pid: int | None
-    state: WorkerStatus
+    batch_id: BatchId
+    seq: Annotated[int, Meta(description="number of the item among the `worker` items of its batch, from 0")]
+    id: Annotated[str, Meta(description="id of the worker")]
+    host: Annotated[str, Meta(description="name of its machine")]
+    pid: Annotated[int | None, Meta(description="process id there; null until it is known")]
+    state: Annotated[
+        WorkerStatus,
+        Meta(description="`lost`: its process ended or stopped answering before the end of the batch"),
+    ]
 
 
 EpisodeEvent: TypeAlias = (

@@ -15,9 +15,8 @@ import pytest
 from ulid import ULID
 
 from runner.events.decoded import LiveRow
-from runner.events.live import BatchProgress, WorkerState
 from runner.subscribe.subscription import Subscription
-from runner.types import WorkerCounts
+from runner.types import BatchProgress, WorkerCounts, WorkerState
 from tests.support.node_events import wait_until
 from tests.support.node_process import NodeProcess
 from tests.support.subscriptions import SubscriptionRecorder

@@ -12,8 +12,9 @@ from typing import Any
 
 from ulid import ULID
 
-from runner.events.live import EpisodePaused, LazyTimestep
+from runner.events.live import LazyTimestep
 from runner.subscribe.subscription import Subscription
+from runner.types import EpisodePaused
 from tests.faults.test_node_workers import live_items
 from tests.ray.conftest import ClusterOfTwo
 from tests.support.node_events import wait_until

@@ -12,7 +12,6 @@ from runner.events.control import BatchState, NodeHealth, NodeList
 from runner.events.decoded import DurableRow, ForeignRow, LiveRow
 from runner.events.durable import BatchCompleted, DurableEvent, EpisodeCompleted, FieldStatus, ForeignEpisode
 from runner.events.live import (
-    BatchProgress,
     EnvHealth,
     EpisodeEnded,
     EpisodeStarted,
@@ -31,7 +30,7 @@ from runner.events.live import (
     TokenText,
 )
 from runner.subscribe.messages import BusMessage
-from runner.types import Outcome, Span, Tokens, ToolCall
+from runner.types import BatchProgress, Outcome, Span, Tokens, ToolCall
 
 NODE: Final = "pmoves-4090"
 BOOT: Final = "01J0000000BBBBBBBBBBBBBBBB"

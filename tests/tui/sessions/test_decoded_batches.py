@@ -24,10 +24,10 @@ from agentgym_tui.state.merged_items import (
 from agentgym_tui.state.run_store import RunStore
 from runner.events.codec import decode
 from runner.events.decoded import LiveRow, raw_row
-from runner.events.live import EpisodePaused, LazyBatch, LazyItem
+from runner.events.live import LazyBatch, LazyItem
 from runner.events.subjects import DurableNames
 from runner.subscribe.messages import BusMessage, Notice, SubscriptionItem
-from runner.types import DeltaPart
+from runner.types import DeltaPart, EpisodePaused
 from tests.support.console.bus_messages import LIVE_ITEMS
 from tests.support.console.live_items import (
     BOOT,

@@ -6,8 +6,8 @@ import pytest
 
 from agentgym_tui.state.data_model import BusLink, BusLinkStatus
 from agentgym_tui.state.run_store import RunStore
-from runner.events.live import EpisodePaused, EpisodeResumed
 from runner.subscribe.messages import Notice
+from runner.types import EpisodePaused, EpisodeResumed
 from tests.support.console.samples import (
     BOOT,
     NEXT_BOOT,

@@ -14,7 +14,6 @@ from runner.events.codec import LiveRow, decode, encode
 from runner.events.live import (
     MAX_ITEM,
     MAX_TEXT,
-    BatchProgress,
     EpisodeEnded,
     EpisodeStarted,
     LiveBatch,
@@ -22,13 +21,13 @@ from runner.events.live import (
     SpanClosed,
     Timestep,
     TokenText,
-    WorkerState,
 )
 from runner.events.subjects import DurableNames
 from runner.publish.live_encoder import live_items
 from runner.publish.truncate import truncate
 from runner.types import (
     Action,
+    BatchProgress,
     EpisodeHeader,
     ErrorInfo,
     Item,
@@ -42,6 +41,7 @@ from runner.types import (
     Trajectory,
     WorkerCounts,
     WorkerInfo,
+    WorkerState,
     WorkerStatus,
 )
 from runner.types import episode_events as events

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, TypeAlias
 
 from msgspec import Meta
 
-from runner.types import Outcome
+from runner.types.data import Outcome
 
 At: TypeAlias = Annotated[datetime, Meta(tz=True, description="when the event happened, by the sender's clock")]
 EpisodeId: TypeAlias = Annotated[str, Meta(description="id of the episode, a ULID")]
