@@ -245,7 +245,7 @@ class EpisodesConsole(Console, inherit_bindings=False):
 class LogsConsole(Console, inherit_bindings=False):
     """A console whose first screen shows the opened logs."""
 
-    CSS_PATH: ClassVar[CSSPathType | None] = [*STYLES, "../styles/log.tcss"]
+    CSS_PATH: ClassVar[CSSPathType | None] = [*STYLES, "../styles/lines.tcss"]
     BINDINGS: ClassVar[list[BindingType]] = Console.BINDINGS
     DEFAULT_MODE = "logs"
 

@@ -9,6 +9,7 @@ from typing import Final
 
 from agentgym_tui.logs.log_file import BUDGET_S, MAX_LINE_BYTES, NEWLINE, LogFile
 from agentgym_tui.logs.log_record import MAX_PARSED_BYTES, parse_record
+from agentgym_tui.state.query import Query
 
 MAX_MATCHES: Final = 2_000_000
 """Largest number of matching lines kept; each takes eight bytes."""
@@ -18,7 +19,7 @@ MAX_UNTIMED_LINES: Final = 500
 
 
 class LogSearch:
-    """Finds the lines of a log that contain all given words; ASCII letters match in upper and lower case.
+    """Finds the lines of a log that contain all given words.
 
     Args:
         log: the log to search.
@@ -27,7 +28,7 @@ class LogSearch:
             searched.
 
     Attributes:
-        words: the search words in lower case.
+        query: the searched words.
         matches: numbers of the matching lines in ascending order; numbers are only appended.
         partial_match: number of the last line of the log where that line matches and has no newline yet; else None.
         position: number of bytes searched, up to the end of a line.
@@ -36,12 +37,12 @@ class LogSearch:
 
     def __init__(self, log: LogFile, text: str, *, piece: int = MAX_LINE_BYTES) -> None:
         self._piece = piece
-        self.words = tuple(text.lower().split())
+        self.query = Query(text)
         self.matches = array("Q")
         self.position = 0
         self.is_full = False
         self._log, self._index = log, log.index
-        self._first, *self._others = sorted((word.encode("utf-8", "replace") for word in self.words), key=len)[::-1]
+        self._first, *self._others = sorted(self.query.needles, key=len)[::-1]
         self.partial_match: int | None = None
         self._line_number = self._n_tail_bytes = 0
 

@@ -92,13 +92,13 @@ def list_summary(episodes: EpisodeList, state: SafeText, width: int) -> Line:
     n_shown, n_unreadable = len(episodes.shown), episodes.n_unreadable
     matches = [
         Cell(trusted(f"{n_shown:,} match "), "accent"),
-        Cell(sanitize_line(" ".join(episodes.words), 60), "accent"),
+        Cell(sanitize_line(episodes.query.text, 60), "accent"),
     ]
     return join_parts(
         [
             [Cell(pluralize(episodes.n_episodes, "episode"), "head")],
             [Cell(trusted(f"▶ {episodes.n_running} running"), "accent")] if episodes.n_running else [],
-            matches if episodes.words else [],
+            matches if episodes.query else [],
             [Cell(trusted(f"by {sorting.column} {sorting.sign}"), "accent")] if sorting is not None else [],
             [Cell(state, "warn")] if state else [],
             [Cell(trusted(f"✗ {pluralize(n_unreadable, 'file')} cannot be read"), "bad")] if n_unreadable else [],
@@ -123,8 +123,8 @@ def empty_episodes_lines(episodes: EpisodeList, key: Callable[[str], str], read_
         read_only: why this session cannot start a run; "" if it can.
         width: columns available.
     """
-    if episodes.words:
-        words = sanitize_line(" ".join(episodes.words), 60)
+    if episodes.query:
+        words = sanitize_line(episodes.query.text, 60)
         return [
             [Cell(trusted("No episode matches "), "head"), Cell(words, "accent")],
             [_key_cell(key("episodes.clear")), Cell(trusted("shows all episodes"))],

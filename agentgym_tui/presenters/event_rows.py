@@ -118,7 +118,7 @@ def events_heading(reader: EventReader, log: EventLog, store: RunStore, key: Key
         [Cell(trusted("Events"), "head")],
         [reading_state(reader, key)],
         *_query_parts(reader.query),
-        [Cell(join([trusted("contains "), sanitize_line(" ".join(log.words), 60)]), "accent")] if log.words else [],
+        [Cell(join([trusted("contains "), sanitize_line(log.query.text, 60)]), "accent")] if log.query else [],
         [Cell(link, tone)],
         [Cell(masked_line(store.link.address, 60), "dim")] if store.link.address else [],
     ]
@@ -197,10 +197,10 @@ def entry_info(entry: LogEntry | None, view: str) -> Line:
 
 def empty_events_lines(reader: EventReader, log: EventLog, store: RunStore, key: KeyLabel, width: int) -> list[Line]:
     """Return the text shown while the list of messages has no rows."""
-    if log.words:
+    if log.query:
         head = f"None of {pluralize(len(log), 'message')} contains "
         return [
-            [Cell(trusted(head), "head"), Cell(sanitize_line(" ".join(log.words), 60), "accent")],
+            [Cell(trusted(head), "head"), Cell(sanitize_line(log.query.text, 60), "accent")],
             _key_line(key("events.clear"), "shows all messages"),
         ]
     if store.link.status != "connected":

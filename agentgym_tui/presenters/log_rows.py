@@ -108,6 +108,44 @@ class LogRows:
         return cells
 
 
+class OpenedLog:
+    """An opened log, with the view state to restore when the log is shown again.
+
+    Attributes:
+        log: the log file.
+        rows: the shown lines.
+        text: the search words.
+        line: number of the line under the cursor.
+        follow: whether the list follows the end of the log.
+    """
+
+    def __init__(self, log: LogFile) -> None:
+        self.log = log
+        self.rows = LogRows(log)
+        self.text = ""
+        self.line = 0
+        self.follow = False
+
+    def search(self, text: str) -> None:
+        """Search the log from its first line for the words of ``text``; without words, show all lines."""
+        self.text = text
+        self.rows = LogRows(self.log, LogSearch(self.log, text) if text.split() else None)
+
+    def advance(self) -> bool:
+        """Read and search for a short time; return whether lines are left to read or search."""
+        more = self.log.advance()
+        if (search := self.rows.search) is None:
+            return more
+        return (not search.is_stale and search.advance()) or more
+
+    @property
+    def signature(self) -> tuple[object, ...]:
+        """A value that changes with everything that is shown of the log."""
+        log, search = self.log, self.rows.search
+        search_state = search and (search.position, len(search.matches), search.partial_match, search.is_stale)
+        return (log, log.index, log.index.size, log.size, log.failure, log.replaced, log.deleted, search, search_state)
+
+
 class LogViewState(NamedTuple):
     """The state that the heading of a log describes.
 
@@ -167,7 +205,7 @@ def empty_log_lines(state: LogViewState, width: int) -> list[Line]:
         head: Line = [Cell(trusted("This log cannot be read."), "bad")]
         return [head, *([Cell(trusted("  ")), Cell(row, "dim")] for row in cause)]
     if search is not None:
-        words = sanitize_line(" ".join(search.words), _MAX_NAME)
+        words = sanitize_line(search.query.text, _MAX_NAME)
         head_text = trusted("No line contains " if _is_search_complete(log, search) else "No line so far contains ")
         return [
             [Cell(head_text, "head"), Cell(words, "accent")],
@@ -214,7 +252,7 @@ def _reading_state(state: LogViewState) -> Cell:
 def _search_parts(search: LogSearch | None) -> Line:
     if search is None:
         return []
-    return [Cell(join([trusted("contains "), sanitize_line(" ".join(search.words), _MAX_NAME)]), "accent")]
+    return [Cell(join([trusted("contains "), sanitize_line(search.query.text, _MAX_NAME)]), "accent")]
 
 
 def _detail_parts(state: LogViewState) -> Iterator[Line]:

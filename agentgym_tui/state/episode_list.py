@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from agentgym_tui.state.normalize import as_aware
+from agentgym_tui.state.query import Query
 from agentgym_tui.state.sorting import Rank, Sorting, number_rank, sort_by_rank, text_rank
 
 if TYPE_CHECKING:
@@ -57,14 +58,14 @@ class EpisodeList:
     """Stored episodes, live episodes that are not stored yet, and unreadable files.
 
     Attributes:
-        shown: entries that contain all ``words``. A live episode is the object of the run store, not a copy.
-        words: search words in lower case; empty if all entries are shown.
+        shown: entries that match ``query``. A live episode is the object of the run store, not a copy.
+        query: the words that the searchable fields of shown entries contain.
         sorting: order of the episodes; None for the newest first.
     """
 
     def __init__(self) -> None:
         self.shown: list[ListEntry] = []
-        self.words: tuple[str, ...] = ()
+        self.query = Query()
         self.sorting: Sorting | None = None
         self._stored: dict[str, ListedEpisode] = {}
         self._unreadable: Sequence[UnreadableFile] = ()
@@ -105,10 +106,9 @@ class EpisodeList:
         return changed
 
     def search(self, text: str) -> None:
-        """Show only entries whose searchable fields contain each word of ``text``; case does not matter."""
-        words = tuple(text.casefold().split())
-        if words != self.words:
-            self.words = words
+        """Show only entries whose searchable fields contain the words of ``text``."""
+        if (query := Query(text)).words != self.query.words:
+            self.query = query
             self._filter()
 
     def sort(self, sorting: Sorting | None) -> None:
@@ -154,11 +154,9 @@ class EpisodeList:
         self._filter()
 
     def _filter(self) -> None:
-        self.shown = [entry for entry in self._entries if self._matches(entry)] if self.words else self._entries
-
-    def _matches(self, entry: ListEntry) -> bool:
-        text = self._cached_text(entry)
-        return all(word in text for word in self.words)
+        self.shown = self._entries
+        if self.query:
+            self.shown = [entry for entry in self._entries if self.query.matches(self._cached_text(entry))]
 
     def _cached_text(self, entry: ListEntry) -> str:
         if (key := entry_key(entry)) not in self._stored:

@@ -15,6 +15,7 @@ from typing import Final
 from agentgym_tui.state.clock_skew import ClockSkewEstimator
 from agentgym_tui.state.log_entries import ENTRY_BYTES, MAX_HEADER_BYTES, EventMessage, LogEntry, LogNotice
 from agentgym_tui.state.normalize import MAX_CAUSE_CHARS, clamp_count
+from agentgym_tui.state.query import Query
 from agentgym_tui.state.subject_tree import SubjectTree
 from runner.subscribe.buffer import RawMessage
 from runner.subscribe.messages import Notice
@@ -36,8 +37,8 @@ class EventLog:
         max_bytes: approximate memory limit of the entries in bytes; one entry is kept even where it exceeds the limit.
 
     Attributes:
-        shown: entries that contain all ``words``, the oldest first.
-        words: search words in lower case; empty if all entries are shown.
+        shown: entries that match ``query``, the oldest first.
+        query: the words that shown entries contain in subject, headers or payload; a notice is searched by its text.
         subjects: message counts per subject; evicted messages stay counted.
         clock_skew: estimates of the senders' clock skew.
         n_received: number of messages received since the last ``reset``.
@@ -50,13 +51,12 @@ class EventLog:
 
     def __init__(self, *, max_entries: int = MAX_ENTRIES, max_bytes: int = MAX_BYTES) -> None:
         self.shown: deque[LogEntry] = deque()
-        self.words: tuple[str, ...] = ()
+        self.query = Query()
         self.subjects = SubjectTree()
         self.clock_skew = ClockSkewEstimator()
         self.n_received = self.n_evicted = self.n_gap = self.n_skipped = self.n_matched = 0
         self._max_entries, self._max_bytes = max_entries, max_bytes
         self._entries: deque[LogEntry] = deque()
-        self._needles: list[bytes] = []
         self._required = b""
         self._bytes = self._number = 0
         self._pending: dict[str, int] = {}
@@ -100,12 +100,8 @@ class EventLog:
             self._evict_oldest()
 
     def search(self, text: str) -> None:
-        """Show only entries that contain each word of ``text`` in subject, headers or payload.
-
-        ASCII letters match in upper and lower case. A notice is searched by its text.
-        """
-        self.words = tuple(text.lower().split())
-        self._needles = [word.encode("utf-8", "replace") for word in self.words]
+        """Show only entries that contain the words of ``text``."""
+        self.query = Query(text)
         self.shown = deque(entry for entry in self._entries if self._matches(entry))
         self.n_matched = len(self.shown)
 
@@ -156,16 +152,15 @@ class EventLog:
             self.shown.popleft()
 
     def _matches(self, entry: LogEntry) -> bool:
-        if not self._needles:
-            return True
-        if isinstance(entry, LogNotice):
-            return all(needle in entry.text.lower().encode("utf-8", "replace") for needle in self._needles)
-        payload = entry.payload.lower()
-        missing = [needle for needle in self._needles if needle not in payload]
-        if not missing:
-            return True
-        head = _subject_and_headers(entry.subject, entry.headers).lower()
-        return all(needle in head for needle in missing)
+        return not self.query or self.query.matches_bytes(_searched_parts(entry))
+
+
+def _searched_parts(entry: LogEntry) -> Iterator[bytes]:
+    if isinstance(entry, LogNotice):
+        yield entry.text.encode("utf-8", "replace")
+    else:
+        yield entry.payload
+        yield _subject_and_headers(entry.subject, entry.headers)
 
 
 def _limit_headers(headers: dict[str, str]) -> dict[str, str]:

@@ -15,6 +15,7 @@ from agentgym_tui.commands.keymap import Keymap, bindings, keymap_of
 from agentgym_tui.presenters.cells import Cell, FixedLines, Line
 from agentgym_tui.safe_text import trusted
 from agentgym_tui.screens.base import DialogScreen
+from agentgym_tui.state.query import Query
 from agentgym_tui.widgets.inputs import MAX_QUERY_CHARS, SearchInput
 from agentgym_tui.widgets.line_list import LineList
 from agentgym_tui.widgets.pane import DialogFrame
@@ -86,9 +87,9 @@ class CommandPalette(DialogScreen[AvailableCommand]):
 
 def search(commands: Sequence[AvailableCommand], text: str) -> list[AvailableCommand]:
     """Return the commands whose name or help contains all words of ``text``; matches in the name come first."""
-    words = text.casefold().split()
-    matches = [each for each in commands if all(word in _text(each) for word in words)]
-    return sorted(matches, key=lambda each: not all(word in each.command.title.casefold() for word in words))
+    query = Query(text)
+    matches = [each for each in commands if query.matches(_text(each))]
+    return sorted(matches, key=lambda each: not query.matches(each.command.title.casefold()))
 
 
 def run_chosen(app: App[None]) -> Callable[[AvailableCommand | None], None]:

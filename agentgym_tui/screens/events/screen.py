@@ -1,7 +1,9 @@
-"""The events screen, which shows the bus messages of all publishers."""
+"""The events screen, which shows the bus messages of all publishers; it reads the bus while it is shown."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import ClassVar, Final
 
@@ -9,29 +11,79 @@ from msgspec.structs import replace
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import BindingType
-from textual.widgets import Input
+from textual.timer import Timer
 
 from agentgym_tui.commands.availability import hidden_commands
-from agentgym_tui.commands.keymap import bindings
+from agentgym_tui.commands.keymap import bindings, keymap_of
+from agentgym_tui.config.ui_state import UiState
+from agentgym_tui.presenters.cells import Line
+from agentgym_tui.presenters.event_rows import (
+    DEFAULT_SORTING,
+    EVENT_COLUMNS,
+    SUBJECT_COLUMNS,
+    EventRows,
+    SubjectRows,
+    empty_events_lines,
+    entry_info,
+    events_heading,
+)
+from agentgym_tui.presenters.payload import VIEWS
 from agentgym_tui.safe_text import SafeText, join, sanitize_line, trusted
-from agentgym_tui.screens.base import WIDTH_BREAKPOINTS
-from agentgym_tui.screens.events.live_updates import FILTER_KEY, EventsScreenBase, default_query
-from agentgym_tui.services.clipboard import copy_to_clipboard
+from agentgym_tui.screens.line_browser import LineBrowser
+from agentgym_tui.services.timers import MIN_INTERVAL_S, RedrawThrottle, start_worker
 from agentgym_tui.services.toast import toast
+from agentgym_tui.sessions.event_reader import EventReader
+from agentgym_tui.sessions.protocols import Session
+from agentgym_tui.state.event_log import EventLog
 from agentgym_tui.state.event_query import ALL_SUBJECTS, EventQuery, parse_patterns, parse_start, valid_patterns
+from agentgym_tui.state.log_entries import EventMessage, LogEntry
 from agentgym_tui.state.normalize import ulid_time
-from agentgym_tui.widgets.inputs import MAX_QUERY_CHARS, EntryInput, FilterInput
+from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.widgets.key_bar import KeyBar
 from agentgym_tui.widgets.line_list import LineList
+from agentgym_tui.widgets.payload_view import PayloadView
+from agentgym_tui.widgets.split import Share, Split
 from agentgym_tui.widgets.static_lines import StatusText
+from agentgym_tui.widgets.table import SortableTable, Table
 
+RATE_INTERVAL_S: Final = 1.0
+DEFAULT_HISTORY: Final = timedelta(minutes=1)
+"""History shown at first; chosen subjects get more."""
+
+CHOSEN_HISTORY: Final = timedelta(minutes=10)
 MARGIN: Final = timedelta(seconds=5)
 SUBJECT_HINT: Final = "subjects, such as: agentgym.live.> orders.*.new"
-GO_TO_HINT: Final = "a sequence, 14:30, 10m, 2026-05-01 14:30, all"
+
+FILTER_KEY: Final = "events"
+SUBJECTS_KEY: Final = "events.subjects"
+"""Keys of the filter words and the chosen subjects in the UI state."""
+
+TREE_KEY: Final = "subjects"
+"""Id of the tree; also the key of its order in the UI state."""
+
+_TREE_WIDTH: Final = 32
+"""Columns of the tree beside the other panes; more on a wide screen."""
+
+SHARES: Final = (
+    Share(TREE_KEY, "events.wide.tree", "width", 15, 60, "-wide"),
+    Share(TREE_KEY, "events.narrow.tree", "width", 20, 60, "-narrow"),
+    Share("messages", "events.wide.messages", "height", 20, 80, "-wide"),
+    Share("messages", "events.narrow.messages", "height", 25, 75, "-narrow"),
+)
 
 
-class EventsScreen(EventsScreenBase):
-    """A screen that shows the messages of a session's bus.
+class EventSplit(Split):
+    """The subject tree beside the messages; on a wide screen, the tree is by default a fifth of the screen."""
+
+    def fit(self) -> None:
+        """Set the default size of the tree and fit the parts."""
+        is_wide = self.screen.has_class("-wide")
+        self.default_sizes = {TREE_KEY: max(_TREE_WIDTH, self.size.width // 5)} if is_wide else {}
+        super().fit()
+
+
+class EventsScreen(LineBrowser):
+    """A screen that reads a session's bus while it is shown.
 
     Args:
         session: a session with a bus.
@@ -40,57 +92,134 @@ class EventsScreen(EventsScreenBase):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("events")]
-    CSS_PATH = "../../styles/events.tcss"
     AUTO_FOCUS = "#messages"
-    HORIZONTAL_BREAKPOINTS = WIDTH_BREAKPOINTS
+    REQUIRED_WIDGETS = f"{LineBrowser.REQUIRED_WIDGETS}, #messages, #subjects"
+    FILTER_HINT = "words the message must contain"
+    GO_TO_HINT = "a sequence, 14:30, 10m, 2026-05-01 14:30, all"
+
+    def __init__(
+        self, session: Session, ui_state: UiState | None = None, *, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        super().__init__(session, ui_state, now=now)
+        if session.events is None:
+            raise ValueError("the session has no bus")
+        self._log = EventLog()
+        self._log.search(self.ui_state.filters.get(FILTER_KEY, ""))
+        self._throttle = RedrawThrottle(now)
+        self.reader = EventReader(session.events, self._log, lambda: self.draw_soon(self._wait_s))
+        self._rows, self._branches = EventRows(self._log), SubjectRows()
+        self.table = Table(EVENT_COLUMNS, self._rows, id="messages")
+        self.payload = PayloadView(VIEWS, entry_info, command="events.view", id="message")
+        sorting = self.ui_state.sorting.get(TREE_KEY)
+        self._tree = SortableTable(SUBJECT_COLUMNS, sorting=sorting, default_sorting=DEFAULT_SORTING, id=TREE_KEY)
+        self._n_drawn_subjects = 0
+        self._drawn_rate: tuple[int, float] = (0, 0.0)
+        self._ticker: Timer | None = None
+        self._query = default_query(parse_patterns(self.ui_state.filters.get(SUBJECTS_KEY, "")) or ALL_SUBJECTS)
+        self._is_first_selected = True
 
     def compose(self) -> ComposeResult:
         """Yield heading, inputs, panes and key bar."""
         yield StatusText(self.heading_lines, id="summary")
-        words = self.ui_state.filters.get(FILTER_KEY, "")
-        self.set_class(bool(words), "-filtering")
-        yield FilterInput(words, placeholder="words the message must contain", id="filter", max_length=MAX_QUERY_CHARS)
-        yield EntryInput(id="entry", max_length=MAX_QUERY_CHARS)
-        yield self.panes
+        yield from self.make_inputs(self.ui_state.filters.get(FILTER_KEY, ""))
+        sizes = self.ui_state.sizes
+        yield EventSplit(
+            SHARES, sizes, self._tree, Split(SHARES, sizes, self.table, self.payload, id="right"), id="events"
+        )
         yield StatusText(self.nothing_lines, id="nothing")
         yield KeyBar("events", without=hidden_commands(self.session))
 
+    def on_mount(self) -> None:
+        """Start reading."""
+        self._ticker = self.set_interval(RATE_INTERVAL_S, self._tick)
+        self.set_query(self._query)
+
+    def on_screen_resume(self) -> None:
+        """Resume reading."""
+        self._set_active(True)
+
+    def on_screen_suspend(self) -> None:
+        """Suspend reading."""
+        self._set_active(False)
+
+    def draw(self, store: RunStore) -> None:
+        """Redraw after the store changed, because the store holds the state of the connection to the bus."""
+        self.show_texts()
+
+    def set_query(self, query: EventQuery) -> None:
+        """Discard all messages and read the messages that match ``query``."""
+        self._query = query
+        self.ui_state.set_filter(SUBJECTS_KEY, "" if query.patterns == ALL_SUBJECTS else " ".join(query.patterns))
+        if self._ticker is None or not self.is_ready:
+            return
+        self.reader.set_query(query)
+        self._log.subjects.tick(self._now())
+        self._is_first_selected = not query.is_history
+        self.table.follow = not query.is_history
+        start_worker(self, self.reader.run, group="events", exclusive=True)
+        self.show_all()
+        self._draw_subjects()
+
     def show_episode(self, episode_id: str) -> None:
         """Show all messages of an episode."""
-        self.remove_class("-filtering")
-        for field in self.query(FilterInput):
-            field.value = ""
+        self.set_filter("")
         started_at = ulid_time(episode_id)
         self.set_query(EventQuery(start="all" if started_at is None else started_at - MARGIN, episode=episode_id))
 
-    def unsafe_text(self) -> str | None:
-        """Return the raw text of the selected message if sanitizing changes it, else None."""
-        return self.panes.unsafe_text()
+    @property
+    def entry(self) -> LogEntry | None:
+        """The selected message; None if there is none."""
+        return self._rows.entry(self.table.cursor)
+
+    def heading_lines(self, width: int) -> Sequence[Line]:
+        """Return the lines above the panes."""
+        return events_heading(self.reader, self._log, self.session.store, keymap_of(self.app).key, width)
+
+    def nothing_lines(self, width: int) -> Sequence[Line]:
+        """Return the lines that are shown if there are no messages."""
+        if self._log.shown:
+            return []
+        return empty_events_lines(self.reader, self._log, self.session.store, keymap_of(self.app).key, width)
+
+    def search(self, text: str) -> None:
+        """Show only messages that contain the words of ``text``."""
+        self.ui_state.set_filter(FILTER_KEY, text)
+        self._log.search(text)
+        self.show_all()
+
+    def go_to(self, text: str) -> None:
+        """Read from the sequence or time that the user entered."""
+        now = datetime.now(UTC)
+        start = parse_start(text, now)
+        if start is None:
+            self._reject(text, f"is not a sequence or a time; examples: {self.GO_TO_HINT}")
+        elif isinstance(start, datetime) and start > now:
+            self._reject(text, "is in the future")
+        else:
+            self.set_query(replace(self.reader.query, start=start, is_history=start != "now"))
+
+    def entered(self, prompt_id: str, text: str) -> None:
+        """Read the entered subjects, or from the entered place."""
+        if prompt_id == "subject":
+            self._query_subjects(parse_patterns(text), text)
+        else:
+            self.go_to(text)
 
     def action_pause(self) -> None:
         """Pause or resume reading; live reading resumes at the newest message, reading of a history where it paused."""
         self.reader.paused = not self.reader.paused
         if not (self.reader.paused or self.reader.query.is_history):
-            self.panes.messages.follow = True
+            self.table.follow = True
         self.reader.update()
         self.show_texts()
 
-    def action_filter(self) -> None:
-        """Open the filter."""
-        self.add_class("-filtering")
-        self.set_focus(self.query_one(FilterInput))
-
     def action_subject(self) -> None:
         """Prompt for the subjects to show."""
-        self._open_prompt("subject", SUBJECT_HINT)
-
-    def action_go_to(self) -> None:
-        """Prompt for a place in the history."""
-        self._open_prompt("go_to", GO_TO_HINT)
+        self.open_prompt("subject", SUBJECT_HINT)
 
     def action_episode(self) -> None:
         """Show all messages of the selected message's episode."""
-        if episode_id := self.panes.episode_id:
+        if episode_id := self._rows.episode_id(self.table.cursor):
             self.show_episode(episode_id)
         else:
             self._toast(trusted("this message names no episode"))
@@ -98,68 +227,100 @@ class EventsScreen(EventsScreenBase):
     def action_clear(self) -> None:
         """Clear the filter; if there is no filter, discard the messages and show all subjects live."""
         query = self.reader.query
-        if self.event_log.words:
-            self.query_one(FilterInput).action_clear()
+        if self._log.query:
+            super().action_clear()
         elif query.is_history or query.episode or query.patterns != ALL_SUBJECTS:
             self.set_query(default_query())
 
     def action_tree(self) -> None:
         """Focus the subject tree, or go back to the messages."""
-        to_tree = not self.panes.subjects.has_focus
+        to_tree = not self._tree.has_focus
         self.set_class(to_tree, "-tree")
-        self.set_focus(self.panes.subjects if to_tree else self.panes.messages)
+        self.set_focus(self._tree if to_tree else self.table)
 
     def action_fold(self) -> None:
         """Fold or unfold the selected branch of the subject tree."""
-        if (branch := self.panes.branch) is not None and branch.n_children:
-            self.event_log.subjects.toggle(branch.path)
-            self.panes.draw_subjects()
+        if (branch := self._branches.branch(self._tree.cursor)) is not None and branch.n_children:
+            self._log.subjects.toggle(branch.path)
+            self._draw_subjects()
 
-    def action_next_view(self) -> None:
-        """Show the selected message in the next representation."""
-        self.panes.payload.next_view()
+    def line_selected(self) -> None:
+        """Show the selected message, and read more if few messages are below it."""
+        super().line_selected()
+        self._read_ahead()
 
-    def action_copy(self) -> None:
-        """Copy the shown text; visible symbols replace control characters."""
-        copy_to_clipboard(self.app, self.panes.payload.text(), raw=False)
-
-    def action_copy_raw(self) -> None:
-        """Copy the raw text, without sanitizing it."""
-        copy_to_clipboard(self.app, self.panes.payload.text(), raw=True)
-
-    @on(LineList.Selected, "#messages")
-    def _message_opened(self) -> None:
-        if self.is_ready:
-            self.set_focus(self.panes.payload.query_one(LineList))
+    @on(LineList.FollowChanged, "#messages")
+    def _followed(self) -> None:
+        """Follow live messages while the list is at its end; this also leaves a history whose end is reached."""
+        reader = self.reader
+        reader.following = self.table.follow
+        if reader.following and reader.query.is_history:
+            reader.query = replace(reader.query, is_history=False)
+        reader.update()
+        self.show_texts()
 
     @on(LineList.Selected, "#subjects")
     def _branch_chosen(self) -> None:
-        if self.is_ready and (branch := self.panes.branch) is not None:
+        if self.is_ready and (branch := self._branches.branch(self._tree.cursor)) is not None:
             self._query_subjects(valid_patterns(branch.patterns), branch.path)
 
-    @on(Input.Changed, "#filter")
-    def _filter_changed(self, event: Input.Changed) -> None:
-        self.ui_state.set_filter(FILTER_KEY, event.value)
-        self.event_log.search(event.value)
-        self.show_all()
+    @on(SortableTable.Sorted)
+    def _sorted(self, event: SortableTable.Sorted) -> None:
+        self.ui_state.set_sorting(TREE_KEY, event.sorting)
+        self._draw_subjects()
 
-    @on(FilterInput.Closed)
-    def _filter_closed(self, event: FilterInput.Closed) -> None:
-        self.set_class(not event.cleared, "-filtering")
+    def show_all(self) -> None:
+        """Redraw everything; until the screen is shown again, nothing is drawn."""
+        self._throttle.mark_redrawn()
+        if not self.reader.suspended:
+            super().show_all()
 
-    @on(EntryInput.Closed)
-    def _prompt_closed(self, event: EntryInput.Closed) -> None:
-        self.remove_class("-prompting")
-        if event.text is None:
-            return
-        if self._prompt_kind == "subject":
-            self._query_subjects(parse_patterns(event.text), event.text)
-        elif (start := parse_start(event.text, now := datetime.now(UTC))) is None:
-            self._reject(event.text, f"is not a sequence or a time; examples: {GO_TO_HINT}")
-        elif isinstance(start, datetime) and start > now:
-            self._reject(event.text, "is in the future")
-        else:
-            self.set_query(replace(self.reader.query, start=start, is_history=start != "now"))
+    def draw_table(self) -> None:
+        """Show the messages that have been read."""
+        self.set_class(not self._log.shown, "-empty")
+        self.table.refresh_lines()
+        if not self._is_first_selected:
+            self._select_first_message()
+        self._read_ahead()
+        if len(self._log.subjects) != self._n_drawn_subjects:
+            self._draw_subjects()
+
+    def _select_first_message(self) -> None:
+        """Select the first message below any notices."""
+        for row, entry in enumerate(self._log.shown):
+            if isinstance(entry, EventMessage):
+                self.table.move_to(row)
+                self._is_first_selected = True
+                return
+
+    def _draw_subjects(self) -> None:
+        self._n_drawn_subjects = len(self._log.subjects)
+        self._branches = SubjectRows.from_tree(self._log.subjects, self._tree.sorting)
+        self._tree.show(self._branches)
+
+    def _read_ahead(self) -> None:
+        self.reader.read_to(max(len(self._log.shown) - 1 - self.table.cursor, 0))
+
+    def _set_active(self, is_active: bool) -> None:
+        self.reader.suspended = not is_active
+        self.reader.update()
+        if self._ticker is not None:
+            (self._ticker.resume if is_active else self._ticker.pause)()
+        if is_active:
+            self.show_all()
+
+    def _tick(self) -> None:
+        """Update the rates and counts in the subject tree."""
+        self._log.subjects.tick(self._now())
+        rate = (self._log.n_received, self._log.subjects.rate)
+        if rate != self._drawn_rate and self.is_ready:
+            self._drawn_rate = rate
+            self._draw_subjects()
+            self.show_texts()
+
+    @property
+    def _wait_s(self) -> float:
+        return max(self._throttle.wait_s, MIN_INTERVAL_S)
 
     def _query_subjects(self, patterns: tuple[str, ...] | None, text: str) -> None:
         query = self.reader.query
@@ -170,13 +331,13 @@ class EventsScreen(EventsScreenBase):
         else:
             self.set_query(default_query(patterns))
 
-    def _open_prompt(self, kind: str, placeholder: str) -> None:
-        self._prompt_kind = kind
-        self.add_class("-prompting")
-        self.query_one(EntryInput).prompt(placeholder)
-
     def _reject(self, text: str, reason: str) -> None:
         self._toast(join([trusted('"'), sanitize_line(text, 60), trusted(f'" {reason}')]), failed=True)
 
     def _toast(self, text: SafeText, *, failed: bool = False) -> None:
         toast(self.app, text, failed=failed)
+
+
+def default_query(patterns: tuple[str, ...] = ALL_SUBJECTS) -> EventQuery:
+    """Return the query for live messages preceded by a few stored messages."""
+    return EventQuery(patterns, datetime.now(UTC) - (DEFAULT_HISTORY if patterns == ALL_SUBJECTS else CHOSEN_HISTORY))

@@ -4,111 +4,171 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import ClassVar, Final
 
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import BindingType
 
 from agentgym_tui.commands.availability import hidden_commands
-from agentgym_tui.commands.keymap import bindings
+from agentgym_tui.commands.keymap import bindings, keymap_of
 from agentgym_tui.config.ui_state import UiState
 from agentgym_tui.logs.log_file import LogFile
 from agentgym_tui.logs.log_search import find_last_time, find_line_at
-from agentgym_tui.presenters.log_rows import line_info
+from agentgym_tui.presenters.cells import Line
+from agentgym_tui.presenters.log_rows import (
+    LOG_COLUMNS,
+    LogRows,
+    LogViewState,
+    OpenedLog,
+    empty_log_lines,
+    line_info,
+    line_message,
+    log_heading,
+)
 from agentgym_tui.presenters.number_format import pluralize
 from agentgym_tui.presenters.payload import unsafe_text
 from agentgym_tui.safe_text import sanitize_line, trusted
-from agentgym_tui.screens.base import WIDTH_BREAKPOINTS
-from agentgym_tui.screens.logs.live_updates import LogScreenBase, OpenedLog
-from agentgym_tui.services.clipboard import copy_to_clipboard
+from agentgym_tui.screens.line_browser import LineBrowser
 from agentgym_tui.services.timers import start_worker
 from agentgym_tui.services.toast import toast
+from agentgym_tui.sessions.protocols import Session
+from agentgym_tui.state.log_entries import EventMessage
 from agentgym_tui.widgets.key_bar import KeyBar
 from agentgym_tui.widgets.line_list import LineList
 from agentgym_tui.widgets.split import Share, Split
 from agentgym_tui.widgets.static_lines import StatusText
+from agentgym_tui.widgets.table import Table
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+DRAW_INTERVAL_S: Final = 0.1
+DRAW_WHILE_READING_S: Final = 0.25
+"""Seconds between two redraws, also while a log is being read: drawing slows reading down."""
 
-    from textual.widgets import Input
+POLL_INTERVAL_S: Final = 0.5
+"""Seconds between two checks of a file that was read to its end."""
 
-    from agentgym_tui.sessions.protocols import Session
-    from agentgym_tui.widgets.inputs import EntryInput, FilterInput
-
-GO_TO_HINT: Final = "a line (1200), 14:30, 10m before the end, 2026-05-01 14:30, all, now"
 SHARES: Final = (Share("lines", "log.lines", "height", 20, 80),)
 
 
-class LogScreen(LogScreenBase):
-    """A screen that shows the logs of a session, one log at a time.
+class LogTable(Table):
+    """A table of log lines that starts at the first line and can follow the end of the log."""
+
+    def __init__(self, source: LogRows, *, id: str) -> None:
+        super().__init__(LOG_COLUMNS, source, id=id)
+        self._can_follow = True
+
+
+class LogScreen(LineBrowser):
+    """A screen that shows the logs of a session, one log at a time, and reads the shown log while it is visible.
+
+    The payload, the inputs and the text for an empty list are mounted after the first paint.
 
     Args:
         session: a session with logs.
         ui_state: saved pane sizes; updated in place.
         now: returns the time of a monotonic clock in seconds.
+
+    Attributes:
+        logs: the opened logs.
+        opened: the shown log.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("log")]
-    CSS_PATH = "../../styles/log.tcss"
     AUTO_FOCUS = "#lines"
-    HORIZONTAL_BREAKPOINTS = WIDTH_BREAKPOINTS
-    _filter: FilterInput
-    _prompt: EntryInput
+    REQUIRED_WIDGETS = f"{LineBrowser.REQUIRED_WIDGETS}, #lines"
+    FILTER_HINT = "words the line must contain"
+    GO_TO_HINT = "a line (1200), 14:30, 10m before the end, 2026-05-01 14:30, all, now"
 
     def __init__(
         self, session: Session, ui_state: UiState | None = None, *, now: Callable[[], float] = time.monotonic
     ) -> None:
-        super().__init__(session, now=now)
-        self._sizes = (ui_state or UiState()).sizes
+        super().__init__(session, ui_state, now=now)
+        self.logs = [OpenedLog(log) for log in session.logs]
+        self.opened = self.logs[0]
+        self.opened.log.advance(0.0)  # so that the first paint shows lines
+        self.opened.rows.refresh()
+        self.table = LogTable(self.opened.rows, id="lines")
+        self._split = Split(SHARES, self.ui_state.sizes, self.table, id="log")
+        self._split.fixed = True  # until the other pane is mounted
+        self._selected_message: tuple[object, EventMessage] | None = None
+        self._rate_start = (now(), 0)
+        self._wake = asyncio.Event()
+        self._suspended = False
+        self._drawn_signature: tuple[object, ...] = ()
 
     def compose(self) -> ComposeResult:
         """Yield heading, lines and key bar."""
         yield StatusText(self.heading_lines, id="summary")
-        with Split(SHARES, self._sizes, id="log"):
-            yield self.table
+        yield self._split
         yield KeyBar("log", without=hidden_commands(self.session))
 
-    async def mount_deferred(self) -> None:
-        """Mount the payload, the inputs and the text for an empty list, after the first lines were painted."""
-        from agentgym_tui.widgets.inputs import MAX_QUERY_CHARS, EntryInput, FilterInput
-        from agentgym_tui.widgets.payload_view import PayloadView
+    def on_mount(self) -> None:
+        """Start reading after the first paint."""
+        self.call_after_refresh(self._start_reading)
 
-        self._filter = FilterInput(placeholder="words the line must contain", id="filter", max_length=MAX_QUERY_CHARS)
-        self._prompt = EntryInput(id="entry", max_length=MAX_QUERY_CHARS)
-        self.payload = PayloadView(("formatted", "raw", "hex"), line_info, command="log.view", id="message")
-        mounts = (
-            self.mount(self._filter, self._prompt, after="#summary"),
-            self.mount(StatusText(self.nothing_lines, id="nothing"), after="#log"),
-            self.query_one("#log").mount(self.payload),
-        )
-        for each in mounts:
-            await each
+    def on_screen_resume(self) -> None:
+        """Resume reading."""
+        self._suspended = False
+        self._wake.set()
 
-    def unsafe_text(self) -> str | None:
-        """Return the raw text of the selected line if sanitizing changes it, else None."""
-        return unsafe_text(self.message)
+    def on_screen_suspend(self) -> None:
+        """Suspend reading at the end of the current chunk."""
+        self._suspended = True
 
-    def action_filter(self) -> None:
-        """Open the filter."""
-        self.add_class("-filtering")
-        self.set_focus(self._filter)
+    @property
+    def entry(self) -> EventMessage | None:
+        """The selected line as a message; None if there is none. An unchanged line always yields the same object."""
+        rows = self.opened.rows
+        if not len(rows):
+            return None
+        log, number = rows.log, rows.number(self.table.cursor)
+        identity = (log.index, number, number < log.index.n_newlines or log.index.size)
+        if self._selected_message is None or self._selected_message[0] != identity:
+            self._selected_message = identity, line_message(log, number)
+        return self._selected_message[1]
 
-    def action_go_to(self) -> None:
-        """Prompt for the line number or the time to go to."""
-        self.add_class("-prompting")
-        self._prompt.prompt(GO_TO_HINT)
+    def heading_lines(self, width: int) -> Sequence[Line]:
+        """Return the heading lines above the list."""
+        return log_heading(self._state, width)
 
-    def action_clear(self) -> None:
-        """Clear the filter and show all lines."""
-        self._filter.action_clear()
+    def nothing_lines(self, width: int) -> Sequence[Line]:
+        """Return the text that is shown if there are no log lines."""
+        return [] if len(self.opened.rows) else empty_log_lines(self._state, width)
 
-    def action_next_view(self) -> None:
-        """Show the selected line in the next representation."""
-        self.payload.next_view()
+    def search(self, text: str) -> None:
+        """Show only lines that contain the words of ``text``."""
+        if text.split() == self.opened.text.split():
+            return
+        self.opened.search(text)
+        self.table.follow = False
+        self.refresh_view()
+        self.table.move_to(self.table.cursor if self.opened.rows.search is None else 0)
+
+    def go_to(self, text: str) -> None:
+        """Go to the line or time that the user entered."""
+        start_worker(self, partial(self._go_to, self.opened, text), group="go", exclusive=True)
+
+    def draw_table(self) -> None:
+        """Show the lines that have been read."""
+        opened = self.opened
+        if opened.rows.search is not None and opened.rows.search.is_stale:
+            opened.search(opened.text)
+        opened.rows.refresh()
+        self.set_class(not len(opened.rows), "-empty")
+        self.table.show(opened.rows)
+
+    def refresh_view(self) -> None:
+        """Resume reading and redraw, after another log or other search words were selected."""
+        self._wake.set()
+        self.show_all()
+
+    def line_selected(self) -> None:
+        """Show the line under the cursor, and whether it is unsafe."""
+        super().line_selected()
+        self.show_texts()
 
     def action_next_log(self) -> None:
         """Show the next opened log."""
@@ -118,41 +178,74 @@ class LogScreen(LogScreenBase):
         """Show the previous opened log."""
         self._show_neighbor(-1)
 
-    def action_copy(self) -> None:
-        """Copy the shown text; visible symbols replace control characters."""
-        copy_to_clipboard(self.app, self.payload.text(), raw=False)
-
-    def action_copy_raw(self) -> None:
-        """Copy the raw text, without sanitizing it."""
-        copy_to_clipboard(self.app, self.payload.text(), raw=True)
-
     def action_reload(self) -> None:
         """Open the file at the log's path again."""
         start_worker(self, partial(self._reload, self.opened.log), group="reload", exclusive=True)
 
-    @on(LineList.Selected, "#lines")
-    def _line_opened(self) -> None:
-        if self.accepts_keys:
-            self.set_focus(self.payload.query_one(LineList))
+    @on(LineList.FollowChanged, "#lines")
+    def _follow_changed(self) -> None:
+        self.show_texts()
 
-    def on_input_changed(self, event: Input.Changed) -> None:
-        """Search for the new words. ``@on`` is not possible because the inputs are imported after the first paint."""
-        if event.input.id != "filter" or not self.is_ready or event.value.split() == self.opened.text.split():
+    @property
+    def _state(self) -> LogViewState:
+        position = (self.logs.index(self.opened), len(self.logs))
+        is_unsafe = unsafe_text(self.entry) is not None
+        key = keymap_of(self.app).key
+        return LogViewState(self.opened.rows, key, position, self.table.follow, self._read_rate(), is_unsafe)
+
+    def _read_rate(self) -> float:
+        started_at, size = self._rate_start
+        log = self.opened.log
+        return 0.0 if log.is_complete else (log.index.size - size) / max(self._now() - started_at, 0.001)
+
+    async def _start_reading(self) -> None:
+        if not self.is_attached:  # the screen was closed before the first paint
             return
-        self.opened.search(event.value)
-        self.table.follow = False
-        self.refresh_view()
-        self.table.move_to(self.table.cursor if self.opened.rows.search is None else 0)
+        await self._mount_others()
+        self.show_all()
+        self._rate_start = (self._now(), self.opened.log.index.size)
+        start_worker(self, self._read, group="log", exclusive=True)
 
-    def on_filter_input_closed(self, event: FilterInput.Closed) -> None:
-        """Move the focus back to the lines."""
-        self.set_class(not event.cleared, "-filtering")
+    async def _mount_others(self) -> None:
+        from agentgym_tui.widgets.payload_view import PayloadView
 
-    def on_entry_input_closed(self, event: EntryInput.Closed) -> None:
-        """Go to the entered line or time."""
-        self.remove_class("-prompting")
-        if event.text is not None:
-            start_worker(self, partial(self._go_to, self.opened, event.text), group="go", exclusive=True)
+        self.payload = PayloadView(("formatted", "raw", "hex"), line_info, command="log.view", id="message")
+        mounts = (
+            self.mount(*self.make_inputs(""), after="#summary"),
+            self.mount(StatusText(self.nothing_lines, id="nothing"), after=self._split),
+            self._split.mount(self.payload),
+        )
+        for each in mounts:
+            await each
+        self._split.fixed = False
+        self._split.fit()
+
+    async def _read(self) -> None:
+        """Read and search the log to its end, then poll the file for new lines."""
+        while True:
+            self._wake.clear()
+            opened = self.opened
+            reading = not opened.log.is_complete
+            more = not self._suspended and await asyncio.to_thread(opened.advance)
+            if opened.log.replaced and self.table.follow and opened is self.opened:
+                await asyncio.to_thread(opened.log.reopen)
+                more = True
+            if (signature := self.opened.signature) != self._drawn_signature:
+                self._drawn_signature = signature
+                if reading and not more:
+                    self.show_all()
+                else:
+                    self.draw_soon(DRAW_INTERVAL_S if self.opened.log.is_complete else DRAW_WHILE_READING_S)
+            if not more:
+                await self._wait()
+                self._rate_start = (self._now(), self.opened.log.index.size)
+
+    async def _wait(self) -> None:
+        try:
+            async with asyncio.timeout(None if self._suspended else POLL_INTERVAL_S):
+                await self._wake.wait()
+        except TimeoutError:
+            return
 
     async def _go_to(self, opened: OpenedLog, text: str) -> None:
         target = await asyncio.to_thread(_line_of, opened.log, text)
@@ -183,8 +276,7 @@ class LogScreen(LogScreenBase):
         previous = self.opened
         previous.line, previous.follow = previous.rows.number(self.table.cursor), self.table.follow
         self.opened = self.logs[(self.logs.index(previous) + by) % len(self.logs)]
-        self.set_class(bool(self.opened.text), "-filtering")
-        self._filter.value = self.opened.text
+        self.set_filter(self.opened.text)
         self.table.follow = self.opened.follow
         self.refresh_view()
         if not self.opened.follow:
@@ -198,7 +290,7 @@ def _line_of(log: LogFile, text: str) -> int | str:
     newest = find_last_time(log)
     match parse_start(text, newest or datetime.now(UTC)):
         case None:
-            return f"{text[:100]!r} is not a line number or a time; examples: {GO_TO_HINT}"
+            return f"{text[:100]!r} is not a line number or a time; examples: {LogScreen.GO_TO_HINT}"
         case "all":
             return 0
         case "now":

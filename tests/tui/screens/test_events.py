@@ -177,12 +177,12 @@ async def test_a_jump_shows_history_that_is_read_on_while_scrolling() -> None:
         for _ in range(16):
             await pilot.press("pagedown")
         await wait_for_widget_text(pilot, "#summary", "1,000 messages")
-        cursor = events_screen(pilot).panes.messages.cursor
+        cursor = events_screen(pilot).table.cursor
         await pilot.press("space")
         await wait_for_widget_text(pilot, "#summary", "‖ paused")
         await pilot.press("space")
         await wait_for_widget_text(pilot, "#summary", "◂ history", "1,000 messages")
-        assert events_screen(pilot).panes.messages.cursor == cursor
+        assert events_screen(pilot).table.cursor == cursor
         await pilot.press("G")
         await wait_for_widget_text(pilot, "#summary", "● live", "1,500 messages")
         await wait_for_widget_text(pilot, "#payload", '"order": 1500')

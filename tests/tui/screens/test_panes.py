@@ -9,7 +9,7 @@ from textual.pilot import Pilot
 from agentgym_tui.config.ui_state import UiState
 from agentgym_tui.screens.episode.screen import SHARES as EPISODE_SHARES
 from agentgym_tui.screens.episode.screen import EpisodeScreen
-from agentgym_tui.screens.events.panes import SHARES as EVENT_SHARES
+from agentgym_tui.screens.events.screen import SHARES as EVENT_SHARES
 from agentgym_tui.screens.live.panes import SHARES as LIVE_SHARES
 from agentgym_tui.screens.logs.screen import SHARES as LOG_SHARES
 from agentgym_tui.widgets.pane import Pane

@@ -1,0 +1,195 @@
+"""The base of screens that browse lines: a filter, a prompt, a table that can follow its end, and the selected line."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+from textual import on
+from textual.timer import Timer
+
+from agentgym_tui.config.ui_state import UiState
+from agentgym_tui.presenters.cells import Line
+from agentgym_tui.presenters.payload import unsafe_text
+from agentgym_tui.screens.base import WIDTH_BREAKPOINTS, ConsoleScreen
+from agentgym_tui.services.clipboard import copy_to_clipboard
+from agentgym_tui.sessions.protocols import Session
+from agentgym_tui.state.log_entries import LogEntry
+from agentgym_tui.widgets.line_list import LineList
+from agentgym_tui.widgets.static_lines import StatusText
+from agentgym_tui.widgets.table import Table
+
+if TYPE_CHECKING:
+    from textual.widget import Widget
+    from textual.widgets import Input
+
+    from agentgym_tui.widgets.inputs import EntryInput, FilterInput
+    from agentgym_tui.widgets.payload_view import PayloadView
+
+
+class LineBrowser(ConsoleScreen[None]):
+    """A screen with a table of lines, a filter and a prompt above it, and the selected line below it.
+
+    A subclass composes the widgets, and fills ``table`` and ``payload``.
+
+    Args:
+        session: the session.
+        ui_state: saved filter words, sort orders and pane sizes; updated in place.
+        now: returns the time of a monotonic clock in seconds.
+
+    Attributes:
+        session: the session.
+        ui_state: saved filter words, sort orders and pane sizes.
+        table: the table of lines.
+        payload: the view of the selected line.
+    """
+
+    CSS_PATH = "../../styles/lines.tcss"
+    HORIZONTAL_BREAKPOINTS = WIDTH_BREAKPOINTS
+    REQUIRED_WIDGETS = "#summary, #nothing, #filter, #entry, #payload, #tabs"
+    FILTER_HINT: ClassVar[str]
+    GO_TO_HINT: ClassVar[str]
+    """Placeholders of the filter, and of the prompt for a place in the lines."""
+
+    table: Table
+    payload: PayloadView
+    _filter: FilterInput
+    _prompt: EntryInput
+
+    def __init__(
+        self, session: Session, ui_state: UiState | None = None, *, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        super().__init__()
+        self.session, self.ui_state = session, ui_state or UiState()
+        self._now = now
+        self._draw_timer: Timer | None = None
+        self._prompt_id = ""
+
+    @property
+    def entry(self) -> LogEntry | None:
+        """The selected line; None if there is none."""
+        raise NotImplementedError
+
+    def heading_lines(self, width: int) -> Sequence[Line]:
+        """Return the lines above the table."""
+        raise NotImplementedError
+
+    def nothing_lines(self, width: int) -> Sequence[Line]:
+        """Return the lines that replace an empty table."""
+        raise NotImplementedError
+
+    def search(self, text: str) -> None:
+        """Show only the lines that contain the words of ``text``."""
+        raise NotImplementedError
+
+    def go_to(self, text: str) -> None:
+        """Go to the place that the user entered."""
+        raise NotImplementedError
+
+    def draw_table(self) -> None:
+        """Show the current lines in the table."""
+        raise NotImplementedError
+
+    def make_inputs(self, words: str) -> Sequence[Widget]:
+        """Return the filter, which contains ``words``, and the prompt."""
+        from agentgym_tui.widgets.inputs import MAX_QUERY_CHARS, EntryInput, FilterInput
+
+        self.set_class(bool(words), "-filtering")
+        self._filter = FilterInput(words, placeholder=self.FILTER_HINT, id="filter", max_length=MAX_QUERY_CHARS)
+        self._prompt = EntryInput(id="entry", max_length=MAX_QUERY_CHARS)
+        return self._filter, self._prompt
+
+    def unsafe_text(self) -> str | None:
+        """Return the raw text of the selected line if sanitizing changes it, else None."""
+        return unsafe_text(self.entry)
+
+    def set_filter(self, words: str) -> None:
+        """Replace the words in the filter; without words, hide it."""
+        self.set_class(bool(words), "-filtering")
+        self._filter.value = words
+
+    def open_prompt(self, prompt_id: str, hint: str) -> None:
+        """Open the prompt; ``prompt_id`` is passed to ``entered``."""
+        self._prompt_id = prompt_id
+        self.add_class("-prompting")
+        self._prompt.prompt(hint)
+
+    def entered(self, prompt_id: str, text: str) -> None:
+        """Use the text that the user entered at the prompt ``prompt_id``."""
+        self.go_to(text)
+
+    def action_filter(self) -> None:
+        """Open the filter."""
+        self.add_class("-filtering")
+        self.set_focus(self._filter)
+
+    def action_clear(self) -> None:
+        """Clear the filter and show all lines."""
+        self._filter.action_clear()
+
+    def action_go_to(self) -> None:
+        """Prompt for a place in the lines."""
+        self.open_prompt("go_to", self.GO_TO_HINT)
+
+    def action_next_view(self) -> None:
+        """Show the selected line in the next representation."""
+        self.payload.next_view()
+
+    def action_copy(self) -> None:
+        """Copy the shown text; visible symbols replace control characters."""
+        copy_to_clipboard(self.app, self.payload.text(), raw=False)
+
+    def action_copy_raw(self) -> None:
+        """Copy the raw text, without sanitizing it."""
+        copy_to_clipboard(self.app, self.payload.text(), raw=True)
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        """Search for the new words. ``@on`` is not possible because the log screen imports the inputs late."""
+        if event.input.id == "filter" and self.is_ready:
+            self.search(event.value)
+
+    def on_filter_input_closed(self, event: FilterInput.Closed) -> None:
+        """Hide a filter without words."""
+        self.set_class(not event.cleared, "-filtering")
+
+    def on_entry_input_closed(self, event: EntryInput.Closed) -> None:
+        """Hide the prompt and use its text."""
+        self.remove_class("-prompting")
+        if event.text is not None:
+            self.entered(self._prompt_id, event.text)
+
+    @on(LineList.CursorMoved)
+    def _line_selected(self, event: LineList.CursorMoved) -> None:
+        if event.view is self.table and self.is_ready:
+            self.line_selected()
+
+    def line_selected(self) -> None:
+        """Show the line under the cursor."""
+        self.payload.show(self.entry)
+
+    @on(LineList.Selected)
+    def _line_opened(self, event: LineList.Selected) -> None:
+        if event.view is self.table and self.accepts_keys:
+            self.set_focus(self.payload.query_one(LineList))
+
+    def draw_soon(self, wait_s: float) -> None:
+        """Redraw everything after ``wait_s`` seconds, unless that is already planned."""
+        if self._draw_timer is None:
+            self._draw_timer = self.set_timer(wait_s, self.show_all)
+
+    def show_all(self) -> None:
+        """Redraw everything."""
+        if self._draw_timer is not None:
+            self._draw_timer.stop()
+            self._draw_timer = None
+        if self.is_ready:
+            self.draw_table()
+            self.payload.show(self.entry)
+            self.show_texts()
+
+    def show_texts(self) -> None:
+        """Redraw the heading and the text that replaces an empty table."""
+        for name, make_lines in (("summary", self.heading_lines), ("nothing", self.nothing_lines)):
+            for widget in self.query(f"#{name}").results(StatusText):
+                widget.show(make_lines)
