@@ -13,7 +13,7 @@ from runner.batch.slots import RUN_FILES
 from runner.batch.spec import BatchSpec
 from runner.cli.preflight import STATE_LABELS
 from runner.cli.run_session import RunSession
-from runner.cli.terminal import output_console, print_json, reserve_stdout, safe_text, write_result
+from runner.cli.terminal import print_json, print_text, reserve_stdout, write_result
 from runner.errors import ConfigError
 from runner.inference.profile_models import Models, run_in_thread
 from runner.node.preflight import PreflightCheck, check_models, check_state_dir, check_workers
@@ -57,7 +57,7 @@ def dry_run(session: RunSession) -> int:
 
 def _print(rows: list[DryRunRow]) -> None:
     for row in rows:
-        output_console().print(safe_text(f"{STATE_LABELS[row.state]:<4} {row.what}: {row.detail}"), soft_wrap=True)
+        print_text(f"{STATE_LABELS[row.state]:<4} {row.what}: {row.detail}")
 
 
 def _to_row(check: PreflightCheck) -> DryRunRow:

@@ -6,7 +6,7 @@ import msgspec
 
 from runner import plugins
 from runner.cli.run_session import RunSession
-from runner.cli.terminal import output_console, print_json, print_table, safe_text, write_result
+from runner.cli.terminal import print_json, print_table, print_text, write_result
 from runner.config import ARESettings, EnvironmentEntry
 from runner.envs.are.catalog import OFFLINE, ScenarioCatalog, is_offline, read_catalog
 from runner.envs.availability import NOT_INSTALLED, Availability, availability_of, embedded_availability, probe_address
@@ -127,9 +127,8 @@ def _print(profile: str, rows: list[EnvironmentRow], server_only: list[str], cat
     columns = ("name", "tier", "port", "server", "transport", "data", "RAM", "dependencies", "health")
     print_table(f"Environments of profile {profile}", columns, map(_cells, rows))
     if server_only:
-        text = f"Played only on a server: {', '.join(server_only)}. {server_keys('NAME')}."
-        output_console().print(safe_text(text), soft_wrap=True)
-    output_console().print(safe_text(_are_text(catalog)), soft_wrap=True)
+        print_text(f"Played only on a server: {', '.join(server_only)}. {server_keys('NAME')}.")
+    print_text(_are_text(catalog))
 
 
 def _are_text(catalog: ScenarioCatalog) -> str:

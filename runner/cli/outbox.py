@@ -11,7 +11,7 @@ import msgspec
 
 from runner.bus.address import egress_reader
 from runner.cli.logging_setup import log_to_stderr
-from runner.cli.terminal import output_console, print_json, print_stderr, safe_text
+from runner.cli.terminal import print_json, print_stderr, print_table
 from runner.config import Profile, load_profile, resolve_data_dir
 from runner.publish.outbox import LOCAL, DeadLetter, Outbox, SinkCounts
 from runner.util.argument_parser import SafeArgumentParser
@@ -92,24 +92,18 @@ def _report(sinks: Mapping[str, SinkReport], letters: Sequence[DeadLetter], *, a
 
 
 def _print_sinks(sinks: Mapping[str, SinkReport]) -> None:
-    from rich.table import Table
-
-    table = Table("sink", "", "waiting", "recently delivered", "dead letters", title="Outbox")
-    for name, sink in sinks.items():
-        note = "" if sink.configured else "not configured"
-        table.add_row(safe_text(name), note, str(sink.pending), str(sink.acked), str(sink.dead))
-    output_console().print(table)
+    rows = [
+        (name, "" if sink.configured else "not configured", str(sink.pending), str(sink.acked), str(sink.dead))
+        for name, sink in sinks.items()
+    ]
+    print_table("Outbox", ("sink", "", "waiting", "recently delivered", "dead letters"), rows)
 
 
 def _print_letters(letters: Sequence[DeadLetter]) -> None:
     if not letters:
         return
-    from rich.table import Table
-
-    table = Table(title="Dead letters")
-    for column in ("id", "sink", "subject", "since", "reason"):
-        table.add_column(column, overflow="fold")
-    for letter in letters:
-        since = letter.at.isoformat(timespec="seconds")
-        table.add_row(*map(safe_text, (letter.id, letter.sink, letter.subject, since, letter.reason)))
-    output_console().print(table)
+    rows = [
+        (letter.id, letter.sink, letter.subject, letter.at.isoformat(timespec="seconds"), letter.reason)
+        for letter in letters
+    ]
+    print_table("Dead letters", ("id", "sink", "subject", "since", "reason"), rows)

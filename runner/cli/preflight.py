@@ -11,7 +11,7 @@ from runner.batch.spec import DEFAULT_AGENT, MAX_CONCURRENCY
 from runner.bus.address import egress_reader
 from runner.cli.arguments import Options, at_least, workers
 from runner.cli.run_session import RunSession
-from runner.cli.terminal import output_console, print_json, print_table, reserve_stdout, safe_text, write_result
+from runner.cli.terminal import print_json, print_table, print_text, reserve_stdout, write_result
 from runner.node.preflight import PlannedRun, PreflightCheck, can_run, preflight
 from runner.util.argument_parser import SafeArgumentParser
 
@@ -62,7 +62,7 @@ def _print(profile: str, agent: str, model: str | None, rows: Sequence[Preflight
     print_table(f"Pre-flight for {played_by}, profile {profile}", columns, lines)
     verdict = "would work" if can_run(rows) else "would fail: see the FAIL rows"
     other = "" if can_run(rows) or model is None else "; --agent oracle needs no model"
-    output_console().print(safe_text(f"A run {verdict}{other}."), soft_wrap=True)
+    print_text(f"A run {verdict}{other}.")
 
 
 def _lines(row: PreflightCheck) -> list[tuple[str, ...]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -20,7 +21,7 @@ WIDE = 100
 def batch_progress(spec: BatchSpec) -> Iterator[SelectiveObserver]:
     """Yield an observer that shows the progress of a batch until the ``with`` block ends."""
     title = f"{spec.env} · {spec.agent}" + (" · compat" if spec.mode == "compat" else "")
-    if stderr_console().is_terminal:
+    if sys.stderr.isatty() and stderr_console().is_terminal:
         with _bar(title, spec.n_planned) as observer:
             yield observer
     else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, TextIO
 
@@ -16,8 +16,10 @@ if TYPE_CHECKING:
 
 PIPE_WIDTH = 160
 """Width of tables in characters if neither a terminal nor the variable ``COLUMNS`` defines it."""
-MAX_TABLE_WIDTH = 100_000
-"""Width in characters that is large enough to measure any table without wrapping."""
+DEFAULT_WIDTH = 80
+"""Width in characters of a terminal that does not report its own."""
+_GRID = ("┏━┳┓", "┃", "┡━╇┩", "│", "└─┴┘")
+_ASCII_GRID = ("+-++", "|", "+-++", "|", "+-++")
 
 
 def repair_std_streams() -> None:
@@ -55,37 +57,34 @@ def output_stream() -> TextIO:
     return reserve_stdout() if reserve_stdout.cache_info().currsize else sys.stdout
 
 
-def output_console() -> Console:
-    """Return a Rich console for results (``output_stream``)."""
-    return _console(output_stream())
-
-
-def stderr_console() -> Console:
-    """Return a Rich console for messages (standard error)."""
-    return _console(sys.stderr)
-
-
 @cache
-def _console(stream: TextIO) -> Console:
-    """Create a Rich console that does not interpret markup or emoji codes, and does not highlight text."""
+def stderr_console() -> Console:
+    """Return a Rich console on standard error, for a progress bar; it interprets neither markup nor emoji codes."""
     from rich.console import Console
 
     class Plain(Console):
         def on_broken_pipe(self) -> None:
-            """Raise the error again, so that ``write_result`` handles it; Rich would end the process."""
+            """Raise the error again, so that ``print_stderr`` handles it; Rich would end the process."""
             raise
 
-    columns = os.environ.get("COLUMNS", "")
-    width = None if columns.isdecimal() or stream.isatty() else PIPE_WIDTH
-    return Plain(file=stream, markup=False, emoji=False, highlight=False, width=width)
+    return Plain(file=sys.stderr, markup=False, emoji=False, highlight=False)
 
 
 def print_stderr(text: str) -> None:
     """Print a sanitized message to standard error; do nothing if the stream is closed."""
     try:
-        stderr_console().print(safe_text(text), soft_wrap=True)
+        if stderr_console.cache_info().currsize:  # it keeps its progress bar below the message
+            stderr_console().print(safe_text(text), soft_wrap=True)
+        else:
+            sys.stderr.write(f"{safe_text(text)}\n")
+            sys.stderr.flush()
     except OSError:  # the reader has closed the stream; the run continues
         _redirect_to_null(sys.stderr)
+
+
+def print_text(text: str) -> None:
+    """Print untrusted text of a result, with a line break at its end."""
+    output_stream().write(f"{safe_text(text)}\n")
 
 
 def safe_text(text: str) -> str:
@@ -134,21 +133,58 @@ def _redirect_to_null(stream: TextIO) -> None:
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Print untrusted rows as a table; if it is too wide, print one line per cell, below the first cell of the row."""
-    from rich.table import Table
-
     mask_text = masker()
     title, *names = _safe_cells([title, *columns], mask_text)
     cells = [_safe_cells(row, mask_text) for row in rows]
-    table = Table(*names, title=title)
-    for row in cells:
-        table.add_row(*row)
-    screen = output_console()
-    if screen.measure(table, options=screen.options.update(max_width=MAX_TABLE_WIDTH)).maximum <= screen.width:
-        screen.print(table)
-        return
-    width = max(map(len, names))
-    for line in (title, *_lines(names, cells, width)):
-        screen.print(line, soft_wrap=True)
+    widths = [max(map(_width, column)) for column in zip(names, *cells, strict=True)]
+    stream = output_stream()
+    if sum(widths) + 3 * len(widths) + 1 <= _terminal_width(stream):
+        lines = list(_grid(title, names, cells, widths, _GRID if "utf" in stream.encoding.lower() else _ASCII_GRID))
+        if stream.isatty() and os.environ.get("TERM") != "dumb":
+            lines[2] = f"\x1b[1m{lines[2]}\x1b[0m"
+    else:
+        lines = [title, *_lines(names, cells, max(map(len, names)))]
+    stream.write("".join(f"{line}\n" for line in lines))
+
+
+def _grid(
+    title: str, names: Sequence[str], rows: Iterable[Sequence[str]], widths: Sequence[int], grid: Sequence[str]
+) -> Iterator[str]:
+    top, head, middle, edge, bottom = grid
+    line = _rule(top, widths)
+    yield title.center(len(line)).rstrip()
+    yield line
+    yield _cells(names, widths, head)
+    yield _rule(middle, widths)
+    for row in rows:
+        yield _cells(row, widths, edge)
+    yield _rule(bottom, widths)
+
+
+def _rule(corners: str, widths: Iterable[int]) -> str:
+    left, line, cross, right = tuple(corners)
+    return left + cross.join(line * (width + 2) for width in widths) + right
+
+
+def _cells(texts: Iterable[str], widths: Iterable[int], edge: str) -> str:
+    padded = (text + " " * (width - _width(text)) for text, width in zip(texts, widths, strict=True))
+    return f"{edge} {f' {edge} '.join(padded)} {edge}"
+
+
+def _width(text: str) -> int:
+    """Return the number of terminal columns of a text."""
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len
+
+    return cell_len(text)
+
+
+def _terminal_width(stream: TextIO) -> int:
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isdecimal() and int(columns):
+        return int(columns)
+    return os.get_terminal_size(stream.fileno()).columns or DEFAULT_WIDTH if stream.isatty() else PIPE_WIDTH
 
 
 def _lines(names: Sequence[str], rows: Iterable[Sequence[str]], width: int) -> Iterable[str]:
@@ -164,4 +200,4 @@ def _safe_cells(texts: Iterable[str], mask_text: Callable[[str], str]) -> list[s
 
 def print_line(line: str) -> None:
     """Print one line to standard output and flush it."""
-    write_result(0, lambda: output_stream().write(f"{safe_text(line)}\n"))
+    write_result(0, lambda: print_text(line))

@@ -280,7 +280,9 @@ def test_a_killed_run_is_recovered_by_the_next_start(tmp_path: Path) -> None:
         assert next(line for line in process.stderr if b"task 0" in line)
         process.kill()
     journals = list((tmp_path / "data" / "runs").glob("*/*.journal.jsonl"))
+    # The run may have been killed after it stored an episode and before it removed the journal.
+    unstored = [path for path in journals if not path.with_name(path.name.replace(".journal.jsonl", ".json")).exists()]
     output = json.loads(run_agentgym(tmp_path, "--results", "--json").stdout)
     assert list((tmp_path / "data" / "runs").glob("*/*.journal.jsonl")) == []
-    assert output["results"][0]["outcomes"].get("interrupted", 0) == len(journals) <= 1
+    assert output["results"][0]["outcomes"].get("interrupted", 0) == len(unstored) <= 1
     assert output["results"][0]["n_rated"] >= 1

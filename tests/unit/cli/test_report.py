@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import io
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.cells import cell_len
 
 from runner.batch.result import BatchStats
 from runner.batch.spec import BatchSpec
 from runner.cli.report import print_summary
 from runner.cli.results import print_results
+from runner.cli.terminal import print_table
 from runner.store import EpisodeIndex, EpisodeStore, open_index, summarize_results
 from runner.types import Outcome
 from tests.support.are_episodes import DETAILS, IDLE, are_record, store_records
@@ -97,3 +101,23 @@ def test_unscored_episodes_are_marked_and_count_in_no_rate(
     assert "2 success, 1 unscored: idle play can succeed" in stored["outcomes"]
     assert "1 unscored: idle play can succeed" in summary["outcomes"]
     assert (result.n_rated, result.n_unscored) == (1, 1)
+
+
+def test_wide_characters_keep_the_columns_aligned(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table("Table", ("name", "state"), [("日本語", "up"), ("one", "·")])
+    assert {cell_len(line) for line in capsys.readouterr().out.splitlines()[1:]} == {len("| 日本語 | state |") + 3}
+
+
+def test_a_table_for_an_encoding_without_its_lines_is_ascii(monkeypatch: pytest.MonkeyPatch) -> None:
+    output = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", stream := io.TextIOWrapper(output, encoding="ascii"))
+    print_table("Table", ("name", "state"), [("one", "up")])
+    stream.flush()
+    assert output.getvalue().decode("ascii").splitlines() == [
+        "     Table",
+        "+------+-------+",
+        "| name | state |",
+        "+------+-------+",
+        "| one  | up    |",
+        "+------+-------+",
+    ]
