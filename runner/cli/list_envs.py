@@ -7,9 +7,14 @@ import msgspec
 from runner import plugins
 from runner.cli.run_session import RunSession
 from runner.cli.terminal import print_json, print_table, print_text, write_result
-from runner.config import ARESettings, EnvironmentEntry
 from runner.envs.are.catalog import OFFLINE, ScenarioCatalog, is_offline, read_catalog
-from runner.envs.availability import NOT_INSTALLED, Availability, availability_of, embedded_availability, probe_address
+from runner.envs.availability import (
+    NOT_INSTALLED,
+    Availability,
+    EnvironmentHealth,
+    environment_health,
+    server_addresses,
+)
 from runner.envs.data_labels import AS_PUBLISHED
 from runner.envs.http.probe import ServerState, probe_servers
 from runner.envs.names import did_you_mean, server_keys, server_only_names
@@ -59,14 +64,13 @@ def list_environments(session: RunSession) -> int:
     lead to a server. So are ARE's scenarios, or the command that installs ARE.
     """
     profile = session.profile
-    addresses = {entry.name: probe_address(entry) for _, entry in profile.tiered_entries()}
-    states = probe_servers({name: address for name, address in addresses.items() if address is not None})
-    rows = [_profile_row(tier, entry, states.get(entry.name), profile.are) for tier, entry in profile.tiered_entries()]
+    states = probe_servers(server_addresses(profile))
+    checked = environment_health(profile, states, plugins.registered_names(plugins.ENVS))
+    rows = [_row(health) for health in checked if health.entry is not None]
     rows += [
         EnvironmentRow(name=e.name, tier="skip", playable=False, health=e.reason) for e in profile.environments.skip
     ]
-    known = {row.name.lower() for row in rows}
-    rows += [_installed_row(name) for name in plugins.registered_names(plugins.ENVS) if name.lower() not in known]
+    rows += [_row(health) for health in checked if health.entry is None]
     others = [name for name in server_only_names() if server_address(environment_entry(profile, name)) is None]
     catalog = read_catalog(profile.are)
     if session.options.json:
@@ -75,42 +79,30 @@ def list_environments(session: RunSession) -> int:
     return write_result(0, lambda: _print(profile.id, rows, others, catalog))
 
 
-def _profile_row(tier: str, entry: EnvironmentEntry, state: ServerState | None, are: ARESettings) -> EnvironmentRow:
-    availability = availability_of(entry, state, are)
+def _row(health: EnvironmentHealth) -> EnvironmentRow:
+    entry, state, availability = health.entry, health.server, health.availability
     identity = state.identity if state is not None and state.usable else None
     return EnvironmentRow(
-        name=entry.name,
-        tier=tier,
-        port=entry.port,
+        name=health.name,
+        tier=health.tier,
+        port=None if entry is None else entry.port,
         server=None if state is None else state.status,
         latency_s=None if state is None else state.latency_s,
         kind=None if identity is None else identity.kind,
         mode=None if identity is None else identity.mode,
         open=None if state is None else state.open,
-        transport=availability.transport if availability.playable else None,
+        transport=availability.transport if availability.playable or entry is None else None,
         data_label=availability.data_label,
-        ram=entry.ram,
-        deps=list(entry.deps),
+        ram=None if entry is None else entry.ram,
+        deps=[] if entry is None else list(entry.deps),
         playable=availability.playable,
-        health=_with_suggestion(entry.name, _health(availability, state)),
+        health=_with_suggestion(health.name, _health(availability, state)),
     )
 
 
 def _with_suggestion(name: str, health: str) -> str:
     suggestion = did_you_mean(name) if health == NOT_INSTALLED else ""
     return f"{health}. {suggestion}" if suggestion else health
-
-
-def _installed_row(name: str) -> EnvironmentRow:
-    availability = embedded_availability(name)
-    return EnvironmentRow(
-        name=name,
-        tier="installed",
-        transport=availability.transport,
-        data_label=availability.data_label,
-        playable=availability.playable,
-        health=_health(availability, None),
-    )
 
 
 def _health(availability: Availability, state: ServerState | None) -> str:

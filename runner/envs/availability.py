@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Mapping
 from typing import Final, Literal, TypeAlias
 
 import msgspec
 
 from runner import plugins
-from runner.config import ARESettings, EnvironmentEntry
+from runner.config import ARESettings, EnvironmentEntry, Profile
 from runner.envs.are.catalog import OFFLINE, ScenarioCatalog, is_are, read_catalog, scenario_problem
 from runner.envs.data_labels import data_label_of, missing_data
 from runner.envs.http.address import ServerAddress
@@ -42,6 +43,56 @@ class Availability(msgspec.Struct, frozen=True, kw_only=True):
     note: str | None = None
 
 
+class EnvironmentHealth(msgspec.Struct, frozen=True, kw_only=True):
+    """The row of one environment in each table of what can be played.
+
+    Attributes:
+        tier: its tier in the profile; ``installed`` if the profile does not list it.
+        entry: its entry in the profile, if any.
+        server: result of probing its server; None if there is no server or it was not probed yet.
+    """
+
+    name: str
+    tier: str
+    availability: Availability
+    entry: EnvironmentEntry | None = None
+    server: ServerState | None = None
+
+
+def environment_health(
+    profile: Profile, servers: Mapping[str, ServerState], installed: Iterable[str] = ()
+) -> list[EnvironmentHealth]:
+    """Return the row of each environment of the profile, and of each other one in ``installed``.
+
+    Args:
+        profile: lists the environments.
+        servers: state of each environment's server, by the name of the environment; see ``server_addresses``.
+        installed: names of installed environments.
+    """
+    listed = [
+        EnvironmentHealth(
+            name=entry.name,
+            tier=tier,
+            availability=availability_of(entry, servers.get(entry.name), profile.are),
+            entry=entry,
+            server=servers.get(entry.name),
+        )
+        for tier, entry in profile.tiered_entries()
+    ]
+    others = [
+        EnvironmentHealth(name=name, tier="installed", availability=embedded_availability(name, profile.are))
+        for name in installed
+        if profile.find_entry(name) is None
+    ]
+    return listed + others
+
+
+def server_addresses(profile: Profile) -> dict[str, ServerAddress]:
+    """Return the address of each environment's server that the profile names and uses."""
+    addresses = {entry.name: probe_address(entry) for _, entry in profile.tiered_entries()}
+    return {name: address for name, address in addresses.items() if address is not None}
+
+
 def probe_address(entry: EnvironmentEntry) -> ServerAddress | None:
     """Return the address of an environment's server; None if the profile names no server or excludes its use."""
     return None if entry.transport == "embedded" else server_address(entry)
@@ -71,7 +122,7 @@ def availability_of(entry: EnvironmentEntry, state: ServerState | None, are: ARE
         label = http_placement(state).data_label
         return Availability(status="slow" if state.status == "slow" else "up", transport="http", data_label=label)
     if can_embed:
-        return _without_server(entry.name, state, reason)
+        return _without_server(entry.name, state, reason, are)
     cause = missing if missing is not None and reason == NOT_LISTENING else reason
     return Availability(
         status="wrong" if state.status == "wrong" else "down", transport="http", cause=cause, playable=False
@@ -106,8 +157,8 @@ def _are_availability(env: str, catalog: ScenarioCatalog) -> Availability:
     return Availability(status="down", data_label=label, cause=cause, playable=False)
 
 
-def _without_server(env: str, state: ServerState, reason: str) -> Availability:
-    availability = embedded_availability(env)
+def _without_server(env: str, state: ServerState, reason: str, are: ARESettings) -> Availability:
+    availability = embedded_availability(env, are)
     if reason == NOT_LISTENING or not availability.playable:
         return availability
     status: Status = "embedded" if state.status == "down" else "wrong"

@@ -11,8 +11,8 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from runner.config import ARESettings, EnvironmentEntry, Profile
-from runner.envs.availability import availability_of, probe_address
+from runner.config import Profile
+from runner.envs.availability import EnvironmentHealth, environment_health, server_addresses
 from runner.envs.http.probe import PROBE_TIMEOUT_S, ServerState, probe_servers
 from runner.errors import catch_foreign
 from runner.events.control import HealthItem
@@ -112,11 +112,7 @@ class HealthMonitor:
 
     async def _watch_environments(self, live: LivePublisher) -> None:
         """Check the environments periodically; a separate task, because their servers may answer slowly."""
-        addresses = {
-            entry.name: address
-            for _, entry in self._profile.tiered_entries()
-            if (address := probe_address(entry)) is not None
-        }
+        addresses = server_addresses(self._profile)
         while True:
             n_changes = self._n_changes
             states = await asyncio.to_thread(probe_servers, addresses, self._probe_timeout_s)
@@ -162,36 +158,15 @@ class HealthMonitor:
 
     def _environments(self, states: Mapping[str, ServerState]) -> list[HealthItem]:
         start_cause = _no_cause if self._servers is None else self._servers.cause
-        return [*environment_health(self._profile, self._clock.now(), states, start_cause)]
+        at, rows = self._clock.now(), environment_health(self._profile, states)
+        return [_env_health(row, at, start_cause(row.name)) for row in rows]
 
 
-def environment_health(
-    profile: Profile,
-    at: datetime,
-    states: Mapping[str, ServerState],
-    start_cause: Callable[[str], str | None] = _no_cause,
-) -> list[EnvHealth]:
-    """Return the health of each environment of the profile: whether it is available, and its current transport.
-
-    Args:
-        profile: lists the environments.
-        at: time at which the servers were checked.
-        states: state of each environment's server, by environment name.
-        start_cause: returns why a server that this node started is not running, or None.
-    """
-    return [
-        _env_health(entry, at, states.get(entry.name), start_cause(entry.name), profile.are)
-        for _, entry in profile.tiered_entries()
-    ]
-
-
-def _env_health(
-    entry: EnvironmentEntry, at: datetime, state: ServerState | None, start_cause: str | None, are: ARESettings
-) -> EnvHealth:
-    availability = availability_of(entry, state, are)
+def _env_health(row: EnvironmentHealth, at: datetime, start_cause: str | None) -> EnvHealth:
+    state, availability = row.server, row.availability
     return EnvHealth(
         at=at,
-        env=entry.name,
+        env=row.name,
         status=availability.status,
         latency_s=None if state is None else state.latency_s,
         transport=availability.transport,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -17,12 +17,17 @@ from runner.config import EnvironmentEntry, Profile
 from runner.envs.are.catalog import NOT_INSTALLED as ARE_NOT_INSTALLED
 from runner.envs.are.catalog import is_are
 from runner.envs.are.installation import ADVICE
-from runner.envs.availability import NOT_INSTALLED, Availability, availability_of, embedded_availability, probe_address
+from runner.envs.availability import (
+    NOT_INSTALLED,
+    Availability,
+    EnvironmentHealth,
+    environment_health,
+    server_addresses,
+)
 from runner.envs.data_labels import AS_PUBLISHED
-from runner.envs.http.probe import ServerState, probe_servers
+from runner.envs.http.probe import probe_servers
 from runner.envs.names import did_you_mean, entry_advice, server_problem
 from runner.envs.placement import (
-    environment_entry,
     find_environment,
     resolve_environment,
     server_address,
@@ -84,8 +89,8 @@ def preflight(plan: PlannedRun, models: Models) -> list[PreflightCheck]:
         ConfigError: if the agent is unknown, its model is not valid, or the environment of the plan is unknown or
             skipped by the profile.
     """
-    entries = _entries(plan)
-    return run_in_thread(lambda: _check_all(plan, models, entries))
+    env = resolve_environment(plan.profile, plan.request.env).name if plan.request.env else None
+    return run_in_thread(lambda: _check_all(plan, models, env))
 
 
 def can_run(checks: Iterable[PreflightCheck]) -> bool:
@@ -93,20 +98,16 @@ def can_run(checks: Iterable[PreflightCheck]) -> bool:
     return all(check.state != "fail" for check in checks)
 
 
-async def _check_all(
-    plan: PlannedRun, models: Models, entries: Mapping[str, EnvironmentEntry | None]
-) -> list[PreflightCheck]:
-    addresses = {
-        name: address
-        for name, entry in entries.items()
-        if entry is not None and (address := probe_address(entry)) is not None
-    }
+async def _check_all(plan: PlannedRun, models: Models, env: str | None) -> list[PreflightCheck]:
+    listed = server_addresses(plan.profile)
+    addresses = {name: address for name, address in listed.items() if _is_checked(name, env)}
     _, model = resolve_agent(plan.profile.agent, plan.request)
     model_checks, states, bus = await asyncio.gather(
         check_models(model, models), asyncio.to_thread(probe_servers, addresses), _check_buses(plan)
     )
     setups: list[RunnerSetup] = []
-    environments = [_check_environment(plan, name, entry, states.get(name), setups) for name, entry in entries.items()]
+    rows = environment_health(plan.profile, states, () if env is None else [env])
+    environments = [_check_environment(plan, row, setups) for row in rows if _is_checked(row.name, env)]
     spec = plan.request.with_defaults(plan.profile)
     workers = await asyncio.to_thread(check_workers, spec.chosen_workers, spec.concurrency, plan.profile, setups)
     return [*model_checks, *_with_failures(environments), *workers, check_state_dir(plan.data_dir), *bus]
@@ -147,32 +148,18 @@ def _endpoint_check(state: EndpointHealth) -> PreflightCheck:
     )
 
 
-def _entries(plan: PlannedRun) -> dict[str, EnvironmentEntry | None]:
-    if not plan.request.env:
-        return {entry.name: entry for _, entry in plan.profile.tiered_entries()}
-    name = resolve_environment(plan.profile, plan.request.env).name
-    entry = environment_entry(plan.profile, name)
-    return {name if entry is None else entry.name: entry}
+def _is_checked(name: str, env: str | None) -> bool:
+    return env is None or name.casefold() == env.casefold()
 
 
-def _check_environment(
-    plan: PlannedRun,
-    name: str,
-    entry: EnvironmentEntry | None,
-    state: ServerState | None,
-    setups: list[RunnerSetup],
-) -> PreflightCheck:
+def _check_environment(plan: PlannedRun, row: EnvironmentHealth, setups: list[RunnerSetup]) -> PreflightCheck:
     """Return the check of an environment; if it can be played, add what its workers need to ``setups``."""
-    availability = (
-        embedded_availability(name, plan.profile.are)
-        if entry is None
-        else availability_of(entry, state, plan.profile.are)
-    )
-    cause, hint, playable = availability.cause, _hint(name, availability, entry), availability.playable
+    availability, state = row.availability, row.server
+    cause, hint, playable = availability.cause, _hint(row.name, availability, row.entry), availability.playable
     if playable:
         try:
             script = () if plan.request.agent == "scripted" else None
-            request = msgspec.structs.replace(plan.request, env=name, script=script)
+            request = msgspec.structs.replace(plan.request, env=row.name, script=script)
             setup = resolve_batch(plan.profile, request).setup
             address = state.address if state is not None and state.usable else None
             setups.append(msgspec.structs.replace(setup, address=address))
@@ -180,7 +167,7 @@ def _check_environment(
             cause, hint, playable = one_line(mask(str(exc)), 500), "choose another agent or environment", False
     return PreflightCheck(
         what="environment",
-        name=name,
+        name=row.name,
         state="ok" if playable else "warn",
         detail=_placement_text(availability),
         latency_s=None if state is None else state.latency_s,

@@ -1,0 +1,70 @@
+"""A batch after its resolution: values of the profile and the request, and no further look-up of names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from runner import plugins
+from runner.batch.batch import Batch
+from runner.batch.resolve import BatchRequest, place_batch, resolve_batch
+from runner.batch.slots import RUN_FILES
+from runner.batch.workspace import Workspace
+from runner.config import AgentSettings, EnvironmentEntry, Environments, EpisodeSettings, Profile
+from runner.plugins import Plugin
+from runner.types import Limits
+from tests.support.batches import resolved_batch
+
+PROFILE = Profile(
+    id="p",
+    agent=AgentSettings(model="small", max_unparsed=7),
+    episode=EpisodeSettings(concurrent=3, workers=2, max_rounds=9, max_duration_sec=8.0, wait_sec=5.0),
+    environments=Environments(lightweight=(EnvironmentEntry(name="maze", port=1),)),
+)
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Iterator[Workspace]:
+    workspace = Workspace(tmp_path / "data", node="n", profile="p")
+    yield workspace
+    workspace.close()
+
+
+def test_what_a_request_leaves_out_comes_from_the_profile() -> None:
+    batch = resolve_batch(PROFILE, BatchRequest(env="MAZE"))
+    spec = batch.spec
+    assert (spec.env, spec.agent, spec.model, spec.concurrency, spec.workers) == ("Maze", "react", "small", 3, 2)
+    assert spec.limits == batch.setup.limits == Limits(9, 8.0, 7)
+    assert (batch.entry, batch.wait_s, batch.setup.models) == (PROFILE.environments.lightweight[0], 5.0, PROFILE.agent)
+    request = BatchRequest(env="Maze", agent="Oracle", concurrency=1, workers=0, max_rounds=2, max_duration_s=1.0)
+    requested = resolve_batch(PROFILE, request)
+    assert (requested.spec.agent, requested.spec.model, requested.setup.models) == ("oracle", None, None)
+    assert (requested.spec.concurrency, requested.spec.workers) == (1, 0)
+    assert requested.spec.limits == Limits(2, 1.0, 7)
+
+
+def test_no_name_is_looked_up_after_the_resolution(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    request = BatchRequest(env="Maze", agent="oracle", workers=0)
+    batch = resolve_batch(Profile(id="p"), request)
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("a name was looked up")
+
+    for function in ("_entry_points", "_family_and_id"):
+        monkeypatch.setattr(plugins, function, refuse)
+    result = Batch(place_batch(batch, RUN_FILES), workspace).run()
+    assert (result.outcomes, result.problems) == ({"success": 1}, [])
+
+
+def test_a_worker_process_imports_by_the_entry_points_that_the_driver_found(workspace: Workspace) -> None:
+    batch = resolved_batch(env="Maze", agent="oracle", workers=1)
+    fakes = {
+        "env": Plugin("Unknown", "tests.support.fakes:Counter"),
+        "agent": Plugin("up", "tests.support.fakes:UpAgent"),
+    }
+    setup = msgspec.structs.replace(batch.setup, **fakes)
+    result = Batch(msgspec.structs.replace(batch, setup=setup), workspace).run()
+    assert (result.outcomes, result.problems) == ({"success": 1}, [])
