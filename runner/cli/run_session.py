@@ -75,7 +75,7 @@ class RunSession:
         """Create the models of the profile, without sending a request."""
         from runner.inference.profile_models import Models
 
-        return Models.from_settings(self.profile.agent, os.environ)
+        return Models(self.profile.agent, os.environ)
 
     @property
     def workers(self) -> Workers:

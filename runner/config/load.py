@@ -7,7 +7,7 @@ import re
 import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO
 
 from runner.config.diagnostics import KeyPath, format_key_path, is_server_variable
 from runner.config.document import YamlValue, parse_yaml
@@ -16,9 +16,7 @@ from runner.config.profile import NODE_EXPECTED, NODE_PATTERN, Profile
 from runner.config.validate import build_profile
 from runner.errors import ConfigError
 from runner.util.display_text import MASK, is_secret_name, mask, one_line
-
-if TYPE_CHECKING:
-    from importlib.resources.abc import Traversable
+from runner.util.package_data import package_resource
 
 DEFAULT_PROFILE = "field-runner-4090"
 MAX_PROFILE_BYTES = 1 << 20
@@ -67,7 +65,7 @@ def _format_value(key_path: KeyPath, value: YamlValue, environ: Mapping[str, str
     return "nothing" if value is None else str(value).lower()
 
 
-def _find_profile(name_or_path: str, cwd: Path, user_config: Path | None) -> Traversable:
+def _find_profile(name_or_path: str, cwd: Path, user_config: Path | None) -> Path:
     if "/" in name_or_path or name_or_path.endswith(SUFFIXES):
         path = cwd / name_or_path
         if _is_missing(path):
@@ -94,20 +92,17 @@ def _is_missing(path: Path) -> bool:
         return False
 
 
-def _is_file(file: Traversable) -> bool:
+def _is_file(file: Path) -> bool:
     try:
         return file.is_file()
     except OSError:  # e.g. no permission to search the folder
         return False
 
 
-def _profile_dirs(cwd: Path, user_config: Path | None) -> Iterator[Traversable]:
+def _profile_dirs(cwd: Path, user_config: Path | None) -> Iterator[Path]:
     yield cwd / "configs"
     if user_config is not None:
         yield user_config
-    # Imported here because it is slow and needed only if the other folders do not have the profile.
-    from runner.util.package_data import package_resource
-
     yield package_resource("configs")
 
 
@@ -119,7 +114,7 @@ def _suggest_profile(name: str, cwd: Path, user_config: Path | None) -> str:
     return f"Did you mean {' or '.join(close)}?" if close else f"Available: {', '.join(names) or 'none'}."
 
 
-def _profile_names(folder: Traversable) -> list[str]:
+def _profile_names(folder: Path) -> list[str]:
     try:
         files = [Path(file.name) for file in folder.iterdir()]
     except OSError:  # missing or unreadable
@@ -127,9 +122,7 @@ def _profile_names(folder: Traversable) -> list[str]:
     return [file.stem for file in files if file.suffix in SUFFIXES]
 
 
-def _open(file: Traversable) -> IO[bytes]:
-    if not isinstance(file, Path):
-        return file.open("rb")
+def _open(file: Path) -> IO[bytes]:
     # Without O_NONBLOCK, opening a named pipe would block.
     descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -138,7 +131,7 @@ def _open(file: Traversable) -> IO[bytes]:
     return os.fdopen(descriptor, "rb")
 
 
-def _read(file: Traversable) -> str:
+def _read(file: Path) -> str:
     try:
         with _open(file) as stream:
             content = stream.read(MAX_PROFILE_BYTES + 1)

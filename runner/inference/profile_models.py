@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from runner.config import AgentSettings
 from runner.errors import InferenceFault, catch_foreign
@@ -62,28 +61,40 @@ class RatedEpisode(Protocol):
         """Whether the evaluation leaves the episode unscored."""
 
 
-@dataclass(frozen=True)
 class Models:
     """The models of a profile; create one object per process, because it holds the state of the endpoints.
 
-    Attributes:
-        manager: sends the inferences of this process.
-        gate: admits the inferences of this process and of the workers of its batches.
+    Args:
+        settings: the ``agent`` section of the profile.
+        environ: environment variables with the API keys.
     """
 
-    settings: AgentSettings
-    manager: InferenceManager
-    gate: LocalGate
+    def __init__(self, settings: AgentSettings, environ: Mapping[str, str]) -> None:
+        """Store the settings; the first use of a model loads its client, so that runs without a model start fast."""
+        self.settings = settings
+        self._environ = dict(environ)
+        self._lock = threading.Lock()
+        self._opened: tuple[LocalGate, InferenceManager] | None = None
 
-    @classmethod
-    def from_settings(cls, settings: AgentSettings, environ: Mapping[str, str]) -> Self:
-        """Create the object from the ``agent`` section of a profile, without sending a request."""
-        # imported late, so that commands without a model start fast
-        from runner.inference.gate import LocalGate
-        from runner.inference.manager import InferenceManager
+    @property
+    def gate(self) -> LocalGate:
+        """Admits the inferences of this process and of the workers of its batches."""
+        return self._open()[0]
 
-        gate = LocalGate(resolve_endpoints(settings, environ), Clock().monotonic)
-        return cls(settings, InferenceManager.from_profile(settings, environ, gate), gate)
+    @property
+    def manager(self) -> InferenceManager:
+        """Sends the inferences of this process."""
+        return self._open()[1]
+
+    def _open(self) -> tuple[LocalGate, InferenceManager]:
+        with self._lock:
+            if self._opened is None:
+                from runner.inference.gate import LocalGate
+                from runner.inference.manager import InferenceManager
+
+                gate = LocalGate(resolve_endpoints(self.settings, self._environ), Clock().monotonic)
+                self._opened = gate, InferenceManager.from_profile(self.settings, self._environ, gate)
+            return self._opened
 
     @property
     def names(self) -> list[str]:
@@ -115,12 +126,13 @@ class Models:
 
         Episodes with an outcome in ``UNRATED``, and unscored ones, are not sent.
         """
-        if episode.outcome not in UNRATED and not episode.unscored:
+        if self._opened is not None and episode.outcome not in UNRATED and not episode.unscored:
             self.manager.feedback(episode.episode_id, episode.reward, episode.success)
 
     def close(self) -> None:
         """Send the queued feedback, for a few seconds at most."""
-        self.manager.close()
+        if self._opened is not None:
+            self.manager.close()
 
 
 def run_in_thread(work: Callable[[], Coroutine[Any, Any, _T]]) -> _T:

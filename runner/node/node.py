@@ -93,7 +93,7 @@ class Node:
         self._on_ready = on_ready
         self._retry_s = retry_s
         self._servers = EnvServerManager(profile, data_dir / "logs")
-        self._models = Models.from_settings(profile.agent, os.environ)
+        self._models = Models(profile.agent, os.environ)
         self._stopping = asyncio.Event()
         self._immediate = asyncio.Event()
         self._drain = False

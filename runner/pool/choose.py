@@ -67,8 +67,8 @@ def open_pool(
     Raises:
         ConfigError: the agent uses a model and ``models`` is None, or the Ray cluster cannot be used.
     """
-    manager = None if models is None else models.manager
     if workers == 0:
+        manager = None if models is None or setup.models is None else models.manager
         return LocalPool(setup.build_runner(manager), clock)
     if workers == "ray":
         from runner.pool.ray_pool import open_ray_pool  # imported late: few commands use Ray

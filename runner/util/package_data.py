@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from importlib.resources import files
-from importlib.resources.abc import Traversable
 from pathlib import Path
 
+_PACKAGE = Path(__file__).parents[1]
 
-def package_resource(*parts: str) -> Traversable:
+
+def package_resource(*parts: str) -> Path:
     """Return a shipped file or folder, e.g. ``package_resource("data", "wordle", "words.txt")``.
 
     In a wheel the shipped files are inside the package; in a checkout they are beside the package.
     """
-    package = files("runner")
-    packaged = package.joinpath("shipped")
-    if isinstance(package, Path) and not packaged.is_dir():
-        return package.parent.joinpath(*parts)
-    return packaged.joinpath(*parts)
+    packaged = _PACKAGE / "shipped"
+    return (packaged if packaged.is_dir() else _PACKAGE.parent).joinpath(*parts)

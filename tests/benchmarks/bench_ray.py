@@ -90,7 +90,7 @@ class Bench:
     def __init__(self, folder: Path, url: str) -> None:
         endpoint = EndpointConfig(url=url, name="m", kind="openai")
         settings = AgentSettings(mode="local", local_fallback=None, model="m", endpoints=(endpoint,), stream=False)
-        self._models = Models.from_settings(settings, os.environ)
+        self._models = Models(settings, os.environ)
         self._folder = folder
         self._planned = resolved_batch(
             models=self._models,

@@ -98,7 +98,7 @@ def measure(model: DelayedModel, n_episodes: int, *, stream: bool) -> tuple[list
                 stream=stream,
                 format="react",
             )
-            models = Models.from_settings(settings, {})
+            models = Models(settings, {})
             planned = resolved_batch(
                 models=models,
                 env="Maze",

@@ -80,7 +80,7 @@ def test_no_environment_of_a_process_has_a_secret_of_the_driver(
     with RudeModel(seen.answer) as server:
         endpoint = EndpointConfig(url=server.url, name="lab", kind="openai", model="m", api_key_env="LAB_ACCESS")
         settings = AgentSettings(mode="local", local_fallback=None, endpoints=(endpoint,))
-        models = Models.from_settings(settings, os.environ)
+        models = Models(settings, os.environ)
         planned = resolved_batch(
             models=models, env="ReadingKeys", agent="react", model="m", repeat=2, concurrency=2, workers=2
         )

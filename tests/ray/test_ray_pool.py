@@ -226,7 +226,7 @@ def test_a_key_reaches_the_actors_and_no_file_command_line_or_environment_of_the
     with ModelServer(models=("small",), token=KEY) as server:
         endpoint = EndpointConfig(url=server.url, name="lab", kind="openai", api_key_env="LAB_ACCESS")
         settings = AgentSettings(mode="local", local_fallback=None, model="small", endpoints=(endpoint,))
-        models = Models.from_settings(settings, os.environ)
+        models = Models(settings, os.environ)
         limits = Limits(max_rounds=3)
         planned = resolved_batch(
             models=models, env="Maze", agent="react", model="small", repeat=4, concurrency=2, limits=limits
@@ -244,7 +244,7 @@ def test_loopback_addresses_are_refused_for_workers_elsewhere_unless_they_are_re
 ) -> None:
     monkeypatch.setattr(ray_cluster, "socket", FarAway)
     settings = AgentSettings(api_endpoint="http://127.0.0.1:3030/v1/chat/completions", local_fallback=None)
-    models = Models.from_settings(settings, {})
+    models = Models(settings, {})
     planned = resolved_batch(models=models, env="Maze", agent="react", model="small")
     with pytest.raises(ConfigError, match=r"the model endpoint gateway at http://127\.0\.0\.1:3030"):
         open_pool(planned, models=models)

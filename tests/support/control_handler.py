@@ -36,7 +36,7 @@ def control_handler(workspace: Workspace, health: Callable[[], NodeHealth]) -> I
             place=place_spec,
         ),
         servers=EnvServerManager(profile, workspace.data_dir / "logs"),
-        models=Models.from_settings(profile.agent, {}),
+        models=Models(profile.agent, {}),
         health=health,
         stopping=lambda: False,
         shutdown=ignore,

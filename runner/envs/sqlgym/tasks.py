@@ -10,7 +10,6 @@ import os
 import re
 from collections.abc import Mapping
 from functools import cache
-from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Literal, TypeAlias, TypeVar
 
@@ -109,7 +108,7 @@ class Split:
         ConfigError: if a file cannot be read.
     """
 
-    def __init__(self, tasks: Traversable, tables: Traversable, databases: Traversable) -> None:
+    def __init__(self, tasks: Path, tables: Path, databases: Path) -> None:
         self.tasks = _read(tasks, list[Task])
         self._schemas: Mapping[str, DatabaseSchema] = {
             schema.db_id: schema for schema in _read(tables, list[DatabaseSchema])
@@ -187,7 +186,7 @@ def catalogue(bird: str | None) -> Catalogue:
     return tasks
 
 
-def _read(file: Traversable, kind: type[_T]) -> _T:
+def _read(file: Path, kind: type[_T]) -> _T:
     try:
         return msgspec.json.decode(file.read_bytes(), type=kind)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:

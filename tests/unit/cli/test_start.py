@@ -16,8 +16,8 @@ RUN = ("--run", "Maze", "--agent", "oracle")
 HEAVY = {"asyncio", "hydra", "httpx", "aiohttp", "nats", "google.protobuf"}
 UNUSED: dict[tuple[str, ...], set[str]] = {
     ("--help",): {*HEAVY, "msgspec", "dataclasses", "json", "logging", "pathlib", "rich", "yaml"},
-    ("--list-envs",): {*HEAVY, "ssl", "runner.batch", "runner.pool", "runner.episode", "sqlite3"},
-    RUN: HEAVY - {"asyncio"},
+    ("--list-envs",): {*HEAVY, "ssl", "runner.batch", "runner.pool", "runner.episode", "sqlite3", "rich.table"},
+    RUN: {*HEAVY, "rich", "runner.inference.manager"} - {"asyncio"},
 }
 
 

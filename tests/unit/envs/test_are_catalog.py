@@ -131,7 +131,7 @@ def test_preflight_and_the_list_name_the_command_that_installs_are(
     profile = profile_with(missing, "are:offline")
     request = BatchRequest(agent="oracle")
     plan = PlannedRun(profile=profile, data_dir=tmp_path / "data", request=request, egress=lambda: None)
-    checks = preflight(plan, Models.from_settings(profile.agent, {}))
+    checks = preflight(plan, Models(profile.agent, {}))
     (check,) = [check for check in checks if check.what == "environment"]
     assert (check.state, check.hint) == ("fail", ADVICE)
     assert INSTALL_COMMAND in (check.cause or "")
@@ -147,6 +147,6 @@ def test_preflight_checks_a_scenario_and_notes_the_version(installed: ARESetting
     profile = profile_with(installed, "are:scenario_tutorial", "are:nothing")
     request = BatchRequest(agent="random")
     plan = PlannedRun(profile=profile, data_dir=tmp_path / "data", request=request, egress=lambda: None)
-    checks = {check.name: check for check in preflight(plan, Models.from_settings(profile.agent, {}))}
+    checks = {check.name: check for check in preflight(plan, Models(profile.agent, {}))}
     assert checks["are:scenario_tutorial"].detail == "embedded, ARE 1.2.0, 1 of 2 scenarios"
     assert (checks["are:nothing"].state, "ARE has no scenario" in str(checks["are:nothing"].cause)) == ("warn", True)

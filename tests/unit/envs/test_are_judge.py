@@ -50,7 +50,7 @@ def model_settings(url: str) -> AgentSettings:
 def play(settings: ARESettings, data_dir: Path, workers: int, *script: Behavior) -> tuple[EpisodeRecord, RudeModel]:
     """Play an episode of the oracle in a batch; return it, and the judge's model, which answers with a script."""
     with RudeModel(*script) as model, closing(Workspace(data_dir, node="n", profile="p")) as workspace:
-        models = Models.from_settings(model_settings(model.url), {**os.environ, "JUDGE_KEY": KEY})
+        models = Models(model_settings(model.url), {**os.environ, "JUDGE_KEY": KEY})
         planned = resolved_batch(models=models, are=settings, env="are:judged", agent="oracle", workers=workers)
         with closing(models):
             Batch(planned, workspace, models=models).run()

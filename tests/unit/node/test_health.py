@@ -114,7 +114,7 @@ async def test_a_hanging_server_does_not_delay_heartbeats() -> None:
 
 
 def make_models(url: str) -> Models:
-    return Models.from_settings(agent_settings(EndpointConfig(url=url, name="lab", kind="openai"), model="small"), {})
+    return Models(agent_settings(EndpointConfig(url=url, name="lab", kind="openai"), model="small"), {})
 
 
 async def test_changes_of_model_health_are_published() -> None:

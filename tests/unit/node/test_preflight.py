@@ -57,7 +57,7 @@ def run_preflight(
     )
     planned = BatchRequest(**{"agent": "oracle", **request})
     plan = PlannedRun(profile=profile, data_dir=folder / "data", request=planned, egress=egress)
-    return preflight(plan, Models.from_settings(profile.agent, {}))
+    return preflight(plan, Models(profile.agent, {}))
 
 
 def states(rows: list[PreflightCheck]) -> dict[str, str]:
@@ -181,9 +181,7 @@ def test_a_model_resolves_to_the_requested_one_or_the_profiles(install: Install)
 
 
 def test_require_names_every_unavailable_endpoint() -> None:
-    models = Models.from_settings(
-        agent_settings(UNREACHABLE, model="small", local_fallback="qwen"), {"OLLAMA_HOST": "127.0.0.1:1"}
-    )
+    models = Models(agent_settings(UNREACHABLE, model="small", local_fallback="qwen"), {"OLLAMA_HOST": "127.0.0.1:1"})
     assert models.names == ["small", "qwen"]
     assert models.require(None) == []
     with pytest.raises(NoModel, match=r"no model answers: gone: no connection.*; ollama: no connection") as caught:
@@ -194,7 +192,7 @@ def test_require_names_every_unavailable_endpoint() -> None:
 def test_feedback_is_sent_for_episodes_that_ended_by_themselves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    models, sent = Models.from_settings(agent_settings(UNREACHABLE), {}), []
+    models, sent = Models(agent_settings(UNREACHABLE), {}), []
     monkeypatch.setattr(models.manager, "feedback", lambda *args: sent.append(args))
     workspace = Workspace(tmp_path, node="n", profile="p")
     result = Batch(resolved_batch(env="Maze", agent="oracle", repeat=2), workspace, models=models).run()
@@ -214,7 +212,7 @@ def test_a_slow_name_lookup_does_not_delay_the_check(monkeypatch: pytest.MonkeyP
         raise socket.gaierror("no such host")
 
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
-    models = Models.from_settings(agent_settings(EndpointConfig(url="http://slow.invalid", name="slow")), {})
+    models = Models(agent_settings(EndpointConfig(url="http://slow.invalid", name="slow")), {})
     (state,) = models.check(timeout_s=0.2)
     assert not resolving.is_set()
     assert (state.status, state.cause) == ("down", "no answer within 0.2 s")

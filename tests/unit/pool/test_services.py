@@ -81,7 +81,7 @@ def test_released_places_and_leases_go_to_the_others() -> None:
 
 @pytest.fixture
 def models() -> Models:
-    return Models.from_settings(agent_settings(EndpointConfig(name="a", url="http://localhost:1", model="m")), {})
+    return Models(agent_settings(EndpointConfig(name="a", url="http://localhost:1", model="m")), {})
 
 
 def test_a_batch_without_models_refuses_requests_to_endpoints() -> None:
