@@ -50,7 +50,6 @@ class EventThread:
 
     def close(self) -> None:
         """Wait up to twice ``DRAIN_TIMEOUT_S`` seconds for the delivery; undelivered events stay in the outbox."""
-        self._recorder.flush()
         self._closing()
         self._thread.join(2 * DRAIN_TIMEOUT_S)
 

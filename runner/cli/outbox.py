@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -13,7 +14,9 @@ from runner.bus.address import egress_reader
 from runner.cli.logging_setup import log_to_stderr
 from runner.cli.terminal import print_json, print_stderr, print_table
 from runner.config import Profile, load_profile, resolve_data_dir
+from runner.publish.event_recorder import durable_names
 from runner.publish.outbox import LOCAL, DeadLetter, Outbox, SinkCounts
+from runner.store import EpisodeStore, open_index
 from runner.util.argument_parser import SafeArgumentParser
 
 ALL = "all"
@@ -37,16 +40,14 @@ def main_outbox(argv: Sequence[str]) -> int:
     options = _parser().parse_args(argv)
     log_to_stderr()
     profile = load_profile(options.config, environ=os.environ, cwd=Path.cwd())
-    path = resolve_data_dir(options.data_dir, os.environ, profile, Path.cwd()) / "outbox.sqlite"
-    if not path.exists():
-        print_stderr(f"No outbox in {path.parent}: no episode has run there yet")
+    data_dir = resolve_data_dir(options.data_dir, os.environ, profile, Path.cwd())
+    if not (data_dir / "runs").is_dir():
+        print_stderr(f"No outbox in {data_dir}: no episode has run there yet")
         return _report({}, [], as_json=options.json)
-    outbox = Outbox(path)
-    try:
+    with closing(open_index(EpisodeStore(data_dir))) as index:
+        outbox = Outbox(index, durable_names(profile.nats))
         retried = _retry(outbox, options.retry)
         _report(_sinks(outbox, profile), outbox.dead_letters(), as_json=options.json)
-    finally:
-        outbox.close()
     return 0 if retried else 1
 
 

@@ -39,7 +39,6 @@ from runner.node.batch_queue import queued_ids
 from runner.node.state_lock import is_node_alive
 from runner.pool.choose import preload_fork_server
 from runner.publish.event_recorder import EventRecorder, durable_names
-from runner.publish.recovery import record_missed_batches
 from runner.util.files import world_writable_problem
 from runner.util.resources import require_open_files
 from runner.worker.server_process import end_early
@@ -107,18 +106,17 @@ def _event_recording(
 ) -> Iterator[tuple[EventRecorder, list[SelectiveObserver]]]:
     """Yield a recorder of events and the observers that deliver live items, if a node or an egress is available."""
     recorder = EventRecorder(workspace, durable_names(session.profile.nats), role="run")
+    recorder.record_missed_batches(partial(queued_ids, workspace.data_dir / "queue.sqlite"))
     egress = egress_reader(session.profile)
-    with closing(recorder):
-        record_missed_batches(workspace, recorder, partial(queued_ids, workspace.data_dir / "queue.sqlite"))
-        if egress() is None and not is_node_alive(workspace.data_dir):
-            with _running_status(recorder):
-                yield recorder, []
-            return
-        from runner.cli.event_thread import EventThread
+    if egress() is None and not is_node_alive(workspace.data_dir):
+        with _running_status(recorder):
+            yield recorder, []
+        return
+    from runner.cli.event_thread import EventThread
 
-        tokens = session.profile.nats.live_tokens
-        with closing(EventThread(recorder, workspace, egress, tokens)) as event_thread, _running_status(recorder):
-            yield recorder, event_thread.observers
+    tokens = session.profile.nats.live_tokens
+    with closing(EventThread(recorder, workspace, egress, tokens)) as event_thread, _running_status(recorder):
+        yield recorder, event_thread.observers
 
 
 @contextmanager
@@ -173,7 +171,6 @@ class _BatchSequence:
                 placed,
                 self.workspace,
                 observers=[progress, *self.observers],
-                on_record=self.recorder.record_episode,
                 battery_id=self.battery_id,
                 models=self.models,
             )

@@ -25,7 +25,6 @@ from runner.node.batch_queue import BatchQueue, QueuedBatch, Status
 from runner.node.control_requests import failure_text
 from runner.node.storage import StorageWatch
 from runner.node.stored_batches import StoredBatches
-from runner.store import EpisodeRecord
 from runner.types import BatchProgress, Item, WorkerState
 
 logger = logging.getLogger(__name__)
@@ -43,14 +42,12 @@ class BatchCallbacks:
 
     Attributes:
         on_item: receives the events and progress items of a running batch; must not change them.
-        on_record: receives every finished episode.
         on_result: receives the result of every batch that has ended and cannot be resumed.
         on_busy: receives True when a batch starts; after a batch, receives whether another batch is queued.
         wants_item: returns whether ``on_item`` wants a kind of items now.
     """
 
     on_item: Observer
-    on_record: Callable[[EpisodeRecord], None]
     on_result: Callable[[BatchResult], None]
     on_busy: Callable[[bool], None]
     wants_item: Callable[[type[Item]], bool] = wants_all
@@ -272,7 +269,6 @@ class BatchRunner:
             placed,
             self._workspace,
             observers=[forward, SelectiveObserver(self._save_progress, lambda kind: kind is BatchProgress)],
-            on_record=self._callbacks.on_record,
             batch_id=queued.batch_id,
             battery_id=queued.battery_id,
             earlier_episodes=self.stored.episodes(queued.batch_id),
@@ -314,7 +310,8 @@ class BatchRunner:
             except StoreError as exc:
                 return str(exc)
             del self._unstored[0]
-            self._callbacks.on_record(record)
+            with catch_foreign(log_failure(logger, "adding a stored episode to the index")):
+                self._workspace.index.insert(record)
             if end is not None:
                 self._forward(end.get_brief())
             if self._models is not None:

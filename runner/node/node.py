@@ -42,7 +42,6 @@ from runner.node.storage import storage_required
 from runner.publish.event_recorder import EventRecorder, durable_names
 from runner.publish.live_publisher import LivePublisher
 from runner.publish.publisher import Publisher, Sink
-from runner.publish.recovery import record_missed_batches
 from runner.types.fields import NodeStatus
 
 logger = logging.getLogger(__name__)
@@ -131,9 +130,8 @@ class Node:
             queue = BatchQueue(self._data_dir / "queue.sqlite")
             stack.callback(queue.close)
             recorder = EventRecorder(workspace, durable_names(self._profile.nats), role="node")
-            stack.callback(recorder.close)
             recover_queue(queue, workspace, recorder.ended_batches())
-            record_missed_batches(workspace, recorder, partial(queued_ids, self._data_dir / "queue.sqlite"))
+            recorder.record_missed_batches(partial(queued_ids, self._data_dir / "queue.sqlite"))
             broker = Broker(
                 self._data_dir,
                 self._name,
@@ -186,7 +184,7 @@ class Node:
             ]
             await _wait_for_broker(ready)
             lock.write_node_file(self._node_file(workspace, broker))
-            batch_runner.stored.publish_missing_results(await asyncio.to_thread(recorder.outbox.known_ids))
+            batch_runner.stored.publish_missing_results(await asyncio.to_thread(recorder.ended_batches))
             self._servers.autostart()
             batch_runner.start()
             self._on_ready(self._node_file(workspace, broker))
@@ -195,7 +193,6 @@ class Node:
             self._set_status("stopping", recorder)
             await stop_batches(batch_runner, lambda: self._drain, self._immediate)
             self._set_status("stopped", recorder)
-            await asyncio.to_thread(recorder.flush)
             await publish_remaining(publisher, self._immediate)
             await live.flush()
             for task in service_tasks:
@@ -235,7 +232,6 @@ class Node:
 
         callbacks = BatchCallbacks(
             on_item=live,
-            on_record=recorder.record_episode,
             on_result=recorder.record_batch,
             on_busy=on_busy,
             wants_item=live.wants,

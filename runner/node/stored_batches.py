@@ -47,10 +47,10 @@ class StoredBatches:
         self.publish(queued, "cancelled")
         return True
 
-    def publish_missing_results(self, known_ids: Collection[str]) -> None:
-        """Publish the results of the ended batches whose event ids are not in ``known_ids``."""
+    def publish_missing_results(self, published: Collection[str]) -> None:
+        """Publish the results of the ended batches except those with an id in ``published``."""
         for queued in self._queue.finished():
-            if f"batch:{queued.batch_id}" not in known_ids:
+            if queued.batch_id not in published:
                 self.publish(queued, "completed" if queued.status == "completed" else "cancelled")
 
     def interrupted_progress(self, queued: QueuedBatch, reason: str) -> BatchProgress:

@@ -1,4 +1,7 @@
-"""Records episodes, batches and status changes as durable events in the outbox."""
+"""Records the ends of batches and status changes as durable events in the outbox; the index has those of episodes.
+
+Event ids are derived from the content, so that an event recorded twice counts once.
+"""
 
 from __future__ import annotations
 
@@ -6,93 +9,143 @@ import itertools
 import logging
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from datetime import datetime
 from typing import Literal
 
-from runner.batch.result import BatchResult
+from runner.batch.result import FINISHED, BatchResult, BatchStats
+from runner.batch.spec import BatchSpec
 from runner.batch.workspace import Workspace
 from runner.config import NatsSettings
-from runner.errors import catch_foreign, log_failure
+from runner.errors import StoreError, catch_foreign, log_failure
+from runner.events import subjects
+from runner.events.durable import BatchCompleted, FieldStatus
 from runner.events.subjects import DurableNames
-from runner.publish.event_factory import batch_event, enqueue_missing, episode_event, status_event
-from runner.publish.outbox import Outbox, OutboxEvent
-from runner.publish.outbox_writer import OutboxWriter
+from runner.publish.outbox import Outbox, OutboxEvent, durable_event
 from runner.store import EpisodeRecord
 from runner.types.fields import NodeStatus
 
 logger = logging.getLogger(__name__)
 
+_FINISHED = f"SELECT batch_id, count(*) FROM episodes WHERE {FINISHED} GROUP BY batch_id"
+_EPISODES = f"SELECT episode_id FROM episodes WHERE batch_id = ? AND {FINISHED} ORDER BY episode_id"
+
 
 class EventRecorder:
-    """Queues durable events for the outbox.
+    """Adds the events of batches and of this process to the outbox; its methods are thread-safe and never raise.
 
-    The ``record_…`` methods are thread-safe, return immediately and never raise. An event that cannot be added is
-    retried until ``close``; after that, the next start creates it from the files.
+    An event that cannot be added now is added with the next use of the index. If the process dies before, the next
+    start derives it from the episode files and the queue.
     """
 
     def __init__(self, workspace: Workspace, names: DurableNames, *, role: Literal["node", "run"]) -> None:
-        """Open the outbox and add the missing events of earlier processes.
-
-        Raises:
-            StoreError: the outbox cannot be used.
-        """
-        self.outbox = Outbox(workspace.data_dir / "outbox.sqlite", workspace.clock)
-        self._workspace = workspace
+        """Use the index of the workspace; its episodes are published on the subject in ``names``."""
+        self.outbox = Outbox(workspace.index, names, workspace.clock)
         self.names = names
+        workspace.index.episode_subject = None if names == DurableNames() else names.episode_completed
+        self._workspace = workspace
         self._role: Literal["node", "run"] = role
         self._n_status = itertools.count()
         self._status: NodeStatus | None = None
         self._lock = threading.Lock()
-        enqueue_missing(workspace.index, self.outbox, names)
-        self._writer = OutboxWriter(self.outbox)
-
-    def record_episode(self, record: EpisodeRecord) -> None:
-        """Record that an episode ended."""
-        self._add(lambda: episode_event(record, self.names))
 
     def record_batch(self, result: BatchResult) -> None:
         """Record that a batch ended and will not be resumed."""
         now = self._workspace.clock.now()
-        self._add(lambda: batch_event(result, self.names, node=self._workspace.node, time=now))
+        self._add(lambda: batch_event(result, self.names, node=self._workspace.node, time=now), self.outbox.add)
 
     def record_status(self, status: NodeStatus) -> None:
-        """Record the status of this process; ignores an unchanged status."""
+        """Record the status of this process, without waiting for the disk; ignores an unchanged status."""
         with self._lock:
             if status == self._status:
                 return
             self._status = status
             n = next(self._n_status)
+        workspace = self._workspace
+        event = FieldStatus(
+            node=workspace.node,
+            config=workspace.profile,
+            status=status,
+            role=self._role,
+            boot=workspace.boot,
+            pid=os.getpid(),
+        )
         self._add(
-            lambda: status_event(
-                status,
-                self.names,
-                n=n,
-                role=self._role,
-                node=self._workspace.node,
-                profile=self._workspace.profile,
-                boot=self._workspace.boot,
-                pid=os.getpid(),
-                time=self._workspace.clock.now(),
-            )
+            lambda: durable_event(
+                f"status:{workspace.boot}:{n}", subjects.FIELD_STATUS, event, self.names, workspace.clock.now()
+            ),
+            self.outbox.add_later,
         )
 
     def ended_batches(self) -> set[str]:
         """Return the ids of the batches whose end was recorded, by this process or an earlier one."""
-        ids = (event_id.partition(":") for event_id in self.outbox.known_ids())
-        return {batch_id for kind, _, batch_id in ids if kind == "batch"}
+        return {event_id.partition(":")[2] for event_id in self.outbox.known_ids("batch")}
 
-    def flush(self) -> None:
-        """Wait until all events are in the outbox, at most ``outbox_writer.FLUSH_TIMEOUT_S`` seconds."""
-        self._writer.flush()
+    def record_missed_batches(self, owned: Callable[[], Collection[str]]) -> None:
+        """Record the completion of each batch whose episodes are all stored and whose end was never recorded.
 
-    def close(self) -> None:
-        """Add the remaining events and close the outbox."""
-        self._writer.close()
-        self.outbox.close()
+        A process may have been killed in between. Another process may record the same batch at the same time: both
+        events have the same id and count once. An unusable store is logged.
 
-    def _add(self, create: Callable[[], OutboxEvent]) -> None:
-        with catch_foreign(log_failure(logger, "recording an event")):
-            self._writer.put(create())
+        Args:
+            owned: returns the ids of the batches that a node is responsible for; these are skipped.
+        """
+        try:
+            known = self.ended_batches() | {*owned()}
+            for batch_id, n_finished in self._workspace.index.select(_FINISHED):
+                if batch_id not in known:
+                    self._record_missed(batch_id, n_finished)
+        except StoreError as exc:
+            logger.warning("completion events of earlier batches cannot be recorded now: %s", exc)
+
+    def _record_missed(self, batch_id: str, n_finished: int) -> None:
+        ids = [row[0] for row in self._workspace.index.select(_EPISODES, (batch_id,))]
+        first = self._load(batch_id, ids[0])
+        if first.n_planned != n_finished:
+            return
+        stats = BatchStats()
+        for episode_id in ids:
+            stats.add(self._load(batch_id, episode_id))
+        spec = BatchSpec(env=first.env, agent=first.agent, model=first.model, repeat=n_finished, mode=first.mode)
+        self.record_batch(
+            stats.result(
+                spec,
+                batch_id=batch_id,
+                battery_id=first.battery_id,
+                status="completed",
+                data_label=first.data_label,
+                duration_s=0.0,
+            )
+        )
+
+    def _load(self, batch_id: str, episode_id: str) -> EpisodeRecord:
+        return self._workspace.store.load(self._workspace.store.path(batch_id, episode_id))
+
+    def _add(self, create: Callable[[], OutboxEvent], add: Callable[[OutboxEvent], object]) -> None:
+        with catch_foreign(log_failure(logger, "adding an event to the outbox")):
+            add(create())
+
+
+def batch_event(result: BatchResult, names: DurableNames, *, node: str, time: datetime) -> OutboxEvent:
+    """Return the completion event of a batch; call it only for a batch that will not be resumed."""
+    event = BatchCompleted(
+        batch_id=result.batch_id,
+        env=result.env,
+        n_episodes=result.n_episodes,
+        mean_reward=result.mean_reward,
+        success_rate=result.success_rate,
+        status=result.status,
+        agent=result.agent,
+        model=result.model,
+        node=node,
+        battery_id=result.battery_id,
+        tokens=result.tokens,
+        cost=result.cost,
+        latency_s=result.latency_s,
+        n_rated=result.n_rated,
+        n_errors=result.n_errors,
+    )
+    return durable_event(f"batch:{result.batch_id}", subjects.BATCH_COMPLETED, event, names, time)
 
 
 def durable_names(nats: NatsSettings) -> DurableNames:

@@ -1,72 +1,30 @@
-"""Outbox of a state directory: an SQLite file of durable events, with the delivery state of each event per sink."""
+"""The outbox: the durable events of a state directory, and their delivery state per sink.
+
+It is a part of the index: each row of an episode has an event, which is derived from the row when it is sent.
+"""
 
 from __future__ import annotations
 
-import fcntl
-import os
 import sqlite3
-import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
-from runner.errors import StoreError
+from runner.events import subjects
+from runner.events.codec import encode
+from runner.events.durable import DurableEvent, EpisodeCompleted
+from runner.events.subjects import DurableNames
+from runner.store import EpisodeIndex, EpisodeRow
+from runner.store.index import Statement
+from runner.store.index_schema import COLUMNS, LOCAL, from_columns
+from runner.types import Tokens
 from runner.util.clock import Clock
-from runner.util.resources import file_advice
-from runner.util.sqlite import DATABASE_ERRORS, SqliteSchema, open_database
 
-_VERSION = 1
-
-
-# Compared columns have the same type, as SQLite does not use an index otherwise.
-# Each event has one mark per sink. Once an event is delivered everywhere, only its id stays, in "settled".
-_SCHEMA = SqliteSchema(
-    version=_VERSION,
-    tables=f"""
-    BEGIN IMMEDIATE;
-    CREATE TABLE events (n INTEGER PRIMARY KEY AUTOINCREMENT, id UNIQUE, subject, type, source, time, payload);
-    CREATE TABLE marks (sink, n INTEGER, state, stream, seq, reason, at, PRIMARY KEY (sink, n)) WITHOUT ROWID;
-    CREATE INDEX waiting ON marks (sink, n) WHERE state = 'pending';
-    CREATE TABLE settled (id PRIMARY KEY) WITHOUT ROWID;
-    CREATE TABLE sinks (name PRIMARY KEY, seen_at) WITHOUT ROWID;
-    CREATE TABLE streams (sink, name, created, PRIMARY KEY (sink, name)) WITHOUT ROWID;
-    PRAGMA user_version = {_VERSION};
-    COMMIT;
-""",
-    probes=(
-        "SELECT n, id, subject, type, source, time, payload FROM events LIMIT 0",
-        "SELECT sink, n, state, stream, seq, reason, at FROM marks LIMIT 0",
-        "SELECT n FROM marks INDEXED BY waiting WHERE sink = '' AND state = 'pending' LIMIT 0",
-        "SELECT id FROM settled LIMIT 0",
-        "SELECT name, seen_at FROM sinks LIMIT 0",
-        "SELECT sink, name, created FROM streams LIMIT 0",
-    ),
-)
-
-
-def _connect(path: Path) -> sqlite3.Connection:
-    try:
-        with _locked(path.with_name(path.name + ".opening")):
-            return open_database(path, _SCHEMA)
-    except OSError as exc:
-        raise StoreError(f"{path} cannot be opened: {exc}; check its permissions") from exc
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
-
-
-LOCAL = "local"
-"""Name of the sink that every outbox has: the node's own broker."""
+__all__ = ["LOCAL", "Ack", "DeadLetter", "Outbox", "OutboxEvent", "SinkCounts", "durable_event", "episode_event"]
 
 KEEP_ACKED_S = 600.0
 """Seconds to keep an event after its last acknowledgement, so that it can be sent again.
@@ -80,9 +38,12 @@ ABANDON_AFTER_S = 30 * 86400.0
 
 MAX_PRUNED_PER_TRANSACTION = 5000
 
-_ADD_UNSETTLED = (
-    "INSERT OR IGNORE INTO events (id, subject, type, source, time, payload) "
-    "SELECT ?1, ?2, ?3, ?4, ?5, ?6 WHERE NOT EXISTS (SELECT 1 FROM settled WHERE id = ?1)"
+LOCK_TIMEOUT_S = 1.0
+"""Seconds to wait for another process that has locked the index; an episode that ends meanwhile waits, too."""
+
+_ADD_NEW = (
+    "INSERT INTO events (id, subject, type, source, time, payload) "
+    "SELECT ?1, ?2, ?3, ?4, ?5, ?6 WHERE NOT EXISTS (SELECT 1 FROM events WHERE id = ?1)"
 )
 
 
@@ -123,26 +84,61 @@ class SinkCounts(msgspec.Struct, frozen=True, kw_only=True):
     dead: int = 0
 
 
+def durable_event(event_id: str, kind: str, event: DurableEvent, names: DurableNames, time: datetime) -> OutboxEvent:
+    """Return an event of the canonical type ``kind`` on its subject; the same id again has no effect."""
+    return OutboxEvent(
+        id=event_id, subject=names.subject_of(kind), type=kind, source=event.node, time=time, payload=encode(event)
+    )
+
+
+def episode_event(episode: EpisodeRow, names: DurableNames) -> OutboxEvent:
+    """Return the completion event of an episode."""
+    tokens = (episode.tokens_prompt, episode.tokens_completion, episode.tokens_reasoning, episode.tokens_cached)
+    event = EpisodeCompleted(
+        episode_id=episode.episode_id,
+        env=episode.env,
+        reward=episode.reward,
+        rounds=episode.rounds,
+        duration_s=episode.duration_s,
+        success=episode.success,
+        score=episode.reward,
+        duration_sec=episode.duration_s,
+        outcome=episode.outcome,
+        agent=episode.agent,
+        model=episode.model,
+        task_index=episode.task_index,
+        tokens=Tokens(*tokens),
+        batch_id=episode.batch_id,
+        node=episode.node,
+        profile=episode.profile,
+        cost=episode.cost,
+        unscored=episode.unscored,
+    )
+    return durable_event(f"episode:{episode.episode_id}", subjects.EPISODE_COMPLETED, event, names, episode.ended_at)
+
+
 class Outbox:
-    """Durable events and their delivery state per sink; safe for several threads and processes.
+    """Durable events of an index and their delivery state per sink; safe for several threads and processes.
 
-    A broken file is replaced by an empty one; the caller restores its events from the episode files (``known_ids``).
-
-    Attributes:
-        on_add: called in the adding thread after this object has added new events.
+    Args:
+        index: the index; its ``on_write`` is called after it has new events.
+        names: subjects of the events.
+        clock: clock of the delivery marks.
 
     Raises:
-        StoreError: from all methods, when the file cannot be used.
+        StoreError: from all methods, when the index cannot be used.
     """
 
-    def __init__(self, path: Path, clock: Clock | None = None) -> None:
-        """Open or create the file ``path``, readable only by this user."""
-        self.path = path
-        self.on_add: Callable[[], None] | None = None
+    def __init__(self, index: EpisodeIndex, names: DurableNames | None = None, clock: Clock | None = None) -> None:
+        """Use an open index, which the caller closes."""
+        self.index = index
+        self.names = names or DurableNames()
         self._clock = clock or Clock()
-        self._lock = threading.Lock()
-        self._connection = _connect(path)
-        self.register_sinks(LOCAL)
+
+    @property
+    def data_dir(self) -> Path:
+        """The state directory."""
+        return self.index.data_dir
 
     def register_sinks(self, *sinks: str) -> None:
         """Register the configured sinks; a new sink gets every event that is still stored."""
@@ -150,45 +146,53 @@ class Outbox:
             for sink in sinks:
                 row = (sink, self._now())
                 if connection.execute("INSERT OR IGNORE INTO sinks VALUES (?, ?)", row).rowcount:
-                    connection.execute(
-                        "INSERT INTO marks (sink, n, state, at) SELECT ?, n, 'pending', ? FROM events", row
-                    )
+                    waiting = "INSERT INTO marks (sink, n, state) SELECT DISTINCT ?, n, 'pending' FROM marks"
+                    connection.execute(waiting, (sink,))
                 else:
                     connection.execute("UPDATE sinks SET seen_at = ?2 WHERE name = ?1", row)
 
     def add(self, *events: OutboxEvent) -> int:
-        """Add events for every sink, except those whose id was added before; returns the number of new events."""
-        if not events:
-            return 0
-        rows = [
-            (event.id, event.subject, event.type, event.source, event.time.isoformat(), event.payload)
-            for event in events
-        ]
-        with self._transaction() as connection:
-            (last,) = connection.execute("SELECT coalesce(max(n), 0) FROM events").fetchone()
-            n_new = connection.executemany(_ADD_UNSETTLED, rows).rowcount
-            marks = "INSERT INTO marks (sink, n, state, at) SELECT name, n, 'pending', ? FROM events, sinks WHERE n > ?"
-            connection.execute(marks, (self._now(), last))
-        if n_new and self.on_add is not None:
-            self.on_add()
-        return n_new
+        """Add events for every sink, except those whose id was added before; returns the number of new events.
+
+        Raises:
+            StoreError: they cannot be added now; they are added with the next use of the index.
+        """
+        return self.index.write(*map(_addition, events)) if events else 0
+
+    def add_later(self, event: OutboxEvent) -> None:
+        """Add an event with the next use of the index; returns immediately."""
+        self.index.write_later(_addition(event))
+        if self.index.on_write is not None:
+            self.index.on_write()
 
     def pending(self, sink: str, limit: int, *, without: Sequence[str] = ()) -> list[OutboxEvent]:
         """Return the oldest pending events of a sink, except those on the subjects in ``without``."""
-        exclusion = f"AND subject NOT IN ({', '.join('?' * len(without))}) " if without else ""
+        others = ", ".join(f"?{number}" for number in range(4, 4 + len(without)))
         query = (
-            "SELECT id, subject, type, source, time, payload FROM marks INDEXED BY waiting CROSS JOIN events USING (n) "
-            f"WHERE sink = ? AND state = 'pending' {exclusion}ORDER BY n LIMIT ?"
+            f"SELECT id, coalesce(subject, ?2), type, source, time, payload, {COLUMNS} "
+            "FROM marks INDEXED BY waiting CROSS JOIN events USING (n) "
+            "LEFT JOIN episodes ON payload IS NULL AND episode_id = substr(id, 9) "
+            "WHERE sink = ?1 AND state = 'pending' AND (payload IS NOT NULL OR episode_id IS NOT NULL) "
+            f"AND coalesce(subject, ?2) NOT IN ({others}) ORDER BY n LIMIT ?3"
         )
-        with self._session() as connection:
-            rows = connection.execute(query, (sink, *without, limit)).fetchall()
-        return [OutboxEvent(row[0], row[1], row[2], row[3], datetime.fromisoformat(row[4]), row[5]) for row in rows]
+        rows = self.index.select(query, (sink, self.names.episode_completed, limit, *without))
+        try:
+            return [self._event(row) for row in rows]
+        except (ValueError, TypeError) as exc:
+            raise self.index.unusable(exc) from exc
+
+    def _event(self, row: tuple[Any, ...]) -> OutboxEvent:
+        """Return the event of a row, which has either its payload or the columns of its episode."""
+        event_id, subject, kind, source, time, payload, *episode = row
+        if payload is None:
+            return msgspec.structs.replace(episode_event(from_columns(tuple(episode)), self.names), subject=subject)
+        return OutboxEvent(event_id, subject, kind, source, datetime.fromisoformat(time), payload)
 
     def n_pending(self, sinks: Sequence[str]) -> int:
         """Return the number of pending events, counting an event once for each of these sinks."""
         query = "SELECT count(*) FROM marks INDEXED BY waiting WHERE sink = ? AND state = 'pending'"
-        with self._session() as connection:
-            return sum(connection.execute(query, (sink,)).fetchone()[0] for sink in sinks)
+        counts = [int(self.index.select(query, (sink,))[0][0]) for sink in sinks]
+        return sum(counts) + self.index.n_unwritten * len(counts)
 
     def ack(self, sink: str, acks: Iterable[Ack]) -> None:
         """Mark events as acknowledged by a sink."""
@@ -239,8 +243,7 @@ class Outbox:
 
     def has_known_stream(self, sink: str) -> bool:
         """Whether any stream of this sink is known."""
-        with self._session() as connection:
-            return connection.execute("SELECT 1 FROM streams WHERE sink = ? LIMIT 1", (sink,)).fetchone() is not None
+        return bool(self.index.select("SELECT 1 FROM streams WHERE sink = ? LIMIT 1", (sink,)))
 
     def prune(self) -> int:
         """Delete old events that no sink needs, but keep their ids, and sync the file.
@@ -249,8 +252,7 @@ class Outbox:
         than the duplicate window of a stream.
         """
         n_deleted = self._delete_settled()
-        with self._session() as connection:
-            connection.execute("PRAGMA wal_checkpoint")
+        self.index.select("PRAGMA wal_checkpoint")
         return n_deleted
 
     def _delete_settled(self) -> int:
@@ -258,68 +260,52 @@ class Outbox:
         needed = (
             "SELECT n FROM marks WHERE state = 'pending' OR (state = 'acked' AND at > ?) OR (state = 'dead' AND at > ?)"
         )
-        removable = f"SELECT n FROM events WHERE n NOT IN ({needed}) ORDER BY n LIMIT {MAX_PRUNED_PER_TRANSACTION}"
+        removable = f"SELECT DISTINCT n FROM marks WHERE n NOT IN ({needed}) LIMIT {MAX_PRUNED_PER_TRANSACTION}"
         with self._transaction() as connection:
             abandoned = "(SELECT name FROM sinks WHERE name != ? AND seen_at < ?)"
             for table, column in (("marks", "sink"), ("streams", "sink"), ("sinks", "name")):
                 connection.execute(f"DELETE FROM {table} WHERE {column} IN {abandoned}", (LOCAL, now - ABANDON_AFTER_S))
             rows = connection.execute(removable, (now - KEEP_ACKED_S, now - ABANDON_AFTER_S)).fetchall()
-            connection.executemany("INSERT OR IGNORE INTO settled SELECT id FROM events WHERE n = ?", rows)
-            connection.executemany("DELETE FROM events WHERE n = ?", rows)
+            cleared = "subject = NULL, type = NULL, source = NULL, time = NULL, payload = NULL"
+            connection.executemany(f"UPDATE events SET {cleared} WHERE n = ? AND type IS NOT NULL", rows)
             sinks = connection.execute("SELECT name FROM sinks").fetchall()
             connection.executemany(
                 "DELETE FROM marks WHERE sink = ? AND n = ?", [(sink, n) for (sink,) in sinks for (n,) in rows]
             )
             return len(rows)
 
-    def known_ids(self) -> set[str]:
-        """Return the ids of all events that were ever added."""
-        with self._session() as connection:
-            rows = connection.execute("SELECT id FROM events UNION ALL SELECT id FROM settled").fetchall()
-        return {event_id for (event_id,) in rows}
+    def known_ids(self, kind: str = "") -> set[str]:
+        """Return the ids of all events that were ever added, or of those that begin with ``kind`` and a colon."""
+        bounds = (f"{kind}:", f"{kind};") if kind else ("", "\U0010ffff")
+        return {id_ for (id_,) in self.index.select("SELECT id FROM events WHERE id >= ? AND id < ?", bounds)}
 
     def dead_letters(self) -> list[DeadLetter]:
         """Return the dead letters, oldest first."""
-        query = "SELECT id, sink, subject, reason, at FROM marks JOIN events USING (n) WHERE state = 'dead' ORDER BY n"
-        with self._session() as connection:
-            rows = connection.execute(query).fetchall()
+        query = (
+            "SELECT id, sink, coalesce(subject, ?), reason, at FROM marks JOIN events USING (n) "
+            "WHERE state = 'dead' ORDER BY n"
+        )
         names = DeadLetter.__struct_fields__
+        rows = self.index.select(query, (self.names.episode_completed,))
         return [msgspec.convert(dict(zip(names, row, strict=True)), DeadLetter, strict=False) for row in rows]
 
     def counts(self) -> dict[str, SinkCounts]:
         """Return the event counts of every sink."""
         query = "SELECT name, state, count(n) FROM sinks LEFT JOIN marks ON sink = name GROUP BY name, state"
-        with self._session() as connection:
-            rows = connection.execute(query).fetchall()
         by_sink: dict[str, dict[str, int]] = {}
-        for sink, state, count in rows:
+        for sink, state, count in self.index.select(query):
             by_sink.setdefault(sink, {}).update({state: count} if state else {})
         return {sink: SinkCounts(**counts) for sink, counts in by_sink.items()}
-
-    def close(self) -> None:
-        """Close the file."""
-        with self._lock:
-            self._connection.close()
 
     def _now(self) -> float:
         return self._clock.now().timestamp()
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        with self._session() as connection:
-            connection.execute("BEGIN IMMEDIATE")
-            try:
-                yield connection
-                connection.execute("COMMIT")
-            finally:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
+        with self.index.transaction(LOCK_TIMEOUT_S) as connection:
+            yield connection
 
-    @contextmanager
-    def _session(self) -> Iterator[sqlite3.Connection]:
-        with self._lock:
-            try:
-                yield self._connection
-            except DATABASE_ERRORS as exc:
-                advice = file_advice(exc, "free disk space or check permissions")
-                raise StoreError(f"{self.path} cannot be used: {exc}; {advice}") from exc
+
+def _addition(event: OutboxEvent) -> Statement:
+    row = (event.id, event.subject, event.type, event.source, event.time.isoformat(), event.payload)
+    return _ADD_NEW, row

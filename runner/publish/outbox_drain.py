@@ -72,7 +72,7 @@ class OutboxDrain:
             await self._sink_connection.up.wait()
             key, client = sink_key(self._sink_connection.sink), self._sink_connection.client
             if key is not None and client is not None:
-                with _locked(sink_lock_path(self._outbox.path, key)) as has_lock:
+                with _locked(sink_lock_path(self._outbox.data_dir, key)) as has_lock:
                     if has_lock:
                         await self._drain(self._new_sender(client, key))
                         continue

@@ -69,7 +69,7 @@ class Publisher:
 
     async def run(self) -> None:
         """Publish until cancelled."""
-        self._outbox.on_add = partial(self._on_add, asyncio.get_running_loop())
+        self._outbox.index.on_write = partial(self._on_add, asyncio.get_running_loop())
         try:
             async with asyncio.TaskGroup() as tasks:
                 for sink_connection, drain in zip(self.sink_connections, self._drains, strict=True):
@@ -77,7 +77,7 @@ class Publisher:
                     tasks.create_task(drain.run())
                 tasks.create_task(self._maintain_outbox())
         finally:
-            self._outbox.on_add = None
+            self._outbox.index.on_write = None
 
     async def wait_until_drained(self, timeout_s: float, *, stall_timeout_s: float = math.inf) -> bool:
         """Wait until no event is pending for a reachable sink; returns whether that happened.

@@ -167,8 +167,8 @@ def sink_key(sink: Sink) -> str | None:
         return None
 
 
-def sink_lock_path(outbox: Path, key: str) -> Path:
+def sink_lock_path(data_dir: Path, key: str) -> Path:
     """Return the file whose lock is held by the process that drains the outbox to a sink."""
     name, _, address = key.partition(" ")
     digest = hashlib.sha256(address.encode()).hexdigest()[:16]
-    return outbox.with_name(f"outbox.{name}-{digest}.lock" if address else f"outbox.{name}.lock")
+    return data_dir / (f"outbox.{name}-{digest}.lock" if address else f"outbox.{name}.lock")

@@ -1,12 +1,14 @@
-"""The index: an SQLite database with one row per episode file, for results and lists."""
+"""The index: an SQLite database with one row per episode file, for results and lists, and the events of these rows."""
 
 from __future__ import annotations
 
 import logging
 import sqlite3
 import threading
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import msgspec
@@ -15,7 +17,9 @@ from runner.errors import StoreError
 from runner.store.episode_file import EpisodeRecord
 from runner.store.episode_store import EpisodeFile, EpisodeStore
 from runner.store.index_schema import COLUMNS, SCHEMA, EpisodeRow, episode_row, from_columns, to_columns
+from runner.store.old_outbox import take_over
 from runner.util.files import DamagedFile, file_lock
+from runner.util.resources import file_advice
 from runner.util.safe_values import escape_surrogates
 from runner.util.sqlite import BUSY_TIMEOUT_S, DATABASE_ERRORS, open_database
 
@@ -24,37 +28,102 @@ logger = logging.getLogger(__name__)
 FILES_PER_TRANSACTION = 200
 """Maximum number of files added in one transaction; other writers can get the lock between two transactions."""
 
+WRITE_TIMEOUT_S = 0.25
+"""Seconds that ``write`` waits for another process that has locked the database; an episode ends that much later."""
+
+MAX_UNWRITTEN = 10_000
+"""Maximum number of statements that wait; older ones are dropped, and the next start derives them from the files."""
+
+Statement: TypeAlias = tuple[str, tuple[object, ...]]
+"""An SQL statement and its parameters."""
 Key: TypeAlias = tuple[str, str]
 """Batch id and episode id."""
 Stamp: TypeAlias = tuple[int, int]
 """Size in bytes and modification time in nanoseconds of an episode file."""
 
 _PLACEHOLDERS = ", ".join("?" for _ in range(len(EpisodeRow.__struct_fields__) + 2))
+_ADVICE = (
+    "free disk space; if this persists, delete the file: it is rebuilt from the episode files, and their events are "
+    "sent again with the same ids"
+)
 _INSERT = f"INSERT OR REPLACE INTO episodes VALUES ({_PLACEHOLDERS})"
+_SET_SUBJECT = "UPDATE events SET subject = ? WHERE id = ?"
+# An episode without a file is not announced any more; if its file returns, it is a new one.
+_FORGET = """
+    DELETE FROM events WHERE id = ? AND payload IS NULL
+        AND EXISTS (SELECT 1 FROM sinks JOIN marks ON sink = name AND marks.n = events.n AND state = 'pending')
+"""
 
 
 class EpisodeIndex:
-    """Rows of all episode files of a store; thread-safe, and several processes may open the same index.
+    """Rows of all episode files of a store, and the events of these rows; thread-safe, for several processes.
 
-    ``damaged`` lists the episode files that the last ``reconcile`` could not read.
+    Attributes:
+        damaged: the episode files that the last ``reconcile`` could not read.
+        episode_subject: subject of the events of inserted episodes; None: the one of the process that sends them.
+        on_write: called in the writing thread after ``write`` has added rows.
     """
 
-    def __init__(self, store: EpisodeStore, connection: sqlite3.Connection) -> None:
+    def __init__(
+        self, store: EpisodeStore, connection: sqlite3.Connection, busy_timeout_s: float = BUSY_TIMEOUT_S
+    ) -> None:
         """Create the index on an open database; use ``open_index`` instead."""
         self._store = store
         self._connection = connection
+        self._busy_timeout_s = busy_timeout_s
         self._lock = threading.Lock()
+        self._unwritten: deque[Statement] = deque(maxlen=MAX_UNWRITTEN)
         self.damaged: list[DamagedFile] = []
+        self.episode_subject: str | None = None
+        self.on_write: Callable[[], None] | None = None
+
+    @property
+    def data_dir(self) -> Path:
+        """The state directory."""
+        return self._store.data_dir
+
+    @property
+    def n_unwritten(self) -> int:
+        """Number of statements that could not be executed yet."""
+        return len(self._unwritten)
 
     def insert(self, record: EpisodeRecord) -> None:
-        """Insert or replace the row of a saved episode.
+        """Insert or replace the row of a saved episode, and add its event if it is new.
 
         Raises:
-            StoreError: the file is missing, or the database cannot be written; the next ``reconcile`` adds the row.
+            StoreError: the file is missing, or the database cannot be written now; see ``write``.
         """
-        values = to_columns(episode_row(record), self._store.stat_file(record))
+        values = tuple(to_columns(episode_row(record), self._store.stat_file(record)))
+        statements: list[Statement] = [(_INSERT, values)]
+        if self.episode_subject is not None:
+            statements.append((_SET_SUBJECT, (self.episode_subject, f"episode:{record.episode_id}")))
+        self.write(*statements)
+
+    def write(self, *statements: Statement, timeout_s: float = WRITE_TIMEOUT_S) -> int:
+        """Execute statements in one transaction, after those that failed before; return the number of changed rows.
+
+        Args:
+            statements: the statements; may be none.
+            timeout_s: seconds to wait for another process that has locked the database.
+
+        Raises:
+            StoreError: the database cannot be written now; the next call, and every ``select``, tries again.
+        """
+        self.write_later(*statements)
         with self._session() as connection:
-            connection.execute(_INSERT, values)
+            waiting = list(self._unwritten)
+            with _transaction(connection, timeout_s):
+                n_rows = sum(connection.execute(*statement).rowcount for statement in waiting)
+            for statement in waiting:
+                if self._unwritten and self._unwritten[0] is statement:  # otherwise the full queue has dropped it
+                    self._unwritten.popleft()
+        if n_rows and self.on_write is not None:
+            self.on_write()
+        return n_rows
+
+    def write_later(self, *statements: Statement) -> None:
+        """Queue statements for the next ``write`` or ``select``; returns immediately."""
+        self._unwritten.extend(statements)
 
     def recent(self, limit: int = 100, offset: int = 0) -> list[EpisodeRow]:
         """Return episodes, newest first.
@@ -73,7 +142,10 @@ class EpisodeIndex:
             raise self.unusable(exc) from exc
 
     def select(self, query: str, parameters: tuple[object, ...] | Mapping[str, object] = ()) -> list[tuple[Any, ...]]:
-        """Return all rows of a query on the table ``episodes``; raises like ``recent``."""
+        """Return all rows of a query, after what was not written yet; raises like ``recent``."""
+        if self._unwritten:
+            with suppress(StoreError):  # the rows wait for the next call
+                self.write()
         with self._session() as connection:
             return connection.execute(query, parameters).fetchall()
 
@@ -91,13 +163,18 @@ class EpisodeIndex:
         rows = self.select("SELECT batch_id, episode_id, size, mtime_ns, reason FROM damaged")
         rejected = {(batch, episode): ((size, mtime_ns), reason) for batch, episode, size, mtime_ns, reason in rows}
         self.damaged = []
-        changed = list(self._changed_files(known, rejected))
+        changed = sorted(self._changed_files(known, rejected), key=lambda file: file.episode_id)
         self._delete_rows([*known, *rejected])
         for start in range(0, len(changed), FILES_PER_TRANSACTION):
             self._add_files(changed[start : start + FILES_PER_TRANSACTION])
 
     def close(self) -> None:
-        """Close the database."""
+        """Write what was not written yet, if possible, and close the database."""
+        try:
+            if self._unwritten:
+                self.write(timeout_s=self._busy_timeout_s)
+        except StoreError as exc:
+            logger.warning("the next start adds %d changes that could not be written: %s", self.n_unwritten, exc)
         with self._lock:
             self._connection.close()
 
@@ -122,26 +199,24 @@ class EpisodeIndex:
             except StoreError as exc:
                 self.damaged.append(DamagedFile(path, str(exc)))
                 damaged.append((file.episode_id, file.batch_id, file.size, file.mtime_ns, escape_surrogates(str(exc))))
-        with self._transaction() as connection:
+        with self.transaction() as connection:
             _delete(connection, [(file.batch_id, file.episode_id) for file in files])
             connection.executemany(_INSERT, rows)
             connection.executemany("INSERT OR REPLACE INTO damaged VALUES (?, ?, ?, ?, ?)", damaged)
 
     def _delete_rows(self, keys: list[Key]) -> None:
         if keys:
-            with self._transaction() as connection:
+            with self.transaction() as connection:
                 _delete(connection, keys)
+                connection.executemany(_FORGET, [(f"episode:{episode_id}",) for _, episode_id in keys])
+                connection.execute("DELETE FROM marks WHERE n NOT IN (SELECT n FROM events)")
 
     @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
-        with self._session() as connection:
-            connection.execute("BEGIN IMMEDIATE")
-            try:
-                yield connection
-            except DATABASE_ERRORS:
-                connection.execute("ROLLBACK")
-                raise
-            connection.execute("COMMIT")
+    def transaction(self, timeout_s: float | None = None) -> Iterator[sqlite3.Connection]:
+        """Run the block in a transaction; ``timeout_s``: seconds to wait for a lock, by default as ``open_index``."""
+        timeout_s = self._busy_timeout_s if timeout_s is None else timeout_s
+        with self._session() as connection, _transaction(connection, timeout_s):
+            yield connection
 
     @contextmanager
     def _session(self) -> Iterator[sqlite3.Connection]:
@@ -154,15 +229,25 @@ class EpisodeIndex:
     def unusable(self, exc: Exception) -> StoreError:
         """Return the error for an index that cannot be read or has impossible values."""
         path = self._store.data_dir / "index.sqlite"
-        return StoreError(
-            f"{path} cannot be used: {exc}; if this persists, delete the file: it is rebuilt from the episode files"
-        )
+        return StoreError(f"{path} cannot be used: {exc}; {file_advice(exc, _ADVICE)}")
+
+
+@contextmanager
+def _transaction(connection: sqlite3.Connection, timeout_s: float) -> Iterator[None]:
+    connection.execute(f"PRAGMA busy_timeout = {round(timeout_s * 1000)}")
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    finally:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
 
 
 def open_index(store: EpisodeStore, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> EpisodeIndex:
     """Open the index of a store and synchronize it with the files.
 
-    An index that is missing, corrupt or of another version is rebuilt.
+    An index that is missing, corrupt or of another version is rebuilt; the outbox of an earlier version is taken over.
 
     Raises:
         StoreError: the files or the database cannot be read or written.
@@ -170,7 +255,12 @@ def open_index(store: EpisodeStore, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -
     # Without the lock, two processes could find a corrupt database and one delete the other's new one.
     with file_lock(store.runs, wait=True):
         connection = open_database(store.data_dir / "index.sqlite", SCHEMA, busy_timeout_s=busy_timeout_s)
-    return _reconciled(EpisodeIndex(store, connection))
+        try:
+            take_over(store.data_dir / "outbox.sqlite", connection)
+        except StoreError:
+            connection.close()
+            raise
+    return _reconciled(EpisodeIndex(store, connection, busy_timeout_s))
 
 
 def open_index_to_read(store: EpisodeStore) -> EpisodeIndex:

@@ -1,4 +1,8 @@
-"""Tables of the index, and the conversion between episodes and their rows."""
+"""Tables of the index, and the conversion between episodes and their rows.
+
+The index is also the outbox of durable events. Triggers add an event in the transaction that adds the row of an
+episode, and a waiting mark for each sink in the transaction that adds an event, so none is ever without the other.
+"""
 
 from __future__ import annotations
 
@@ -59,8 +63,16 @@ class EpisodeRow(msgspec.Struct, frozen=True, kw_only=True):
 
 COLUMNS = ", ".join(EpisodeRow.__struct_fields__)
 
-_VERSION = 4
+LOCAL = "local"
+"""Name of the sink that every index has: the node's own broker."""
 
+# A file of another version is replaced. From version 5 on, that would forget which events were delivered: a new version
+# must keep the tables from "events" to "streams".
+_VERSION = 5
+
+# Compared columns have the same type, as SQLite does not use an index otherwise.
+# The event of an episode has only an id: the rest follows from the row of the episode. Each event has one mark per sink
+# until it is delivered everywhere; then only its id stays, so that it is never sent again.
 SCHEMA = SqliteSchema(
     version=_VERSION,
     tables=f"""
@@ -68,12 +80,30 @@ SCHEMA = SqliteSchema(
     CREATE TABLE episodes ({COLUMNS}, size, mtime_ns, PRIMARY KEY (episode_id, batch_id)) WITHOUT ROWID;
     CREATE TABLE damaged (episode_id, batch_id, size, mtime_ns, reason, PRIMARY KEY (episode_id, batch_id))
         WITHOUT ROWID;
+    CREATE TABLE events (n INTEGER PRIMARY KEY, id UNIQUE, subject, type, source, time, payload);
+    CREATE TABLE marks (sink, n INTEGER, state, stream, seq, reason, at, PRIMARY KEY (sink, n)) WITHOUT ROWID;
+    CREATE INDEX waiting ON marks (sink, n) WHERE state = 'pending';
+    CREATE TABLE sinks (name PRIMARY KEY, seen_at) WITHOUT ROWID;
+    CREATE TABLE streams (sink, name, created, PRIMARY KEY (sink, name)) WITHOUT ROWID;
+    INSERT INTO sinks VALUES ('{LOCAL}', 0);
+    CREATE TRIGGER announced AFTER INSERT ON episodes BEGIN
+        INSERT INTO events (id) SELECT 'episode:' || new.episode_id
+            WHERE NOT EXISTS (SELECT 1 FROM events WHERE id = 'episode:' || new.episode_id);
+    END;
+    CREATE TRIGGER awaited AFTER INSERT ON events BEGIN
+        INSERT INTO marks (sink, n, state) SELECT name, new.n, 'pending' FROM sinks;
+    END;
     PRAGMA user_version = {_VERSION};
     COMMIT;
 """,
     probes=(
         f"SELECT {COLUMNS}, size, mtime_ns FROM episodes LIMIT 0",
         "SELECT episode_id, batch_id, size, mtime_ns, reason FROM damaged LIMIT 0",
+        "SELECT n, id, subject, type, source, time, payload FROM events LIMIT 0",
+        "SELECT sink, n, state, stream, seq, reason, at FROM marks LIMIT 0",
+        "SELECT n FROM marks INDEXED BY waiting WHERE sink = '' AND state = 'pending' LIMIT 0",
+        "SELECT name, seen_at FROM sinks LIMIT 0",
+        "SELECT sink, name, created FROM streams LIMIT 0",
     ),
 )
 

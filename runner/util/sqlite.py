@@ -83,7 +83,7 @@ def open_database(
         try:
             return _open(path, schema, busy_timeout_s)
         except DATABASE_ERRORS as exc:
-            if not _is_damage(exc):
+            if not is_damage(exc):
                 raise
             logger.warning("%s cannot be used (%s); it is rebuilt from %s", path, exc, schema.source)
             on_damage(exc)
@@ -148,7 +148,8 @@ def _prepare(connection: sqlite3.Connection, schema: SqliteSchema) -> None:
         raise _IncompatibleDatabase(str(exc)) if exc.sqlite_errorcode == sqlite3.SQLITE_ERROR else exc from exc
 
 
-def _is_damage(exc: Exception) -> bool:
+def is_damage(exc: Exception) -> bool:
+    """Return whether a database file is damaged or of another kind, so that waiting does not help."""
     if isinstance(exc, _IncompatibleDatabase | UnicodeDecodeError):
         return True
     code = getattr(exc, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)

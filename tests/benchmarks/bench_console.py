@@ -13,13 +13,14 @@ import psutil
 
 from runner.batch.batch import Batch
 from runner.batch.workspace import Workspace
-from runner.publish.outbox import LOCAL, Outbox
+from runner.publish.outbox import LOCAL
 from runner.store import EpisodeStore, open_index
 from runner.types import Limits
 from tests.benchmarks.measure import Row, quartiles, ratio
 from tests.support.batches import resolved_batch
 from tests.support.episodes import new_id
 from tests.support.node_process import NodeProcess
+from tests.support.publishing import open_outbox
 from tests.support.terminal import ENTER, Terminal
 
 CONSOLE = str(Path(sys.executable).with_name("agentgym-tui"))
@@ -99,10 +100,9 @@ def _store(data_dir: Path) -> Sequence[str]:
 
 def _wait_until_published(data_dir: Path) -> None:
     """Wait until the events of the stored episodes have been sent; this is not measured."""
-    outbox = Outbox(data_dir / "outbox.sqlite")
-    while len(outbox.known_ids()) < N_EPISODES or outbox.n_pending([LOCAL]):
-        time.sleep(0.1)
-    outbox.close()
+    with open_outbox(data_dir) as outbox:
+        while outbox.n_pending([LOCAL]):
+            time.sleep(0.1)
 
 
 def _episodes(terminal: Terminal, ids: Sequence[str]) -> list[Row]:

@@ -8,15 +8,15 @@ import time
 from pathlib import Path
 
 from runner.publish.delivery import DEFAULT_DELIVERY
-from runner.publish.event_factory import MAX_EVENTS_PER_TRANSACTION
 from runner.publish.outbox import Outbox, OutboxEvent
 from runner.publish.outbox_drain import MIN_INTERVAL_S
 from tests.benchmarks.measure import PAIRS, Row, quartiles
 from tests.support.nats_server import NatsServer
-from tests.support.publishing import nats_client, outbox_event, run_publisher, sink_to
+from tests.support.publishing import nats_client, open_outbox, outbox_event, run_publisher, sink_to
 
 N = 5000
 PAYLOAD = b'{"text": "' + b"x" * 480 + b'"}'
+N_PER_TRANSACTION = 500
 MIN_RATE = 2000
 BARE_STREAM = "BARE"
 BARE_SUBJECT = "bare.events"
@@ -39,8 +39,8 @@ async def publish_from_outbox(server: NatsServer, outbox: Outbox, events: list[O
 
 
 def _add(outbox: Outbox, events: list[OutboxEvent]) -> None:
-    for first in range(0, len(events), MAX_EVENTS_PER_TRANSACTION):
-        outbox.add(*events[first : first + MAX_EVENTS_PER_TRANSACTION])
+    for first in range(0, len(events), N_PER_TRANSACTION):
+        outbox.add(*events[first : first + N_PER_TRANSACTION])
 
 
 async def publish_bare(server: NatsServer, events: list[OutboxEvent]) -> float:
@@ -76,10 +76,12 @@ async def _pairs(server: NatsServer, outbox: Outbox) -> list[tuple[float, float]
 
 
 def run() -> list[Row]:
-    with tempfile.TemporaryDirectory() as folder, NatsServer(Path(folder) / "server") as server:
-        outbox = Outbox(Path(folder) / "outbox.sqlite")
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        NatsServer(Path(folder) / "server") as server,
+        open_outbox(Path(folder) / "data") as outbox,
+    ):
         pairs = asyncio.run(_pairs(server, outbox))
-        outbox.close()
     q1, ratio, q3 = quartiles([own / bare for own, bare in pairs])
     _, rate, _ = quartiles([own for own, _ in pairs])
     _, bare_rate, _ = quartiles([bare for _, bare in pairs])

@@ -64,9 +64,7 @@ def _with_publishing(planned: ResolvedBatch, workspace: Workspace, address: BusA
     with _publisher(workspace, address) as (recorder, event_thread):
 
         def play() -> None:
-            recorder.record_batch(
-                Batch(planned, workspace, observers=event_thread.observers, on_record=recorder.record_episode).run()
-            )
+            recorder.record_batch(Batch(planned, workspace, observers=event_thread.observers).run())
             _wait_until_sent(recorder, key)
 
         recorder.record_status("running")
@@ -82,10 +80,8 @@ def _publisher(workspace: Workspace, address: BusAddress) -> Iterator[tuple[Even
         yield recorder, event_thread
     finally:
         event_thread.close()
-        recorder.close()
 
 
 def _wait_until_sent(recorder: EventRecorder, key: str) -> None:
-    recorder.flush()
     while recorder.outbox.n_pending([key]):
         time.sleep(0.05)

@@ -58,12 +58,10 @@ async def _play_and_publish(folder: Path, bus: NatsAccount, clock: Clock) -> str
     """Play and publish one episode as a foreground run does; return its id."""
     workspace = Workspace(folder, node="n", profile="p", clock=clock)
     recorder = EventRecorder(workspace, DurableNames(), role="run")
-    batch = Batch(resolved_batch(env="Maze", agent="oracle"), workspace, on_record=recorder.record_episode)
+    batch = Batch(resolved_batch(env="Maze", agent="oracle"), workspace)
     (episode,) = batch.run().episodes
-    recorder.flush()
     async with run_publisher(recorder.outbox, sink_to(bus, "local")) as running:
         await running.wait_until_drained()
-    recorder.close()
     workspace.close()
     return episode.episode_id
 

@@ -1,4 +1,4 @@
-"""An outbox that another process keeps locked: episodes do not wait for it, and no event is missing later."""
+"""An index that another process keeps locked: episodes hardly wait for it, and no event is missing later."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(60)]
 
 @contextmanager
 def lock_outbox(data_dir: Path) -> Iterator[sqlite3.Connection]:
-    with closing(sqlite3.connect(data_dir / "outbox.sqlite", isolation_level=None)) as lock:
+    with closing(sqlite3.connect(data_dir / "index.sqlite", isolation_level=None)) as lock:
         lock.execute("BEGIN IMMEDIATE")
         yield lock
 
@@ -38,19 +38,16 @@ def test_a_batch_completes_while_its_events_cannot_be_added(tmp_path: Path) -> N
     episode_ids: list[str] = []
     with lock_outbox(tmp_path) as lock:
         recorder.record_status("running")
-        batch = Batch(
-            resolved_batch(env="Maze", agent="oracle", repeat=3), workspace, on_record=recorder.record_episode
-        )
+        batch = Batch(resolved_batch(env="Maze", agent="oracle", repeat=3), workspace)
         result = batch.run()
         recorder.record_batch(result)
         recorder.record_status("stopped")
         episode_ids += [f"episode:{episode.episode_id}" for episode in result.episodes]
         assert event_ids(lock) == []
-    recorder.close()
-    with closing(sqlite3.connect(tmp_path / "outbox.sqlite")) as connection:
+    workspace.close()
+    with closing(sqlite3.connect(tmp_path / "index.sqlite")) as connection:
         boot = f"status:{workspace.boot}"
         assert event_ids(connection) == [f"{boot}:0", *episode_ids, f"batch:{batch.batch_id}", f"{boot}:1"]
-    workspace.close()
 
 
 async def test_a_node_plays_and_answers_while_the_outbox_is_locked(tmp_path: Path) -> None:

@@ -18,12 +18,14 @@ from runner.batch.workspace import Workspace
 from runner.bus.broker import broker as node_broker
 from runner.bus.broker.broker import Broker
 from runner.bus.connection import BusError, NatsConnection
+from runner.errors import StoreError
 from runner.events.subjects import DurableNames, live_subject
 from runner.node import storage
 from runner.publish.delivery import DeliveryOptions
 from runner.publish.event_recorder import EventRecorder
 from runner.publish.outbox import Outbox
 from runner.publish.publisher import Sink
+from runner.store import open_index
 from tests.support.episodes import RecordedEpisode
 from tests.support.full_disk import Disk, FileSizeLimit, mount_small_disk
 from tests.support.node_events import episode_event_ids, stored_episodes, subscribe_to_node
@@ -199,19 +201,18 @@ def test_events_that_could_not_be_stored_are_stored_with_the_next(tmp_path: Path
     with mount_small_disk(tmp_path / "disk", 4) as disk:
         workspace = Workspace(disk.folder, node="n", profile="p")
         recorder = EventRecorder(workspace, DurableNames(), role="node")
-        first, second = (RecordedEpisode(workspace.store, workspace.index).record_episode() for _ in range(2))
+        (other := open_index(workspace.store)).close()  # so that the episodes are stored without their rows
+        first, second = (RecordedEpisode(workspace.store, other).record_episode() for _ in range(2))
         disk.fill()
         for _ in range(20):  # some may still fit into a page
             recorder.record_status("idle")
             recorder.record_status("running")
-        recorder.record_episode(first)
-        recorder.flush()
-        assert f"episode:{first.episode_id}" not in recorder.outbox.known_ids()
+        with pytest.raises(StoreError, match="full"):
+            workspace.index.insert(first)
+        assert recorder.outbox.known_ids("episode") == set()
         disk.free_space()
-        recorder.record_episode(second)
-        recorder.flush()
+        workspace.index.insert(second)
         ids = [event.id for event in recorder.outbox.pending("local", 1000)]
         assert ids[-2:] == [f"episode:{first.episode_id}", f"episode:{second.episode_id}"]
         assert len([id_ for id_ in ids if id_.startswith("status:")]) == 40
-        recorder.close()
         workspace.close()

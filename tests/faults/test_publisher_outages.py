@@ -11,10 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.events.subjects import DurableNames
-from runner.publish.event_factory import enqueue_missing
 from runner.publish.outbox import Outbox, SinkCounts
-from runner.store import EpisodeStore, open_index
 from tests.support.nats_server import NatsAccount, NatsServer
 from tests.support.publishing import (
     RUNNER_PASSWORD,
@@ -65,16 +62,17 @@ from pathlib import Path
 from runner.bus.connection import BusAddress
 from runner.publish.outbox import Outbox
 from runner.publish.publisher import Publisher, Sink
+from runner.store import EpisodeStore, open_index
 
 sink = Sink("local", lambda: BusAddress(sys.argv[2]), owned=True)
-asyncio.run(Publisher(Outbox(Path(sys.argv[1])), [sink]).run())
+asyncio.run(Publisher(Outbox(open_index(EpisodeStore(Path(sys.argv[1])))), [sink]).run())
 """
 
 
 async def test_killed_publishers_neither_lose_nor_repeat_events(bus: NatsAccount, outbox: Outbox) -> None:
     outbox.add(*map(outbox_event, range(6000)))
     for number in (1, 2):
-        command = [sys.executable, "-c", PUBLISHER, str(outbox.path), bus.url]
+        command = [sys.executable, "-c", PUBLISHER, str(outbox.data_dir), bus.url]
         publisher = await asyncio.create_subprocess_exec(*command, cwd=ROOT)
         await _wait_for_acks(outbox, 1500 * number)
         publisher.kill()
@@ -170,15 +168,12 @@ os.kill(os.getpid(), 9)
 
 
 async def test_a_process_killed_before_publishing_loses_no_episode(bus: NatsAccount, outbox: Outbox) -> None:
-    data_dir = outbox.path.parent
-    command = [sys.executable, "-c", RECORDER, str(data_dir)]
+    command = [sys.executable, "-c", RECORDER, str(outbox.data_dir)]
     killed = await asyncio.to_thread(subprocess.run, command, cwd=ROOT, capture_output=True, text=True, timeout=60)
     episode_ids = killed.stdout.split()
     assert len(episode_ids) == 3, killed.stderr
     for _ in range(2):
-        index = open_index(EpisodeStore(data_dir))
-        enqueue_missing(index, outbox, DurableNames())
-        index.close()
+        outbox.index.reconcile()
         async with run_publisher(outbox, sink_to(bus, "local")) as running:
             await running.wait_until_drained()
         assert sorted(event_ids(await stored_messages(bus))) == sorted(

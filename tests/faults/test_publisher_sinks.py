@@ -87,7 +87,7 @@ async def test_an_egress_that_gets_an_address_receives_all_stored_events(
 async def test_processes_with_different_egresses_serve_their_own(
     bus: NatsAccount, nats_server: NatsServer, outbox: Outbox
 ) -> None:
-    with open_outbox(outbox.path.parent) as second_outbox:
+    with open_outbox(outbox.data_dir) as second_outbox:
         for each in (bus, nats_server):
             await add_external_stream(each)
         async with (
@@ -121,7 +121,7 @@ async def test_an_egress_that_moves_receives_earlier_events_again(
 
 
 async def test_one_publisher_at_a_time_serves_a_sink(bus: NatsAccount, outbox: Outbox) -> None:
-    with open_outbox(outbox.path.parent) as second_outbox:
+    with open_outbox(outbox.data_dir) as second_outbox:
         async with run_publisher(second_outbox, sink_to(bus, "local")) as second:
             async with run_publisher(outbox, sink_to(bus, "local")) as first:
                 second_outbox.add(*map(outbox_event, range(50)))

@@ -128,7 +128,7 @@ async def _check_login(folder: Path, login: Login, *, thorough: bool) -> None:
                 outputs |= await _play_batch(node, connection)
                 outputs |= await _run_commands(folder, env, RUNS + QUERIES if thorough else RUNS[:1])
             outputs |= _processes(node) | _files(data_dir)
-            assert str(data_dir / "outbox.sqlite-wal") in outputs
+            assert str(data_dir / "index.sqlite-wal") in outputs
             outputs["node"] = (await asyncio.to_thread(node.terminate))[1].encode()
         outputs |= {f"{path} at the end": content for path, content in _files(data_dir).items()}
     assert (b"-- " in outputs["watch --nats"]) == login.good

@@ -20,7 +20,6 @@ from runner.events.subjects import DurableNames
 from runner.node.batch_queue import BatchQueue, QueuedBatch, queued_ids
 from runner.publish.event_recorder import EventRecorder
 from runner.publish.outbox import LOCAL
-from runner.publish.recovery import record_missed_batches
 from runner.types import ErrorInfo, Outcome
 from tests.support.episodes import record_episodes
 from tests.support.node_process import COMMAND, NodeProcess, clean_environ
@@ -76,9 +75,9 @@ def batch_id(killed_run: tuple[Path, str]) -> str:
 def publish_missed_batches(data_dir: Path) -> list[BatchCompleted]:
     """Record missed batches as at a start; return all recorded batch events, including those of earlier starts."""
     workspace = Workspace(data_dir, node="n", profile="p")
-    with closing(workspace), closing(EventRecorder(workspace, DurableNames(), role="run")) as recorder:
-        record_missed_batches(workspace, recorder, lambda: queued_ids(data_dir / "queue.sqlite"))
-        recorder.flush()
+    with closing(workspace):
+        recorder = EventRecorder(workspace, DurableNames(), role="run")
+        recorder.record_missed_batches(lambda: queued_ids(data_dir / "queue.sqlite"))
         events = [event for event in recorder.outbox.pending(LOCAL, 100) if event.id.startswith("batch:")]
     return [msgspec.json.decode(event.payload, type=BatchCompleted) for event in events]
 
@@ -133,5 +132,5 @@ def test_nodes_and_foreground_runs_publish_missed_batches(
 ) -> None:
     start(data_dir)
     workspace = Workspace(data_dir, node="n", profile="p")
-    with closing(workspace), closing(EventRecorder(workspace, DurableNames(), role="run")) as recorder:
-        assert f"batch:{batch_id}" in recorder.outbox.known_ids()
+    with closing(workspace):
+        assert batch_id in EventRecorder(workspace, DurableNames(), role="run").ended_batches()

@@ -28,10 +28,9 @@ from runner.node.batch_runner import BatchRunner
 from runner.node.handlers import ControlHandler
 from runner.publish import delivery, outbox_drain
 from runner.publish.delivery import DeliveryOptions, DeliveryResult, Route, TransientFailure
-from runner.publish.event_recorder import EventRecorder
 from runner.publish.live_publisher import LivePublisher, Queued, _Queue
 from runner.publish.outbox import Ack, OutboxEvent
-from runner.store import EpisodeRecord, EpisodeRecorder
+from runner.store import EpisodeIndex, EpisodeRecord, EpisodeRecorder
 from runner.store.encoded import EncodedStep
 from runner.store.episode_store import EpisodeStore
 from runner.store.journal import JournalWriter
@@ -178,25 +177,25 @@ def doubled_id() -> None:
 @mutation("told")
 def altered_event() -> None:
     """An event has another reward than the episode."""
-    record_episode = EventRecorder.record_episode
+    insert = EpisodeIndex.insert
 
-    def alter(self: EventRecorder, record: EpisodeRecord) -> None:
-        record_episode(self, msgspec.structs.replace(record, reward=record.reward + 1))
+    def alter(self: EpisodeIndex, record: EpisodeRecord) -> None:
+        insert(self, msgspec.structs.replace(record, reward=record.reward + 1))
 
-    replace(EventRecorder, "record_episode", alter)
+    replace(EpisodeIndex, "insert", alter)
 
 
 @mutation("told")
 def announced_and_not_stored() -> None:
     """An episode is announced, and its file does not stay."""
-    record_episode, numbers = EventRecorder.record_episode, itertools.count()
+    insert, numbers = EpisodeIndex.insert, itertools.count()
 
-    def remove(self: EventRecorder, record: EpisodeRecord) -> None:
-        record_episode(self, record)
+    def remove(self: EpisodeIndex, record: EpisodeRecord) -> None:
+        insert(self, record)
         if next(numbers) % EVERY == 0:
-            self._workspace.store.path(record.batch_id, record.episode_id).unlink()
+            self._store.path(record.batch_id, record.episode_id).unlink()
 
-    replace(EventRecorder, "record_episode", remove)
+    replace(EpisodeIndex, "insert", remove)
 
 
 @mutation("shown")

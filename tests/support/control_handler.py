@@ -32,7 +32,7 @@ def control_handler(workspace: Workspace, health: Callable[[], NodeHealth]) -> I
         batch_runner=BatchRunner(
             workspace,
             queue,
-            BatchCallbacks(on_item=ignore, on_record=ignore, on_result=ignore, on_busy=ignore),
+            BatchCallbacks(on_item=ignore, on_result=ignore, on_busy=ignore),
             place=place_spec,
         ),
         servers=EnvServerManager(profile, workspace.data_dir / "logs"),

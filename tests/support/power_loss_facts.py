@@ -18,7 +18,6 @@ from runner.node.batch_queue import BatchQueue, Status
 from runner.node.handlers import derived_batch_id
 from runner.node.queue_recovery import recover_queue
 from runner.publish.event_recorder import EventRecorder
-from runner.publish.recovery import record_missed_batches
 from tests.support.node_events import stored_episodes
 from tests.support.node_process import NodeProcess
 from tests.support.power_loss import DiskLog
@@ -115,14 +114,14 @@ def find_violations(recording: Recording, position: int, data_dir: Path) -> list
     with (
         closing(workspace),
         closing(BatchQueue(data_dir / "queue.sqlite")) as queue,
-        closing(EventRecorder(workspace, DurableNames(), role="node")) as recorder,
     ):
+        recorder = EventRecorder(workspace, DurableNames(), role="node")
         recover_queue(queue, workspace, recorder.ended_batches())
-        record_missed_batches(workspace, recorder, lambda: {batch.batch_id for batch in queue.newest(1000)})
+        recorder.record_missed_batches(lambda: {batch.batch_id for batch in queue.newest(1000)})
         statuses = {batch.batch_id: batch.status for batch in queue.newest(1000)}
         interrupted = [batch for batch in queue.newest(1000) if not batch.has_ended]
         finished = [batch for batch in interrupted if workspace.n_finished(batch.batch_id) >= batch.spec.n_planned]
-        events = {id_.partition(":")[2] for id_ in recorder.outbox.known_ids() if id_.startswith("episode:")}
+        events = {id_.partition(":")[2] for id_ in recorder.outbox.known_ids("episode")}
         unreadable = [f"{damaged.path.name} is damaged: {damaged.reason}" for damaged in workspace.index.damaged]
     stored = {path.stem: path.read_bytes() for path in stored_episodes(data_dir)}
     return [

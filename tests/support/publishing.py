@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,11 @@ from nats.js.api import AckPolicy, ConsumerConfig, StreamConfig
 
 from runner.bus.connection import BusAddress
 from runner.events import subjects
+from runner.events.subjects import DurableNames
 from runner.publish.outbox import Outbox, OutboxEvent
 from runner.publish.publisher import Publisher, Sink, SinkState
+from runner.store import EpisodeStore, open_index
+from runner.util.clock import Clock
 from tests.support.nats_server import Bus
 
 NOW = datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
@@ -50,12 +53,9 @@ def runner_users(publish: object, password: str = RUNNER_PASSWORD) -> dict[str, 
 
 
 @contextmanager
-def open_outbox(folder: Path) -> Iterator[Outbox]:
-    outbox = Outbox(folder / "outbox.sqlite")
-    try:
-        yield outbox
-    finally:
-        outbox.close()
+def open_outbox(folder: Path, names: DurableNames | None = None, clock: Clock | None = None) -> Iterator[Outbox]:
+    with closing(open_index(EpisodeStore(folder))) as index:
+        yield Outbox(index, names, clock)
 
 
 class RunningPublisher:

@@ -60,7 +60,7 @@ def check_status_events(history: History) -> Iterator[Violation]:
     """The numbered status events of a process have no gap, and a sink lacks none that another one has."""
     if history.faults_between(history.begin.at, history.end.at, "disk"):
         return
-    if any("outbox" in span.begin.detail for span in history.faults):
+    if any("index" in span.begin.detail for span in history.faults):
         return
     statuses = [id_ for messages in history.messages.values() for id_ in messages if STATUS_ID.fullmatch(id_)]
     for sink, messages in history.messages.items():
@@ -73,10 +73,10 @@ def check_status_events(history: History) -> Iterator[Violation]:
 
 
 def _was_forgotten(history: History, copies: list[Message]) -> bool:
-    """Whether the outbox was deleted more than the duplicate window after an event was sent."""
+    """Whether the index was deleted more than the duplicate window after an event was sent."""
     first, last = min(copy.at for copy in copies), max(copy.at for copy in copies)
     deleted = history.faults_between(first, last, kind="delete")
-    return last - first > DUPLICATE_WINDOW_S and any("outbox" in fault.detail for fault in deleted)
+    return last - first > DUPLICATE_WINDOW_S and any("index" in fault.detail for fault in deleted)
 
 
 def check_told(history: History) -> Iterator[Violation]:

@@ -148,9 +148,7 @@ def test_a_node_stores_what_it_could_not_store_and_continues_only_after_a_full_d
     queued = QueuedBatch(batch_id=str(ULID()), battery_id=None, spec=spec)
     with closing(BatchQueue(workspace.data_dir / "queue.sqlite")) as batches:
         batches.add(queued)
-        callbacks = BatchCallbacks(
-            on_item=on_item, on_record=lambda _: None, on_result=lambda _: None, on_busy=lambda _: None
-        )
+        callbacks = BatchCallbacks(on_item=on_item, on_result=lambda _: None, on_busy=lambda _: None)
         runner = BatchRunner(workspace, batches, callbacks, place=place_spec)
         runner.start()
         wait_until(lambda: (found := batches.get(queued.batch_id)) is not None and found.n_done == n_done)
@@ -180,9 +178,7 @@ def test_the_reasons_of_the_newest_interruptions_are_kept_and_reported(
     queued = [QueuedBatch(batch_id=str(ULID()), battery_id=None, spec=spec) for spec in specs]
     with closing(BatchQueue(workspace.data_dir / "queue.sqlite")) as batches:
         batches.add(*queued)
-        callbacks = BatchCallbacks(
-            on_item=on_item, on_record=lambda _: None, on_result=lambda _: None, on_busy=lambda _: None
-        )
+        callbacks = BatchCallbacks(on_item=on_item, on_result=lambda _: None, on_busy=lambda _: None)
         monkeypatch.setattr(batch_runner, "RETRY_S", 0.01)
         runner = BatchRunner(workspace, batches, callbacks, place=refuse)
         runner.start()

@@ -124,13 +124,13 @@ class TestWhatIsNoViolation:
         copy = Message(**{name: getattr(message, name) for name in message.__struct_fields__})
         assert check([*records, copy]) == []
 
-    def test_an_event_sent_again_long_after_the_outbox_was_deleted(self) -> None:
+    def test_an_event_sent_again_long_after_the_index_was_deleted(self) -> None:
         records = make_history(1)
         first = of_kind(records, Message)[0]
         copy = Message(**{name: getattr(first, name) for name in first.__struct_fields__} | {"at": first.at + 700})
         again = replace_message(records, first.sink, lambda messages: [*messages, copy])
         assert "stored" in promises_broken(again)
-        fault = Fault(at=first.at + 650, number=79, kind="delete", target="node", phase="begin", detail="outbox.sqlite")
+        fault = Fault(at=first.at + 650, number=79, kind="delete", target="node", phase="begin", detail="index.sqlite")
         assert "stored" not in promises_broken([*again, fault])
 
     def test_a_server_that_executed_a_step_without_an_answer(self) -> None:

@@ -15,6 +15,7 @@ from runner.errors import ConfigError, StoreError
 from runner.node.batch_queue import BatchQueue, QueuedBatch, Status
 from runner.node.batch_runner import BatchCallbacks, BatchRunner
 from runner.node.stored_batches import StoredBatches
+from runner.store import EpisodeRecord
 from tests.support.batches import place_spec
 
 
@@ -24,8 +25,10 @@ def ignore(_: object) -> None: ...
 def ignore_progress(batch_id: str, n_done: int) -> None: ...
 
 
-@pytest.mark.parametrize("moment", ["on_record", "on_result"])
-def test_a_cancellation_is_refused_after_the_end_of_a_batch_and_kept_before(workspace: Workspace, moment: str) -> None:
+@pytest.mark.parametrize("moment", ["stored", "on_result"])
+def test_a_cancellation_is_refused_after_the_end_of_a_batch_and_kept_before(
+    workspace: Workspace, moment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     queue = BatchQueue(workspace.data_dir / "queue.sqlite")
     queued = QueuedBatch(batch_id=str(ULID()), battery_id=None, spec=BatchSpec(env="Maze", agent="oracle"))
     queue.add(queued)
@@ -42,14 +45,21 @@ def test_a_cancellation_is_refused_after_the_end_of_a_batch_and_kept_before(work
         results.append(result)
         cancel_at("on_result")(result)
 
-    callbacks = BatchCallbacks(on_item=ignore, on_record=cancel_at("on_record"), on_result=on_result, on_busy=ignore)
+    insert = workspace.index.insert
+
+    def on_stored(record: EpisodeRecord) -> None:
+        insert(record)
+        cancel_at("stored")(record)
+
+    monkeypatch.setattr(workspace.index, "insert", on_stored)
+    callbacks = BatchCallbacks(on_item=ignore, on_result=on_result, on_busy=ignore)
     runner = BatchRunner(workspace, queue, callbacks, place=place_spec)
     runner.start()
     runner.drain()
     assert runner.join(30)
     runner.storage.close()
-    expected = "cancelled" if moment == "on_record" else "completed"
-    assert accepted == [moment == "on_record"]
+    expected = "cancelled" if moment == "stored" else "completed"
+    assert accepted == [moment == "stored"]
     assert [result.status for result in results] == [expected]
     ended = queue.get(queued.batch_id)
     assert ended is not None
@@ -59,7 +69,7 @@ def test_a_cancellation_is_refused_after_the_end_of_a_batch_and_kept_before(work
 
 def test_a_node_with_an_unreadable_queue_is_not_idle(workspace: Workspace, caplog: pytest.LogCaptureFixture) -> None:
     queue = BatchQueue(workspace.data_dir / "queue.sqlite")
-    callbacks = BatchCallbacks(on_item=ignore, on_record=ignore, on_result=ignore, on_busy=ignore)
+    callbacks = BatchCallbacks(on_item=ignore, on_result=ignore, on_busy=ignore)
     runner = BatchRunner(workspace, queue, callbacks, place=place_spec)
     states = [runner.is_idle]
     queue.close()
@@ -86,7 +96,7 @@ def test_a_batch_that_ends_on_a_full_disk_keeps_the_number_of_its_episodes(
 
     monkeypatch.setattr(queue, "set_status", set_status_later)
     monkeypatch.setattr(queue, "set_done", ignore_progress)
-    runner = BatchRunner(workspace, queue, BatchCallbacks(ignore, ignore, ignore, on_busy=ignore), place=place_spec)
+    runner = BatchRunner(workspace, queue, BatchCallbacks(ignore, ignore, on_busy=ignore), place=place_spec)
     runner.start()
     runner.drain()
     assert runner.join(60)
@@ -121,7 +131,7 @@ def test_a_batch_that_is_cancelled_while_its_server_is_searched_in_vain_is_annou
         assert runner.command("cancel", queued.batch_id)
         raise ConfigError("no answer within 2 s")
 
-    callbacks = BatchCallbacks(ignore, ignore, results.append, on_busy=ignore)
+    callbacks = BatchCallbacks(ignore, results.append, on_busy=ignore)
     runner = BatchRunner(workspace, queue, callbacks, place=cancel_and_fail)
     runner.start()
     runner.drain()

@@ -8,6 +8,7 @@ import pytest
 
 from runner.publish.outbox import Outbox
 from runner.util.clock import Clock
+from tests.support.publishing import open_outbox
 
 
 class ManualWallClock:
@@ -27,6 +28,5 @@ def clock() -> ManualWallClock:
 
 @pytest.fixture
 def outbox(tmp_path: Path, clock: ManualWallClock) -> Iterator[Outbox]:
-    outbox = Outbox(tmp_path / "outbox.sqlite", Clock(now=lambda: clock.now))
-    yield outbox
-    outbox.close()
+    with open_outbox(tmp_path, clock=Clock(now=lambda: clock.now)) as outbox:
+        yield outbox

@@ -7,6 +7,7 @@ import stat
 import subprocess
 import sys
 import threading
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import pytest
 
 from runner.errors import StoreError
 from runner.publish.outbox import ABANDON_AFTER_S, KEEP_ACKED_S, LOCAL, Ack, DeadLetter, Outbox, OutboxEvent, SinkCounts
+from tests.support.publishing import open_outbox
 from tests.unit.publish.conftest import ManualWallClock
 
 ROOT = Path(__file__).parents[3]
@@ -128,7 +130,7 @@ def test_an_abandoned_sink_is_removed_but_never_the_local_broker(outbox: Outbox,
     clock.advance(ABANDON_AFTER_S + 1)
     assert outbox.prune() == 1
     assert outbox.counts() == {LOCAL: SinkCounts(pending=1)}
-    assert outbox._connection.execute("SELECT count(*) FROM streams WHERE sink = 'egress'").fetchone() == (0,)
+    assert outbox.index.select("SELECT count(*) FROM streams WHERE sink = 'egress'") == [(0,)]
 
 
 def test_a_configured_sink_is_never_removed(outbox: Outbox, clock: ManualWallClock) -> None:
@@ -190,9 +192,9 @@ def test_events_without_a_stream_are_not_sent_again(outbox: Outbox) -> None:
     assert pending_ids(outbox) == []
 
 
-def test_on_add_is_called_after_each_new_event(outbox: Outbox) -> None:
+def test_the_index_reports_events_after_each_new_event(outbox: Outbox) -> None:
     n_pending: list[int] = []
-    outbox.on_add = lambda: n_pending.append(len(pending_ids(outbox)))
+    outbox.index.on_write = lambda: n_pending.append(len(pending_ids(outbox)))
     outbox.add(event(1))
     outbox.add(event(1))
     outbox.add(event(2))
@@ -202,12 +204,13 @@ def test_on_add_is_called_after_each_new_event(outbox: Outbox) -> None:
 def test_added_events_survive_a_killed_process(outbox: Outbox, tmp_path: Path) -> None:
     program = (
         "import os, sys\nfrom pathlib import Path\nfrom runner.publish.outbox import Outbox\n"
+        "from runner.store import EpisodeStore, open_index\n"
         "from tests.unit.publish.test_outbox import event\n"
-        "outbox = Outbox(Path(sys.argv[1]))\n"
+        "outbox = Outbox(open_index(EpisodeStore(Path(sys.argv[1]))))\n"
         "[outbox.add(event(number)) for number in range(50)]\n"
         "os.kill(os.getpid(), 9)"
     )
-    command = [sys.executable, "-c", program, str(outbox.path)]
+    command = [sys.executable, "-c", program, str(outbox.data_dir)]
     threads = [threading.Thread(target=subprocess.run, args=(command,), kwargs={"cwd": ROOT}) for _ in range(2)]
     for thread in threads:
         thread.start()
@@ -223,23 +226,23 @@ def test_acknowledgements_are_synced_by_each_pruning(outbox: Outbox, tmp_path: P
     outbox.ack(LOCAL, [Ack("episode:1")])
     outbox.prune()
     (power_loss := tmp_path / "power_loss").mkdir()
-    shutil.copy(outbox.path, power_loss)  # without the log beside it, which is not synced at each commit
-    survivor = Outbox(power_loss / outbox.path.name)
-    assert (survivor.known_ids(), pending_ids(survivor)) == ({"episode:1"}, [])
-    survivor.close()
+    # without the log beside it, which is not synced at each commit
+    shutil.copy(outbox.data_dir / "index.sqlite", power_loss)
+    with open_outbox(power_loss) as survivor:
+        assert (survivor.known_ids(), pending_ids(survivor)) == ({"episode:1"}, [])
 
 
 def test_the_file_is_private(outbox: Outbox, tmp_path: Path) -> None:
     outbox.add(event(1))
-    for path in tmp_path.glob("outbox.sqlite*"):
+    for path in tmp_path.glob("index.sqlite*"):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
 @pytest.mark.parametrize("damage", ["missing", "garbage", "truncated", "empty", "old", "newer", "foreign"])
 def test_an_unusable_file_is_recreated(damage: str, outbox: Outbox) -> None:
     outbox.add(*(event(number, b"x" * 1000) for number in range(50)))
-    outbox.close()
-    path = outbox.path
+    outbox.index.close()
+    path = outbox.data_dir / "index.sqlite"
     match damage:
         case "missing":
             path.unlink()
@@ -253,11 +256,10 @@ def test_an_unusable_file_is_recreated(damage: str, outbox: Outbox) -> None:
             _execute(path, f"PRAGMA user_version = {2 if damage == 'newer' else 0}")
         case "foreign":
             _execute(path, "ALTER TABLE marks RENAME COLUMN seq TO number")
-    reopened = Outbox(path)
-    assert reopened.known_ids() == set()
-    assert reopened.add(event(1)) == 1
-    assert pending_ids(reopened) == ["episode:1"]
-    reopened.close()
+    with open_outbox(outbox.data_dir) as reopened:
+        assert reopened.known_ids() == set()
+        assert reopened.add(event(1)) == 1
+        assert pending_ids(reopened) == ["episode:1"]
 
 
 def _execute(path: Path, statement: str) -> None:
@@ -267,17 +269,33 @@ def _execute(path: Path, statement: str) -> None:
     connection.close()
 
 
-def test_an_unwritable_folder_is_named(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match=r"missing/outbox\.sqlite cannot be opened"):
-        Outbox(tmp_path / "missing" / "outbox.sqlite")
-
-
-def test_a_full_disk_loses_only_the_event_being_added(outbox: Outbox) -> None:
+def test_a_full_disk_delays_an_event(outbox: Outbox) -> None:
     outbox.add(event(1))
-    (pages,) = outbox._connection.execute("PRAGMA page_count").fetchone()
-    outbox._connection.execute(f"PRAGMA max_page_count = {pages}")
+    connection = outbox.index._connection
+    (pages,) = connection.execute("PRAGMA page_count").fetchone()
+    connection.execute(f"PRAGMA max_page_count = {pages}")
     with pytest.raises(StoreError, match="full"):
         outbox.add(event(2, b"x" * 1_000_000))
-    outbox._connection.execute("PRAGMA max_page_count = 1000000")
-    assert outbox.add(event(2)) == 1
-    assert pending_ids(outbox) == ["episode:1", "episode:2"]
+    assert pending_ids(outbox) == ["episode:1"]
+    assert outbox.n_pending([LOCAL]) == 2
+    connection.execute("PRAGMA max_page_count = 1000000")
+    assert outbox.add(event(3)) == 2
+    assert pending_ids(outbox) == ["episode:1", "episode:2", "episode:3"]
+
+
+def test_an_event_that_is_added_later_is_added_by_the_next_read(outbox: Outbox) -> None:
+    calls: list[None] = []
+    outbox.index.on_write = lambda: calls.append(None)
+    outbox.add_later(event(1))
+    assert calls
+    assert pending_ids(outbox) == ["episode:1"]
+
+
+def test_events_wait_while_another_process_has_locked_the_index(outbox: Outbox) -> None:
+    with closing(sqlite3.connect(outbox.data_dir / "index.sqlite", isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(StoreError, match="locked"):
+            outbox.add(event(1))
+        assert pending_ids(outbox) == []
+    assert pending_ids(outbox) == ["episode:1"]
+    assert outbox.add(event(1)) == 0

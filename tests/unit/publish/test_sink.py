@@ -38,8 +38,8 @@ def test_an_unreadable_address_has_no_key() -> None:
 
 
 def test_each_sink_has_its_own_lock_file() -> None:
-    outbox = Path("/data/outbox.sqlite")
-    assert sink_lock_path(outbox, "local") == Path("/data/outbox.local.lock")
-    first, second = (sink_lock_path(outbox, f"egress nats://{host}/../:4222") for host in "ab")
+    data_dir = Path("/data")
+    assert sink_lock_path(data_dir, "local") == Path("/data/outbox.local.lock")
+    first, second = (sink_lock_path(data_dir, f"egress nats://{host}/../:4222") for host in "ab")
     assert first != second
-    assert first.parent == second.parent == outbox.parent
+    assert first.parent == second.parent == data_dir

@@ -1,0 +1,83 @@
+"""The outbox of earlier versions, a database of its own: its events and delivery marks are moved into the index."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sqlite3
+from contextlib import suppress
+from pathlib import Path
+
+from runner.errors import StoreError
+from runner.util.resources import file_advice
+from runner.util.sqlite import DATABASE_ERRORS, is_damage
+
+logger = logging.getLogger(__name__)
+
+_FILES = ("", "-wal", "-shm", "-journal", ".opening")
+# The triggers of the index have marked the moved events as waiting, which the marks of the old outbox replace.
+_MOVE = """
+    BEGIN IMMEDIATE;
+    CREATE TEMP TABLE known AS SELECT coalesce(max(n), 0) AS n FROM main.events;
+    INSERT OR IGNORE INTO main.sinks SELECT name, seen_at FROM old.sinks;
+    INSERT INTO main.events (id) SELECT id FROM old.settled WHERE id NOT IN (SELECT id FROM main.events);
+    INSERT INTO main.events (id, subject, type, source, time, payload)
+        SELECT id, subject, type, source, time, payload FROM old.events
+        WHERE id NOT IN (SELECT id FROM main.events) ORDER BY n;
+    DELETE FROM main.marks WHERE n > (SELECT n FROM known);
+    INSERT INTO main.marks
+        SELECT marks.sink, moved.n, marks.state, marks.stream, marks.seq, marks.reason, marks.at
+        FROM old.marks AS marks JOIN old.events AS events USING (n) JOIN main.events AS moved ON moved.id = events.id
+        WHERE moved.n > (SELECT n FROM known);
+    INSERT OR IGNORE INTO main.streams SELECT sink, name, created FROM old.streams;
+    DROP TABLE known;
+    COMMIT;
+"""
+
+
+def take_over(path: Path, connection: sqlite3.Connection) -> None:
+    """Move the events and marks of an old outbox into an open index, then remove the old files.
+
+    The caller holds a lock. What the index already knows stays as it is, so that an interrupted move can be repeated.
+
+    Raises:
+        StoreError: the old outbox cannot be read now, or the index cannot be written.
+    """
+    if not os.path.lexists(path):
+        return
+    try:
+        if not path.is_file() or _move(path, connection):
+            _remove(path)
+    except (*DATABASE_ERRORS, OSError) as exc:
+        if not isinstance(exc, OSError) and _is_unusable(exc):
+            logger.warning("%s cannot be used (%s); events are sent again, with the same ids", path, exc)
+            _remove(path)
+            return
+        advice = file_advice(exc, "free disk space or check its permissions")
+        raise StoreError(f"{path} cannot be moved into the index: {exc}; {advice}") from exc
+
+
+def _move(path: Path, connection: sqlite3.Connection) -> bool:
+    """Move the rows; return whether they are on the disk, so that a power loss cannot undo it."""
+    connection.execute("ATTACH ? AS old", (str(path),))
+    try:
+        connection.executescript(_MOVE)
+        (is_busy, *_) = connection.execute("PRAGMA main.wal_checkpoint(TRUNCATE)").fetchone()
+        return not is_busy
+    finally:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        with suppress(sqlite3.Error):  # an error of the attached file counts, and not this one
+            connection.execute("DETACH old")
+
+
+def _is_unusable(exc: Exception) -> bool:
+    return is_damage(exc) or getattr(exc, "sqlite_errorcode", None) == sqlite3.SQLITE_ERROR
+
+
+def _remove(path: Path) -> None:
+    """Remove the files of the old outbox; a folder in the place of one is no outbox and stays."""
+    for suffix in _FILES:
+        file = path.with_name(path.name + suffix)
+        if not file.is_dir():
+            file.unlink(missing_ok=True)
