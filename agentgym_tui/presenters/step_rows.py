@@ -12,7 +12,7 @@ from agentgym_tui.presenters.number_format import UNKNOWN, format_count, format_
 from agentgym_tui.presenters.text_width import cut_start, display_width
 from agentgym_tui.safe_text import SafeText, join, sanitize_line, trusted
 from agentgym_tui.state.data_model import Episode, StepState, StreamingAnswer
-from runner.types import Action
+from runner.types import ActionContent
 
 STEP_COLUMNS: Final = (
     Column("#", 4, right=True),
@@ -85,14 +85,14 @@ class StepRows:
                 )
 
 
-def action_text(action: Action) -> str:
+def action_text(action: ActionContent) -> str:
     """Return the text of an action; without text, return its tool calls. The result is untrusted text."""
     if action.text and action.text.strip():
         return action.text.strip()
     return ", ".join(f"{call.name} {call.arguments[:200]}" for call in action.tool_calls[:5])
 
 
-def app_call_text(action: Action) -> str:
+def app_call_text(action: ActionContent) -> str:
     """Return the tool call of an ARE step with its app and function, or its text; untrusted text."""
     if not action.tool_calls:
         return action_text(action)

@@ -14,7 +14,8 @@ from agentgym_tui.state.episode_list import UnreadableFile
 from runner.events.live import LiveAction
 
 if TYPE_CHECKING:
-    from runner.store import EpisodeIndex, EpisodeRecord, EpisodeRow, EpisodeStore, TimestepRecord
+    from runner.store import EpisodeIndex, EpisodeRecord, EpisodeRow, EpisodeStore
+    from runner.types import TimeStep
 
 MAX_ROWS: Final = 100_000
 """Largest number of episodes listed; older episodes are left out."""
@@ -165,7 +166,7 @@ def _running_episode(journal: Any) -> Episode:  # noqa: ANN401
     return episode
 
 
-def _step_from_record(record: TimestepRecord) -> StepState:
+def _step_from_record(record: TimeStep) -> StepState:
     names = StepState.__struct_fields__
     same = {name: getattr(record, name) for name in names if hasattr(record, name)}
     return StepState(
@@ -173,6 +174,5 @@ def _step_from_record(record: TimestepRecord) -> StepState:
             **same,
             "content": DecodedMessages([as_messages(chat) for chat in record.chats], as_messages(record.observation)),
             "action": LiveAction(record.action.text, record.action.tool_calls),
-            "valid": record.action.valid,
         }
     )

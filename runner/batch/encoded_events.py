@@ -11,10 +11,8 @@ from typing import Any
 import msgspec
 
 from runner.batch.observers import LazyItem
-from runner.store import TimestepRecord
 from runner.store.encoded import EncodedEnd, EncodedReset, EncodedStep, EncodedTraces
 from runner.types import (
-    Action,
     AREEvaluatedTrajectory,
     EpisodeEnded,
     EpisodeHeader,
@@ -29,7 +27,7 @@ from runner.types import (
 )
 
 _CHAT = msgspec.json.Decoder(list[Any])
-_STEP = msgspec.json.Decoder(TimestepRecord)
+_STEP = msgspec.json.Decoder(TimeStep)
 _SCHEMAS = msgspec.json.Decoder(list[list[ToolSchema]])
 _SPANS = msgspec.json.Decoder(list[Span])
 _FLOWS = msgspec.json.Decoder(list[Flow])
@@ -131,8 +129,9 @@ class EncodedEvents:
         return EpisodeEnded(at=end.at, episode_id=header.episode_id, seq=end.seq, trajectory=trajectory)
 
     def _timestep(self, step: EncodedStep) -> TimeStep:
-        record = _STEP.decode(step.data)
-        return _timestep(record, self._schemas_at(record.tool_schemas_ref))
+        timestep, ref = _STEP.decode(step.data), step.summary.tool_schemas_ref
+        timestep.available_tool_schemas = [] if ref is msgspec.UNSET else self._schemas_at(ref)
+        return timestep
 
     def _schemas_at(self, index: int) -> list[ToolSchema]:
         with self._lock:
@@ -147,25 +146,8 @@ def _decoded_steps(played: Iterable[LazyItem]) -> list[TimeStep]:
 
 
 def _summarized(step: EncodedStep) -> TimeStep:
-    return _timestep(step.summary, [])
-
-
-def _timestep(record: TimestepRecord, schemas: list[ToolSchema]) -> TimeStep:
-    action = record.action
-    return TimeStep(
-        **{name: getattr(record, name) for name in _SHARED_FIELDS},
-        action=Action(action.text, action.tool_calls),
-        valid=action.valid,
-        available_tool_schemas=schemas,
-    )
+    return msgspec.structs.replace(step.summary, available_tool_schemas=[])
 
 
 def _decode_schemas(parts: Iterable[bytes]) -> list[list[ToolSchema]]:
     return [schemas for part in parts if part != b"[]" for schemas in _SCHEMAS.decode(part)]
-
-
-_SHARED_FIELDS = tuple(
-    name
-    for name in TimestepRecord.__struct_fields__
-    if name in TimeStep.__struct_fields__ and name not in ("action", "valid", "available_tool_schemas")
-)

@@ -56,7 +56,7 @@ class StepRunner:
                 chats, answer = check_act_result(await maybe_await(self.agent.act(observation.copy(), schemas.copy())))
             self.tokens.flush()
             model_s = self.now() - started
-            action, valid, (new_observation, reward, done), env_s = await self._execute(answer, schemas)
+            action, (new_observation, reward, done), env_s = await self._execute(answer, schemas)
             span.set_attribute("reward", reward)
             span.set_attribute("done", done)
         step = TimeStep(
@@ -67,7 +67,6 @@ class StepRunner:
             reward=reward,
             done=done,
             available_tool_schemas=schemas,
-            valid=valid,
             model_s=model_s,
             env_s=env_s,
         )
@@ -75,18 +74,18 @@ class StepRunner:
 
     async def _execute(
         self, answer: Action | InvalidAction, schemas: list[ToolSchema]
-    ) -> tuple[Action, bool, StepResult, float]:
-        """Execute an action; return the action to store, whether it is valid, the step's result and its seconds."""
+    ) -> tuple[Action, StepResult, float]:
+        """Execute an action; return the action to store, the step's result and its seconds."""
         if isinstance(answer, InvalidAction):
             self.unparsed += 1
             new_observation: Chat = [{"role": "user", "content": f"Invalid action. Expected {answer.expected}."}]
-            return Action(text=answer.text), False, (new_observation, 0.0, False), 0.0
+            return Action(text=answer.text, valid=False), (new_observation, 0.0, False), 0.0
         self.unparsed = 0
-        action, valid = await resolve_action(self.environment, answer, schemas, self.call)
+        action = await resolve_action(self.environment, answer, schemas, self.call)
         resolved_at = self.now()
         with self.tracer.span("env.step", "environment"):
             result = check_step(await self.call(self.environment.step, answer))
-        return action, valid, result, self.now() - resolved_at
+        return action, result, self.now() - resolved_at
 
     def _add_usage(self, step: TimeStep) -> TimeStep:
         # ``isinstance(agent, SupportsUsage)`` would take a tenth of a step

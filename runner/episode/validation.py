@@ -104,20 +104,20 @@ def check_details(value: object) -> dict[str, Any]:
 
 async def resolve_action(
     environment: Environment, action: Action, schemas: list[ToolSchema], call: CallMethod = call_here
-) -> tuple[Action, bool]:
-    """Return the action with the tool calls that its text contains, and whether the tool call to execute is valid.
+) -> Action:
+    """Return the action with the tool calls that its text contains, and with whether the one to execute is valid.
 
     Raises:
         EnvironmentFault: if the environment's parser returns neither ``Action`` nor ``InvalidAction``.
     """
     if action.tool_calls:
         first = action.tool_calls[0]  # only the first call is executed; the model gets "Not executed" for the others
-        return action, _matches_schema(first.name, first.arguments, schemas)
+        return msgspec.structs.replace(action, valid=_matches_schema(first.name, first.arguments, schemas))
     parsed: object = await call(environment.parse, action.text or "")
     if isinstance(parsed, Action) and _is_storable(parsed):
-        return Action(text=action.text, tool_calls=parsed.tool_calls), True
+        return Action(text=action.text, tool_calls=parsed.tool_calls)
     if isinstance(parsed, InvalidAction):
-        return action, False
+        return msgspec.structs.replace(action, valid=False)
     raise EnvironmentFault(f"parse should return Action or InvalidAction; got {_abbreviate(parsed)}")
 
 

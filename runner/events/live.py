@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from runner.types import (
-    Action,
+    ActionContent,
     BatchProgress,
     DeltaPart,
     EpisodePaused,
@@ -82,7 +82,7 @@ class EpisodeEnded(EpisodeItemBase, kw_only=True, tag="episode.ended"):
     unscored: Unscored = False
 
 
-class LiveAction(Action, frozen=True, omit_defaults=True, gc=False):
+class LiveAction(ActionContent, frozen=True, omit_defaults=True, gc=False):
     """Action of the agent, or of the person in its place."""
 
     full_length: Annotated[

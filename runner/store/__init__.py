@@ -1,6 +1,6 @@
 """Storage of episodes: episode files as source of truth, journals for crash safety, an index for lists and results."""
 
-from runner.store.episode_file import ActionRecord, EpisodeRecord, TimestepRecord, is_ulid
+from runner.store.episode_file import EpisodeRecord, is_ulid
 from runner.store.episode_store import EpisodeFile, EpisodeStore
 from runner.store.index import EpisodeIndex, open_index, open_index_to_read
 from runner.store.index_schema import EpisodeRow
@@ -9,7 +9,6 @@ from runner.store.results import ResultRow, summarize_results, wilson_interval
 from runner.util.files import DamagedFile
 
 __all__ = [
-    "ActionRecord",
     "DamagedFile",
     "EpisodeFile",
     "EpisodeIndex",
@@ -18,7 +17,6 @@ __all__ = [
     "EpisodeRow",
     "EpisodeStore",
     "ResultRow",
-    "TimestepRecord",
     "is_ulid",
     "open_index",
     "open_index_to_read",

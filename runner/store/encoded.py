@@ -6,8 +6,7 @@ from datetime import datetime
 
 import msgspec
 
-from runner.store.episode_file import TimestepRecord
-from runner.types import ErrorInfo, Outcome
+from runner.types import ErrorInfo, Outcome, TimeStep
 
 
 class EncodedTraces(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,15 +36,15 @@ class EncodedStep(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         at: time at which the step ended.
         seq: number of the step's event within its episode; the events of its spans follow.
-        data: JSON of the ``TimestepRecord``.
-        summary: the same record without chats, action and observation.
+        data: JSON of the stored ``TimeStep``.
+        summary: the same step without chats, action and observation.
         tool_schemas: JSON array of the lists of tool schemas that no earlier step refers to; empty if there are none.
     """
 
     at: datetime
     seq: int
     data: bytes
-    summary: TimestepRecord
+    summary: TimeStep
     tool_schemas: bytes = b"[]"
     traces: EncodedTraces = EncodedTraces()
 

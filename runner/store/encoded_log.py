@@ -7,10 +7,10 @@ from collections.abc import Iterable
 import msgspec
 
 from runner.store.encoded import EncodedEnd, EncodedReset, EncodedStep, EncodedTraces
-from runner.store.episode_file import EpisodeRecord, TimestepRecord, episode_record
+from runner.store.episode_file import EpisodeRecord, episode_record
 from runner.store.journal import Journal, apply_line, merge_fields
 from runner.store.safe_json import encode, finite
-from runner.types import EpisodeHeader
+from runner.types import EpisodeHeader, TimeStep
 
 _EMPTY = b"[]"
 
@@ -22,7 +22,7 @@ class EncodedLog:
         """Start empty."""
         self.env_episode_id: str | None = None
         self._lines: list[tuple[bytes, ...]] = []
-        self._summaries: list[TimestepRecord] = []
+        self._summaries: list[TimeStep] = []
         self._steps: list[msgspec.Raw] = []
         self._reset_observation = _EMPTY
         self._tool_schemas: list[bytes] = []

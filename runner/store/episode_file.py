@@ -6,14 +6,13 @@ import re
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
 from runner.errors import StoreError
 from runner.store.safe_json import finite
 from runner.types import (
-    Action,
     EpisodeHeader,
     ErrorInfo,
     Flow,
@@ -36,34 +35,6 @@ _ULID = re.compile("[0-7][0-9A-HJKMNP-TV-Z]{25}")
 _HeaderT = TypeVar("_HeaderT", bound=EpisodeHeader)
 
 
-class ActionRecord(Action, frozen=True):
-    """A stored action; ``valid`` is False if it is not a valid action of the environment."""
-
-    valid: bool = True
-
-
-class TimestepRecord(msgspec.Struct, kw_only=True):
-    """A stored ``TimeStep``; ``tool_schemas_ref`` is the index of its tool schemas in the table of its episode."""
-
-    index: int
-    actor: Literal["agent", "human"]
-    chats: list[StoredChat]
-    action: ActionRecord
-    observation: StoredChat
-    reward: float
-    done: bool
-    tool_schemas_ref: int
-    model_s: float
-    env_s: float
-    endpoint: str | None = None
-    model: str | None = None
-    ttft_s: float | None = None
-    tokens_per_s: float | None = None
-    tokens: Tokens | None = None
-    cost: float | None = None
-    warnings: tuple[str, ...] = ()
-
-
 class EpisodeRecord(EpisodeHeader, kw_only=True):
     """Content of an episode file; ``tokens`` and ``cost`` are sums over the steps (``cost``: None if none has one)."""
 
@@ -78,7 +49,7 @@ class EpisodeRecord(EpisodeHeader, kw_only=True):
     tokens: Tokens
     cost: float | None = None
     reset_observation: StoredChat
-    timesteps: list[TimestepRecord]
+    timesteps: list[TimeStep]
     tool_schemas: list[list[ToolSchema]]
     spans: list[Span]
     flows: list[Flow]
@@ -110,32 +81,23 @@ class _Version(msgspec.Struct):
 _DECODER = msgspec.json.Decoder(EpisodeRecord)
 
 
-def timestep_record(step: TimeStep, tool_schemas_ref: int) -> TimestepRecord:
-    """Return the stored form of a step."""
-    return TimestepRecord(
-        index=step.index,
-        actor=step.actor,
-        chats=step.chats,
-        action=ActionRecord(step.action.text, step.action.tool_calls, step.valid),
-        observation=step.observation,
-        reward=finite(step.reward),
-        done=step.done,
+def stored_step(step: TimeStep, tool_schemas_ref: int) -> TimeStep:
+    """Return a step as its file has it: with finite numbers, and a reference in place of its tool schemas."""
+    optional = {name: getattr(step, name) for name in ("ttft_s", "tokens_per_s", "cost")}
+    return msgspec.structs.replace(
+        step,
+        available_tool_schemas=msgspec.UNSET,
         tool_schemas_ref=tool_schemas_ref,
+        reward=finite(step.reward),
         model_s=finite(step.model_s),
         env_s=finite(step.env_s),
-        endpoint=step.endpoint,
-        model=step.model,
-        ttft_s=None if step.ttft_s is None else finite(step.ttft_s),
-        tokens_per_s=None if step.tokens_per_s is None else finite(step.tokens_per_s),
-        tokens=step.tokens,
-        cost=None if step.cost is None else finite(step.cost),
-        warnings=step.warnings,
+        **{name: finite(value) for name, value in optional.items() if value is not None},
     )
 
 
 def episode_record(
     header: EpisodeHeader,
-    steps: Sequence[TimestepRecord],
+    steps: Sequence[TimeStep],
     **rest: Any,  # noqa: ANN401 - the other fields of EpisodeRecord
 ) -> EpisodeRecord:
     """Return the record of an episode, with the sums over its steps."""

@@ -12,9 +12,9 @@ from typing import TypeVar
 import msgspec
 
 from runner.errors import StoreError
-from runner.store.episode_file import EpisodeRecord, StoredChat, TimestepRecord, check_header, decode, episode_record
+from runner.store.episode_file import EpisodeRecord, StoredChat, check_header, decode, episode_record
 from runner.store.safe_json import encode, finite
-from runner.types import EpisodeHeader, ErrorInfo, Flow, Outcome, Span, ToolSchema
+from runner.types import EpisodeHeader, ErrorInfo, Flow, Outcome, Span, TimeStep, ToolSchema
 from runner.util.files import TEMPORARY_SUFFIX, create_private, make_folder, read_file, write_all
 
 JOURNAL_SUFFIX = ".journal.jsonl"
@@ -49,7 +49,7 @@ class Journal(msgspec.Struct, kw_only=True):
     """The readable part of a journal; ``damage`` is the reason why the rest is unreadable."""
 
     header: EpisodeHeader
-    steps: list[TimestepRecord] = []
+    steps: list[TimeStep] = []
     reset_observation: StoredChat = []
     env_episode_id: str | None = None
     tool_schemas: list[list[ToolSchema]] = []
@@ -108,7 +108,7 @@ def merge_fields(*objects: bytes) -> bytes:
 
 
 _HEADERS = msgspec.json.Decoder(EpisodeHeader)
-_STEPS = msgspec.json.Decoder(TimestepRecord)
+_STEPS = msgspec.json.Decoder(TimeStep)
 _EXTRAS = msgspec.json.Decoder(JournalExtras)
 
 
@@ -198,7 +198,7 @@ def apply_line(journal: Journal, data: bytes) -> str | None:
         return str(exc)
     tool_schemas = journal.tool_schemas + _set_or(extras.tool_schemas, [])
     if step is not None:
-        if not 0 <= step.tool_schemas_ref < len(tool_schemas):
+        if step.tool_schemas_ref not in range(len(tool_schemas)):
             return "it refers to unknown tool schemas"
         journal.steps.append(step)
     journal.tool_schemas = tool_schemas

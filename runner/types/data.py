@@ -39,11 +39,17 @@ class ToolCall(msgspec.Struct, frozen=True, gc=False):
     arguments: str
 
 
-class Action(msgspec.Struct, frozen=True):
-    """An agent's action: free text, tool calls, or text that the environment's parser resolved into tool calls."""
+class ActionContent(msgspec.Struct, frozen=True):
+    """Free text, tool calls, or text that the environment's parser resolved into tool calls."""
 
     text: str | None = None
     tool_calls: list[ToolCall] = []
+
+
+class Action(ActionContent, frozen=True):
+    """An agent's action; ``valid`` is False in a timestep if it is not a valid action of the environment."""
+
+    valid: bool = True
 
 
 class InvalidAction(msgspec.Struct, frozen=True):
@@ -236,13 +242,16 @@ class Limits(msgspec.Struct, frozen=True):
 
 
 class TimeStep(msgspec.Struct, kw_only=True):
-    """One step: the agent's chats and action, and the environment's observation and reward.
+    """One step, as journals and episode files have it: the agent's chats and action, the observation and the reward.
+
+    Messages are any JSON, as the agent or the environment returned them.
 
     Attributes:
         chats: the agent's chats for this step, usually one chat; each is a list of messages.
         action: the agent's action; for an action as text, the environment's parser fills ``action.tool_calls``.
-        valid: whether ``action`` is a valid action of the environment.
         observation: the environment's reply to the action.
+        available_tool_schemas: the tools of this step; unset in a stored step.
+        tool_schemas_ref: index of these tools in the table of the episode; set in a stored step only.
         reward: reward of this step, finite.
         model_s: seconds spent in the agent; ``ttft_s`` of them passed before the model's first token.
         tokens_per_s: completion tokens per second while the endpoint answered; excludes other work of the agent.
@@ -251,14 +260,14 @@ class TimeStep(msgspec.Struct, kw_only=True):
     """
 
     index: int
-    chats: list[Chat]
+    actor: Literal["agent", "human"] = "agent"
+    chats: list[list[Any]]
     action: Action
-    observation: Chat
+    observation: list[Any]
     reward: float
     done: bool
-    available_tool_schemas: list[ToolSchema]
-    valid: bool = True
-    actor: Literal["agent", "human"] = "agent"
+    available_tool_schemas: list[ToolSchema] | msgspec.UnsetType = msgspec.UNSET
+    tool_schemas_ref: int | msgspec.UnsetType = msgspec.UNSET
     model_s: float = 0.0
     env_s: float = 0.0
     endpoint: str | None = None
@@ -268,6 +277,11 @@ class TimeStep(msgspec.Struct, kw_only=True):
     tokens: Tokens | None = None
     cost: float | None = None
     warnings: tuple[str, ...] = ()
+
+    @property
+    def valid(self) -> bool:
+        """Whether ``action`` is a valid action of the environment."""
+        return self.action.valid
 
 
 class Trajectory(msgspec.Struct, kw_only=True):

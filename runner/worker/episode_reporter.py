@@ -8,10 +8,11 @@ from typing import Protocol
 import msgspec
 
 from runner.store.encoded import EncodedEnd, EncodedReset, EncodedStep, EncodedTraces
-from runner.store.episode_file import ActionRecord, timestep_record
+from runner.store.episode_file import stored_step
 from runner.store.safe_json import encode, finite
 from runner.tracing import SpanList, Tracer
 from runner.types import (
+    Action,
     AREEvaluatedTrajectory,
     Chat,
     EpisodeEnded,
@@ -112,14 +113,13 @@ class EpisodeReporter:
         seq, spans, schemas = self._number(), self.pop_closed_spans(), self._tool_schemas
         self._number_spans(spans)
         n_known = len(schemas)
-        record = timestep_record(event.step, _index_of(schemas, event.step.available_tool_schemas))
+        tools = event.step.available_tool_schemas
+        stored = stored_step(event.step, _index_of(schemas, [] if tools is msgspec.UNSET else tools))
         step = EncodedStep(
             at=event.at,
             seq=seq,
-            data=encode(record),
-            summary=msgspec.structs.replace(
-                record, chats=[], action=ActionRecord(valid=record.action.valid), observation=[]
-            ),
+            data=encode(stored),
+            summary=msgspec.structs.replace(stored, chats=[], action=Action(valid=stored.valid), observation=[]),
             tool_schemas=encode(schemas[n_known:]),
             traces=self._encode_traces(spans),
         )

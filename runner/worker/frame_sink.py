@@ -10,9 +10,8 @@ import msgspec
 from runner.episode.control import EpisodeControl
 from runner.errors import ServerGone
 from runner.store.encoded import EncodedEnd, EncodedReset, EncodedStep
-from runner.store.episode_file import TimestepRecord
 from runner.store.safe_json import encode
-from runner.types import EpisodeEvent, EpisodePaused, EpisodeResumed, EpisodeStarted, Outcome, TokensStreamed
+from runner.types import EpisodeEvent, EpisodePaused, EpisodeResumed, EpisodeStarted, Outcome, TimeStep, TokensStreamed
 from runner.util.clock import Clock
 from runner.util.resources import find_shortage
 from runner.util.safe_values import escape_surrogates, safe_str
@@ -109,4 +108,4 @@ class FrameSink:
 
 def _repaired(step: EncodedStep) -> EncodedStep:
     """Return a step whose summary has only texts and numbers that MessagePack can hold."""
-    return msgspec.structs.replace(step, summary=msgspec.json.decode(encode(step.summary), type=TimestepRecord))
+    return msgspec.structs.replace(step, summary=msgspec.json.decode(encode(step.summary), type=TimeStep))

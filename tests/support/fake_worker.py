@@ -14,9 +14,9 @@ from typing import Any
 import msgspec
 
 from runner.store.encoded import EncodedEnd, EncodedReset, EncodedStep, EncodedTraces
-from runner.store.episode_file import ActionRecord, timestep_record
+from runner.store.episode_file import stored_step
 from runner.store.safe_json import encode
-from runner.types import EpisodeHeader, Outcome, Span, TimeStep
+from runner.types import Action, EpisodeHeader, Outcome, Span, TimeStep
 from runner.worker.channel import read_frame, send_frame
 from runner.worker.frames import (
     Configure,
@@ -121,8 +121,8 @@ class FakeProcesses:
 
 def encoded_step(step: TimeStep, *, seq: int, schemas_ref: int = 0, spans: list[Span] | None = None) -> EncodedStep:
     """Return a step as a worker encodes it; its tool schemas are new if it is the first step."""
-    record = timestep_record(step, schemas_ref)
-    summary = msgspec.structs.replace(record, chats=[], action=ActionRecord(), observation=[])
+    record = stored_step(step, schemas_ref)
+    summary = msgspec.structs.replace(record, chats=[], action=Action(), observation=[])
     schemas = encode([step.available_tool_schemas]) if step.index == 0 else b"[]"
     traces = EncodedTraces(spans=encode(spans or []), n_spans=len(spans or []))
     return EncodedStep(

@@ -50,8 +50,7 @@ def test_chat_entries_of_other_types_become_messages(tmp_path: Path) -> None:
     recording.play(make_step(0, chats=[["no message", 7]], action=Action(None, [])))
     recording.end()
     index.close()
-    assert recording.recorder.record is not None
-    episode = episode_from_record(recording.recorder.record)
+    episode = episode_from_record(store.load(recording.file))
     assert episode.steps[0].chats == [[{"content": "no message"}, {"content": 7}]]
 
 

@@ -342,6 +342,7 @@ def test_observers_cannot_modify_stored_episodes(workspace: Workspace) -> None:
                 for message in chat:
                     message["content"] = "modified"
                 chat.clear()
+            assert item.step.available_tool_schemas
             item.step.available_tool_schemas.clear()
             item.step.reward = 7.0
         elif isinstance(item, EpisodeStarted):

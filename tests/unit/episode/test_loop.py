@@ -252,7 +252,7 @@ async def test_an_agent_cannot_modify_recorded_data() -> None:
     trajectory = await make_runner("Counter", "MutatingAgent").play_episode()
     assert trajectory.reset_observation == [{"role": "user", "content": "task 0: count to 3"}]
     assert [len(step.observation) for step in trajectory.timesteps] == [1, 1, 1]
-    assert [len(step.available_tool_schemas) for step in trajectory.timesteps] == [1, 1, 1]
+    assert [len(step.available_tool_schemas or []) for step in trajectory.timesteps] == [1, 1, 1]
     assert [len(step.chats[0]) for step in trajectory.timesteps] == [1, 2, 3]
 
 

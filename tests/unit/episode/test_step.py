@@ -116,7 +116,7 @@ async def test_an_unparsed_reply_never_reaches_the_environment() -> None:
     step_runner = make_step_runner(Scripted(UNPARSED, clock=clock), clock)
     step = await step_runner.run_step(0, [])
     assert step.observation == [{"role": "user", "content": "Invalid action. Expected up."}]
-    assert (step.action, step.valid, step.reward, step.done) == (Action(text="hm"), False, 0.0, False)
+    assert (step.action, step.valid, step.reward, step.done) == (Action(text="hm", valid=False), False, 0.0, False)
     assert (step.model_s, step.env_s) == (1.0, 0.0)
     assert isinstance(step_runner.environment, Counter)
     assert step_runner.environment.count == 0
@@ -155,10 +155,8 @@ async def test_an_action_is_valid_if_its_first_tool_call_fits_a_schema(called: t
     calls = [ToolCall(name, name, '{"direction": "up"}') for name in called]
     environment = Maze()
     environment.reset()
-    assert await resolve_action(environment, Action(tool_calls=calls), environment.get_tool_schemas()) == (
-        Action(tool_calls=calls),
-        valid,
-    )
+    resolved = await resolve_action(environment, Action(tool_calls=calls), environment.get_tool_schemas())
+    assert resolved == Action(tool_calls=calls, valid=valid)
 
 
 async def test_a_valid_action_resets_the_unparsed_count() -> None:

@@ -14,8 +14,7 @@ from runner.batch.spec import BatchSpec
 from runner.batch.workspace import Workspace
 from runner.cli.progress import batch_progress
 from runner.pool.choose import open_pool
-from runner.store import TimestepRecord
-from runner.types import EpisodeEnded, Item, TimestepPlayed, TokensStreamed
+from runner.types import EpisodeEnded, Item, TimeStep, TimestepPlayed, TokensStreamed
 from tests.conftest import Install
 from tests.support.batches import resolved_batch
 from tests.support.streaming_batch import AGENTS, ENVS, StreamingBatch
@@ -54,9 +53,9 @@ def test_tokens_are_reported_while_an_observer_wants_them(
 class CountingDecoder:
     def __init__(self) -> None:
         self.n_decoded = 0
-        self._decoder = msgspec.json.Decoder(TimestepRecord)
+        self._decoder = msgspec.json.Decoder(TimeStep)
 
-    def decode(self, data: bytes) -> TimestepRecord:
+    def decode(self, data: bytes) -> TimeStep:
         self.n_decoded += 1
         return self._decoder.decode(data)
 

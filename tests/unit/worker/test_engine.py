@@ -15,7 +15,7 @@ from runner.envs.http import session
 from runner.episode.runner import EpisodeContext
 from runner.errors import ServerGone
 from runner.plugins import Plugin
-from runner.store.episode_file import timestep_record
+from runner.store.episode_file import stored_step
 from runner.store.safe_json import encode
 from runner.tracing import SpanList, Tracer
 from runner.types import (
@@ -143,7 +143,7 @@ def record_here(setup: RunnerSetup, header: EpisodeHeader) -> tuple[list[Episode
     )
     reset_kwargs = {"task_index": header.task_index, "seed": header.seed}
     asyncio.run(setup.build_runner(None).play_episode(reset_kwargs, context=context))
-    encoded = [encode(timestep_record(event.step, 0)) for event in events if isinstance(event, TimestepPlayed)]
+    encoded = [encode(stored_step(event.step, 0)) for event in events if isinstance(event, TimestepPlayed)]
     return events, encoded, spans.spans
 
 
