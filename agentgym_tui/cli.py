@@ -60,14 +60,14 @@ def _run_console(args: argparse.Namespace) -> int:
     from agentgym_tui.terminal.run import run_console
 
     with preview_screen(first := _preview(args)):
-        from agentgym_tui.app.console import console_of
+        from agentgym_tui.app.console import Console
         from agentgym_tui.config.settings import config_path, read_settings
         from agentgym_tui.config.ui_state import read_ui_state, state_path, write_ui_state
 
         path = state_path(os.environ)
         settings = read_settings(config_path(os.environ))
         session = _session(args, settings.keys.key("node.start"))
-        console = console_of(session)(session, settings, read_ui_state(path))
+        console = Console(session, settings, read_ui_state(path))
     code = run_console(console, session, prepared=bool(first))
     if code != 1:
         with contextlib.suppress(OSError):  # an unwritable home directory is not worth an error at every exit

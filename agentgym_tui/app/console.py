@@ -1,19 +1,19 @@
-"""The console application: its modes, the commands available on every screen, and variants by first screen."""
+"""The console application: its screens, and the commands available on every screen."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import PurePath
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from textual.binding import BindingType
 from textual.screen import Screen
-from textual.types import CSSPathType
 
 from agentgym_tui.app.refresh import RefreshingApp
-from agentgym_tui.commands.availability import AvailableCommand, available_commands, hidden_commands
+from agentgym_tui.commands.availability import AvailableCommand, available_commands
 from agentgym_tui.commands.keymap import bindings
+from agentgym_tui.commands.registry import BUS, LOGS, SCREENS, ScreenSpec
 from agentgym_tui.config.settings import Settings, problem_summary
 from agentgym_tui.config.ui_state import UiState
 from agentgym_tui.safe_text import trusted
@@ -21,6 +21,7 @@ from agentgym_tui.screens.base import ConsoleScreen, HasUnsafeText
 from agentgym_tui.services.toast import toast
 from agentgym_tui.sessions.protocols import ControlRequestError, Session
 from agentgym_tui.sessions.run_commands import control_error_text
+from agentgym_tui.textual_compat import add_bindings, start_in_mode
 from agentgym_tui.widgets.line_renderer import TONE_CLASSES
 from agentgym_tui.widgets.split import resize_focused, zoom_focused
 
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
     from agentgym_tui.screens.episode.screen import EpisodeScreen
 
 STYLES: Final[list[str | PurePath]] = ["../styles/widgets.tcss", "../styles/app.tcss"]
-NO_LOGS: Final = trusted("no log is open: use `agentgym-tui open FILE.jsonl`")
-NO_BUS: Final = trusted("files have no bus: use `agentgym-tui launch` or `agentgym-tui watch`")
 
 
 class Console(RefreshingApp, inherit_bindings=False):
@@ -43,11 +42,8 @@ class Console(RefreshingApp, inherit_bindings=False):
     """
 
     TITLE = "AgentGym"
-    CSS_PATH: ClassVar[CSSPathType | None] = [*STYLES, "../styles/live.tcss"]
     COMPONENT_CLASSES: ClassVar[set[str]] = TONE_CLASSES
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings("everywhere")]
     ENABLE_COMMAND_PALETTE = False
-    DEFAULT_MODE = "live"
 
     def __init__(
         self,
@@ -57,32 +53,29 @@ class Console(RefreshingApp, inherit_bindings=False):
         *,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__(session, settings or Settings(), now)
+        self._first = first_screen(session)
+        start_in_mode(self, self._first)
+        super().__init__(session, settings or Settings(), now, [*STYLES, f"../styles/{SCREENS[self._first].styles}"])
         self.ui_state = ui_state or UiState()
         self.keys = self.settings.keys
         self.theme = self.settings.theme
-        self.set_keymap(dict(self.keys.overrides))
         self._now = now
-        self._screen_factories = {
-            "live": self._live,
-            "episodes": self._episodes,
-            "events": self._events,
-            "logs": self._logs,
-        }
-        for mode in self._screen_factories.keys() - {self.DEFAULT_MODE}:
-            self.add_mode(mode, self._screen_factories[mode])
+        add_bindings(self, bindings("everywhere"))
+        self.set_keymap(dict(self.keys.overrides))
+        for screen in SCREENS:
+            if screen.id != self._first:
+                self.add_mode(screen.id, partial(self._make_screen, screen))
 
     def get_default_screen(self) -> Screen[None]:
         """Return the first screen. It is not a registered mode, because Textual would then parse all styles twice."""
-        return self._screen_factories[self.DEFAULT_MODE]()
+        return self._make_screen(SCREENS[self._first])
 
     def on_mount(self) -> None:
         """Switch to the screen that the last run showed at its end, and report invalid settings."""
-        self.add_mode(self.DEFAULT_MODE, self.get_default_screen)
-        first = "episodes" if self.session.control is None else self.ui_state.screen
-        available = {"episodes"} | ({"events"} if self.session.events is not None else set())
-        if self.DEFAULT_MODE == "live" and first in available:
-            self.switch_mode(first)
+        self.add_mode(self._first, self.get_default_screen)
+        last = SCREENS.get(self.ui_state.screen)
+        if self._first == "live" and last is not None and last.available.is_met(self.session):
+            self._show_mode(last.id)
         if problems := self.settings.problems:
             toast(self, problem_summary(problems), failed=True)
 
@@ -91,41 +84,20 @@ class Console(RefreshingApp, inherit_bindings=False):
         if self.session.control is not None:
             self.ui_state.screen = self.current_mode
 
-    async def _check_bindings(self, key: str, priority: bool = False) -> bool:
-        # Textual runs a binding only after every ancestor of the focus has seen the key; a later key could overtake it
-        if await super()._check_bindings(key, priority):
-            return True
-        typing = self.focused is not None and self.focused.check_consume_key("a", "a")
-        return priority and not typing and await super()._check_bindings(key)
-
-    def action_show_live(self) -> None:
-        """Show the live screen."""
-        self._show_mode("live")
-
-    def action_show_episodes(self) -> None:
-        """Show the list of episodes."""
-        self._show_mode("episodes")
-
-    def action_show_events(self) -> None:
-        """Show the bus messages."""
-        if self.session.events is None:
-            toast(self, NO_BUS)
+    def action_show_screen(self, screen: str) -> None:
+        """Show the screen with the id ``screen``, or why this session does not have it."""
+        requirement = SCREENS[screen].available
+        if requirement.is_met(self.session):
+            self._show_mode(screen)
         else:
-            self._show_mode("events")
-
-    def action_show_logs(self) -> None:
-        """Show the opened logs."""
-        if self.session.logs:
-            self._show_mode("logs")
-        else:
-            toast(self, NO_LOGS)
+            toast(self, requirement.reason(self.session))
 
     async def on_episode_screen_events_requested(self, event: EpisodeScreen.EventsRequested) -> None:
         """Show the bus messages of one episode."""
         from agentgym_tui.screens.events.screen import EventsScreen
 
-        if self.session.events is None:
-            toast(self, NO_BUS)
+        if not BUS.is_met(self.session):
+            toast(self, BUS.reason(self.session))
             return
         await self.switch_mode("events")
         if isinstance(self.screen, EventsScreen):
@@ -192,7 +164,7 @@ class Console(RefreshingApp, inherit_bindings=False):
         return isinstance(self.screen, ConsoleScreen) and self.screen.accepts_keys
 
     def _available_commands(self) -> list[AvailableCommand]:
-        return available_commands(self, without=hidden_commands(self.session))
+        return available_commands(self, self.session)
 
     def _show_mode(self, mode: str) -> None:
         if self.current_mode == mode:
@@ -213,45 +185,12 @@ class Console(RefreshingApp, inherit_bindings=False):
         if answer in ("stop", "leave"):
             self.exit()
 
-    def _live(self) -> Screen[None]:
-        from agentgym_tui.screens.live.screen import LiveScreen
-
-        return LiveScreen(self.session, self.ui_state)
-
-    def _episodes(self) -> Screen[None]:
-        from agentgym_tui.screens.episodes.screen import EpisodesScreen
-
-        return EpisodesScreen(self.session, self.ui_state)
-
-    def _events(self) -> Screen[None]:
-        from agentgym_tui.screens.events.screen import EventsScreen
-
-        return EventsScreen(self.session, self.ui_state, now=self._now)
-
-    def _logs(self) -> Screen[None]:
-        from agentgym_tui.screens.logs.screen import LogScreen
-
-        return LogScreen(self.session, self.ui_state, now=self._now)
+    def _make_screen(self, screen: ScreenSpec) -> Screen[None]:
+        return screen.factory(self.session, self.ui_state, now=self._now)
 
 
-class EpisodesConsole(Console, inherit_bindings=False):
-    """A console whose first screen is the list of episodes; mounting the live screen first would delay the list."""
-
-    CSS_PATH: ClassVar[CSSPathType | None] = [*STYLES, "../styles/episodes.tcss"]
-    BINDINGS: ClassVar[list[BindingType]] = Console.BINDINGS
-    DEFAULT_MODE = "episodes"
-
-
-class LogsConsole(Console, inherit_bindings=False):
-    """A console whose first screen shows the opened logs."""
-
-    CSS_PATH: ClassVar[CSSPathType | None] = [*STYLES, "../styles/lines.tcss"]
-    BINDINGS: ClassVar[list[BindingType]] = Console.BINDINGS
-    DEFAULT_MODE = "logs"
-
-
-def console_of(session: Session) -> type[Console]:
-    """Return the console class that starts with the screen the session needs."""
-    if session.logs:
-        return LogsConsole
-    return EpisodesConsole if session.control is None else Console
+def first_screen(session: Session) -> str:
+    """Return the id of the screen to show first; mounting another one first would delay it."""
+    if LOGS.is_met(session):
+        return "logs"
+    return "episodes" if session.control is None else "live"

@@ -13,6 +13,7 @@ from agentgym_tui.safe_text import SafeText, join, sanitize_line, sanitize_messa
 from agentgym_tui.services.toast import announce
 from agentgym_tui.state.endpoints import Failover
 from agentgym_tui.state.normalize import as_aware
+from agentgym_tui.textual_compat import driver_of
 from runner.util.display_text import mask
 
 if TYPE_CHECKING:
@@ -118,5 +119,5 @@ def notify_batch_ends(app: App[Any], ended: Iterable[EndedBatch], notify: Notify
             announce(app, ended_text(each.batch))
         if notify.bell and each.is_last:
             app.bell()
-        if notify.desktop and each.is_last and app._driver is not None:  # Textual has no public way to write a sequence
-            app._driver.write(desktop_sequence(os.environ))
+        if notify.desktop and each.is_last and (driver := driver_of(app)) is not None:
+            driver.write(desktop_sequence(os.environ))

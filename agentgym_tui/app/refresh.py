@@ -7,10 +7,10 @@ import gc
 import os
 from collections.abc import Callable
 from datetime import UTC, datetime
+from pathlib import PurePath
 from typing import Final
 
 from textual import events
-from textual.app import App
 from textual.timer import Timer
 
 from agentgym_tui.app.notifications import BatchEndDetector, FailoverDetector, notify_batch_ends, notify_failover
@@ -18,6 +18,7 @@ from agentgym_tui.config.settings import Settings
 from agentgym_tui.screens.base import Redrawable
 from agentgym_tui.services.timers import RedrawThrottle, ReliableTimers
 from agentgym_tui.sessions.protocols import Session
+from agentgym_tui.textual_compat import OrderedKeysApp
 
 TICK_INTERVAL_S: Final = 1.0
 
@@ -25,17 +26,21 @@ _INPUT_EVENTS: Final = (events.Key, events.Paste, events.MouseDown, events.Mouse
 """Input that expects a visible reaction; mouse movement does not."""
 
 
-class RefreshingApp(App[None], ReliableTimers, inherit_bindings=False):
+class RefreshingApp(OrderedKeysApp[None], ReliableTimers, inherit_bindings=False):
     """An app that redraws the screens it shows whenever the session's store has changed.
 
     Args:
         session: the session; opened after the first paint and closed when the app ends.
         settings: the user's settings, which include how the end of a batch is reported.
         now: returns the time of a monotonic clock in seconds.
+        styles: the style sheets to load at the start, relative to this file.
     """
 
-    def __init__(self, session: Session, settings: Settings, now: Callable[[], float]) -> None:
-        super().__init__(ansi_color=True if "NO_COLOR" in os.environ else None)  # else Textual turns colors into grays
+    def __init__(
+        self, session: Session, settings: Settings, now: Callable[[], float], styles: list[str | PurePath]
+    ) -> None:
+        ansi_color = True if "NO_COLOR" in os.environ else None  # else Textual turns colors into grays
+        super().__init__(css_path=styles, ansi_color=ansi_color)
         self.session, self.settings = session, settings
         self._end_detector, self._failover_detector = BatchEndDetector(), FailoverDetector()
         self._session_task: asyncio.Task[None] | None = None

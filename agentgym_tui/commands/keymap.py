@@ -1,63 +1,33 @@
-"""All commands of the console as data: id, keys, title and help.
+"""All commands of the console as data, and their keys: the default keys, and the keys set by the user.
 
-Bindings, the help screen and the command palette are generated from ``COMMANDS``. Command ids never change, because
-user keymaps contain them.
+Bindings, the key bar, the help screen and the command palette are generated from ``COMMANDS``.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Final, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
+from typing import Final, Protocol, runtime_checkable
 
 import msgspec
 from textual.binding import Binding
 from textual.keys import key_to_character
 
-Scope: TypeAlias = Literal[
-    "everywhere", "live", "episodes", "filter", "episode", "events", "log", "entry", "list", "table",
-    "dialog", "form", "checks", "choice", "quit", "cancel", "palette",
-]  # fmt: skip
+from agentgym_tui.commands.registry import BUS, NODE, SCREENS, Command, Registry, Scope
 
-
-class Command(NamedTuple):
-    """A command with its default keys.
-
-    Attributes:
-        id: the id, which never changes.
-        keys: Textual key names, separated by commas.
-        title: label in the footer.
-        action: name of the ``action_…`` method without this prefix, with arguments if there are any.
-        scope: the screens or widgets in which the keys apply.
-        help: one line for the help screen.
-        footer: whether the footer shows the command.
-    """
-
-    id: str
-    keys: str
-    title: str
-    action: str
-    scope: Scope
-    help: str = ""
-    footer: bool = True
-
-
-COMMANDS: tuple[Command, ...] = (
+COMMANDS: Final = Registry(
     Command("app.help", "question_mark", "Help", "help", "everywhere", "show the keys of this screen"),
     Command("app.palette", "ctrl+p,colon", "Palette", "command_palette", "everywhere", "find a command by name"),
-    Command("app.live", "1", "Live", "show_live", "everywhere", "running episodes"),
-    Command("app.episodes", "2", "Episodes", "show_episodes", "everywhere", "stored and running episodes"),
-    Command("app.events", "3", "Events", "show_events", "everywhere", "all bus messages"),
-    Command("app.logs", "4", "Logs", "show_logs", "everywhere", "opened logs"),
+    *(screen.command for screen in SCREENS),
     Command("app.quit", "q,ctrl+q,ctrl+c", "Quit", "leave", "everywhere", "quit; asks first if episodes are running"),
     Command("app.zoom", "z", "Zoom", "zoom", "everywhere", "maximize or restore the focused pane", False),
-    Command("run.selected", "r", "Run", "run_selected", "live", "run the selected environment once"),
-    Command("run.form", "R", "Run…", "run_form", "live", "choose what to run and how"),
-    Command("run.battery", "b", "Battery", "run_battery", "live", "run all environments of a tier"),
-    Command("run.repeat", "full_stop", "Again", "run_again", "live", "repeat the last run"),
-    Command("run.cancel", "x", "Cancel", "cancel", "live", "cancel the running batch"),
-    Command("run.pause", "space", "Pause", "pause", "live", "pause or resume"),
-    Command("run.step", "s", "Step", "step", "live", "run one step, then pause"),
+    Command("run.selected", "r", "Run", "run_selected", "live", "run the selected environment once", available=NODE),
+    Command("run.form", "R", "Run…", "run_form", "live", "choose what to run and how", available=NODE),
+    Command("run.battery", "b", "Battery", "run_battery", "live", "run all environments of a tier", available=NODE),
+    Command("run.repeat", "full_stop", "Again", "run_again", "live", "repeat the last run", available=NODE),
+    Command("run.cancel", "x", "Cancel", "cancel", "live", "cancel the running batch", available=NODE),
+    Command("run.pause", "space", "Pause", "pause", "live", "pause or resume", available=NODE),
+    Command("run.step", "s", "Step", "step", "live", "run one step, then pause", available=NODE),
     Command("live.next", "right_square_bracket", "Next run", "next_running", "live", "next running episode", False),
     Command(
         "live.previous",
@@ -69,7 +39,7 @@ COMMANDS: tuple[Command, ...] = (
         False,
     ),
     Command("live.open", "enter", "Open", "open", "live", "open the watched episode", False),
-    Command("live.events", "a", "Events", "events", "live", "bus messages of this episode", False),
+    Command("live.events", "a", "Events", "events", "live", "bus messages of this episode", False, BUS),
     Command("live.view", "v", "View", "next_view", "live", "switch between transcript, trace and rewards", False),
     Command("episodes.open", "enter", "Open", "open", "episodes", "open the selected episode"),
     Command("episodes.filter", "slash", "Filter", "filter", "episodes", "show only rows that contain all words"),
@@ -87,7 +57,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("episode.copy", "y", "Copy", "copy", "episode", "copy the shown text, made safe"),
     Command("episode.copy_raw", "Y", "Copy raw", "copy_raw", "episode", "copy the original, unsafe text", False),
     Command("episode.export", "e", "Export", "export", "episode", "write the episode as JSON to this folder"),
-    Command("episode.events", "a", "Events", "events", "episode", "bus messages of this episode"),
+    Command("episode.events", "a", "Events", "events", "episode", "bus messages of this episode", available=BUS),
     Command("events.pause", "space", "Pause", "pause", "events", "stop reading until pressed again; messages wait"),
     Command("events.filter", "slash", "Filter", "filter", "events", "show only messages that contain all words"),
     Command("events.subject", "s", "Subject", "subject", "events", "select subjects, with * and >"),
@@ -110,7 +80,9 @@ COMMANDS: tuple[Command, ...] = (
     Command("log.reload", "ctrl+r", "Reload", "reload", "log", "reopen the file by name", False),
     Command("entry.take", "enter", "Apply", "take", "entry", "use this input"),
     Command("entry.leave", "escape", "Cancel", "leave", "entry", "change nothing"),
-    Command("node.start", "N", "Start node", "start_node", "everywhere", "restart the node after it is lost", False),
+    Command(
+        "node.start", "N", "Start node", "start_node", "everywhere", "restart the node after it is lost", False, NODE
+    ),
     Command("text.hex", "X", "Hex", "hex", "everywhere", "bytes of a text marked as unsafe", False),
     Command("app.screenshot", "ctrl+s", "Screenshot", "picture", "everywhere", "picture of the screen (SVG)", False),
     Command("pane.narrower", "less_than_sign", "Narrower", "resize('narrower')", "everywhere", "this pane", False),
@@ -150,13 +122,6 @@ COMMANDS: tuple[Command, ...] = (
 )  # fmt: skip
 
 
-NODE_COMMANDS: Final = frozenset(command.id for command in COMMANDS if command.id.startswith(("run.", "node.")))
-"""Ids of commands that need a node which accepts control requests."""
-BUS_COMMANDS: Final = frozenset({"app.events", "episode.events", "live.events"})
-"""Ids of commands that need a bus."""
-LOG_COMMANDS: Final = frozenset({"app.logs"})
-"""Ids of commands that need opened log files."""
-
 _KEY_REFERENCE: Final = re.compile(r"\{([a-z._]+)\}")
 _KEY_SIGNS: Final = {"escape": "esc", "up": "↑", "down": "↓", "left": "←", "right": "→"}
 _KEY_CHARACTERS: Final = {"slash": "/", "backslash": "\\", "at": "@", "minus": "-", "plus": "+", "underscore": "_"}
@@ -182,7 +147,7 @@ class Keymap(msgspec.Struct, frozen=True):
 
     def key(self, command_id: str) -> str:
         """Return the label of the first key of a command."""
-        return next(self.display(command)[0] for command in COMMANDS if command.id == command_id)
+        return self.display(COMMANDS[command_id])[0]
 
     def expand(self, text: str) -> str:
         """Replace ``{command.id}`` in a text by the key label of that command."""
@@ -201,10 +166,23 @@ def keymap_of(app: object) -> Keymap:
     return app.keys if isinstance(app, HasKeymap) else Keymap()
 
 
+def commands_of(scope: Scope) -> list[Command]:
+    """Return the commands of a scope in their order in ``COMMANDS``.
+
+    Raises:
+        ValueError: no command has this scope.
+    """
+    if not (commands := [command for command in COMMANDS if command.scope == scope]):
+        raise ValueError(f"no command has the scope {scope!r}; scopes are {sorted({c.scope for c in COMMANDS})}")
+    return commands
+
+
 def bindings(scope: Scope) -> list[Binding]:
     """Return the Textual bindings of all commands of a scope, for the attribute ``BINDINGS`` of a class."""
-    commands = [c for c in COMMANDS if c.scope == scope]
-    return [Binding(c.keys, c.action, c.title, show=c.footer, id=c.id, tooltip=c.help or c.title) for c in commands]
+    return [
+        Binding(c.keys, c.action, c.title, show=c.footer, id=c.id, tooltip=c.help or c.title)
+        for c in commands_of(scope)
+    ]
 
 
 def display_keys(keys: str) -> list[str]:

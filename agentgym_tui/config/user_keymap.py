@@ -12,7 +12,8 @@ from typing import Final, NamedTuple
 from textual.binding import Binding
 from textual.keys import Keys
 
-from agentgym_tui.commands.keymap import COMMANDS, Command, Keymap, Scope, display_keys, typed_character
+from agentgym_tui.commands.keymap import COMMANDS, Keymap, display_keys, typed_character
+from agentgym_tui.commands.registry import Command, Scope
 from agentgym_tui.safe_text import SafeText, join, sanitize_line, trusted
 
 MAX_KEYS_PER_COMMAND: Final = 8
@@ -30,7 +31,6 @@ TERMINAL_ALIASES: Final = {
 }
 """Keys that terminals cannot distinguish from another key, and that other key."""
 
-_COMMANDS: Final = {command.id: command for command in COMMANDS}
 _MODIFIERS: Final = frozenset({"ctrl", "alt", "shift", "super", "hyper", "meta"})
 _KEY_NAMES: Final = frozenset(name.value.rpartition("+")[2] for name in Keys if not name.value.startswith("<"))
 _SHARED_SCOPES: Final[frozenset[Scope]] = frozenset({"everywhere", "list", "table"})
@@ -94,9 +94,9 @@ class _Conflict(NamedTuple):
 
 
 def _command(command_id: str) -> Command:
-    if command_id not in _COMMANDS:
+    if (command := COMMANDS.get(command_id)) is None:
         raise _KeyRejected(join([trusted("keymap: unknown command "), sanitize_line(command_id, 40)]))
-    return _COMMANDS[command_id]
+    return command
 
 
 def _validated_keys(command: Command, keys: str) -> str:

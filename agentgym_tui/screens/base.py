@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from typing import ClassVar, Final, Protocol, runtime_checkable
 
 from textual.screen import ModalScreen, Screen, ScreenResultType
 from textual.widget import Widget
 
+from agentgym_tui.commands.keymap import bindings
+from agentgym_tui.config.ui_state import UiState
 from agentgym_tui.services.timers import ReliableTimers
+from agentgym_tui.sessions.protocols import Session
 from agentgym_tui.state.run_store import RunStore
+from agentgym_tui.textual_compat import add_bindings
 
 WIDTH_BREAKPOINTS: Final = [(0, "-narrow"), (110, "-wide")]
 """Columns at which screens switch to a wider layout."""
@@ -17,10 +23,18 @@ WIDTH_BREAKPOINTS: Final = [(0, "-narrow"), (110, "-wide")]
 class ConsoleScreen(Screen[ScreenResultType], ReliableTimers):
     """A screen that ignores keys before all its required widgets are mounted and after they are removed."""
 
+    SCOPE: ClassVar[str] = ""
+    """Scope of the commands whose keys apply on the screen."""
+
     REQUIRED_WIDGETS: ClassVar[str] = ""
     """Comma-separated selectors of the widgets that must be mounted."""
 
     _required: tuple[Widget, ...] = ()
+
+    def __init__(self, name: str | None = None, id: str | None = None, classes: str | None = None) -> None:
+        super().__init__(name, id, classes)
+        if self.SCOPE:
+            add_bindings(self, bindings(self.SCOPE))
 
     def on_compose(self) -> None:
         """Set the style classes for the screen size before the first drawing, so that no widget is styled twice."""
@@ -46,6 +60,26 @@ class ConsoleScreen(Screen[ScreenResultType], ReliableTimers):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Return ``accepts_keys``, whatever the action."""
         return self.accepts_keys
+
+
+class SessionScreen(ConsoleScreen[None]):
+    """A screen that the user selects by a key; ``SCREENS`` lists them.
+
+    Args:
+        session: the session that the screen shows.
+        ui_state: the saved UI state; updated in place.
+        now: returns the time of a monotonic clock in seconds.
+
+    Attributes:
+        session: the session.
+        ui_state: the saved UI state.
+    """
+
+    def __init__(
+        self, session: Session, ui_state: UiState | None = None, *, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        super().__init__()
+        self.session, self.ui_state, self._now = session, ui_state or UiState(), now
 
 
 class ResultScreen(ConsoleScreen[ScreenResultType]):

@@ -12,7 +12,7 @@ from textual.timer import Timer
 from agentgym_tui.config.ui_state import UiState
 from agentgym_tui.presenters.cells import Line
 from agentgym_tui.presenters.payload import unsafe_text
-from agentgym_tui.screens.base import WIDTH_BREAKPOINTS, ConsoleScreen
+from agentgym_tui.screens.base import WIDTH_BREAKPOINTS, SessionScreen
 from agentgym_tui.services.clipboard import copy_to_clipboard
 from agentgym_tui.sessions.protocols import Session
 from agentgym_tui.state.log_entries import LogEntry
@@ -28,19 +28,14 @@ if TYPE_CHECKING:
     from agentgym_tui.widgets.payload_view import PayloadView
 
 
-class LineBrowser(ConsoleScreen[None]):
+class LineBrowser(SessionScreen):
     """A screen with a table of lines, a filter and a prompt above it, and the selected line below it.
 
     A subclass composes the widgets, and fills ``table`` and ``payload``.
 
-    Args:
-        session: the session.
-        ui_state: saved filter words, sort orders and pane sizes; updated in place.
-        now: returns the time of a monotonic clock in seconds.
+    The arguments are those of ``SessionScreen``; the UI state holds filter words, sort orders and pane sizes.
 
     Attributes:
-        session: the session.
-        ui_state: saved filter words, sort orders and pane sizes.
         table: the table of lines.
         payload: the view of the selected line.
     """
@@ -60,9 +55,7 @@ class LineBrowser(ConsoleScreen[None]):
     def __init__(
         self, session: Session, ui_state: UiState | None = None, *, now: Callable[[], float] = time.monotonic
     ) -> None:
-        super().__init__()
-        self.session, self.ui_state = session, ui_state or UiState()
-        self._now = now
+        super().__init__(session, ui_state, now=now)
         self._draw_timer: Timer | None = None
         self._prompt_id = ""
 

@@ -10,6 +10,8 @@ from textual.dom import DOMNode
 from textual.message_pump import MessagePump
 from textual.timer import Timer, TimerCallback
 
+from agentgym_tui.textual_compat import never_skip
+
 MIN_INTERVAL_S: Final = 0.1
 """Minimum time between two repaints, in seconds."""
 
@@ -33,9 +35,7 @@ class ReliableTimers(MessagePump):
         self, delay: float, callback: TimerCallback | None = None, *, name: str | None = None, pause: bool = False
     ) -> Timer:
         """Call ``callback`` once after ``delay`` seconds."""
-        timer = super().set_timer(delay, callback, name=name, pause=pause)
-        timer._skip = False
-        return timer
+        return never_skip(super().set_timer(delay, callback, name=name, pause=pause))
 
 
 def start_worker(node: DOMNode, work: Callable[[], Awaitable[None]], *, group: str, exclusive: bool = False) -> None:

@@ -6,14 +6,13 @@ import asyncio
 import os
 import signal
 from functools import partial
-from typing import Any, TextIO, cast
-
-from textual.drivers.linux_driver import LinuxDriver
+from typing import Any, TextIO
 
 from agentgym_tui.terminal.alternate_screen import ENTER_ALTERNATE_SCREEN
+from agentgym_tui.textual_compat import OwnOutputDriver
 
 
-class TerminalDriver(LinuxDriver):
+class TerminalDriver(OwnOutputDriver):
     """A driver that handles closed terminals, resumed processes and invalid UTF-8.
 
     In these cases Textual's own driver would stop reading input, or wait forever.
@@ -21,10 +20,13 @@ class TerminalDriver(LinuxDriver):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - Textual's arguments
         super().__init__(*args, **kwargs)
-        self._file = cast(Any, _TolerantFile(cast(TextIO, self._file)))
         self._is_active = self._is_suspended = False
         # registered with the event loop, which it wakes; a plain signal handler could be delayed until the next event
         asyncio.get_running_loop().add_signal_handler(signal.SIGCONT, self._resume)
+
+    def wrap_output(self, file: TextIO) -> object:
+        """Return a file that ignores the write errors of a closed terminal."""
+        return _TolerantFile(file)
 
     def start_application_mode(self) -> None:
         """Switch the terminal to application mode, which Textual needs."""
@@ -54,7 +56,7 @@ class TerminalDriver(LinuxDriver):
             self.suspend_application_mode()
         if self._is_suspended:
             self.resume_application_mode()
-            self._app.call_later(partial(self._app.refresh, layout=True))  # the screen was cleared
+            self.driven_app.call_later(partial(self.driven_app.refresh, layout=True))  # the screen was cleared
 
     def _is_in_foreground(self) -> bool:
         try:

@@ -58,10 +58,12 @@ def run_console(app: App[Any], session: Session, *, prepared: bool = False) -> i
     crashes: list[BaseException] = []
     import asyncio  # imported late, so that it does not delay the start
 
+    from agentgym_tui.textual_compat import crash_of
+
     with catch_foreign(crashes.append):
         asyncio.run(_run_app(app, attributes))
-    if not crashes and app._exception is not None:  # the public API prints a traceback with variables
-        crashes.append(_original_error(app._exception))
+    if not crashes and (crash := crash_of(app)) is not None:
+        crashes.append(_original_error(crash))
     if crashes or silenced.getvalue():
         restore_terminal(attributes)
         from agentgym_tui.terminal.crash_report import write_report  # its imports are needed only here

@@ -12,6 +12,7 @@ from textual.widgets import Input
 
 from agentgym_tui.commands.keymap import bindings
 from agentgym_tui.safe_text import sanitize_line
+from agentgym_tui.textual_compat import bindings_of_key
 
 
 class TextField(Input):
@@ -31,7 +32,7 @@ class TextField(Input):
 
     async def _run_binding(self, key: str) -> bool:
         for node in (self, self.screen):
-            for binding in node._bindings.key_to_bindings.get(key, ()):
+            for binding in bindings_of_key(node, key):
                 if not binding.priority and await self.app.run_action(binding.action, node):
                     return True
         return False

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from textual import events
 
-from agentgym_tui.commands.keymap import COMMANDS, Command, Keymap, Scope, keymap_of
+from agentgym_tui.commands.keymap import commands_of, keymap_of
+from agentgym_tui.commands.registry import Command, Scope
 from agentgym_tui.presenters.cells import Cell, Line
 from agentgym_tui.presenters.text_width import display_width
 from agentgym_tui.safe_text import trusted
+from agentgym_tui.sessions.protocols import Session
 from agentgym_tui.widgets.static_lines import StaticLines
 
 ALWAYS_SHOWN: Final = ("app.help", "app.quit")
@@ -37,21 +39,20 @@ class KeyBar(StaticLines):
 
     Args:
         scope: scope of the commands at the left; the commands that work on every screen are at the right.
-        without: ids of commands that are not available on this screen.
+        session: the session; commands that it does not support are left out.
     """
 
-    def __init__(self, scope: Scope, *, without: Collection[str] = ()) -> None:
+    def __init__(self, scope: Scope, session: Session) -> None:
         super().__init__(self._make_lines)
-        self._scope, self._without = scope, without
+        self._scope, self._session = scope, session
         self._local_keys: list[_Key] = []
         self._everywhere: list[_Key] = []
 
     def on_mount(self) -> None:
         """Create the keys from the app's keymap."""
-        keys = keymap_of(self.app)
-        self._local_keys = [key for key in _footer_keys(self._scope, keys) if key.command.id not in self._without]
-        without = {*self._without, f"app.{self._scope}"}  # the current screen
-        self._everywhere = [key for key in _footer_keys("everywhere", keys) if key.command.id not in without]
+        self._local_keys = list(self._footer_keys(self._scope))
+        shown = f"app.{self._scope}"
+        self._everywhere = [key for key in self._footer_keys("everywhere") if key.command.id != shown]
         self.refresh()
 
     async def on_click(self, event: events.Click) -> None:
@@ -61,6 +62,12 @@ class KeyBar(StaticLines):
                 await self.app.run_action(
                     key.command.action, self.app if key.command.scope == "everywhere" else self.screen
                 )
+
+    def _footer_keys(self, scope: Scope) -> Iterator[_Key]:
+        keys = keymap_of(self.app)
+        for command in commands_of(scope):
+            if command.footer and command.available.is_met(self._session):
+                yield _Key(command, keys.display(command)[0])
 
     def _make_lines(self, width: int) -> Sequence[Line]:
         line: list[Cell] = []
@@ -84,12 +91,6 @@ class KeyBar(StaticLines):
         right_keys = [key for key in self._everywhere if key.command.id in right_ids]
         yield from _row(local_keys, 0)
         yield from _row(right_keys, width - _total_width(right_keys))
-
-
-def _footer_keys(scope: Scope, keys: Keymap) -> Iterator[_Key]:
-    for command in COMMANDS:
-        if command.scope == scope and command.footer:
-            yield _Key(command, keys.display(command)[0])
 
 
 def _fit_keys(keys: Sequence[_Key], width: int) -> list[_Key]:

@@ -11,13 +11,12 @@ from textual import events
 from textual.color import Color
 from textual.geometry import Region, Size
 from textual.reactive import Reactive
-from textual.scroll_view import ScrollView
-from textual.scrollbar import ScrollBar
 from textual.strip import Strip
 from textual.widget import Widget
 
 from agentgym_tui.presenters.cells import FixedLines, TextSource, Tone
 from agentgym_tui.presenters.text_width import LIST_MARGIN, display_width
+from agentgym_tui.textual_compat import OwnScrollBar
 from agentgym_tui.widgets.cached_widgets import CachedScrollBar
 
 _TONE_CLASS: Final[dict[Tone, str]] = {tone: f"tone--{tone}" for tone in get_args(Tone)}
@@ -49,7 +48,7 @@ CACHED_ROWS: Final = 50
 """Strips cached beyond those on the screen, so that scrolled rows need not be drawn again."""
 
 
-class LineRenderer(ScrollView, inherit_bindings=False):
+class LineRenderer(OwnScrollBar, inherit_bindings=False):
     """Draws the visible lines of a ``TextSource``."""
 
     ALLOW_SELECT = False
@@ -74,14 +73,9 @@ class LineRenderer(ScrollView, inherit_bindings=False):
         self._background_color: Color | None = None
         self._style_cache: dict[tuple[Tone, bool], Style] = {}
 
-    @property
-    def vertical_scrollbar(self) -> ScrollBar:
-        """The cached scroll bar; Textual's own scroll bar takes longer to draw than the lines."""
-        if self._vertical_scrollbar is None:
-            self._vertical_scrollbar = CachedScrollBar(thickness=self.scrollbar_size_vertical)
-            self._vertical_scrollbar.display = False
-            self.app._start_widget(self, self._vertical_scrollbar)
-        return self._vertical_scrollbar
+    def make_scroll_bar(self) -> CachedScrollBar:
+        """Return a cached scroll bar; Textual's own scroll bar takes longer to draw than the lines."""
+        return CachedScrollBar(thickness=self.scrollbar_size_vertical)
 
     def is_highlighted(self, index: int) -> bool:
         """Return whether line ``index`` is drawn as the line under the cursor."""

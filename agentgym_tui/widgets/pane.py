@@ -26,6 +26,9 @@ class Pane(Vertical):
     Args:
         view: the list.
         id: id of the pane.
+
+    Attributes:
+        view: the list.
     """
 
     DEFAULT_CSS = """
@@ -35,13 +38,13 @@ class Pane(Vertical):
 
     def __init__(self, view: LineList, *, id: str) -> None:
         super().__init__(id=id)
-        self._view = view
+        self.view = view
         self._title = PaneTitle()
 
     def compose(self) -> ComposeResult:
         """Yield title and list."""
         yield self._title
-        yield self._view
+        yield self.view
 
     def set_title(self, make_lines: LineFactory) -> None:
         """Set the function that makes the lines of the title."""

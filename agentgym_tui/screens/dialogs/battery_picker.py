@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from textual import on
 from textual.app import ComposeResult
-from textual.binding import BindingType
 
-from agentgym_tui.commands.keymap import bindings
 from agentgym_tui.presenters.cells import Cell, FixedLines, Line, masked_rows
 from agentgym_tui.presenters.number_format import pluralize
 from agentgym_tui.presenters.text_width import wrap_text
@@ -29,7 +25,7 @@ class BatteryPicker(DialogScreen[list[str]]):
         agent: the agent that will run the environments.
     """
 
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings("dialog")]
+    SCOPE = "dialog"
 
     def __init__(self, store: RunStore, agent: AgentChoice) -> None:
         super().__init__()

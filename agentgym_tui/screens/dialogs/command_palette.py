@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Final
 
 from textual import on
 from textual.app import ComposeResult
-from textual.binding import BindingType
 from textual.widgets import Input
 
 from agentgym_tui.commands.availability import AvailableCommand
-from agentgym_tui.commands.keymap import Keymap, bindings, keymap_of
+from agentgym_tui.commands.keymap import Keymap, keymap_of
 from agentgym_tui.presenters.cells import Cell, FixedLines, Line
 from agentgym_tui.safe_text import trusted
 from agentgym_tui.screens.base import DialogScreen
@@ -34,7 +33,7 @@ class CommandPalette(DialogScreen[AvailableCommand]):
         commands: the available commands.
     """
 
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings("palette")]
+    SCOPE = "palette"
     AUTO_FOCUS = "#words"
 
     def __init__(self, commands: Sequence[AvailableCommand]) -> None:

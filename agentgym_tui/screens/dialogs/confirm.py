@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
 
 from textual import on
 from textual.app import ComposeResult
-from textual.binding import BindingType
 from textual.containers import Horizontal
 from textual.content import Content
 from textual.widgets import Button
 
-from agentgym_tui.commands.keymap import COMMANDS, Scope, bindings, keymap_of
+from agentgym_tui.commands.keymap import commands_of, keymap_of
 from agentgym_tui.presenters.cells import Cell, Line
 from agentgym_tui.safe_text import SafeText, sanitize_line, trusted
 from agentgym_tui.screens.base import DialogScreen
@@ -24,18 +22,19 @@ from agentgym_tui.widgets.static_lines import StaticLines
 class ConfirmDialog(DialogScreen[str]):
     """A dialog with a question; its result is the name of the chosen answer.
 
+    The commands of its scope are the answers; their actions have the form ``answer('…')``.
+
     Args:
         title: title of the dialog.
-        scope: command scope whose commands are the answers; their actions have the form ``answer('…')``.
         default: the answer whose button has the focus.
     """
 
     AUTO_FOCUS = ""
 
-    def __init__(self, title: SafeText, *, scope: Scope, default: str) -> None:
+    def __init__(self, title: SafeText, *, default: str) -> None:
         super().__init__()
         self._title = title
-        self._answers = [command for command in COMMANDS if command.scope == scope]
+        self._answers = commands_of(self.SCOPE)
         self._default = default
 
     def question(self) -> Sequence[Line]:
@@ -81,10 +80,10 @@ class CancelDialog(ConfirmDialog):
         n_more: number of waiting batches of the same battery.
     """
 
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings("cancel")]
+    SCOPE = "cancel"
 
     def __init__(self, batch: BatchRun, n_more: int) -> None:
-        super().__init__(trusted("Cancel what?"), scope="cancel", default="nothing")
+        super().__init__(trusted("Cancel what?"), default="nothing")
         self._batch = batch
         self._n_more = n_more
 

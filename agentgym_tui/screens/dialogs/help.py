@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
-from typing import ClassVar, Final
+from typing import Final
 
 from textual.app import ComposeResult
-from textual.binding import BindingType
 
 from agentgym_tui.commands.availability import AvailableCommand
-from agentgym_tui.commands.keymap import Command, Keymap, Scope, bindings, keymap_of
+from agentgym_tui.commands.keymap import Keymap, keymap_of
+from agentgym_tui.commands.registry import Command, Scope
 from agentgym_tui.presenters.cells import Cell, Line, line_width
 from agentgym_tui.presenters.number_format import UNKNOWN
 from agentgym_tui.presenters.text_width import wrap_text
@@ -50,7 +50,7 @@ class HelpDialog(DialogScreen[None]):
         commands: the available commands.
     """
 
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings("dialog")]
+    SCOPE = "dialog"
 
     def __init__(self, commands: Sequence[AvailableCommand]) -> None:
         super().__init__()

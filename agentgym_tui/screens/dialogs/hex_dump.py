@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Final
+from typing import Final
 
 from textual.app import ComposeResult
-from textual.binding import BindingType
 
-from agentgym_tui.commands.keymap import bindings
 from agentgym_tui.presenters.cells import Cell, FixedLines
 from agentgym_tui.safe_text import hex_lines, trusted
 from agentgym_tui.screens.base import DialogScreen
@@ -25,7 +23,7 @@ class HexDumpDialog(DialogScreen[None]):
         text: untrusted text.
     """
 
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings("dialog")]
+    SCOPE = "dialog"
 
     def __init__(self, text: str) -> None:
         super().__init__()

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Final
+from typing import Final
 
-from textual.binding import BindingType
-
-from agentgym_tui.commands.keymap import bindings
 from agentgym_tui.presenters.cells import Cell, Line
 from agentgym_tui.safe_text import sanitize_line, trusted
 from agentgym_tui.screens.dialogs.confirm import ConfirmDialog
@@ -25,10 +22,10 @@ class QuitDialog(ConfirmDialog):
         session: the session whose node runs the episodes.
     """
 
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings("quit")]
+    SCOPE = "quit"
 
     def __init__(self, session: Session) -> None:
-        super().__init__(trusted("Leave the console?"), scope="quit", default="leave")
+        super().__init__(trusted("Leave the console?"), default="leave")
         self._session = session
 
     def question(self) -> list[Line]:

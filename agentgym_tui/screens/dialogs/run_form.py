@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import ClassVar, Final
+from typing import Final
 
 from textual import on
 from textual.app import ComposeResult
-from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.widgets import Button, Input
 
-from agentgym_tui.commands.keymap import bindings
 from agentgym_tui.presenters.cells import Cell, Line, masked_rows
 from agentgym_tui.presenters.text_width import wrap_text
 from agentgym_tui.safe_text import SafeText, join, sanitize_line, trusted
@@ -60,7 +58,7 @@ class RunForm(DialogScreen[StartArgs]):
         envs: names of the environments that are checked at first.
     """
 
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings("form")]
+    SCOPE = "form"
     AUTO_FOCUS = "#envs"
 
     def __init__(self, session: Session, commands: RunCommands, envs: Sequence[str]) -> None:

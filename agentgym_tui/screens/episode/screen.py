@@ -6,16 +6,13 @@ import asyncio
 import os
 from functools import partial
 from pathlib import Path
-from typing import ClassVar, Final
+from typing import Final
 
 from textual import on
 from textual.app import ComposeResult
-from textual.binding import BindingType
 from textual.message import Message
 from textual.timer import Timer
 
-from agentgym_tui.commands.availability import hidden_commands
-from agentgym_tui.commands.keymap import bindings
 from agentgym_tui.config.ui_state import UiState
 from agentgym_tui.presenters.cells import FixedLines, Line
 from agentgym_tui.presenters.episode_rows import episode_heading, error_text, unsafe_fields
@@ -57,7 +54,7 @@ class EpisodeScreen(ResultScreen[str]):
         ui_state: saved pane sizes; updated in place.
     """
 
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings("episode")]
+    SCOPE = "episode"
     REQUIRED_WIDGETS = "#heading, #steps, #views"
     CSS_PATH = "../../styles/episodes.tcss"
     AUTO_FOCUS = "#steps"
@@ -92,7 +89,7 @@ class EpisodeScreen(ResultScreen[str]):
         with Split(SHARES, self._ui_state.sizes, id="episode"):
             yield Table(STEP_COLUMNS, id="steps")
             yield EpisodeTabs(id="views")
-        yield KeyBar("episode", without=hidden_commands(self._session))
+        yield KeyBar(self.SCOPE, self._session)
 
     def on_mount(self) -> None:
         """Load the first episode."""

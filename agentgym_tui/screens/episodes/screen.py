@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from typing import ClassVar, Final
 
 from textual import on
@@ -11,8 +12,7 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.widgets import Input
 
-from agentgym_tui.commands.availability import hidden_commands
-from agentgym_tui.commands.keymap import bindings, keymap_of
+from agentgym_tui.commands.keymap import keymap_of
 from agentgym_tui.config.ui_state import UiState
 from agentgym_tui.presenters.cells import Cell, Line, masked_line
 from agentgym_tui.presenters.episode_rows import (
@@ -25,7 +25,7 @@ from agentgym_tui.presenters.episode_rows import (
 )
 from agentgym_tui.presenters.status_line import status_line
 from agentgym_tui.safe_text import SafeText, trusted
-from agentgym_tui.screens.base import ConsoleScreen
+from agentgym_tui.screens.base import SessionScreen
 from agentgym_tui.screens.episode.screen import EpisodeScreen
 from agentgym_tui.services.timers import start_worker
 from agentgym_tui.sessions.protocols import Session
@@ -60,26 +60,24 @@ class EpisodeTable(SortableTable, inherit_bindings=False):
         return action != "choose"
 
 
-class EpisodesScreen(ConsoleScreen[None]):
+class EpisodesScreen(SessionScreen):
     """A screen that lists stored and running episodes, by default the newest first.
 
-    Args:
-        session: provides the store and the library of stored episodes.
-        ui_state: saved filter and sort order; updated in place.
+    The arguments are those of ``SessionScreen``; the UI state holds filter and sort order.
     """
 
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings("episodes")]
+    SCOPE = "episodes"
     REQUIRED_WIDGETS = "#summary, #nothing, #status, EpisodeTable"
     CSS_PATH = "../../styles/episodes.tcss"
     AUTO_FOCUS = "#episodes"
 
-    def __init__(self, session: Session, ui_state: UiState | None = None) -> None:
-        super().__init__()
-        self._session = session
-        self._ui_state = ui_state or UiState()
+    def __init__(
+        self, session: Session, ui_state: UiState | None = None, *, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        super().__init__(session, ui_state, now=now)
         self._episodes = EpisodeList()
-        self._episodes.search(self._ui_state.filters.get(LIST_KEY, ""))
-        self._episodes.sort(self._ui_state.sorting.get(LIST_KEY))
+        self._episodes.search(self.ui_state.filters.get(LIST_KEY, ""))
+        self._episodes.sort(self.ui_state.sorting.get(LIST_KEY))
         self._rows = EpisodeRows(self._episodes)
         self._n_read: int | None = None
         self._reading = self._has_read = False
@@ -88,7 +86,7 @@ class EpisodesScreen(ConsoleScreen[None]):
     def compose(self) -> ComposeResult:
         """Yield heading, filter, list, status and key bar."""
         yield StatusText(self._summary_lines, id="summary")
-        words = self._ui_state.filters.get(LIST_KEY, "")
+        words = self.ui_state.filters.get(LIST_KEY, "")
         self.set_class(bool(words), "-filtering")
         yield FilterInput(words, placeholder=FILTER_HINT, id="filter", max_length=MAX_QUERY_CHARS)
         yield EpisodeTable(
@@ -96,11 +94,11 @@ class EpisodesScreen(ConsoleScreen[None]):
         )
         yield StatusText(self._empty_lines, id="nothing")
         yield StatusText(self._status_lines, id="status")
-        yield KeyBar("episodes", without=hidden_commands(self._session))
+        yield KeyBar(self.SCOPE, self.session)
 
     def on_screen_resume(self) -> None:
         """Show the changes of the store since the screen was last shown."""
-        self.draw(self._session.store)
+        self.draw(self.session.store)
 
     def draw(self, store: RunStore) -> None:
         """Redraw after the store changed."""
@@ -111,7 +109,7 @@ class EpisodesScreen(ConsoleScreen[None]):
         else:
             self._table.refresh_lines()
             self._show_texts()
-        if self._session.library is not None and self._n_read != store.n_ended and not self._reading:
+        if self.session.library is not None and self._n_read != store.n_ended and not self._reading:
             self._reading = True
             start_worker(self, self._read, group="read")
 
@@ -123,7 +121,7 @@ class EpisodesScreen(ConsoleScreen[None]):
         """Open the selected episode."""
         if key := self._table.key:
             self.app.push_screen(
-                EpisodeScreen(self._session, key, self._episodes, ui_state=self._ui_state), self._episode_closed
+                EpisodeScreen(self.session, key, self._episodes, ui_state=self.ui_state), self._episode_closed
             )
 
     def action_filter(self) -> None:
@@ -138,7 +136,7 @@ class EpisodesScreen(ConsoleScreen[None]):
     def action_reload(self) -> None:
         """Read the library again without waiting."""
         self._n_read = None
-        self.draw(self._session.store)
+        self.draw(self.session.store)
 
     @on(LineList.Selected, "#episodes")
     def _row_opened(self) -> None:
@@ -148,7 +146,7 @@ class EpisodesScreen(ConsoleScreen[None]):
     @on(SortableTable.Sorted)
     def _sorted(self, event: SortableTable.Sorted) -> None:
         if self.is_ready:
-            self._ui_state.set_sorting(LIST_KEY, event.sorting)
+            self.ui_state.set_sorting(LIST_KEY, event.sorting)
             self._episodes.sort(event.sorting)
             self._show()
 
@@ -156,7 +154,7 @@ class EpisodesScreen(ConsoleScreen[None]):
     def _filter_changed(self, event: Input.Changed) -> None:
         # only the last of several queued keystrokes counts
         if self.is_ready and event.value == event.input.value:
-            self._ui_state.set_filter(LIST_KEY, event.value)
+            self.ui_state.set_filter(LIST_KEY, event.value)
             self._episodes.search(event.value)
             self._show()
             self._table.move_to(0)
@@ -175,18 +173,18 @@ class EpisodesScreen(ConsoleScreen[None]):
 
     async def _read(self) -> None:
         """Read the library; repeat as long as further episodes have ended since the previous read."""
-        store = self._session.store
+        store = self.session.store
         try:
             while self._n_read != store.n_ended and self.is_current:
-                self._n_read, started_s = store.n_ended, time.monotonic()
+                self._n_read, started_s = store.n_ended, self._now()
                 await self._read_once()
                 interval_s = READ_WHILE_FILLING_S if self._is_filling else READ_INTERVAL_S
-                await asyncio.sleep(max(interval_s, 10 * (time.monotonic() - started_s)))
+                await asyncio.sleep(max(interval_s, 10 * (self._now() - started_s)))
         finally:
             self._reading = False
 
     async def _read_once(self) -> None:
-        library = self._session.library
+        library = self.session.library
         if library is None:
             return
         try:
@@ -218,20 +216,20 @@ class EpisodesScreen(ConsoleScreen[None]):
             self.query_one(f"#{name}", StatusText).show(make_lines)
 
     def _summary_lines(self, width: int) -> list[Line]:
-        state = reading_progress(self._session.store.read_progress) if self._is_filling else trusted("")
+        state = reading_progress(self.session.store.read_progress) if self._is_filling else trusted("")
         return [list_summary(self._episodes, state, width), [Cell(self._failure, "bad")]]
 
     def _empty_lines(self, width: int) -> list[Line]:
         return (
             []
             if self._is_filling
-            else empty_episodes_lines(self._episodes, keymap_of(self.app).key, self._session.read_only, width)
+            else empty_episodes_lines(self._episodes, keymap_of(self.app).key, self.session.read_only, width)
         )
 
     @property
     def _is_filling(self) -> bool:
-        is_library, link = self._session.library is not None, self._session.store.link
+        is_library, link = self.session.library is not None, self.session.store.link
         return is_library and (not self._has_read or link in (BusLink(), READING_FILES))
 
     def _status_lines(self, width: int) -> list[Line]:
-        return [status_line(self._session.store, self._session.title, width)]
+        return [status_line(self.session.store, self.session.title, width)]

@@ -5,16 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import ClassVar, Final
+from typing import Final
 
 from msgspec.structs import replace
 from textual import on
 from textual.app import ComposeResult
-from textual.binding import BindingType
 from textual.timer import Timer
 
-from agentgym_tui.commands.availability import hidden_commands
-from agentgym_tui.commands.keymap import bindings, keymap_of
+from agentgym_tui.commands.keymap import keymap_of
 from agentgym_tui.config.ui_state import UiState
 from agentgym_tui.presenters.cells import Line
 from agentgym_tui.presenters.event_rows import (
@@ -91,7 +89,7 @@ class EventsScreen(LineBrowser):
         now: returns the time of a monotonic clock in seconds.
     """
 
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings("events")]
+    SCOPE = "events"
     AUTO_FOCUS = "#messages"
     REQUIRED_WIDGETS = f"{LineBrowser.REQUIRED_WIDGETS}, #messages, #subjects"
     FILTER_HINT = "words the message must contain"
@@ -127,7 +125,7 @@ class EventsScreen(LineBrowser):
             SHARES, sizes, self._tree, Split(SHARES, sizes, self.table, self.payload, id="right"), id="events"
         )
         yield StatusText(self.nothing_lines, id="nothing")
-        yield KeyBar("events", without=hidden_commands(self.session))
+        yield KeyBar(self.SCOPE, self.session)
 
     def on_mount(self) -> None:
         """Start reading."""

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import ClassVar, Final
+from typing import Final
 
-from textual.binding import BindingType
-
-from agentgym_tui.commands.keymap import bindings, keymap_of
+from agentgym_tui.commands.keymap import keymap_of
+from agentgym_tui.commands.registry import NODE
+from agentgym_tui.config.ui_state import UiState
 from agentgym_tui.presenters.number_format import format_count
 from agentgym_tui.safe_text import SafeText, join, sanitize_line, sanitize_message, trusted
-from agentgym_tui.screens.base import ConsoleScreen
+from agentgym_tui.screens.base import SessionScreen
 from agentgym_tui.services.timers import start_worker
 from agentgym_tui.services.toast import toast
 from agentgym_tui.sessions.protocols import ControlRequestError, Session
@@ -29,18 +30,15 @@ START_COMMANDS: Final = ("run.selected", "run.form", "run.battery")
 """Ids of the commands that start a run."""
 
 
-class RunActionsScreen(ConsoleScreen[None]):
-    """A screen with commands that start and control runs.
+class RunActionsScreen(SessionScreen):
+    """A screen with commands that start and control runs; the arguments are those of ``SessionScreen``."""
 
-    Args:
-        session: the session whose node executes the runs.
-    """
+    SCOPE = "live"
 
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings("live")]
-
-    def __init__(self, session: Session) -> None:
-        super().__init__()
-        self.session = session
+    def __init__(
+        self, session: Session, ui_state: UiState | None = None, *, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        super().__init__(session, ui_state, now=now)
         self.commands = RunCommands(session)
 
     def selected_env(self) -> str:
@@ -129,9 +127,9 @@ class RunActionsScreen(ConsoleScreen[None]):
             self._run_command(partial(self.commands.step, episode))
 
     def _reject_if_read_only(self) -> bool:
-        if self.session.read_only:
-            self.show_toast(sanitize_message(self.session.read_only), failed=True)
-        return bool(self.session.read_only)
+        if is_rejected := not NODE.is_met(self.session):
+            self.show_toast(NODE.reason(self.session), failed=True)
+        return is_rejected
 
     def _run_once(self, envs: list[str]) -> None:
         if self.commands.agent_choice().problem:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from textual import on
 from textual.app import ComposeResult
 
-from agentgym_tui.commands.availability import hidden_commands
 from agentgym_tui.config.ui_state import UiState
 from agentgym_tui.presenters.cells import Cell, Line
 from agentgym_tui.presenters.pane_titles import notice_line
@@ -39,9 +39,7 @@ _MAX_REASON_LINES: Final = 3
 class LiveScreen(RunActionsScreen):
     """The screen that shows the state of a session's node and controls its runs.
 
-    Args:
-        session: the session whose node is shown.
-        ui_state: saved sort order and pane sizes; updated in place.
+    The arguments are those of ``SessionScreen``; the UI state holds sort order and pane sizes.
     """
 
     CSS_PATH = "../../styles/live.tcss"
@@ -50,12 +48,13 @@ class LiveScreen(RunActionsScreen):
     HORIZONTAL_BREAKPOINTS = WIDTH_BREAKPOINTS
     VERTICAL_BREAKPOINTS = HEIGHT_BREAKPOINTS
 
-    def __init__(self, session: Session, ui_state: UiState | None = None) -> None:
-        super().__init__(session)
-        self._ui_state = ui_state or UiState()
+    def __init__(
+        self, session: Session, ui_state: UiState | None = None, *, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        super().__init__(session, ui_state, now=now)
         self._picker = EpisodePicker()
         self._episode: Episode | None = None
-        self._panes = LivePanes(session.store, session.read_only, self._ui_state)
+        self._panes = LivePanes(session.store, session.read_only, self.ui_state)
         self._status = StatusText(self._status_lines, id="status")
         self._progress = StatusText(self._progress_lines, id="progress")
 
@@ -64,7 +63,7 @@ class LiveScreen(RunActionsScreen):
         yield self._status
         yield self._panes
         yield self._progress
-        yield KeyBar("live", without=hidden_commands(self.session))
+        yield KeyBar(self.SCOPE, self.session)
 
     def on_screen_resume(self) -> None:
         """Show the changes of the store since the screen was last shown."""
@@ -106,7 +105,7 @@ class LiveScreen(RunActionsScreen):
         if self._episode is None:
             self.show_toast(trusted("no episode selected"))
         else:
-            self.app.push_screen(EpisodeScreen(self.session, self._episode.episode_id, ui_state=self._ui_state))
+            self.app.push_screen(EpisodeScreen(self.session, self._episode.episode_id, ui_state=self.ui_state))
 
     def action_events(self) -> None:
         """Show the bus messages of the watched episode."""

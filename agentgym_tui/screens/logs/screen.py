@@ -7,14 +7,12 @@ import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from typing import ClassVar, Final
+from typing import Final
 
 from textual import on
 from textual.app import ComposeResult
-from textual.binding import BindingType
 
-from agentgym_tui.commands.availability import hidden_commands
-from agentgym_tui.commands.keymap import bindings, keymap_of
+from agentgym_tui.commands.keymap import keymap_of
 from agentgym_tui.config.ui_state import UiState
 from agentgym_tui.logs.log_file import LogFile
 from agentgym_tui.logs.log_search import find_last_time, find_line_at
@@ -76,7 +74,7 @@ class LogScreen(LineBrowser):
         opened: the shown log.
     """
 
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings("log")]
+    SCOPE = "log"
     AUTO_FOCUS = "#lines"
     REQUIRED_WIDGETS = f"{LineBrowser.REQUIRED_WIDGETS}, #lines"
     FILTER_HINT = "words the line must contain"
@@ -103,7 +101,7 @@ class LogScreen(LineBrowser):
         """Yield heading, lines and key bar."""
         yield StatusText(self.heading_lines, id="summary")
         yield self._split
-        yield KeyBar("log", without=hidden_commands(self.session))
+        yield KeyBar(self.SCOPE, self.session)
 
     def on_mount(self) -> None:
         """Start reading after the first paint."""

@@ -10,7 +10,7 @@ from typing import Final
 
 from textual.pilot import Pilot
 
-from agentgym_tui.app.console import LogsConsole
+from agentgym_tui.app.console import Console
 from agentgym_tui.logs.log_file import LogFile
 from agentgym_tui.screens.logs.screen import LogScreen
 from tests.support.console.fake_session import files_session
@@ -31,10 +31,10 @@ def log_lines(n: int, start: int = 0) -> bytes:
     return "".join(log_line(number) for number in range(start, start + n)).encode()
 
 
-def logs_app(*paths: Path) -> LogsConsole:
+def logs_app(*paths: Path) -> Console:
     session = files_session()
     session.logs = [LogFile(path) for path in paths]
-    app = LogsConsole(session, now=FakeClock())
+    app = Console(session, now=FakeClock())
     app.animation_level = "none"
     return app
 

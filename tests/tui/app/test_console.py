@@ -46,11 +46,12 @@ def test_command_ids_are_unique_and_keys_are_unique_in_each_scope() -> None:
 
 
 async def test_available_commands_are_listed_once() -> None:
-    async with Console(busy_session()).run_test(size=SIZE) as pilot:
+    session = busy_session()
+    async with Console(session).run_test(size=SIZE) as pilot:
         for key, hint in (("2", "/ Filter"), ("3", "s Subject")):
             await pilot.press(key)
             await wait_for_text(pilot, hint)
-            ids = [available.command.id for available in available_commands(pilot.app)]
+            ids = [available.command.id for available in available_commands(pilot.app, session)]
             assert len(ids) == len(set(ids)) > 20
 
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from agentgym_tui.commands.keymap import COMMANDS, Scope
+from agentgym_tui.commands.keymap import COMMANDS
+from agentgym_tui.commands.registry import Scope
 from agentgym_tui.config.ui_state import UiState
 from agentgym_tui.screens.base import ConsoleScreen
 from tests.support.console.key_presses import (

@@ -11,7 +11,7 @@ from textual.widgets import Input
 from agentgym_tui.config.ui_state import UiState
 from agentgym_tui.safe_text import has_unsafe_chars
 from agentgym_tui.screens.episodes.screen import EpisodesScreen
-from agentgym_tui.screens.live.panes import SHARES as LIVE_SHARES
+from agentgym_tui.screens.live.panes import live_shares
 from agentgym_tui.screens.live.screen import LiveScreen
 from agentgym_tui.state.sorting import Sorting
 from tests.support.console.fake_session import (
@@ -70,7 +70,7 @@ async def test_screen_filter_sorting_and_sizes_are_restored() -> None:
     [
         UiState("nowhere", {"x": "y"}, {"episodes": Sorting("nothing"), "environments": Sorting("\x1b[2J")}, {"z": 5}),
         UiState("events", {"events": "\x1b[2J"}, {"subjects": Sorting("\x1b")}, {"events.wide.tree": 99}),
-        UiState(sizes={share.key: 99 for share in LIVE_SHARES}),
+        UiState(sizes={share.key: 99 for share in live_shares()}),
     ],
 )
 async def test_invalid_ui_state_is_ignored(ui_state: UiState) -> None:

@@ -8,7 +8,7 @@ import pytest
 from textual.pilot import Pilot
 
 from agentgym_tui.app.console import Console
-from agentgym_tui.commands.availability import available_commands, hidden_commands
+from agentgym_tui.commands.availability import available_commands
 from agentgym_tui.commands.keymap import COMMANDS
 from agentgym_tui.screens.dialogs.hex_dump import HexDumpDialog
 from agentgym_tui.screens.episode.screen import EpisodeScreen
@@ -319,7 +319,7 @@ async def test_a_files_session_has_no_events_screen() -> None:
         await wait_for_widget_text(pilot, "#summary", "3 episodes")
         await pilot.press("3")
         await wait_until(pilot, lambda: "files have no bus" in toast_text(pilot))
-        available = {each.command.id for each in available_commands(pilot.app, without=hidden_commands(session))}
+        available = {each.command.id for each in available_commands(pilot.app, session)}
         assert "app.episodes" in available and "app.events" not in available
         assert "Events" not in widget_text(pilot, "KeyBar")
         await pilot.press("enter")
@@ -331,8 +331,9 @@ async def test_a_files_session_has_no_events_screen() -> None:
 
 
 async def test_all_commands_of_the_screen_are_available() -> None:
-    async with events_pilot(session_with_items()) as pilot:
-        available = {each.command.id for each in available_commands(pilot.app)}
+    session = session_with_items()
+    async with events_pilot(session) as pilot:
+        available = {each.command.id for each in available_commands(pilot.app, session)}
         assert available >= {command.id for command in COMMANDS if command.scope == "events"}
 
 

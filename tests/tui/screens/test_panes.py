@@ -10,7 +10,7 @@ from agentgym_tui.config.ui_state import UiState
 from agentgym_tui.screens.episode.screen import SHARES as EPISODE_SHARES
 from agentgym_tui.screens.episode.screen import EpisodeScreen
 from agentgym_tui.screens.events.screen import SHARES as EVENT_SHARES
-from agentgym_tui.screens.live.panes import SHARES as LIVE_SHARES
+from agentgym_tui.screens.live.panes import live_shares
 from agentgym_tui.screens.logs.screen import SHARES as LOG_SHARES
 from agentgym_tui.widgets.pane import Pane
 from agentgym_tui.widgets.split import RESIZE_STEPS, Share
@@ -22,7 +22,7 @@ from tests.support.console.samples import episode_id
 @pytest.mark.parametrize("bound", ["minimum", "maximum"])
 @pytest.mark.parametrize("size", [SIZE, (60, 20)], ids=str)
 async def test_every_pane_is_visible_at_its_size_limits(size: tuple[int, int], bound: str) -> None:
-    sizes = {each.key: getattr(each, bound) for each in LIVE_SHARES}
+    sizes = {each.key: getattr(each, bound) for each in live_shares()}
     async with console_app(busy_session(), ui_state=UiState(sizes=sizes)).run_test(size=size) as pilot:
         await wait_until(pilot, lambda: len(visible_panes(pilot)) > 2, "an episode")
         await pilot.pause()
@@ -114,7 +114,7 @@ async def test_dragging_the_border_resizes_the_panes() -> None:
         assert right.region.x < x - 15
 
 
-@pytest.mark.parametrize("shares", [LIVE_SHARES, EPISODE_SHARES, EVENT_SHARES, LOG_SHARES])
+@pytest.mark.parametrize("shares", [live_shares(), EPISODE_SHARES, EVENT_SHARES, LOG_SHARES])
 @pytest.mark.parametrize("screen_class", ["-wide", "-narrow"])
 def test_size_limits_leave_room_for_the_neighbors(shares: tuple[Share, ...], screen_class: str) -> None:
     current = [each for each in shares if each.screen_class in ("", screen_class)]

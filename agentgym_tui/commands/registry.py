@@ -1,0 +1,178 @@
+"""What can be added to the console: tables of commands and screens, and what a session must have for an entry."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
+
+from agentgym_tui.safe_text import SafeText, sanitize_message, trusted
+
+if TYPE_CHECKING:
+    from textual.screen import Screen
+
+    from agentgym_tui.sessions.protocols import Session
+
+Scope: TypeAlias = str
+"""The screens or widgets in which keys apply: a screen, a dialog, a kind of widget, or ``everywhere``."""
+
+ScreenFactory: TypeAlias = "Callable[..., Screen[None]]"
+"""Makes a screen from the arguments ``session``, ``ui_state`` and ``now``."""
+
+
+class HasId(Protocol):
+    """An entry of a registry."""
+
+    @property
+    def id(self) -> str:
+        """The entry's id, which never changes."""
+        ...
+
+
+Entry = TypeVar("Entry", bound=HasId)
+
+
+class Registry(Generic[Entry]):
+    """Entries by id, in the order in which they were added.
+
+    Args:
+        entries: the console's own entries.
+    """
+
+    def __init__(self, *entries: Entry) -> None:
+        self._entries: dict[str, Entry] = {}
+        for entry in entries:
+            self.add(entry)
+
+    def add(self, entry: Entry) -> Entry:
+        """Add an entry and return it, so that this method can decorate a class.
+
+        Raises:
+            ValueError: another entry has the same id.
+        """
+        if self._entries.setdefault(entry.id, entry) is not entry:
+            raise ValueError(f"the id {entry.id!r} is in use; choose another one")
+        return entry
+
+    def remove(self, id: str) -> None:
+        """Remove the entry with this id."""
+        del self._entries[id]
+
+    def get(self, id: str) -> Entry | None:
+        """Return the entry with this id; None if there is none."""
+        return self._entries.get(id)
+
+    def __getitem__(self, id: str) -> Entry:
+        return self._entries[id]
+
+    def __iter__(self) -> Iterator[Entry]:
+        return iter(self._entries.values())
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+
+class Requirement(NamedTuple):
+    """What a session must have for a screen or a command.
+
+    Attributes:
+        is_met: returns whether a session has it.
+        reason: returns the reply to a user who requests the screen or command in another session.
+    """
+
+    is_met: Callable[[Session], bool]
+    reason: Callable[[Session], SafeText]
+
+
+ALWAYS: Final = Requirement(lambda session: True, lambda session: trusted(""))
+NODE: Final = Requirement(lambda session: not session.read_only, lambda session: sanitize_message(session.read_only))
+"""A node that accepts control requests."""
+BUS: Final = Requirement(
+    lambda session: session.events is not None,
+    lambda session: trusted("files have no bus: use `agentgym-tui launch` or `agentgym-tui watch`"),
+)
+LOGS: Final = Requirement(
+    lambda session: bool(session.logs),
+    lambda session: trusted("no log is open: use `agentgym-tui open FILE.jsonl`"),
+)
+
+
+class Command(NamedTuple):
+    """A command with its default keys.
+
+    Attributes:
+        id: the id, which never changes, because user keymaps contain it.
+        keys: Textual key names, separated by commas.
+        title: label in the footer.
+        action: name of the ``action_…`` method without this prefix, with arguments if there are any.
+        scope: the screens or widgets in which the keys apply.
+        help: one line for the help screen.
+        footer: whether the footer shows the command.
+        available: what a session must have, else the command is not listed.
+    """
+
+    id: str
+    keys: str
+    title: str
+    action: str
+    scope: Scope
+    help: str = ""
+    footer: bool = True
+    available: Requirement = ALWAYS
+
+
+class ScreenSpec(NamedTuple):
+    """A screen that the user selects by a key.
+
+    Attributes:
+        id: the id, which is also the name of its mode and of the screen that the UI state remembers.
+        key: Textual name of the key that shows it.
+        title: label in the footer.
+        factory: makes the screen when it is first shown.
+        available: what a session must have.
+        help: one line for the help screen.
+        styles: the style sheet in ``styles/`` that is loaded at the start if the screen is the first one.
+    """
+
+    id: str
+    key: str
+    title: str
+    factory: ScreenFactory
+    available: Requirement = ALWAYS
+    help: str = ""
+    styles: str = ""
+
+    @property
+    def command(self) -> Command:
+        """The command that shows the screen."""
+        action = f"show_screen({self.id!r})"
+        return Command(f"app.{self.id}", self.key, self.title, action, "everywhere", self.help, True, self.available)
+
+
+def lazy(path: str) -> Callable[..., Any]:
+    """Return a function that imports the class ``module:Class`` of this package when it is first called."""
+
+    def make(*args: object, **kwargs: object) -> Any:  # noqa: ANN401 - what the class makes
+        module, _, name = path.partition(":")
+        return getattr(import_module(f"agentgym_tui.{module}"), name)(*args, **kwargs)
+
+    return make
+
+
+SCREENS: Final = Registry(
+    ScreenSpec("live", "1", "Live", lazy("screens.live.screen:LiveScreen"), ALWAYS, "running episodes", "live.tcss"),
+    ScreenSpec(
+        "episodes",
+        "2",
+        "Episodes",
+        lazy("screens.episodes.screen:EpisodesScreen"),
+        ALWAYS,
+        "stored and running episodes",
+        "episodes.tcss",
+    ),
+    ScreenSpec(
+        "events", "3", "Events", lazy("screens.events.screen:EventsScreen"), BUS, "all bus messages", "lines.tcss"
+    ),
+    ScreenSpec("logs", "4", "Logs", lazy("screens.logs.screen:LogScreen"), LOGS, "opened logs", "lines.tcss"),
+)
+"""The screens, in the order in which the key bar lists them."""

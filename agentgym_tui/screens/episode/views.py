@@ -1,0 +1,223 @@
+"""The views of one episode: transcript of a step, trace, file, and the environment's evaluation if it has one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Final, NamedTuple
+
+from agentgym_tui.commands.registry import Registry
+from agentgym_tui.presenters.answering_endpoint import answer_parts
+from agentgym_tui.presenters.cells import Cell, Line, join_parts
+from agentgym_tui.presenters.chat_blocks import Block
+from agentgym_tui.presenters.evaluation import evaluation_blocks
+from agentgym_tui.presenters.payload import pretty_json
+from agentgym_tui.presenters.span_rows import spans_text
+from agentgym_tui.presenters.transcript import failure_blocks, missing_file_text, step_blocks, transcript_text
+from agentgym_tui.safe_text import SafeText, trusted
+from agentgym_tui.services.timers import start_worker
+from agentgym_tui.sessions.episode_loader import LoadedEpisode
+from agentgym_tui.widgets.charts import Waterfall
+from agentgym_tui.widgets.line_list import LineList
+from agentgym_tui.widgets.payload_view import TextView
+from agentgym_tui.widgets.transcript import Transcript
+
+_NOTE_WIDTH: Final = 120
+"""Columns of the note right of the tabs."""
+
+
+class ShownEpisode(NamedTuple):
+    """What the views of an episode show.
+
+    Attributes:
+        key: key of the episode.
+        loaded: the episode; None if it is not loaded.
+        failure: why the episode could not be loaded, untrusted text; "" if it could.
+        step: index of the selected step.
+        follow: whether to stay at the end while the step grows.
+    """
+
+    key: str = ""
+    loaded: LoadedEpisode | None = None
+    failure: str = ""
+    step: int = 0
+    follow: bool = False
+
+    @property
+    def has_steps(self) -> bool:
+        """Whether there are steps to show, or a running episode that may get some."""
+        return self.loaded is not None and bool(self.loaded.episode.steps or not self.loaded.missing_reason)
+
+
+class EpisodeContent:
+    """What a view shows of an episode.
+
+    Args:
+        widget: the list that shows it; its id is the id of the view's entry in ``EPISODE_VIEWS``.
+    """
+
+    shows_step = False
+    """Whether the content depends on the selected step."""
+
+    def __init__(self, widget: LineList) -> None:
+        self.widget = widget
+
+    def show(self, shown: ShownEpisode) -> None:
+        """Show the episode in ``widget``; called when the view is selected, and when what it shows may have changed."""
+        raise NotImplementedError
+
+    def text(self, shown: ShownEpisode, *, raw: bool) -> str:
+        """Return the content as one text, to copy it; unsanitized if ``raw`` is True."""
+        raise NotImplementedError
+
+    def note(self, shown: ShownEpisode, key: Callable[[str], str]) -> Line:
+        """Return the text right of the tabs; ``key`` returns the label of a command's key, by command id."""
+        return []
+
+    def choose(self) -> None:
+        """React to Enter or a double click; ``show`` is called next."""
+
+
+class StepTranscript(EpisodeContent):
+    """The messages and actions of the selected step."""
+
+    shows_step = True
+
+    def __init__(self, id: str) -> None:
+        self._transcript = Transcript(id=id)
+        super().__init__(self._transcript)
+        self._subject = ""
+        self._show_all_messages = False
+
+    def show(self, shown: ShownEpisode) -> None:
+        """Show the blocks of the step."""
+        if (subject := f"{shown.key}/{shown.step}") != self._subject:
+            self._subject, self._show_all_messages = subject, False
+        self._transcript.show_blocks(self._blocks(shown), subject=subject, follow=shown.follow)
+
+    def text(self, shown: ShownEpisode, *, raw: bool) -> str:
+        """Return the shown blocks; they are always sanitized."""
+        return transcript_text(self._blocks(shown))
+
+    def note(self, shown: ShownEpisode, key: Callable[[str], str]) -> Line:
+        """Return the step number, the effect of Enter if Enter has one, and the timings of the endpoint."""
+        if shown.loaded is None or not shown.has_steps:
+            return []
+        has_more = any(block.kind == "earlier" for block in self._blocks(shown))
+        action = "fewer" if self._show_all_messages else "all" if has_more else ""
+        choose = f" · {key('list.choose')}: {action} messages" if action else ""
+        step = [Cell(trusted(f"step {shown.step}{choose}"), "dim")]
+        return join_parts([step, *answer_parts(shown.loaded.episode, shown.step)], _NOTE_WIDTH)
+
+    def choose(self) -> None:
+        """Show all messages of the step, or only those that earlier steps do not show."""
+        self._show_all_messages = not self._show_all_messages
+
+    def _blocks(self, shown: ShownEpisode) -> list[Block]:
+        if shown.loaded is None or not shown.has_steps:
+            return failure_blocks(shown.loaded.missing_reason if shown.loaded else shown.failure)
+        return step_blocks(shown.loaded.episode, shown.step, full=self._show_all_messages)
+
+
+class EpisodeTrace(EpisodeContent):
+    """The spans of the episode."""
+
+    def __init__(self, id: str) -> None:
+        self._waterfall = Waterfall(id=id)
+        super().__init__(self._waterfall)
+
+    def show(self, shown: ShownEpisode) -> None:
+        """Show the waterfall of the spans."""
+        self._waterfall.show_spans(shown.loaded.episode.spans.all if shown.loaded else ())
+
+    def text(self, shown: ShownEpisode, *, raw: bool) -> str:
+        """Return one line per span."""
+        return spans_text(shown.loaded.episode.spans.all, raw=raw) if shown.loaded else ""
+
+
+class EpisodeJson(EpisodeContent):
+    """The file of the episode, formatted in a thread because it may have many megabytes."""
+
+    def __init__(self, id: str) -> None:
+        self._view = TextView(id=id)
+        super().__init__(self._view)
+        self._loaded: LoadedEpisode | None = None
+        self._text: str | None = None
+
+    def show(self, shown: ShownEpisode) -> None:
+        """Format the file and show it, unless it is shown already."""
+        if shown.loaded is not self._loaded or self._text is None:
+            self._loaded, self._text = shown.loaded, None
+            start_worker(self._view, partial(self._format, shown.loaded), group="json", exclusive=True)
+
+    def text(self, shown: ShownEpisode, *, raw: bool) -> str:
+        """Return the file; if ``raw`` is False, formatted, "" until it is shown."""
+        if raw and shown.loaded is not None and shown.loaded.data is not None:
+            return shown.loaded.data.decode("utf-8", "replace")
+        return (self._text if shown.loaded is self._loaded else None) or ""
+
+    async def _format(self, loaded: LoadedEpisode | None) -> None:
+        if loaded is None:
+            text = ""
+        elif loaded.data is None:
+            text = missing_file_text(loaded.missing_reason)
+        else:
+            text = await asyncio.to_thread(pretty_json, loaded.data)
+        if loaded is self._loaded and self._view.is_attached:  # else another episode is shown, or the screen was closed
+            self._text = text
+            self._view.show_text(text)
+
+
+class EpisodeEvaluation(EpisodeContent):
+    """Verdict, reason and event log of an environment that evaluates its episodes."""
+
+    def __init__(self, id: str) -> None:
+        self._transcript = Transcript(id=id)
+        super().__init__(self._transcript)
+
+    def show(self, shown: ShownEpisode) -> None:
+        """Show the blocks of the evaluation."""
+        self._transcript.show_blocks(_evaluation(shown), subject=shown.key)
+
+    def text(self, shown: ShownEpisode, *, raw: bool) -> str:
+        """Return the shown blocks; they are always sanitized."""
+        return transcript_text(_evaluation(shown))
+
+
+def _evaluation(shown: ShownEpisode) -> list[Block]:
+    episode = shown.loaded.episode if shown.loaded else None
+    return evaluation_blocks(episode.evaluation, running=episode.running) if episode else []
+
+
+class EpisodeView(NamedTuple):
+    """A view of an episode: a tab.
+
+    Attributes:
+        id: the id; its command's action is ``tab('ID')``.
+        title: title of the tab.
+        command: id of the command whose key selects the tab.
+        content: makes the content for the id.
+        is_listed: returns whether the tab is listed for a loaded episode; its key works for every episode.
+    """
+
+    id: str
+    title: SafeText
+    command: str
+    content: Callable[[str], EpisodeContent]
+    is_listed: Callable[[LoadedEpisode | None], bool] = lambda loaded: True
+
+
+EPISODE_VIEWS: Final = Registry(
+    EpisodeView("transcript", trusted("Transcript"), "episode.transcript", StepTranscript),
+    EpisodeView("trace", trusted("Trace"), "episode.trace", EpisodeTrace),
+    EpisodeView("json", trusted("JSON"), "episode.json", EpisodeJson),
+    EpisodeView(
+        "evaluation",
+        trusted("Evaluation"),
+        "episode.evaluation",
+        EpisodeEvaluation,
+        lambda loaded: loaded is not None and loaded.episode.evaluation is not None,
+    ),
+)
+"""The views in the order of their tabs; the first one is selected at first, and shows why an episode is missing."""

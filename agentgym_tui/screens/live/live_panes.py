@@ -1,0 +1,312 @@
+"""The panes of the live screen: each has a title and content, and is drawn again only if its content has changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from operator import attrgetter
+from typing import Final, Literal, NamedTuple
+
+from agentgym_tui.commands.registry import Registry
+from agentgym_tui.config.ui_state import UiState
+from agentgym_tui.presenters.cells import Cell, FixedLines, Line
+from agentgym_tui.presenters.environment_rows import ENV_COLUMNS, EnvironmentRows, unsafe_environment_text
+from agentgym_tui.presenters.pane_titles import (
+    environments_title,
+    rewards_title,
+    steps_title,
+    trace_title,
+    transcript_title,
+)
+from agentgym_tui.presenters.step_rows import STEP_COLUMNS, StepRows, unsafe_episode_text, unsafe_step_text
+from agentgym_tui.presenters.transcript import step_blocks
+from agentgym_tui.presenters.welcome import welcome_lines
+from agentgym_tui.safe_text import trusted
+from agentgym_tui.state.data_model import EnvironmentState, Episode
+from agentgym_tui.state.run_store import RunStore
+from agentgym_tui.widgets.charts import RewardPlot, Waterfall
+from agentgym_tui.widgets.line_list import LineList
+from agentgym_tui.widgets.pane import Pane
+from agentgym_tui.widgets.split import Share
+from agentgym_tui.widgets.static_lines import WrappedText
+from agentgym_tui.widgets.table import SortableTable, Table
+from agentgym_tui.widgets.transcript import Transcript
+
+ENVIRONMENTS_KEY: Final = "environments"
+"""Id of the table; also the key of its order in the UI state."""
+
+_env_fields: Final = attrgetter(*EnvironmentState.__struct_fields__)
+
+
+class LiveState(NamedTuple):
+    """What the panes of the live screen show.
+
+    Attributes:
+        store: the state of the console.
+        key: returns the label of a command's key, by command id.
+        read_only: why this console cannot start runs, "" if it can.
+        episode: the watched episode; None if there is none.
+        step: index of the selected step.
+        following: whether the newest step is selected whenever one arrives.
+        selected_env: the environment under the cursor, "" if there is none.
+        plotted_env: the environment whose rewards are shown, "" if there is none.
+    """
+
+    store: RunStore
+    key: Callable[[str], str]
+    read_only: str
+    episode: Episode | None
+    step: int
+    following: bool
+    selected_env: str
+    plotted_env: str
+
+
+class LivePane(Pane):
+    """A pane of the live screen.
+
+    Args:
+        view: the list that the pane shows; its id is the id of the pane's entry in ``LIVE_PANES``.
+    """
+
+    def __init__(self, view: LineList) -> None:
+        super().__init__(view, id=f"{view.id}-pane")
+        self._drawn_version: object = None
+
+    def draw(self, state: LiveState) -> None:
+        """Draw the title, and the content if it has changed since the last drawing."""
+        self.set_title(lambda width: self.title(state, width))
+        if (version := self.version(state)) != self._drawn_version:
+            self._drawn_version = version
+            self.update(state)
+
+    def title(self, state: LiveState, width: int) -> list[Line]:
+        """Return the lines of the title for ``width`` columns."""
+        raise NotImplementedError
+
+    def version(self, state: LiveState) -> object:
+        """Return what the content depends on; the pane is updated when this value changes. None: nothing to show."""
+        raise NotImplementedError
+
+    def update(self, state: LiveState) -> None:
+        """Show the content for ``state``."""
+        raise NotImplementedError
+
+    def unsafe_text(self, state: LiveState) -> str | None:
+        """Return the raw text of the selected row if sanitizing changes it, else None."""
+        return None
+
+    def follow_key(self, state: LiveState) -> str:
+        """Return the label of the key that goes to the end of the list; "" while the list follows its end."""
+        return "" if self.view.follow else state.key("list.bottom")
+
+
+class EnvironmentsPane(LivePane):
+    """The environments of all nodes."""
+
+    def __init__(self, ui_state: UiState) -> None:
+        self.table = SortableTable(ENV_COLUMNS, sorting=ui_state.sorting.get(ENVIRONMENTS_KEY), id=ENVIRONMENTS_KEY)
+        super().__init__(self.table)
+
+    def title(self, state: LiveState, width: int) -> list[Line]:
+        """Return the number of environments and a note on the selected one."""
+        return environments_title(state.store, state.selected_env, width)
+
+    def version(self, state: LiveState) -> object:
+        """Return the sort order and all fields of the environments."""
+        return self.table.sorting, [*map(_env_fields, state.store.envs.values())]
+
+    def update(self, state: LiveState) -> None:
+        """Show the rows of the environments."""
+        self.table.show(EnvironmentRows(state.store, self.table.sorting))
+
+    def unsafe_text(self, state: LiveState) -> str | None:
+        """Return the raw text of the selected environment if sanitizing changes it, else None."""
+        env = state.store.envs.get(self.table.key)
+        return None if env is None else unsafe_environment_text(env)
+
+
+class StepsPane(LivePane):
+    """The steps of the watched episode."""
+
+    def __init__(self, ui_state: UiState) -> None:
+        self.table = Table(STEP_COLUMNS, id="steps")
+        super().__init__(self.table)
+
+    @property
+    def step(self) -> int:
+        """Index of the selected step; in a gap, of its first missing step."""
+        rows = self.table.source
+        if isinstance(rows, StepRows) and (step := rows.step(self.table.cursor)) is not None:
+            return step.index
+        key = self.table.key.removeprefix("gap")
+        return int(key) if key.isdecimal() and len(rows) else 0
+
+    def title(self, state: LiveState, width: int) -> list[Line]:
+        """Return the description of the watched episode."""
+        return steps_title(state.store, state.episode, self.follow_key(state), width)
+
+    def version(self, state: LiveState) -> object:
+        """Return the steps of the episode and its streaming answer."""
+        episode = state.episode
+        return episode and (episode.episode_id, list(episode.steps), episode.streaming, episode.running)
+
+    def update(self, state: LiveState) -> None:
+        """Show the rows of the steps."""
+        self.table.show(StepRows(state.episode) if state.episode else FixedLines(()))
+
+    def unsafe_text(self, state: LiveState) -> str | None:
+        """Return the raw text of the selected step, else of the episode, if sanitizing changes it."""
+        rows = self.table.source
+        if state.episode is None or not isinstance(rows, StepRows):
+            return None
+        step = rows.step(self.table.cursor)
+        return (unsafe_step_text(step) if step is not None else None) or unsafe_episode_text(state.episode)
+
+
+class TracePane(LivePane):
+    """The spans of the watched episode."""
+
+    def __init__(self, ui_state: UiState) -> None:
+        self.waterfall = Waterfall(id="trace")
+        super().__init__(self.waterfall)
+
+    def title(self, state: LiveState, width: int) -> list[Line]:
+        """Return the number of spans."""
+        return trace_title(len(state.episode.spans) if state.episode else 0, self.follow_key(state), width)
+
+    def version(self, state: LiveState) -> object:
+        """Return the number of the episode's spans."""
+        return state.episode and (state.episode.episode_id, len(state.episode.spans))
+
+    def update(self, state: LiveState) -> None:
+        """Show the waterfall of the spans."""
+        if state.episode is not None:
+            self.waterfall.show_spans(state.episode.spans.all)
+
+
+class TranscriptPane(LivePane):
+    """The transcript of the selected step."""
+
+    def __init__(self, ui_state: UiState) -> None:
+        self.transcript = Transcript(id="transcript")
+        super().__init__(self.transcript)
+        self._subject = ""
+
+    def title(self, state: LiveState, width: int) -> list[Line]:
+        """Return the shown step and a description of its answer."""
+        return (
+            [] if state.episode is None else transcript_title(state.episode, state.step, self.follow_key(state), width)
+        )
+
+    def version(self, state: LiveState) -> object:
+        """Return the selected step, all messages of the episode, and its ending."""
+        episode = state.episode
+        if episode is None:
+            return None
+        ending = (episode.streaming, episode.error_type, episode.error_message)
+        return _subject(state), list(episode.steps), list(episode.reset_observation), ending
+
+    def update(self, state: LiveState) -> None:
+        """Show the blocks of the selected step; a newly selected step follows its end if the steps do."""
+        if state.episode is not None:
+            previous, self._subject = self._subject, _subject(state)
+            follow = state.following if self._subject != previous else None
+            self.transcript.show_blocks(step_blocks(state.episode, state.step), subject=self._subject, follow=follow)
+
+
+class RewardsPane(LivePane):
+    """The rewards of one environment's episodes."""
+
+    def __init__(self, ui_state: UiState) -> None:
+        self.plot = RewardPlot(id="rewards")
+        super().__init__(self.plot)
+
+    def title(self, state: LiveState, width: int) -> list[Line]:
+        """Return the environment whose rewards are shown."""
+        return rewards_title(state.plotted_env, width)
+
+    def version(self, state: LiveState) -> object:
+        """Return the environment and its newest reward."""
+        points = state.store.rewards.get(state.plotted_env, ())
+        return state.plotted_env, len(points), points[-1] if points else None
+
+    def update(self, state: LiveState) -> None:
+        """Plot the rewards."""
+        self.plot.show_points(list(state.store.rewards.get(state.plotted_env, ())))
+
+
+class WelcomePane(LivePane):
+    """The keys to press and what is missing, while there is no episode to watch."""
+
+    def __init__(self, ui_state: UiState) -> None:
+        self.text = WrappedText(lambda width: [], id="welcome")
+        super().__init__(self.text)
+
+    def title(self, state: LiveState, width: int) -> list[Line]:
+        """Return the heading."""
+        return [[Cell(trusted("Welcome"), "head")]]
+
+    def version(self, state: LiveState) -> object:
+        """Return a new object without an episode: the text depends on the whole store, and is compared when drawn."""
+        return object() if state.episode is None else None
+
+    def update(self, state: LiveState) -> None:
+        """Show the text."""
+        if state.episode is None:
+            self.text.set_lines(lambda width: welcome_lines(state.store, width, state.key, state.read_only))
+
+
+def _subject(state: LiveState) -> str:
+    return f"{state.episode.episode_id if state.episode else ''}/{state.step}"
+
+
+class PaneSpec(NamedTuple):
+    """A pane of the live screen.
+
+    Attributes:
+        id: the id, which is also the id of the pane's list.
+        side: the side of a wide screen on which the pane is; a narrow screen has the right side below the left one.
+        factory: makes the pane from the saved UI state.
+        takes_turns: whether a narrow screen shows this pane only while the user has selected it among such panes.
+        is_first: whether the pane is mounted before the first paint.
+        shares: its adjustable sizes; a pane without one takes the rest.
+    """
+
+    id: str
+    side: Literal["left", "right"]
+    factory: Callable[[UiState], LivePane]
+    takes_turns: bool = False
+    is_first: bool = False
+    shares: Sequence[Share] = ()
+
+
+LIVE_PANES: Final = Registry(
+    PaneSpec(
+        ENVIRONMENTS_KEY,
+        "left",
+        EnvironmentsPane,
+        is_first=True,
+        shares=(
+            Share("environments-pane", "live.wide.environments", "height", 10, 45, "-wide"),
+            Share("environments-pane", "live.narrow.environments", "height", 15, 60, "-narrow"),
+        ),
+    ),
+    PaneSpec("steps", "left", StepsPane),
+    PaneSpec("welcome", "right", WelcomePane, is_first=True),
+    PaneSpec("transcript", "right", TranscriptPane, takes_turns=True),
+    PaneSpec(
+        "trace",
+        "left",
+        TracePane,
+        takes_turns=True,
+        shares=(Share("trace-pane", "live.wide.trace", "height", 10, 45, "-wide"),),
+    ),
+    PaneSpec(
+        "rewards",
+        "right",
+        RewardsPane,
+        takes_turns=True,
+        shares=(Share("rewards-pane", "live.wide.rewards", "height", 10, 80, "-wide"),),
+    ),
+)
+"""The panes in the order in which they are drawn and take turns; the steps come before what shows the selected one."""

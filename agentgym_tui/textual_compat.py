@@ -1,0 +1,111 @@
+"""The only module that uses private attributes of Textual; each docstring gives the reason.
+
+``pyproject.toml`` excludes the next minor version of Textual, and each function and class here has a test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, TextIO, cast
+
+from textual.app import App, ReturnType
+from textual.binding import Binding, BindingsMap
+from textual.dom import DOMNode
+from textual.driver import Driver
+from textual.drivers.linux_driver import LinuxDriver
+from textual.scroll_view import ScrollView
+from textual.scrollbar import ScrollBar
+from textual.timer import Timer
+
+
+class OrderedKeysApp(App[ReturnType], inherit_bindings=False):
+    """An app that runs a screen's binding before it handles the next key.
+
+    Textual runs a binding only after every ancestor of the focus has seen the key; a later key could overtake it.
+    """
+
+    async def _check_bindings(self, key: str, priority: bool = False) -> bool:
+        if await super()._check_bindings(key, priority):
+            return True
+        typing = self.focused is not None and self.focused.check_consume_key("a", "a")
+        return priority and not typing and await super()._check_bindings(key)
+
+
+class OwnScrollBar(ScrollView, inherit_bindings=False):
+    """A view that makes its own vertical scroll bar; Textual has no public way to replace it."""
+
+    def make_scroll_bar(self) -> ScrollBar:
+        """Return a new vertical scroll bar."""
+        raise NotImplementedError
+
+    @property
+    def vertical_scrollbar(self) -> ScrollBar:
+        """The view's vertical scroll bar."""
+        if self._vertical_scrollbar is None:
+            self._vertical_scrollbar = self.make_scroll_bar()
+            self._vertical_scrollbar.display = False
+            self.app._start_widget(self, self._vertical_scrollbar)
+        return self._vertical_scrollbar
+
+
+class OwnOutputDriver(LinuxDriver):
+    """A driver for terminals that replaces the file it writes to; ``LinuxDriver`` always takes standard error.
+
+    Args:
+        args: the arguments of Textual's driver.
+        kwargs: the keyword arguments of Textual's driver.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - Textual's arguments
+        super().__init__(*args, **kwargs)
+        self._file = cast(Any, self.wrap_output(cast(TextIO, self._file)))
+
+    def wrap_output(self, file: TextIO) -> object:
+        """Return what the driver writes to in place of ``file``: an object with ``write``, ``flush`` and ``fileno``."""
+        raise NotImplementedError
+
+    @property
+    def driven_app(self) -> App[Any]:
+        """The app that this driver shows."""
+        return self._app
+
+
+def add_bindings(node: DOMNode, bindings: Iterable[Binding]) -> None:
+    """Bind keys on one app or screen; they replace the bindings of its class with the same key.
+
+    Textual's own way is a class attribute, which is fixed before further commands can be registered.
+    """
+    node._bindings.key_to_bindings.update(BindingsMap(bindings).key_to_bindings)
+
+
+def binding_ids(node: DOMNode) -> list[str]:
+    """Return the ids of all bindings of an app, screen or widget, inherited ones first; no id is returned twice."""
+    return list(dict.fromkeys(binding.id for _, binding in node._bindings if binding.id is not None))
+
+
+def bindings_of_key(node: DOMNode, key: str) -> Sequence[Binding]:
+    """Return the bindings of a key on one node, by the user's keymap; Textual has only those of the whole screen."""
+    bindings = node._bindings.copy()
+    bindings.apply_keymap(node.app._keymap)
+    return bindings.key_to_bindings.get(key, ())
+
+
+def start_in_mode(app: App[Any], mode: str) -> None:
+    """Make ``mode`` the app's first mode; called before ``App.__init__``, which reads the class attribute."""
+    vars(app)["DEFAULT_MODE"] = mode
+
+
+def never_skip(timer: Timer) -> Timer:
+    """Make a timer run even if it is late: Textual skips a timer whose time has passed at the first check."""
+    timer._skip = False
+    return timer
+
+
+def driver_of(app: App[Any]) -> Driver | None:
+    """Return the driver of a running app, to write escape sequences that Textual does not know; None without one."""
+    return app._driver
+
+
+def crash_of(app: App[Any]) -> Exception | None:
+    """Return the exception that ended an app; Textual's public API prints a traceback with variables instead."""
+    return app._exception

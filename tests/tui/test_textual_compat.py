@@ -1,0 +1,252 @@
+"""Private attributes of Textual are used in one module, and each use does what the console needs."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import importlib
+import inspect
+import io
+import pkgutil
+import re
+import signal
+import tomllib
+from collections.abc import Iterator
+from itertools import count
+from textwrap import dedent
+from types import ModuleType
+from typing import Any, ClassVar, TextIO, cast
+
+import pytest
+from textual import events
+from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Container
+from textual.scrollbar import ScrollBar
+from textual.widget import Widget
+
+import agentgym_tui
+from agentgym_tui.textual_compat import (
+    OrderedKeysApp,
+    OwnOutputDriver,
+    OwnScrollBar,
+    add_bindings,
+    binding_ids,
+    bindings_of_key,
+    crash_of,
+    driver_of,
+    never_skip,
+    start_in_mode,
+)
+from tests.support.command import REPOSITORY
+
+COMPAT = "agentgym_tui.textual_compat"
+PRIVATE = re.compile(r"_[a-z]\w*")
+NOT_FRAMEWORK = {("argparse", "_SubParsersAction"), ("os", "_exit"), ("notify", "_asdict")}
+
+
+# Where private attributes are used.
+
+
+def console_modules() -> Iterator[ModuleType]:
+    for module in pkgutil.walk_packages(agentgym_tui.__path__, "agentgym_tui."):
+        if module.name != COMPAT:
+            yield importlib.import_module(module.name)
+
+
+def names_in(node: ast.AST) -> set[str]:
+    """Return the attributes of ``self`` and ``cls`` that a class uses, and the methods that it defines."""
+    used = {
+        each.attr
+        for each in ast.walk(node)
+        if isinstance(each, ast.Attribute) and isinstance(each.value, ast.Name) and each.value.id in ("self", "cls")
+    }
+    return used | {each.name for each in ast.walk(node) if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)}
+
+
+def private_names(cls: type) -> set[str]:
+    return {name for name in names_in(ast.parse(dedent(inspect.getsource(cls)))) if PRIVATE.fullmatch(name)}
+
+
+def test_no_other_class_uses_or_overrides_a_private_attribute_of_its_framework_bases() -> None:
+    found, framework_names = [], dict[type, set[str]]()
+    for module in console_modules():
+        for cls in vars(module).values():
+            if not inspect.isclass(cls) or cls.__module__ != module.__name__:
+                continue
+            for base in cls.__mro__:
+                if base.__module__.split(".")[0] in ("textual", "rich"):
+                    theirs = framework_names.setdefault(base, private_names(base))
+                    found += [f"{cls.__qualname__}.{name}" for name in private_names(cls) & theirs]
+    assert found == []
+
+
+def test_no_other_module_reads_a_private_attribute_of_another_object() -> None:
+    found = []
+    for module in console_modules():
+        tree = ast.parse(inspect.getsource(module))
+        own = names_in(tree) | {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+        for node in ast.walk(tree):
+            if not (isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)):
+                continue
+            owner, name = node.value.id, node.attr
+            is_own = owner in ("self", "cls") or name in own or (owner, name) in NOT_FRAMEWORK
+            if PRIVATE.fullmatch(name) and not is_own and not name.startswith(("_replace", "_asdict", "_fields")):
+                found.append(f"{module.__name__}: {owner}.{name}")
+    assert found == []
+
+
+def test_the_next_minor_version_of_textual_is_excluded() -> None:
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))["project"]
+    bounds = next(each for each in project["dependencies"] if each.startswith("textual"))
+    assert re.fullmatch(r"textual>=8\.(\d+),<8\.(\d+)", bounds)
+    lower, upper = map(int, re.findall(r"8\.(\d+)", bounds))
+    assert upper == lower + 1
+
+
+# What each use does.
+
+
+class Recorder(Widget, can_focus=True):
+    """Records the keys that it sees, and the actions that ran before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[str, int]] = []
+        self.n_actions = 0
+
+    def on_key(self, event: events.Key) -> None:
+        self.seen.append((event.key, self.n_actions))
+
+    def action_count(self) -> None:
+        self.n_actions += 1
+
+
+class Recording(OrderedKeysApp[None]):
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("a", "count", id="test.count")]
+
+    def compose(self) -> ComposeResult:
+        self.recorder = Recorder()
+        yield self.recorder
+
+    def action_count(self) -> None:
+        self.recorder.action_count()
+
+
+async def test_a_binding_runs_before_the_next_key_is_handled() -> None:
+    app = Recording()
+    async with app.run_test() as pilot:
+        app.recorder.focus()
+        await pilot.pause()
+        for key in "ab":
+            app.post_message(events.Key(key, key))
+        await pilot.pause()
+        assert app.recorder.seen == [("b", 1)]
+
+
+async def test_bindings_are_added_to_one_object_and_follow_the_keymap_of_the_user() -> None:
+    app, other = Recording(), Recording()
+    add_bindings(app, [Binding("b,c", "count", id="test.more"), Binding("a", "bell", id="test.bell")])
+    assert binding_ids(app) == ["test.bell", "test.more"]
+    assert binding_ids(other) == ["test.count"]
+    async with app.run_test() as pilot:
+        await pilot.press("b", "c")
+        assert app.recorder.n_actions == 2
+        assert {each.id for each in bindings_of_key(app, "b")} == {"test.more"}
+        app.set_keymap({"test.more": "x"})
+        assert list(bindings_of_key(app, "b")) == []
+        assert {each.id for each in bindings_of_key(app, "x")} == {"test.more"}
+
+
+async def test_an_app_starts_in_the_given_mode() -> None:
+    class Modes(App[None]):
+        def __init__(self) -> None:
+            start_in_mode(self, "first")
+            super().__init__()
+
+    async with Modes().run_test() as pilot:
+        assert pilot.app.current_mode == "first"
+
+
+async def test_a_late_timer_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    app, ran, seconds = App[None](), asyncio.Event(), count()
+    async with app.run_test():
+        monkeypatch.setattr("textual._time.get_time", lambda: float(next(seconds)))  # a second passes at each reading
+        never_skip(app.set_timer(0.01, ran.set))
+        async with asyncio.timeout(5):
+            await ran.wait()
+
+
+async def test_the_driver_is_that_of_the_running_app() -> None:
+    app = App[None]()
+    assert driver_of(app) is None
+    async with app.run_test():
+        driver = driver_of(app)
+        assert driver is not None
+        driver.write("\x1b]9;text\x07")
+
+
+async def test_the_exception_that_ended_an_app_is_known() -> None:
+    app = App[None]()
+    assert crash_of(app) is None
+    failure = ZeroDivisionError("a defect")
+
+    def fail() -> None:
+        raise failure
+
+    with pytest.raises(ZeroDivisionError):
+        async with app.run_test() as pilot:
+            app.call_later(fail)
+            await pilot.pause()
+    assert crash_of(app) is failure
+
+
+class WideBar(ScrollBar):
+    """The scroll bar that a list makes itself."""
+
+
+class Scrolled(OwnScrollBar):
+    DEFAULT_CSS = "Scrolled { overflow-y: scroll; height: 5; }"
+
+    def make_scroll_bar(self) -> ScrollBar:
+        return WideBar(thickness=self.scrollbar_size_vertical)
+
+
+async def test_a_view_shows_its_own_scroll_bar() -> None:
+    class Scrolling(App[None]):
+        def compose(self) -> ComposeResult:
+            yield Container(Scrolled(id="view"))
+
+    async with Scrolling().run_test() as pilot:
+        view = pilot.app.query_one("#view", Scrolled)
+        assert isinstance(view.vertical_scrollbar, WideBar)
+        assert view.vertical_scrollbar is view.vertical_scrollbar
+        await pilot.pause()
+        assert view.vertical_scrollbar.display and view.vertical_scrollbar.size.height == 5
+
+
+class RecordingDriver(OwnOutputDriver):
+    """Keeps the file that Textual would write to, and takes a text instead."""
+
+    original: TextIO | None = None
+    output: io.StringIO
+
+    def wrap_output(self, file: TextIO) -> object:
+        self.original, self.output = file, io.StringIO()
+        return self.output
+
+
+@pytest.fixture
+def kept_signals() -> Iterator[None]:
+    before = {number: signal.getsignal(number) for number in (signal.SIGTSTP, signal.SIGCONT)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+async def test_a_driver_writes_to_its_own_output(kept_signals: None) -> None:
+    app = App[None]()
+    driver = RecordingDriver(app)
+    assert driver.original is not None and driver.original.writable()
+    assert cast(Any, driver)._file is driver.output  # what Textual's writer thread is started with
+    assert driver.driven_app is app
