@@ -22,7 +22,9 @@ from runner.batch.running_episode import (
     CommandName,
     EpisodeCommand,
     EpisodeDone,
+    EpisodePlayed,
     RunningEpisode,
+    RunningEpisodes,
 )
 from runner.batch.server_wait import CHECK_INTERVAL_S, ServerChecked, ServerWait, Waiting
 from runner.batch.slot_table import LostEpisodes, SlotReady, SlotTable
@@ -38,7 +40,7 @@ from runner.util.resources import describe_shortage
 
 logger = logging.getLogger(__name__)
 
-_Message: TypeAlias = EpisodeDone | EpisodeCommand | ServerChecked | SlotReady | WorkerChange
+_Message: TypeAlias = EpisodePlayed | EpisodeDone | EpisodeCommand | ServerChecked | SlotReady | WorkerChange
 
 
 class Batch:
@@ -102,7 +104,7 @@ class Batch:
         self._queue = EpisodeQueue(left)
         self._n_before = len(self._stats.episodes)
         self._lost = LostEpisodes(spec)
-        self._running: dict[Slot, RunningEpisode] = {}
+        self._running = RunningEpisodes()
         self._inbox: queue.SimpleQueue[_Message] = queue.SimpleQueue()
         self._wait = ServerWait(
             self.batch_id, spec.env, batch.placement, self._clock, self._inbox.put, check_interval_s
@@ -126,7 +128,7 @@ class Batch:
     @property
     def episode_ids(self) -> set[str]:
         """Ids of the running episodes, and of those that were put back."""
-        return {episode.header.episode_id for episode in list(self._running.values())} | self._queue.put_back_ids
+        return set(self._running) | self._queue.put_back_ids
 
     def accepts(self, name: CommandName, episode_id: str) -> bool:
         """Return whether a command has an effect on an episode; an episode that was put back can only be ended."""
@@ -159,10 +161,10 @@ class Batch:
         with closing(SlotTable(self._pool, self.batch_id, self.spec.concurrency, self._inbox.put)) as slots:
             while self._queue or self._running:
                 self._pool.watch_tokens(self._hub.watches(TokensStreamed))
-                if (problem := slots.fill(self._queue, len(self._running))) is not None:
+                if (problem := slots.fill(self._queue, self._running.n_playing)) is not None:
                     self._interrupt(problem, "resources" if self._pool.failure is None else "workers")
                 if not self._wait.active:
-                    for slot, planned, earlier in slots.assign(self._queue, len(self._running)):
+                    for slot, planned, earlier in slots.assign(self._queue, self._running.n_playing):
                         self._start_episode(slot, planned, earlier)
                 self._wait_for_slots(slots)
                 self._update_wait()
@@ -192,15 +194,15 @@ class Batch:
                 self._apply(item)
 
     def _start_episode(self, slot: Slot, planned: PlannedEpisode, earlier: RunningEpisode | None) -> None:
-        episode = self._running[slot] = self._starter.prepare(slot, planned, earlier, can_wait=self._wait.is_possible)
+        episode = self._starter.prepare(slot, planned, earlier, can_wait=self._wait.is_possible)
+        self._running[episode.header.episode_id] = episode
         episode.start(paused=self._paused)
 
     def _wait_for_slots(self, slots: SlotTable) -> None:
         """Wait for a finished episode, a command, a new slot or the next deadline, and act on it."""
-        remaining_s = min((episode.remaining_s() for episode in self._running.values()), default=1.0)
-        remaining_s = min(remaining_s, self._wait.remaining_s)
+        remaining_s = min(1.0, self._wait.remaining_s, *(each.remaining_s() for each in self._running.values()))
         try:
-            item = self._inbox.get(timeout=min(1.0, max(0.01, remaining_s)))
+            item = self._inbox.get(timeout=max(0.01, remaining_s))
         except queue.Empty:
             self._abandon_overdue()
             return
@@ -213,9 +215,10 @@ class Batch:
                 slots.add_late(item.slot)
             case WorkerChange():
                 self._note_worker(item)
-            case EpisodeDone():
-                if self._finish(item):
-                    slots.add(item.slot)
+            case EpisodePlayed() if self._running.free_slot(item):
+                slots.add(item.slot)
+            case EpisodeDone() if self._finish(item):
+                slots.add(item.slot)
         self._abandon_overdue()
 
     def _note_worker(self, change: WorkerChange) -> None:
@@ -230,15 +233,13 @@ class Batch:
             self._emit_progress()
 
     def _finish(self, done: EpisodeDone) -> bool:
-        """Record the end of an episode; return False if it was abandoned before."""
-        episode = self._running.get(done.slot)
-        if episode is None or episode.header.episode_id != done.episode_id:
+        """Record the end of an episode; return whether this frees its slot, which it may have left before."""
+        if (episode := self._running.pop(done.episode_id, None)) is None:  # it was abandoned
             return False
-        del self._running[done.slot]
         if isinstance(done.problem, WorkerLost):
             if not (episode.feed.is_held or episode.feed.has_ended):
                 self._finish_lost(episode, done.problem)
-                return True
+                return not episode.is_played
         elif done.problem is not None and episode.control.cancel_outcome is None:
             episode.fail(done.problem)
             if not (episode.feed.recorder.is_started or episode.feed.shortage):
@@ -251,7 +252,7 @@ class Batch:
             self._queue.put_back(episode)
         if episode.feed.gone is not None:
             self._begin_wait()
-        return True
+        return not episode.is_played
 
     def _finish_lost(self, episode: RunningEpisode, lost: WorkerLost) -> None:
         """Store an episode whose worker was lost, and play it again unless it had its outcome or a command ended it."""
@@ -312,7 +313,7 @@ class Batch:
     def _abandon_overdue(self) -> None:
         """Abandon slots whose episodes exceed the deadline or ignore a cancellation."""
         for episode in [episode for episode in self._running.values() if episode.is_overdue()]:
-            del self._running[episode.slot]
+            del self._running[episode.header.episode_id]
             if episode.feed.started_s is None:
                 episode.slot.abandon()
                 info = episode.slot.info

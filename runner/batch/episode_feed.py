@@ -34,6 +34,7 @@ class EpisodeFeed:
         publish: receives the events for the observers.
         write_trace: appends the spans and flows of the episode to the trace file.
         on_free: called when the slot is done with the episode, with the exception that ended it or its worker, if any.
+        on_played: called before that if the slot may play its next episode while this one is stored.
         now: a monotonic clock in seconds.
         can_put_back: whether the episode may start again later if its server is gone before the reset is complete.
         was_started: whether observers know the episode from an earlier start.
@@ -54,6 +55,7 @@ class EpisodeFeed:
         publish: Publish,
         write_trace: WriteTrace,
         on_free: Callable[[BaseException | None], object],
+        on_played: Callable[[], object] = lambda: None,
         now: Callable[[], float],
         can_put_back: bool = False,
         was_started: bool = False,
@@ -68,6 +70,7 @@ class EpisodeFeed:
         self._publish = publish
         self._write_trace = write_trace
         self._on_free = on_free
+        self._on_played = on_played
         self._now = now
         self._can_put_back = can_put_back
         self._was_started = was_started
@@ -120,6 +123,11 @@ class EpisodeFeed:
         """Take note of the error that ends the episode."""
         self._note_shortage(exc)
         self.gone = exc if isinstance(exc, ServerGone) and self.shortage is None else None
+
+    def on_played(self) -> None:
+        """Report that the slot may play its next episode, unless this one may end the batch."""
+        if not self.problems and self.shortage is None and self.gone is None:
+            self._on_played()
 
     def on_done(self, problem: BaseException | None) -> None:
         """Write the trace, and report that the slot is done with the episode."""

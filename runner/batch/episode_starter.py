@@ -9,7 +9,7 @@ import msgspec
 
 from runner.batch.episode_feed import EpisodeFeed, Publish
 from runner.batch.resolve import ResolvedBatch
-from runner.batch.running_episode import EpisodeDone, RunningEpisode
+from runner.batch.running_episode import EpisodeDone, EpisodePlayed, RunningEpisode
 from runner.batch.slots import SPARE_BYTES, SPARE_FILES
 from runner.batch.spec import PlannedEpisode
 from runner.batch.workspace import Workspace
@@ -32,7 +32,7 @@ class EpisodeStarter:
         batch_id: id of the batch.
         battery_id: id of its battery, if any.
         publish: receives the events for the observers.
-        on_done: receives the end of each episode, on any thread.
+        on_done: receives the end of each episode, and that it was played, on any thread.
         grace_s: see ``Batch``.
         step_grace_s: see ``Batch``.
     """
@@ -45,7 +45,7 @@ class EpisodeStarter:
         batch_id: str,
         battery_id: str | None,
         publish: Publish,
-        on_done: Callable[[EpisodeDone], object],
+        on_done: Callable[[EpisodePlayed | EpisodeDone], object],
         grace_s: float,
         step_grace_s: float,
     ) -> None:
@@ -92,6 +92,7 @@ class EpisodeStarter:
             publish=self._publish,
             write_trace=partial(self._trace_file.append, slot.name),
             on_free=lambda problem: self._on_done(EpisodeDone(slot, header.episode_id, problem)),
+            on_played=lambda: self._on_done(EpisodePlayed(slot, header.episode_id)),
             now=clock.monotonic,
             can_put_back=can_wait and n_put_backs < MAX_PUT_BACKS,
             was_started=n_put_backs > 0,

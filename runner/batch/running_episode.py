@@ -9,6 +9,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from runner.batch.episode_feed import EpisodeFeed, lost_error
+from runner.batch.slots import MAX_STORING
 from runner.batch.spec import PlannedEpisode
 from runner.episode.control import EpisodeControl
 from runner.pool.protocol import Slot, WorkerLost
@@ -44,6 +45,13 @@ class EpisodeCommand(msgspec.Struct, frozen=True):
         return Outcome.INTERRUPTED if self.name == "interrupt" else None
 
 
+class EpisodePlayed(msgspec.Struct, frozen=True):
+    """Message from a slot to its batch: it may play its next episode while this one is stored."""
+
+    slot: Slot
+    episode_id: str
+
+
 class EpisodeDone(msgspec.Struct, frozen=True):
     """Message from a slot to its batch: the episode is over; ``problem`` is the exception that ended it, if any."""
 
@@ -64,6 +72,7 @@ class RunningEpisode:
         n_put_backs: number of times that this episode was put back, because its server was gone before the reset was
             complete.
         control: sends commands to the episode.
+        is_played: whether its slot may play the next episode, while this one is stored.
     """
 
     slot: Slot
@@ -75,6 +84,7 @@ class RunningEpisode:
     step_grace_s: float = STEP_GRACE_S
     n_put_backs: int = 0
     control: EpisodeControl = field(default_factory=EpisodeControl)
+    is_played: bool = False
     _task_stopped: bool = False
     _cancelled_at: float | None = None
     _overdue_since: float | None = None
@@ -131,7 +141,7 @@ class RunningEpisode:
                 self._overdue_since = now
             return self._overdue_since is not None and now - self._overdue_since > OVERDUE_S
         waited_s = now - self._cancelled_at
-        if waited_s > self.step_grace_s and not self._task_stopped:
+        if waited_s > self.step_grace_s and not (self._task_stopped or self.is_played):
             self._task_stopped = True
             self.slot.stop_task()
         return waited_s > self.step_grace_s + self.grace_s
@@ -148,7 +158,8 @@ class RunningEpisode:
         outcome = final_outcome or self.control.cancel_outcome or Outcome.TIMEOUT
         error = ErrorInfo("slot_abandoned", self._abandon_reason(), "")
         self.feed.abandon(outcome, self.control.final_error if final_outcome else error)
-        self.slot.abandon()
+        if not self.is_played:
+            self.slot.abandon()
 
     def fail(self, problem: BaseException) -> None:
         """Take note of an exception outside the agent and the environment; store an episode that it left without end.
@@ -173,3 +184,23 @@ class RunningEpisode:
         if math.isinf(waited_s):
             return "The episode was abandoned immediately, in the middle of a step"
         return f"The episode was cancelled and did not end within {waited_s:.1f} s"
+
+
+class RunningEpisodes(dict[str, RunningEpisode]):
+    """The episodes of a batch by id that have not ended, or are being stored; other threads may read the ids."""
+
+    @property
+    def n_playing(self) -> int:
+        """Number of episodes that occupy a slot."""
+        return sum(not episode.is_played for episode in self.values())
+
+    def free_slot(self, played: EpisodePlayed) -> bool:
+        """Return whether the slot of an episode may play the next one, because few enough others are being stored.
+
+        A slot has one of them at most, so that its row of the trace stays in order.
+        """
+        episode, storing = self.get(played.episode_id), [other.slot for other in self.values() if other.is_played]
+        if episode is None or played.slot in storing or len(storing) >= MAX_STORING:
+            return False
+        episode.is_played = True
+        return True

@@ -32,6 +32,8 @@ SLOT_FILES: Final = 6
 
 Three belong to its event loop, one is its journal, one the file that it writes, one the connection to its server.
 """
+MAX_STORING: Final = MAX_THREADS
+"""Maximum number of episodes that are stored while their slots play the next ones."""
 STORED_FILES: Final = 2
 """Those of them that the process of the run or node opens for an episode of a worker: its journal, and its file."""
 MODEL_FILES: Final = 2
@@ -83,7 +85,7 @@ def _bounds(spec: BatchSpec, own_files: int, per_episode: int, limit: int) -> li
     if workers == "ray" or not workers:
         return [_bound("the process", own_files, per_episode, limit)]
     n_workers, in_worker = min(workers, n_planned), per_episode - STORED_FILES
-    driver = _bound("the process", own_files + MAX_THREADS + n_workers * CHANNEL_FILES, 1, limit)
+    driver = _bound("the process", own_files + MAX_STORING + MAX_THREADS + n_workers * CHANNEL_FILES, 1, limit)
     n_slots, share = _bound("a worker process", WORKER_FILES, in_worker, limit)
     return [driver, (n_slots * n_workers, share)]
 

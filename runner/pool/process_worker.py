@@ -108,7 +108,7 @@ class ProcessWorker:
         """Start the thread."""
         self.info = info
         self.n_slots = 0
-        self.episodes = RemoteWorker(info.id, self.send, services, clock, finish)
+        self.episodes = RemoteWorker(info.id, self.send, services, clock, finish, frees_early=True)
         self._start_process = start_process
         self._on_change, self._on_end = on_change, on_end
         self._timings = timings

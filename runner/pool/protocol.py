@@ -55,6 +55,9 @@ class EpisodeSink(EpisodeParts, Protocol):
     def on_error(self, exc: BaseException) -> None:
         """Receive the error that ends the episode, before its end."""
 
+    def on_played(self) -> None:
+        """Receive, from some slots, that the slot may play the next episode while this one is stored."""
+
     def on_done(self, problem: BaseException | None) -> None:
         """Receive the last report: the slot is free again, unless ``problem`` is a ``WorkerLost``."""
 

@@ -93,6 +93,10 @@ class RemoteControl(EpisodeControl):
         self._ended_pauses_s = frame.paused_s
 
 
+_PLAYED = (Outcome.SUCCESS, Outcome.FAILURE, Outcome.TRUNCATED)
+"""Outcomes after which a batch goes on in any case; after an error it may wait for its server first."""
+
+
 @dataclass
 class _Episode:
     header: EpisodeHeader
@@ -114,6 +118,7 @@ class RemoteWorker:
         services: answers its requests.
         clock: measures pauses.
         finish: runs a function that stores an ended episode, on any thread; by default at once.
+        frees_early: whether a slot may play its next episode before the ended one is stored.
     """
 
     def __init__(
@@ -123,6 +128,8 @@ class RemoteWorker:
         services: BatchServices,
         clock: Clock | None = None,
         finish: Callable[[Callable[[], None]], object] | None = None,
+        *,
+        frees_early: bool = False,
     ) -> None:
         """Create a worker without episodes."""
         self.name = name
@@ -133,6 +140,7 @@ class RemoteWorker:
         self._services = services
         self._clock = clock or Clock()
         self._finish = finish or _run
+        self._frees_early = frees_early
         self._lock = threading.Lock()
         self._episodes: dict[str, _Episode] = {}
         self._n_forgotten = 0
@@ -220,6 +228,8 @@ class RemoteWorker:
             episode.sink.on_end(end)
             episode.sink.on_done(problem)
 
+        if self._frees_early and problem is None and end.outcome in _PLAYED:
+            episode.sink.on_played()
         self._finish(finish)
 
     def _report(

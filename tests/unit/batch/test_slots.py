@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from runner.batch import slots
 from runner.batch.slots import (
     CHANNEL_FILES,
+    MAX_STORING,
     NODE_FILES,
     RUN_FILES,
     STORED_FILES,
@@ -65,7 +66,7 @@ def test_the_note_has_all_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
         assert slot_files(batch.spec, batch.env_files) == n_files
 
 
-@given(limit=st.integers(65, 3000), workers=st.integers(1, 8), model=st.booleans())
+@given(limit=st.integers(73, 3000), workers=st.integers(1, 8), model=st.booleans())
 def test_all_episodes_fit_the_processes_that_hold_their_files(limit: int, workers: int, model: bool) -> None:
     requested = spec(256, model="m" if model else None, workers=workers)
     with pytest.MonkeyPatch.context() as patch:
@@ -73,7 +74,7 @@ def test_all_episodes_fit_the_processes_that_hold_their_files(limit: int, worker
         fitting, _ = fit_concurrency(requested, RUN_FILES)
 
     def fits(concurrency: int) -> bool:
-        in_driver = RUN_FILES + MAX_THREADS + workers * CHANNEL_FILES + concurrency
+        in_driver = RUN_FILES + MAX_STORING + MAX_THREADS + workers * CHANNEL_FILES + concurrency
         in_worker = WORKER_FILES + math.ceil(concurrency / workers) * (slot_files(requested) - STORED_FILES)
         return max(in_driver, in_worker) <= limit
 
