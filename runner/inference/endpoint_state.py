@@ -13,10 +13,10 @@ from runner.inference.api_keys import build_mask
 from runner.inference.endpoints import AnyKind, EndpointInfo, EndpointSpec, Kind, resolve_endpoints, safe_url
 from runner.inference.errors import EndpointFailure, Mask
 from runner.inference.gate import EndpointGate, LocalGate
-from runner.inference.http_client import HttpClient
 from runner.inference.providers import find_kind
 from runner.util.clock import Clock
 from runner.util.display_text import one_line
+from runner.util.http_client import HttpClient
 
 
 @dataclass(frozen=True)

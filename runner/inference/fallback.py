@@ -15,13 +15,13 @@ from runner.inference.endpoint_state import InferenceContext, LiveEndpoint
 from runner.inference.endpoints import NO_ENDPOINT, Kind, safe_url
 from runner.inference.errors import EndpointFailure
 from runner.inference.genai_spans import record_reply, record_target, request_span
-from runner.inference.http import loop_client
-from runner.inference.http_client import HttpClient
+from runner.inference.http import model_client
 from runner.inference.providers import Target, resolve_target
 from runner.inference.request import InferenceCall, send_call
 from runner.tracing import SpanHandle, Tracer, create_flow_id
 from runner.types import StreamDelta
 from runner.util.display_text import one_line
+from runner.util.http_client import HttpClient
 from runner.util.resources import find_shortage
 
 GRACE_S = 0.25
@@ -198,7 +198,7 @@ class FallbackChain:
         bound_s = min(self._context.settings.timeout_sec, self._deadline - self._now() + GRACE_S)
         try:
             async with asyncio.timeout(bound_s):
-                client = await loop_client()
+                client = await model_client()
                 target = resolve_target(endpoint.spec, await self._kind(endpoint, client), self._request.model)
                 record_target(span, target)
                 key = read_api_key(endpoint.spec, target.kind, self._context.environ)

@@ -14,7 +14,7 @@ from runner.config.profile import FeedbackMetrics
 from runner.inference.api_keys import read_api_key
 from runner.inference.endpoints import EndpointSpec, url_origin
 from runner.inference.errors import EndpointFailure, Mask, response_failure
-from runner.inference.http import fetch, loop_client
+from runner.inference.http import fetch, model_client
 from runner.util.display_text import one_line
 
 logger = logging.getLogger(__name__)
@@ -125,7 +125,7 @@ class FeedbackSender:
         body = {"metric_name": item.metric, "value": item.value, "episode_id": item.link.gateway_id}
         try:
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
-                response = await fetch(await loop_client(), "POST", url_origin(spec.url) + PATH, body, headers)
+                response = await fetch(await model_client(), "POST", url_origin(spec.url) + PATH, body, headers)
         except TimeoutError:
             raise EndpointFailure("timeout", f"no complete answer within {REQUEST_TIMEOUT_S:g} s") from None
         if response.status != 200:

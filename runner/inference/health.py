@@ -13,11 +13,11 @@ from runner.inference.api_keys import read_api_key
 from runner.inference.endpoint_state import InferenceContext, LiveEndpoint
 from runner.inference.endpoints import CHECK_TIMEOUT_S, AnyKind, safe_url
 from runner.inference.errors import EndpointFailure, response_failure
-from runner.inference.http import SmallResponse, fetch, loop_client
-from runner.inference.http_client import HttpClient
+from runner.inference.http import SmallResponse, fetch, model_client
 from runner.inference.json_accessors import as_dict, as_list, as_text, decode_json
 from runner.inference.providers import NO_MODEL_BODY, Target, resolve_target
 from runner.util.display_text import one_line
+from runner.util.http_client import HttpClient
 
 SLOW_AFTER_S = 1.0
 """Seconds of a request above which the endpoint counts as slow."""
@@ -57,7 +57,7 @@ async def check_endpoints(
     context: InferenceContext, model: str, timeout_s: float = CHECK_TIMEOUT_S
 ) -> list[EndpointHealth]:
     """Check all endpoints concurrently, for at most ``timeout_s`` seconds."""
-    client = await loop_client()
+    client = await model_client()
     return list(
         await asyncio.gather(
             *(_EndpointCheck(context, client, endpoint, model, timeout_s).run() for endpoint in context.endpoints)

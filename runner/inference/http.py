@@ -1,18 +1,17 @@
-"""HTTP access for inference: one client per event loop, size limits, and translation of errors."""
+"""HTTP access for inference: size limits, and translation of errors."""
 
 from __future__ import annotations
 
-import asyncio
-import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from runner.inference.errors import EndpointFailure, Mask
-from runner.inference.http_client import CONNECT_TIMEOUT_S, HttpClient
+from runner.inference.http_client import CONNECT_TIMEOUT_S, ModelHttpClient
 from runner.util.display_text import one_line
+from runner.util.http_client import HttpClient, loop_client
 
 if TYPE_CHECKING:
     import aiohttp
@@ -20,34 +19,10 @@ if TYPE_CHECKING:
 MAX_SMALL_BODY = 1 << 20
 """Maximum bytes of a response other than a model's reply: a health check, a model list or an error."""
 
-_clients_lock = threading.Lock()
-_clients: dict[asyncio.AbstractEventLoop, tuple[HttpClient, AsyncGenerator[HttpClient]]] = {}
-"""The HTTP client of each running event loop, and the generator that closes the client with the loop."""
 
-
-async def loop_client() -> HttpClient:
-    """Return the HTTP client of the running event loop; the first call creates it, the end of the loop closes it."""
-    loop = asyncio.get_running_loop()
-    if loop not in _clients:
-        lifetime = _client_lifetime(loop)
-        client = await anext(lifetime)
-        with _clients_lock:
-            # a loop may be closed without shutting down its generators
-            for closed_loop in [other for other in _clients if other.is_closed()]:
-                del _clients[closed_loop]
-            _clients[loop] = client, lifetime
-    return _clients[loop][0]
-
-
-async def _client_lifetime(loop: asyncio.AbstractEventLoop) -> AsyncGenerator[HttpClient]:
-    """Close the client when the event loop shuts down its async generators."""
-    client = HttpClient()
-    try:
-        yield client
-    finally:
-        with _clients_lock:
-            _clients.pop(loop, None)
-        await client.close()
+async def model_client() -> HttpClient:
+    """Return the client of the running event loop for model servers."""
+    return await loop_client(ModelHttpClient)
 
 
 class SmallResponse(msgspec.Struct, frozen=True):

@@ -13,12 +13,12 @@ from runner.inference.chat_format import ModelReply, parse_reply
 from runner.inference.circuit_breaker import retry_after_s
 from runner.inference.errors import EndpointFailure, Mask, response_failure
 from runner.inference.http import MAX_SMALL_BODY, read_body, reject_encoding, send_request
-from runner.inference.http_client import HttpClient
 from runner.inference.providers import Target
 from runner.inference.sse import EventParser, StreamAccumulator
 from runner.types import StreamDelta
 from runner.util.clock import Clock
 from runner.util.display_text import one_line
+from runner.util.http_client import HttpClient
 
 if TYPE_CHECKING:
     import aiohttp

@@ -283,13 +283,13 @@ async def _check_egress(address: BusAddress) -> PreflightCheck:
 
 async def _check_monitor(url: str) -> PreflightCheck:
     from runner.inference.endpoints import safe_url
-    from runner.inference.http import fetch, loop_client
+    from runner.inference.http import fetch, model_client
 
     health_url = url.rstrip("/").removesuffix("/healthz") + "/healthz"
     check = PreflightCheck(what="bus", name="egress's health", state="ok", detail=safe_url(health_url))
     try:
         async with asyncio.timeout(BUS_TIMEOUT_S):
-            reply = await fetch(await loop_client(), "GET", health_url)
+            reply = await fetch(await model_client(), "GET", health_url)
         cause = None if reply.status == 200 else f"HTTP {reply.status}: {reply.body[:200].decode(errors='replace')}"
     except TimeoutError:
         cause = f"no answer within {BUS_TIMEOUT_S:g} s"

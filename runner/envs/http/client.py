@@ -1,10 +1,9 @@
-"""HTTP client of one environment's server: each request is limited in time and size, and is sent at most once."""
+"""HTTP client of one environment's server: requests are limited in time and size, and a POST is sent at most once."""
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from runner.envs.http.address import ServerAddress
 from runner.envs.http.response import (
@@ -17,9 +16,7 @@ from runner.envs.http.response import (
 )
 from runner.errors import ServerGone
 from runner.util.display_text import one_line
-
-if TYPE_CHECKING:
-    import httpx
+from runner.util.http_client import HttpClient, loop_client
 
 MAX_RESPONSE_BYTES = 8 << 20
 """Maximum size of a response body, in bytes."""
@@ -61,15 +58,9 @@ class HttpConnection:
         self._base = address.base
         self._timeout_s = address.timeout_s
         self._timings = timings
-        self._headers = {
-            "accept": "application/json",
-            "accept-encoding": "identity",
-            "content-type": "application/json",
-            "user-agent": "agentgym-console",
-        }
+        self._headers = {"accept": "application/json", "content-type": "application/json"}
         if authorization := address.authorization:
             self._headers["authorization"] = authorization
-        self._client: httpx.AsyncClient | None = None
         self.unanswered: ServerGone | None = None
         """The error for the latest request, if it was cancelled while its reply was overdue."""
 
@@ -93,17 +84,13 @@ class HttpConnection:
             ServerGone: if the server cannot be reached, drops the connection or does not reply in time.
             EnvironmentFault: if the server replies with something other than HTTP, or with too much.
         """
-        import httpx
+        import aiohttp
 
-        from runner.envs.http import shared_client
-
-        if self._client is None:
-            self._client = shared_client.acquire_client(self._timings.keepalive_s)
         started = asyncio.get_running_loop().time()
         self.unanswered = None
         try:
             async with asyncio.timeout(self._timeout_s):
-                return await self._send_with_retries(self._client, request)
+                return await self._send_with_retries(request)
         except asyncio.CancelledError:
             if (waited_s := asyncio.get_running_loop().time() - started) > OVERDUE_AFTER_S:
                 came_back = f"got no complete reply for {waited_s:.1f} s, until the episode's time limit"
@@ -113,54 +100,52 @@ class HttpConnection:
             came_back = f"got no complete reply within {self._timeout_s:g} s"
             advice = "The server hangs or is overloaded: check its log, or raise timeout_sec in the profile"
             raise request.gone(came_back, advice, timed_out=True) from None
-        except httpx.ConnectError as exc:
+        except aiohttp.ClientConnectorError as exc:
             advice = "Start the server, or correct its port or base_url in the profile"
-            raise request.gone(f"reached no server ({_describe(exc)})", advice) from None
-        except httpx.InvalidURL as exc:
+            raise request.gone(f"reached no server ({_describe(exc.os_error)})", advice) from None
+        except aiohttp.InvalidURL as exc:
             raise request.fault(f"cannot be sent ({_describe(exc)})", "Correct its base_url in the profile") from None
-        except httpx.HTTPError as exc:
+        except (aiohttp.ClientError, OSError) as exc:
             advice = "It is not retried because the server may have executed it. " + CHECK_LOG_ADVICE
             error = request.gone if _is_dropped(exc) else request.fault
             raise error(f"got no complete reply: the connection broke ({_describe(exc)})", advice) from None
 
-    async def close(self) -> None:
-        """Release the shared HTTP client; a later request acquires it again."""
-        from runner.envs.http import shared_client
-
-        if self._client is not None:
-            client, self._client = self._client, None
-            await shared_client.release_client(client)
-
-    async def _send_with_retries(self, client: httpx.AsyncClient, request: ServerRequest) -> ServerResponse:
-        import httpx
+    async def _send_with_retries(self, request: ServerRequest) -> ServerResponse:
+        import aiohttp
 
         for delay_s in self._timings.connect_retry_delays_s:
             try:
-                return await self._exchange(client, request)
-            except httpx.ConnectError:
+                return await self._exchange(request)
+            except aiohttp.ClientConnectorError:
                 await asyncio.sleep(delay_s)
-        return await self._exchange(client, request)
+        return await self._exchange(request)
 
-    async def _exchange(self, client: httpx.AsyncClient, request: ServerRequest) -> ServerResponse:
-        async with client.stream(request.method, request.url, content=request.body, headers=self._headers) as response:
+    async def _exchange(self, request: ServerRequest) -> ServerResponse:
+        client = await loop_client(HttpClient, self._timings.keepalive_s, None)
+        async with await client.send(request.method, request.url, request.body, self._headers) as response:
             if response.headers.get("content-encoding", "identity").lower() != "identity":
                 raise request.fault("returned a compressed body, which was not requested", CHECK_ADDRESS_ADVICE)
             body = bytearray()
-            async for chunk in response.aiter_raw():
+            async for chunk in response.content.iter_any():
                 body += chunk
                 if len(body) > MAX_RESPONSE_BYTES:
                     raise request.fault(f"returned more than {MAX_RESPONSE_BYTES >> 20} MiB", CHECK_ADDRESS_ADVICE)
-            return ServerResponse(response.status_code, response.headers.get("content-type", ""), bytes(body))
+            return ServerResponse(response.status, response.headers.get("content-type", ""), bytes(body))
 
 
-def _is_dropped(exc: httpx.HTTPError) -> bool:
+def _is_dropped(exc: Exception) -> bool:
     """Return whether the connection ended before the reply was complete; False if the reply is not HTTP."""
-    import httpx
+    import aiohttp
 
-    # httpx has one class for both; the texts are those of httpcore and h11
-    ended = ("Server disconnected", "peer closed connection", "peer unexpectedly closed connection")
-    return not isinstance(exc, httpx.RemoteProtocolError) or str(exc).startswith(ended)
+    return isinstance(exc, aiohttp.ServerConnectionError | aiohttp.ClientPayloadError | OSError)
 
 
 def _describe(exc: Exception) -> str:
-    return one_line(str(exc) or type(exc).__name__)
+    import aiohttp
+
+    if isinstance(exc, aiohttp.ServerDisconnectedError):
+        return "the server disconnected"
+    if isinstance(exc, aiohttp.ClientPayloadError):
+        return "the reply is incomplete"
+    text = exc.message if isinstance(exc, aiohttp.ClientResponseError) else str(exc)
+    return one_line(text or type(exc).__name__)

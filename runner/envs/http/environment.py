@@ -145,12 +145,9 @@ class HttpEnvironment:
         return self._instance.unanswered
 
     async def cleanup(self) -> None:
-        """Close the instance on the server within bounded time and release the connections; ``reset`` can follow."""
+        """Close the instance on the server within bounded time; ``reset`` can follow."""
         self._running = False
-        try:
-            await self._instance.close()
-        finally:
-            await self._instance.disconnect()
+        await self._instance.close()
 
     @property
     def _has_hint(self) -> bool:

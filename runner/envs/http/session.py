@@ -57,7 +57,6 @@ def release_lost_owner(owner: Hashable, dialect: ClientDialect, address: ServerA
         instance = RemoteInstance(dialect, address)
         instance.id = instance_id
         await instance.close()
-        await instance.disconnect()
 
     async def close_all() -> None:
         await asyncio.gather(*map(close, instances))
@@ -163,10 +162,6 @@ class RemoteInstance:
             logger.warning("Could not close an instance: %s", exc)
         finally:
             release()
-
-    async def disconnect(self) -> None:
-        """Release the shared HTTP client; a later request acquires it again."""
-        await self._connection.close()
 
     async def _post(self, path: str, body: Mapping[str, Any]) -> Payload:
         return await self._connection.fetch_json(self._dialect.prefix + path, _encode_json(body))

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from functools import cache
 from unittest.mock import patch
 
 import msgspec
@@ -18,7 +17,6 @@ from runner.envs.http.dialects import dialect_for, http_names
 from runner.envs.http.environment import HttpEnvironment
 from runner.envs.http.identify import identify_server
 from runner.envs.http.response import ServerRequest, ServerResponse
-from runner.envs.http.shared_client import acquire_client
 from runner.errors import EnvironmentFault
 from runner.types import Action, Chat
 from tests.fuzz.oracles import SECRET, check_displayable, check_masked, event_loop, secret_environment
@@ -45,7 +43,6 @@ def check(data: bytes) -> None:
         _check_identity(env, replies[0].body)
     if dialect_for(env) is None and not (mode == "createEnv" and env.isprintable()):
         return
-    _hold_client()
     with secret_environment(), patch.object(HttpConnection, "_exchange", _Server(replies).exchange):
         event_loop().run_until_complete(_play(env, mode))
 
@@ -63,19 +60,9 @@ class _Server:
     def __init__(self, replies: list[ServerResponse]) -> None:
         self._replies: Iterator[ServerResponse] = iter(replies)
 
-    async def exchange(self, client: object, request: ServerRequest) -> ServerResponse:
+    async def exchange(self, request: ServerRequest) -> ServerResponse:
         assert request.body is None or msgspec.json.decode(request.body) is not None
         return next(self._replies, ServerResponse(404, "", b""))
-
-
-@cache
-def _hold_client() -> None:
-    """Keep the shared HTTP client open, which takes longer to create than an episode to play."""
-
-    async def hold() -> None:
-        acquire_client(1.0)
-
-    event_loop().run_until_complete(hold())
 
 
 async def _play(env: str, mode: str) -> None:

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 import trustme
 
-from runner.inference import http_client
 from runner.inference.errors import EndpointFailure
 from runner.inference.http import SmallResponse, fetch
-from runner.inference.http_client import HttpClient
+from runner.inference.http_client import ModelHttpClient
+from runner.util import http_client
 from tests.support.inference import infer, inference_manager
 from tests.support.rude_model import RudeModel, completion_response, http_response
 
@@ -25,8 +25,8 @@ OK = http_response(200, b"{}")
 
 
 @asynccontextmanager
-async def new_client() -> AsyncIterator[HttpClient]:
-    client = HttpClient()
+async def new_client() -> AsyncIterator[ModelHttpClient]:
+    client = ModelHttpClient()
     try:
         yield client
     finally:

@@ -1,0 +1,146 @@
+"""HTTP client: aiohttp's session without compression, cookies and redirects; one per event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import ssl
+import threading
+from collections.abc import AsyncGenerator, Callable, Hashable
+from typing import TYPE_CHECKING, NamedTuple, ParamSpec, TypeVar, cast
+
+if TYPE_CHECKING:
+    import aiohttp
+    from yarl import URL
+
+MAX_HEADER_BYTES = 64 << 10
+"""Maximum bytes of one header of a response."""
+
+_P = ParamSpec("_P")
+_C = TypeVar("_C", bound="HttpClient")
+
+
+class Route(NamedTuple):
+    """How a request reaches its URL; ``headers`` are added to those of the request."""
+
+    url: URL
+    headers: dict[str, str] | None = None
+    proxy: URL | None = None
+    proxy_headers: dict[str, str] | None = None
+
+
+class HttpClient:
+    """Sends requests of one event loop and reuses their connections; the caller limits the total time of a response.
+
+    Args:
+        keepalive_s: seconds to keep an unused connection; shorter than on servers, so that it is not used while a
+            server closes it.
+        connect_timeout_s: seconds to connect; None: no limit.
+    """
+
+    def __init__(self, keepalive_s: float, connect_timeout_s: float | None) -> None:
+        """Create the client of the running event loop."""
+        import aiohttp
+
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=keepalive_s),
+            timeout=aiohttp.ClientTimeout(total=None, connect=connect_timeout_s),
+            headers={"User-Agent": "agentgym-console", "Accept": "*/*", "Accept-Encoding": "identity"},
+            cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,
+            max_line_size=MAX_HEADER_BYTES,
+            max_field_size=MAX_HEADER_BYTES,
+        )
+
+    async def send(
+        self, method: str, url: str, content: bytes | None, headers: dict[str, str]
+    ) -> aiohttp.ClientResponse:
+        """Send a request and return the response, whose body has not been read; the caller closes it.
+
+        Raises:
+            aiohttp.ClientError: for a network error or an invalid URL.
+        """
+        route = self.find_route(url)
+        for _ in range(2):  # the loop reads the ends of idle connections, and then removes these from the pool
+            await asyncio.sleep(0)
+        content_type = {} if content is None else {"Content-Type": "application/json"}
+        schemes = (route.url.scheme, route.proxy.scheme if route.proxy else "")
+        return await self._session.request(
+            method,
+            route.url,
+            data=content,
+            headers=content_type | (route.headers or {}) | headers,
+            allow_redirects=False,
+            proxy=route.proxy,
+            proxy_headers=route.proxy_headers,
+            ssl=_ssl_context() if "https" in schemes else True,
+        )
+
+    def find_route(self, url: str) -> Route:
+        """Return the route to a URL, here without a proxy.
+
+        Raises:
+            aiohttp.InvalidURL: the URL cannot be used.
+        """
+        return Route(parse_url(url))
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._session.close()
+
+
+def parse_url(url: str) -> URL:
+    """Parse a URL.
+
+    Raises:
+        aiohttp.InvalidURL: the URL cannot be used; the message does not quote it.
+    """
+    import aiohttp
+    from yarl import URL
+
+    try:
+        return URL(url, encoded=url.isascii())
+    except ValueError:
+        raise aiohttp.InvalidURL("") from None
+
+
+_clients_lock = threading.Lock()
+_clients: dict[asyncio.AbstractEventLoop, dict[Hashable, tuple[HttpClient, AsyncGenerator[HttpClient]]]] = {}
+"""The clients of each running event loop, and the generators that close them with the loop."""
+
+
+async def loop_client(create: Callable[_P, _C], *args: _P.args, **kwargs: _P.kwargs) -> _C:
+    """Return the client ``create(*args)`` of the running event loop, which the end of the loop closes."""
+    loop, key = asyncio.get_running_loop(), (create, args)
+    if key not in _clients.get(loop, {}):
+        lifetime = _client_lifetime(loop, create(*args, **kwargs))
+        client = await anext(lifetime)
+        with _clients_lock:
+            # a loop may be closed without shutting down its generators
+            for closed_loop in [other for other in _clients if other.is_closed()]:
+                del _clients[closed_loop]
+            _clients.setdefault(loop, {})[key] = client, lifetime
+    return cast("_C", _clients[loop][key][0])
+
+
+async def _client_lifetime(loop: asyncio.AbstractEventLoop, client: HttpClient) -> AsyncGenerator[HttpClient]:
+    """Close the client when the event loop shuts down its async generators."""
+    try:
+        yield client
+    finally:
+        with _clients_lock:
+            _clients.pop(loop, None)
+        await client.close()
+
+
+@functools.cache
+def _ssl_context() -> ssl.SSLContext:
+    # Cached: reading the certificates is the slowest part of the first request.
+    import certifi
+
+    if file := os.environ.get("SSL_CERT_FILE"):
+        return ssl.create_default_context(cafile=file)
+    if folder := os.environ.get("SSL_CERT_DIR"):
+        return ssl.create_default_context(capath=folder)
+    return ssl.create_default_context(cafile=certifi.where())
