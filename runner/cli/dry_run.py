@@ -77,9 +77,9 @@ def _check_batch(batch: ResolvedBatch, models: Models) -> DryRunRow:
     limits = msgspec.structs.replace(spec.limits, max_rounds=1)
     setup = msgspec.structs.replace(placed.setup, tracing="off", limits=limits)
     first = spec.plan()[0]
-    trajectory = asyncio.run(
-        setup.build_runner(models.manager).play_episode({"task_index": first.task_index, "seed": first.seed})
-    )
+    manager = None if setup.models is None else models.manager
+    reset_kwargs = {"task_index": first.task_index, "seed": first.seed}
+    trajectory = asyncio.run(setup.build_runner(manager).play_episode(reset_kwargs))
     if trajectory.error_info is not None:
         return DryRunRow.of(what, False, f"{trajectory.error_info.type}: {trajectory.error_info.message}")
     return DryRunRow.of(what, True, f"{_plan_text(spec, trajectory)}; {placed.placement.note}")

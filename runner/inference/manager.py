@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Self
 
 from ulid import ULID
 
@@ -48,17 +47,6 @@ class InferenceManager:
         specs = [endpoint.spec for endpoint in context.endpoints]
         self._feedback = FeedbackSender(settings.feedback, specs, environ, context.mask)
         self._on_gateway_id = on_gateway_id or self.remember_gateway_id
-
-    @classmethod
-    def from_profile(
-        cls,
-        settings: AgentSettings,
-        environ: Mapping[str, str],
-        gate: EndpointGate | None = None,
-        on_gateway_id: OnGatewayId | None = None,
-    ) -> Self:
-        """Return a manager for the ``agent`` section of a profile; see the class for the arguments."""
-        return cls(settings, environ, None, gate, on_gateway_id)
 
     def __reduce__(self) -> tuple[object, ...]:
         return _rebuild, (type(self), self._context.settings)

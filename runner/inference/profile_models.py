@@ -93,7 +93,7 @@ class Models:
                 from runner.inference.manager import InferenceManager
 
                 gate = LocalGate(resolve_endpoints(self.settings, self._environ), Clock().monotonic)
-                self._opened = gate, InferenceManager.from_profile(self.settings, self._environ, gate)
+                self._opened = gate, InferenceManager(self.settings, self._environ, gate=gate)
             return self._opened
 
     @property

@@ -27,7 +27,7 @@ def remote_manager(
     def on_gateway_id(episode_id: str, endpoint: str, gateway_id: str) -> None:
         link.send(GatewayLink(episode_id=episode_id, endpoint=endpoint, gateway_id=gateway_id))
 
-    return InferenceManager.from_profile(settings, environ, gate, on_gateway_id), gate
+    return InferenceManager(settings, environ, gate=gate, on_gateway_id=on_gateway_id), gate
 
 
 def apply_outcome(gate: LocalGate, frame: EndpointOutcome) -> None:

@@ -55,7 +55,7 @@ def manager_of(*servers: ModelServer, stream: bool, timeout_sec: float = 20.0) -
         EndpointConfig(url=server.url, name=name) for server, name in zip(servers, ("main", "fallback"), strict=False)
     ]
     settings = agent_settings(*endpoints, model="agentgym-test-model", stream=stream, timeout_sec=timeout_sec)
-    return InferenceManager.from_profile(settings, {})
+    return InferenceManager(settings, {})
 
 
 @pytest.mark.parametrize(("kind", "stream"), CASES)

@@ -36,7 +36,7 @@ def make_runner(
     runner = Runner(
         env_cfg=plugins.find(plugins.ENVS, env).config(),
         agent_cfg=plugins.find(plugins.AGENTS, agent).config(settings=settings),
-        inference_mngr=InferenceManager.from_profile(settings, {}),
+        inference_mngr=InferenceManager(settings, {}),
         limits=Limits(max_rounds=60, max_duration_s=60),
     )
     unpickled: Runner = pickle.loads(pickle.dumps(runner))

@@ -113,7 +113,7 @@ async def test_a_judge_that_fails_during_a_step_is_an_error_of_the_evaluation(se
 async def test_the_limit_of_a_step_does_not_count_for_the_model(settings: ARESettings) -> None:
     settings = msgspec.structs.replace(settings, step_timeout_sec=1.0, judge_timeout_sec=1.5)
     with RudeModel(hang) as model:
-        manager = InferenceManager.from_profile(model_settings(model.url), {"JUDGE_KEY": KEY})
+        manager = InferenceManager(model_settings(model.url), {"JUDGE_KEY": KEY})
         environment = AREEnvironment(id="judged", settings=settings, inference_mngr=manager)
         await environment.reset()
         details = await environment.get_evaluation_details()
@@ -123,7 +123,7 @@ async def test_the_limit_of_a_step_does_not_count_for_the_model(settings: ARESet
 
 async def test_an_episode_that_ends_while_the_judge_waits_leaves_nothing(settings: ARESettings) -> None:
     with RudeModel(hang) as model:
-        manager = InferenceManager.from_profile(model_settings(model.url), {"JUDGE_KEY": KEY})
+        manager = InferenceManager(model_settings(model.url), {"JUDGE_KEY": KEY})
         environment = AREEnvironment(id="judged", settings=settings, inference_mngr=manager)
         await environment.reset()
         with pytest.raises(TimeoutError):
@@ -137,6 +137,6 @@ async def test_an_episode_that_ends_while_the_judge_waits_leaves_nothing(setting
 
 async def test_an_answer_that_was_cut_is_none(settings: ARESettings) -> None:
     with RudeModel(completion_response("[[Succ", finish="length")) as model:
-        judge = EpisodeJudge(InferenceManager.from_profile(model_settings(model.url), {"JUDGE_KEY": KEY}), settings)
+        judge = EpisodeJudge(InferenceManager(model_settings(model.url), {"JUDGE_KEY": KEY}), settings)
         answer = await judge.answer(Ask([{"role": "user", "content": "Sure?"}]))
     assert answer.text is None and "was cut" in answer.problem
