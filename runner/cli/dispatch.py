@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from runner.cli.arguments import Options, parse_options
 from runner.cli.signals import INTERRUPTED, exit_despite_stuck_threads
 from runner.cli.terminal import discard_output, output_stream, print_stderr, repair_std_streams, write_result
 from runner.errors import RunnerError
 from runner.util.resources import describe_shortage, find_shortage
+
+if TYPE_CHECKING:
+    from runner.cli.run_session import RunSession
 
 USAGE = 2
 Subcommand: TypeAlias = Callable[[Sequence[str]], int]
@@ -28,6 +32,7 @@ def _run(arguments: list[str]) -> int:
     code = 0
     try:
         if arguments and (subcommand := _subcommand(arguments[0])) is not None:
+            _collect_garbage()
             code = subcommand(arguments[1:])
         else:
             options = parse_options(arguments)
@@ -99,19 +104,30 @@ def _dispatch(options: Options) -> int:
 def _run_action(options: Options) -> int:
     from runner.cli.run_session import RunSession
 
-    session = RunSession.open(options)
+    session, action = RunSession.open(options), _action(options)
+    _collect_garbage()
+    return action(session)
+
+
+def _action(options: Options) -> Callable[[RunSession], int]:
     if options.list_envs:
         from runner.cli.list_envs import list_environments
 
-        return list_environments(session)
+        return list_environments
     if options.results:
         from runner.cli.results import show_results
 
-        return show_results(session)
+        return show_results
     if options.dry_run:
         from runner.cli.dry_run import dry_run
 
-        return dry_run(session)
+        return dry_run
     from runner.cli.run import run_batches
 
-    return run_batches(session)
+    return run_batches
+
+
+def _collect_garbage() -> None:
+    """Collect garbage from now on, except the loaded modules."""
+    gc.freeze()
+    gc.enable()
