@@ -12,6 +12,7 @@ from agentgym_tui.sessions.protocols import Control, ControlRequestError, Sessio
 from agentgym_tui.state.data_model import BatchRun, EndpointState, EnvironmentState, Episode
 from agentgym_tui.state.run_store import RunStore
 from runner.events.control import StartArgs
+from runner.util.clock import new_ulid
 
 MODELLESS_AGENTS: Final = frozenset({"oracle", "random", "scripted", "human"})
 """Agents that use no model."""
@@ -133,7 +134,7 @@ class RunCommands:
 
     def __init__(self, session: Session, new_id: Callable[[], str] | None = None) -> None:
         self._session = session
-        self.new_id = new_id or _new_id
+        self.new_id = new_id or new_ulid
         self.last_run: StartArgs | None = None
 
     def agent_choice(self) -> AgentChoice:
@@ -207,9 +208,3 @@ def _cause(endpoint: EndpointState) -> str:
 def _host(endpoint: str) -> str:
     scheme, mark, rest = endpoint.partition("://")
     return rest.partition("/")[0].rpartition("@")[2] if mark else scheme
-
-
-def _new_id() -> str:
-    from ulid import ULID  # imported on the first start, because the import is slow
-
-    return str(ULID())

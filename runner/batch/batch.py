@@ -10,7 +10,6 @@ from contextlib import closing
 from typing import TypeAlias
 
 import msgspec
-from ulid import ULID
 
 from runner.batch.episode_queue import EpisodeQueue, split_plan
 from runner.batch.episode_starter import EpisodeStarter
@@ -36,6 +35,7 @@ from runner.pool.choose import open_pool
 from runner.pool.protocol import Slot, WorkerChange, WorkerLost, WorkerPool
 from runner.store import EpisodeRecord
 from runner.types import Outcome, TokensStreamed, WorkerState
+from runner.util.clock import new_ulid
 from runner.util.resources import describe_shortage
 
 logger = logging.getLogger(__name__)
@@ -88,7 +88,7 @@ class Batch:
         self._pool = pool or open_pool(
             spec.chosen_workers, spec, batch.setup, models, ray=batch.ray, clock=workspace.clock
         )
-        self.batch_id = batch_id or str(ULID())
+        self.batch_id = batch_id or new_ulid()
         self.battery_id = battery_id
         self._workspace = workspace
         self._clock = workspace.clock

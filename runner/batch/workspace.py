@@ -6,15 +6,13 @@ import logging
 import platform
 from pathlib import Path
 
-from ulid import ULID
-
 from runner import __version__
 from runner.batch.result import FINISHED
 from runner.batch.spec import BatchSpec, PlannedEpisode
 from runner.store import EpisodeIndex, EpisodeRecord, EpisodeStore, open_index
 from runner.tracing import PerfettoFile
 from runner.types import EpisodeHeader
-from runner.util.clock import Clock
+from runner.util.clock import Clock, new_ulid
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +39,7 @@ class Workspace:
         self.data_dir = data_dir
         self.node = node
         self.profile = profile
-        self.boot = boot or str(ULID())
+        self.boot = boot or new_ulid()
         self.clock = clock or Clock()
         self.store = EpisodeStore(data_dir)
         self.recovered: list[EpisodeRecord] = self.store.recover(self.clock)
@@ -67,7 +65,7 @@ class Workspace:
     ) -> EpisodeHeader:
         """Return the header of a planned episode, with a new id."""
         return EpisodeHeader(
-            episode_id=str(ULID()),
+            episode_id=new_ulid(),
             batch_id=batch_id,
             battery_id=battery_id,
             node=self.node,

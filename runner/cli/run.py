@@ -9,8 +9,6 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 
-from ulid import ULID
-
 from runner.batch.batch import Batch
 from runner.batch.observers import SelectiveObserver
 from runner.batch.resolve import ResolvedBatch, has_oracle, place_batch
@@ -39,6 +37,7 @@ from runner.node.batch_queue import queued_ids
 from runner.node.state_lock import is_node_alive
 from runner.pool.choose import preload_fork_server
 from runner.publish.event_recorder import EventRecorder, durable_names
+from runner.util.clock import new_ulid
 from runner.util.files import world_writable_problem
 from runner.util.resources import require_open_files
 from runner.worker.server_process import end_early
@@ -72,7 +71,7 @@ def run_batches(session: RunSession) -> int:
         workspace = Workspace(session.data_dir, node=session.node, profile=session.profile.id)
         report_recovered(workspace.recovered)
         report_damaged(workspace.index.damaged)
-        battery_id = str(ULID()) if session.options.battery else None
+        battery_id = new_ulid() if session.options.battery else None
         with closing(workspace), closing(models), _event_recording(session, workspace) as (recorder, observers):
             sequence = _BatchSequence(session, workspace, recorder, observers, signals, battery_id, models)
             results, skipped = sequence.run(batches)

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ulid import ULID
-
 from runner.episode.loop import EpisodeContext, EpisodeLoop
 from runner.episode.prepared_config import PreparedConfig
 from runner.types import Agent, Environment, EpisodeHeader, Limits, SpanLevel, Trajectory
-from runner.util.clock import Clock
+from runner.util.clock import Clock, new_ulid
 
 __all__ = ["EpisodeContext", "Runner"]
 
@@ -78,8 +76,8 @@ class Runner:
 
     def _anonymous_header(self, reset_kwargs: Mapping[str, Any]) -> EpisodeHeader:
         return EpisodeHeader(
-            episode_id=str(ULID()),
-            batch_id=str(ULID()),
+            episode_id=new_ulid(),
+            batch_id=new_ulid(),
             env=str(self.env_cfg.get("_target_", "")).rpartition(".")[2],
             task_index=int(reset_kwargs.get("task_index", 0)),
             started_at=Clock().now(),

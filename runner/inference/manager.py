@@ -6,8 +6,6 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 
-from ulid import ULID
-
 from runner.config.profile import AgentSettings
 from runner.inference.endpoint_state import InferenceContext, Timing
 from runner.inference.endpoints import CHECK_TIMEOUT_S, EndpointInfo
@@ -16,6 +14,7 @@ from runner.inference.gate import EndpointGate
 from runner.inference.health import EndpointHealth, check_endpoints
 from runner.inference.inference_session import InferenceSession, OnGatewayId
 from runner.types import EpisodeHeader
+from runner.util.clock import new_ulid
 
 FLUSH_TIMEOUT_S = 5.0
 """Maximum seconds that ``close`` takes to send the queued feedback."""
@@ -69,7 +68,7 @@ class InferenceManager:
         """
         endpoints = tuple(each for each in self._context.endpoints if each.spec.model in (None, model))
         context = replace(self._context, endpoints=endpoints)
-        return InferenceSession(context, _ignore_gateway_id, f"{model}:{ULID()}", model)
+        return InferenceSession(context, _ignore_gateway_id, f"{model}:{new_ulid()}", model)
 
     def supports_tools(self, session: InferenceSession) -> bool:
         """Return False if the session's next endpoint has rejected tools, else True; this sends no request."""

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Literal, TypeVar, assert_never
 
 import msgspec
-from ulid import ULID
 
 from runner import plugins
 from runner.batch.resolve import BatchRequest, ResolvedBatch, fit_batch, resolve_batch, resolve_spec
@@ -45,6 +44,7 @@ from runner.node.control_requests import (
 from runner.node.env_servers.manager import EnvServerManager
 from runner.node.file_chunks import EpisodeFiles
 from runner.store import is_ulid
+from runner.util.clock import derive_ulid
 
 _T = TypeVar("_T")
 
@@ -316,7 +316,7 @@ def _check_same(args: StartArgs, specs: list[BatchSpec], *, resumes: bool = Fals
 def derived_batch_id(battery_id: str, env: str) -> str:
     """Return the batch id for one environment of a battery: a ULID derived only from the arguments."""
     digest = hashlib.blake2b(f"{battery_id}/{env}".encode(), digest_size=10).digest()
-    return str(ULID.from_bytes(ULID.from_str(battery_id).bytes[:6] + digest))
+    return derive_ulid(battery_id, digest)
 
 
 def _queue_entry(requested_id: str, spec: BatchSpec, *, alone: bool) -> QueuedBatch:

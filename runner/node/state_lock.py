@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import secrets
 import threading
 import time
 from collections.abc import Iterator
@@ -16,9 +15,10 @@ from datetime import datetime
 from pathlib import Path
 
 import msgspec
-from ulid import ULID
 
 from runner.errors import ConfigError, StoreError
+from runner.store import is_ulid
+from runner.util.clock import new_ulid, ulid_milliseconds
 from runner.util.files import make_folder, read_secret, sync_folder
 
 LOCK_ATTEMPTS = 4
@@ -139,13 +139,11 @@ class StateLock:
 
 
 def _next_boot(*previous: str) -> str:
-    boot = ULID()
-    for text in previous:
-        with contextlib.suppress(ValueError):
-            if (last := ULID.from_str(text)) >= boot:
-                next_ms = min((int(last) >> 80) + 1, MAX_ULID_MS)
-                boot = ULID.from_int(next_ms << 80 | secrets.randbits(80))
-    return str(boot)
+    boot = new_ulid()
+    for last in filter(is_ulid, previous):
+        if last >= boot:
+            boot = new_ulid(min(ulid_milliseconds(last) + 1, MAX_ULID_MS))
+    return boot
 
 
 def _content_of(path: Path) -> bytes | None:

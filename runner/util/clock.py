@@ -1,11 +1,44 @@
-"""The clock of the runner: monotonic seconds for durations, and UTC time stamps; tests replace the clock."""
+"""The clock of the runner: monotonic seconds, UTC time stamps, and ids that sort by time; tests replace the clock."""
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+
+_RANDOM_BITS = 80
+_DIGIT_BITS, _N_DIGITS = 5, 26
+_DIGITS = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+
+
+def new_ulid(milliseconds: int | None = None) -> str:
+    """Return a new ULID: 26 characters, of which 10 are the milliseconds since 1970, by default now, and 16 are random.
+
+    The package ``python-ulid`` reads package metadata at its import, which takes as long as 1,000 of these calls.
+    """
+    if milliseconds is None:
+        milliseconds = time.time_ns() // 1_000_000
+    return _encode_ulid(milliseconds << _RANDOM_BITS | int.from_bytes(os.urandom(_RANDOM_BITS // 8), "big"))
+
+
+def derive_ulid(ulid: str, digest: bytes) -> str:
+    """Return the ULID with the time of another one, and a digest of 10 bytes in place of the random part."""
+    return _encode_ulid(ulid_milliseconds(ulid) << _RANDOM_BITS | int.from_bytes(digest, "big"))
+
+
+def ulid_milliseconds(ulid: str) -> int:
+    """Return the time of a ULID in milliseconds since 1970; ``is_ulid`` must hold."""
+    milliseconds = 0
+    for digit in ulid[: -_RANDOM_BITS // _DIGIT_BITS]:
+        milliseconds = milliseconds << _DIGIT_BITS | _DIGITS.index(digit)
+    return milliseconds
+
+
+def _encode_ulid(number: int) -> str:
+    shifts = range((_N_DIGITS - 1) * _DIGIT_BITS, -1, -_DIGIT_BITS)
+    return "".join(_DIGITS[number >> shift & (1 << _DIGIT_BITS) - 1] for shift in shifts)
 
 
 def _utc_now() -> datetime:

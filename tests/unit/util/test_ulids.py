@@ -1,0 +1,33 @@
+"""ULIDs are those of the package ``python-ulid``."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from ulid import ULID
+
+from runner.store import is_ulid
+from runner.util.clock import derive_ulid, new_ulid, ulid_milliseconds
+
+
+def test_a_new_ulid_has_the_time_of_its_creation() -> None:
+    before, created, after = ULID(), new_ulid(), ULID()
+    assert is_ulid(created)
+    assert before.milliseconds <= ULID.from_str(created).milliseconds <= after.milliseconds
+
+
+@pytest.mark.parametrize("milliseconds", [0, 1, 1_700_000_000_123, 2**48 - 1])
+def test_a_ulid_keeps_its_time(milliseconds: int) -> None:
+    created = new_ulid(milliseconds)
+    assert is_ulid(created)
+    assert ULID.from_str(created).milliseconds == ulid_milliseconds(created) == milliseconds
+
+
+def test_ulids_of_one_millisecond_differ() -> None:
+    assert len({new_ulid(1) for _ in range(1000)}) == 1000
+
+
+def test_a_derived_ulid_has_the_time_of_the_other_and_the_digest() -> None:
+    ulid, digest = ULID(), os.urandom(10)
+    assert derive_ulid(str(ulid), digest) == str(ULID.from_bytes(ulid.bytes[:6] + digest))
