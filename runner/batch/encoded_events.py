@@ -1,9 +1,9 @@
-"""Events of an episode that another process plays, decoded from its parts only where they are used."""
+"""Events of an episode, decoded from its parts only where they are used."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -12,6 +12,7 @@ import msgspec
 
 from runner.batch.observers import LazyItem
 from runner.store.encoded import EncodedEnd, EncodedReset, EncodedStep, EncodedTraces
+from runner.store.encoded_log import EncodedLog
 from runner.types import (
     AREEvaluatedTrajectory,
     EpisodeEnded,
@@ -35,57 +36,45 @@ _DETAILS = msgspec.json.Decoder(dict[str, Any])
 
 
 class EncodedEvents:
-    """Keeps the encoded parts of one episode and turns them into items for observers, and into spans for the trace.
+    """Turns the encoded parts of one episode into items for observers, and into spans for the trace.
 
     One thread adds the parts; the items are decoded on the threads of the observers.
+
+    Args:
+        header: the episode.
+        log: its parts; each is in it before it is added here.
     """
 
-    def __init__(self, header: EpisodeHeader) -> None:
+    def __init__(self, header: EpisodeHeader, log: EncodedLog) -> None:
         """Start without parts."""
         self._header = header
-        self._reset = EncodedReset(observation=b"[]", env_episode_id="")
-        self._was_reset = False
-        self._steps: list[EncodedStep] = []
+        self._log = log
         self._played: list[LazyItem] = []
-        self._traces: list[EncodedTraces] = []
-        self._n_emitted = 0
+        self._unemitted: list[EncodedTraces] = []
         self._lock = threading.Lock()
-        self._schema_parts: list[bytes] = []
+        self._n_schema_parts = 0
         self._schemas: list[list[ToolSchema]] = []
 
     def add_reset(self, reset: EncodedReset) -> None:
-        """Add the result of the reset; its spans are emitted with those of the first step."""
-        self._reset, self._was_reset = reset, True
-        self._traces.append(reset.traces)
+        """Add the result of the reset; its spans are emitted with those of the next part."""
+        self._unemitted.append(reset.traces)
 
     def add_step(self, step: EncodedStep) -> list[LazyItem]:
         """Add a finished step; return the items of the step and of its spans."""
-        with self._lock:
-            self._schema_parts.append(step.tool_schemas)
-        self._steps.append(step)
-        self._traces.append(step.traces)
         played = LazyItem(TimestepPlayed, partial(self._decode_step, step))
         self._played.append(played)
-        return [played, *self._closed(step.at, after=step.seq)]
+        return [played, *self._closed(step.traces, step.at, after=step.seq)]
 
     def add_end(self, end: EncodedEnd) -> list[LazyItem]:
         """Add the end of the episode; return the items of its last spans and of the end, in this order."""
-        self._traces.append(end.traces)
         played, self._played = self._played, []  # without a reference to themselves, the parts are freed at once
         ended = LazyItem(EpisodeEnded, partial(self._ended, end, played), partial(self._ended, end))
-        return [*self._closed(end.at, before=end.seq), ended]
+        return [*self._closed(end.traces, end.at, before=end.seq), ended]
 
-    def decode_traces(self) -> tuple[list[Span], list[Flow]]:
-        """Return all spans and flows of the episode so far.
-
-        Raises:
-            msgspec.MsgspecError: they are not valid.
-        """
-        spans = [span for part in self._traces for span in _SPANS.decode(part.spans)]
-        return spans, [flow for part in self._traces for flow in _FLOWS.decode(part.flows)]
-
-    def _closed(self, at: datetime, *, after: int = 0, before: int | None = None) -> list[LazyItem]:
-        parts, self._n_emitted = self._traces[self._n_emitted :], len(self._traces)
+    def _closed(
+        self, traces: EncodedTraces, at: datetime, *, after: int = 0, before: int | None = None
+    ) -> list[LazyItem]:
+        parts, self._unemitted = [*self._unemitted, traces], []
         n_spans = sum(part.n_spans for part in parts)
         seq = after + 1 if before is None else before - n_spans
 
@@ -97,7 +86,7 @@ class EncodedEvents:
 
     def _decode_step(self, step: EncodedStep) -> TimestepPlayed:
         timestep = self._timestep(step)
-        reset_observation = _CHAT.decode(self._reset.observation) if timestep.index == 0 else None
+        reset_observation = self._reset_observation() if timestep.index == 0 else None
         return TimestepPlayed(
             at=step.at,
             episode_id=self._header.episode_id,
@@ -111,12 +100,12 @@ class EncodedEvents:
         header = self._header
         trajectory = Trajectory(
             episode_id=header.episode_id,
-            timesteps=list(map(_summarized, self._steps)) if played is None else _decoded_steps(played),
+            timesteps=list(map(_summarized, self._log.steps)) if played is None else _decoded_steps(played),
             reset_kwargs={"task_index": header.task_index, "seed": header.seed},
             error_info=end.error,
             trace_last_response_flow_id=end.trace_last_response_flow_id,
-            reset_observation=[] if played is None else _CHAT.decode(self._reset.observation),
-            env_episode_id=self._reset.env_episode_id if self._was_reset else None,
+            reset_observation=[] if played is None else self._reset_observation(),
+            env_episode_id=None if self._log.reset is None else self._log.reset.env_episode_id,
             outcome=end.outcome,
             success=end.success,
             duration_s=end.duration_s,
@@ -133,12 +122,25 @@ class EncodedEvents:
         timestep.available_tool_schemas = [] if ref is msgspec.UNSET else self._schemas_at(ref)
         return timestep
 
+    def _reset_observation(self) -> list[Any]:
+        return [] if self._log.reset is None else _CHAT.decode(self._log.reset.observation)
+
     def _schemas_at(self, index: int) -> list[ToolSchema]:
         with self._lock:
-            if self._schema_parts:
-                self._schemas += _decode_schemas(self._schema_parts)
-                self._schema_parts.clear()
+            steps = self._log.steps[self._n_schema_parts :]
+            self._n_schema_parts += len(steps)
+            self._schemas += [schemas for step in steps for schemas in _SCHEMAS.decode(step.tool_schemas)]
             return self._schemas[index]
+
+
+def decode_traces(parts: Sequence[EncodedTraces]) -> tuple[list[Span], list[Flow]]:
+    """Return the spans and flows of parts of an episode.
+
+    Raises:
+        msgspec.MsgspecError: they are not valid.
+    """
+    spans = [span for part in parts for span in _SPANS.decode(part.spans)]
+    return spans, [flow for part in parts for flow in _FLOWS.decode(part.flows)]
 
 
 def _decoded_steps(played: Iterable[LazyItem]) -> list[TimeStep]:
@@ -147,7 +149,3 @@ def _decoded_steps(played: Iterable[LazyItem]) -> list[TimeStep]:
 
 def _summarized(step: EncodedStep) -> TimeStep:
     return msgspec.structs.replace(step.summary, available_tool_schemas=[])
-
-
-def _decode_schemas(parts: Iterable[bytes]) -> list[list[ToolSchema]]:
-    return [schemas for part in parts if part != b"[]" for schemas in _SCHEMAS.decode(part)]

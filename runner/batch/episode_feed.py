@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from runner.batch.encoded_events import EncodedEvents
+from runner.batch.encoded_events import EncodedEvents, decode_traces
 from runner.batch.observers import LazyItem
 from runner.batch.result import UnstoredEpisode
 from runner.errors import ServerGone, StoreError, catch_foreign, log_failure
@@ -75,10 +75,9 @@ class EpisodeFeed:
         self._can_put_back = can_put_back
         self._was_started = was_started
         self._spare = spare
-        self._events = EncodedEvents(header)
+        self._events = EncodedEvents(header, recorder.log)
         self._held: EncodedEnd | None = None
         self._unstored_end: LazyItem | None = None
-        self._was_reset = False
         self._abandoned = False
 
     def on_source(self, traces: Callable[[], TraceDelta]) -> None:
@@ -98,23 +97,21 @@ class EpisodeFeed:
 
     def on_reset(self, reset: EncodedReset) -> None:
         """Record the result of the reset."""
-        self._was_reset = True
-        self._events.add_reset(reset)
         with catch_foreign(self.note_problem):
             self.recorder.on_reset(reset)
+        self._events.add_reset(reset)
         self._note_journal_error()
 
     def on_step(self, step: EncodedStep) -> None:
         """Record a step, and publish it."""
-        items = self._events.add_step(step)
         with catch_foreign(self.note_problem):
             self.recorder.on_step(step)
         self._note_journal_error()
-        self._publish_all(items)
+        self._publish_all(self._events.add_step(step))
 
     def on_end(self, end: EncodedEnd) -> None:
         """Record the end of the episode, and publish it if it is stored."""
-        if self._can_put_back and self.gone is not None and not self._was_reset:
+        if self._can_put_back and self.gone is not None and self.recorder.log.reset is None:
             self._held = end
         else:
             self._deliver(end)
@@ -212,7 +209,7 @@ class EpisodeFeed:
             if (traces := self.recorder.traces) is not None:
                 self._write_trace((all_traces := traces()).spans, all_traces.flows)
             else:
-                self._write_trace(*self._events.decode_traces())
+                self._write_trace(*decode_traces(self.recorder.log.traces))
 
 
 def lost_error(lost: WorkerLost) -> ErrorInfo:

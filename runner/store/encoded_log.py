@@ -8,51 +8,55 @@ import msgspec
 
 from runner.store.encoded import EncodedEnd, EncodedReset, EncodedStep, EncodedTraces
 from runner.store.episode_file import EpisodeRecord, episode_record
-from runner.store.journal import Journal, apply_line, merge_fields
+from runner.store.journal import Journal, apply_line
 from runner.store.safe_json import encode, finite
-from runner.types import EpisodeHeader, TimeStep
+from runner.types import EpisodeHeader
 
 _EMPTY = b"[]"
 
 
 class EncodedLog:
-    """Collects the parts of one episode in their order; decodes them only in ``journal``."""
+    """Collects the parts of one episode in their order; decodes them only in ``journal``.
+
+    One thread adds the parts. Other threads may read ``reset`` and ``steps``, which only grow.
+
+    Attributes:
+        reset: the result of the reset; None before it.
+        steps: the finished steps.
+        end: the end of the episode; None before it, and after an abandonment.
+    """
 
     def __init__(self) -> None:
         """Start empty."""
-        self.env_episode_id: str | None = None
-        self._lines: list[tuple[bytes, ...]] = []
-        self._summaries: list[TimeStep] = []
-        self._steps: list[msgspec.Raw] = []
-        self._reset_observation = _EMPTY
-        self._tool_schemas: list[bytes] = []
-        self._traces: list[EncodedTraces] = []
+        self.reset: EncodedReset | None = None
+        self.steps: list[EncodedStep] = []
+        self.end: EncodedEnd | None = None
 
-    def add_reset(self, reset: EncodedReset) -> tuple[bytes, ...]:
-        """Add the result of the reset; return the objects of its line in the journal."""
-        self.env_episode_id = reset.env_episode_id
-        self._reset_observation = reset.observation
-        fields = b'{"reset_observation":%b,"env_episode_id":%b}' % (reset.observation, encode(reset.env_episode_id))
-        return self._add_line(fields, reset.traces)
+    @property
+    def traces(self) -> list[EncodedTraces]:
+        """The spans and flows of all parts."""
+        return [part.traces for part in (self.reset, *self.steps, self.end) if part is not None]
 
-    def add_step(self, step: EncodedStep) -> tuple[bytes, ...]:
-        """Add a finished step; return the objects of its line in the journal."""
-        self._summaries.append(step.summary)
-        self._steps.append(msgspec.Raw(step.data))
-        if step.tool_schemas == _EMPTY:
-            return self._add_line(step.data, step.traces)
-        self._tool_schemas.append(step.tool_schemas)
-        return self._add_line(step.data, step.traces, b'{"tool_schemas":%b}' % step.tool_schemas)
+    def add_reset(self, reset: EncodedReset) -> bytes:
+        """Add the result of the reset; return its line in the journal."""
+        self.reset = reset
+        return _reset_line(reset)
+
+    def add_step(self, step: EncodedStep) -> bytes:
+        """Add a finished step; return its line in the journal."""
+        self.steps.append(step)
+        return _step_line(step)
 
     def finish(self, header: EpisodeHeader, end: EncodedEnd) -> tuple[EpisodeRecord, EpisodeRecord]:
-        """Return the record of the ended episode without texts, schemas and traces, and with all of them encoded.
+        """Add the end; return the record of the episode without texts, schemas and traces, and with them encoded.
 
         The evaluation is encoded in both.
         """
+        self.end, traces = end, [*self.traces, end.traces]
         record = episode_record(
             header,
-            self._summaries,
-            env_episode_id=self.env_episode_id,
+            [step.summary for step in self.steps],
+            env_episode_id=None if self.reset is None else self.reset.env_episode_id,
             ended_at=end.at,
             duration_s=finite(end.duration_s),
             paused_s=finite(end.paused_s),
@@ -66,12 +70,11 @@ class EncodedLog:
             evaluation=None if end.evaluation is None else msgspec.Raw(end.evaluation),
             trace_last_response_flow_id=end.trace_last_response_flow_id,
         )
-        traces = [*self._traces, end.traces]
         content = msgspec.structs.replace(
             record,
-            timesteps=self._steps,
-            reset_observation=msgspec.Raw(self._reset_observation),
-            tool_schemas=join_arrays(self._tool_schemas),
+            timesteps=[msgspec.Raw(step.data) for step in self.steps],
+            reset_observation=msgspec.Raw(_EMPTY if self.reset is None else self.reset.observation),
+            tool_schemas=join_arrays(step.tool_schemas for step in self.steps),
             spans=join_arrays(part.spans for part in traces),
             flows=join_arrays(part.flows for part in traces),
         )
@@ -80,17 +83,12 @@ class EncodedLog:
     def journal(self, header: EpisodeHeader) -> Journal:
         """Return the decoded parts, as they would be read from the journal, up to the first part that is damaged."""
         journal = Journal(header=header)
-        for objects in self._lines:
-            if (problem := apply_line(journal, merge_fields(*objects))) is not None:
+        lines = [] if self.reset is None else [_reset_line(self.reset)]
+        for line in (*lines, *map(_step_line, self.steps)):
+            if (problem := apply_line(journal, line)) is not None:
                 journal.damage = problem
                 break
         return journal
-
-    def _add_line(self, fields: bytes, traces: EncodedTraces, *more: bytes) -> tuple[bytes, ...]:
-        self._traces.append(traces)
-        line = (fields, *more, b'{"traces":%b}' % _traces_object(traces))
-        self._lines.append(line)
-        return line
 
 
 def join_arrays(arrays: Iterable[bytes]) -> msgspec.Raw:
@@ -98,6 +96,21 @@ def join_arrays(arrays: Iterable[bytes]) -> msgspec.Raw:
     return msgspec.Raw(b"[%b]" % b",".join([array[1:-1] for array in arrays if array != _EMPTY]))
 
 
-def _traces_object(traces: EncodedTraces) -> bytes:
+def _reset_line(reset: EncodedReset) -> bytes:
+    fields = b'{"reset_observation":%b,"env_episode_id":%b}' % (reset.observation, encode(reset.env_episode_id))
+    return _merge(fields, _traces_field(reset.traces))
+
+
+def _step_line(step: EncodedStep) -> bytes:
+    schemas = b"{}" if step.tool_schemas == _EMPTY else b'{"tool_schemas":%b}' % step.tool_schemas
+    return _merge(step.data, schemas, _traces_field(step.traces))
+
+
+def _traces_field(traces: EncodedTraces) -> bytes:
     named = ((b"spans", traces.spans), (b"flows", traces.flows), (b"open_spans", traces.open_spans))
-    return b"{%b}" % b",".join([b'"%b":%b' % (name, array) for name, array in named if array != _EMPTY])
+    return b'{"traces":{%b}}' % b",".join([b'"%b":%b' % (name, array) for name, array in named if array != _EMPTY])
+
+
+def _merge(*objects: bytes) -> bytes:
+    """Return one JSON object with the fields of several encoded ones."""
+    return b"{%b}" % b",".join([fields[1:-1] for fields in objects if fields != b"{}"])

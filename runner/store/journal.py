@@ -86,25 +86,20 @@ class JournalWriter:
             raise
         self._descriptor: int | None = descriptor
 
-    def append(self, *objects: bytes) -> None:
-        """Append one line that merges the fields of all encoded objects; do nothing after ``close``.
+    def append(self, line: bytes) -> None:
+        """Append a line; do nothing after ``close``.
 
         Raises:
             OSError: the line cannot be written. Append nothing more: lines after a partial line are unreadable.
         """
         if self._descriptor is not None:
-            write_all(self._descriptor, merge_fields(*objects) + b"\n")
+            write_all(self._descriptor, line + b"\n")
 
     def close(self) -> None:
         """Close the file and release its lock; the journal is kept."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
-
-
-def merge_fields(*objects: bytes) -> bytes:
-    """Return one JSON object with the fields of several encoded ones."""
-    return b"{%b}" % b",".join([fields[1:-1] for fields in objects if fields != b"{}"])
 
 
 _HEADERS = msgspec.json.Decoder(EpisodeHeader)

@@ -39,6 +39,7 @@ class EpisodeRecorder:
     Attributes:
         record: the ended episode, without texts, schemas and traces unless it was abandoned; None before its end.
         content: the ended episode as its file has it; parts of it may be encoded. Only for ``EpisodeStore.save``.
+        log: the parts recorded so far.
         traces: returns all spans so far, on any thread; None if only the parts have them.
     """
 
@@ -63,7 +64,7 @@ class EpisodeRecorder:
         self._finished = self._is_stored = False
         self._header: EpisodeHeader | None = None
         self._journal: JournalWriter | None = None
-        self._log = EncodedLog()
+        self.log = EncodedLog()
         self._started_s = self._clock.monotonic()
 
     @property
@@ -86,11 +87,11 @@ class EpisodeRecorder:
 
     def on_reset(self, reset: EncodedReset) -> None:
         """Record the result of the reset at once, so that a crash in the first step does not lose it."""
-        self._append_line(self._log.add_reset(reset))
+        self._append_line(self.log.add_reset(reset))
 
     def on_step(self, step: EncodedStep) -> None:
         """Record a finished step."""
-        self._append_line(self._log.add_step(step))
+        self._append_line(self.log.add_step(step))
 
     def on_end(self, end: EncodedEnd) -> None:
         """Store the ended episode; ignored after it was abandoned.
@@ -104,7 +105,7 @@ class EpisodeRecorder:
             if self._header is None:
                 raise StoreError("an episode ended without having started; it cannot be stored")
             self._finished = True
-            self.record, self.content = record, content = self._log.finish(self._header, end)
+            self.record, self.content = record, content = self.log.finish(self._header, end)
             try:
                 self._store.save(content)
                 self._is_stored = True
@@ -177,12 +178,12 @@ class EpisodeRecorder:
             except OSError as exc:
                 self._disable_journal(exc)
 
-    def _append_line(self, objects: tuple[bytes, ...]) -> None:
+    def _append_line(self, line: bytes) -> None:
         with self._lock:
             if self._finished or self._journal is None or self.journal_error is not None:
                 return
             try:
-                self._journal.append(*objects)
+                self._journal.append(line)
             except OSError as exc:
                 self._disable_journal(exc)
 
@@ -193,7 +194,7 @@ class EpisodeRecorder:
     def _build_record(self, header: EpisodeHeader, outcome: Outcome, error: ErrorInfo | None) -> EpisodeRecord:
         """Build the record from the parts in memory, without access to the disk."""
         return unfinished_record(
-            self._log.journal(header),
+            self.log.journal(header),
             outcome,
             ended_at=self._clock.now(),
             error=error,

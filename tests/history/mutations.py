@@ -125,9 +125,9 @@ def dropped_journal_line() -> None:
     """The first timesteps are not in the journal, so that the death of the node loses them."""
     append = JournalWriter.append
 
-    def drop(self: JournalWriter, *objects: bytes) -> None:
-        if not objects[0].startswith(b'{"index"'):
-            append(self, *objects)
+    def drop(self: JournalWriter, line: bytes) -> None:
+        if not line.startswith(b'{"index"'):
+            append(self, line)
 
     replace(JournalWriter, "append", drop)
 
