@@ -77,7 +77,9 @@ def _run_console(args: argparse.Namespace) -> int:
 
 def _preview(args: argparse.Namespace) -> list[str]:
     """Return the lines to show before Textual is imported, because this import takes most of the start-up time."""
-    if args.command != "open":
+    from agentgym_tui.terminal.run import is_served
+
+    if args.command != "open" or is_served(os.environ):
         return []
     from agentgym_tui.logs.path_kind import is_log
 

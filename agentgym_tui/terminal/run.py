@@ -1,4 +1,4 @@
-"""Run the console in the terminal, and restore the terminal however the console ends."""
+"""Run the console in the terminal, and restore the terminal however the console ends; or run it without a terminal."""
 
 from __future__ import annotations
 
@@ -30,8 +30,15 @@ EXIT_TIMEOUT_S: Final = 3.0
 """Time between a signal and the forced exit of the process, in seconds."""
 
 
+def is_served(environ: Mapping[str, str]) -> bool:
+    """Return whether a program such as textual-serve draws the console in place of a terminal."""
+    return bool(environ.get("TEXTUAL_DRIVER"))
+
+
 def unsupported_reason(environ: Mapping[str, str]) -> str | None:
-    """Return why the console cannot be shown in this terminal; None if it can."""
+    """Return why the console cannot be shown in this terminal; None if it can, or if no terminal is needed."""
+    if is_served(environ):
+        return None
     if not all(os.isatty(number) for number in (0, 1, 2)):
         return "the console needs a terminal; for pipes use agentgym-runner watch --json"
     if environ.get("TERM", "") in ("", "dumb", "unknown"):
@@ -53,8 +60,9 @@ def run_console(app: App[Any], session: Session, *, prepared: bool = False) -> i
     logging.getLogger().addHandler(logging.NullHandler())  # otherwise library warnings would be printed at exit
     silenced = io.StringIO()
     app.error_console.file = silenced
-    attributes = termios.tcgetattr(0)
-    app.driver_class = _driver_class(prepared=prepared)
+    attributes = termios.tcgetattr(0) if is_terminal_open() else []
+    if not is_served(os.environ):
+        app.driver_class = _driver_class(prepared=prepared)
     crashes: list[BaseException] = []
     import asyncio  # imported late, so that it does not delay the start
 

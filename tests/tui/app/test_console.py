@@ -9,6 +9,7 @@ import pytest
 from agentgym_tui.app.console import Console
 from agentgym_tui.commands.availability import available_commands
 from agentgym_tui.commands.keymap import COMMANDS, bindings, display_keys
+from agentgym_tui.config.settings import parse_settings
 from agentgym_tui.screens.episode.screen import EpisodeScreen
 from agentgym_tui.screens.episodes.screen import EpisodesScreen
 from agentgym_tui.screens.live.screen import LiveScreen
@@ -21,7 +22,7 @@ from tests.support.console.fake_session import (
     empty_session,
     files_session,
 )
-from tests.support.console.pilot import screen_text, wait_for_text, wait_until
+from tests.support.console.pilot import screen_text, wait_for_no_text, wait_for_text, wait_until
 from tests.support.console.samples import (
     FakeClock,
     ended,
@@ -58,6 +59,19 @@ async def test_available_commands_are_listed_once() -> None:
 def test_display_keys_are_readable() -> None:
     keys = display_keys("question_mark,ctrl+p,pagedown,escape,j")
     assert keys == ["?", "^p", "page down", "esc", "j"]
+
+
+async def test_a_key_that_the_user_took_from_a_command_of_a_text_field_no_longer_runs_it() -> None:
+    settings = parse_settings(b"keymap: {filter.clear: ctrl+g}")
+    async with Console(files_session(), settings).run_test(size=SIZE) as pilot:
+        await wait_for_text(pilot, "3 episodes")
+        await pilot.press("slash", *"zzz")
+        await wait_for_text(pilot, "0 match zzz")
+        await pilot.press("escape")
+        await pilot.pause()
+        await wait_for_text(pilot, "0 match zzz")
+        await pilot.press("ctrl+g")
+        await wait_for_no_text(pilot, "match zzz")
 
 
 # Modes.

@@ -61,8 +61,9 @@ async def browser(*arguments: str) -> AsyncIterator[Browser]:
         sys.executable, "-c", SERVE, command, str(port), stdout=asyncio.subprocess.DEVNULL
     )
     try:
-        async with aiohttp.ClientSession() as client:
-            yield Browser(await connect(client, f"http://localhost:{port}/ws?width={COLUMNS}&height={ROWS}"))
+        url = f"http://localhost:{port}/ws?width={COLUMNS}&height={ROWS}"
+        async with aiohttp.ClientSession() as client, await connect(client, url) as socket:
+            yield Browser(socket)
     finally:
         server.send_signal(signal.SIGINT)
         with contextlib.suppress(TimeoutError):
@@ -89,7 +90,7 @@ async def test_a_browser_shows_the_first_screen_and_sends_keys(tmp_path: Path) -
     async with browser("open", str(log), str(tmp_path)) as page:
         await page.wait_for("events.log", "Help", "Quit")
         await page.send("2")
-        await page.wait_for("Episodes", "Open")
+        await page.wait_for("No episodes yet", "Filter")
         await page.send("q")
         await page.wait_for_end()
 
