@@ -89,10 +89,10 @@ def write_ui_state(path: Path, state: UiState) -> None:
     Raises:
         OSError: the file cannot be written.
     """
-    from runner.util.files import write_secret
+    from runner.util.files import replace_file
 
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    write_secret(path, msgspec.json.encode(state))
+    replace_file(path, msgspec.json.encode(state))
 
 
 def _decode_field(field: msgspec.structs.FieldInfo, fields: Mapping[str, msgspec.Raw]) -> Any:  # noqa: ANN401 - the type of the field

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import re
-import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import IO
 
 from runner.config.diagnostics import KeyPath, format_key_path, is_server_variable
 from runner.config.document import YamlValue, parse_yaml
@@ -16,6 +13,7 @@ from runner.config.profile import NODE_EXPECTED, NODE_PATTERN, Profile
 from runner.config.validate import build_profile
 from runner.errors import ConfigError
 from runner.util.display_text import MASK, is_secret_name, mask, one_line
+from runner.util.files import read_regular
 from runner.util.package_data import package_resource
 
 DEFAULT_PROFILE = "field-runner-4090"
@@ -122,23 +120,11 @@ def _profile_names(folder: Path) -> list[str]:
     return [file.stem for file in files if file.suffix in SUFFIXES]
 
 
-def _open(file: Path) -> IO[bytes]:
-    # Without O_NONBLOCK, opening a named pipe would block.
-    descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise ConfigError("cannot be read: it is not a regular file")
-    return os.fdopen(descriptor, "rb")
-
-
 def _read(file: Path) -> str:
     try:
-        with _open(file) as stream:
-            content = stream.read(MAX_PROFILE_BYTES + 1)
+        content, _ = read_regular(file, MAX_PROFILE_BYTES)
     except OSError as exc:
         raise ConfigError(f"cannot be read: {exc.strerror}") from exc
-    if len(content) > MAX_PROFILE_BYTES:
-        raise ConfigError(f"is larger than {MAX_PROFILE_BYTES} bytes")
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as exc:

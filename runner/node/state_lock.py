@@ -19,7 +19,7 @@ import msgspec
 from runner.errors import ConfigError, StoreError
 from runner.store import is_ulid
 from runner.util.clock import new_ulid, ulid_milliseconds
-from runner.util.files import make_folder, read_secret, sync_folder
+from runner.util.files import make_folder, read_secret, replace_file, sync_folder
 
 LOCK_ATTEMPTS = 4
 LOCK_RETRY_S = 0.03
@@ -110,7 +110,7 @@ class StateLock:
         """Write ``node.json`` atomically."""
         with self._writing:
             self._content = msgspec.json.encode(node_file)
-            self._write(self._content)
+            replace_file(self._file, self._content)
 
     def restore_node_file(self) -> bool:
         """Write ``node.json`` again if it is missing, changed or readable by others; return whether it was.
@@ -121,16 +121,8 @@ class StateLock:
         with self._writing:
             if self._content is None or _content_of(self._file) == self._content:
                 return False
-            self._write(self._content)
+            replace_file(self._file, self._content)
             return True
-
-    def _write(self, content: bytes) -> None:
-        temporary = self._file.with_suffix(".json.tmp")
-        temporary.unlink(missing_ok=True)
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-        temporary.replace(self._file)
 
     def release(self) -> None:
         """Release the locks; keep ``node.json``, because clients may wait for the next node."""

@@ -5,11 +5,9 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-import os
 import re
 import signal
 import socket
-import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
@@ -24,6 +22,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from runner.errors import ConfigError
 from runner.serve.request_guard import guard_app, is_loopback
 from runner.util.display_text import one_line
+from runner.util.files import read_secret
 from runner.util.resources import require_open_files
 
 __all__ = [
@@ -60,7 +59,6 @@ _BACKLOG = 2048
 """Uvicorn's default for connections that wait to be accepted."""
 
 _TOKEN = re.compile(r"[\x21-\x7e]{16,512}")
-_MAX_TOKEN_FILE = 4096
 
 
 @dataclass(frozen=True)
@@ -105,7 +103,7 @@ def read_token(source: str | None, environ: Mapping[str, str]) -> str | None:
     if source is None:
         return None
     if source.startswith("@"):
-        token, where = _read_token_file(Path(source[1:])), f"the file {one_line(source[1:])}"
+        token, where = read_secret(Path(source[1:]), "the token").strip(), f"the file {one_line(source[1:])}"
     elif source in environ:
         token, where = environ[source].strip(), f"the variable {one_line(source)}"
     else:
@@ -300,18 +298,3 @@ def _bind(host: str, port: int) -> socket.socket:
             raise ConfigError(f"The address {shown} is in use; stop the other server or choose another port") from exc
         raise ConfigError(f"Cannot listen on {shown}: {getattr(exc, 'strerror', None) or exc}") from exc
     return listener
-
-
-def _read_token_file(path: Path) -> str:
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a named pipe would block
-        with os.fdopen(descriptor, "rb") as stream:
-            status = os.fstat(descriptor)
-            content = stream.read(_MAX_TOKEN_FILE) if stat.S_ISREG(status.st_mode) else b""
-    except (OSError, ValueError) as exc:
-        raise ConfigError(
-            f"The token file {one_line(str(path))} cannot be read: {getattr(exc, 'strerror', exc)}"
-        ) from exc
-    if status.st_mode & 0o077:
-        raise ConfigError(f"Other users can read the token file {one_line(str(path))}; run chmod 600 on it")
-    return content.decode("ascii", "replace").strip()

@@ -6,6 +6,7 @@ All files and folders are created for the current user only (0600 and 0700).
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import stat
@@ -79,13 +80,14 @@ def write_all(descriptor: int, data: bytes) -> None:
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Write ``data`` to ``path`` atomically and durably: fsync a temporary file, rename it, fsync the folder.
+    """Write ``data`` to ``path``, mode 0600, atomically and durably: a temporary file is synced and then renamed.
 
     Raises:
         OSError: a step failed; ``path`` has its previous or its new content, never a part of it.
     """
     temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
-    descriptor = create_private(temporary)
+    temporary.unlink(missing_ok=True)  # a leftover could have another mode
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     try:
         try:
             write_all(descriptor, data)
@@ -107,6 +109,30 @@ def set_aside(path: Path, target: Path) -> None:
     path.rename(target)
 
 
+def read_regular(path: Path, max_bytes: int, *, links: bool = True) -> tuple[bytes, os.stat_result]:
+    """Return the content and the status of a regular file, which may be a symbolic link unless ``links`` is False.
+
+    Raises:
+        OSError: the file is missing, unreadable, not regular, or larger than ``max_bytes``.
+    """
+    # Without O_NONBLOCK, opening a named pipe would block.
+    flags = os.O_RDONLY | os.O_NONBLOCK | (0 if links else os.O_NOFOLLOW)
+    try:
+        descriptor = os.open(path, flags)
+    except ValueError as exc:  # a null byte or a lone surrogate
+        raise OSError(errno.EINVAL, f"its path is invalid ({exc})") from None
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "it is not a regular file")
+        if status.st_size > max_bytes:
+            raise OSError(errno.EFBIG, f"it is larger than {max_bytes} bytes")
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            return file.read(max_bytes), status
+    finally:
+        os.close(descriptor)
+
+
 def read_file(path: Path) -> bytes:
     """Return the content of a regular file.
 
@@ -114,15 +140,7 @@ def read_file(path: Path) -> bytes:
         StoreError: the file is missing, unreadable, not a regular file, or larger than ``MAX_FILE_BYTES``.
     """
     try:
-        # Without O_NONBLOCK, opening a named pipe would block.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-        with os.fdopen(descriptor, "rb") as file:
-            status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode):
-                raise StoreError(f"{path} is not a regular file; move it away")
-            if status.st_size > MAX_FILE_BYTES:
-                raise StoreError(f"{path} has {status.st_size} bytes, the limit is {MAX_FILE_BYTES}; move it away")
-            return file.read(MAX_FILE_BYTES)
+        return read_regular(path, MAX_FILE_BYTES, links=False)[0]
     except OSError as exc:
         raise StoreError(f"{path} cannot be read: {exc.strerror}; check that it exists and that you own it") from exc
 
@@ -167,40 +185,13 @@ def read_secret(path: Path, source: str) -> str:
         ConfigError: the file is missing, unreadable, too large, not text, or accessible to other users.
     """
     try:
-        # Without O_NONBLOCK, opening a named pipe would block.
-        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
-            _check_secret(os.fstat(file.fileno()), path, source)
-            return file.read(MAX_SECRET_BYTES).decode()
+        content, status = read_regular(path, MAX_SECRET_BYTES)
+        if status.st_mode & 0o077:
+            raise ConfigError(f"{source}: {path} holds a secret but other users can read it; run: chmod 600 {path}")
+        return content.decode()
     except OSError as exc:
         hint = "check that it exists and that you own it"
         raise ConfigError(f"{source}: {path} cannot be read: {exc.strerror}; {hint}") from exc
     except UnicodeDecodeError:
         # The original exception would quote bytes of the secret.
         raise ConfigError(f"{source}: {path} is not a text file") from None
-    except ValueError as exc:  # a null byte in the path
-        raise ConfigError(f"{source}: {str(path)!r} cannot be read: {exc}") from exc
-
-
-def write_secret(path: Path, data: bytes) -> None:
-    """Write ``data`` to ``path`` atomically, mode 0600."""
-    temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
-    temporary.unlink(missing_ok=True)  # a leftover could have another mode
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(descriptor)
-        temporary.rename(path)
-    except OSError:  # e.g. a full disk, or ``path`` is a folder
-        temporary.unlink(missing_ok=True)
-        raise
-
-
-def _check_secret(status: os.stat_result, path: Path, source: str) -> None:
-    if not stat.S_ISREG(status.st_mode):
-        raise ConfigError(f"{source}: {path} is not a regular file")
-    if status.st_mode & 0o077:
-        raise ConfigError(f"{source}: {path} holds a secret but other users can read it; run: chmod 600 {path}")
-    if status.st_size > MAX_SECRET_BYTES:
-        raise ConfigError(f"{source}: {path} has more than {MAX_SECRET_BYTES} bytes; check that it is the right file")

@@ -27,7 +27,7 @@ from runner.bus.broker.store_lock import StoreLock
 from runner.bus.errors import BusError
 from runner.config.profile import LiveStream
 from runner.errors import ConfigError, catch_foreign, log_failure
-from runner.util.files import write_secret
+from runner.util.files import replace_file
 
 logger = logging.getLogger(__name__)
 
@@ -206,7 +206,7 @@ class Broker:
                 return False
         except ConfigError:
             pass
-        write_secret(self.credential_file, msgspec.json.encode(self._credential))
+        replace_file(self.credential_file, msgspec.json.encode(self._credential))
         return True
 
     def _prepare(self) -> StoreLock:
@@ -297,5 +297,5 @@ class Broker:
             return read_credential(self.credential_file)
         except ConfigError:
             credential = Credential(USER, secrets.token_urlsafe(32))
-            write_secret(self.credential_file, msgspec.json.encode(credential))
+            replace_file(self.credential_file, msgspec.json.encode(credential))
             return credential

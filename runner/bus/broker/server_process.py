@@ -17,7 +17,7 @@ from pathlib import Path
 from runner.bus.address import Credential
 from runner.bus.errors import BusError
 from runner.util.display_text import one_line
-from runner.util.files import write_secret
+from runner.util.files import replace_file
 
 HOST = "127.0.0.1"
 START_TIMEOUT_S = 60.0
@@ -83,7 +83,7 @@ def write_config(folder: Path, log: Path, *, name: str, port: int, credential: C
         "logtime_utc": True,
     }
     path = folder / "server.conf"
-    write_secret(path, json.dumps(config, indent=1, ensure_ascii=False).encode())
+    replace_file(path, json.dumps(config, indent=1, ensure_ascii=False).encode())
     return path
 
 
