@@ -21,6 +21,7 @@ from runner.publish.delivery import (
     DeliveryOptions,
     DeliveryResult,
     PermanentFailure,
+    StreamRoutes,
     TransientFailure,
     deliver,
     error_text,
@@ -28,7 +29,6 @@ from runner.publish.delivery import (
 )
 from runner.publish.outbox import Ack, Outbox, OutboxEvent
 from runner.publish.sink import SinkConnection, sink_key, sink_lock_path
-from runner.publish.stream_routes import StreamRoutes
 
 MAX_TRIED_AFTER_FAILURE = 16
 """Number of events of a subject that are sent after a failure; its other events wait until one of them succeeds."""
@@ -134,6 +134,8 @@ class _OutboxSender:
         self._sink = sink
         self._options = options
         self._registered = False
+        self._unmarked: dict[str, DeliveryResult] = {}
+        """Results that could not be written yet; their events are still pending and must not be sent again."""
 
     @property
     def connected(self) -> bool:
@@ -146,6 +148,8 @@ class _OutboxSender:
                 await asyncio.to_thread(self._outbox.register_sinks, self._sink)
                 self._registered = True
             while True:
+                if self._unmarked:
+                    await asyncio.to_thread(self._mark)
                 if self.backoff.resume_due():
                     self.routes.forget()
                 without = self.backoff.subjects
@@ -193,15 +197,17 @@ class _OutboxSender:
             await deliveries
         except asyncio.CancelledError:
             if is_cancelled():
+                self._unmarked = results
                 with contextlib.suppress(StoreError):
-                    self._mark(results)
+                    self._mark()
                 raise
             connected = False
         finally:
             lost.cancel()
         for subject, cause in causes.items():
             self.backoff.pause(subject, cause)
-        await asyncio.to_thread(self._mark, results)
+        self._unmarked = results
+        await asyncio.to_thread(self._mark)
         return connected
 
     async def _deliver(self, event: OutboxEvent) -> DeliveryResult:
@@ -216,13 +222,14 @@ class _OutboxSender:
             return PermanentFailure(denial)
         return result
 
-    def _mark(self, results: dict[str, DeliveryResult]) -> None:
-        acks = [result for result in results.values() if isinstance(result, Ack)]
+    def _mark(self) -> None:
+        acks = [result for result in self._unmarked.values() if isinstance(result, Ack)]
         if acks:
             self._outbox.ack(self._sink, acks)
-        for event_id, result in results.items():
+        for event_id, result in self._unmarked.items():
             if isinstance(result, PermanentFailure):
                 self._outbox.mark_dead(self._sink, event_id, result.reason)
+        self._unmarked = {}
 
 
 async def _wait(event: asyncio.Event, timeout_s: float) -> None:

@@ -50,15 +50,10 @@ class Publisher:
         name: str = "agentgym-runner",
         options: DeliveryOptions = DEFAULT_DELIVERY,
     ) -> None:
-        """Register the sinks that have an address; ``run`` starts sending.
-
-        Raises:
-            StoreError: the outbox cannot be used.
-        """
+        """Create the publisher; ``run`` starts sending."""
         self._outbox = outbox
         self._on_state = on_state
         self.sink_connections = [SinkConnection(sink, client_name=name, on_state=self._on_sink_state) for sink in sinks]
-        outbox.register_sinks(*self._sink_keys())
         durable = tuple(subjects)
         self._drains = [OutboxDrain(each, outbox, durable, options) for each in self.sink_connections]
 

@@ -72,6 +72,7 @@ class EpisodeIndex:
         self._connection = connection
         self._busy_timeout_s = busy_timeout_s
         self._lock = threading.Lock()
+        self._queue_lock = threading.Lock()  # never held while the database is used
         self._unwritten: deque[Statement] = deque(maxlen=MAX_UNWRITTEN)
         self.damaged: list[DamagedFile] = []
         self.episode_subject: str | None = None
@@ -111,19 +112,22 @@ class EpisodeIndex:
         """
         self.write_later(*statements)
         with self._session() as connection:
-            waiting = list(self._unwritten)
+            with self._queue_lock:
+                waiting = list(self._unwritten)
             with _transaction(connection, timeout_s):
                 n_rows = sum(connection.execute(*statement).rowcount for statement in waiting)
-            for statement in waiting:
-                if self._unwritten and self._unwritten[0] is statement:  # otherwise the full queue has dropped it
-                    self._unwritten.popleft()
+            with self._queue_lock:
+                for statement in waiting:
+                    if self._unwritten and self._unwritten[0] is statement:  # otherwise the full queue has dropped it
+                        self._unwritten.popleft()
         if n_rows and self.on_write is not None:
             self.on_write()
         return n_rows
 
     def write_later(self, *statements: Statement) -> None:
         """Queue statements for the next ``write`` or ``select``; returns immediately."""
-        self._unwritten.extend(statements)
+        with self._queue_lock:
+            self._unwritten.extend(statements)
 
     def recent(self, limit: int = 100, offset: int = 0) -> list[EpisodeRow]:
         """Return episodes, newest first.

@@ -46,15 +46,22 @@ def take_over(path: Path, connection: sqlite3.Connection) -> None:
     if not os.path.lexists(path):
         return
     try:
-        if not path.is_file() or _move(path, connection):
+        if not path.is_file() or _is_moved(path, connection):
             _remove(path)
     except (*DATABASE_ERRORS, OSError) as exc:
-        if not isinstance(exc, OSError) and _is_unusable(exc):
-            logger.warning("%s cannot be used (%s); events are sent again, with the same ids", path, exc)
-            _remove(path)
-            return
         advice = file_advice(exc, "free disk space or check its permissions")
         raise StoreError(f"{path} cannot be moved into the index: {exc}; {advice}") from exc
+
+
+def _is_moved(path: Path, connection: sqlite3.Connection) -> bool:
+    """Move the rows; return whether the old file is not needed any more."""
+    try:
+        return _move(path, connection)
+    except DATABASE_ERRORS as exc:
+        if not is_damage(exc) and getattr(exc, "sqlite_errorcode", None) != sqlite3.SQLITE_ERROR:
+            raise
+        logger.warning("%s cannot be used (%s); its events are sent again with the same ids", path, exc)
+        return True
 
 
 def _move(path: Path, connection: sqlite3.Connection) -> bool:
@@ -69,10 +76,6 @@ def _move(path: Path, connection: sqlite3.Connection) -> bool:
             connection.execute("ROLLBACK")
         with suppress(sqlite3.Error):  # an error of the attached file counts, and not this one
             connection.execute("DETACH old")
-
-
-def _is_unusable(exc: Exception) -> bool:
-    return is_damage(exc) or getattr(exc, "sqlite_errorcode", None) == sqlite3.SQLITE_ERROR
 
 
 def _remove(path: Path) -> None:

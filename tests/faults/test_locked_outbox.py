@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -17,6 +18,9 @@ from runner.publish.event_recorder import EventRecorder
 from tests.support.batches import resolved_batch
 from tests.support.node_events import count_event_ids, episode_event_ids, subscribe_to_node
 from tests.support.node_process import NodeProcess
+
+MAX_LOCKED_S = 8.0
+"""Maximum seconds for three episodes and their batch, each of which waits for the lock once."""
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(60)]
 
@@ -37,11 +41,13 @@ def test_a_batch_completes_while_its_events_cannot_be_added(tmp_path: Path) -> N
     recorder = EventRecorder(workspace, DurableNames(), role="run")
     episode_ids: list[str] = []
     with lock_outbox(tmp_path) as lock:
+        started = time.monotonic()
         recorder.record_status("running")
         batch = Batch(resolved_batch(env="Maze", agent="oracle", repeat=3), workspace)
         result = batch.run()
         recorder.record_batch(result)
         recorder.record_status("stopped")
+        assert time.monotonic() - started < MAX_LOCKED_S
         episode_ids += [f"episode:{episode.episode_id}" for episode in result.episodes]
         assert event_ids(lock) == []
     workspace.close()

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 from nats.js.api import DiscardPolicy, StreamConfig
 
+from runner.errors import StoreError
 from runner.events import subjects
-from runner.publish.delivery import DeliveryOptions
-from runner.publish.outbox import Outbox, SinkCounts
-from runner.publish.stream_routes import StreamRoutes
+from runner.publish.delivery import DeliveryOptions, StreamRoutes
+from runner.publish.outbox import Ack, Outbox, SinkCounts
 from tests.support.nats_server import NatsAccount, NatsServer
 from tests.support.publishing import (
     RUNNER_PASSWORD,
@@ -84,6 +85,32 @@ async def test_a_publisher_ends_although_the_client_swallows_the_cancellation(
     monkeypatch.setattr(StreamRoutes, "learn", swallow)
     async with run_publisher(outbox, sink_to(bus, "local")), asyncio.timeout(20):
         await lookup_started.wait()
+
+
+async def test_an_event_is_not_sent_again_while_its_mark_cannot_be_written(
+    bus: NatsAccount, outbox: Outbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ack, failures = outbox.ack, [StoreError("the index is locked")] * 2
+
+    def fail_twice(sink: str, acks: Iterable[Ack]) -> None:
+        if failures:
+            raise failures.pop()
+        ack(sink, acks)
+
+    monkeypatch.setattr(outbox, "ack", fail_twice)
+    async with nats_client(bus) as client:
+        subscription = await client.subscribe("agentgym.>")  # no stream drops a repeated event here
+        await client.flush()
+        outbox.add(*map(outbox_event, range(3)))
+        async with run_publisher(outbox, sink_to(bus)) as running:
+            await running.wait_for_state("stalled", "locked")
+            await running.wait_until_drained()
+        outbox.add(outbox_event(3))
+        async with run_publisher(outbox, sink_to(bus)) as running:
+            await running.wait_until_drained()
+        received = [await subscription.next_msg(timeout=5) for _ in range(4)]
+        assert event_ids(received) == [f"event:{number}" for number in range(4)]
+        assert subscription.pending_msgs == 0
 
 
 async def test_an_external_stream_is_used_and_no_other_is_created(bus: NatsAccount, outbox: Outbox) -> None:
