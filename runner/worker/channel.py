@@ -108,6 +108,7 @@ class SocketLink:
         self._poll = select.poll()
         self._poll.register(sock, select.POLLOUT)
         self._bell: int | None = None
+        self._has_stepped = False
         self._requests = PendingRequests(self.send)
         self.resolve = self._requests.resolve
 
@@ -142,12 +143,18 @@ class SocketLink:
             if is_full or len(data) > _COPIED_BYTES:
                 self._ring()
             send_frame(self._sock, data)
-            if not isinstance(frame, _CAN_WAIT):
+            if not isinstance(frame, _CAN_WAIT) or self._is_first_step(frame):
                 self._ring()
         except OSError:
             self._on_broken()
         finally:
             self._lock.release()
+
+    def _is_first_step(self, frame: WorkerFrame) -> bool:
+        """Return whether this is the first step of the worker: until then, a new batch shows nothing."""
+        is_first = isinstance(frame, Stepped) and not self._has_stepped
+        self._has_stepped = self._has_stepped or is_first
+        return is_first
 
     def _ring(self) -> None:
         if self._bell is not None:

@@ -21,6 +21,7 @@ from tests.support.fake_worker import step_frame
 NOW = datetime(2026, 3, 4, tzinfo=UTC)
 TIMEOUT_S = 60.0
 STARTED = Started(episode_id="e1", at=NOW, seq=0)
+FIRST_STEP = step_frame(episode_header(), 0)
 FREE = Free(episode_id="e1")
 
 
@@ -51,9 +52,15 @@ class Ends:
 
 @pytest.fixture
 def ends(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ends]:
-    """Return the ends of a channel where frames that are not urgent wait for longer than any test takes."""
-    monkeypatch.setattr(channel_reader, "LINGER_S", TIMEOUT_S)
+    """Return the ends of a channel where frames that are not urgent wait for longer than any test takes.
+
+    The worker has sent its first step, which is urgent.
+    """
+    monkeypatch.setattr(channel_reader, "LINGER_S", 10 * TIMEOUT_S)
     ends = Ends()
+    ends.link.send(STARTED)
+    ends.link.send(FIRST_STEP)
+    assert ends.read() == [STARTED, FIRST_STEP]
     yield ends
     ends.close()
 
@@ -68,7 +75,7 @@ def ends(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ends]:
     ],
 )
 def test_frames_wait_for_an_urgent_one(ends: Ends, urgent: WorkerFrame) -> None:
-    step = step_frame(episode_header(), 0)
+    step = step_frame(episode_header(), 1)
     decided = Decided(episode_id="e1", outcome=Outcome.SUCCESS)
     found: list[WorkerFrame] = []
     reader = threading.Thread(target=lambda: found.extend(ends.read()), daemon=True)
