@@ -17,6 +17,7 @@ from runner.plugins import installed_versions
 from runner.pool.protocol import Slot
 from runner.store import EpisodeRecorder
 from runner.types import EpisodeHeader
+from runner.util.clock import new_ulid
 from runner.util.resources import SpareResources
 
 MAX_PUT_BACKS = 3
@@ -110,11 +111,25 @@ class EpisodeStarter:
         )
 
     def _header(self, planned: PlannedEpisode, slot: Slot) -> EpisodeHeader:
-        header = self._workspace.header(self._spec, planned, batch_id=self._batch_id, battery_id=self._battery_id)
-        return msgspec.structs.replace(
-            header,
+        spec, workspace = self._spec, self._workspace
+        return EpisodeHeader(
+            episode_id=new_ulid(),
+            batch_id=self._batch_id,
+            battery_id=self._battery_id,
+            node=workspace.node,
+            boot=workspace.boot,
+            profile=workspace.profile,
+            env=spec.env,
             transport=self._placement.transport,
             data_label=self._placement.data_label,
+            mode=spec.mode,
+            task_index=planned.task_index,
+            seed=planned.seed,
+            attempt=planned.attempt,
+            agent=spec.agent,
+            model=spec.model,
+            n_planned=spec.n_planned,
+            started_at=workspace.clock.now(),
             versions=self._versions,
             worker=slot.info,
         )

@@ -28,10 +28,12 @@ MAX_MODEL_NAME_CHARS = 200
 class BatchRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A batch as it is requested; what is None comes from the profile, or has a default.
 
+    A start request of the control bus has the same names, so that it is converted.
+
     Attributes:
         env: name of the environment.
         seed, task_index, script: see ``BatchSpec``.
-        max_duration_s: maximum seconds of one episode.
+        max_duration_sec: maximum seconds of one episode.
     """
 
     env: str = ""
@@ -44,7 +46,7 @@ class BatchRequest(msgspec.Struct, frozen=True, kw_only=True):
     concurrency: int | None = None
     workers: Workers | None = None
     max_rounds: int | None = None
-    max_duration_s: float | None = None
+    max_duration_sec: float | None = None
     mode: Mode = "strict"
     tracing: SpanLevel | None = None
     script: tuple[str, ...] | None = None
@@ -64,7 +66,7 @@ class BatchRequest(msgspec.Struct, frozen=True, kw_only=True):
             workers=episode.workers if self.workers is None else self.workers,
             limits=Limits(
                 episode.max_rounds if self.max_rounds is None else self.max_rounds,
-                episode.max_duration_sec if self.max_duration_s is None else self.max_duration_s,
+                episode.max_duration_sec if self.max_duration_sec is None else self.max_duration_sec,
                 profile.agent.max_unparsed,
             ),
             mode=self.mode,

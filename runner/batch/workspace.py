@@ -1,4 +1,4 @@
-"""An open state directory: its episode store and index, and the headers of new episodes."""
+"""An open state directory: its episode store, index and traces."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ from pathlib import Path
 
 from runner import __version__
 from runner.batch.result import FINISHED
-from runner.batch.spec import BatchSpec, PlannedEpisode
 from runner.store import EpisodeIndex, EpisodeRecord, EpisodeStore, open_index
 from runner.tracing import PerfettoFile
-from runner.types import EpisodeHeader
 from runner.util.clock import Clock, new_ulid
 
 logger = logging.getLogger(__name__)
@@ -59,28 +57,6 @@ class Workspace:
     def trace_file(self, batch_id: str) -> PerfettoFile:
         """Return the trace file of a batch; the trace of each episode is appended to it."""
         return PerfettoFile(self.data_dir / "traces" / f"{batch_id}.pftrace", boot=self.boot)
-
-    def header(
-        self, spec: BatchSpec, planned: PlannedEpisode, *, batch_id: str, battery_id: str | None
-    ) -> EpisodeHeader:
-        """Return the header of a planned episode, with a new id."""
-        return EpisodeHeader(
-            episode_id=new_ulid(),
-            batch_id=batch_id,
-            battery_id=battery_id,
-            node=self.node,
-            boot=self.boot,
-            profile=self.profile,
-            env=spec.env,
-            mode=spec.mode,
-            task_index=planned.task_index,
-            seed=planned.seed,
-            attempt=planned.attempt,
-            agent=spec.agent,
-            model=spec.model,
-            n_planned=spec.n_planned,
-            started_at=self.clock.now(),
-        )
 
     def close(self) -> None:
         """Close the index."""

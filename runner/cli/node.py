@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import signal
-import socket
 from collections.abc import Sequence
 from pathlib import Path
 
 from runner.batch.slots import NODE_FILES, SLOT_FILES
 from runner.bus.address import egress_reader
-from runner.cli.arguments import positive_seconds
+from runner.cli.arguments import Options, positive_seconds
 from runner.cli.logging_setup import log_to_file
+from runner.cli.run_session import RunSession
 from runner.cli.terminal import print_stderr
-from runner.config import load_profile, resolve_data_dir, resolve_node
 from runner.errors import RunnerError
 from runner.node.node import Node
 from runner.node.state_lock import NodeFile
@@ -43,20 +41,22 @@ def main_node(argv: Sequence[str]) -> int:
     parser.add_argument("--idle-exit", type=positive_seconds, metavar="SEC", help="exit after SEC idle seconds")
     options = parser.parse_args(argv)
     require_open_files(NODE_FILES + SLOT_FILES, "A node")
-    cwd = Path.cwd()
-    profile = load_profile(options.config, environ=os.environ, cwd=cwd)
-    data_dir = resolve_data_dir(options.data_dir, os.environ, profile, cwd)
-    preload_fork_server(profile.agent)
-    name = resolve_node(options.node, os.environ, profile, socket.gethostname())
+    session = RunSession.open(Options(config=options.config, data_dir=options.data_dir, node=options.node))
+    preload_fork_server(session.profile.agent)
 
     def print_address(node_file: NodeFile) -> None:
-        text = f"{node_file.node}, pid {node_file.pid}, serves {data_dir} at {node_file.url}"
+        text = f"{node_file.node}, pid {node_file.pid}, serves {session.data_dir} at {node_file.url}"
         print_stderr(f"agentgym-runner node: {text}")
 
     node = Node(
-        profile, data_dir, name, egress=egress_reader(profile), idle_exit_s=options.idle_exit, on_ready=print_address
+        session.profile,
+        session.data_dir,
+        session.node,
+        egress=egress_reader(session.profile),
+        idle_exit_s=options.idle_exit,
+        on_ready=print_address,
     )
-    asyncio.run(_run(node, data_dir))
+    asyncio.run(_run(node, session.data_dir))
     return 0
 
 

@@ -107,7 +107,7 @@ class RunSession:
             concurrency=options.concurrency,
             workers=options.workers,
             max_rounds=options.max_rounds,
-            max_duration_s=options.max_duration,
+            max_duration_sec=options.max_duration,
             mode="compat" if options.compat else "strict",
             tracing=options.tracing,
             script=_read_script(options.script),

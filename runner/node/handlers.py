@@ -178,20 +178,8 @@ class ControlHandler:
                 f"{env!r} is not in the profile {self.profile.id}",
                 "the reply to list names its environments",
             )
-        request = BatchRequest(
-            env=env,
-            agent=args.agent,
-            model=args.model,
-            repeat=args.repeat,
-            attempts=args.attempts,
-            task_index=args.task_index,
-            seed=args.seed,
-            concurrency=args.concurrency,
-            workers=args.workers,
-            max_rounds=args.max_rounds,
-            max_duration_s=args.max_duration_sec,
-        )
-        return resolve_batch(self.profile, request)
+        request = msgspec.convert(args, BatchRequest, from_attributes=True)
+        return resolve_batch(self.profile, msgspec.structs.replace(request, env=env))
 
     def _command(self, name: CommandName, target: TargetArgs) -> dict[str, str]:
         if (target.batch_id is None) == (target.episode_id is None):

@@ -39,7 +39,7 @@ def test_what_a_request_leaves_out_comes_from_the_profile() -> None:
     assert (spec.env, spec.agent, spec.model, spec.concurrency, spec.workers) == ("Maze", "react", "small", 3, 2)
     assert spec.limits == batch.setup.limits == Limits(9, 8.0, 7)
     assert (batch.entry, batch.wait_s, batch.setup.models) == (PROFILE.environments.lightweight[0], 5.0, PROFILE.agent)
-    request = BatchRequest(env="Maze", agent="Oracle", concurrency=1, workers=0, max_rounds=2, max_duration_s=1.0)
+    request = BatchRequest(env="Maze", agent="Oracle", concurrency=1, workers=0, max_rounds=2, max_duration_sec=1.0)
     requested = resolve_batch(PROFILE, request)
     assert (requested.spec.agent, requested.spec.model, requested.setup.models) == ("oracle", None, None)
     assert (requested.spec.concurrency, requested.spec.workers) == (1, 0)

@@ -300,8 +300,15 @@ def workspace(path: Path) -> Iterator[Workspace]:
 def play(workspace: Workspace, batch: QueuedBatch, n_episodes: int, **end: Any) -> None:  # noqa: ANN401
     """Record the first episodes of a batch."""
     for planned in batch.spec.plan()[:n_episodes]:
-        header = workspace.header(batch.spec, planned, batch_id=batch.batch_id, battery_id=batch.battery_id)
-        RecordedEpisode(workspace.store, workspace.index, **msgspec.structs.asdict(header)).record_episode(**end)
+        RecordedEpisode(
+            workspace.store,
+            workspace.index,
+            batch_id=batch.batch_id,
+            env=batch.spec.env,
+            agent=batch.spec.agent,
+            n_planned=batch.spec.n_planned,
+            **msgspec.structs.asdict(planned),
+        ).record_episode(**end)
 
 
 def test_interrupted_batches_end_by_their_episodes_and_events(
