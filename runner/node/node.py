@@ -36,8 +36,7 @@ from runner.node.health import HealthMonitor
 from runner.node.name_check import check_name_is_free
 from runner.node.queue_recovery import recover_queue
 from runner.node.shutdown import RETRY_S, publish_remaining, run_with_restarts, stop_batches
-from runner.node.state_files import keep_files
-from runner.node.state_lock import NodeFile, StateLock
+from runner.node.state_lock import NodeFile, StateLock, keep_files
 from runner.node.storage import storage_required
 from runner.publish.event_recorder import EventRecorder, durable_names
 from runner.publish.live_publisher import LivePublisher

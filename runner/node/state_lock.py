@@ -1,26 +1,32 @@
-"""Ownership of a state directory: locks that end with the owning process, and ``node.json`` for clients.
+"""Ownership of a state directory: locks that end with the owning process, and the files by which clients find a node.
 
 The folder itself is locked in addition to ``node.lock``, because that file may be deleted while its node runs.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import fcntl
+import logging
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
 
 import msgspec
 
-from runner.errors import ConfigError, StoreError
+from runner.errors import ConfigError, RunnerError, StoreError
 from runner.store import is_ulid
 from runner.util.clock import new_ulid, ulid_milliseconds
 from runner.util.files import make_folder, read_secret, replace_file, sync_folder
 
+logger = logging.getLogger(__name__)
+
+FILE_CHECK_INTERVAL_S = 2.0
+"""Seconds between two checks of the files for clients, as between two heartbeats."""
 LOCK_ATTEMPTS = 4
 LOCK_RETRY_S = 0.03
 """Seconds between two attempts to lock; ``is_node_alive`` of another process holds the lock for a moment."""
@@ -171,3 +177,34 @@ def _lock_folder(descriptor: int, operation: int) -> None:
         raise
     except OSError:  # a network file system may not lock folders
         return
+
+
+async def keep_files(restore: Mapping[str, Callable[[], bool]], *, interval_s: float = FILE_CHECK_INTERVAL_S) -> None:
+    """Restore files periodically until cancelled; a failure is logged once, until the file has been restored.
+
+    Args:
+        restore: by file name, a function that writes the file if it is missing or changed, and returns whether it did.
+        interval_s: seconds between two checks.
+    """
+    failures: dict[str, str] = {}
+    while True:
+        await asyncio.to_thread(_restore_all, restore, failures)
+        await asyncio.sleep(interval_s)
+
+
+def _restore_all(restore: Mapping[str, Callable[[], bool]], failures: dict[str, str]) -> None:
+    for name, restore_file in restore.items():
+        try:
+            restored = restore_file()
+        except (OSError, RunnerError) as exc:
+            _report(failures, name, str(exc))
+        else:
+            failures.pop(name, None)
+            if restored:
+                logger.warning("%s was deleted or changed while the node runs; it was written again", name)
+
+
+def _report(failures: dict[str, str], name: str, reason: str) -> None:
+    if failures.get(name) != reason:
+        failures[name] = reason
+        logger.warning("%s was deleted or changed and cannot be written: %s; make room or fix its folder", name, reason)
