@@ -222,7 +222,7 @@ def _add_open(commands: argparse._SubParsersAction[SafeArgumentParser]) -> None:
         help="show stored episodes and logs, without a node or a bus",
         description="Show episode files, batch folders, run folders or state directories, and logs. "
         "Any other file is a log, such as events in JSON Lines; it is shown line by line, even while it is written. "
-        "The first log is shown first; n goes to the next log and 2 to the episodes.",
+        "The first log is shown first; the last line names the keys for the next log and for the episodes.",
         allow_abbrev=False,
     )
     opened.add_argument("paths", type=Path, nargs="+", metavar="PATH", help="a file or folder; it is not modified")

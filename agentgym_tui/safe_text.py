@@ -19,6 +19,7 @@ MAX_LINE_CHARS: Final = 2_000
 MAX_TEXT_LINES: Final = 5_000
 """Largest number of lines shown of one text."""
 
+_MAX_MASKED_ROWS: Final = 20
 _STRIDE: Final = 64
 
 
@@ -60,6 +61,27 @@ def sanitize_message(text: str, limit: int = 2_000) -> SafeText:
     The message may quote addresses and untrusted text. Secrets in the message are masked.
     """
     return SafeText(sanitize(mask(text[: limit * 4]), limit=limit))
+
+
+def sanitize_text(text: str) -> SafeText:
+    """Return a whole untrusted text as safe text."""
+    return SafeText(sanitize(text, limit=max(len(text), 1) * len("\\u{10ffff}")))
+
+
+def mask_secrets(text: str) -> str:
+    """Return untrusted text with its secrets masked; the result is still untrusted."""
+    return mask(text)
+
+
+def masked_line(text: object, limit: int = 200) -> SafeText:
+    """Return untrusted text as one safe line of at most ``limit`` characters, with secrets in URLs masked."""
+    return sanitize_line(mask(str(text)[: limit * 4]), limit)
+
+
+def masked_rows(text: str, limit: int = 2_000) -> SafeText:
+    """Return untrusted text as up to 20 safe lines, each of at most ``limit`` characters, with URL secrets masked."""
+    rows = mask(text[: limit * 4]).split("\n")[:_MAX_MASKED_ROWS]
+    return join([sanitize_line(row, limit) for row in rows], "\n")
 
 
 def sanitize_lines(text: str, limit: int = MAX_LINE_CHARS) -> SanitizedLines:

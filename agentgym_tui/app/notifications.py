@@ -14,7 +14,6 @@ from agentgym_tui.services.toast import announce
 from agentgym_tui.state.endpoints import Failover
 from agentgym_tui.state.normalize import as_aware
 from agentgym_tui.textual_compat import driver_of
-from runner.util.display_text import mask
 
 if TYPE_CHECKING:
     from textual.app import App
@@ -76,7 +75,7 @@ def ended_text(batch: BatchRun) -> SafeText:
     parts = [*([success] if batch.n_rated else []), *([errors] if batch.n_errors else [])]
     line = join([status, *parts, *([trusted(f"{format_count(n_left)} left to resume")] if n_left else [])], ", ")
     reason = batch.interruption if batch.status == "interrupted" else None
-    return join([line, sanitize_message(mask(reason), MAX_REASON_CHARS)], trusted(": ")) if reason else line
+    return join([line, sanitize_message(reason, MAX_REASON_CHARS)], trusted(": ")) if reason else line
 
 
 def _is_history(batch: BatchRun, now: datetime) -> bool:

@@ -128,6 +128,10 @@ _KEY_CHARACTERS: Final = {"slash": "/", "backslash": "\\", "at": "@", "minus": "
 """Characters, by Textual key name, whose Unicode name differs from the Textual key name."""
 
 
+FIXED_KEYS: Final = {"focus.next": "tab", "focus.previous": "shift+tab", "field.submit": "enter"}
+"""Keys that Textual's own widgets handle, by what they do; the user cannot change them."""
+
+
 class Keymap(msgspec.Struct, frozen=True):
     """The keys of all commands: the default keys, and the keys set by the user.
 
@@ -146,11 +150,13 @@ class Keymap(msgspec.Struct, frozen=True):
         return display_keys(self.keys_for(command))
 
     def key(self, command_id: str) -> str:
-        """Return the label of the first key of a command."""
+        """Return the label of the first key of a command, or of an entry of ``FIXED_KEYS``."""
+        if (key := FIXED_KEYS.get(command_id)) is not None:
+            return display_keys(key)[0]
         return self.display(COMMANDS[command_id])[0]
 
     def expand(self, text: str) -> str:
-        """Replace ``{command.id}`` in a text by the key label of that command."""
+        """Replace ``{id}`` in a text by the key label of that command or fixed key."""
         return _KEY_REFERENCE.sub(lambda reference: self.key(reference[1]), text)
 
 

@@ -12,13 +12,13 @@ from typing import Final, NamedTuple
 from textual.binding import Binding
 from textual.keys import Keys
 
-from agentgym_tui.commands.keymap import COMMANDS, Keymap, display_keys, typed_character
+from agentgym_tui.commands.keymap import COMMANDS, FIXED_KEYS, Keymap, display_keys, typed_character
 from agentgym_tui.commands.registry import Command, Scope
 from agentgym_tui.safe_text import SafeText, join, sanitize_line, trusted
 
 MAX_KEYS_PER_COMMAND: Final = 8
 
-RESERVED_KEYS: Final = frozenset({"tab", "shift+tab"})
+RESERVED_KEYS: Final = frozenset({FIXED_KEYS["focus.next"], FIXED_KEYS["focus.previous"]})
 """Keys that move the focus between panes; they cannot be set for a command."""
 
 TERMINAL_ALIASES: Final = {

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from agentgym_tui.presenters.cells import Cell, Line, masked_line
+from agentgym_tui.presenters.cells import Cell, Line
 from agentgym_tui.presenters.number_format import format_cost, format_count, format_duration, format_rate
-from agentgym_tui.safe_text import SafeText, join, sanitize_line, trusted
+from agentgym_tui.safe_text import SafeText, join, masked_line, sanitize_line, trusted
 from agentgym_tui.state.data_model import EndpointState, Episode, StepState, StreamingAnswer
 from agentgym_tui.state.endpoints import Failover
 from runner.types import Tokens

@@ -2,7 +2,7 @@
 
 - Cells and lines: ``Cell``, ``Line``, ``join_parts``.
 - Sources of lines: ``TextSource``, ``KeyLookup``, ``FixedLines``.
-- Masked text, and text with a warning sign: ``masked_line``, ``flag_unsafe``.
+- Text with a warning sign: ``flag_unsafe``.
 - Table columns: ``Column``, ``arrange_columns``, ``fit_row``.
 - Sorting by a column: ``sorting_after_click``, ``next_sorting``, ``column_title``.
 """
@@ -13,9 +13,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from agentgym_tui.presenters.text_width import cut, display_width, fit
-from agentgym_tui.safe_text import SafeText, has_unsafe_chars, join, sanitize_line, trusted
+from agentgym_tui.safe_text import SafeText, has_unsafe_chars, join, trusted
 from agentgym_tui.state.sorting import Sorting
-from runner.util.display_text import mask
 
 Tone: TypeAlias = Literal["plain", "dim", "good", "bad", "warn", "accent", "head"]
 """Meaning of a text; selects the color of the text. The words of the text must convey the same meaning."""
@@ -32,7 +31,6 @@ Line: TypeAlias = Sequence[Cell]
 
 COLUMN_GAP: Final = "  "
 SEPARATOR: Final = Cell(trusted(" · "), "dim")
-_MAX_MASKED_ROWS: Final = 20
 
 UNSAFE_BADGE: Final = Cell(trusted("⚠ unsafe bytes"), "warn")
 """Marks a text in which unsafe characters were made visible."""
@@ -163,17 +161,6 @@ def fit_row(
 def _total_width(columns: Iterable[Column]) -> int:
     widths = [column.min_width if column.width is None else column.width for column in columns]
     return sum(widths) + len(COLUMN_GAP) * (len(widths) - 1)
-
-
-def masked_line(text: object, limit: int = 200) -> SafeText:
-    """Return untrusted text as one safe line of at most ``limit`` characters, with secrets in URLs masked."""
-    return sanitize_line(mask(str(text)[: limit * 4]), limit)
-
-
-def masked_rows(text: str, limit: int = 2_000) -> SafeText:
-    """Return untrusted text as up to 20 safe lines, each of at most ``limit`` characters, with URL secrets masked."""
-    rows = mask(text[: limit * 4]).split("\n")[:_MAX_MASKED_ROWS]
-    return join([sanitize_line(row, limit) for row in rows], "\n")
 
 
 def flag_unsafe(text: SafeText, unsafe: str | None) -> SafeText:

@@ -6,10 +6,10 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from agentgym_tui.presenters.cells import Cell, Column, Line, Tone, flag_unsafe, masked_line, unsafe_texts
+from agentgym_tui.presenters.cells import Cell, Column, Line, Tone, flag_unsafe, unsafe_texts
 from agentgym_tui.presenters.number_format import UNKNOWN, format_count, format_duration, format_reward, format_share
 from agentgym_tui.presenters.text_width import shorten_environment
-from agentgym_tui.safe_text import SafeText, join, sanitize_line, trusted
+from agentgym_tui.safe_text import SafeText, join, masked_line, sanitize_line, trusted
 from agentgym_tui.state.data_model import EnvironmentState
 from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.state.sorting import Rank, Sorting, number_rank, sort_by_rank, text_rank

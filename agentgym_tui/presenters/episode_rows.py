@@ -15,7 +15,6 @@ from agentgym_tui.presenters.cells import (
     Tone,
     flag_unsafe,
     join_parts,
-    masked_line,
     unsafe_texts,
 )
 from agentgym_tui.presenters.number_format import (
@@ -28,7 +27,7 @@ from agentgym_tui.presenters.number_format import (
 )
 from agentgym_tui.presenters.status_line import outcome_cell
 from agentgym_tui.presenters.text_width import cut, shorten_environment, wrap_text
-from agentgym_tui.safe_text import SafeText, join, sanitize_line, trusted
+from agentgym_tui.safe_text import SafeText, join, masked_line, sanitize_line, trusted
 from agentgym_tui.state.data_model import Episode, ReadProgress
 from agentgym_tui.state.episode_list import (
     EpisodeList,

@@ -12,9 +12,8 @@ from typing import Any, Final
 
 from agentgym_tui.presenters.chat_blocks import MAX_TEXT, Block, BlockKind, content_text, note_block, text_block
 from agentgym_tui.presenters.number_format import format_count, pluralize
-from agentgym_tui.safe_text import SafeText, join, trusted
+from agentgym_tui.safe_text import SafeText, join, mask_secrets, trusted
 from runner.types import is_unscored
-from runner.util.display_text import mask
 
 MAX_EVENTS: Final = 2_000
 """Maximum number of events shown; the JSON view has all events of the episode file."""
@@ -192,4 +191,4 @@ def _json_text(value: object) -> str:
 
 
 def _masked(text: str) -> str:
-    return mask(text[: 2 * MAX_TEXT])
+    return mask_secrets(text[: 2 * MAX_TEXT])

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from typing import Final, TypeAlias, get_args
 
-from agentgym_tui.presenters.cells import Cell, Column, Line, Tone, flag_unsafe, join_parts, masked_line
+from agentgym_tui.presenters.cells import Cell, Column, Line, Tone, flag_unsafe, join_parts
 from agentgym_tui.presenters.event_summary import SummaryCache, decode_error
 from agentgym_tui.presenters.number_format import UNKNOWN, format_count, format_per_second, pluralize
 from agentgym_tui.presenters.payload import payload_size
 from agentgym_tui.presenters.status_line import LINK_STATES
 from agentgym_tui.presenters.text_width import cut, cut_middle, wrap_text
-from agentgym_tui.safe_text import SafeText, join, sanitize_line, trusted
+from agentgym_tui.safe_text import SafeText, join, masked_line, sanitize_line, trusted
 from agentgym_tui.sessions.event_reader import EventReader
 from agentgym_tui.state.event_log import EventLog
 from agentgym_tui.state.event_query import ALL_SUBJECTS, EventQuery

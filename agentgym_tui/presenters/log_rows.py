@@ -10,11 +10,11 @@ from typing import Final, NamedTuple
 from agentgym_tui.logs.log_file import LineIndex, LogFile, ReloadReason
 from agentgym_tui.logs.log_record import MAX_PARSED_BYTES, parse_record
 from agentgym_tui.logs.log_search import MAX_MATCHES, LogSearch
-from agentgym_tui.presenters.cells import UNSAFE_BADGE, Cell, Column, Line, Tone, flag_unsafe, join_parts, masked_line
+from agentgym_tui.presenters.cells import UNSAFE_BADGE, Cell, Column, Line, Tone, flag_unsafe, join_parts
 from agentgym_tui.presenters.number_format import UNKNOWN, format_percent, format_size, pluralize
 from agentgym_tui.presenters.payload import payload_size
 from agentgym_tui.presenters.text_width import cut_start, wrap_text
-from agentgym_tui.safe_text import SafeText, has_unsafe_chars, join, sanitize_line, trusted
+from agentgym_tui.safe_text import SafeText, has_unsafe_chars, join, masked_line, sanitize_line, trusted
 from agentgym_tui.state.log_entries import EventMessage, LogEntry
 
 LOG_COLUMNS: Final = (

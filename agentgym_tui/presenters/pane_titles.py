@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Final
 
 from agentgym_tui.presenters.answering_endpoint import answer_parts
-from agentgym_tui.presenters.cells import SEPARATOR, UNSAFE_BADGE, Cell, Line, join_parts, line_width, masked_line
+from agentgym_tui.presenters.cells import SEPARATOR, UNSAFE_BADGE, Cell, Line, join_parts, line_width
 from agentgym_tui.presenters.environment_rows import unsafe_environment_text
 from agentgym_tui.presenters.number_format import format_count
 from agentgym_tui.presenters.status_line import episode_line
 from agentgym_tui.presenters.step_rows import unsafe_episode_text
 from agentgym_tui.presenters.text_width import cut
-from agentgym_tui.safe_text import SafeText, join, sanitize_line, trusted
+from agentgym_tui.safe_text import SafeText, join, masked_line, sanitize_line, trusted
 from agentgym_tui.state.data_model import Episode
 from agentgym_tui.state.notices import FeedNotice
 from agentgym_tui.state.run_store import RunStore

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from agentgym_tui.presenters.answering_endpoint import FALLBACK_MARK, endpoint_state, fallback_note
-from agentgym_tui.presenters.cells import SEPARATOR, Cell, Line, Tone, join_parts, line_width, masked_line
+from agentgym_tui.presenters.cells import SEPARATOR, Cell, Line, Tone, join_parts, line_width
 from agentgym_tui.presenters.number_format import (
     UNKNOWN,
     format_cost,
@@ -18,7 +18,7 @@ from agentgym_tui.presenters.number_format import (
     progress_bar,
 )
 from agentgym_tui.presenters.text_width import cut, cut_start, display_width, shorten_environment, wrap_text
-from agentgym_tui.safe_text import SafeText, join, sanitize_line, trusted
+from agentgym_tui.safe_text import SafeText, join, masked_line, sanitize_line, trusted
 from agentgym_tui.state.data_model import BatchRun, BusLinkStatus, Episode, NodeInfo
 from agentgym_tui.state.run_store import RunStore
 from runner.types import Tokens

@@ -23,9 +23,8 @@ from agentgym_tui.presenters.chat_blocks import (
     tool_call_block,
 )
 from agentgym_tui.presenters.number_format import format_cost, format_count, format_duration, format_rate
-from agentgym_tui.safe_text import SafeText, has_unsafe_chars, join, sanitize_line, trusted
+from agentgym_tui.safe_text import SafeText, has_unsafe_chars, join, mask_secrets, sanitize_line, trusted
 from agentgym_tui.state.data_model import Episode, StepState, StreamingAnswer
-from runner.util.display_text import mask
 
 MAX_STREAMING_CHARS: Final = 6 * 1024
 """Maximum number of characters shown of one streaming line: more than a large pane holds, and fast to wrap."""
@@ -114,12 +113,12 @@ def _action_blocks(step: StepState) -> Iterator[Block]:
         yield tool_call_block(call.name, call.arguments, full_length=clipped.get(f"tool_calls/{number}/arguments"))
     yield from _answer_blocks(step)
     if step.warnings:
-        yield text_block("warning", trusted("differs from configuration"), mask("\n".join(step.warnings)))
+        yield text_block("warning", trusted("differs from configuration"), mask_secrets("\n".join(step.warnings)))
 
 
 def _answer_blocks(step: StepState) -> Iterator[Block]:
     """Yield a note with endpoint, model, speed, cost and token usage of an answer."""
-    names = [mask(name) for name in (step.endpoint, step.model) if name]
+    names = [mask_secrets(name) for name in (step.endpoint, step.model) if name]
     parts = [sanitize_line(name, MAX_NAME) for name in names]
     if step.ttft_s is not None:
         parts.append(join([trusted("first token "), format_duration(step.ttft_s)]))
@@ -135,7 +134,7 @@ def _answer_blocks(step: StepState) -> Iterator[Block]:
 
 
 def _answer_title(step: StepState) -> SafeText:
-    failed = sanitize_line(mask(", ".join(step.skipped_endpoints)), MAX_NAME)
+    failed = sanitize_line(mask_secrets(", ".join(step.skipped_endpoints)), MAX_NAME)
     return (
         join([FALLBACK_MARK, trusted(" answered instead of "), failed, trusted(" by")])
         if failed
@@ -164,13 +163,15 @@ def _end_blocks(episode: Episode) -> Iterator[Block]:
         texts = [episode.error_message or "", episode.error_traceback or ""]
         name = episode.error_type or "error"
         title = join([trusted("✗ "), sanitize_line(name, MAX_NAME)])
-        yield text_block("error", title, mask("\n\n".join(text for text in texts if text)), title_text=name)
+        yield text_block("error", title, mask_secrets("\n\n".join(text for text in texts if text)), title_text=name)
 
 
 def _streaming_blocks(answer: StreamingAnswer) -> Iterator[Block]:
     """Yield the received part of the answer that is being streamed."""
     if answer.failures:
-        yield text_block("warning", join([FALLBACK_MARK, trusted(" no answer from")]), mask("\n".join(answer.failures)))
+        yield text_block(
+            "warning", join([FALLBACK_MARK, trusted(" no answer from")]), mask_secrets("\n".join(answer.failures))
+        )
     thought, text = split_thought(answer.text)
     for thinking, n_dropped in ((answer.reasoning, answer.n_reasoning_dropped), (thought, answer.n_text_dropped)):
         if thinking:
@@ -189,7 +190,9 @@ def _streaming_blocks(answer: StreamingAnswer) -> Iterator[Block]:
 
 def _streaming_note(answer: StreamingAnswer) -> Iterator[Block]:
     """Yield the note below a streaming answer: its token rate, or before the first token, the awaited endpoint."""
-    names = [mask(name) for name in (answer.model if answer.n_tokens else answer.endpoint, answer.model) if name]
+    names = [
+        mask_secrets(name) for name in (answer.model if answer.n_tokens else answer.endpoint, answer.model) if name
+    ]
     parts = [sanitize_line(name, MAX_NAME) for name in dict.fromkeys(names)]
     if answer.n_tokens:
         rate = answer.tokens_per_s
@@ -215,7 +218,7 @@ def _role(message: object) -> object:
 
 def failure_blocks(reason: str) -> list[Block]:
     """Return a block with the reason why an episode cannot be shown (untrusted text); no block if it is empty."""
-    return [text_block("error", trusted("✗ this episode cannot be shown"), mask(reason))] if reason else []
+    return [text_block("error", trusted("✗ this episode cannot be shown"), mask_secrets(reason))] if reason else []
 
 
 def missing_file_text(reason: str) -> str:
@@ -226,7 +229,7 @@ def missing_file_text(reason: str) -> str:
     """
     if not reason:
         return "This episode is still running; its file is written when it ends."
-    return f"The episode file is not available, only its live data:\n{mask(reason)}"
+    return f"The episode file is not available, only its live data:\n{mask_secrets(reason)}"
 
 
 def transcript_text(blocks: Iterable[Block]) -> str:

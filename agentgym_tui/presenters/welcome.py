@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
-from agentgym_tui.presenters.cells import Cell, Line, Tone, line_width, masked_line, masked_rows
+from agentgym_tui.presenters.cells import Cell, Line, Tone, line_width
 from agentgym_tui.presenters.number_format import pluralize
 from agentgym_tui.presenters.status_line import LINK_STATES
 from agentgym_tui.presenters.text_width import wrap_text
-from agentgym_tui.safe_text import SafeText, join, sanitize_line, trusted
+from agentgym_tui.safe_text import SafeText, join, masked_line, masked_rows, sanitize_line, trusted
 from agentgym_tui.state.run_store import RunStore
 
 KEYS: Final = (

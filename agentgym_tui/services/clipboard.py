@@ -6,9 +6,8 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from agentgym_tui.safe_text import SafeText, trusted
+from agentgym_tui.safe_text import SafeText, sanitize_text, trusted
 from agentgym_tui.services.toast import toast
-from runner.util.display_text import sanitize
 
 if TYPE_CHECKING:
     from textual.app import App
@@ -57,7 +56,7 @@ def clipboard_text(text: str, *, raw: bool) -> ClipboardText:
     """
     n_total = len(text.encode("utf-8", "replace"))
     head = text[:MAX_CLIPBOARD_BYTES]
-    shown = head if raw else sanitize(head, limit=max(len(head), 1) * len("\\u{10ffff}"))
+    shown = head if raw else sanitize_text(head)
     clipped = shown.encode("utf-8", "replace")[:MAX_CLIPBOARD_BYTES].decode("utf-8", "ignore")
     is_whole = len(head) == len(text) and len(clipped) == len(shown)
     size = len(clipped.encode())

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from agentgym_tui.safe_text import sanitize_line
 from runner import __version__
-from runner.util.display_text import one_line
 
 if TYPE_CHECKING:
     from agentgym_tui.sessions.protocols import Session
@@ -44,7 +44,7 @@ def report_lines(error: BaseException | None, session: Session) -> Iterator[str]
     """Yield the lines of a crash report; the arguments are those of ``write_report``."""
     yield f"agentgym-tui {__version__}, Python {platform.python_version()}, {platform.system()} {platform.machine()}"
     yield ", ".join(f"{name} {_version(name)}" for name in LIBRARIES)
-    yield f"TERM {one_line(os.environ.get('TERM', ''), 40)}, size {_terminal_size()}"
+    yield f"TERM {sanitize_line(os.environ.get('TERM', ''), 40)}, size {_terminal_size()}"
     store = session.store
     yield f"{len(store.nodes)} nodes, {len(store.batches)} batches, {len(store.episodes)} episodes"
     yield f"link {store.link.status}, {type(session).__name__}"

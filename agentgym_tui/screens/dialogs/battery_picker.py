@@ -5,10 +5,10 @@ from __future__ import annotations
 from textual import on
 from textual.app import ComposeResult
 
-from agentgym_tui.presenters.cells import Cell, FixedLines, Line, masked_rows
+from agentgym_tui.presenters.cells import Cell, FixedLines, Line
 from agentgym_tui.presenters.number_format import pluralize
 from agentgym_tui.presenters.text_width import wrap_text
-from agentgym_tui.safe_text import join, sanitize_line, trusted
+from agentgym_tui.safe_text import join, masked_rows, sanitize_line, trusted
 from agentgym_tui.screens.base import DialogScreen
 from agentgym_tui.sessions.run_commands import AgentChoice, EnvironmentBattery, list_batteries
 from agentgym_tui.state.run_store import RunStore

@@ -44,7 +44,9 @@ class CommandPalette(DialogScreen[AvailableCommand]):
 
     def compose(self) -> ComposeResult:
         """Yield the search field and the list of commands."""
-        with DialogFrame(trusted("Commands"), keys="{palette.up} {palette.down} enter · {palette.close} closes"):
+        with DialogFrame(
+            trusted("Commands"), keys="{palette.up} {palette.down} {field.submit} · {palette.close} closes"
+        ):
             yield SearchInput(
                 placeholder="type part of a command name", id="words", compact=True, max_length=MAX_QUERY_CHARS
             )

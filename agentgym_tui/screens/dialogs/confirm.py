@@ -49,7 +49,7 @@ class ConfirmDialog(DialogScreen[str]):
 
     def compose(self) -> ComposeResult:
         """Yield the question and a button for each answer."""
-        with DialogFrame(self._title, keys="tab and enter choose"):
+        with DialogFrame(self._title, keys="{focus.next} and {field.submit} choose"):
             yield StaticLines(id="question")
             for command in self._answers:
                 with Horizontal(classes="answer"):

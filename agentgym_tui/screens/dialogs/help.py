@@ -26,11 +26,11 @@ _SCOPE_TITLES: Final[dict[Scope, str]] = {
 }
 _SIGNS: Final = (
     ("▸", "cursor line"),
-    ("▌", "focused pane; tab moves to the next"),
+    ("▌", "focused pane; {focus.next} moves to the next"),
     (UNKNOWN, "unknown"),
     ("baseline", "an agent without a model: oracle or random"),
     ("⚠", "unsafe bytes: control characters were made visible"),
-    ("following", "shows the newest step; scroll up to stop, G to resume"),
+    ("following", "shows the newest step; scroll up to stop, {list.bottom} to resume"),
 )
 _MOUSE: Final = (
     ("click", "selects; on a column title, sorts"),
@@ -77,7 +77,7 @@ def help_lines(commands: Sequence[Command], keys: Keymap, width: int) -> Iterato
     yield from (row for label, meaning in _MOUSE for row in _sign(label, meaning, width))
     yield ()
     yield _title("Signs")
-    yield from (row for sign, meaning in _SIGNS for row in _sign(sign, meaning, width))
+    yield from (row for sign, meaning in _SIGNS for row in _sign(sign, keys.expand(meaning), width))
 
 
 def _command(command: Command, keys: Keymap, width: int) -> Iterator[Line]:

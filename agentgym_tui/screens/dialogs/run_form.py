@@ -11,9 +11,9 @@ from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.widgets import Button, Input
 
-from agentgym_tui.presenters.cells import Cell, Line, masked_rows
+from agentgym_tui.presenters.cells import Cell, Line
 from agentgym_tui.presenters.text_width import wrap_text
-from agentgym_tui.safe_text import SafeText, join, sanitize_line, trusted
+from agentgym_tui.safe_text import SafeText, join, masked_rows, sanitize_line, trusted
 from agentgym_tui.screens.base import DialogScreen
 from agentgym_tui.sessions.protocols import Session
 from agentgym_tui.sessions.run_commands import (
@@ -46,7 +46,7 @@ ANY_MODEL: Final = trusted("the profile's")
 
 _MIN_ERROR_WIDTH: Final = 66
 """Columns at which errors have room beside the fields."""
-KEYS: Final = "{form.start} starts · tab next · {checks.toggle} chooses · {form.close} closes"
+KEYS: Final = "{form.start} starts · {focus.next} next · {checks.toggle} chooses · {form.close} closes"
 
 
 class RunForm(DialogScreen[StartArgs]):

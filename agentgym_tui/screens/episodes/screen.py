@@ -14,7 +14,7 @@ from textual.widgets import Input
 
 from agentgym_tui.commands.keymap import keymap_of
 from agentgym_tui.config.ui_state import UiState
-from agentgym_tui.presenters.cells import Cell, Line, masked_line
+from agentgym_tui.presenters.cells import Cell, Line
 from agentgym_tui.presenters.episode_rows import (
     EPISODE_COLUMNS,
     EpisodeRows,
@@ -24,7 +24,7 @@ from agentgym_tui.presenters.episode_rows import (
     unsafe_fields,
 )
 from agentgym_tui.presenters.status_line import status_line
-from agentgym_tui.safe_text import SafeText, trusted
+from agentgym_tui.safe_text import SafeText, masked_line, trusted
 from agentgym_tui.screens.base import SessionScreen
 from agentgym_tui.screens.episode.screen import EpisodeScreen
 from agentgym_tui.services.timers import start_worker
