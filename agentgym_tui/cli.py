@@ -156,9 +156,10 @@ def _launch_options(args: argparse.Namespace) -> LaunchOptions:
 
 def _session(args: argparse.Namespace, start_key: str) -> Session:
     if args.command == "open":
+        from agentgym_tui.config.paths import xdg_folder
         from agentgym_tui.sessions.file_session import FileSession
 
-        return FileSession(args.paths)
+        return FileSession(args.paths, xdg_folder(os.environ, "XDG_CACHE_HOME", ".cache"))
     from agentgym_tui.sessions.bus_session import BusSession
     from agentgym_tui.sessions.node_session import NodeSession
 

@@ -82,6 +82,12 @@ class SummaryReader:
             unscored=summary.evaluation is not None and summary.evaluation.rated is False,
         )
 
+    def share_texts(self, row: EpisodeRow) -> EpisodeRow:
+        """Return ``row`` with the string objects of equal texts in other rows."""
+        for name in _SHARED:
+            msgspec.structs.force_setattr(row, name, self._intern(getattr(row, name)))
+        return row
+
     def _intern(self, value: Any) -> Any:  # noqa: ANN401 - a field of any type
         if not isinstance(value, str) or len(self._texts) >= MAX_INTERNED:
             return value
@@ -89,4 +95,8 @@ class SummaryReader:
 
 
 _COMMON: Final = tuple(name for name in EpisodeRow.__struct_fields__ if name in _EpisodeSummary.__struct_fields__)
+_SHARED: Final = (
+    *("batch_id", "battery_id", "node", "profile", "env", "transport", "data_label", "agent", "model", "error_type"),
+    "fallback",
+)
 _DECODER: Final = msgspec.json.Decoder(_EpisodeSummary)

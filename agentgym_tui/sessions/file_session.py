@@ -1,4 +1,4 @@
-"""Session that reads the episode files and log files named on the command line; it writes no files."""
+"""Session that reads the episode files and log files named on the command line; it writes only a cache of rows."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from agentgym_tui.state.run_store import RunStore
 if TYPE_CHECKING:
     from agentgym_tui.sessions.episode_summary import SummaryReader
     from agentgym_tui.sessions.event_source import EventSource
+    from agentgym_tui.sessions.row_cache import RowCache
     from runner.store import EpisodeRow
 
 
@@ -45,19 +46,20 @@ class FileLibrary:
 
     Args:
         paths: files, and folders to search for episode files.
+        cache_folder: where the rows of many files are kept for the next time; None: nowhere.
 
     Attributes:
         progress: how many of the files found ``scan`` has read.
     """
 
-    def __init__(self, paths: Sequence[Path]) -> None:
+    def __init__(self, paths: Sequence[Path], cache_folder: Path | None = None) -> None:
         self._unreadable: list[UnreadableFile] = []
         self.unreadable: Sequence[UnreadableFile] = self._unreadable
         self.progress = ReadProgress(0, 0)
-        self._named_paths = paths
+        self._named_paths, self._cache_folder = paths, cache_folder
         self._lock = threading.Lock()
         self._rows: dict[str, EpisodeRow] = {}
-        self._paths: dict[str, Path] = {}
+        self._paths: dict[str, str] = {}
 
     def rows(self) -> list[EpisodeRow]:
         """Return the rows that ``scan`` has read, the newest episode first."""
@@ -73,21 +75,34 @@ class FileLibrary:
             path = self._paths.get(episode_id)
         if path is None:
             raise StoreError(f"the opened files have no episode {episode_id!r}")
-        data = read_file(path)
-        return episode_from_record(record_from_bytes(data, path)), data
+        data = read_file(Path(path))
+        return episode_from_record(record_from_bytes(data, Path(path))), data
 
     def scan(self) -> Iterator[list[EpisodeRow]]:
         """Read the episode files in descending order of their names, and yield the list rows of each part."""
         from agentgym_tui.sessions.episode_summary import SummaryReader
+        from agentgym_tui.sessions.row_cache import scan_order
 
-        paths = sorted(set(islice(self._candidates(), MAX_FILES)), key=os.path.basename, reverse=True)
+        paths = sorted(set(islice(self._candidates(), MAX_FILES)), key=scan_order, reverse=True)
         reader, first, n = SummaryReader(), 0, FIRST_PART_FILES
-        while first < len(paths):
-            part = paths[first : first + n]
-            first, n = first + len(part), PART_FILES
-            rows = [row for path in part if (row := self._read(Path(path), reader)) is not None]
-            self.progress = ReadProgress(first, len(paths))
-            yield rows
+        cache = self._open_cache(len(paths))
+        try:
+            while first < len(paths):
+                part = paths[first : first + n]
+                first, n = first + len(part), PART_FILES
+                rows = [row for path in part if (row := self._read(path, reader, cache)) is not None]
+                self.progress = ReadProgress(first, len(paths))
+                yield rows
+        finally:
+            if cache is not None:
+                cache.close(complete=first >= len(paths))
+
+    def _open_cache(self, n_files: int) -> RowCache | None:
+        from agentgym_tui.sessions.row_cache import MIN_FILES, RowCache
+
+        if self._cache_folder is None or n_files < MIN_FILES:
+            return None
+        return RowCache(self._cache_folder, self._named_paths)
 
     def _candidates(self) -> Iterator[str]:
         for path in self._named_paths:
@@ -122,14 +137,13 @@ class FileLibrary:
                     Path(path), "still running, or its node died; the node completes the episode when it starts again"
                 )
 
-    def _read(self, path: Path, reader: SummaryReader) -> EpisodeRow | None:
+    def _read(self, path: str, reader: SummaryReader, cache: RowCache | None) -> EpisodeRow | None:
         from runner.errors import StoreError
-        from runner.util.files import read_file
 
         try:
-            row = reader.row(read_file(path), path)
+            row = _read_row(path, reader, cache)
         except StoreError as exc:
-            self._add_unreadable(path, str(exc))
+            self._add_unreadable(Path(path), str(exc))
             return None
         with self._lock:
             if row.episode_id in self._paths:
@@ -141,6 +155,22 @@ class FileLibrary:
         self._unreadable.append(UnreadableFile(path, reason))
 
 
+def _read_row(path: str, reader: SummaryReader, cache: RowCache | None) -> EpisodeRow:
+    """Return the row of an episode file from the cache, else from the file; raises ``StoreError``."""
+    from runner.util.files import read_file
+
+    try:
+        status = os.lstat(path) if cache is not None else None  # before the file is read: it may be replaced meanwhile
+    except OSError:
+        status = None
+    if cache is not None and status is not None and (known := cache.get(path, status)) is not None:
+        return reader.share_texts(known)
+    row = reader.row(read_file(Path(path)), Path(path))
+    if cache is not None and status is not None:
+        cache.add(path, status, row)
+    return row
+
+
 FILES_ONLY: Final = "files only: nothing can be started here; use `agentgym-tui launch`"
 
 
@@ -149,15 +179,16 @@ class FileSession:
 
     Args:
         paths: log files, episode files, and folders to search for episode files.
+        cache_folder: see ``FileLibrary``.
     """
 
-    def __init__(self, paths: Sequence[Path]) -> None:
+    def __init__(self, paths: Sequence[Path], cache_folder: Path | None = None) -> None:
         self.title = ", ".join(map(str, paths))
         self.read_only = FILES_ONLY
         self.store, self.input_priority = RunStore(), InputPriority()
         logs = dict.fromkeys(path for path in paths if is_log(path))
         self.logs: Sequence[LogFile] = [LogFile(path) for path in logs]
-        self._files = FileLibrary([path for path in paths if path not in logs])
+        self._files = FileLibrary([path for path in paths if path not in logs], cache_folder)
         self.library: Library | None = self._files
         self.control: Control | None = None
         self.events: EventSource | None = None

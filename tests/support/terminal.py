@@ -229,6 +229,7 @@ class Terminal:
 def terminal_environ(**more: str) -> dict[str, str]:
     """Return the environment that a shell in a usual terminal passes on."""
     known = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", "LANG": "C.UTF-8", "TERM": "xterm-256color"}
-    nowhere = {"XDG_CONFIG_HOME": os.devnull, "XDG_STATE_HOME": os.devnull}  # no settings are read or written
+    # no settings, no state and no cache are read or written
+    nowhere = {f"XDG_{kind}_HOME": os.devnull for kind in ("CONFIG", "STATE", "CACHE")}
     code = {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}  # the code under test
     return {**known, **code, **nowhere, "COLORTERM": "truecolor", "TEXTUAL_ANIMATIONS": "none", **more}
