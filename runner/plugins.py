@@ -5,7 +5,6 @@ Listing names imports nothing. ``load`` imports one object; its error message na
 
 from __future__ import annotations
 
-import difflib
 import importlib.util
 import logging
 import re
@@ -175,6 +174,8 @@ def suggest_name(name: str, known: Iterable[str]) -> str:
 
 def closest_name(name: str, known: Iterable[str]) -> str | None:
     """Return the known name closest to ``name``, ignoring case; None if none is close."""
+    import difflib  # needed only for an error message
+
     by_lower = {candidate.lower(): candidate for candidate in known}
     close = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.6)
     return by_lower[close[0]] if close else None
@@ -227,7 +228,7 @@ def load(group: str, name: str) -> Any:  # noqa: ANN401 - any registered object
 
 def missing_packages(packages: Iterable[str]) -> list[str]:
     """Return the import or distribution names in ``packages`` that are not installed."""
-    return [package for package in packages if not _version(package) and not _importable(package)]
+    return [package for package in packages if not _importable(package) and not _version(package)]
 
 
 def installed_versions(packages: Iterable[str]) -> Mapping[str, str]:

@@ -6,8 +6,6 @@ add scenarios, an unknown id is left to the worker.
 
 from __future__ import annotations
 
-import json
-import subprocess
 from functools import cache
 from pathlib import Path
 
@@ -93,6 +91,8 @@ def read_catalog(settings: ARESettings) -> ScenarioCatalog:
 
 @cache
 def _scan_with(python: str, _version: tuple[int, ...]) -> _Scan | None:
+    import subprocess  # imported late: few profiles name a Python with ARE
+
     try:
         completed = subprocess.run(
             [python, "-I", str(_SCAN)],
@@ -102,7 +102,7 @@ def _scan_with(python: str, _version: tuple[int, ...]) -> _Scan | None:
             timeout=_SCAN_TIMEOUT_S,
             check=True,
         )
-        return msgspec.convert(json.loads(completed.stdout), _Scan)
+        return msgspec.json.decode(completed.stdout, type=_Scan)
     except (OSError, subprocess.SubprocessError, ValueError, RecursionError):
         return None
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import importlib.util
-import json
 import sys
 from collections.abc import Iterable, Iterator
 from importlib.metadata import PackageNotFoundError, entry_points, version
@@ -106,4 +105,6 @@ def _name(function: ast.expr) -> str:
 
 
 if __name__ == "__main__":
+    import json
+
     json.dump(scan(), sys.stdout)
