@@ -30,9 +30,10 @@ from runner.publish import delivery, outbox_drain
 from runner.publish.delivery import DeliveryOptions, DeliveryResult, Route, TransientFailure
 from runner.publish.live_publisher import LivePublisher, Queued, _Queue
 from runner.publish.outbox import Ack, OutboxEvent
-from runner.store import EpisodeIndex, EpisodeRecord, EpisodeRecorder
+from runner.store import EpisodeIndex, EpisodeRecord, EpisodeRecorder, index
 from runner.store.encoded import EncodedStep
 from runner.store.episode_store import EpisodeStore
+from runner.store.index_schema import SCHEMA
 from runner.store.journal import JournalWriter
 from runner.types import EpisodeStarted, Item, Outcome
 from tests.history.violation import Promise
@@ -56,7 +57,7 @@ def mutation(promise: Promise) -> Callable[[Mutation], Mutation]:
     return register
 
 
-def replace(owner: Any, name: str, function: Callable[..., Any]) -> None:  # noqa: ANN401 - a class or a module
+def replace(owner: Any, name: str, function: object) -> None:  # noqa: ANN401 - a class or a module
     assert hasattr(owner, name), f"{owner} has no {name}"
     setattr(owner, name, function)
 
@@ -130,6 +131,15 @@ def dropped_journal_line() -> None:
             append(self, line)
 
     replace(JournalWriter, "append", drop)
+
+
+@mutation("stored")
+def row_without_event() -> None:
+    """Some rows of episodes come into the index without an event."""
+    begin = "AFTER INSERT ON episodes BEGIN"
+    assert begin in SCHEMA.tables
+    tables = SCHEMA.tables.replace(begin, f"AFTER INSERT ON episodes WHEN random() % {EVERY} BEGIN")
+    replace(index, "SCHEMA", dataclasses.replace(SCHEMA, tables=tables))
 
 
 @mutation("stored")
