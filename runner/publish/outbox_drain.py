@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
-import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Sequence
 
 from nats.aio.client import Client
 
@@ -29,6 +25,7 @@ from runner.publish.delivery import (
 )
 from runner.publish.outbox import Ack, Outbox, OutboxEvent
 from runner.publish.sink import SinkConnection, sink_key, sink_lock_path
+from runner.util.files import file_lock
 
 MAX_TRIED_AFTER_FAILURE = 16
 """Number of events of a subject that are sent after a failure; its other events wait until one of them succeeds."""
@@ -72,7 +69,7 @@ class OutboxDrain:
             await self._sink_connection.up.wait()
             key, client = sink_key(self._sink_connection.sink), self._sink_connection.client
             if key is not None and client is not None:
-                with _locked(sink_lock_path(self._outbox.data_dir, key)) as has_lock:
+                with file_lock(sink_lock_path(self._outbox.data_dir, key), wait=False, create=True) as has_lock:
                     if has_lock:
                         await self._drain(self._new_sender(client, key))
                         continue
@@ -238,20 +235,3 @@ async def _wait(event: asyncio.Event, timeout_s: float) -> None:
             await event.wait()
     except TimeoutError:
         return
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[bool]:
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-    try:
-        yield _try_lock(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _try_lock(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True

@@ -146,10 +146,11 @@ def read_file(path: Path) -> bytes:
 
 
 @contextlib.contextmanager
-def file_lock(path: Path, *, wait: bool) -> Iterator[bool]:
-    """Hold the lock of a file or folder; yield False if the path is missing, or locked and ``wait`` is False."""
+def file_lock(path: Path, *, wait: bool, create: bool = False) -> Iterator[bool]:
+    """Hold the lock of a file or folder; yield False if it cannot be opened, or is locked and ``wait`` is False."""
+    flags = os.O_RDWR | os.O_CREAT if create else os.O_RDONLY
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
     except OSError:
         yield False
         return

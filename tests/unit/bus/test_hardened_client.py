@@ -1,0 +1,134 @@
+"""What this project's client changes in private methods of nats-py; each test fails if nats-py changes them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import socket
+import struct
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import nats.errors
+import pytest
+from nats.aio.client import Client
+
+from runner.bus.address import BusAddress
+from runner.bus.errors import PlaintextRefused
+from runner.bus.hardened_client import OPTIONS, HardenedNatsClient, advertises_jetstream
+from tests.support.nats_server import NatsAccount, NatsServer
+from tests.support.node_events import wait_until
+from tests.support.raw_nats import RawNatsClient
+
+
+class FakeServer:
+    """Answers pings and records everything that its clients send."""
+
+    def __init__(self, **info: object) -> None:
+        self.received, self.url = b"", ""
+        self.writers: list[asyncio.StreamWriter] = []
+        self._info = json.dumps({"max_payload": 1 << 20, "headers": True, **info}).encode()
+
+    async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.writers.append(writer)
+        writer.write(b"INFO " + self._info + b"\r\n")
+        with contextlib.suppress(ConnectionError):
+            while line := await reader.readline():
+                self.received += line
+                if line == b"PING\r\n":
+                    writer.write(b"PONG\r\n")
+        writer.close()
+
+
+@asynccontextmanager
+async def run_fake_server(**info: object) -> AsyncIterator[FakeServer]:
+    server = FakeServer(**info)
+    listener = await asyncio.start_server(server.handle, "127.0.0.1", 0, limit=1 << 20)
+    async with listener:
+        server.url = f"nats://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
+        yield server
+
+
+@asynccontextmanager
+async def connected_to(url: str, *, tls_required: bool = False) -> AsyncIterator[HardenedNatsClient]:
+    """Yield a client that does not reconnect."""
+    client = HardenedNatsClient(tls_required=tls_required)
+    try:
+        await client.connect(url, **OPTIONS | {"allow_reconnect": False})
+        yield client
+    finally:
+        await client.close()
+        client.drop_socket()
+
+
+@pytest.mark.parametrize("name", [name for name in vars(HardenedNatsClient) if name.startswith("_") and name[1] != "_"])
+def test_each_overridden_method_is_one_of_nats_py(name: str) -> None:
+    assert callable(getattr(Client, name))
+
+
+async def test_no_credentials_are_sent_in_plaintext_where_tls_is_required() -> None:
+    async with run_fake_server() as server:
+        with pytest.raises(PlaintextRefused):
+            async with connected_to(server.url, tls_required=True):
+                pass
+        assert server.received == b""
+
+
+async def test_an_abandoned_ping_does_not_end_the_read_loop(nats_server: NatsServer) -> None:
+    async with connected_to(nats_server.url) as client:
+        nats_server.pause()
+        with pytest.raises(nats.errors.TimeoutError):
+            await client.flush(timeout=1)
+        nats_server.resume()
+        await client.flush(timeout=5)
+        assert client.is_reading
+
+
+async def test_a_flush_returns_after_the_data_before_it_was_sent() -> None:
+    async with run_fake_server() as server, connected_to(server.url) as client:
+        server.received = b""
+        for _ in range(20):
+            await client.publish("a", b"x" * 100_000)
+        await client.flush()
+        assert server.received.count(b"PUB a") == 20
+        assert server.received.rindex(b"PUB a") < server.received.index(b"PING")
+
+
+@pytest.mark.parametrize("headers", [b"NATS/1.0 \xff\xfe\xfd x\r\n\r\n", b"NATS/1.0"])
+async def test_a_message_with_malformed_headers_is_received_without_them(headers: bytes, bus: NatsAccount) -> None:
+    async with connected_to(bus.url) as client:
+        subscription = await client.subscribe("a")
+        await client.flush()
+        size = len(headers)
+        with RawNatsClient(BusAddress(bus.url).with_split_login()) as raw:
+            raw.send(b"HPUB a %d %d\r\n%bx\r\n" % (size, size + 1, headers))
+            raw.flush()
+        message = await subscription.next_msg(timeout=5)
+        assert (message.data, message.headers) == (b"x", None)
+        await client.flush()
+        assert client.is_reading
+
+
+@pytest.mark.parametrize("reset", [False, True])
+async def test_the_cause_of_a_lost_connection_is_kept(reset: bool) -> None:
+    async with run_fake_server() as server, connected_to(server.url) as client:
+        (writer,) = server.writers
+        if reset:
+            linger = struct.pack("ii", 1, 0)
+            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        writer.transport.abort()
+        await wait_until(lambda: client.disconnect_cause is not None, 5)
+        assert isinstance(client.disconnect_cause, nats.errors.UnexpectedEOF)
+
+
+async def test_the_socket_of_a_failed_attempt_is_closed() -> None:
+    async with run_fake_server() as server, connected_to(server.url) as client:
+        client.drop_socket()
+        await wait_until(server.writers[0].is_closing, 5)
+
+
+@pytest.mark.parametrize("advertised", [True, False])
+async def test_a_server_advertises_jetstream_in_its_greeting(advertised: bool) -> None:
+    async with run_fake_server(jetstream=advertised) as server, connected_to(server.url) as client:
+        assert advertises_jetstream(client) is advertised
