@@ -27,9 +27,7 @@ from runner.types import (
     EpisodeStarted,
     Limits,
     Outcome,
-    Span,
     SpanLevel,
-    SpansClosed,
     StreamDelta,
     SupportsBind,
     SupportsEpisodeInfo,
@@ -65,13 +63,12 @@ class EpisodeContext:
     Attributes:
         header: ids, environment, task and agent of the episode.
         control: receives the commands cancel, pause, resume and step.
-        tracer: records the spans. By default, a new tracer with the factory's level; no event contains its spans.
+        tracer: records the spans, which no event contains. By default, a new tracer with the factory's level.
         emit: called with every event, in order, on the episode's thread; must neither block nor raise.
         on_reset: called before the first step with the reset observation and the environment's id of the episode;
             must neither block nor raise.
         on_error: called with the error that ends the episode, before the events of its end; must neither block nor
             raise.
-        pop_closed_spans: returns the spans that were closed since its last call.
         wants_tokens: returns whether streamed tokens are of interest now; otherwise there are no events of them.
         clock: supplies times and durations.
         call_environment: calls the methods of the environment, possibly on another thread.
@@ -84,7 +81,6 @@ class EpisodeContext:
     emit: Callable[[EpisodeEvent], None] = _ignore
     on_reset: Callable[[Chat, str], None] = _ignore_reset
     on_error: Callable[[BaseException], None] = _ignore_error
-    pop_closed_spans: Callable[[], list[Span]] = list
     wants_tokens: Callable[[], bool] = _always
     clock: Clock = field(default_factory=Clock)
     call_environment: CallMethod = call_here
@@ -138,7 +134,6 @@ class EpisodeLoop:
         finally:
             self._trajectory.duration_s = self._clock.monotonic() - self._started
             self._trajectory.paused_s = self._control.paused_s()
-            self._emit_spans()
             self._emit(EpisodeEnded, trajectory=self._trajectory)
             # Without these references to itself, the episode is freed at once instead of by a garbage collection.
             self._tokens.close()
@@ -213,7 +208,6 @@ class EpisodeLoop:
             step = await step_runner.run_step(len(steps), observation)
             steps.append(step)
             self._emit(TimestepPlayed, step=step, reset_observation=reset_observation if step.index == 0 else None)
-            self._emit_spans()
             observation = step.observation
             if step.done or step_runner.unparsed >= self._limits.max_unparsed:
                 return Outcome.FAILURE
@@ -244,11 +238,6 @@ class EpisodeLoop:
     def _emit_tokens(self, step: int, delta: StreamDelta) -> None:
         if self._context.wants_tokens():
             self._emit(TokensStreamed, step=step, delta=delta)
-
-    def _emit_spans(self) -> None:
-        if spans := self._context.pop_closed_spans():
-            self._emit(SpansClosed, spans=spans)
-            self._seq += len(spans) - 1
 
     def _emit(self, kind: type[EpisodeEvent], **fields: Any) -> None:  # noqa: ANN401 - fields of the event type
         header = self._context.header

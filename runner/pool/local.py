@@ -89,7 +89,6 @@ class LocalSlot:
             emit=reporter.emit,
             on_reset=reporter.on_reset,
             on_error=sink.on_error,
-            pop_closed_spans=reporter.pop_closed_spans,
             wants_tokens=self._wants_tokens,
             clock=self._clock,
         )

@@ -290,7 +290,6 @@ class Engine:
             emit=reporter.emit,
             on_reset=reporter.on_reset,
             on_error=sink.on_error,
-            pop_closed_spans=reporter.pop_closed_spans,
             wants_tokens=lambda: self._wants_tokens,
             clock=self._clock,
             call_environment=call,

@@ -19,7 +19,6 @@ from runner.types import (
     EpisodeEvent,
     EvaluatedTrajectory,
     Span,
-    SpansClosed,
     TimestepPlayed,
     TokensStreamed,
     ToolSchema,
@@ -47,7 +46,8 @@ class EpisodeParts(Protocol):
 class EpisodeReporter:
     """Turns the callbacks of an ``EpisodeContext`` into parts, on the thread of the episode.
 
-    The events get their own numbers, because streamed texts beyond ``max_tokens_per_s`` are not reported.
+    The events are numbered here, because their spans are numbered with them, and streamed texts beyond
+    ``max_tokens_per_s`` are not reported.
 
     Args:
         tracer: the tracer of the episode.
@@ -74,7 +74,6 @@ class EpisodeReporter:
         self._tool_schemas: list[list[ToolSchema]] = []
         self._n_spans = self._n_flows = 0
         self._seq = self._n_unnumbered = 0
-        self._ended_spans: list[Span] = []
         self._token_times: deque[float] | None = None if max_tokens_per_s is None else deque(maxlen=max_tokens_per_s)
 
     def emit(self, event: EpisodeEvent) -> None:
@@ -82,8 +81,6 @@ class EpisodeReporter:
         match event:
             case TimestepPlayed():
                 self._report_step(event)
-            case SpansClosed():
-                self._ended_spans += event.spans
             case EpisodeEnded():
                 self._report_end(event)
             case TokensStreamed() if self._is_too_fast(event):
@@ -94,7 +91,7 @@ class EpisodeReporter:
 
     def on_reset(self, observation: Chat, env_episode_id: str) -> None:
         """Report the result of the reset at once, so that a crash in the first step does not lose it."""
-        spans = self.pop_closed_spans()
+        spans = self._pop_closed_spans()
         self._n_unnumbered = len(spans)
         reset = EncodedReset(
             observation=encode(observation),
@@ -103,14 +100,14 @@ class EpisodeReporter:
         )
         self._parts.on_reset(reset)
 
-    def pop_closed_spans(self) -> list[Span]:
+    def _pop_closed_spans(self) -> list[Span]:
         """Return the spans that no part contains yet."""
         closed = self._spans.spans[self._n_spans :]
         self._n_spans += len(closed)
         return closed
 
     def _report_step(self, event: TimestepPlayed) -> None:
-        seq, spans, schemas = self._number(), self.pop_closed_spans(), self._tool_schemas
+        seq, spans, schemas = self._number(), self._pop_closed_spans(), self._tool_schemas
         self._number_spans(spans)
         n_known = len(schemas)
         tools = event.step.available_tool_schemas
@@ -126,7 +123,7 @@ class EpisodeReporter:
         self._parts.on_step(step)
 
     def _report_end(self, event: EpisodeEnded) -> None:
-        trajectory, spans = event.trajectory, self._ended_spans
+        trajectory, spans = event.trajectory, self._pop_closed_spans()
         self._number_spans(spans)
         end = EncodedEnd(
             at=event.at,

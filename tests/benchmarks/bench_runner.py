@@ -183,7 +183,6 @@ class RecordedLoop:
             tracer=tracer,
             emit=reporter.emit,
             on_reset=reporter.on_reset,
-            pop_closed_spans=reporter.pop_closed_spans,
         )
         kwargs = {"task_index": task_index, "seed": task_index}
         trajectory = self._loop.run(runner.play_episode(kwargs, context=context))

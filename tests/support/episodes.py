@@ -26,7 +26,6 @@ from runner.types import (
     EpisodeStarted,
     Flow,
     Outcome,
-    SpansClosed,
     TimeStep,
     TimestepPlayed,
     Tokens,
@@ -176,7 +175,6 @@ class RecordedEpisode:
         self.send(TimestepPlayed, step=step, reset_observation=reset)
 
     def end(self, **fields: Any) -> None:  # noqa: ANN401
-        self.send(SpansClosed, spans=self.reporter.pop_closed_spans())
         self.send(EpisodeEnded, trajectory=make_trajectory(self.header, self.steps, **fields))
 
     def record_episode(self, n_steps: int = 3, **fields: Any) -> EpisodeRecord:  # noqa: ANN401

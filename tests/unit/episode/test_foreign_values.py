@@ -102,7 +102,6 @@ def play_and_load(folder: Path, values: dict[str, Any]) -> EpisodeRecord:
         tracer=tracer,
         emit=reporter.emit,
         on_reset=reporter.on_reset,
-        pop_closed_spans=reporter.pop_closed_spans,
     )
 
     async def run_episode() -> None:

@@ -25,7 +25,6 @@ from runner.types import (
     Flow,
     Outcome,
     Span,
-    SpansClosed,
     TimeStep,
     TimestepPlayed,
     Tokens,
@@ -121,8 +120,6 @@ class TwoRecorders:
             evaluation=encode(evaluated.evaluation),
             traces=self._traces(),
         )
-        closed = self.reporter.pop_closed_spans()
-        self.reporter.emit(SpansClosed(at=END, episode_id=self.header.episode_id, seq=9, spans=closed))
         self.reporter.emit(EpisodeEnded(at=END, episode_id=self.header.episode_id, seq=9, trajectory=evaluated))
         self.encoded.on_end(part)
 

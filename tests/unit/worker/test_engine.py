@@ -29,7 +29,6 @@ from runner.types import (
     Outcome,
     Span,
     SpanLevel,
-    SpansClosed,
     StreamDelta,
     TimestepPlayed,
     ToolSchema,
@@ -122,29 +121,31 @@ def make_engine(link: RecordingLink, env: str, agent: str, clock: Clock | None =
     return Engine(link, configure, clock, lambda: 7)
 
 
-def record_here(setup: RunnerSetup, header: EpisodeHeader) -> tuple[list[EpisodeEvent], list[bytes], list[Span]]:
-    """Play an episode without a worker; return its events, its encoded steps and its spans."""
-    events: list[EpisodeEvent] = []
-    spans = SpanList()
-    n_popped = 0
+def record_here(
+    setup: RunnerSetup, header: EpisodeHeader
+) -> tuple[list[EpisodeEvent], list[int], list[bytes], list[Span]]:
+    """Play an episode without a worker.
 
-    def pop() -> list[Span]:
-        nonlocal n_popped
-        popped = spans.spans[n_popped:]
-        n_popped += len(popped)
-        return popped
+    Returns its events, the number of its spans that were closed at each event, its encoded steps and its spans.
+    """
+    events: list[EpisodeEvent] = []
+    n_closed: list[int] = []
+    spans = SpanList()
+
+    def note(event: EpisodeEvent) -> None:
+        events.append(event)
+        n_closed.append(len(spans.spans))
 
     context = EpisodeContext(
         header,
         tracer=Tracer(setup.tracing, (spans,), "slot 0", lambda: 7),
-        emit=events.append,
-        pop_closed_spans=pop,
+        emit=note,
         clock=FROZEN,
     )
     reset_kwargs = {"task_index": header.task_index, "seed": header.seed}
     asyncio.run(setup.build_runner(None).play_episode(reset_kwargs, context=context))
     encoded = [encode(stored_step(event.step, 0)) for event in events if isinstance(event, TimestepPlayed)]
-    return events, encoded, spans.spans
+    return events, n_closed, encoded, spans.spans
 
 
 @pytest.mark.parametrize("tracing", ["full", "episode", "off"])
@@ -159,20 +160,20 @@ def test_an_episode_is_reported_as_it_is_recorded_here(
     engine.handle(play_frame(header))
     assert link.reader.wait_for(Free).problem is None
     setup = make_setup(env, agent, tracing=tracing)
-    events, steps, spans = record_here(setup, header)
+    events, n_closed, steps, spans = record_here(setup, header)
     played, end = link.reader.of(Stepped), link.reader.of(Ended)[0].end
     trajectory = events[-1].trajectory if isinstance(events[-1], EpisodeEnded) else pytest.fail(repr(events))
     assert [frame.step.data for frame in played] == steps
-    assert [frame.step.seq for frame in played] == [event.seq for event in events if isinstance(event, TimestepPlayed)]
-    assert (end.seq, end.outcome, end.success) == (events[-1].seq, trajectory.outcome, trajectory.success)
+    # the spans of a step follow it, those of the end precede it
+    numbers = [number + n for number, n in enumerate([0, *n_closed[:-2], n_closed[-1]])]
+    assert [frame.step.seq for frame in played] == numbers[1:-1]
+    assert (end.seq, end.outcome, end.success) == (numbers[-1], trajectory.outcome, trajectory.success)
     assert [frame.step.summary.reward for frame in played] == [step.reward for step in trajectory.timesteps]
     assert end.evaluation == (encode({"count": 3, "notes": ["fine"]}) if env == "Evaluated" else None)
     parts = [*(frame.reset.traces for frame in link.reader.of(Reset)), *(frame.step.traces for frame in played)]
     sent = [span for part in (*parts, end.traces) for span in msgspec.json.decode(part.spans, type=list[Span])]
     assert sorted(sent, key=lambda span: span.id) == sorted(spans, key=lambda span: span.id)
-    assert sum(part.n_spans for part in (*parts, end.traces)) == sum(
-        len(event.spans) for event in events if isinstance(event, SpansClosed)
-    )
+    assert sum(part.n_spans for part in (*parts, end.traces)) == len(spans)
     if tracing == "full" and played:
         assert parts[-1].open_spans.count(b'"name":"episode"') == 1
     assert [type(frame) for frame in link.reader.frames if not isinstance(frame, Stepped | Reset | Failed)] == [
