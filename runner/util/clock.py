@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,11 +17,10 @@ _DIGITS = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 def new_ulid(milliseconds: int | None = None) -> str:
     """Return a new ULID: 26 characters, of which 10 are the milliseconds since 1970, by default now, and 16 are random.
 
-    The package ``python-ulid`` reads package metadata at its import, which takes as long as 1,000 of these calls.
+    Without ``milliseconds``, each ULID of this process is greater than the last one of the same millisecond. The
+    package ``python-ulid`` reads package metadata at its import, which takes as long as 1,000 of these calls.
     """
-    if milliseconds is None:
-        milliseconds = time.time_ns() // 1_000_000
-    return _encode_ulid(milliseconds << _RANDOM_BITS | int.from_bytes(os.urandom(_RANDOM_BITS // 8), "big"))
+    return _encode_ulid(_new_number() if milliseconds is None else _random_number(milliseconds))
 
 
 def derive_ulid(ulid: str, digest: bytes) -> str:
@@ -34,6 +34,26 @@ def ulid_milliseconds(ulid: str) -> int:
     for digit in ulid[: -_RANDOM_BITS // _DIGIT_BITS]:
         milliseconds = milliseconds << _DIGIT_BITS | _DIGITS.index(digit)
     return milliseconds
+
+
+class _IncreasingNumbers:
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._last = 0
+
+    def next(self) -> int:
+        with self._lock:
+            number = _random_number(time.time_ns() // 1_000_000)
+            is_same_time = number >> _RANDOM_BITS == self._last >> _RANDOM_BITS
+            self._last = self._last + 1 if is_same_time else number
+            return self._last
+
+
+_new_number = _IncreasingNumbers().next
+
+
+def _random_number(milliseconds: int) -> int:
+    return milliseconds << _RANDOM_BITS | int.from_bytes(os.urandom(_RANDOM_BITS // 8), "big")
 
 
 def _encode_ulid(number: int) -> str:

@@ -28,6 +28,12 @@ def test_ulids_of_one_millisecond_differ() -> None:
     assert len({new_ulid(1) for _ in range(1000)}) == 1000
 
 
+def test_ulids_of_one_process_increase() -> None:
+    created = [new_ulid() for _ in range(5000)]
+    assert len({ulid_milliseconds(ulid) for ulid in created}) < 5000
+    assert created == sorted(set(created))
+
+
 def test_a_derived_ulid_has_the_time_of_the_other_and_the_digest() -> None:
     ulid, digest = ULID(), os.urandom(10)
     assert derive_ulid(str(ulid), digest) == str(ULID.from_bytes(ulid.bytes[:6] + digest))
