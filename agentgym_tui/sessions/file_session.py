@@ -6,6 +6,7 @@ import asyncio
 import os
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -22,7 +23,7 @@ from agentgym_tui.state.run_store import RunStore
 if TYPE_CHECKING:
     from agentgym_tui.sessions.episode_summary import SummaryReader
     from agentgym_tui.sessions.event_source import EventSource
-    from agentgym_tui.sessions.row_cache import RowCache
+    from agentgym_tui.sessions.row_cache import FoundFile, RowCache
     from runner.store import EpisodeRow
 
 
@@ -59,7 +60,8 @@ class FileLibrary:
         self._named_paths, self._cache_folder = paths, cache_folder
         self._lock = threading.Lock()
         self._rows: dict[str, EpisodeRow] = {}
-        self._paths: dict[str, str] = {}
+        self._folders: dict[str, str] = {}
+        self._renamed: dict[str, Path] = {}
 
     def rows(self) -> list[EpisodeRow]:
         """Return the rows that ``scan`` has read, the newest episode first."""
@@ -72,30 +74,31 @@ class FileLibrary:
         from runner.util.files import read_file
 
         with self._lock:
-            path = self._paths.get(episode_id)
-        if path is None:
+            folder = self._folders.get(episode_id)
+        if folder is None:
             raise StoreError(f"the opened files have no episode {episode_id!r}")
-        data = read_file(Path(path))
-        return episode_from_record(record_from_bytes(data, Path(path))), data
+        path = self._renamed.get(episode_id) or Path(folder, f"{episode_id}.json")
+        data = read_file(path)
+        return episode_from_record(record_from_bytes(data, path)), data
 
     def scan(self) -> Iterator[list[EpisodeRow]]:
         """Read the episode files in descending order of their names, and yield the list rows of each part."""
         from agentgym_tui.sessions.episode_summary import SummaryReader
-        from agentgym_tui.sessions.row_cache import scan_order
 
-        paths = sorted(set(islice(self._candidates(), MAX_FILES)), key=scan_order, reverse=True)
-        reader, first, n = SummaryReader(), 0, FIRST_PART_FILES
-        cache = self._open_cache(len(paths))
+        files = sorted(set(islice(self._candidates(), MAX_FILES)))
+        reader, n_files, n = SummaryReader(), len(files), FIRST_PART_FILES
+        cache = self._open_cache(n_files)
         try:
-            while first < len(paths):
-                part = paths[first : first + n]
-                first, n = first + len(part), PART_FILES
-                rows = [row for path in part if (row := self._read(path, reader, cache)) is not None]
-                self.progress = ReadProgress(first, len(paths))
+            while files:
+                part = files[: -n - 1 : -1]
+                del files[-n:]
+                n = PART_FILES
+                rows = [row for file in part if (row := self._read(file, reader, cache)) is not None]
+                self.progress = ReadProgress(n_files - len(files), n_files)
                 yield rows
         finally:
             if cache is not None:
-                cache.close(complete=first >= len(paths))
+                cache.close(complete=not files)
 
     def _open_cache(self, n_files: int) -> RowCache | None:
         from agentgym_tui.sessions.row_cache import MIN_FILES, RowCache
@@ -104,70 +107,78 @@ class FileLibrary:
             return None
         return RowCache(self._cache_folder, self._named_paths)
 
-    def _candidates(self) -> Iterator[str]:
+    def _candidates(self) -> Iterator[FoundFile]:
+        from agentgym_tui.sessions.row_cache import FoundFile
+
         for path in self._named_paths:
             real = Path(os.path.realpath(path))
             if is_folder(real):
                 yield from self._below(str(real / "runs" if is_folder(real / "runs") else real), MAX_DEPTH)
             else:
-                yield str(real)
+                yield FoundFile(real.name, str(real.parent))
 
-    def _below(self, folder: str, depth: int) -> Iterator[str]:
+    def _below(self, folder: str, depth: int) -> Iterator[FoundFile]:
         """Yield the episode files below a folder, without following links.
 
-        The files are texts, because ``Path`` objects take five times as long.
+        ``Path`` objects would take five times as long.
 
         Args:
             folder: the folder.
             depth: number of folder levels to search; 1 for only the folder itself.
         """
+        from agentgym_tui.sessions.row_cache import FoundFile
+
         try:
             with os.scandir(folder) as entries:
-                listed = [(entry.path, entry.is_dir(follow_symlinks=False)) for entry in entries]
+                listed = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
         except OSError as exc:
             self._add_unreadable(Path(folder), exc.strerror or str(exc))
             return
-        for path, is_folder_below in listed:
+        for name, is_folder_below in listed:
             if is_folder_below and depth > 1:
-                yield from self._below(path, depth - 1)
-            elif not is_folder_below and path.endswith(".json"):
-                yield path
-            elif path.endswith(".journal.jsonl"):
+                yield from self._below(f"{folder}{os.sep}{name}", depth - 1)
+            elif not is_folder_below and name.endswith(".json"):
+                yield FoundFile(name, folder)
+            elif name.endswith(".journal.jsonl"):
                 self._add_unreadable(
-                    Path(path), "still running, or its node died; the node completes the episode when it starts again"
+                    Path(folder, name),
+                    "still running, or its node died; the node completes the episode when it starts again",
                 )
 
-    def _read(self, path: str, reader: SummaryReader, cache: RowCache | None) -> EpisodeRow | None:
+    def _read(self, file: FoundFile, reader: SummaryReader, cache: RowCache | None) -> EpisodeRow | None:
         from runner.errors import StoreError
 
         try:
-            row = _read_row(path, reader, cache)
+            row = _read_row(file, reader, cache)
         except StoreError as exc:
-            self._add_unreadable(Path(path), str(exc))
+            self._add_unreadable(file.path, str(exc))
             return None
         with self._lock:
-            if row.episode_id in self._paths:
+            if row.episode_id in self._rows:
                 return None
-            self._rows[row.episode_id], self._paths[row.episode_id] = row, path
+            self._rows[row.episode_id], self._folders[row.episode_id] = row, file.folder
+            if file.name != f"{row.episode_id}.json":
+                self._renamed[row.episode_id] = file.path
         return row
 
     def _add_unreadable(self, path: Path, reason: str) -> None:
         self._unreadable.append(UnreadableFile(path, reason))
 
 
-def _read_row(path: str, reader: SummaryReader, cache: RowCache | None) -> EpisodeRow:
+def _read_row(file: FoundFile, reader: SummaryReader, cache: RowCache | None) -> EpisodeRow:
     """Return the row of an episode file from the cache, else from the file; raises ``StoreError``."""
     from runner.util.files import read_file
 
-    try:
-        status = os.lstat(path) if cache is not None else None  # before the file is read: it may be replaced meanwhile
-    except OSError:
-        status = None
-    if cache is not None and status is not None and (known := cache.get(path, status)) is not None:
+    status = None
+    if cache is not None:
+        with suppress(OSError):
+            status = file.status()  # before reading: the file may be replaced meanwhile
+    if cache is None or status is None:
+        return reader.row(read_file(file.path), file.path)
+    if (known := cache.get(file, status)) is not None:
         return reader.share_texts(known)
-    row = reader.row(read_file(Path(path)), Path(path))
-    if cache is not None and status is not None:
-        cache.add(path, status, row)
+    row = reader.row(read_file(file.path), file.path)
+    cache.add(file, status, row)
     return row
 
 

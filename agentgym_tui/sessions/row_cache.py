@@ -25,20 +25,31 @@ _VERSION: Final = 1
 """Increased when a row has other values for the same file."""
 
 
+class FoundFile(NamedTuple):
+    """An episode file; files are read in descending order of their names, which begin with the time of the start."""
+
+    name: str
+    folder: str
+
+    @property
+    def path(self) -> Path:
+        """Path of the file."""
+        return Path(self.folder, self.name)
+
+    def status(self) -> os.stat_result:
+        """Return the file's status, without a ``Path``, which would take longer; raises ``OSError``."""
+        return os.lstat(f"{self.folder}{os.sep}{self.name}")
+
+
 class _Entry(NamedTuple):
-    path: str
+    file: FoundFile
     size: int
     mtime_ns: int
     row: EpisodeRow
 
 
-def scan_order(path: str) -> tuple[str, str]:
-    """Return the key by which files are sorted, in descending order, before they are read."""
-    return path.rpartition(os.sep)[2], path
-
-
 class RowCache:
-    """Rows of the episode files below some paths, sorted by ``scan_order``.
+    """Rows of the episode files below some paths, in descending order of the files.
 
     A file is recognized by its path, size and modification time. The cache is optional: where it cannot be read or
     written, files are read instead. It is streamed, because the rows of 100,000 files take 70 MB.
@@ -57,28 +68,27 @@ class RowCache:
         self._line = b""
         self._entry = self._read_entry()
 
-    def get(self, path: str, status: os.stat_result) -> EpisodeRow | None:
+    def get(self, file: FoundFile, status: os.stat_result) -> EpisodeRow | None:
         """Return the row of a file and keep it in the cache; None if the file is new or has changed.
 
         Args:
-            path: path of the file; in ``scan_order``, greater than that of the next call.
+            file: the file, greater than that of the next call.
             status: size and modification time of the file.
         """
-        place = scan_order(path)
-        while (entry := self._entry) is not None and scan_order(entry.path) > place:
+        while (entry := self._entry) is not None and entry.file > file:
             self._has_changed = True  # a file is missing
             self._entry = self._read_entry()
-        if entry is None or (entry.path, entry.size, entry.mtime_ns) != (path, *_stamp(status)):
+        if entry is None or (entry.file, entry.size, entry.mtime_ns) != (file, *_stamp(status)):
             return None
         self._write(self._line)
         self._entry = self._read_entry()
         return entry.row
 
-    def add(self, path: str, status: os.stat_result, row: EpisodeRow) -> None:
+    def add(self, file: FoundFile, status: os.stat_result, row: EpisodeRow) -> None:
         """Add the row of a file for which ``get`` returned None."""
         self._has_changed = True
         with suppress(UnicodeEncodeError):
-            self._write(_ENCODER.encode(_Entry(path, *_stamp(status), row)) + b"\n")
+            self._write(_ENCODER.encode(_Entry(file, *_stamp(status), row)) + b"\n")
 
     def close(self, *, complete: bool) -> None:
         """Close the cache; replace it if ``complete`` is set and a file was new, changed or missing."""

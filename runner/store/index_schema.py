@@ -19,7 +19,7 @@ from runner.util.sqlite import SqliteSchema
 _INT64_LIMIT = 2**63
 
 
-class EpisodeRow(msgspec.Struct, frozen=True, kw_only=True):
+class EpisodeRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Row of an episode in the index.
 
     Attributes:
