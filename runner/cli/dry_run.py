@@ -44,7 +44,7 @@ def dry_run(session: RunSession) -> int:
     spec = batches[0].spec
     with closing(session.models()) as models:
         model_checks = run_in_thread(lambda: check_models(spec.model, models))
-        workers = check_workers(spec.chosen_workers, spec.concurrency, session.profile)
+        workers = check_workers(spec, session.profile)
         rows = list(map(_to_row, [check_state_dir(session.data_dir), *workers, *model_checks]))
         if all(check.state != "fail" for check in model_checks):  # without a model no step can run
             rows += [_check_batch(batch, models) for batch in batches]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from runner.batch.resolve import BatchRequest, resolve_agent, resolve_batch
+from runner.batch.spec import BatchSpec
 from runner.bus.address import BusAddress
 from runner.config import EnvironmentEntry, Profile
 from runner.envs.are.catalog import NOT_INSTALLED as ARE_NOT_INSTALLED
@@ -37,7 +38,6 @@ from runner.errors import ConfigError, InferenceFault, RunnerError
 from runner.inference.endpoints import NO_ENDPOINT
 from runner.inference.profile_models import Models, is_answering, run_in_thread
 from runner.pool.choose import usable_cpus
-from runner.types import Workers
 from runner.util.display_text import mask, one_line
 from runner.util.files import world_writable_problem
 from runner.worker.runner_setup import RunnerSetup
@@ -109,7 +109,7 @@ async def _check_all(plan: PlannedRun, models: Models, env: str | None) -> list[
     rows = environment_health(plan.profile, states, () if env is None else [env])
     environments = [_check_environment(plan, row, setups) for row in rows if _is_checked(row.name, env)]
     spec = plan.request.with_defaults(plan.profile)
-    workers = await asyncio.to_thread(check_workers, spec.chosen_workers, spec.concurrency, plan.profile, setups)
+    workers = await asyncio.to_thread(check_workers, spec, plan.profile, setups)
     return [*model_checks, *_with_failures(environments), *workers, check_state_dir(plan.data_dir), *bus]
 
 
@@ -221,17 +221,15 @@ def check_state_dir(data_dir: Path) -> PreflightCheck:
     return msgspec.structs.replace(check, state="warn", cause=cause, hint=hint)
 
 
-def check_workers(
-    workers: Workers, concurrency: int, profile: Profile, setups: Sequence[RunnerSetup] = ()
-) -> list[PreflightCheck]:
+def check_workers(spec: BatchSpec, profile: Profile, setups: Sequence[RunnerSetup] = ()) -> list[PreflightCheck]:
     """Check the workers of a run: how many local processes would start, or whether the Ray cluster can be used.
 
     Args:
-        workers: where the episodes run.
-        concurrency: number of episodes at a time.
+        spec: a batch of the run.
         profile: has the address of the cluster.
         setups: the models and servers that the workers must reach.
     """
+    workers, concurrency = spec.chosen_workers, spec.concurrency
     if workers == "ray":
         from runner.node.ray_checks import check_ray
 

@@ -67,13 +67,14 @@ def open_pool(
     Raises:
         ConfigError: the agent uses a model and ``models`` is None, or the Ray cluster cannot be used.
     """
+    if setup.models is not None and models is None:
+        raise ConfigError(f"The agent {setup.agent.name} needs a model, and none is configured")
     if workers == 0:
         manager = None if models is None or setup.models is None else models.manager
         return LocalPool(setup.build_runner(manager), clock)
     if workers == "ray":
         from runner.pool.ray_pool import open_ray_pool  # imported late: few commands use Ray
 
-        _require_models(setup, models)
         return open_ray_pool(ray or RaySettings(), setup, models)
     return _process_pool(min(workers, spec.concurrency, spec.n_planned), setup, models, log)
 
@@ -85,7 +86,6 @@ def _process_pool(n_workers: int, setup: RunnerSetup, models: Models | None, log
     from runner.pool.services import batch_services
     from runner.worker.frames import Configure
 
-    _require_models(setup, models)
     key_names = frozenset[str]() if models is None else models.settings.key_names
     client = open_client(key_names)
     return ProcessPool(
@@ -107,11 +107,6 @@ def preload_fork_server(settings: AgentSettings) -> None:
     with suppress(OSError):  # the start of the first worker fails with the same error, and reports it
         open_client(settings.key_names)
     import runner.pool.process_pool  # noqa: F401 - loads while the server starts, and not with the first batch
-
-
-def _require_models(setup: RunnerSetup, models: Models | None) -> None:
-    if setup.models is not None and models is None:
-        raise ConfigError(f"The agent {setup.agent.name} needs a model, and none is configured")
 
 
 def default_workers(n_slots: int, agent: str) -> int:

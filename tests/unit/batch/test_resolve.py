@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +14,7 @@ import pytest
 from runner import plugins
 from runner.batch.batch import Batch
 from runner.batch.resolve import BatchRequest, place_batch, resolve_batch
-from runner.batch.slots import RUN_FILES
+from runner.batch.slots import RUN_FILES, SLOT_FILES
 from runner.batch.workspace import Workspace
 from runner.config import AgentSettings, EnvironmentEntry, Environments, EpisodeSettings, Profile
 from runner.plugins import Plugin
@@ -68,3 +71,24 @@ def test_a_worker_process_imports_by_the_entry_points_that_the_driver_found(work
     setup = msgspec.structs.replace(batch.setup, **fakes)
     result = Batch(msgspec.structs.replace(batch, setup=setup), workspace).run()
     assert (result.outcomes, result.problems) == ({"success": 1}, [])
+
+
+LIMITED = f"""
+import sys
+from runner.batch import slots
+from runner.cli import main
+slots.open_file_limit = lambda: {RUN_FILES + SLOT_FILES}
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_a_battery_plays_the_environments_that_fit_the_open_files(tmp_path: Path) -> None:
+    profile = {"id": "p", "environments": {"lightweight": [{"name": "SQLGym"}, {"name": "Maze"}]}}
+    (tmp_path / "p.yaml").write_text(json.dumps(profile), encoding="utf-8")
+    options = ["--battery", "lightweight", "--agent", "oracle", "--config", "./p.yaml"]
+    done = subprocess.run(
+        [sys.executable, "-c", LIMITED, *options], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 1
+    assert "Skipped: No episode of SQLGym fits the limit of 38 open files" in done.stderr
+    assert "Maze" in done.stdout and "SQLGym" not in done.stdout
