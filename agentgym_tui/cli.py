@@ -77,7 +77,7 @@ def _run_console(args: argparse.Namespace) -> int:
 
 def _preview(args: argparse.Namespace) -> list[str]:
     """Return the lines to show before Textual is imported, because this import takes most of the start-up time."""
-    from agentgym_tui.terminal.run import is_served
+    from agentgym_tui.terminal.run import is_served, terminal_size
 
     if args.command != "open" or is_served(os.environ):
         return []
@@ -90,7 +90,7 @@ def _preview(args: argparse.Namespace) -> list[str]:
 
     log = LogFile(path)
     log.advance(0.0)
-    lines = preview_lines(log, *os.get_terminal_size(0))
+    lines = preview_lines(log, *terminal_size())
     log.close()
     return lines
 

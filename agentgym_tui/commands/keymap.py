@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Final, Protocol, runtime_checkable
+from typing import Final
 
 import msgspec
 from textual.binding import Binding
@@ -160,16 +160,10 @@ class Keymap(msgspec.Struct, frozen=True):
         return _KEY_REFERENCE.sub(lambda reference: self.key(reference[1]), text)
 
 
-@runtime_checkable
-class HasKeymap(Protocol):
-    """An app that has a keymap."""
-
-    keys: Keymap
-
-
 def keymap_of(app: object) -> Keymap:
     """Return the keymap of an app; the default keymap if the app has no keymap."""
-    return app.keys if isinstance(app, HasKeymap) else Keymap()
+    keys = getattr(app, "keys", None)  # a protocol that is checked at run time would take longer than a line to draw
+    return keys if isinstance(keys, Keymap) else Keymap()
 
 
 def commands_of(scope: Scope) -> list[Command]:

@@ -35,6 +35,11 @@ def is_served(environ: Mapping[str, str]) -> bool:
     return bool(environ.get("TEXTUAL_DRIVER"))
 
 
+def terminal_size() -> os.terminal_size:
+    """Return the columns and lines of the terminal on standard input."""
+    return os.get_terminal_size(0)
+
+
 def unsupported_reason(environ: Mapping[str, str]) -> str | None:
     """Return why the console cannot be shown in this terminal; None if it can, or if no terminal is needed."""
     if is_served(environ):
@@ -43,7 +48,7 @@ def unsupported_reason(environ: Mapping[str, str]) -> str | None:
         return "the console needs a terminal; for pipes use agentgym-runner watch --json"
     if environ.get("TERM", "") in ("", "dumb", "unknown"):
         return "unsupported terminal (TERM is unset or dumb); set TERM, for example to xterm-256color"
-    columns, lines = os.get_terminal_size(0)
+    columns, lines = terminal_size()
     if columns < MIN_SIZE[0] or lines < MIN_SIZE[1]:
         return f"the terminal has {columns}x{lines} characters; enlarge it to at least {MIN_SIZE[0]}x{MIN_SIZE[1]}"
     return None

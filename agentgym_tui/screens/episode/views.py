@@ -72,7 +72,7 @@ class EpisodeContent:
         raise NotImplementedError
 
     def note(self, shown: ShownEpisode, key: Callable[[str], str]) -> Line:
-        """Return the text right of the tabs; ``key`` returns the label of a command's key, by command id."""
+        """Return the text right of the tabs, after ``show``; ``key`` returns the key label of a command id."""
         return []
 
     def choose(self) -> None:
@@ -89,12 +89,15 @@ class StepTranscript(EpisodeContent):
         super().__init__(self._transcript)
         self._subject = ""
         self._show_all_messages = False
+        self._has_more = False
 
     def show(self, shown: ShownEpisode) -> None:
         """Show the blocks of the step."""
         if (subject := f"{shown.key}/{shown.step}") != self._subject:
             self._subject, self._show_all_messages = subject, False
-        self._transcript.show_blocks(self._blocks(shown), subject=subject, follow=shown.follow)
+        blocks = self._blocks(shown)
+        self._has_more = any(block.kind == "earlier" for block in blocks)
+        self._transcript.show_blocks(blocks, subject=subject, follow=shown.follow)
 
     def text(self, shown: ShownEpisode, *, raw: bool) -> str:
         """Return the shown blocks; they are always sanitized."""
@@ -104,8 +107,7 @@ class StepTranscript(EpisodeContent):
         """Return the step number, the effect of Enter if Enter has one, and the timings of the endpoint."""
         if shown.loaded is None or not shown.has_steps:
             return []
-        has_more = any(block.kind == "earlier" for block in self._blocks(shown))
-        action = "fewer" if self._show_all_messages else "all" if has_more else ""
+        action = "fewer" if self._show_all_messages else "all" if self._has_more else ""
         choose = f" · {key('list.choose')}: {action} messages" if action else ""
         step = [Cell(trusted(f"step {shown.step}{choose}"), "dim")]
         return join_parts([step, *answer_parts(shown.loaded.episode, shown.step)], _NOTE_WIDTH)

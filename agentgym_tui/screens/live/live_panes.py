@@ -74,9 +74,11 @@ class LivePane(Pane):
 
     def draw(self, state: LiveState) -> None:
         """Draw the title, and the content if it has changed since the last drawing."""
+        previous, self._drawn_version = self._drawn_version, self.version(state)
+        if previous is self._drawn_version is None:
+            return
         self.set_title(lambda width: self.title(state, width))
-        if (version := self.version(state)) != self._drawn_version:
-            self._drawn_version = version
+        if self._drawn_version != previous:
             self.update(state)
 
     def title(self, state: LiveState, width: int) -> list[Line]:
