@@ -16,10 +16,11 @@ from typing import TypeAlias
 
 import pytest
 
-from runner.plugins import AGENTS, ENVS
+from runner.plugins import Plugin
 from runner.pool.fork_server import ForkServerClient, WorkerProcess, WorkerStartError
 from runner.types import Outcome
-from runner.worker.frames import Command, Ended, Free, Paused, Reset, Stepped, Stop
+from runner.worker.frames import Command, Configure, Ended, Free, Paused, Reset, Stepped, Stop
+from runner.worker.runner_setup import RunnerSetup
 from runner.worker.server_process import StartMode
 from tests.conftest import Install
 from tests.support.command import REPOSITORY, environ_with_environments, limited_command
@@ -173,8 +174,9 @@ def test_a_worker_plays_episodes_and_ends_with_its_channel(env: str, start: Star
 def test_a_worker_uses_the_entry_points_that_its_driver_has_found(client: ForkServerClient, lines: Lines) -> None:
     with contextlib.closing(client.start_worker("worker 1", lines.add).sock) as sock:
         driver = ChannelDriver(sock)
-        values = ((ENVS, "Elsewhere", "tests.support.fakes:Counter"), (AGENTS, "Up", "tests.support.fakes:UpAgent"))
-        driver.configure("Elsewhere", "Up", resolved=values)
+        environment = Plugin("Elsewhere", "tests.support.fakes:Counter")
+        agent = Plugin("Up", "tests.support.fakes:UpAgent")
+        driver.send(Configure(setup=RunnerSetup(env=environment, agent=agent)))
         assert driver.play().problem is None
     assert driver.reader.of(Stepped)
 
