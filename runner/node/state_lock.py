@@ -78,8 +78,12 @@ class StateLock:
                 f"{data_dir} belongs to the node with pid {pid}; use that one, stop it, or name another --data-dir"
             )
         self.boot = _next_boot(*self._previous_boots())
-        os.ftruncate(self._descriptor, 0)
-        os.pwrite(self._descriptor, f"{os.getpid()}\n{self.boot}\n".encode(), 0)
+        try:
+            os.pwrite(self._descriptor, content := f"{os.getpid()}\n{self.boot}\n".encode(), 0)
+            os.ftruncate(self._descriptor, len(content))
+        except OSError as exc:
+            self.release()
+            raise StoreError(f"{path} cannot be written: {exc}; check that its disk is not full") from exc
 
     def _lock(self) -> bool:
         for _ in range(LOCK_ATTEMPTS):
@@ -113,10 +117,11 @@ class StateLock:
             return None
 
     def write_node_file(self, node_file: NodeFile) -> None:
-        """Write ``node.json`` atomically."""
+        """Write ``node.json`` atomically; if its disk has just become full, ``keep_files`` writes it later."""
         with self._writing:
             self._content = msgspec.json.encode(node_file)
-            replace_file(self._file, self._content)
+            with contextlib.suppress(OSError):
+                replace_file(self._file, self._content)
 
     def restore_node_file(self) -> bool:
         """Write ``node.json`` again if it is missing, changed or readable by others; return whether it was.

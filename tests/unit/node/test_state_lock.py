@@ -3,6 +3,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from pathlib import Path
 
+import msgspec
 import pytest
 from ulid import ULID
 
@@ -19,12 +20,14 @@ def boot_of(data_dir: Path) -> ULID:
     return ULID.from_str(lock.boot)
 
 
+def node_file(boot: str) -> NodeFile:
+    started_at = datetime(2026, 1, 1, tzinfo=UTC)
+    return NodeFile(node="n", boot=boot, pid=1, url="", credential_file="", started_at=started_at, version="1")
+
+
 def write_node_file(data_dir: Path, boot: str) -> None:
     lock = StateLock(data_dir)
-    started_at = datetime(2026, 1, 1, tzinfo=UTC)
-    lock.write_node_file(
-        NodeFile(node="n", boot=boot, pid=1, url="", credential_file="", started_at=started_at, version="1")
-    )
+    lock.write_node_file(node_file(boot))
     lock.release()
 
 
@@ -50,3 +53,15 @@ def test_a_damaged_lock_file_gives_an_id_of_now(tmp_path: Path, content: bytes) 
 def test_an_id_at_the_end_of_time_still_allows_a_start(tmp_path: Path) -> None:
     (tmp_path / "node.lock").write_text(f"1\n{LAST}\n")
     assert len(str(boot_of(tmp_path))) == 26
+
+
+def test_a_node_file_that_cannot_be_written_is_restored_later(tmp_path: Path) -> None:
+    lock, path = StateLock(tmp_path), tmp_path / "node.json"
+    path.mkdir()
+    lock.write_node_file(node_file(lock.boot))
+    with pytest.raises(OSError, match="node.json"):
+        lock.restore_node_file()
+    path.rmdir()
+    assert lock.restore_node_file()
+    assert msgspec.json.decode(path.read_bytes(), type=NodeFile) == node_file(lock.boot)
+    lock.release()
