@@ -197,7 +197,7 @@ class RunningEpisodes(dict[str, RunningEpisode]):
     def free_slot(self, played: EpisodePlayed) -> bool:
         """Return whether the slot of an episode may play the next one, because few enough others are being stored.
 
-        A slot has one of them at most, so that its row of the trace stays in order.
+        A slot has at most one of them. Its row of the trace usually stays in order; spans that overlap get another row.
         """
         episode, storing = self.get(played.episode_id), [other.slot for other in self.values() if other.is_played]
         if episode is None or played.slot in storing or len(storing) >= MAX_STORING:

@@ -14,7 +14,7 @@ from runner.util.resources import open_file_limit
 RUN_FILES: Final = 32
 """Estimated number of open files of ``agentgym-runner --run`` without its episodes, with a margin.
 
-They are standard streams, index, outbox, logs, trace and a bus, and the ``SPARE_FILES``.
+They are standard streams, index, logs, trace and a bus, and the ``SPARE_FILES``.
 """
 NODE_FILES: Final = 64
 """Estimated number of open files of a node without its episodes, with a margin.

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from nats.aio.client import Client
 
@@ -137,9 +137,12 @@ class NatsConnection:
         while not self.connected:
             await self.wait_changed()
 
-    async def wait_changed(self) -> None:
-        """Wait until the connection is lost, stalled or restored, or another attempt to connect has failed."""
-        await self._changed.wait()
+    def wait_changed(self) -> Coroutine[Any, Any, object]:
+        """Wait until the connection is lost, stalled or restored, or another attempt to connect has failed.
+
+        The first change after this call counts, even if it comes before the coroutine runs.
+        """
+        return self._changed.wait()
 
     async def __aenter__(self) -> Self:
         """Return the open connection."""

@@ -32,7 +32,7 @@ def _run(arguments: list[str]) -> int:
     code = 0
     try:
         if arguments and (subcommand := _subcommand(arguments[0])) is not None:
-            _collect_garbage()
+            gc.enable()
             code = subcommand(arguments[1:])
         else:
             options = parse_options(arguments)
@@ -105,7 +105,7 @@ def _run_action(options: Options) -> int:
     from runner.cli.run_session import RunSession
 
     session, action = RunSession.open(options), _action(options)
-    _collect_garbage()
+    gc.enable()
     return action(session)
 
 
@@ -125,9 +125,3 @@ def _action(options: Options) -> Callable[[RunSession], int]:
     from runner.cli.run import run_batches
 
     return run_batches
-
-
-def _collect_garbage() -> None:
-    """Collect garbage from now on, except the loaded modules."""
-    gc.freeze()
-    gc.enable()

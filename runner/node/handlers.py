@@ -145,16 +145,22 @@ class ControlHandler:
 
     def _resume(self, args: StartArgs, existing: list[QueuedBatch]) -> list[QueuedBatch]:
         """Queue the interrupted batches again, with the concurrency and workers of the request if it has them."""
-        interrupted = [batch for batch in existing if batch.status == "interrupted"]
-        resolved = {
-            batch.batch_id: resolve_spec(self.profile, _with_changes(batch.spec, args)) for batch in interrupted
-        }
-        for batch in resolved.values():
-            fit_batch(batch, NODE_FILES)
+        specs = {batch.batch_id: _with_changes(batch.spec, args) for batch in existing if batch.status == "interrupted"}
+        problems = [problem for spec in specs.values() if (problem := self._problem(spec)) is not None]
+        if len(problems) == len(specs):  # else the others play, and a batch that cannot be played ends with its reason
+            raise problems[0]
         self._require_model(existing[0].spec)
-        self.queue.queue_again({batch_id: batch.spec for batch_id, batch in resolved.items()})
+        self.queue.queue_again(specs)
         self.batch_runner.wake()
         return self._batches(existing[0].battery_id or existing[0].batch_id)
+
+    def _problem(self, spec: BatchSpec) -> RunnerError | None:
+        """Return why the node cannot play a batch, or None."""
+        try:
+            fit_batch(resolve_spec(self.profile, spec), NODE_FILES)
+        except RunnerError as exc:
+            return exc
+        return None
 
     def _require_model(self, spec: BatchSpec) -> None:
         try:
@@ -236,7 +242,7 @@ class ControlHandler:
 
     def _lowered(self, batch: QueuedBatch) -> str | None:
         """Return what the node lowers for a batch that is yet to end, or why it cannot play it; None if neither."""
-        if batch.status in ("completed", "cancelled"):
+        if batch.status not in ("queued", "running"):  # loading its environment would hold up other requests
             return None
         try:
             return fit_batch(resolve_spec(self.profile, batch.spec), NODE_FILES).lowered

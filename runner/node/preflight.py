@@ -155,7 +155,9 @@ def _is_checked(name: str, env: str | None) -> bool:
 def _check_environment(plan: PlannedRun, row: EnvironmentHealth, setups: list[RunnerSetup]) -> PreflightCheck:
     """Return the check of an environment; if it can be played, add what its workers need to ``setups``."""
     availability, state = row.availability, row.server
-    cause, hint, playable = availability.cause, _hint(row.name, availability, row.entry), availability.playable
+    cause, hint, playable = availability.cause, None, availability.playable
+    if cause is not None:
+        hint = _hint(row.name, availability, row.entry)
     if playable:
         try:
             script = () if plan.request.agent == "scripted" else None

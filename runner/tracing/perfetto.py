@@ -51,11 +51,13 @@ class PerfettoFile:
         self._encoders: dict[tuple[str, int], _SliceEncoder] = {}
 
     def append(self, track: str, spans: Sequence[Span], flows: Sequence[Flow]) -> None:
-        """Append the spans and flows of one tracer in a single write.
+        """Append the spans and flows of one tracer in a single write; do nothing without spans.
 
         Raises:
             StoreError: the file cannot be written; these spans are lost, but later calls may succeed.
         """
+        if not spans:
+            return
         with self._lock:
             known = self._free_from.get(track, [])
             lanes = assign_lanes(spans, known)

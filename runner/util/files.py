@@ -192,7 +192,8 @@ def read_secret(path: Path, source: str) -> str:
             raise ConfigError(f"{source}: {path} holds a secret but other users can read it; run: chmod 600 {path}")
         return content.decode()
     except OSError as exc:
-        hint = "check that it exists and that you own it"
+        is_other = exc.errno in (errno.EFBIG, errno.EINVAL)
+        hint = "check that it is the right file" if is_other else "check that it exists and that you own it"
         raise ConfigError(f"{source}: {path} cannot be read: {exc.strerror}; {hint}") from exc
     except UnicodeDecodeError:
         # The original exception would quote bytes of the secret.

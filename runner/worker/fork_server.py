@@ -156,7 +156,8 @@ class ForkServer:
 
     def _load_next(self, modules: Iterator[str]) -> None:
         if (name := next(modules, None)) is not None:
-            importlib.import_module(name)
+            with contextlib.suppress(ImportError):  # a worker that needs the module reports it
+                importlib.import_module(name)
         else:
             self._modules = None
             gc.collect()

@@ -285,4 +285,5 @@ def test_a_killed_run_is_recovered_by_the_next_start(tmp_path: Path) -> None:
     output = json.loads(run_agentgym(tmp_path, "--results", "--json").stdout)
     assert list((tmp_path / "data" / "runs").glob("*/*.journal.jsonl")) == []
     assert output["results"][0]["outcomes"].get("interrupted", 0) == len(unstored) <= 1
+    assert len(journals) <= 2
     assert output["results"][0]["n_rated"] >= 1

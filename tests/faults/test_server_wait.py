@@ -62,6 +62,7 @@ def test_a_server_killed_between_two_episodes_costs_no_episode(
     ids = [episode.episode_id for episode in result.episodes]
     n_starts = sum(isinstance(item, EpisodeStarted) for item in batch.items)
     assert n_starts == len(started) and sorted(started.values()) == sorted(ended) == sorted(ids)  # once, also task 8
+    assert list(started) == list(range(20))
     if not workers:  # a worker starts its next episode while the last one is stored, so two wait for the server
         assert list(started.values()) == ended == ids
     numbers = [item.seq for item in batch.items if isinstance(item, EpisodeEvent) and item.episode_id == started[8]]

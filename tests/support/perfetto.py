@@ -23,8 +23,7 @@ class TrackCollector(SpanList):
     def flush(self) -> None:
         spans, flows = self.spans[:], self.flows[:]
         del self.spans[: len(spans)], self.flows[: len(flows)]
-        if spans:
-            self._file.append(self._track, spans, flows)
+        self._file.append(self._track, spans, flows)
 
 
 @dataclass

@@ -89,6 +89,7 @@ def test_an_interrupted_scan_leaves_no_cache_and_caches_are_limited(data_dir: Pa
     parts = FileLibrary([data_dir], cache).scan()
     next(parts)
     parts.close()  # type: ignore[attr-defined]
+    assert not cache.exists() or [*cache.iterdir()] == []
     for number in range(MAX_CACHES + 3):
         link = tmp_path / str(number)
         link.mkdir()

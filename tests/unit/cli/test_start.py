@@ -13,7 +13,7 @@ from runner.cli.arguments import parse_options
 from runner.types import SpanLevel
 
 RUN = ("--run", "Maze", "--agent", "oracle")
-HEAVY = {"asyncio", "hydra", "httpx", "aiohttp", "nats", "google.protobuf"}
+HEAVY = {"asyncio", "hydra", "httpx", "ulid", "aiohttp", "nats", "google.protobuf"}
 UNUSED: dict[tuple[str, ...], set[str]] = {
     ("--help",): {*HEAVY, "msgspec", "dataclasses", "json", "logging", "pathlib", "rich", "yaml"},
     ("--list-envs",): {*HEAVY, "ssl", "runner.batch", "runner.pool", "runner.episode", "sqlite3", "rich.table"},

@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(60)]
 
 
 @contextmanager
-def lock_outbox(data_dir: Path) -> Iterator[sqlite3.Connection]:
+def lock_index(data_dir: Path) -> Iterator[sqlite3.Connection]:
     with closing(sqlite3.connect(data_dir / "index.sqlite", isolation_level=None)) as lock:
         lock.execute("BEGIN IMMEDIATE")
         yield lock
@@ -40,7 +40,7 @@ def test_a_batch_completes_while_its_events_cannot_be_added(tmp_path: Path) -> N
     workspace = Workspace(tmp_path, node="n", profile="p")
     recorder = EventRecorder(workspace, DurableNames(), role="run")
     episode_ids: list[str] = []
-    with lock_outbox(tmp_path) as lock:
+    with lock_index(tmp_path) as lock:
         started = time.monotonic()
         recorder.record_status("running")
         batch = Batch(resolved_batch(env="Maze", agent="oracle", repeat=3), workspace)
@@ -60,7 +60,7 @@ async def test_a_node_plays_and_answers_while_the_outbox_is_locked(tmp_path: Pat
     batch_id = str(ULID())
     with NodeProcess(tmp_path) as node:
         async with await node.connect() as connection:
-            with lock_outbox(tmp_path) as lock:
+            with lock_index(tmp_path) as lock:
                 before = event_ids(lock)
                 await node.request(connection, "start", batch_id=batch_id, envs=["Maze"], agent="oracle", repeat=3)
                 await node.wait_for_batch(connection, batch_id, "completed", n_done=3)
