@@ -46,6 +46,9 @@ _ADD_NEW = (
     "SELECT ?1, ?2, ?3, ?4, ?5, ?6 WHERE NOT EXISTS (SELECT 1 FROM events WHERE id = ?1)"
 )
 
+# The event of an episode whose file was deleted waits until the file returns.
+_SENDABLE = "(payload IS NOT NULL OR EXISTS (SELECT 1 FROM episodes WHERE episode_id = substr(id, 9)))"
+
 
 class OutboxEvent(msgspec.Struct, frozen=True):
     """Durable event ready to be sent; ``type`` is the canonical subject, ``source`` the name of the node."""
@@ -189,8 +192,11 @@ class Outbox:
         return OutboxEvent(event_id, subject, kind, source, datetime.fromisoformat(time), payload)
 
     def n_pending(self, sinks: Sequence[str]) -> int:
-        """Return the number of pending events, counting an event once for each of these sinks."""
-        query = "SELECT count(*) FROM marks INDEXED BY waiting WHERE sink = ? AND state = 'pending'"
+        """Return the number of events that can be sent, counting an event once for each of these sinks."""
+        query = (
+            "SELECT count(*) FROM marks INDEXED BY waiting CROSS JOIN events USING (n) "
+            f"WHERE sink = ? AND state = 'pending' AND {_SENDABLE}"
+        )
         counts = [int(self.index.select(query, (sink,))[0][0]) for sink in sinks]
         return sum(counts) + self.index.n_unwritten * len(counts)
 
@@ -291,7 +297,10 @@ class Outbox:
 
     def counts(self) -> dict[str, SinkCounts]:
         """Return the event counts of every sink."""
-        query = "SELECT name, state, count(n) FROM sinks LEFT JOIN marks ON sink = name GROUP BY name, state"
+        query = (
+            "SELECT name, state, count(n) FROM sinks LEFT JOIN (SELECT sink, state, n FROM marks JOIN events USING (n) "
+            f"WHERE state != 'pending' OR {_SENDABLE}) ON sink = name GROUP BY name, state"
+        )
         by_sink: dict[str, dict[str, int]] = {}
         for sink, state, count in self.index.select(query):
             by_sink.setdefault(sink, {}).update({state: count} if state else {})

@@ -48,11 +48,6 @@ _ADVICE = (
 )
 _INSERT = f"INSERT OR REPLACE INTO episodes VALUES ({_PLACEHOLDERS})"
 _SET_SUBJECT = "UPDATE events SET subject = ? WHERE id = ?"
-# An episode without a file is not announced any more; if its file returns, it is a new one.
-_FORGET = """
-    DELETE FROM events WHERE id = ? AND payload IS NULL
-        AND EXISTS (SELECT 1 FROM sinks JOIN marks ON sink = name AND marks.n = events.n AND state = 'pending')
-"""
 
 
 class EpisodeIndex:
@@ -212,8 +207,6 @@ class EpisodeIndex:
         if keys:
             with self.transaction() as connection:
                 _delete(connection, keys)
-                connection.executemany(_FORGET, [(f"episode:{episode_id}",) for _, episode_id in keys])
-                connection.execute("DELETE FROM marks WHERE n NOT IN (SELECT n FROM events)")
 
     @contextmanager
     def transaction(self, timeout_s: float | None = None) -> Iterator[sqlite3.Connection]:
@@ -251,7 +244,8 @@ def _transaction(connection: sqlite3.Connection, timeout_s: float) -> Iterator[N
 def open_index(store: EpisodeStore, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> EpisodeIndex:
     """Open the index of a store and synchronize it with the files.
 
-    An index that is missing, corrupt or of another version is rebuilt; the outbox of an earlier version is taken over.
+    A missing or corrupt index is rebuilt; one of another version since 5 keeps its events and marks. The outbox of an
+    earlier version is taken over.
 
     Raises:
         StoreError: the files or the database cannot be read or written.

@@ -66,9 +66,22 @@ COLUMNS = ", ".join(EpisodeRow.__struct_fields__)
 LOCAL = "local"
 """Name of the sink that every index has: the node's own broker."""
 
-# A file of another version is replaced. From version 5 on, that would forget which events were delivered: a new version
-# must keep the tables from "events" to "streams".
+# From version 5 on, the tables from "events" to "streams" record what was delivered, which no file can restore. They
+# are kept; only the tables derived from the episode files are replaced.
+_FIRST_DURABLE_VERSION = 5
 _VERSION = 5
+
+_DERIVED = f"""
+    CREATE TABLE episodes ({COLUMNS}, size, mtime_ns, PRIMARY KEY (episode_id, batch_id)) WITHOUT ROWID;
+    CREATE TABLE damaged (episode_id, batch_id, size, mtime_ns, reason, PRIMARY KEY (episode_id, batch_id))
+        WITHOUT ROWID;
+    CREATE TRIGGER announced AFTER INSERT ON episodes BEGIN
+        INSERT INTO events (id) SELECT 'episode:' || new.episode_id
+            WHERE NOT EXISTS (SELECT 1 FROM events WHERE id = 'episode:' || new.episode_id);
+    END;
+    PRAGMA user_version = {_VERSION};
+    COMMIT;
+"""
 
 # Compared columns have the same type, as SQLite does not use an index otherwise.
 # The event of an episode has only an id: the rest follows from the row of the episode. Each event has one mark per sink
@@ -77,28 +90,25 @@ SCHEMA = SqliteSchema(
     version=_VERSION,
     tables=f"""
     BEGIN IMMEDIATE;
-    CREATE TABLE episodes ({COLUMNS}, size, mtime_ns, PRIMARY KEY (episode_id, batch_id)) WITHOUT ROWID;
-    CREATE TABLE damaged (episode_id, batch_id, size, mtime_ns, reason, PRIMARY KEY (episode_id, batch_id))
-        WITHOUT ROWID;
     CREATE TABLE events (n INTEGER PRIMARY KEY, id UNIQUE, subject, type, source, time, payload);
     CREATE TABLE marks (sink, n INTEGER, state, stream, seq, reason, at, PRIMARY KEY (sink, n)) WITHOUT ROWID;
     CREATE INDEX waiting ON marks (sink, n) WHERE state = 'pending';
     CREATE TABLE sinks (name PRIMARY KEY, seen_at) WITHOUT ROWID;
     CREATE TABLE streams (sink, name, created, PRIMARY KEY (sink, name)) WITHOUT ROWID;
     INSERT INTO sinks VALUES ('{LOCAL}', 0);
-    CREATE TRIGGER announced AFTER INSERT ON episodes BEGIN
-        INSERT INTO events (id) SELECT 'episode:' || new.episode_id
-            WHERE NOT EXISTS (SELECT 1 FROM events WHERE id = 'episode:' || new.episode_id);
-    END;
     CREATE TRIGGER awaited AFTER INSERT ON events BEGIN
         INSERT INTO marks (sink, n, state) SELECT name, new.n, 'pending' FROM sinks;
     END;
-    PRAGMA user_version = {_VERSION};
-    COMMIT;
+    {_DERIVED}
 """,
     probes=(
         f"SELECT {COLUMNS}, size, mtime_ns FROM episodes LIMIT 0",
+        f"EXPLAIN INSERT INTO episodes SELECT {COLUMNS}, size, mtime_ns FROM episodes",  # fails if it has more columns
         "SELECT episode_id, batch_id, size, mtime_ns, reason FROM damaged LIMIT 0",
+    ),
+    upgrade=f"BEGIN IMMEDIATE; DROP TABLE IF EXISTS episodes; DROP TABLE IF EXISTS damaged; {_DERIVED}",
+    upgrade_from=_FIRST_DURABLE_VERSION,
+    kept_probes=(
         "SELECT n, id, subject, type, source, time, payload FROM events LIMIT 0",
         "SELECT sink, n, state, stream, seq, reason, at FROM marks LIMIT 0",
         "SELECT n FROM marks INDEXED BY waiting WHERE sink = '' AND state = 'pending' LIMIT 0",

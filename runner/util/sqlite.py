@@ -6,7 +6,8 @@ import logging
 import os
 import sqlite3
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,9 +35,13 @@ class SqliteSchema:
     """Schema of an SQLite file.
 
     Attributes:
-        version: version of the tables; a file of another version is replaced.
+        version: version of the tables; a file of another version is upgraded if possible, and replaced otherwise.
         tables: script that creates the tables and sets ``user_version``.
         probes: queries that fail unless the file has this schema.
+        upgrade: script that replaces only the tables that are derived, in one transaction, and sets ``user_version``;
+            None: a file is always replaced as a whole.
+        upgrade_from: lowest version whose other tables ``upgrade`` may keep.
+        kept_probes: queries that fail unless the file has the tables that ``upgrade`` keeps.
         source: what the file is rebuilt from, for messages.
         durable: whether a commit must survive power loss; then a replaced file is also kept, with ``DAMAGED_SUFFIX``.
     """
@@ -44,6 +49,9 @@ class SqliteSchema:
     version: int
     tables: str
     probes: tuple[str, ...]
+    upgrade: str | None = None
+    upgrade_from: int = 0
+    kept_probes: tuple[str, ...] = ()
     source: str = "the episode files"
     durable: bool = False
 
@@ -136,14 +144,34 @@ def _prepare(connection: sqlite3.Connection, schema: SqliteSchema) -> None:
     if version == 0 and n_tables == 0:
         connection.executescript(schema.tables)
         return
-    if version != schema.version:
+    if version != schema.version and (schema.upgrade is None or version < schema.upgrade_from):
         raise _IncompatibleDatabase(f"its schema is {version}, expected {schema.version}")
     (check_result,) = connection.execute("PRAGMA quick_check(1)").fetchone()
     if check_result != "ok":
         raise _IncompatibleDatabase(check_result)
+    _probe(connection, schema.kept_probes)
     try:
-        for probe in schema.probes:
+        if version != schema.version:
+            raise _IncompatibleDatabase(f"its schema is {version}, expected {schema.version}")
+        _probe(connection, schema.probes)
+    except _IncompatibleDatabase as exc:
+        if schema.upgrade is None:
+            raise
+        logger.info("%s is read again: %s", schema.source, exc)
+        with _sql_errors_as_incompatible():
+            connection.executescript(schema.upgrade)
+
+
+def _probe(connection: sqlite3.Connection, probes: tuple[str, ...]) -> None:
+    with _sql_errors_as_incompatible():
+        for probe in probes:
             connection.execute(probe)
+
+
+@contextmanager
+def _sql_errors_as_incompatible() -> Iterator[None]:
+    try:
+        yield
     except sqlite3.OperationalError as exc:
         raise _IncompatibleDatabase(str(exc)) if exc.sqlite_errorcode == sqlite3.SQLITE_ERROR else exc from exc
 

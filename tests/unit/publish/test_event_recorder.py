@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -16,7 +17,7 @@ from runner.events.codec import DurableRow, decode, headers_for
 from runner.events.durable import BatchCompleted, EpisodeCompleted, FieldStatus
 from runner.events.subjects import DurableNames
 from runner.publish.event_recorder import EventRecorder, batch_event
-from runner.publish.outbox import KEEP_ACKED_S, LOCAL, Ack, Outbox, OutboxEvent
+from runner.publish.outbox import KEEP_ACKED_S, LOCAL, Ack, Outbox, OutboxEvent, SinkCounts
 from runner.store import EpisodeIndex
 from runner.types import Outcome, Tokens
 from tests.support.episodes import END, RecordedEpisode, as_json, new_id
@@ -245,6 +246,54 @@ def test_a_file_that_is_restored_after_its_delivery_is_not_announced_again(
     index.reconcile()
     assert len(index.recent()) == 1
     assert outbox.n_pending([LOCAL]) == 0
+
+
+def test_a_deleted_file_keeps_the_acknowledgements_of_its_event(index: EpisodeIndex, outbox: Outbox) -> None:
+    outbox.register_sinks("egress")
+    recording = _new_episode(index)
+    recording.record_episode()
+    content, event = recording.file.read_bytes(), _event_of(index)
+    outbox.ack("egress", [Ack(event.id, "S", 1)])
+    recording.file.unlink()
+    index.reconcile()
+    assert outbox.n_pending([LOCAL, "egress"]) == 0
+    assert outbox.counts() == {LOCAL: SinkCounts(), "egress": SinkCounts(acked=1)}
+    recording.file.write_bytes(content)
+    index.reconcile()
+    assert outbox.pending(LOCAL, 9) == [event]
+    assert outbox.pending("egress", 9) == []
+    assert outbox.counts() == {LOCAL: SinkCounts(pending=1), "egress": SinkCounts(acked=1)}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "ALTER TABLE episodes ADD COLUMN later",
+        "ALTER TABLE episodes DROP COLUMN unscored",
+        "DROP TABLE damaged",
+        "PRAGMA user_version = 6",
+    ],
+)
+def test_an_index_with_other_episode_columns_keeps_its_acknowledgements(
+    change: str, index: EpisodeIndex, outbox: Outbox
+) -> None:
+    for _ in range(2):
+        _new_episode(index).record_episode()
+    acked, waiting = (event.id for event in outbox.pending(LOCAL, 9))
+    outbox.ack(LOCAL, [Ack(acked, "S", 1)])
+    rows = index.recent()
+    index.close()
+    with closing(sqlite3.connect(outbox.data_dir / "index.sqlite")) as other:
+        other.execute(change)
+    for _ in range(2):
+        with open_outbox(outbox.data_dir) as reopened:
+            assert reopened.index.recent() == rows
+            assert [event.id for event in reopened.pending(LOCAL, 9)] == [waiting]
+            assert reopened.counts() == {LOCAL: SinkCounts(pending=1, acked=1)}
+            assert reopened.index.select("PRAGMA user_version") == [(5,)]
+    with open_outbox(outbox.data_dir) as reopened:
+        _new_episode(reopened.index).record_episode()
+        assert (len(reopened.index.recent()), reopened.index.n_unwritten) == (3, 0)
 
 
 def test_many_episodes_are_announced_fast(index: EpisodeIndex, outbox: Outbox) -> None:
