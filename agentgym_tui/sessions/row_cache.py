@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+import stat
 import tempfile
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -12,6 +14,7 @@ from typing import IO, Final, NamedTuple
 
 import msgspec
 
+from runner.store.episode_file import SCHEMA
 from runner.store.index_schema import EpisodeRow
 
 MIN_FILES: Final = 500
@@ -20,7 +23,14 @@ MIN_FILES: Final = 500
 MAX_CACHES: Final = 20
 """Largest number of cache files; the oldest ones are deleted."""
 
+MAX_BYTES: Final = 500_000_000
+"""Largest size of all cache files together; the oldest ones are deleted."""
+
+MAX_TEMPORARY_AGE_S: Final = 86_400
+"""Age from which on the temporary file of a console that was killed is deleted."""
+
 MAX_LINE_BYTES: Final = 64 << 10
+_PART_BYTES: Final = 1 << 20
 _VERSION: Final = 1
 """Increased when a row has other values for the same file."""
 
@@ -43,28 +53,31 @@ class FoundFile(NamedTuple):
 
 class _Entry(NamedTuple):
     file: FoundFile
-    size: int
-    mtime_ns: int
+    stamp: tuple[int, int, int]
     row: EpisodeRow
 
 
 class RowCache:
     """Rows of the episode files below some paths, in descending order of the files.
 
-    A file is recognized by its path, size and modification time. The cache is optional: where it cannot be read or
-    written, files are read instead. It is streamed, because the rows of 100,000 files take 70 MB.
+    A file is recognized by its path, its size and the times of its last changes. The cache is optional: where it cannot
+    be read or written, files are read instead. It is streamed, because the rows of 100,000 files take 70 MB, and
+    rewritten only from the first change on.
 
     Args:
-        folder: the folder of all caches; created if necessary.
+        folder: the folder of all caches; created if necessary, and not used if it belongs to another user.
         paths: the opened files and folders.
     """
 
     def __init__(self, folder: Path, paths: Sequence[Path]) -> None:
-        identity = repr((_VERSION, EpisodeRow.__struct_fields__, [os.path.realpath(path) for path in paths]))
+        real_paths = [os.path.realpath(path) for path in paths]
+        identity = repr((_VERSION, SCHEMA, EpisodeRow.__struct_fields__, real_paths))
         digest = hashlib.sha256(identity.encode("utf-8", "surrogatepass")).hexdigest()
         self._folder, self._path = folder, folder / f"rows-{digest[:32]}.jsonl"
-        self._old, self._new = self._open_old(), self._open_new()
+        self._old = self._open_old()
+        self._new: IO[bytes] | None = None
         self._has_changed = False
+        self._n_kept_bytes = 0
         self._line = b""
         self._entry = self._read_entry()
 
@@ -73,72 +86,121 @@ class RowCache:
 
         Args:
             file: the file, greater than that of the next call.
-            status: size and modification time of the file.
+            status: size and times of the file.
         """
         while (entry := self._entry) is not None and entry.file > file:
-            self._has_changed = True  # a file is missing
+            self._begin_change()  # a file is missing
             self._entry = self._read_entry()
-        if entry is None or (entry.file, entry.size, entry.mtime_ns) != (file, *_stamp(status)):
+        if entry is None or (entry.file, entry.stamp) != (file, _stamp(status)):
             return None
-        self._write(self._line)
+        if self._has_changed:
+            self._write(self._line)
+        else:
+            self._n_kept_bytes += len(self._line)
         self._entry = self._read_entry()
         return entry.row
 
     def add(self, file: FoundFile, status: os.stat_result, row: EpisodeRow) -> None:
-        """Add the row of a file for which ``get`` returned None."""
-        self._has_changed = True
+        """Add the row of a file for which ``get`` returned None, unless the row is too long."""
         with suppress(UnicodeEncodeError):
-            self._write(_ENCODER.encode(_Entry(file, *_stamp(status), row)) + b"\n")
+            line = _ENCODER.encode(_Entry(file, _stamp(status), row)) + b"\n"
+            if len(line) <= MAX_LINE_BYTES:
+                self._begin_change()
+                self._write(line)
 
     def close(self, *, complete: bool) -> None:
         """Close the cache; replace it if ``complete`` is set and a file was new, changed or missing."""
+        if complete and self._entry is not None:
+            self._begin_change()
         if self._old is not None:
             self._old.close()
         if self._new is None:
             return
         with suppress(OSError):
             self._new.close()
-            if complete and (self._has_changed or self._entry is not None):
+            if complete:
                 Path(self._new.name).replace(self._path)
                 self._delete_oldest()
         with suppress(OSError):
             Path(self._new.name).unlink(missing_ok=True)
 
     def _read_entry(self) -> _Entry | None:
-        self._line = self._old.readline(MAX_LINE_BYTES) if self._old is not None else b""
-        try:
-            return _DECODER.decode(self._line) if self._line else None
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        while self._old is not None:
+            try:
+                self._line = self._old.readline(MAX_LINE_BYTES)
+                return _DECODER.decode(self._line) if self._line else None
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                self._begin_change()  # without the damaged line
+            except OSError:
+                self._begin_change()
+                break
+        return None
+
+    def _begin_change(self) -> None:
+        if not self._has_changed:
             self._has_changed = True
-            return None
+            self._new = self._open_new()
+            self._copy_kept()
+
+    def _copy_kept(self) -> None:
+        if self._old is None:
+            return
+        try:
+            position = self._old.tell()
+            self._old.seek(0)
+            while self._n_kept_bytes and (part := self._old.read(min(self._n_kept_bytes, _PART_BYTES))):
+                self._n_kept_bytes -= len(part)
+                self._write(part)
+            self._old.seek(position)
+        except OSError:
+            self._give_up()
 
     def _write(self, line: bytes) -> None:
         if self._new is not None:
             try:
                 self._new.write(line)
             except OSError:  # e.g. the disk is full
-                self.close(complete=False)
-                self._old = self._new = self._entry = None
+                self._give_up()
+
+    def _give_up(self) -> None:
+        self.close(complete=False)
+        self._old = self._new = self._entry = None
 
     def _open_old(self) -> IO[bytes] | None:
         with suppress(OSError):
-            return os.fdopen(os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb")
+            if _is_own(self._folder.stat()):
+                descriptor = os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+                status = os.fstat(descriptor)
+                if stat.S_ISREG(status.st_mode) and _is_own(status):
+                    return os.fdopen(descriptor, "rb")
+                os.close(descriptor)
         return None
 
     def _open_new(self) -> IO[bytes] | None:
         with suppress(OSError):
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            return tempfile.NamedTemporaryFile("wb", dir=self._folder, prefix="rows-", delete=False)
+            if _is_own(self._folder.stat()):
+                return tempfile.NamedTemporaryFile("wb", dir=self._folder, prefix="new-", delete=False)
         return None
 
     def _delete_oldest(self) -> None:
-        caches = sorted(self._folder.glob("rows-*"), key=lambda path: path.lstat().st_mtime_ns)
-        for path in caches[:-MAX_CACHES]:
-            path.unlink(missing_ok=True)
+        n_bytes = 0
+        caches = [(path, path.lstat()) for path in self._folder.glob("rows-*")]
+        for n_newer, (path, status) in enumerate(sorted(caches, key=lambda cache: -cache[1].st_mtime_ns)):
+            n_bytes += status.st_size
+            if n_newer >= MAX_CACHES or n_bytes > MAX_BYTES:
+                path.unlink(missing_ok=True)
+        for path in self._folder.glob("new-*"):
+            if time.time() - path.lstat().st_mtime > MAX_TEMPORARY_AGE_S:
+                path.unlink(missing_ok=True)
 
 
-def _stamp(status: os.stat_result) -> tuple[int, int]:
-    return status.st_size, status.st_mtime_ns
+def _stamp(status: os.stat_result) -> tuple[int, int, int]:
+    return status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
+def _is_own(status: os.stat_result) -> bool:
+    return status.st_uid == os.geteuid()
 
 
 _ENCODER: Final = msgspec.json.Encoder()

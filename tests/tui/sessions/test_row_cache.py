@@ -51,11 +51,39 @@ def test_unchanged_files_are_listed_from_the_cache_and_changed_ones_from_their_c
     (file,) = cache.iterdir()
     assert stat.S_IMODE(file.stat().st_mode) == 0o600 and stat.S_IMODE(cache.stat().st_mode) == 0o700
     assert rows(data_dir, cache) == first == rows(data_dir, None)
-    oldest, *_, newest = episode_files(data_dir)
     env = first[0].env
-    replace_text(oldest, env.encode(), env.upper().encode(), keep_time=True)
-    replace_text(newest, env.encode(), env.upper().encode(), keep_time=False)
-    assert [row.env for row in rows(data_dir, cache)] == [env.upper(), *[env] * (len(first) - 1)]
+    replace_text(file, env.encode(), env.upper().encode(), keep_time=True)
+    assert [row.env for row in rows(data_dir, cache)] == [env.upper()] * len(first)
+    oldest, *_, newest = episode_files(data_dir)
+    replace_text(oldest, b"oracle", b"ORACLE", keep_time=True)  # recognized by the time of the status change
+    replace_text(newest, b"oracle", b"ORACLE", keep_time=False)
+    assert [row.env for row in rows(data_dir, cache)] == [env, *[env.upper()] * (len(first) - 2), env]
+
+
+def test_the_cache_is_rewritten_only_after_a_change(data_dir: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    first = rows(data_dir, cache)
+    (file,) = cache.iterdir()
+    before = cache.stat().st_mtime_ns  # changes with each temporary file
+    assert rows(data_dir, cache) == first and cache.stat().st_mtime_ns == before
+    episode_files(data_dir)[0].unlink()
+    assert rows(data_dir, cache) == first[:-1]
+    assert len(file.read_bytes().splitlines()) == len(first) - 1 and [*cache.iterdir()] == [file]
+
+
+def test_a_row_that_is_too_long_keeps_the_others_in_the_cache(tmp_path: Path) -> None:
+    data_dir, cache = tmp_path / "data", tmp_path / "cache"
+    record_episodes(data_dir, 6)
+    long_row = episode_files(data_dir)[3]
+    replace_text(long_row, b'"agent":"oracle"', b'"agent":"' + b"a" * 70_000 + b'"', keep_time=False)
+    first = rows(data_dir, cache)
+    assert max(len(row.agent) for row in first) == 70_000
+    (file,) = cache.iterdir()
+    env = first[0].env
+    replace_text(file, env.encode(), env.upper().encode(), keep_time=True)
+    before = file.read_bytes()
+    assert [row.env for row in rows(data_dir, cache)].count(env.upper()) == 5
+    assert file.read_bytes() == before
 
 
 def test_new_and_deleted_files_change_the_cache(data_dir: Path, tmp_path: Path) -> None:
@@ -68,7 +96,10 @@ def test_new_and_deleted_files_change_the_cache(data_dir: Path, tmp_path: Path) 
     assert len(second) == len(first) + 1
 
 
-@pytest.mark.parametrize("damage", [b"\x00\xff\n", b'["a",1,2]\n', b"[" * 100_000])
+DEEP = b'[["a","b"],[1,2,3],{"x":' + b"[" * 60_000 + b"\n"
+
+
+@pytest.mark.parametrize("damage", [b"\x00\xff\n", b'["a",1,2]\n', b"[" * 100_000, DEEP])
 def test_a_damaged_cache_is_replaced(data_dir: Path, tmp_path: Path, damage: bytes) -> None:
     cache = tmp_path / "cache"
     first = rows(data_dir, cache)
@@ -77,6 +108,71 @@ def test_a_damaged_cache_is_replaced(data_dir: Path, tmp_path: Path, damage: byt
     file.write_bytes(lines[0] + damage + b"".join(lines[1:]))
     assert rows(data_dir, cache) == first
     assert file.read_bytes() == b"".join(lines) and [*cache.iterdir()] == [file]
+
+
+@pytest.mark.parametrize("damage", [b"\x00\xff\n", b"[" * 100_000 + b"\n"])
+def test_rows_after_a_damaged_line_come_from_the_cache(data_dir: Path, tmp_path: Path, damage: bytes) -> None:
+    cache = tmp_path / "cache"
+    env = rows(data_dir, cache)[0].env
+    (file,) = cache.iterdir()
+    newest, *others = file.read_bytes().replace(env.encode(), env.upper().encode()).splitlines(keepends=True)
+    file.write_bytes(newest + damage + b"".join(others))
+    assert {row.env for row in rows(data_dir, cache)} == {env.upper()}
+    assert file.read_bytes() == newest + b"".join(others)
+
+
+def test_a_cache_that_fails_to_be_read_does_not_end_the_listing(
+    data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = rows(data_dir, tmp_path / "cache")
+    memory = Path("/proc/self/mem")  # reading its start fails
+    if not memory.exists():
+        pytest.skip("this system has no file that fails to be read")
+    real_open = os.open
+    monkeypatch.setattr(
+        os, "open", lambda path, *args: real_open(memory if Path(path).suffix == ".jsonl" else path, *args)
+    )
+    assert rows(data_dir, tmp_path / "cache") == first
+
+
+def test_a_cache_folder_of_another_user_is_not_used(
+    data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = tmp_path / "cache"
+    first = rows(data_dir, cache)
+    (file,) = cache.iterdir()
+    env, user = first[0].env, os.geteuid()
+    replace_text(file, env.encode(), env.upper().encode(), keep_time=True)
+    before = file.read_bytes()
+    monkeypatch.setattr(os, "geteuid", lambda: user + 1)
+    assert rows(data_dir, cache) == first
+    assert file.read_bytes() == before and [*cache.iterdir()] == [file]
+
+
+def test_a_cache_that_is_not_a_regular_file_is_replaced(data_dir: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    first = rows(data_dir, cache)
+    (file,) = cache.iterdir()
+    file.unlink()
+    os.mkfifo(file)
+    assert rows(data_dir, cache) == first
+    assert stat.S_ISREG(file.lstat().st_mode)
+
+
+def test_caches_are_limited_by_size_and_old_temporary_files_are_deleted(
+    data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    for name in ("rows-old.jsonl", "new-old", "new-recent"):
+        (cache / name).write_bytes(b"-" * 100_000)
+    os.utime(cache / "rows-old.jsonl", (1, 1))
+    os.utime(cache / "new-old", (1, 1))
+    monkeypatch.setattr(row_cache, "MAX_BYTES", 90_000)
+    first = rows(data_dir, cache)
+    kept = {path.name for path in cache.iterdir()}
+    assert len(kept) == 2 and "new-recent" in kept and "rows-old.jsonl" not in kept
+    assert rows(data_dir, cache) == first
 
 
 def test_files_are_listed_without_a_cache_that_cannot_be_written(data_dir: Path, tmp_path: Path) -> None:
