@@ -7,9 +7,10 @@ code that passes an untrusted string to a widget.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
 from typing import Final, NamedTuple, NewType
 
-from runner.util.display_text import is_unsafe, mask, one_line, sanitize, unsafe_offsets
+from runner.util.display_text import SecretMasker, is_unsafe, masker, one_line, sanitize, unsafe_offsets
 
 SafeText = NewType("SafeText", str)
 
@@ -60,7 +61,7 @@ def sanitize_message(text: str, limit: int = 2_000) -> SafeText:
 
     The message may quote addresses and untrusted text. Secrets in the message are masked.
     """
-    return SafeText(sanitize(mask(text[: limit * 4]), limit=limit))
+    return SafeText(sanitize(mask_secrets(text[: limit * 4]), limit=limit))
 
 
 def sanitize_text(text: str) -> SafeText:
@@ -70,17 +71,23 @@ def sanitize_text(text: str) -> SafeText:
 
 def mask_secrets(text: str) -> str:
     """Return untrusted text with its secrets masked; the result is still untrusted."""
-    return mask(text)
+    return _masker()(text)
+
+
+@cache
+def _masker() -> SecretMasker:
+    # collecting the secrets takes longer than masking, and the console never changes its environment
+    return masker()
 
 
 def masked_line(text: object, limit: int = 200) -> SafeText:
     """Return untrusted text as one safe line of at most ``limit`` characters, with secrets in URLs masked."""
-    return sanitize_line(mask(str(text)[: limit * 4]), limit)
+    return sanitize_line(mask_secrets(str(text)[: limit * 4]), limit)
 
 
 def masked_rows(text: str, limit: int = 2_000) -> SafeText:
     """Return untrusted text as up to 20 safe lines, each of at most ``limit`` characters, with URL secrets masked."""
-    rows = mask(text[: limit * 4]).split("\n")[:_MAX_MASKED_ROWS]
+    rows = mask_secrets(text[: limit * 4]).split("\n")[:_MAX_MASKED_ROWS]
     return join([sanitize_line(row, limit) for row in rows], "\n")
 
 

@@ -7,6 +7,8 @@ from typing import Final
 import pytest
 from textual import _wait
 
+from agentgym_tui import safe_text
+
 PAUSE_S: Final = 0.005
 """Idle time after which a pilot counts the app as settled; a quarter of Textual's default."""
 
@@ -15,6 +17,14 @@ PAUSE_S: Final = 0.005
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_wait, "SLEEP_GRANULARITY", PAUSE_S)
     monkeypatch.setattr(_wait, "SLEEP_IDLE", PAUSE_S / 10)  # not zero: a slow machine needs time to wake up
+
+
+@pytest.fixture(autouse=True)
+def current_secrets() -> Iterator[None]:
+    """Collect the secrets of each test's environment."""
+    safe_text._masker.cache_clear()
+    yield
+    safe_text._masker.cache_clear()
 
 
 @pytest.fixture

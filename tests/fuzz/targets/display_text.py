@@ -66,4 +66,6 @@ def _check_masked(text: str) -> None:
             masked = mask_text(quoted)
             check_masked(masked, *([PASSWORD] if PASSWORD not in text else []))
             assert mask(quoted) == masked
+        safe_text._masker.cache_clear()
         check_masked(safe_text.sanitize_message(f"{SECRET} {text}"))
+    safe_text._masker.cache_clear()
