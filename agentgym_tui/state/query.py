@@ -8,19 +8,24 @@ from collections.abc import Iterable
 class Query:
     """The words of a filter; a row matches if it contains all of them, in any order, in upper or lower case.
 
-    In bytes, only ASCII letters match in both cases, so that files and payloads are searched without decoding them.
+    Files and payloads are searched without decoding them: in bytes, only ASCII letters match in both cases, and other
+    letters as entered or in lower case.
 
     Args:
         text: words separated by blanks; without words, every row matches.
 
     Attributes:
         words: the words in lower case.
-        needles: the words as bytes, ASCII letters in lower case.
+        needles: for each word its forms as bytes, one of which must occur: as entered and in lower case, ASCII letters
+            always in lower case. Most words have only one form.
     """
 
     def __init__(self, text: str = "") -> None:
         self.words = tuple(text.lower().split())
-        self.needles = tuple(word.encode("utf-8", "replace").lower() for word in text.split())
+        self.needles = tuple(
+            tuple(dict.fromkeys(form.encode("utf-8", "replace").lower() for form in (word, word.lower())))
+            for word in text.split()
+        )
         self._folded = tuple(text.casefold().split())
 
     def __bool__(self) -> bool:
@@ -41,7 +46,7 @@ class Query:
         if missing:
             for part in parts:
                 lower = part.lower()
-                missing = tuple(needle for needle in missing if needle not in lower)
+                missing = tuple(forms for forms in missing if not any(form in lower for form in forms))
                 if not missing:
                     break
         return not missing

@@ -70,10 +70,10 @@ def _check_search(log: LogFile, grown: LogFile, words: str, content: bytes) -> N
             pass
     first, second = ([*search.matches, search.partial_match] for search in searches)
     assert first == second, (first, second)
-    needles = [word.encode("utf-8", "replace") for word in words.lower().split()]
+    needles = [[form.encode("utf-8", "replace").lower() for form in (word, word.lower())] for word in words.split()]
     lines = content.lower().split(b"\n")
     assert {each for each in first if each is not None} == {
-        number for number, line in enumerate(lines) if all(needle in line for needle in needles)
+        number for number, line in enumerate(lines) if all(any(form in line for form in forms) for forms in needles)
     }
 
 

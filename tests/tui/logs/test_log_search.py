@@ -36,6 +36,16 @@ def test_a_search_finds_the_lines_that_contain_all_words(tmp_path: Path, data: b
     assert search.is_complete and not search.is_full
 
 
+@pytest.mark.parametrize(
+    ("text", "found"), [("Ärger", [0, 1, 3]), ("ärger", [1]), ("ÄRGER öl", [3]), ("Öl", [2, 3]), ("Öl ärger", [])]
+)
+def test_letters_beyond_ascii_are_found_as_entered_and_in_lower_case(
+    tmp_path: Path, text: str, found: list[int]
+) -> None:
+    log = open_log(tmp_path / "log", "Ärger\närger, error\nöl\nÄrger: öl".encode())
+    assert find_matches(LogSearch(log, text)) == found
+
+
 @settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(TEXT, max_size=4))
 def test_a_search_continues_as_the_file_grows(tmp_path: Path, pieces: list[bytes]) -> None:
