@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import on
@@ -40,7 +41,7 @@ class LineBrowser(SessionScreen):
         payload: the view of the selected line.
     """
 
-    CSS_PATH = "../../styles/lines.tcss"
+    CSS_PATH = Path(__file__).parent.parent / "styles" / "lines.tcss"
     HORIZONTAL_BREAKPOINTS = WIDTH_BREAKPOINTS
     REQUIRED_WIDGETS = "#summary, #nothing, #filter, #entry, #payload, #tabs"
     FILTER_HINT: ClassVar[str]

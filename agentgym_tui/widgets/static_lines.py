@@ -55,6 +55,10 @@ class StaticLines(LineRenderer, can_focus=False):
         self.source = GeneratedLines(make_lines)
         self.refresh()
 
+    def on_hide(self) -> None:
+        """Drop the drawn rows: without them, ``refresh_changed`` makes no lines until the widget is shown again."""
+        self.refresh()
+
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
         """Return 1, because the number of lines is not known."""
         return 1

@@ -107,8 +107,11 @@ class LivePanes(Split):
             self.fit()
         if episode is not None and (previous is None or previous.episode_id != episode.episode_id):
             self.steps.follow, self._plotted_env = True, episode.env
+        state = self._state
         for pane in self._panes.values():
-            pane.draw(self._state)
+            pane.draw(state)
+            if pane is self._steps:  # drawing the steps may select another one
+                state = self._state
         if (n_envs := len(self._store.envs)) != self._n_envs:
             self._n_envs = n_envs
             self.fit()
@@ -168,7 +171,7 @@ class LivePanes(Split):
         self._environments.draw(self._state)
         self._panes["rewards"].draw(self._state)
 
-    @on(SortableTable.Sorted)
+    @on(SortableTable.Sorted, f"#{ENVIRONMENTS_KEY}")
     def _sorted(self, event: SortableTable.Sorted) -> None:
         self._ui_state.set_sorting(ENVIRONMENTS_KEY, event.sorting)
         self._environments.draw(self._state)

@@ -70,14 +70,13 @@ class LiveScreen(RunActionsScreen):
         self.draw(self.session.store)
 
     def on_resize(self) -> None:
-        """Fit the height of the status to its lines; a narrow screen needs more lines."""
-        self._fit_status()
+        """Show the status for the new width; a narrow screen needs more lines."""
+        self._show_status()
 
     def draw(self, store: RunStore) -> None:
         """Redraw after the store changed."""
         self._episode = self._picker.select_episode(store, following=self._panes.steps.follow)
-        self._fit_status()
-        self._status.show(self._status_lines)
+        self._show_status()
         self._progress.show(self._progress_lines)
         self._panes.draw(self._episode)
 
@@ -152,8 +151,10 @@ class LiveScreen(RunActionsScreen):
         first, *more = status_lines(store, self.session.title, room, max_cause_lines=max_cause_lines)
         return [[*_TITLE, *first], *([_INDENT, *each] for each in more)]
 
-    def _fit_status(self) -> None:
-        self._status.styles.height = len(self._status_lines(self.size.width - LIST_MARGIN))
+    def _show_status(self) -> None:
+        lines = self._status_lines(self.size.width - LIST_MARGIN)
+        self._status.styles.height = len(lines)
+        self._status.show(lambda width: lines)
 
     def _progress_lines(self, width: int) -> Sequence[Line]:
         store = self.session.store

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -9,11 +11,15 @@ from msgspec.structs import replace
 from textual.pilot import Pilot
 
 from agentgym_tui.app.console import Console
+from agentgym_tui.config.ui_state import UiState
+from agentgym_tui.presenters.environment_rows import ENV_COLUMNS
 from agentgym_tui.screens.live.episode_picker import EpisodePicker
+from agentgym_tui.screens.live.panes import LivePanes
 from agentgym_tui.screens.live.screen import LiveScreen
 from agentgym_tui.state.data_model import BusLink
 from agentgym_tui.widgets.line_list import LineList
 from agentgym_tui.widgets.pane import Pane
+from agentgym_tui.widgets.table import SortableTable
 from runner.events.live import LiveAction
 from runner.subscribe.messages import Notice
 from tests.support.console.fake_session import (
@@ -22,7 +28,14 @@ from tests.support.console.fake_session import (
     empty_session,
     error_session,
 )
-from tests.support.console.pilot import screen_text, wait_for_no_text, wait_for_text, wait_until
+from tests.support.console.pilot import (
+    console_app,
+    screen_text,
+    wait_for_no_text,
+    wait_for_text,
+    wait_until,
+    widget_text,
+)
 from tests.support.console.samples import (
     HOSTILE,
     batch_id,
@@ -44,6 +57,73 @@ SIZES = [(80, 24), (120, 40), (200, 50)]
 
 def list_view(pilot: Pilot[Any], name: str) -> LineList:
     return pilot.app.screen.query_one(f"#{name}", LineList)
+
+
+# Drawing.
+
+
+def count_calls(monkeypatch: pytest.MonkeyPatch, *names: str) -> Counter[str]:
+    """Count the calls of functions and classes of the live screen."""
+    calls: Counter[str] = Counter()
+
+    def count(place: str, name: str) -> None:
+        called = getattr(import_module(place), name)
+
+        def counted(*args: object, **options: object) -> object:
+            calls[name] += 1
+            return called(*args, **options)
+
+        monkeypatch.setattr(f"{place}.{name}", counted)
+
+    for each in names:
+        module, _, name = each.partition(".")
+        count(f"agentgym_tui.screens.live.{module}", name)
+    return calls
+
+
+async def test_a_redraw_makes_the_status_once_and_no_titles_of_hidden_panes(monkeypatch: pytest.MonkeyPatch) -> None:
+    titles = ("transcript_title", "trace_title", "rewards_title")
+    calls = count_calls(
+        monkeypatch, "screen.status_lines", "panes.LiveState", *(f"live_panes.{name}" for name in titles)
+    )
+    session = busy_session()
+    async with console_app(session).run_test(size=(80, 24)) as pilot:
+        await wait_for_text(pilot, "task 3")
+        for view in ("trace", "rewards", "transcript"):
+            await pilot.press("v")
+            await wait_until(pilot, lambda: list_view(pilot, view).has_focus and bool(list_view(pilot, view).size))  # noqa: B023
+        await pilot.pause()
+        calls.clear()
+        assert isinstance(pilot.app.screen, LiveScreen)
+        pilot.app.screen.draw(session.store)
+        assert calls == {"status_lines": 1, "LiveState": 2, "transcript_title": 1}
+
+
+async def test_a_pane_that_was_hidden_shows_its_new_title() -> None:
+    async with console_app(busy_session()).run_test(size=(80, 24)) as pilot:
+        await wait_for_text(pilot, "task 3")
+        for view in ("trace", "rewards", "transcript"):
+            await pilot.press("v")
+            await wait_until(pilot, lambda: list_view(pilot, view).has_focus and bool(list_view(pilot, view).size))  # noqa: B023
+        before = widget_text(pilot, "#rewards-pane PaneTitle")
+        list_view(pilot, "environments").focus()
+        await pilot.press("G")
+        env = list_view(pilot, "environments").key
+        assert env and env not in before
+        await pilot.press("v", "v")
+        await wait_until(pilot, lambda: env in widget_text(pilot, "#rewards-pane PaneTitle"), "the new title")
+        assert env in screen_text(pilot.app)
+
+
+async def test_another_sorted_table_leaves_the_order_of_the_environments() -> None:
+    ui_state = UiState()
+    async with console_app(busy_session(), ui_state=ui_state).run_test(size=(120, 40)) as pilot:
+        await wait_for_text(pilot, "task 3")
+        other = SortableTable(ENV_COLUMNS, id="other")
+        await pilot.app.screen.query_one(LivePanes).mount(other)
+        other.action_sort()
+        await pilot.pause()
+        assert ui_state.sorting == {}
 
 
 # The watched episode.

@@ -66,6 +66,17 @@ async def test_a_log_opens_at_its_start_with_the_selected_line_in_full(log: Path
         assert "G follows the end" in widget_text(pilot, "#summary")
 
 
+class DerivedLogScreen(LogScreen):
+    """A log screen that is defined in another folder than its style sheet."""
+
+
+async def test_a_derived_log_screen_finds_its_style_sheet(log: Path) -> None:
+    async with logs_pilot(log) as pilot:
+        derived = DerivedLogScreen(log_screen(pilot).session)
+        await pilot.app.push_screen(derived)
+        await wait_until(pilot, lambda: pilot.app.screen is derived and derived.is_ready)
+
+
 @pytest.mark.parametrize("focused", ["lines", "payload"])
 async def test_panes_are_resized_and_their_sizes_kept(log: Path, focused: str) -> None:
     async with logs_pilot(log) as pilot:
