@@ -59,7 +59,7 @@ def test_a_node_file_that_cannot_be_written_is_restored_later(tmp_path: Path) ->
     lock, path = StateLock(tmp_path), tmp_path / "node.json"
     path.mkdir()
     lock.write_node_file(node_file(lock.boot))
-    with pytest.raises(OSError, match="node.json"):
+    with pytest.raises(OSError, match=r"node\.json"):
         lock.restore_node_file()
     path.rmdir()
     assert lock.restore_node_file()
