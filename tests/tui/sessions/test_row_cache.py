@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from agentgym_tui.sessions import row_cache
+from agentgym_tui.sessions import file_session, row_cache
 from agentgym_tui.sessions.file_session import FileLibrary
 from agentgym_tui.sessions.row_cache import MAX_CACHES
 from runner.store import EpisodeRow
@@ -180,12 +180,18 @@ def test_files_are_listed_without_a_cache_that_cannot_be_written(data_dir: Path,
     assert rows(data_dir, tmp_path / "file" / "cache") == rows(data_dir, None)
 
 
-def test_an_interrupted_scan_leaves_no_cache_and_caches_are_limited(data_dir: Path, tmp_path: Path) -> None:
+def test_an_interrupted_scan_leaves_no_cache(data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file_session, "FIRST_PART_FILES", 2)
     cache = tmp_path / "cache"
     parts = FileLibrary([data_dir], cache).scan()
-    next(parts)
+    assert len(next(parts)) == 2
+    assert len([*cache.iterdir()]) == 1
     parts.close()  # type: ignore[attr-defined]
-    assert not cache.exists() or [*cache.iterdir()] == []
+    assert [*cache.iterdir()] == []
+
+
+def test_the_number_of_caches_is_limited(data_dir: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
     for number in range(MAX_CACHES + 3):
         link = tmp_path / str(number)
         link.mkdir()
