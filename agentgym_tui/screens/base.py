@@ -96,6 +96,10 @@ class DialogScreen(ModalScreen[ScreenResultType], ResultScreen[ScreenResultType]
 
     HORIZONTAL_BREAKPOINTS = WIDTH_BREAKPOINTS
 
+    def action_close(self) -> None:
+        """Close without a result."""
+        self.leave()
+
 
 @runtime_checkable
 class Redrawable(Protocol):

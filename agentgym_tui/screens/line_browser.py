@@ -18,7 +18,7 @@ from agentgym_tui.services.clipboard import copy_to_clipboard
 from agentgym_tui.sessions.protocols import Session
 from agentgym_tui.state.log_entries import LogEntry
 from agentgym_tui.widgets.line_list import LineList
-from agentgym_tui.widgets.static_lines import StatusText
+from agentgym_tui.widgets.static_lines import StaticLines
 from agentgym_tui.widgets.table import Table
 
 if TYPE_CHECKING:
@@ -185,5 +185,5 @@ class LineBrowser(SessionScreen):
     def show_texts(self) -> None:
         """Redraw the heading and the text that replaces an empty table."""
         for name, make_lines in (("summary", self.heading_lines), ("nothing", self.nothing_lines)):
-            for widget in self.query(f"#{name}").results(StatusText):
+            for widget in self.query(f"#{name}").results(StaticLines):
                 widget.show(make_lines)

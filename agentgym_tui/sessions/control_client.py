@@ -24,7 +24,6 @@ from runner.events.control import (
     NodeHealth,
     NodeList,
     Op,
-    ShutdownArgs,
     StartArgs,
     TargetArgs,
 )
@@ -97,10 +96,6 @@ class NodeControl:
     async def command(self, command: RunCommand, *, batch_id: str | None = None, episode_id: str | None = None) -> None:
         """Send a command for the batch or battery ``batch_id``, or for the episode ``episode_id``."""
         await self._command(command, TargetArgs(batch_id=batch_id, episode_id=episode_id), NoArgs)
-
-    async def shutdown(self, *, drain: bool) -> None:
-        """Stop the node; where ``drain`` is True, the node first runs its queued batches."""
-        await self._command("shutdown", ShutdownArgs(drain=drain), NoArgs)
 
     async def fetch_list(self) -> NodeList:
         """Fetch the batches, agents, models and environments of the node."""

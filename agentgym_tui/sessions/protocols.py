@@ -58,10 +58,6 @@ class Control(Protocol):
         """Fetch the content of an episode file and check it against its digest."""
         ...
 
-    async def shutdown(self, *, drain: bool) -> None:
-        """Stop the node; where ``drain`` is True, the node first runs its queued batches."""
-        ...
-
 
 class Library(Protocol):
     """Library of stored episodes. The methods block, so they are called in a thread.

@@ -9,10 +9,10 @@ from textual.content import Content
 from agentgym_tui.commands.keymap import keymap_of
 from agentgym_tui.safe_text import SafeText, trusted
 from agentgym_tui.widgets.line_list import LineList
-from agentgym_tui.widgets.static_lines import LineFactory, StatusText
+from agentgym_tui.widgets.static_lines import LineFactory, StaticLines
 
 
-class PaneTitle(StatusText):
+class PaneTitle(StaticLines):
     """The title line of a pane, with a bar at the left while the pane has the focus."""
 
     def mark(self, index: int) -> str:

@@ -1,4 +1,4 @@
-"""Widgets whose text is generated for the available width: static lines, a status text, and scrollable text."""
+"""Widgets whose text is generated for the available width: static lines and scrollable text."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ class StaticLines(LineRenderer, can_focus=False):
         super().__init__(GeneratedLines(make_lines or _no_lines), name=None, id=id, classes=classes)
 
     def show(self, make_lines: LineFactory) -> None:
-        """Show the lines that ``make_lines`` makes."""
+        """Show the lines that ``make_lines`` makes; only rows with changed content are repainted."""
         self.source = GeneratedLines(make_lines)
-        self.refresh()
+        self.refresh_changed()
 
     def on_hide(self) -> None:
         """Drop the drawn rows: without them, ``refresh_changed`` makes no lines until the widget is shown again."""
@@ -66,15 +66,6 @@ class StaticLines(LineRenderer, can_focus=False):
 
 def _no_lines(width: int) -> Sequence[Line]:
     return ()
-
-
-class StatusText(StaticLines):
-    """Static lines of which only the rows with changed content are repainted."""
-
-    def show(self, make_lines: LineFactory) -> None:
-        """Show the lines that ``make_lines`` makes."""
-        self.source = GeneratedLines(make_lines)
-        self.refresh_changed()
 
 
 class WrappedText(LineList):

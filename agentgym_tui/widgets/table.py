@@ -33,6 +33,7 @@ class Table(LineList):
     Args:
         columns: the columns from left to right.
         source: the lines shown at first.
+        can_follow: whether the user can make the list follow its end.
     """
 
     N_HEADER: ClassVar[int] = 1
@@ -42,11 +43,11 @@ class Table(LineList):
         columns: Sequence[Column],
         source: TextSource | None = None,
         *,
-        name: str | None = None,
+        can_follow: bool = False,
         id: str | None = None,
-        classes: str | None = None,
     ) -> None:
-        super().__init__(source, name=name, id=id, classes=classes)
+        super().__init__(source, id=id)
+        self._can_follow = can_follow
         self._columns = tuple(columns)
         self._layout: tuple[int, ColumnLayout] = (-1, ())
 

@@ -39,10 +39,6 @@ class BatteryPicker(DialogScreen[list[str]]):
             yield LineList(FixedLines([_tier(tier) for tier in self._tiers]), id="tiers")
             yield StaticLines(self._left_out, id="left-out")
 
-    def action_close(self) -> None:
-        """Close without a result."""
-        self.leave()
-
     @on(LineList.Selected)
     def _chosen(self, chosen: LineList.Selected) -> None:
         if self._tiers and (envs := self._tiers[chosen.index].envs):

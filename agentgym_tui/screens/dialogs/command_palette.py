@@ -56,10 +56,6 @@ class CommandPalette(DialogScreen[AvailableCommand]):
         """Show all commands."""
         self._show()
 
-    def action_close(self) -> None:
-        """Close without a result."""
-        self.leave()
-
     def action_down(self) -> None:
         """Move to the next command."""
         self._list.action_down()

@@ -62,10 +62,6 @@ class HelpDialog(DialogScreen[None]):
             keys = keymap_of(self.app)
             yield WrappedText(lambda width: list(help_lines(self._commands, keys, width)), id="help")
 
-    def action_close(self) -> None:
-        """Close the dialog."""
-        self.leave()
-
 
 def help_lines(commands: Sequence[Command], keys: Keymap, width: int) -> Iterator[Line]:
     """Yield the commands grouped by scope, then the mouse actions and the meaning of the symbols."""

@@ -36,7 +36,3 @@ class HexDumpDialog(DialogScreen[None]):
         """Yield the hex dump."""
         with DialogFrame(self._title, keys="{dialog.close} closes"):
             yield LineList(FixedLines(self._lines), cursor_type="none", id="hex")
-
-    def action_close(self) -> None:
-        """Close the dialog."""
-        self.leave()

@@ -110,10 +110,6 @@ class RunForm(DialogScreen[StartArgs]):
         if parsed.args is not None:
             self.leave(parsed.args)
 
-    def action_close(self) -> None:
-        """Close without a result."""
-        self.leave()
-
     @on(Button.Pressed, "#start")
     @on(Input.Submitted)
     @on(LineList.Selected)

@@ -32,7 +32,7 @@ from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.widgets.key_bar import KeyBar
 from agentgym_tui.widgets.line_list import LineList
 from agentgym_tui.widgets.split import Share, Split
-from agentgym_tui.widgets.static_lines import StatusText
+from agentgym_tui.widgets.static_lines import StaticLines
 from agentgym_tui.widgets.table import Table
 
 SHARES: Final = (
@@ -85,7 +85,7 @@ class EpisodeScreen(ResultScreen[str]):
 
     def compose(self) -> ComposeResult:
         """Yield heading, steps, tabs and key bar."""
-        yield StatusText(id="heading")
+        yield StaticLines(id="heading")
         with Split(SHARES, self._ui_state.sizes, id="episode"):
             yield Table(STEP_COLUMNS, id="steps")
             yield EpisodeTabs(id="views")
@@ -272,7 +272,7 @@ class EpisodeScreen(ResultScreen[str]):
         def make_lines(width: int) -> list[Line]:
             return episode_heading(entry, state, position, width)
 
-        self.query_one("#heading", StatusText).show(make_lines)
+        self.query_one("#heading", StaticLines).show(make_lines)
         self.set_class(bool(error_text(entry)), "-failed")
 
     def _toast(self, text: str, *, failed: bool = False) -> None:

@@ -35,7 +35,7 @@ from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.widgets.inputs import MAX_QUERY_CHARS, FilterInput
 from agentgym_tui.widgets.key_bar import KeyBar
 from agentgym_tui.widgets.line_list import LineList
-from agentgym_tui.widgets.static_lines import StatusText
+from agentgym_tui.widgets.static_lines import StaticLines
 from agentgym_tui.widgets.table import SortableTable
 from runner.errors import StoreError
 
@@ -85,15 +85,15 @@ class EpisodesScreen(SessionScreen):
 
     def compose(self) -> ComposeResult:
         """Yield heading, filter, list, status and key bar."""
-        yield StatusText(self._summary_lines, id="summary")
+        yield StaticLines(self._summary_lines, id="summary")
         words = self.ui_state.filters.get(LIST_KEY, "")
         self.set_class(bool(words), "-filtering")
         yield FilterInput(words, placeholder=FILTER_HINT, id="filter", max_length=MAX_QUERY_CHARS)
         yield EpisodeTable(
             EPISODE_COLUMNS, self._rows, sorting=self._episodes.sorting, default_sorting=DEFAULT_SORTING, id=LIST_KEY
         )
-        yield StatusText(self._empty_lines, id="nothing")
-        yield StatusText(self._status_lines, id="status")
+        yield StaticLines(self._empty_lines, id="nothing")
+        yield StaticLines(self._status_lines, id="status")
         yield KeyBar(self.SCOPE, self.session)
 
     def on_screen_resume(self) -> None:
@@ -213,7 +213,7 @@ class EpisodesScreen(SessionScreen):
             ("nothing", self._empty_lines),
             ("status", self._status_lines),
         ):
-            self.query_one(f"#{name}", StatusText).show(make_lines)
+            self.query_one(f"#{name}", StaticLines).show(make_lines)
 
     def _summary_lines(self, width: int) -> list[Line]:
         state = reading_progress(self.session.store.read_progress) if self._is_filling else trusted("")

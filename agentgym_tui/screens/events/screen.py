@@ -41,7 +41,7 @@ from agentgym_tui.widgets.key_bar import KeyBar
 from agentgym_tui.widgets.line_list import LineList
 from agentgym_tui.widgets.payload_view import PayloadView
 from agentgym_tui.widgets.split import Share, Split
-from agentgym_tui.widgets.static_lines import StatusText
+from agentgym_tui.widgets.static_lines import StaticLines
 from agentgym_tui.widgets.table import SortableTable, Table
 
 RATE_INTERVAL_S: Final = 1.0
@@ -118,13 +118,13 @@ class EventsScreen(LineBrowser):
 
     def compose(self) -> ComposeResult:
         """Yield heading, inputs, panes and key bar."""
-        yield StatusText(self.heading_lines, id="summary")
+        yield StaticLines(self.heading_lines, id="summary")
         yield from self.make_inputs(self.ui_state.filters.get(FILTER_KEY, ""))
         sizes = self.ui_state.sizes
         yield EventSplit(
             SHARES, sizes, self._tree, Split(SHARES, sizes, self.table, self.payload, id="right"), id="events"
         )
-        yield StatusText(self.nothing_lines, id="nothing")
+        yield StaticLines(self.nothing_lines, id="nothing")
         yield KeyBar(self.SCOPE, self.session)
 
     def on_mount(self) -> None:

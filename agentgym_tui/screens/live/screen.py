@@ -24,7 +24,7 @@ from agentgym_tui.state.data_model import Episode
 from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.widgets.key_bar import KeyBar
 from agentgym_tui.widgets.line_list import LineList
-from agentgym_tui.widgets.static_lines import StatusText
+from agentgym_tui.widgets.static_lines import StaticLines
 from runner.events.control import StartArgs
 
 HEIGHT_BREAKPOINTS: Final = [(0, "-short"), (32, "-high")]
@@ -55,8 +55,8 @@ class LiveScreen(RunActionsScreen):
         self._picker = EpisodePicker()
         self._episode: Episode | None = None
         self._panes = LivePanes(session.store, session.read_only, self.ui_state)
-        self._status = StatusText(self._status_lines, id="status")
-        self._progress = StatusText(self._progress_lines, id="progress")
+        self._status = StaticLines(self._status_lines, id="status")
+        self._progress = StaticLines(self._progress_lines, id="progress")
 
     def compose(self) -> ComposeResult:
         """Yield status, panes, progress and key bar."""

@@ -19,7 +19,6 @@ from agentgym_tui.logs.log_search import find_last_time, find_line_at
 from agentgym_tui.presenters.cells import Line
 from agentgym_tui.presenters.log_rows import (
     LOG_COLUMNS,
-    LogRows,
     LogViewState,
     OpenedLog,
     empty_log_lines,
@@ -38,7 +37,7 @@ from agentgym_tui.state.log_entries import EventMessage
 from agentgym_tui.widgets.key_bar import KeyBar
 from agentgym_tui.widgets.line_list import LineList
 from agentgym_tui.widgets.split import Share, Split
-from agentgym_tui.widgets.static_lines import StatusText
+from agentgym_tui.widgets.static_lines import StaticLines
 from agentgym_tui.widgets.table import Table
 
 DRAW_INTERVAL_S: Final = 0.1
@@ -49,14 +48,6 @@ POLL_INTERVAL_S: Final = 0.5
 """Seconds between two checks of a file that was read to its end."""
 
 SHARES: Final = (Share("lines", "log.lines", "height", 20, 80),)
-
-
-class LogTable(Table):
-    """A table of log lines that starts at the first line and can follow the end of the log."""
-
-    def __init__(self, source: LogRows, *, id: str) -> None:
-        super().__init__(LOG_COLUMNS, source, id=id)
-        self._can_follow = True
 
 
 class LogScreen(LineBrowser):
@@ -88,7 +79,7 @@ class LogScreen(LineBrowser):
         self.opened = self.logs[0]
         self.opened.log.advance(0.0)  # so that the first paint shows lines
         self.opened.rows.refresh()
-        self.table = LogTable(self.opened.rows, id="lines")
+        self.table = Table(LOG_COLUMNS, self.opened.rows, can_follow=True, id="lines")
         self._split = Split(SHARES, self.ui_state.sizes, self.table, id="log")
         self._split.fixed = True  # until the other pane is mounted
         self._selected_message: tuple[object, EventMessage] | None = None
@@ -99,7 +90,7 @@ class LogScreen(LineBrowser):
 
     def compose(self) -> ComposeResult:
         """Yield heading, lines and key bar."""
-        yield StatusText(self.heading_lines, id="summary")
+        yield StaticLines(self.heading_lines, id="summary")
         yield self._split
         yield KeyBar(self.SCOPE, self.session)
 
@@ -210,7 +201,7 @@ class LogScreen(LineBrowser):
         self.payload = PayloadView(("formatted", "raw", "hex"), line_info, command="log.view", id="message")
         mounts = (
             self.mount(*self.make_inputs(""), after="#summary"),
-            self.mount(StatusText(self.nothing_lines, id="nothing"), after=self._split),
+            self.mount(StaticLines(self.nothing_lines, id="nothing"), after=self._split),
             self._split.mount(self.payload),
         )
         for each in mounts:

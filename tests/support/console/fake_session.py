@@ -42,7 +42,6 @@ class FakeControl:
     def __init__(self) -> None:
         self.started: list[StartArgs] = []
         self.commands: list[tuple[RunCommand, str | None, str | None]] = []
-        self.shutdowns: list[bool] = []
         self.fetched: list[str] = []
         self.files: dict[str, bytes] = {}
         self.refusal: ControlRequestError | None = None
@@ -80,10 +79,6 @@ class FakeControl:
         if episode_id not in self.files:
             raise ControlRequestError(f"episode: no episode {episode_id}")
         return self.files[episode_id]
-
-    async def shutdown(self, *, drain: bool) -> None:
-        self._check()
-        self.shutdowns.append(drain)
 
     def _check(self) -> None:
         if self.refusal is not None:

@@ -98,9 +98,6 @@ class HostileControl:
     async def fetch_episode(self, episode_id: str) -> bytes:
         raise self._refusal
 
-    async def shutdown(self, *, drain: bool) -> None:
-        raise self._refusal
-
 
 class HostileEvents:
     """Messages with hostile subjects, headers, payloads and notices."""

@@ -21,7 +21,7 @@ from agentgym_tui.screens.live.screen import LiveScreen
 from agentgym_tui.services.toast import toast
 from agentgym_tui.widgets.key_bar import KeyBar
 from agentgym_tui.widgets.line_list import LineList
-from agentgym_tui.widgets.static_lines import StatusText
+from agentgym_tui.widgets.static_lines import StaticLines
 from tests.support.console.fake_session import FakeSession, busy_session, files_session
 from tests.support.console.pilot import SMALL, console_app, toast_text, wait_for_text, wait_for_widget_text, wait_until
 
@@ -30,7 +30,7 @@ class NotesScreen(SessionScreen):
     SCOPE = "notes"
 
     def compose(self) -> ComposeResult:
-        yield StatusText(lambda width: [[Cell(trusted(f"notes on {len(self.session.store.nodes)} node"))]], id="notes")
+        yield StaticLines(lambda width: [[Cell(trusted(f"notes on {len(self.session.store.nodes)} node"))]], id="notes")
         yield LineList(FixedLines(()))
         yield KeyBar(self.SCOPE, self.session)
 

@@ -163,7 +163,6 @@ async def test_quitting_opens_a_dialog_while_episodes_run(key: str, answer: str,
             "the exit or the live screen",
         )
     assert session.fake_control.commands == ([("cancel", batch_id(0), None)] if cancelled else [])
-    assert session.fake_control.shutdowns == []
 
 
 async def test_the_quit_dialog_has_buttons() -> None:
