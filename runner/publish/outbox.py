@@ -165,11 +165,15 @@ class Outbox:
     def add_later(self, event: OutboxEvent) -> None:
         """Add an event with the next use of the index; returns immediately."""
         self.index.write_later(_addition(event))
-        if self.index.on_write is not None:
-            self.index.on_write()
+        on_write = self.index.on_write  # another thread may remove it
+        if on_write is not None:
+            on_write()
 
     def pending(self, sink: str, limit: int, *, without: Sequence[str] = ()) -> list[OutboxEvent]:
-        """Return the oldest pending events of a sink, except those on the subjects in ``without``."""
+        """Return the oldest pending events of a sink, except those on the subjects in ``without``.
+
+        An event whose stored values are impossible becomes a dead letter.
+        """
         others = ", ".join(f"?{number}" for number in range(4, 4 + len(without)))
         query = (
             f"SELECT id, coalesce(subject, ?2), type, source, time, payload, {COLUMNS} "
@@ -178,11 +182,13 @@ class Outbox:
             "WHERE sink = ?1 AND state = 'pending' AND (payload IS NOT NULL OR episode_id IS NOT NULL) "
             f"AND coalesce(subject, ?2) NOT IN ({others}) ORDER BY n LIMIT ?3"
         )
-        rows = self.index.select(query, (sink, self.names.episode_completed, limit, *without))
-        try:
-            return [self._event(row) for row in rows]
-        except (ValueError, TypeError) as exc:
-            raise self.index.unusable(exc) from exc
+        events = []
+        for row in self.index.select(query, (sink, self.names.episode_completed, limit, *without)):
+            try:
+                events.append(self._event(row))
+            except (ValueError, TypeError) as exc:
+                self.mark_dead(sink, row[0], f"its row in the index is damaged: {exc}")
+        return events
 
     def _event(self, row: tuple[Any, ...]) -> OutboxEvent:
         """Return the event of a row, which has either its payload or the columns of its episode."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 from nats.aio.client import Client
@@ -62,6 +62,8 @@ class OutboxDrain:
         self._outbox = outbox
         self._subjects = subjects
         self._options = options
+        self._unmarked: defaultdict[str, dict[str, DeliveryResult]] = defaultdict(dict)
+        """By sink, results that could not be written yet; their events are pending and must not be sent again."""
 
     async def run(self) -> None:
         """Drain until cancelled; holds the lock only while connected."""
@@ -77,7 +79,8 @@ class OutboxDrain:
 
     def _new_sender(self, client: Client, key: str) -> _OutboxSender:
         routes = StreamRoutes(self._sink_connection, self._outbox, self._subjects, key, self._options)
-        return _OutboxSender(self._sink_connection, client, self._outbox, routes, key, self._options)
+        unmarked = self._unmarked[key]
+        return _OutboxSender(self._sink_connection, client, self._outbox, routes, key, self._options, unmarked)
 
     async def _drain(self, sender: _OutboxSender) -> None:
         """Drain until the connection is lost; then the sink may have moved, or another process may take over."""
@@ -122,6 +125,7 @@ class _OutboxSender:
         routes: StreamRoutes,
         sink: str,
         options: DeliveryOptions,
+        unmarked: dict[str, DeliveryResult],
     ) -> None:
         self.routes = routes
         self.backoff = SubjectBackoff(MAX_BACKOFF_S)
@@ -131,8 +135,7 @@ class _OutboxSender:
         self._sink = sink
         self._options = options
         self._registered = False
-        self._unmarked: dict[str, DeliveryResult] = {}
-        """Results that could not be written yet; their events are still pending and must not be sent again."""
+        self._unmarked = unmarked
 
     @property
     def connected(self) -> bool:
@@ -194,7 +197,7 @@ class _OutboxSender:
             await deliveries
         except asyncio.CancelledError:
             if is_cancelled():
-                self._unmarked = results
+                self._unmarked.update(results)
                 with contextlib.suppress(StoreError):
                     self._mark()
                 raise
@@ -203,7 +206,7 @@ class _OutboxSender:
             lost.cancel()
         for subject, cause in causes.items():
             self.backoff.pause(subject, cause)
-        self._unmarked = results
+        self._unmarked.update(results)
         await asyncio.to_thread(self._mark)
         return connected
 
@@ -226,7 +229,7 @@ class _OutboxSender:
         for event_id, result in self._unmarked.items():
             if isinstance(result, PermanentFailure):
                 self._outbox.mark_dead(self._sink, event_id, result.reason)
-        self._unmarked = {}
+        self._unmarked.clear()
 
 
 async def _wait(event: asyncio.Event, timeout_s: float) -> None:

@@ -97,6 +97,9 @@ class Publisher:
                     await asyncio.sleep(DRAINED_POLL_S)  # another process may be draining
         except TimeoutError:
             return False
+        except StoreError as exc:
+            logger.warning("the outbox cannot be used; its events wait for the next start: %s", exc)
+            return False
         return True
 
     async def n_undelivered(self) -> int:

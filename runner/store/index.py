@@ -109,14 +109,15 @@ class EpisodeIndex:
         with self._session() as connection:
             with self._queue_lock:
                 waiting = list(self._unwritten)
-            with _transaction(connection, timeout_s):
-                n_rows = sum(connection.execute(*statement).rowcount for statement in waiting)
+            with self._transaction(connection, timeout_s):
+                n_rows = sum(_execute(connection, statement) for statement in waiting)
             with self._queue_lock:
                 for statement in waiting:
                     if self._unwritten and self._unwritten[0] is statement:  # otherwise the full queue has dropped it
                         self._unwritten.popleft()
-        if n_rows and self.on_write is not None:
-            self.on_write()
+        on_write = self.on_write  # another thread may remove it
+        if n_rows and on_write is not None:
+            on_write()
         return n_rows
 
     def write_later(self, *statements: Statement) -> None:
@@ -212,8 +213,20 @@ class EpisodeIndex:
     def transaction(self, timeout_s: float | None = None) -> Iterator[sqlite3.Connection]:
         """Run the block in a transaction; ``timeout_s``: seconds to wait for a lock, by default as ``open_index``."""
         timeout_s = self._busy_timeout_s if timeout_s is None else timeout_s
-        with self._session() as connection, _transaction(connection, timeout_s):
+        with self._session() as connection, self._transaction(connection, timeout_s):
             yield connection
+
+    @contextmanager
+    def _transaction(self, connection: sqlite3.Connection, timeout_s: float) -> Iterator[None]:
+        connection.execute(f"PRAGMA busy_timeout = {round(timeout_s * 1000)}")
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            yield
+            connection.execute("COMMIT")
+        finally:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            connection.execute(f"PRAGMA busy_timeout = {round(self._busy_timeout_s * 1000)}")
 
     @contextmanager
     def _session(self) -> Iterator[sqlite3.Connection]:
@@ -229,16 +242,15 @@ class EpisodeIndex:
         return StoreError(f"{path} cannot be used: {exc}; {file_advice(exc, _ADVICE)}")
 
 
-@contextmanager
-def _transaction(connection: sqlite3.Connection, timeout_s: float) -> Iterator[None]:
-    connection.execute(f"PRAGMA busy_timeout = {round(timeout_s * 1000)}")
-    connection.execute("BEGIN IMMEDIATE")
+def _execute(connection: sqlite3.Connection, statement: Statement) -> int:
+    """Return the number of changed rows; drop a statement with impossible values, which would block all others."""
     try:
-        yield
-        connection.execute("COMMIT")
-    finally:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
+        return connection.execute(*statement).rowcount
+    except UnicodeDecodeError:  # the message about a corrupt file
+        raise
+    except (ValueError, OverflowError, sqlite3.DataError) as exc:
+        logger.error("%r cannot be executed and is dropped: %s; report this as a bug", statement[0], exc)
+        return 0
 
 
 def open_index(store: EpisodeStore, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> EpisodeIndex:

@@ -7,11 +7,17 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from nats.aio.client import Client
 
-from runner.publish.outbox import Outbox, SinkCounts
+from runner.errors import StoreError
+from runner.publish import outbox_drain
+from runner.publish.delivery import DeliveryResult, deliver
+from runner.publish.outbox import Ack, Outbox, OutboxEvent, SinkCounts
 from tests.support.nats_server import NatsAccount, NatsServer
 from tests.support.publishing import (
     RUNNER_PASSWORD,
@@ -42,6 +48,34 @@ async def test_killed_servers_neither_lose_nor_repeat_events(nats_server: NatsSe
     assert sorted(event_ids(await stored_messages(nats_server))) == sorted(
         f"event:{number}" for number in range(N_EVENTS)
     )
+
+
+async def test_events_whose_marks_wait_for_room_are_not_sent_again_over_a_new_connection(
+    nats_server: NatsServer, outbox: Outbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[str] = []
+    is_full, failed = True, asyncio.Event()
+    loop, ack = asyncio.get_running_loop(), outbox.ack
+
+    async def record_delivery(client: Client, event: OutboxEvent, *args: Any) -> DeliveryResult:  # noqa: ANN401
+        sent.append(event.id)
+        return await deliver(client, event, *args)
+
+    def ack_if_room(sink: str, acks: Iterable[Ack]) -> None:
+        if is_full:
+            loop.call_soon_threadsafe(failed.set)
+            raise StoreError("the disk is full")
+        ack(sink, acks)
+
+    monkeypatch.setattr(outbox_drain, "deliver", record_delivery)
+    monkeypatch.setattr(outbox, "ack", ack_if_room)
+    async with run_publisher(outbox, sink_to(nats_server, "local")) as running:
+        outbox.add(outbox_event(1))
+        await asyncio.wait_for(failed.wait(), 30)
+        await asyncio.to_thread(nats_server.restart)
+        is_full = False
+        await running.wait_until_drained()
+    assert sent == ["event:1"]
 
 
 def _add_slowly(outbox: Outbox, n: int) -> None:

@@ -296,6 +296,19 @@ def test_an_index_with_other_episode_columns_keeps_its_acknowledgements(
         assert (len(reopened.index.recent()), reopened.index.n_unwritten) == (3, 0)
 
 
+def test_an_episode_with_an_impossible_row_blocks_no_other(index: EpisodeIndex, outbox: Outbox) -> None:
+    for _ in range(2):
+        _new_episode(index).record_episode()
+    damaged, good = outbox.pending(LOCAL, 9)
+    with index.transaction() as connection:
+        damage = "UPDATE episodes SET outcome = 'impossible' WHERE 'episode:' || episode_id = ?"
+        connection.execute(damage, (damaged.id,))
+    assert outbox.pending(LOCAL, 9) == outbox.pending(LOCAL, 9) == [good]
+    (letter,) = outbox.dead_letters()
+    assert letter.id == damaged.id
+    assert "impossible" in letter.reason
+
+
 def test_many_episodes_are_announced_fast(index: EpisodeIndex, outbox: Outbox) -> None:
     record = _new_episode(index).record_episode()
     (row,) = index.select("SELECT * FROM episodes")

@@ -16,6 +16,8 @@ import pytest
 
 from runner.errors import StoreError
 from runner.publish.outbox import ABANDON_AFTER_S, KEEP_ACKED_S, LOCAL, Ack, DeadLetter, Outbox, OutboxEvent, SinkCounts
+from runner.publish.publisher import Publisher
+from runner.store import EpisodeIndex
 from tests.support.publishing import open_outbox
 from tests.unit.publish.conftest import ManualWallClock
 
@@ -299,3 +301,31 @@ def test_events_wait_while_another_process_has_locked_the_index(outbox: Outbox) 
         assert pending_ids(outbox) == []
     assert pending_ids(outbox) == ["episode:1"]
     assert outbox.add(event(1)) == 0
+
+
+@pytest.mark.parametrize("value", ["\udc80", 2**70])
+def test_a_statement_that_can_never_be_executed_blocks_no_other(outbox: Outbox, value: object) -> None:
+    outbox.index.write_later(("UPDATE events SET subject = ? WHERE n = 0", (value,)))
+    assert outbox.add(event(1)) == 1
+    assert (pending_ids(outbox), outbox.index.n_unwritten) == (["episode:1"], 0)
+
+
+def test_an_observer_that_is_removed_meanwhile_is_no_error(outbox: Outbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    observers = iter([lambda: None, None] * 2)
+    monkeypatch.setattr(EpisodeIndex, "on_write", property(lambda _: next(observers)), raising=False)
+    outbox.add_later(event(1))
+    next(observers)
+    assert outbox.add(event(2)) == 2
+
+
+def test_a_short_write_does_not_shorten_the_wait_of_reads(outbox: Outbox) -> None:
+    before = outbox.index.select("PRAGMA busy_timeout")
+    outbox.add(event(1))
+    outbox.ack(LOCAL, [Ack("episode:1")])
+    assert outbox.index.select("PRAGMA busy_timeout") == before
+
+
+async def test_waiting_for_an_outbox_that_cannot_be_written_ends(outbox: Outbox) -> None:
+    with closing(sqlite3.connect(outbox.data_dir / "index.sqlite", isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        assert not await Publisher(outbox, []).wait_until_drained(30)
