@@ -115,6 +115,7 @@ class WidgetApp(App[None]):
         self.transcript.show_blocks(_blocks(store, payload))
         self.payload.show(payload_rows(rows.entry(0), view))
         self.status.show(_status_lines(store, subject))
+        self.status.refresh()  # draw every row, also those that are equal to the last ones
         for widget in (self.events_table, self.payload) if scroll else ():
             widget.action_right()
 
