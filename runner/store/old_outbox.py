@@ -15,22 +15,24 @@ from runner.util.sqlite import DATABASE_ERRORS, is_damage
 logger = logging.getLogger(__name__)
 
 _FILES = ("", "-wal", "-shm", "-journal", ".opening")
-# The triggers of the index have marked the moved events as waiting, which the marks of the old outbox replace.
+# The triggers of the index mark events as waiting, without a time: only such marks are replaced by those of the old
+# outbox, because the others are newer. An event without any mark has been delivered everywhere.
 _MOVE = """
     BEGIN IMMEDIATE;
-    CREATE TEMP TABLE known AS SELECT coalesce(max(n), 0) AS n FROM main.events;
     INSERT OR IGNORE INTO main.sinks SELECT name, seen_at FROM old.sinks;
     INSERT INTO main.events (id) SELECT id FROM old.settled WHERE id NOT IN (SELECT id FROM main.events);
     INSERT INTO main.events (id, subject, type, source, time, payload)
         SELECT id, subject, type, source, time, payload FROM old.events
         WHERE id NOT IN (SELECT id FROM main.events) ORDER BY n;
-    DELETE FROM main.marks WHERE n > (SELECT n FROM known);
+    DELETE FROM main.marks WHERE state = 'pending' AND at IS NULL
+        AND n IN (SELECT events.n FROM main.events AS events JOIN old.settled USING (id));
     INSERT INTO main.marks
         SELECT marks.sink, moved.n, marks.state, marks.stream, marks.seq, marks.reason, marks.at
         FROM old.marks AS marks JOIN old.events AS events USING (n) JOIN main.events AS moved ON moved.id = events.id
-        WHERE moved.n > (SELECT n FROM known);
+        WHERE moved.n IN (SELECT n FROM main.marks)
+        ON CONFLICT (sink, n) DO UPDATE SET state = excluded.state, stream = excluded.stream, seq = excluded.seq,
+            reason = excluded.reason, at = excluded.at WHERE state = 'pending' AND at IS NULL;
     INSERT OR IGNORE INTO main.streams SELECT sink, name, created FROM old.streams;
-    DROP TABLE known;
     COMMIT;
 """
 

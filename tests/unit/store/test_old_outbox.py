@@ -83,6 +83,16 @@ def test_nothing_is_lost_or_sent_again_from_an_outbox_of_an_earlier_version(tmp_
         assert list(tmp_path.glob("outbox.sqlite*")) == []
 
 
+def test_an_index_that_was_made_before_the_move_does_not_send_delivered_events_again(tmp_path: Path) -> None:
+    episode_ids = [record.episode_id for record in record_episodes(tmp_path, 5)]
+    _, _, half, dead, missing = episode_ids
+    store_old_outbox(tmp_path, episode_ids)
+    with open_outbox(tmp_path) as outbox:
+        assert pending_ids(outbox, "local") == [f"episode:{missing}", "batch:b"]
+        assert set(pending_ids(outbox, EGRESS)) == {f"episode:{half}", "batch:b"}
+        assert [letter.id for letter in outbox.dead_letters()] == [f"episode:{dead}"]
+
+
 def test_a_move_that_was_interrupted_before_the_removal_is_repeated_without_effect(tmp_path: Path) -> None:
     make_old_directory(tmp_path)
     kept = [(path, path.read_bytes()) for path in tmp_path.glob("outbox.sqlite*")]
