@@ -119,6 +119,7 @@ class NatsServer:
 
     def pause(self) -> None:
         os.kill(self.pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOWAIT)
 
     def resume(self) -> None:
         os.kill(self.pid, signal.SIGCONT)
