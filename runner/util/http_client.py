@@ -8,7 +8,7 @@ import os
 import ssl
 import threading
 from collections.abc import AsyncGenerator, Callable, Hashable
-from typing import TYPE_CHECKING, NamedTuple, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, NamedTuple, TypeVar, TypeVarTuple, cast
 
 if TYPE_CHECKING:
     import aiohttp
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 MAX_HEADER_BYTES = 64 << 10
 """Maximum bytes of one header of a response."""
 
-_P = ParamSpec("_P")
+_Args = TypeVarTuple("_Args")
 _C = TypeVar("_C", bound="HttpClient")
 
 
@@ -110,11 +110,11 @@ _clients: dict[asyncio.AbstractEventLoop, dict[Hashable, tuple[HttpClient, Async
 """The clients of each running event loop, and the generators that close them with the loop."""
 
 
-async def loop_client(create: Callable[_P, _C], *args: _P.args, **kwargs: _P.kwargs) -> _C:
+async def loop_client(create: Callable[[*_Args], _C], *args: *_Args) -> _C:
     """Return the client ``create(*args)`` of the running event loop, which the end of the loop closes."""
     loop, key = asyncio.get_running_loop(), (create, args)
     if key not in _clients.get(loop, {}):
-        lifetime = _client_lifetime(loop, create(*args, **kwargs))
+        lifetime = _client_lifetime(loop, create(*args))
         client = await anext(lifetime)
         with _clients_lock:
             # a loop may be closed without shutting down its generators
