@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 ENVS = "agentgym.envs"
 AGENTS = "agentgym.agents"
-HTTP_ENVIRONMENT = "runner.envs.http.HttpEnvironment"
+HTTP_ENVIRONMENT = "runner.envs.http.environment.HttpEnvironment"
 """Import path of the class for environments that run on a server."""
 FAMILIES = {
     "are": "runner.envs.are.environment:AREEnvironment",

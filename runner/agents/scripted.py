@@ -1,31 +1,13 @@
-"""Agents without a model: the base class ``TextAgent``, and ``ScriptedAgent``, which plays a fixed list of actions."""
+"""Agent without a model: ``ScriptedAgent``, which plays a fixed list of actions."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from typing import Any
 
 import msgspec
 
 from runner.errors import AgentFault
 from runner.types import Action, Chat, ToolSchema
-
-
-class TextAgent(ABC):
-    """Base class of agents that answer each observation with one action text, without a model."""
-
-    tracer: Any = None
-
-    def init_after_reset(self) -> None:  # noqa: B027 - an optional hook
-        """Do nothing."""
-
-    @abstractmethod
-    def decide(self, observation: Chat) -> str:
-        """Return the text of the next action."""
-
-    def act(self, observation: Chat, tool_schemas: list[ToolSchema]) -> tuple[list[Chat], Action]:
-        """Return the step's chat and the action from ``decide``."""
-        return single_chat(observation, self.decide(observation))
 
 
 def single_chat(observation: Chat, text: str) -> tuple[list[Chat], Action]:
@@ -43,19 +25,24 @@ class Script(msgspec.Struct, frozen=True):
     actions: tuple[str, ...]
 
 
-class ScriptedAgent(TextAgent):
+class ScriptedAgent:
     """Agent that plays the actions of a script in order.
 
     Args:
         script: the actions.
     """
 
+    tracer: Any = None
+
     def __init__(self, *, script: Script) -> None:
         """Create an agent that starts with the first action of the script."""
         self._actions = script.actions
         self._next = 0
 
-    def decide(self, observation: Chat) -> str:
+    def init_after_reset(self) -> None:
+        """Do nothing."""
+
+    def act(self, observation: Chat, tool_schemas: list[ToolSchema]) -> tuple[list[Chat], Action]:
         """Return the next action of the script.
 
         Raises:
@@ -64,4 +51,4 @@ class ScriptedAgent(TextAgent):
         if self._next >= len(self._actions):
             raise AgentFault(f"The script has only {len(self._actions)} actions, but the episode is not over")
         self._next += 1
-        return self._actions[self._next - 1]
+        return single_chat(observation, self._actions[self._next - 1])

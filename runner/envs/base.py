@@ -19,6 +19,7 @@ class EmbeddedEnvironment(ABC):
 
     name: ClassVar[str]
     n_tasks: int
+    grammar: Grammar
     data_label: ClassVar[str] = ""
     packages: ClassVar[tuple[str, ...]] = ()
     """Distributions that the environment needs in addition to the runner's own; each episode records their versions."""
@@ -27,6 +28,8 @@ class EmbeddedEnvironment(ABC):
 
     Subclasses do not inherit the value, because their methods may take longer.
     """
+    steps_after_end: ClassVar[bool] = False
+    """Whether steps after the end of an episode are executed in compat mode, as on some of AgentGym's servers."""
 
     def __init__(self, *, mode: Mode = "strict") -> None:
         """Create an instance without a task; ``reset`` starts one."""
@@ -34,11 +37,6 @@ class EmbeddedEnvironment(ABC):
         self.task_index = 0
         self._running = False
         self._truncated = False
-
-    @property
-    @abstractmethod
-    def grammar(self) -> Grammar:
-        """Command grammar of this environment."""
 
     @abstractmethod
     def _reset(self, task_index: int) -> str:
@@ -72,7 +70,7 @@ class EmbeddedEnvironment(ABC):
             observation, reward, done = f"Invalid action. Expected {command.expected}.", 0.0, False
         else:
             observation, reward, done = self._step(command)
-        self._running = not done
+        self._running = not done or (self.steps_after_end and self.mode == "compat")
         return as_reply_messages(action, observation), reward, done
 
     def get_tool_schemas(self) -> list[ToolSchema]:

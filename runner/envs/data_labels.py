@@ -11,6 +11,10 @@ from runner.types import Mode
 
 AS_PUBLISHED = "as published"
 """Display text for the published data, whose label is empty."""
+ALFWORLD_VARIABLE = "ALFWORLD_DATA"
+BIRD_VARIABLE = "AGENTENV_SQLGYM_BIRD_PATH"
+TEXTCRAFT_VARIABLE = "AGENTENV_TEXTCRAFT_PATH"
+"""Environment variables for folders of published data, which AgentGym's servers read, too."""
 
 
 class _DataSource(NamedTuple):
@@ -22,16 +26,16 @@ class _DataSource(NamedTuple):
 
 
 _DATA_SOURCES = {
-    "alfworld": _DataSource("local scenes", "ALFWORLD_DATA", "ALFWorld data", ("json_2.1.1",)),
+    "alfworld": _DataSource("local scenes", ALFWORLD_VARIABLE, "ALFWorld data", ("json_2.1.1",)),
     "are": _DataSource("ARE"),
     "gymnasium": _DataSource("Gymnasium"),
     "sqlgym": _DataSource(
         "local databases",
-        "AGENTENV_SQLGYM_BIRD_PATH",
+        BIRD_VARIABLE,
         "BIRD",
         (str(Path("train", "train.json")), str(Path("dev", "dev.json"))),
     ),
-    "textcraft": _DataSource("local recipes", "AGENTENV_TEXTCRAFT_PATH", "AgentGym recipes", ("recipes",)),
+    "textcraft": _DataSource("local recipes", TEXTCRAFT_VARIABLE, "AgentGym recipes", ("recipes",)),
     "webshop": _DataSource("local catalogue"),
     "wordle": _DataSource("local words", compat_label=""),
 }
@@ -57,9 +61,9 @@ def data_label_of(env: str, environ: Mapping[str, str], mode: Mode = "strict") -
     return source.label if mode == "strict" or source.compat_label is None else source.compat_label
 
 
-def uses_configured_data(env: str, environ: Mapping[str, str]) -> bool:
-    """Return whether an environment variable names the data of a built-in environment."""
-    return bool(_folder(_source_of(env), environ))
+def data_folder(env: str) -> str | None:
+    """Return the folder of the published data that an environment variable of this process names; None without one."""
+    return _folder(_source_of(env), os.environ) or None
 
 
 def missing_data(env: str, environ: Mapping[str, str]) -> str | None:

@@ -69,16 +69,12 @@ class Maze(EmbeddedEnvironment):
 
     name: ClassVar[str] = "Maze"
     blocks_briefly = True
+    grammar = _GRAMMAR
     n_tasks = len(STARTS)
 
     position: Position = STARTS[0]
     """Position of the agent: row and column, from 0."""
     _steps = 0
-
-    @property
-    def grammar(self) -> Grammar:
-        """Command grammar with one command: ``move left|right|up|down``."""
-        return _GRAMMAR
 
     def admissible_actions(self) -> list[str]:
         """Return all four moves, including moves into a wall."""

@@ -11,7 +11,7 @@ import msgspec
 from runner import plugins
 from runner.config import EnvironmentEntry, Profile, SkipEntry
 from runner.envs.are.catalog import check_scenario
-from runner.envs.data_labels import AS_PUBLISHED, data_label_of, uses_configured_data
+from runner.envs.data_labels import AS_PUBLISHED, data_folder, data_label_of
 from runner.envs.http.address import ServerAddress
 from runner.envs.http.identify import ServerIdentity, ServerKind
 from runner.envs.http.probe import NOT_LISTENING, UNAUTHORIZED, ServerState, probe_servers
@@ -151,7 +151,7 @@ def _embedded_placement(env: Plugin, mode: Mode, why: str = "") -> Placement:
     label = str(getattr(environment, "data_label", ""))
     if env.is_built_in:
         label = data_label_of(env.name, os.environ, mode)
-        if uses_configured_data(env.name, os.environ):
+        if data_folder(env.name) is not None:
             environment(mode=mode)
     packages = tuple(getattr(environment, "packages", None) or ())
     return Placement(mode=mode, data_label=label, packages=packages, note=f"embedded{why}")

@@ -40,20 +40,12 @@ from runner.types.maybe_async import CallMethod, call_here, maybe_await, optiona
 from runner.util.clock import Clock
 
 
-def _ignore(event: EpisodeEvent) -> None:
-    pass
-
-
-def _ignore_error(exc: BaseException) -> None:
+def _ignore(*values: object) -> None:
     pass
 
 
 def _always() -> bool:
     return True
-
-
-def _ignore_reset(observation: Chat, env_episode_id: str) -> None:
-    pass
 
 
 @dataclass(frozen=True)
@@ -79,8 +71,8 @@ class EpisodeContext:
     control: EpisodeControl = field(default_factory=EpisodeControl)
     tracer: Tracer | None = None
     emit: Callable[[EpisodeEvent], None] = _ignore
-    on_reset: Callable[[Chat, str], None] = _ignore_reset
-    on_error: Callable[[BaseException], None] = _ignore_error
+    on_reset: Callable[[Chat, str], None] = _ignore
+    on_error: Callable[[BaseException], None] = _ignore
     wants_tokens: Callable[[], bool] = _always
     clock: Clock = field(default_factory=Clock)
     call_environment: CallMethod = call_here

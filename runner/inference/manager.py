@@ -70,10 +70,6 @@ class InferenceManager:
         context = replace(self._context, endpoints=endpoints)
         return InferenceSession(context, _ignore_gateway_id, f"{model}:{new_ulid()}", model)
 
-    def supports_tools(self, session: InferenceSession) -> bool:
-        """Return False if the session's next endpoint has rejected tools, else True; this sends no request."""
-        return session.supports_tools
-
     async def check(self, model: str | None = None, *, timeout_s: float = CHECK_TIMEOUT_S) -> list[EndpointHealth]:
         """Check the health of each endpoint for at most ``timeout_s`` seconds, without running a model."""
         return await check_endpoints(self._context, model or self._context.settings.model, timeout_s)

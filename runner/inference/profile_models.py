@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from runner.config import AgentSettings
 from runner.errors import InferenceFault, catch_foreign
 from runner.inference.endpoints import CHECK_TIMEOUT_S, NO_ENDPOINT, resolve_endpoints
-from runner.types import UNRATED, Outcome
+from runner.types import UNRATED
 from runner.util.clock import Clock
 from runner.util.display_text import one_line
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from runner.inference.gate import LocalGate
     from runner.inference.health import EndpointHealth
     from runner.inference.manager import InferenceManager
+    from runner.store.episode_file import EpisodeRecord
 
 _T = TypeVar("_T")
 
@@ -35,30 +36,6 @@ class NoModel(InferenceFault):
         super().__init__(f"no model answers: {causes or NO_ENDPOINT}")
         self.states = tuple(states)
         self.hint = "; ".join(f"{state.name}: {state.hint}" for state in states if state.hint)
-
-
-class RatedEpisode(Protocol):
-    """Protocol for stored episodes: the properties that feedback needs."""
-
-    @property
-    def episode_id(self) -> str:
-        """Id of the episode."""
-
-    @property
-    def outcome(self) -> Outcome:
-        """Outcome of the episode."""
-
-    @property
-    def reward(self) -> float:
-        """Sum of the rewards of all steps."""
-
-    @property
-    def success(self) -> bool:
-        """Whether the episode reached its goal."""
-
-    @property
-    def unscored(self) -> bool:
-        """Whether the evaluation leaves the episode unscored."""
 
 
 class Models:
@@ -121,7 +98,7 @@ class Models:
             raise NoModel(states)
         return states
 
-    def feedback(self, episode: RatedEpisode) -> None:
+    def feedback(self, episode: EpisodeRecord) -> None:
         """Send an episode's reward and success to the gateway in the background.
 
         Episodes with an outcome in ``UNRATED``, and unscored ones, are not sent.

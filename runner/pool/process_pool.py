@@ -7,18 +7,21 @@ import logging
 import socket
 import threading
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from runner.episode.control import EpisodeControl
 from runner.pool.finishers import Finishers
 from runner.pool.process_worker import Process, ProcessWorker, WorkerTimings
 from runner.pool.protocol import EpisodeSink, Slot, WorkerChange
-from runner.pool.remote_worker import RemoteControl, RemoteWorker
+from runner.pool.remote_worker import RemoteControl
 from runner.pool.services import BatchServices
 from runner.types import EpisodeHeader, WorkerInfo
 from runner.util.clock import Clock
 from runner.util.resources import Resource, describe_shortage, find_shortage
 from runner.worker.frames import Configure, Watch
+
+if TYPE_CHECKING:
+    from runner.pool.ray_worker import RayWorker
 
 logger = logging.getLogger(__name__)
 
@@ -26,27 +29,10 @@ MAX_FAILED_STARTS = 3
 """Maximum number of workers in a row that end before they have started an episode."""
 
 
-class SlotWorker(Protocol):
-    """A worker in another process, as its slots see it."""
-
-    info: WorkerInfo
-
-    @property
-    def episodes(self) -> RemoteWorker:
-        """Its episodes."""
-
-    @property
-    def usable(self) -> bool:
-        """Whether it may play more episodes."""
-
-    def retire(self, episode_id: str) -> None:
-        """Abandon an episode that hangs, and end the worker."""
-
-
 class ProcessSlot:
     """A slot of a worker in another process."""
 
-    def __init__(self, name: str, worker: SlotWorker) -> None:
+    def __init__(self, name: str, worker: ProcessWorker | RayWorker) -> None:
         """Create a free slot."""
         self.name = name
         self.info = worker.info

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Hashable
 from functools import partial
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
-from runner.envs.http.places import InstanceId, LocalRegistry, Place
+from runner.envs.http.places import LocalRegistry
 from runner.inference.profile_models import Models
 from runner.worker.frames import (
     DriverFrame,
@@ -26,25 +26,6 @@ Send: TypeAlias = Callable[[DriverFrame], object]
 ServiceFrame: TypeAlias = Request | Release | EndpointOutcome | GatewayLink
 
 
-class PlaceRegistry(Protocol):
-    """Places and leases of all episodes of this process and its workers; see ``LocalRegistry``."""
-
-    def request_place(self, owner: Hashable, server: str, place: Place, on_granted: Callable[[], object]) -> None:
-        """Request a place; ``on_granted`` is called once it is granted."""
-
-    def request_lease(self, owner: Hashable, server: str, instance: InstanceId) -> bool:
-        """Lease an instance; return False if it is leased."""
-
-    def release_place(self, owner: Hashable, server: str, place: Place) -> None:
-        """Give back a place, or end the wait for it."""
-
-    def release_lease(self, owner: Hashable, server: str, instance: InstanceId) -> None:
-        """End a lease."""
-
-    def release_owner(self, owner: Hashable) -> object:
-        """Release everything of an owner."""
-
-
 class BatchServices:
     """Answers the requests of the workers of one batch; thread-safe, and never blocks.
 
@@ -57,7 +38,7 @@ class BatchServices:
 
     def __init__(
         self,
-        registry: PlaceRegistry,
+        registry: LocalRegistry,
         models: Models | None,
         release_owner: Callable[[Hashable], object] | None = None,
     ) -> None:

@@ -16,7 +16,6 @@ from runner.worker.frames import (
     Decided,
     Ended,
     Hello,
-    Reply,
     Reset,
     Started,
     Stepped,
@@ -24,7 +23,7 @@ from runner.worker.frames import (
     WorkerFrame,
     encode_frame,
 )
-from runner.worker.link import PendingRequests, RequestName
+from runner.worker.link import DriverLink
 
 _COPIED_BYTES = 1 << 16
 """Largest frame that is copied behind its length, so that one system call sends both."""
@@ -41,14 +40,12 @@ class FrameTooLarge(RunnerError):
         super().__init__(f"a frame between driver and worker has {size:,} bytes, and at most {limit} MiB are allowed")
 
 
-def send_frame(sock: socket.socket, data: bytes, flags: int = 0) -> None:
+def send_frame(sock: socket.socket, data: bytes) -> None:
     """Send a frame.
 
     Args:
         sock: a connected stream socket.
         data: the encoded frame, without its length.
-        flags: flags of ``send``; after ``MSG_DONTWAIT`` raised ``BlockingIOError``, part of the frame may have been
-            sent, and the connection can only be closed.
 
     Raises:
         FrameTooLarge: the frame is larger than ``MAX_FRAME_BYTES``; nothing was sent.
@@ -58,10 +55,10 @@ def send_frame(sock: socket.socket, data: bytes, flags: int = 0) -> None:
         raise FrameTooLarge(len(data))
     length = len(data).to_bytes(LENGTH_BYTES, "big")
     if len(data) <= _COPIED_BYTES:
-        sock.sendall(length + data, flags)
+        sock.sendall(length + data)
     else:
-        sock.sendall(length, flags)
-        sock.sendall(data, flags)
+        sock.sendall(length)
+        sock.sendall(data)
 
 
 def read_frame(sock: socket.socket) -> bytes | None:
@@ -92,7 +89,7 @@ def read_exactly(sock: socket.socket, size: int) -> bytes | None:
     return data
 
 
-class SocketLink:
+class SocketLink(DriverLink):
     """The link of a worker process to its driver; thread-safe.
 
     Args:
@@ -102,6 +99,7 @@ class SocketLink:
 
     def __init__(self, sock: socket.socket, on_broken: Callable[[], object]) -> None:
         """Create the link; another thread reads the driver's frames and passes replies to ``resolve``."""
+        super().__init__()
         self._sock = sock
         self._on_broken = on_broken
         self._lock = threading.Lock()
@@ -109,8 +107,6 @@ class SocketLink:
         self._poll.register(sock, select.POLLOUT)
         self._bell: int | None = None
         self._has_stepped = False
-        self._requests = PendingRequests(self.send)
-        self.resolve = self._requests.resolve
 
     def greet(self, hello: Hello) -> None:
         """Send the first frame, and with it the end of a pipe, the bell, that is readable when a frame is urgent."""
@@ -160,7 +156,3 @@ class SocketLink:
         if self._bell is not None:
             with contextlib.suppress(OSError):  # it is full of rings, or the driver is gone
                 os.write(self._bell, b"\0")
-
-    async def request(self, name: RequestName, target: str, instance: int | str | None = None) -> Reply:
-        """Send a ``Request`` and return the driver's reply; callable on any event loop."""
-        return await self._requests.request(name, target, instance)

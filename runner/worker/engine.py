@@ -37,7 +37,7 @@ from runner.worker.frames import (
     Stop,
     Watch,
 )
-from runner.worker.link import ReplyingLink
+from runner.worker.link import DriverLink
 from runner.worker.remote_registry import RemoteRegistry
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class Engine:
 
     def __init__(
         self,
-        link: ReplyingLink,
+        link: DriverLink,
         configure: Configure,
         clock: Clock | None = None,
         clock_ns: Callable[[], int] = time.monotonic_ns,

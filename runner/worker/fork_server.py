@@ -104,7 +104,7 @@ def useful_modules() -> Iterator[str]:
 
     They start no threads. Environments and agents of other packages are not among them.
     """
-    yield from ("runner.worker.remote_gate", "aiohttp", "runner.envs.http")
+    yield from ("runner.worker.remote_gate", "aiohttp", "runner.envs.http.environment")
     from runner.plugins import built_in_modules
 
     yield from built_in_modules()

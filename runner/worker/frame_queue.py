@@ -8,8 +8,8 @@ from typing import TypeAlias
 
 import msgspec
 
-from runner.worker.frames import Free, Reply, Streamed, WorkerFrame, encode_frame
-from runner.worker.link import PendingRequests, RequestName
+from runner.worker.frames import Free, Streamed, WorkerFrame, encode_frame
+from runner.worker.link import DriverLink
 
 MAX_QUEUED_BYTES = 4 << 20
 """Size of the queue above which a sender waits and streamed tokens are dropped."""
@@ -32,7 +32,7 @@ def unpack(packed: Packed) -> list[bytes]:
     return msgspec.msgpack.decode(packed, type=list[bytes])
 
 
-class FrameQueue:
+class FrameQueue(DriverLink):
     """Keeps the frames of a worker until ``take`` fetches them; thread-safe.
 
     Args:
@@ -41,14 +41,13 @@ class FrameQueue:
 
     def __init__(self, max_bytes: int = MAX_QUEUED_BYTES) -> None:
         """Start empty."""
+        super().__init__()
         self._max_bytes = max_bytes
         self._changed = threading.Condition()
         self._frames: list[bytes] = []
         self._n_bytes = 0
         self._has_end = False
         self._waiter: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
-        self._requests = PendingRequests(self.send)
-        self.resolve = self._requests.resolve
 
     def send(self, frame: WorkerFrame) -> None:
         """Queue a frame; while the queue is full, streamed tokens are dropped and other frames wait.
@@ -67,10 +66,6 @@ class FrameQueue:
             if self._waiter is not None:
                 loop, event = self._waiter
                 loop.call_soon_threadsafe(event.set)
-
-    async def request(self, name: RequestName, target: str, instance: int | str | None = None) -> Reply:
-        """Queue a ``Request`` and return the driver's reply; callable on any event loop."""
-        return await self._requests.request(name, target, instance)
 
     async def take(self, linger_s: float = 0.0) -> tuple[list[bytes], bool]:
         """Wait for frames and return them, encoded, and whether an episode's ``Free`` is among them.

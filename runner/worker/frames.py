@@ -103,7 +103,6 @@ class Hello(_Frame, frozen=True):
     Attributes:
         monotonic_ns: the worker's monotonic clock.
         wall: the worker's wall clock.
-        versions: versions of the console, Python and the installed plugins.
     """
 
     worker_id: str
@@ -111,7 +110,6 @@ class Hello(_Frame, frozen=True):
     pid: int
     monotonic_ns: int
     wall: datetime
-    versions: dict[str, str] = {}
 
 
 class Started(_Frame, frozen=True):

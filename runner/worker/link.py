@@ -5,53 +5,37 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-from collections.abc import Callable
-from typing import Literal, Protocol, TypeAlias
+from abc import ABC, abstractmethod
+from typing import Literal, TypeAlias
 
 from runner.worker.frames import Reply, Request, WorkerFrame
 
 RequestName: TypeAlias = Literal["place", "lease", "enter"]
 
 
-class DriverLink(Protocol):
-    """Sends frames to the driver and requests from it what exists once per batch; thread-safe."""
+class DriverLink(ABC):
+    """Sends frames to the driver and requests from it what exists once per batch; thread-safe.
 
+    The owner of the link reads the frames of the driver, and passes replies to ``resolve``. A caller whose request is
+    cancelled must send a ``Release`` itself, because the driver may grant it later.
+    """
+
+    def __init__(self) -> None:
+        """Start without requests."""
+        self._ids = itertools.count(1).__next__  # atomic
+        self._waiting: dict[int, asyncio.Future[Reply]] = {}
+
+    @abstractmethod
     def send(self, frame: WorkerFrame) -> None:
         """Send a frame; blocks while the driver reads too slowly."""
 
     async def request(self, name: RequestName, target: str, instance: int | str | None = None) -> Reply:
         """Send a ``Request`` and return the driver's reply; callable on any event loop."""
-
-
-class ReplyingLink(DriverLink, Protocol):
-    """A link whose frames from the driver are read by its owner, which passes the replies on."""
-
-    def resolve(self, reply: Reply) -> None:
-        """Pass a reply of the driver to the request with its id."""
-
-
-class PendingRequests:
-    """The requests of a worker that wait for replies; thread-safe.
-
-    A caller whose request is cancelled must send a ``Release`` itself, because the driver may grant it later.
-
-    Args:
-        send: sends a frame to the driver.
-    """
-
-    def __init__(self, send: Callable[[WorkerFrame], None]) -> None:
-        """Start without requests."""
-        self._send = send
-        self._ids = itertools.count(1).__next__  # atomic
-        self._waiting: dict[int, asyncio.Future[Reply]] = {}
-
-    async def request(self, name: RequestName, target: str, instance: int | str | None = None) -> Reply:
-        """Send a ``Request`` and return the driver's reply."""
         future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         request = Request(id=self._ids(), name=name, target=target, instance=instance)
         self._waiting[request.id] = future
         try:
-            self._send(request)
+            self.send(request)
             return await future
         finally:
             self._waiting.pop(request.id, None)

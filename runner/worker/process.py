@@ -5,14 +5,12 @@ from __future__ import annotations
 import gc
 import logging
 import os
-import platform
 import socket
 import sys
 import threading
 import time
 from typing import NoReturn
 
-from runner import __version__
 from runner.util.clock import Clock
 from runner.worker.channel import FrameTooLarge, SocketLink, read_frame
 from runner.worker.engine import Engine
@@ -77,16 +75,12 @@ def _close(engine: Engine | None) -> None:
 
 
 def _hello(name: str) -> Hello:
-    versions = {"agentgym-console": __version__, "python": platform.python_version()}
-    now = Clock().now()
-    monotonic_ns = time.monotonic_ns()
     return Hello(
         worker_id=name,
         host=socket.gethostname(),
         pid=os.getpid(),
-        monotonic_ns=monotonic_ns,
-        wall=now,
-        versions=versions,
+        monotonic_ns=time.monotonic_ns(),
+        wall=Clock().now(),
     )
 
 

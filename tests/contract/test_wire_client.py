@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
-from runner.envs.http import HttpEnvironment, ServerAddress, dialect_for
+from runner.envs.http.address import ServerAddress
+from runner.envs.http.dialects import dialect_for
+from runner.envs.http.environment import HttpEnvironment
 from runner.envs.http.response import Payload, ServerRequest, ServerResponse, decode_response
 from runner.envs.http.task_rules import RewardReader
 from runner.errors import EnvironmentFault

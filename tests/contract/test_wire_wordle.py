@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from runner.envs.wordle import Wordle
-from runner.envs.wordle.rules import filter_candidates
+from runner.envs.wordle import Wordle, filter_candidates
 from runner.types import Action
 from tests.support.recordings import load_recording
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from typing import Literal
-
 from runner.inference.gate import LocalGate
 from runner.worker.frames import (
     EndpointOutcome,
@@ -12,18 +9,21 @@ from runner.worker.frames import (
     GatewayLink,
     Release,
     Reply,
+    Request,
     WorkerFrame,
     decode_driver_frame,
     decode_worker_frame,
     encode_frame,
 )
+from runner.worker.link import DriverLink
 from runner.worker.remote_gate import RemoteGate, apply_outcome
 
 
-class DriverGateLink:
+class DriverGateLink(DriverLink):
     """Applies a worker's frames to the driver's gate; ``sent`` and ``requests`` are what the worker sent."""
 
     def __init__(self, gate: LocalGate, worker: str) -> None:
+        super().__init__()
         self.sent: list[bytes] = []
         self.requests: list[int | str | None] = []
         self.gateway_links: list[GatewayLink] = []
@@ -31,6 +31,16 @@ class DriverGateLink:
         self._worker = worker
 
     def send(self, frame: WorkerFrame) -> None:
+        if isinstance(frame, Request):
+            request_id = frame.id
+            self.requests.append(frame.instance)
+            self._gate.request(
+                self._worker,
+                frame.instance,
+                frame.target,
+                lambda granted: self.resolve(Reply(id=request_id, granted=granted)),
+            )
+            return
         self.sent.append(encode_frame(frame))
         match decode_worker_frame(self.sent[-1]):
             case EndpointOutcome() as outcome:
@@ -39,20 +49,6 @@ class DriverGateLink:
                 self._gate.release(self._worker, key)
             case GatewayLink() as link:
                 self.gateway_links.append(link)
-
-    async def request(
-        self, name: Literal["place", "lease", "enter"], target: str, instance: int | str | None = None
-    ) -> Reply:
-        assert name == "enter"
-        self.requests.append(instance)
-        loop = asyncio.get_running_loop()
-        reply: asyncio.Future[Reply] = loop.create_future()
-
-        def on_reply(granted: bool) -> None:
-            loop.call_soon_threadsafe(lambda: None if reply.done() else reply.set_result(Reply(id=1, granted=granted)))
-
-        self._gate.request(self._worker, instance, target, on_reply)
-        return await reply
 
     def watch(self, gate: RemoteGate) -> None:
         """Send the rests of the endpoints to a worker's gate, as the driver does."""

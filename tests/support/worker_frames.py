@@ -19,7 +19,7 @@ from runner.worker.frames import (
     decode_worker_frame,
     encode_frame,
 )
-from runner.worker.link import PendingRequests
+from runner.worker.link import DriverLink
 from tests.support.batches import make_setup
 from tests.support.episodes import episode_header
 
@@ -52,13 +52,12 @@ class FrameReader:
         return [frame for frame in self.frames if isinstance(frame, kind)]
 
 
-class RecordingLink:
+class RecordingLink(DriverLink):
     """A link that keeps all frames, encoded and decoded as over a channel."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._sent: queue.SimpleQueue[WorkerFrame] = queue.SimpleQueue()
-        requests = PendingRequests(self.send)
-        self.request, self.resolve = requests.request, requests.resolve
         self.reader = FrameReader(lambda: self._sent.get(timeout=TIMEOUT_S))
 
     def send(self, frame: WorkerFrame) -> None:

@@ -84,7 +84,7 @@ class ReactAgent:
     def _calls_tools(self, session: InferenceSession, schemas: list[ToolSchema]) -> bool:
         if self._settings.format == "react" or not schemas:
             return False
-        return self._settings.format == "tools" or self._manager.supports_tools(session)
+        return self._settings.format == "tools" or session.supports_tools
 
     def _chat(self, env: str, schemas: list[ToolSchema], as_calls: bool) -> Chat:
         text, budget = self._system_prompt(env, schemas, as_calls)

@@ -7,12 +7,11 @@ from typing import ClassVar
 
 from runner.envs.alfworld.commands import GRAMMARS, STRICT, as_agentgym_commands, as_agentgym_text
 from runner.envs.alfworld.engine import NOTHING_HAPPENS
-from runner.envs.alfworld.oracle import Planner, make_planner
-from runner.envs.alfworld.tasks import Game, RequiredPackages, catalogue, data_folder
+from runner.envs.alfworld.oracle import make_planner
+from runner.envs.alfworld.tasks import Game, RequiredPackages, catalogue
 from runner.envs.base import EmbeddedEnvironment, StepText
-from runner.envs.command_grammar import Grammar
-from runner.envs.data_labels import DataLabel
-from runner.types import Action, Mode
+from runner.envs.data_labels import DataLabel, data_folder
+from runner.types import Action, Mode, OraclePlanner
 
 MAX_STEPS = 50
 
@@ -38,17 +37,13 @@ class ALFWorld(EmbeddedEnvironment):
 
     def __init__(self, *, mode: Mode = "strict") -> None:
         super().__init__(mode=mode)
-        self._catalogue = catalogue(data_folder())
+        self.grammar = GRAMMARS[mode]
+        self._catalogue = catalogue(data_folder(self.name))
         self.n_tasks = self._catalogue.n_tasks
         self.observation = ""
         """Latest observation without the list of admissible actions."""
         self._steps = 0
         self._game: Game
-
-    @property
-    def grammar(self) -> Grammar:
-        """Command grammar, in the wording of the environment's mode."""
-        return GRAMMARS[self.mode]
 
     @property
     def task_type(self) -> str:
@@ -59,7 +54,7 @@ class ALFWorld(EmbeddedEnvironment):
         """Return the actions that would have an effect in the current state."""
         return self._game.admissible if self.mode == "strict" else as_agentgym_commands(self._game.admissible)
 
-    def oracle(self, seed: int | None) -> Planner:
+    def oracle(self, seed: int | None) -> OraclePlanner:
         """Return a planner for the running task; ``seed`` has no effect."""
         return make_planner(self._game)
 

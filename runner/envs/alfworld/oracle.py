@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from runner.envs.alfworld.engine import LocalGame
 from runner.envs.alfworld.original_engine import RealGame
 from runner.envs.alfworld.scene import APPLIANCES, TREATMENTS, kind_of, listing_order
 from runner.envs.alfworld.tasks import Game
+from runner.types import OraclePlanner
 
 
-class Planner(Protocol):
-    """Chooses the commands of a running task, one at a time."""
-
-    def next_action(self) -> str:
-        """Return the next command."""
-
-
-def make_planner(game: Game) -> Planner:
+def make_planner(game: Game) -> OraclePlanner:
     """Return the planner for a running game."""
     return LocalOracle(game) if isinstance(game, LocalGame) else RealOracle(game)
 

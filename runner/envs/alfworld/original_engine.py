@@ -13,10 +13,8 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from runner.envs.data_labels import ALFWORLD_VARIABLE
 from runner.errors import EnvironmentFault, catch_foreign
-
-DATA_VARIABLE = "ALFWORLD_DATA"
-"""Environment variable for the folder that contains ``json_2.1.1`` of ``alfworld-download``; ALFWorld reads it, too."""
 
 _Any: TypeAlias = Any  # the packages have no types
 
@@ -106,10 +104,10 @@ class RealGame:
 def _undisturbed() -> Iterator[None]:
     """Let one game start at a time, and restore the process-wide state that ALFWorld changes during the start."""
     with _LOCK:
-        arguments, data = sys.argv, os.environ.get(DATA_VARIABLE)
+        arguments, data = sys.argv, os.environ.get(ALFWORLD_VARIABLE)
         try:
             yield
         finally:
             sys.argv = arguments
             if data is None:
-                os.environ.pop(DATA_VARIABLE, None)
+                os.environ.pop(ALFWORLD_VARIABLE, None)

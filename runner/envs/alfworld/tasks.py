@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias, get_args
+from typing import Any, TypeAlias, get_args
 
 import msgspec
 
 from runner.envs.alfworld.engine import LocalGame
-from runner.envs.alfworld.original_engine import DATA_VARIABLE, GameFile, RealGame
+from runner.envs.alfworld.original_engine import GameFile, RealGame
 from runner.envs.alfworld.scene import Goal, GoalKind, ObjectLayout, ReceptacleKind, Scene, Trait
+from runner.envs.data_labels import ALFWORLD_VARIABLE, data_folder
 from runner.errors import ConfigError
 from runner.util.package_data import package_resource
 
@@ -31,18 +31,6 @@ class TaskFile(msgspec.Struct, frozen=True):
     receptacles: dict[str, ReceptacleKind]
     rooms: tuple[dict[str, tuple[str, ...]], ...]
     tasks: tuple[tuple[int, Goal], ...]
-
-
-class Catalogue(Protocol):
-    """A source of ALFWorld tasks, which are numbered from 0."""
-
-    n_tasks: int
-
-    def start(self, task_index: int) -> Game:
-        """Start a task."""
-
-    def name(self, task_index: int) -> str:
-        """Return the name of a task, made of its kind and its room or game."""
 
 
 class LocalTasks:
@@ -91,13 +79,12 @@ class RealTasks:
         return f"{trial.parent.name}/{trial.name}"
 
 
+Catalogue: TypeAlias = LocalTasks | RealTasks
+"""A source of ALFWorld tasks, which are numbered from 0."""
+
+
 class _SolvableFlag(msgspec.Struct, frozen=True):
     solvable: bool | None = None
-
-
-def data_folder() -> str | None:
-    """Return the folder of ALFWorld's data, the value of ``ALFWORLD_DATA``; None if the variable is not set."""
-    return os.environ.get(DATA_VARIABLE) or None
 
 
 @cache
@@ -111,11 +98,11 @@ def catalogue(data: str | None) -> Catalogue:
         return local_tasks()
     games = playable_games(Path(data).absolute())
     if not games:
-        raise ConfigError(f"{DATA_VARIABLE} is {data!r}, which has no {GAMES} with games")
+        raise ConfigError(f"{ALFWORLD_VARIABLE} is {data!r}, which has no {GAMES} with games")
     if importlib.util.find_spec("alfworld") is None:
         raise ConfigError(
-            f"{DATA_VARIABLE} is set, but ALFWorld's engine is not installed. Install agentgym-console[alfworld], or "
-            f"unset {DATA_VARIABLE} to play local scenes"
+            f"{ALFWORLD_VARIABLE} is set, but ALFWorld's engine is not installed. Install agentgym-console[alfworld], "
+            f"or unset {ALFWORLD_VARIABLE} to play local scenes"
         )
     return RealTasks(games)
 
@@ -156,4 +143,4 @@ class RequiredPackages:
 
     def __get__(self, instance: object, owner: type[Any]) -> tuple[str, ...]:
         """Return the names of the distributions; empty for the shipped rooms."""
-        return () if data_folder() is None else _PACKAGES
+        return () if data_folder("alfworld") is None else _PACKAGES

@@ -12,7 +12,6 @@ from runner.envs.babyai.babyai_grammar import GRAMMAR
 from runner.envs.babyai.levels import N_TASKS, make_world
 from runner.envs.babyai.observe import View
 from runner.envs.base import EmbeddedEnvironment, StepText
-from runner.envs.command_grammar import Grammar
 
 if TYPE_CHECKING:
     import numpy as np
@@ -43,16 +42,12 @@ class BabyAI(EmbeddedEnvironment):
     name: ClassVar[str] = "BabyAI"
     blocks_briefly = True
     packages: ClassVar[tuple[str, ...]] = ("minigrid",)
+    grammar = GRAMMAR
     n_tasks = N_TASKS
     world: World
     """The underlying minigrid environment; set by ``reset``."""
     menu: ActionMenu
     """Commands available in the current view."""
-
-    @property
-    def grammar(self) -> Grammar:
-        """Command grammar, the same for all levels."""
-        return GRAMMAR
 
     def admissible_actions(self) -> list[str] | None:
         """Return the actions that the latest observation lists; None outside an episode."""

@@ -6,7 +6,6 @@ import re
 from typing import Any, ClassVar
 
 from runner.envs.base import EmbeddedEnvironment, StepText
-from runner.envs.command_grammar import Grammar
 from runner.envs.data_labels import DataLabel
 from runner.envs.gymnasium.codec import load_codec
 from runner.types import Mode, Trajectory
@@ -36,6 +35,7 @@ class GymnasiumEnvironment(EmbeddedEnvironment):
     def __init__(self, *, id: str, mode: Mode = "strict") -> None:
         super().__init__(mode=mode)
         self._codec = load_codec(id)
+        self.grammar = self._codec.grammar
         self._actions = {name: self._codec.first_action + index for index, name in enumerate(self._codec.info.actions)}
         self._environment: Any = None
 
@@ -52,11 +52,6 @@ class GymnasiumEnvironment(EmbeddedEnvironment):
     def name(self) -> str:  # type: ignore[override]  # one class plays every id
         """Gymnasium's id of the environment."""
         return self._codec.id
-
-    @property
-    def grammar(self) -> Grammar:
-        """Command grammar with one command: the name or number of an action."""
-        return self._codec.grammar
 
     def admissible_actions(self) -> list[str]:
         """Return all actions of the action space."""

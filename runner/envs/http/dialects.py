@@ -91,6 +91,7 @@ class ClientDialect(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         embedded: entry point of the embedded class with the same commands, success rule and number of tasks, if any.
+        greeting: name in the greeting of AgentGym's server, in any case; None if the server returns only ``ok``.
         expected: description of a valid action, for environments without an embedded class.
         n_tasks: number of tasks of AgentGym's server; None if unknown or equal to that of the embedded class.
         places: number of instances after which AgentGym's server reissues the id of another instance; None if it never
@@ -116,6 +117,7 @@ class ClientDialect(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     name: str
+    greeting: str | None = None
     embedded: str | None = None
     expected: str = "a text"
     n_tasks: int | None = None
@@ -161,6 +163,7 @@ _ROWS = (
     # agentenv-babyai/agentenv_babyai/server.py; environment.py repeats the success reward in every later reply
     ClientDialect(
         name="BabyAI",
+        greeting="BabyAI",
         embedded="runner.envs.babyai:BabyAI",
         reset_body={"data_idx": Placeholder.TASK},
         actions="shown",
@@ -169,6 +172,7 @@ _ROWS = (
     # agentenv-textcraft/agentenv_textcraft/server.py and env_wrapper.py
     ClientDialect(
         name="TextCraft",
+        greeting="TextCraft",
         embedded="runner.envs.textcraft:TextCraft",
         n_tasks=544,
         reset_body={"data_idx": Placeholder.TASK},
@@ -178,6 +182,7 @@ _ROWS = (
     # agentenv-lmrlgym/agentenv_lmrlgym/server.py, mounted at /maze; maze/environment.py
     ClientDialect(
         name="Maze",
+        greeting="LMRL-Gym",
         embedded="runner.envs.maze:Maze",
         n_tasks=25,
         prefix="/maze",
@@ -187,6 +192,7 @@ _ROWS = (
     # agentenv-lmrlgym/agentenv_lmrlgym/server.py, mounted at /wordle; wordle/environment.py
     ClientDialect(
         name="Wordle",
+        greeting="LMRL-Gym",
         embedded="runner.envs.wordle:Wordle",
         prefix="/wordle",
         reset_body={"seed": Placeholder.TASK},
@@ -195,6 +201,7 @@ _ROWS = (
     # agentenv-alfworld/agentenv_alfworld/server.py and env_wrapper.py
     ClientDialect(
         name="ALFWorld",
+        greeting="ALFWorld",
         embedded="runner.envs.alfworld:ALFWorld",
         n_tasks=2620,
         reset_body={"game": Placeholder.TASK, "world_type": "Text"},
@@ -230,6 +237,7 @@ _ROWS = (
     # agentenv-sciworld/agentenv_sciworld/server.py and environment.py
     ClientDialect(
         name="SciWorld",
+        greeting="ScienceWorld",
         expected='a command, such as "look around" or "pick up thermometer"',
         n_tasks=4639,
         reset_body={"data_idx": Placeholder.TASK},

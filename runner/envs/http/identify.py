@@ -16,19 +16,6 @@ from runner.util.display_text import one_line
 ServerKind: TypeAlias = Literal["console", "agentgym", "wrong", "unknown"]
 
 _OK_GREETING = "ok"
-_AGENTGYM_NAMES = {
-    "babyai": "babyai",
-    "textcraft": "textcraft",
-    "maze": "lmrl-gym",
-    "wordle": "lmrl-gym",
-    "alfworld": "alfworld",
-    "sciworld": "scienceworld",
-}
-"""Environment -> lower-case name in the greeting of AgentGym's server; AgentGym's other servers return only ``ok``."""
-_ENVS_WITH_OK_GREETING = frozenset(
-    {"sqlgym", "webshop", "webarena", "searchqa", "academia", "movie", "sheet", "todo", "weather"}
-)
-
 _AGENTGYM_GREETING = re.compile(r"This is environment (?P<env>[^\n]{1,100})\.")
 _CONSOLE_GREETING = re.compile(
     r"AgentGym Console [^\s:]{1,50}: (?P<env>[^\n]{1,100}) \((?P<mode>strict|compat), (?P<label>[^\n]{1,200})\)"
@@ -64,13 +51,16 @@ def identify_server(env: str, payload: object) -> ServerIdentity:
         return ServerIdentity("wrong")
     if match := _CONSOLE_GREETING.fullmatch(payload):
         return _console_identity(env, match)
-    name = env.lower()
+    from runner.envs.http.dialects import dialect_for  # imported late: most probes find no server
+
+    dialect = dialect_for(env)
+    greeting = None if dialect is None else dialect.greeting
     if match := _AGENTGYM_GREETING.fullmatch(payload):
-        kind: ServerKind = "agentgym" if match["env"].lower() == _AGENTGYM_NAMES.get(name, name) else "wrong"
+        kind: ServerKind = "agentgym" if match["env"].lower() == (greeting or env).lower() else "wrong"
         return ServerIdentity(kind, one_line(match["env"]), "compat")
-    if payload == _OK_GREETING and name in _ENVS_WITH_OK_GREETING:
-        return ServerIdentity("agentgym", mode="compat")
-    return ServerIdentity("wrong" if payload == _OK_GREETING and name in _AGENTGYM_NAMES else "unknown")
+    if payload != _OK_GREETING or dialect is None:
+        return ServerIdentity("unknown")
+    return ServerIdentity("wrong") if greeting else ServerIdentity("agentgym", mode="compat")
 
 
 def _console_identity(env: str, match: re.Match[str]) -> ServerIdentity:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import pkgutil
 import re
-from typing import Protocol
+from typing import TypeAlias
 
+from runner.envs.base import EmbeddedEnvironment
 from runner.envs.command_grammar import CommandPattern, Grammar
 from runner.envs.http.dialects import ClientDialect, JsonPath
 from runner.envs.http.response import Payload
@@ -18,25 +19,6 @@ from runner.types import Action, InvalidAction, Mode, Trajectory
 UNKNOWN_N_TASKS = 2**31
 """Assumed number of tasks if the server's number is unknown. The server rejects a task index that it does not have."""
 _ROUNDING_TOLERANCE = 1e-9
-
-
-class TaskRules(Protocol):
-    """The properties and methods of an embedded environment that work before the first reset."""
-
-    n_tasks: int
-
-    @property
-    def grammar(self) -> Grammar:
-        """Command grammar of the environment."""
-
-    def parse(self, text: str) -> Action | InvalidAction:
-        """Parse an action text into a tool call."""
-
-    def success(self, trajectory: Trajectory) -> bool:
-        """Return whether the episode reached its goal."""
-
-    def admissible_actions(self) -> list[str] | None:
-        """Return actions that are always possible. Called only for dialects with ``actions="rules"``."""
 
 
 class FreeTextRules:
@@ -67,6 +49,10 @@ class FreeTextRules:
 
     def admissible_actions(self) -> None:
         """Return None: only the server knows the admissible actions."""
+
+
+TaskRules: TypeAlias = EmbeddedEnvironment | FreeTextRules
+"""Only what works before the first reset of an embedded environment is used of it."""
 
 
 def rules_for(dialect: ClientDialect, mode: Mode) -> TaskRules:

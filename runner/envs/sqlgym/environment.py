@@ -9,11 +9,11 @@ import msgspec
 
 from runner.envs.base import EmbeddedEnvironment, StepText
 from runner.envs.command_grammar import CommandPattern, Grammar
-from runner.envs.data_labels import DataLabel
+from runner.envs.data_labels import DataLabel, data_folder
 from runner.envs.sqlgym.sandbox import evaluate
-from runner.envs.sqlgym.tasks import DatabaseSchema, Split, Task, bird_folder, catalogue
+from runner.envs.sqlgym.tasks import DatabaseSchema, Split, Task, catalogue
 from runner.errors import EnvironmentFault
-from runner.types import Action, InvalidAction, Mode, StepResult
+from runner.types import Action, InvalidAction, Mode
 
 _GRAMMAR = Grammar(
     [
@@ -48,25 +48,16 @@ class SQLGym(EmbeddedEnvironment):
     open_files: ClassVar[int] = 8
     """Descriptors of the pipes to a query's process while it starts; see ``runner.batch.slots``."""
     data_label = DataLabel("sqlgym")
+    grammar = _GRAMMAR
+    steps_after_end = True
 
     def __init__(self, *, mode: Mode = "strict") -> None:
         super().__init__(mode=mode)
-        self._catalogue = catalogue(bird_folder())
-        self.n_tasks = self._catalogue.n_tasks
+        self._catalogue = catalogue(data_folder(self.name))
+        self.n_tasks = len(self._catalogue)
         self._split: Split
         self._task: Task
         self._schema: DatabaseSchema
-
-    @property
-    def grammar(self) -> Grammar:
-        """Command grammar with one command: a query."""
-        return _GRAMMAR
-
-    def step(self, action: Action) -> StepResult:
-        """Take one action; see :meth:`EmbeddedEnvironment.step`."""
-        result = super().step(action)
-        self._running = self._running or self.mode == "compat"
-        return result
 
     def parse(self, text: str) -> Action | InvalidAction:
         """Parse a query: the last ```` ```sql ```` block of ``text``, or the whole text if it has no such block."""

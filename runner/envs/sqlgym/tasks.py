@@ -6,7 +6,6 @@ database in words.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping
 from functools import cache
@@ -15,6 +14,7 @@ from typing import Literal, TypeAlias, TypeVar
 
 import msgspec
 
+from runner.envs.data_labels import BIRD_VARIABLE
 from runner.errors import ConfigError
 from runner.types import Mode
 from runner.util.package_data import package_resource
@@ -72,9 +72,6 @@ def _column_and_table(row: int, shift: int, tables: list[str], columns: Columns)
     shifted = (row - 1 + shift) % (len(columns) - 1) + 1
     return columns[shifted][1], tables[columns[row][0]]
 
-
-BIRD_VARIABLE = "AGENTENV_SQLGYM_BIRD_PATH"
-"""Environment variable for the folder with BIRD's unpacked ``train`` and ``dev``; AgentGym's server reads it, too."""
 
 _SPLITS = ("train", "dev")
 _DATABASE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
@@ -143,27 +140,9 @@ class Split:
         return Database(uri=f"{file.as_uri()}?mode=ro")
 
 
-class Catalogue:
-    """All tasks, numbered across the splits."""
-
-    def __init__(self, splits: list[Split]) -> None:
-        """Concatenate the tasks of ``splits``."""
-        self._entries = [(split, task) for split in splits for task in split.tasks]
-        self.n_tasks = len(self._entries)
-
-    def __getitem__(self, task_index: int) -> tuple[Split, Task]:
-        """Return the split and the task of a task index."""
-        return self._entries[task_index]
-
-
-def bird_folder() -> str | None:
-    """Return BIRD's folder, the value of ``AGENTENV_SQLGYM_BIRD_PATH``; None if the variable is not set."""
-    return os.environ.get(BIRD_VARIABLE) or None
-
-
 @cache
-def catalogue(bird: str | None) -> Catalogue:
-    """Return the tasks of BIRD's folder, or the shipped tasks if ``bird`` is None.
+def catalogue(bird: str | None) -> list[tuple[Split, Task]]:
+    """Return the tasks of BIRD's folder with their splits, or the shipped tasks if ``bird`` is None.
 
     With both splits, the task numbers are those of AgentGym: train from 0, then dev.
 
@@ -172,18 +151,22 @@ def catalogue(bird: str | None) -> Catalogue:
     """
     if bird is None:
         folder = package_resource("data", "sqlgym")
-        return Catalogue([Split(folder / "tasks.json", folder / "tables.json", folder)])
+        return _with_tasks([Split(folder / "tasks.json", folder / "tables.json", folder)])
     root = Path(bird).absolute()
     splits = [
         Split(root / name / f"{name}.json", root / name / f"{name}_tables.json", root / name / f"{name}_databases")
         for name in _SPLITS
         if (root / name / f"{name}.json").is_file()
     ]
-    tasks = Catalogue(splits)
-    if not tasks.n_tasks:
+    tasks = _with_tasks(splits)
+    if not tasks:
         expected = " nor ".join(f"{name}/{name}.json" for name in _SPLITS)
         raise ConfigError(f"{BIRD_VARIABLE} is {bird!r}, which has neither {expected} with tasks")
     return tasks
+
+
+def _with_tasks(splits: list[Split]) -> list[tuple[Split, Task]]:
+    return [(split, task) for split in splits for task in split.tasks]
 
 
 def _read(file: Path, kind: type[_T]) -> _T:

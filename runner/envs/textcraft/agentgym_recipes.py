@@ -9,12 +9,14 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import TypeAlias
 
 import msgspec
 
-from runner.envs.textcraft.recipes import Recipe, RecipeTable
+from runner.envs.data_labels import TEXTCRAFT_VARIABLE
+from runner.envs.textcraft.recipes import Recipe, RecipeTable, shipped_table
 from runner.errors import ConfigError, StoreError
 from runner.util.files import read_file
 
@@ -50,16 +52,15 @@ class _Kind(msgspec.Struct):
     type: str
 
 
-def load_agentgym_table(folder: str, variable: str) -> RecipeTable:
-    """Return the recipes of AgentGym's folder ``agentenv_textcraft``.
-
-    Args:
-        folder: the folder that contains ``recipes``.
-        variable: the environment variable that names the folder, for error messages.
+@cache
+def recipe_table(folder: str | None) -> RecipeTable:
+    """Return the recipes of AgentGym's folder ``agentenv_textcraft``, or the shipped recipes if ``folder`` is None.
 
     Raises:
         ConfigError: if the folder has no crafting recipes, a file is not a recipe, or an item is needed to make itself.
     """
+    if folder is None:
+        return shipped_table()
     path = Path(folder, RECIPES_FOLDER)
     selection = _Selection()
     try:
@@ -69,9 +70,11 @@ def load_agentgym_table(folder: str, variable: str) -> RecipeTable:
         table = selection.table()
     except (OSError, ValueError) as exc:
         advice = "Set it to the folder agentenv-textcraft/agentenv_textcraft of an AgentGym checkout, or unset it"
-        raise ConfigError(f"{variable} is {folder!r}, whose {RECIPES_FOLDER} cannot be used: {exc}. {advice}") from exc
+        raise ConfigError(
+            f"{TEXTCRAFT_VARIABLE} is {folder!r}, whose {RECIPES_FOLDER} cannot be used: {exc}. {advice}"
+        ) from exc
     if not table.goals:
-        raise ConfigError(f"{variable} is {folder!r}, which has no crafting recipes in {RECIPES_FOLDER}")
+        raise ConfigError(f"{TEXTCRAFT_VARIABLE} is {folder!r}, which has no crafting recipes in {RECIPES_FOLDER}")
     return table
 
 

@@ -10,7 +10,8 @@ import msgspec
 
 from runner.envs.base import EmbeddedEnvironment, StepText
 from runner.envs.command_grammar import CommandPattern, Grammar
-from runner.envs.data_labels import DataLabel
+from runner.envs.data_labels import DataLabel, data_folder
+from runner.envs.textcraft.agentgym_recipes import recipe_table
 from runner.envs.textcraft.crafting import (
     COUNT,
     IngredientFormatError,
@@ -24,8 +25,7 @@ from runner.envs.textcraft.crafting import (
 )
 from runner.envs.textcraft.oracle import TextCraftOracle
 from runner.envs.textcraft.recipes import Task, craft_command, display_name, make_task
-from runner.envs.textcraft.sources import current_table
-from runner.types import Action, InvalidAction, Mode, StepResult
+from runner.types import Action, InvalidAction, Mode
 
 _COUNT: dict[str, Any] = {"type": "integer", "minimum": 0}
 _GRAMMAR = Grammar(
@@ -84,25 +84,16 @@ class TextCraft(EmbeddedEnvironment):
     name: ClassVar[str] = "TextCraft"
     blocks_briefly = True
     data_label = DataLabel("textcraft")
+    grammar = _GRAMMAR
+    steps_after_end = True
 
     def __init__(self, *, mode: Mode = "strict") -> None:
         super().__init__(mode=mode)
-        self._table = current_table()
+        self._table = recipe_table(data_folder(self.name))
         self.n_tasks = len(self._table.goals)
         self.inventory: dict[str, int] = {}
         """Item -> count, in order of acquisition."""
         self._task: Task
-
-    @property
-    def grammar(self) -> Grammar:
-        """Command grammar with three commands: ``get``, ``craft`` and ``inventory``."""
-        return _GRAMMAR
-
-    def step(self, action: Action) -> StepResult:
-        """Take one action; see :meth:`EmbeddedEnvironment.step`."""
-        result = super().step(action)
-        self._running = self._running or self.mode == "compat"
-        return result
 
     def parse(self, text: str) -> Action | InvalidAction:
         """Parse a command; ``craft stick using …`` without a count means one stick."""

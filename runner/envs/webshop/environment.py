@@ -11,7 +11,7 @@ from runner.envs.command_grammar import CommandPattern, Grammar
 from runner.envs.data_labels import DataLabel
 from runner.envs.webshop.catalogue import shipped_catalogue, shipped_index
 from runner.envs.webshop.visit import Visit
-from runner.types import Action, InvalidAction, Mode, StepResult, Trajectory
+from runner.types import Action, InvalidAction, Mode, Trajectory
 
 _GRAMMAR = Grammar(
     [
@@ -52,17 +52,14 @@ class WebShop(EmbeddedEnvironment):
     name: ClassVar[str] = "WebShop"
     blocks_briefly = True
     data_label = DataLabel("webshop")
+    grammar = _GRAMMAR
+    steps_after_end = True
 
     def __init__(self, *, mode: Mode = "strict") -> None:
         super().__init__(mode=mode)
         self._catalogue = shipped_catalogue()
         self.n_tasks = len(self._catalogue.goals)
         self._visit: Visit
-
-    @property
-    def grammar(self) -> Grammar:
-        """Command grammar with two commands: ``search`` and ``click``."""
-        return _GRAMMAR
 
     @property
     def instruction(self) -> str:
@@ -78,12 +75,6 @@ class WebShop(EmbeddedEnvironment):
     def clickables(self) -> list[str]:
         """Clickable elements of the page, in lower case, except the search bar's button, which does nothing."""
         return list(self._visit.page.links)
-
-    def step(self, action: Action) -> StepResult:
-        """Take one action; see :meth:`EmbeddedEnvironment.step`."""
-        result = super().step(action)
-        self._running = self._running or self.mode == "compat"
-        return result
 
     def parse(self, text: str) -> Action | InvalidAction:
         """Parse a search or click; a clicked element need not be on the page."""

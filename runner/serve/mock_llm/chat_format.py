@@ -174,9 +174,9 @@ def estimate_tokens(text: str) -> int:
     return -(-len(text) // CHARS_PER_TOKEN)
 
 
-def error_document(message: str, *, kind: str, code: str | None, param: str | None = None) -> dict[str, Any]:
+def error_document(message: str, *, kind: str, code: str | None) -> dict[str, Any]:
     """Return the JSON document of an error, in OpenAI's form."""
-    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
+    return {"error": {"message": message, "type": kind, "param": None, "code": code}}
 
 
 def _prompt_text(request: ChatRequest) -> str:

@@ -13,12 +13,12 @@ from runner.agents.oracle import OracleAgent
 from runner.batch.batch import Batch
 from runner.batch.result import BatchResult
 from runner.batch.workspace import Workspace
-from runner.envs.http import ServerAddress
+from runner.envs.data_labels import BIRD_VARIABLE, TEXTCRAFT_VARIABLE
+from runner.envs.http.address import ServerAddress
 from runner.envs.maze import Maze
 from runner.envs.placement import Placement
 from runner.envs.sqlgym import SQLGym
 from runner.envs.textcraft import ListingPlanner, TextCraft
-from runner.envs.textcraft.sources import TEXTCRAFT_VARIABLE
 from runner.errors import AgentFault, OracleDiverged
 from runner.types import Action
 from tests.support.batches import resolved_batch
@@ -30,8 +30,6 @@ from tests.support.rude_env_server import (
     json_response,
     run_rude_server,
 )
-
-BIRD_VARIABLE = "AGENTENV_SQLGYM_BIRD_PATH"
 
 
 @pytest.fixture

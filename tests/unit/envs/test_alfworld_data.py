@@ -13,9 +13,9 @@ import pytest
 from runner.envs.alfworld import ALFWorld
 from runner.envs.alfworld.engine import LocalGame
 from runner.envs.alfworld.oracle import LocalOracle
-from runner.envs.alfworld.original_engine import DATA_VARIABLE
 from runner.envs.alfworld.scene import APPLIANCES, TREATMENTS, GoalKind, kind_of
 from runner.envs.alfworld.tasks import catalogue, local_tasks, playable_games
+from runner.envs.data_labels import ALFWORLD_VARIABLE
 from runner.errors import ConfigError
 from runner.util.package_data import package_resource
 from scripts.build_alfworld_data import derive, main, render
@@ -98,19 +98,19 @@ def test_only_games_that_alfworld_accepts_are_playable(tmp_path: Path) -> None:
 
 def test_the_environment_variable_selects_the_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_game(tmp_path, PLAYABLE_FOLDER)
-    monkeypatch.setenv(DATA_VARIABLE, str(tmp_path))
+    monkeypatch.setenv(ALFWORLD_VARIABLE, str(tmp_path))
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
     env = ALFWorld()
     assert (env.n_tasks, env.data_label, env.packages[0]) == (1, "ALFWorld data", "alfworld")
     assert ALFWorld.data_label == "ALFWorld data"
     assert env.task_type == "look_at_obj_in_light-Mug-None-DeskLamp-308/trial_T1"
-    monkeypatch.setenv(DATA_VARIABLE, "")
+    monkeypatch.setenv(ALFWORLD_VARIABLE, "")
     assert (ALFWorld().n_tasks, ALFWorld.data_label, ALFWorld.packages) == (240, "local scenes", ())
 
 
 def test_data_without_the_engine_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_game(tmp_path, PLAYABLE_FOLDER)
-    monkeypatch.setenv(DATA_VARIABLE, str(tmp_path))
+    monkeypatch.setenv(ALFWORLD_VARIABLE, str(tmp_path))
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"ALFWORLD_DATA is set, but .* Install agentgym-console\[alfworld\]"):
         ALFWorld()

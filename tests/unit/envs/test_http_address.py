@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from runner.envs.http import ServerAddress, ServerIdentity, identify_server
+from runner.envs.http.address import ServerAddress
+from runner.envs.http.identify import ServerIdentity, identify_server
 from runner.errors import ConfigError
 
 

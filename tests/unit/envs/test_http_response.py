@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.envs.http import dialect_for
-from runner.envs.http.dialects import _ROWS, ClientDialect
+from runner.envs.http.dialects import _ROWS, ClientDialect, dialect_for
 from runner.envs.http.response import Payload, ServerRequest, ServerResponse, decode_response
 from runner.envs.http.task_rules import RewardReader
 from runner.errors import EnvironmentFault

@@ -11,8 +11,9 @@ import pytest
 
 from runner.batch.batch import Batch
 from runner.batch.workspace import Workspace
-from runner.envs.http import HttpEnvironment, ServerAddress
+from runner.envs.http.address import ServerAddress
 from runner.envs.http.dialects import MAX_ACTIONS_PER_TEMPLATE, sciworld_actions
+from runner.envs.http.environment import HttpEnvironment
 from runner.envs.placement import Placement
 from runner.types import Action, Trajectory
 from tests.support.batches import resolved_batch

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from runner.envs.http import ServerAddress, dialect_for
-from runner.envs.http.dialects import ClientDialect
+from runner.envs.http.address import ServerAddress
+from runner.envs.http.dialects import ClientDialect, dialect_for
 from runner.envs.http.environment import HttpEnvironment
 from runner.envs.http.task_rules import rules_for
 from runner.errors import ConfigError

@@ -12,8 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from runner.envs.http import HttpEnvironment, ServerAddress, dialect_for
-from runner.envs.http.environment import select_dialect
+from runner.envs.http.address import ServerAddress
+from runner.envs.http.dialects import dialect_for
+from runner.envs.http.environment import HttpEnvironment, select_dialect
 from runner.envs.http.places import LocalRegistry
 from runner.envs.http.probe import probe_servers
 from runner.envs.http.session import LOCAL_REGISTRY, places_on, release_lost_owner, use_registry
@@ -110,7 +111,7 @@ async def test_the_instances_of_a_lost_worker_are_closed_before_others_get_its_p
 async def test_a_wait_for_a_place_ends_with_the_time_limit_of_the_episode(registry: LocalRegistry) -> None:
     with run_slot_server(1) as (server, handler):
         address = ServerAddress(server.url, 60, places=1)
-        cfg = {"_target_": "runner.envs.http.HttpEnvironment", "env": "maze", "address": address}
+        cfg = {"_target_": "runner.envs.http.environment.HttpEnvironment", "env": "maze", "address": address}
         runner = Runner(
             env_cfg=cfg, agent_cfg={"_target_": "runner.agents.random.RandomAgent"}, limits=Limits(max_duration_s=0.2)
         )

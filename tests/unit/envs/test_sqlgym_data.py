@@ -10,8 +10,9 @@ import msgspec
 import pytest
 
 from runner import plugins
+from runner.envs.data_labels import BIRD_VARIABLE
 from runner.envs.sqlgym import SQLGym
-from runner.envs.sqlgym.tasks import BIRD_VARIABLE, DatabaseSchema, Task, catalogue
+from runner.envs.sqlgym.tasks import DatabaseSchema, Task, catalogue
 from runner.envs.sqlgym.worker import QueryRunner, open_database
 from runner.errors import ConfigError
 from runner.types import Action
@@ -36,7 +37,7 @@ def test_every_gold_query_returns_a_few_exact_values() -> None:
     tasks = catalogue(None)
     readers: dict[str, QueryRunner] = {}
     questions, sizes = set(), Counter[str]()
-    for index in range(tasks.n_tasks):
+    for index in range(len(tasks)):
         split, task = tasks[index]
         if task.db_id not in readers:
             readers[task.db_id] = QueryRunner(open_database(split.database(task).script, None))
@@ -45,7 +46,7 @@ def test_every_gold_query_returns_a_few_exact_values() -> None:
         assert {type(value) for row in rows for value in row} <= {int, str}
         questions.add((task.db_id, task.question))
         sizes[task.db_id] += 1
-    assert len(questions) == tasks.n_tasks == 200
+    assert len(questions) == len(tasks) == 200
     assert set(sizes.values()) == {25}
 
 
@@ -82,7 +83,7 @@ def test_one_split_of_bird_is_enough(tmp_path: Path) -> None:
     tasks = catalogue(str(write_bird(tmp_path, ("dev",))))
     split, task = tasks[0]
     uri = split.database(task).uri or ""
-    assert tasks.n_tasks == 1
+    assert len(tasks) == 1
     assert uri.endswith("dev/dev_databases/shop/shop.sqlite?mode=ro")
 
 

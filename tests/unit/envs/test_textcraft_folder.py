@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from runner.envs.data_labels import data_label_of, missing_data
+from runner.envs.data_labels import TEXTCRAFT_VARIABLE, data_folder, data_label_of, missing_data
 from runner.envs.textcraft import TextCraft
+from runner.envs.textcraft.agentgym_recipes import recipe_table
 from runner.envs.textcraft.recipes import RecipeFile
-from runner.envs.textcraft.sources import TEXTCRAFT_VARIABLE, current_table
 from runner.errors import ConfigError
 from runner.types import Action
 from runner.util.package_data import package_resource
@@ -74,7 +74,7 @@ def observations(env: TextCraft, *texts: str) -> list[str | None]:
 
 
 def test_the_recipes_are_selected_and_named_as_in_agentgym(folder: Path) -> None:
-    table = current_table()
+    table = recipe_table(data_folder("TextCraft"))
     commands = {recipe.command for same in table.recipes.values() for recipe in same}
     cycle = {"craft 1 ingot using 9 nugget", "craft 9 nugget using 1 ingot"}
     assert len(commands & cycle) == 1
@@ -96,18 +96,18 @@ def test_the_recipes_are_selected_and_named_as_in_agentgym(folder: Path) -> None
 
 
 def test_the_goals_are_sorted_by_depth_in_the_order_of_the_folder(folder: Path) -> None:
-    first = "ingot" if "ingot" in current_table().recipes else "nugget"
+    first = "ingot" if "ingot" in recipe_table(data_folder("TextCraft")).recipes else "nugget"
     depths = {"oak_planks": 1, "birch_planks": 1, "oak_wood": 1, "book": 1, "bone_meal": 1, first: 1}
     depths |= {"stick": 2, "oak_slab": 2, "barrel": 2, "torch": 3}
     listed = [path.stem for path in (folder / "recipes").iterdir()]
     assert first == min(("ingot", "nugget"), key=listed.index)
     in_order = [name for name in listed if name in depths]
-    assert current_table().goals == tuple(sorted(in_order, key=lambda name: depths[name]))
+    assert recipe_table(data_folder("TextCraft")).goals == tuple(sorted(in_order, key=lambda name: depths[name]))
 
 
 def test_an_episode_follows_agentgyms_rules_for_tags(folder: Path) -> None:
     env = TextCraft()
-    env.reset(task_index=current_table().goals.index("barrel"))
+    env.reset(task_index=recipe_table(data_folder("TextCraft")).goals.index("barrel"))
     assert observations(
         env, "get 1 charcoal", "get 1 planks", "get 1 wooden slab", "get 2 wooden slabs", "get 2 birch logs"
     ) == [

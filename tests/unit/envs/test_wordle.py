@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runner.envs.wordle import Wordle
-from runner.envs.wordle.rules import AGENTGYM_WORDS, hidden_words, loose_marks, official_marks, shipped_words
+from runner.envs.wordle import AGENTGYM_WORDS, Wordle, hidden_words, loose_marks, official_marks, shipped_words
 from runner.errors import EnvironmentFault
 from runner.types import Action, InvalidAction, Mode
 from runner.util.package_data import package_resource

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import threading
 from collections.abc import Iterator
-from typing import Literal
 
 import pytest
 
-from runner.envs.http import HttpEnvironment, ServerAddress
-from runner.envs.http.environment import select_dialect
+from runner.envs.http.address import ServerAddress
+from runner.envs.http.environment import HttpEnvironment, select_dialect
 from runner.envs.http.places import InstanceId, LocalRegistry
 from runner.envs.http.session import LOCAL_REGISTRY, places_on, use_registry
 from runner.errors import EnvironmentFault
@@ -25,23 +23,23 @@ from runner.worker.frames import (
     decode_worker_frame,
     encode_frame,
 )
+from runner.worker.link import DriverLink
 from runner.worker.remote_registry import RemoteRegistry
 from tests.support.slot_server import N_STEPS, run_slot_server
 
 N_EPISODES, N_SLOTS, N_WORKERS = 64, 8, 4
 
 
-class FrameLink:
+class FrameLink(DriverLink):
     """A ``DriverLink`` whose driver is a ``LocalRegistry``; the frames are encoded as they are between processes."""
 
     def __init__(self, worker_id: str, driver: LocalRegistry) -> None:
+        super().__init__()
         self.worker_id = worker_id
         self.sent: list[WorkerFrame] = []
         self.hold_lease_replies = False
         self.held: list[Reply] = []
         self._driver = driver
-        self._numbers = itertools.count()
-        self._replies: dict[int, tuple[asyncio.AbstractEventLoop, asyncio.Future[Reply]]] = {}
 
     def send(self, frame: WorkerFrame) -> None:
         frame = decode_worker_frame(encode_frame(frame))
@@ -62,25 +60,10 @@ class FrameLink:
             case Release(name="lease", instance=int() | str() as instance):
                 self._driver.release_lease(self.worker_id, frame.target, instance)
 
-    async def request(
-        self, name: Literal["place", "lease", "enter"], target: str, instance: InstanceId | None = None
-    ) -> Reply:
-        number, loop = next(self._numbers), asyncio.get_running_loop()
-        future: asyncio.Future[Reply] = loop.create_future()
-        self._replies[number] = (loop, future)
-        self.send(Request(id=number, name=name, target=target, instance=instance))
-        return await future
-
     def resolve(self, reply: Reply) -> None:
         decoded = decode_driver_frame(encode_frame(reply))
         assert isinstance(decoded, Reply)
-        loop, future = self._replies.pop(reply.id)
-
-        def set_result() -> None:
-            if not future.done():
-                future.set_result(decoded)
-
-        loop.call_soon_threadsafe(set_result)
+        super().resolve(decoded)
 
 
 class WorkerRegistries:
