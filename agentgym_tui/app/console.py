@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from textual.screen import Screen
 
 from agentgym_tui.app.refresh import RefreshingApp
-from agentgym_tui.commands.availability import AvailableCommand, available_commands
-from agentgym_tui.commands.keymap import bindings
+from agentgym_tui.commands.keymap import AvailableCommand, available_commands, bindings
 from agentgym_tui.commands.registry import BUS, LOGS, SCREENS, ScreenSpec
 from agentgym_tui.config.settings import Settings, problem_summary
 from agentgym_tui.config.ui_state import UiState
 from agentgym_tui.safe_text import trusted
-from agentgym_tui.screens.base import ConsoleScreen, HasUnsafeText
+from agentgym_tui.screens.base import ConsoleScreen, ScreenContext
 from agentgym_tui.services.toast import toast
 from agentgym_tui.sessions.protocols import ControlRequestError, Session
 from agentgym_tui.sessions.run_commands import control_error_text
 from agentgym_tui.textual_compat import add_bindings, start_in_mode
+from agentgym_tui.widgets.line_list import LineList
 from agentgym_tui.widgets.line_renderer import TONE_CLASSES
 from agentgym_tui.widgets.split import resize_focused, zoom_focused
 
@@ -145,7 +145,7 @@ class Console(RefreshingApp, inherit_bindings=False):
         from agentgym_tui.screens.dialogs.hex_dump import HexDumpDialog
 
         holders: list[object] = [self.screen, self.focused] if self._screen_accepts_keys else []
-        texts = [holder.unsafe_text() for holder in holders if isinstance(holder, HasUnsafeText)]
+        texts = [holder.unsafe_text() for holder in holders if isinstance(holder, ConsoleScreen | LineList)]
         text = next(filter(None, texts), None)
         if text is None:
             toast(self, trusted("no unsafe bytes in the selection"))
@@ -186,7 +186,7 @@ class Console(RefreshingApp, inherit_bindings=False):
             self.exit()
 
     def _make_screen(self, screen: ScreenSpec) -> Screen[None]:
-        return screen.factory(self.session, self.ui_state, now=self._now)
+        return screen.factory(ScreenContext(self.session, self.ui_state, self._now))
 
 
 def first_screen(session: Session) -> str:

@@ -15,7 +15,7 @@ from textual.timer import Timer
 
 from agentgym_tui.app.notifications import BatchEndDetector, FailoverDetector, notify_batch_ends, notify_failover
 from agentgym_tui.config.settings import Settings
-from agentgym_tui.screens.base import Redrawable
+from agentgym_tui.screens.base import ConsoleScreen
 from agentgym_tui.services.timers import RedrawThrottle, ReliableTimers
 from agentgym_tui.sessions.protocols import Session
 from agentgym_tui.textual_compat import OrderedKeysApp
@@ -96,7 +96,7 @@ class RefreshingApp(OrderedKeysApp[None], ReliableTimers, inherit_bindings=False
         self._draw_timer = None
         self._throttle.mark_redrawn()
         for screen in reversed(self.screen_stack):
-            if isinstance(screen, Redrawable):
+            if isinstance(screen, ConsoleScreen):
                 screen.draw(self.session.store)
             if not screen.is_modal:
                 break

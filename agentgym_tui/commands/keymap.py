@@ -7,13 +7,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 from textual.binding import Binding
 from textual.keys import key_to_character
 
 from agentgym_tui.commands.registry import BUS, NODE, SCREENS, Command, Registry, Scope
+from agentgym_tui.textual_compat import binding_ids
+
+if TYPE_CHECKING:
+    from textual.app import App
+    from textual.dom import DOMNode
+
+    from agentgym_tui.sessions.protocols import Session
 
 COMMANDS: Final = Registry(
     Command("app.help", "question_mark", "Help", "help", "everywhere", "show the keys of this screen"),
@@ -28,34 +35,29 @@ COMMANDS: Final = Registry(
     Command("run.cancel", "x", "Cancel", "cancel", "live", "cancel the running batch", available=NODE),
     Command("run.pause", "space", "Pause", "pause", "live", "pause or resume", available=NODE),
     Command("run.step", "s", "Step", "step", "live", "run one step, then pause", available=NODE),
-    Command("live.next", "right_square_bracket", "Next run", "next_running", "live", "next running episode", False),
+    Command("live.next", "right_square_bracket", "Next run", "neighbor(1)", "live", "next running episode", False),
     Command(
-        "live.previous",
-        "left_square_bracket",
-        "Previous run",
-        "previous_running",
-        "live",
-        "previous running episode",
-        False,
+        "live.previous", "left_square_bracket", "Previous run", "neighbor(-1)", "live", "previous running episode",
+        footer=False,
     ),
     Command("live.open", "enter", "Open", "open", "live", "open the watched episode", False),
     Command("live.events", "a", "Events", "events", "live", "bus messages of this episode", False, BUS),
     Command("live.view", "v", "View", "next_view", "live", "switch between transcript, trace and rewards", False),
     Command("episodes.open", "enter", "Open", "open", "episodes", "open the selected episode"),
     Command("episodes.filter", "slash", "Filter", "filter", "episodes", "show only rows that contain all words"),
-    Command("episodes.clear", "escape", "Clear filter", "clear_filter", "episodes", "show all rows", False),
+    Command("episodes.clear", "escape", "Clear filter", "clear", "episodes", "show all rows", False),
     Command("episodes.reload", "ctrl+r", "Reload", "reload", "episodes", "reload the folder", False),
     Command("filter.clear", "escape", "Clear filter", "clear", "filter", "show all rows"),
     Command("filter.leave", "down,tab,enter", "List", "leave", "filter", "go to the matching rows"),
     Command("episode.back", "escape", "Back", "back", "episode", "go back"),
-    Command("episode.next", "n", "Next", "next_episode", "episode", "next episode in the list"),
-    Command("episode.previous", "p", "Prev", "previous_episode", "episode", "previous episode in the list"),
+    Command("episode.next", "n", "Next", "neighbor(1)", "episode", "next episode in the list"),
+    Command("episode.previous", "p", "Prev", "neighbor(-1)", "episode", "previous episode in the list"),
     Command("episode.transcript", "t", "Transcript", "tab('transcript')", "episode", "messages and actions", False),
     Command("episode.trace", "w", "Trace", "tab('trace')", "episode", "where the time went", False),
     Command("episode.json", "J", "JSON", "tab('json')", "episode", "the raw episode file", False),
     Command("episode.evaluation", "v", "Evaluation", "tab('evaluation')", "episode", "verdict and events", False),
     Command("episode.copy", "y", "Copy", "copy", "episode", "copy the shown text, made safe"),
-    Command("episode.copy_raw", "Y", "Copy raw", "copy_raw", "episode", "copy the original, unsafe text", False),
+    Command("episode.copy_raw", "Y", "Copy raw", "copy(True)", "episode", "copy the original, unsafe text", False),
     Command("episode.export", "e", "Export", "export", "episode", "write the episode as JSON to this folder"),
     Command("episode.events", "a", "Events", "events", "episode", "bus messages of this episode", available=BUS),
     Command("events.pause", "space", "Pause", "pause", "events", "stop reading until pressed again; messages wait"),
@@ -68,15 +70,15 @@ COMMANDS: Final = Registry(
     Command("events.fold", "c", "Fold", "fold", "events", "close or open the selected branch", False),
     Command("events.view", "v", "View", "next_view", "events", "switch between formatted, raw, hex and headers"),
     Command("events.copy", "y", "Copy", "copy", "events", "copy the shown payload, made safe", False),
-    Command("events.copy_raw", "Y", "Copy raw", "copy_raw", "events", "copy the original bytes", False),
+    Command("events.copy_raw", "Y", "Copy raw", "copy(True)", "events", "copy the original bytes", False),
     Command("log.filter", "slash", "Filter", "filter", "log", "show only lines that contain all words"),
     Command("log.go_to", "J", "Jump", "go_to", "log", "go to a line or time"),
     Command("log.clear", "escape", "All", "clear", "log", "show all lines; stops a running search"),
     Command("log.view", "v", "View", "next_view", "log", "switch between formatted, raw and hex"),
-    Command("log.next", "n", "Next", "next_log", "log", "next opened log"),
-    Command("log.previous", "p", "Prev", "previous_log", "log", "previous opened log", False),
+    Command("log.next", "n", "Next", "neighbor(1)", "log", "next opened log"),
+    Command("log.previous", "p", "Prev", "neighbor(-1)", "log", "previous opened log", False),
     Command("log.copy", "y", "Copy", "copy", "log", "copy the shown line, made safe"),
-    Command("log.copy_raw", "Y", "Copy raw", "copy_raw", "log", "copy the original bytes", False),
+    Command("log.copy_raw", "Y", "Copy raw", "copy(True)", "log", "copy the original bytes", False),
     Command("log.reload", "ctrl+r", "Reload", "reload", "log", "reopen the file by name", False),
     Command("entry.take", "enter", "Apply", "take", "entry", "use this input"),
     Command("entry.leave", "escape", "Cancel", "leave", "entry", "change nothing"),
@@ -92,12 +94,12 @@ COMMANDS: Final = Registry(
     Command("pane.reset", "equals_sign", "Reset sizes", "resize('reset')", "everywhere", "reset all pane sizes", False),
     Command("table.sort", "o", "Sort", "sort", "table", "sort by the next column", False),
     Command("table.reverse", "O", "Reverse", "reverse", "table", "reverse the order", False),
-    Command("list.down", "j,down", "Down", "down", "list", "", False),
-    Command("list.up", "k,up", "Up", "up", "list", "", False),
+    Command("list.down", "j,down", "Down", "move(1)", "list", "", False),
+    Command("list.up", "k,up", "Up", "move(-1)", "list", "", False),
     Command("list.top", "g,home", "Top", "top", "list", "", False),
     Command("list.bottom", "G,end", "Bottom", "bottom", "list", "go to the end and follow it", False),
-    Command("list.page_down", "ctrl+d,pagedown", "Page down", "page_down", "list", "", False),
-    Command("list.page_up", "ctrl+u,pageup", "Page up", "page_up", "list", "", False),
+    Command("list.page_down", "ctrl+d,pagedown", "Page down", "page(1)", "list", "", False),
+    Command("list.page_up", "ctrl+u,pageup", "Page up", "page(-1)", "list", "", False),
     Command("list.left", "h,left", "Left", "left", "list", "", False),
     Command("list.right", "l,right", "Right", "right", "list", "", False),
     Command("list.choose", "enter", "Choose", "choose", "list", "", False),
@@ -108,8 +110,8 @@ COMMANDS: Final = Registry(
     Command("form.close", "escape", "Close", "close", "form", "close without starting a run"),
     Command("checks.toggle", "space", "Choose", "check", "checks", "", False),
     Command("checks.all", "a", "All or none", "all", "checks", "", False),
-    Command("choice.left", "left,h", "Previous", "left", "choice", "", False),
-    Command("choice.right", "right,l,space", "Next", "right", "choice", "", False),
+    Command("choice.left", "left,h", "Previous", "step(-1)", "choice", "", False),
+    Command("choice.right", "right,l,space", "Next", "step(1)", "choice", "", False),
     Command("quit.stop", "s", "Stop them", "answer('stop')", "quit", "cancel all batches, then quit"),
     Command("quit.leave", "l", "Leave them running", "answer('leave')", "quit", "the node keeps running"),
     Command("quit.stay", "escape,q", "Stay", "answer('stay')", "quit", "keep the console open"),
@@ -117,8 +119,8 @@ COMMANDS: Final = Registry(
     Command("cancel.battery", "b", "The whole battery", "answer('battery')", "cancel", "cancel waiting ones, too"),
     Command("cancel.nothing", "escape,q", "Nothing", "answer('nothing')", "cancel", "keep running"),
     Command("palette.close", "escape", "Close", "close", "palette", "", False),
-    Command("palette.down", "down,ctrl+n", "Down", "down", "palette", "", False),
-    Command("palette.up", "up,ctrl+p", "Up", "up", "palette", "", False),
+    Command("palette.down", "down,ctrl+n", "Down", "move(1)", "palette", "", False),
+    Command("palette.up", "up,ctrl+p", "Up", "move(-1)", "palette", "", False),
 )  # fmt: skip
 
 
@@ -183,6 +185,24 @@ def bindings(scope: Scope) -> list[Binding]:
         Binding(c.keys, c.action, c.title, show=c.footer, id=c.id, tooltip=c.help or c.title)
         for c in commands_of(scope)
     ]
+
+
+class AvailableCommand(NamedTuple):
+    """A command, and the app, screen or widget that executes it."""
+
+    command: Command
+    node: DOMNode
+
+
+def available_commands(app: App[None], session: Session) -> list[AvailableCommand]:
+    """Return the commands of the screen, the focused widget and the app that the session supports."""
+    available: list[AvailableCommand] = []
+    for node in filter(None, (app.screen, app.focused, app)):
+        bound = [command for id in binding_ids(node) if (command := COMMANDS.get(id)) is not None]
+        for scope in dict.fromkeys(command.scope for command in bound):
+            commands = [each for each in commands_of(scope) if each in bound and each.available.is_met(session)]
+            available += [AvailableCommand(c, node) for c in commands if node.check_action(c.action, ()) is not False]
+    return available
 
 
 def display_keys(keys: str) -> list[str]:

@@ -17,7 +17,7 @@ Scope: TypeAlias = str
 """The screens or widgets in which keys apply: a screen, a dialog, a kind of widget, or ``everywhere``."""
 
 ScreenFactory: TypeAlias = "Callable[..., Screen[None]]"
-"""Makes a screen from the arguments ``session``, ``ui_state`` and ``now``."""
+"""Makes a screen from a ``ScreenContext``."""
 
 
 class HasId(Protocol):

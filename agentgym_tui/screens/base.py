@@ -1,17 +1,20 @@
-"""Base classes of screens and dialogs, and the protocols through which the app uses screens."""
+"""Base classes of screens and dialogs."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import ClassVar, Final, Protocol, runtime_checkable
+from typing import ClassVar, Final
 
+import msgspec
 from textual.screen import ModalScreen, Screen, ScreenResultType
 from textual.widget import Widget
 
 from agentgym_tui.commands.keymap import bindings
 from agentgym_tui.config.ui_state import UiState
+from agentgym_tui.safe_text import SafeText
 from agentgym_tui.services.timers import ReliableTimers
+from agentgym_tui.services.toast import toast
 from agentgym_tui.sessions.protocols import Session
 from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.textual_compat import add_bindings
@@ -61,25 +64,47 @@ class ConsoleScreen(Screen[ScreenResultType], ReliableTimers):
         """Return ``accepts_keys``, whatever the action."""
         return self.accepts_keys
 
+    def draw(self, store: RunStore) -> None:
+        """Redraw after the store changed."""
+
+    def unsafe_text(self) -> str | None:
+        """Return the selected raw text, for the hex dump; None if sanitizing did not change it."""
+        return None
+
+    def toast(self, text: SafeText, *, failed: bool = False) -> None:
+        """Show the reply to a command as a toast, styled as an error if ``failed`` is True."""
+        toast(self.app, text, failed=failed)
+
+
+class ScreenContext(msgspec.Struct, frozen=True):
+    """What the app passes to the screens that the user selects by a key.
+
+    Attributes:
+        session: the session that the screen shows.
+        ui_state: the saved UI state; updated in place.
+        now: returns the time of a monotonic clock in seconds.
+    """
+
+    session: Session
+    ui_state: UiState = msgspec.field(default_factory=UiState)
+    now: Callable[[], float] = time.monotonic
+
 
 class SessionScreen(ConsoleScreen[None]):
     """A screen that the user selects by a key; ``SCREENS`` lists them.
 
-    Args:
+    Attributes:
         session: the session that the screen shows.
         ui_state: the saved UI state; updated in place.
-        now: returns the time of a monotonic clock in seconds.
-
-    Attributes:
-        session: the session.
-        ui_state: the saved UI state.
     """
 
-    def __init__(
-        self, session: Session, ui_state: UiState | None = None, *, now: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, context: ScreenContext) -> None:
         super().__init__()
-        self.session, self.ui_state, self._now = session, ui_state or UiState(), now
+        self.session, self.ui_state, self._now = context.session, context.ui_state, context.now
+
+    def on_screen_resume(self) -> None:
+        """Show the changes of the store since the screen was last shown."""
+        self.draw(self.session.store)
 
 
 class ResultScreen(ConsoleScreen[ScreenResultType]):
@@ -99,21 +124,3 @@ class DialogScreen(ModalScreen[ScreenResultType], ResultScreen[ScreenResultType]
     def action_close(self) -> None:
         """Close without a result."""
         self.leave()
-
-
-@runtime_checkable
-class Redrawable(Protocol):
-    """A screen that shows the content of the store."""
-
-    def draw(self, store: RunStore) -> None:
-        """Redraw after the store changed."""
-        ...
-
-
-@runtime_checkable
-class HasUnsafeText(Protocol):
-    """A screen or widget that shows untrusted text."""
-
-    def unsafe_text(self) -> str | None:
-        """Return the selected raw text if sanitizing changed it, else None."""
-        ...

@@ -1,21 +1,18 @@
-"""The base of screens that browse lines: a filter, a prompt, a table that can follow its end, and the selected line."""
+"""Bases of screens: with a filter; and to browse lines, with a prompt, a table and the selected line, too."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import on
 from textual.timer import Timer
 
-from agentgym_tui.config.ui_state import UiState
 from agentgym_tui.presenters.cells import Line
 from agentgym_tui.presenters.payload import unsafe_text
 from agentgym_tui.screens.base import WIDTH_BREAKPOINTS, SessionScreen
 from agentgym_tui.services.clipboard import copy_to_clipboard
-from agentgym_tui.sessions.protocols import Session
 from agentgym_tui.state.log_entries import LogEntry
 from agentgym_tui.widgets.line_list import LineList
 from agentgym_tui.widgets.static_lines import StaticLines
@@ -29,12 +26,65 @@ if TYPE_CHECKING:
     from agentgym_tui.widgets.payload_view import PayloadView
 
 
-class LineBrowser(SessionScreen):
+class FilteredScreen(SessionScreen):
+    """A list with a filter above it; the heading has the id ``summary``, the text of an empty list ``nothing``."""
+
+    FILTER_HINT: ClassVar[str]
+    """Placeholder of the filter."""
+
+    _filter: FilterInput
+
+    def heading_lines(self, width: int) -> Sequence[Line]:
+        """Return the lines above the list."""
+        raise NotImplementedError
+
+    def nothing_lines(self, width: int) -> Sequence[Line]:
+        """Return the lines that replace an empty list."""
+        raise NotImplementedError
+
+    def search(self, text: str) -> None:
+        """Show only the lines that contain the words of ``text``."""
+        raise NotImplementedError
+
+    def make_filter(self, words: str) -> FilterInput:
+        """Return the filter, which contains ``words``."""
+        from agentgym_tui.widgets.inputs import MAX_QUERY_CHARS, FilterInput
+
+        self.set_class(bool(words), "-filtering")
+        self._filter = FilterInput(words, placeholder=self.FILTER_HINT, id="filter", max_length=MAX_QUERY_CHARS)
+        return self._filter
+
+    def action_filter(self) -> None:
+        """Open the filter."""
+        self.add_class("-filtering")
+        self.set_focus(self._filter)
+
+    def action_clear(self) -> None:
+        """Clear the filter and show all lines."""
+        self._filter.action_clear()
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        """Search for the new words. ``@on`` is not possible because the log screen imports the inputs late."""
+        # only the last of several queued keystrokes counts
+        if event.input.id == "filter" and self.is_ready and event.value == event.input.value:
+            self.search(event.value)
+
+    def on_filter_input_closed(self, event: FilterInput.Closed) -> None:
+        """Hide a filter without words."""
+        self.set_class(not event.cleared, "-filtering")
+
+    def show_texts(self) -> None:
+        """Redraw the heading and the text that replaces an empty list."""
+        for name, make_lines in (("summary", self.heading_lines), ("nothing", self.nothing_lines)):
+            for widget in self.query(f"#{name}").results(StaticLines):
+                widget.show(make_lines)
+
+
+class LineBrowser(FilteredScreen):
     """A screen with a table of lines, a filter and a prompt above it, and the selected line below it.
 
-    A subclass composes the widgets, and fills ``table`` and ``payload``.
-
-    The arguments are those of ``SessionScreen``; the UI state holds filter words, sort orders and pane sizes.
+    A subclass composes the widgets, and fills ``table`` and ``payload``. The UI state holds filter words, sort orders
+    and pane sizes.
 
     Attributes:
         table: the table of lines.
@@ -44,37 +94,18 @@ class LineBrowser(SessionScreen):
     CSS_PATH = Path(__file__).parent.parent / "styles" / "lines.tcss"
     HORIZONTAL_BREAKPOINTS = WIDTH_BREAKPOINTS
     REQUIRED_WIDGETS = "#summary, #nothing, #filter, #entry, #payload, #tabs"
-    FILTER_HINT: ClassVar[str]
     GO_TO_HINT: ClassVar[str]
-    """Placeholders of the filter, and of the prompt for a place in the lines."""
+    """Placeholder of the prompt for a place in the lines."""
 
     table: Table
     payload: PayloadView
-    _filter: FilterInput
     _prompt: EntryInput
-
-    def __init__(
-        self, session: Session, ui_state: UiState | None = None, *, now: Callable[[], float] = time.monotonic
-    ) -> None:
-        super().__init__(session, ui_state, now=now)
-        self._draw_timer: Timer | None = None
-        self._prompt_id = ""
+    _prompt_id = ""
+    _draw_timer: Timer | None = None
 
     @property
     def entry(self) -> LogEntry | None:
         """The selected line; None if there is none."""
-        raise NotImplementedError
-
-    def heading_lines(self, width: int) -> Sequence[Line]:
-        """Return the lines above the table."""
-        raise NotImplementedError
-
-    def nothing_lines(self, width: int) -> Sequence[Line]:
-        """Return the lines that replace an empty table."""
-        raise NotImplementedError
-
-    def search(self, text: str) -> None:
-        """Show only the lines that contain the words of ``text``."""
         raise NotImplementedError
 
     def go_to(self, text: str) -> None:
@@ -87,12 +118,10 @@ class LineBrowser(SessionScreen):
 
     def make_inputs(self, words: str) -> Sequence[Widget]:
         """Return the filter, which contains ``words``, and the prompt."""
-        from agentgym_tui.widgets.inputs import MAX_QUERY_CHARS, EntryInput, FilterInput
+        from agentgym_tui.widgets.inputs import MAX_QUERY_CHARS, EntryInput
 
-        self.set_class(bool(words), "-filtering")
-        self._filter = FilterInput(words, placeholder=self.FILTER_HINT, id="filter", max_length=MAX_QUERY_CHARS)
         self._prompt = EntryInput(id="entry", max_length=MAX_QUERY_CHARS)
-        return self._filter, self._prompt
+        return self.make_filter(words), self._prompt
 
     def unsafe_text(self) -> str | None:
         """Return the raw text of the selected line if sanitizing changes it, else None."""
@@ -113,15 +142,6 @@ class LineBrowser(SessionScreen):
         """Use the text that the user entered at the prompt ``prompt_id``."""
         self.go_to(text)
 
-    def action_filter(self) -> None:
-        """Open the filter."""
-        self.add_class("-filtering")
-        self.set_focus(self._filter)
-
-    def action_clear(self) -> None:
-        """Clear the filter and show all lines."""
-        self._filter.action_clear()
-
     def action_go_to(self) -> None:
         """Prompt for a place in the lines."""
         self.open_prompt("go_to", self.GO_TO_HINT)
@@ -130,22 +150,9 @@ class LineBrowser(SessionScreen):
         """Show the selected line in the next representation."""
         self.payload.next_view()
 
-    def action_copy(self) -> None:
-        """Copy the shown text; visible symbols replace control characters."""
-        copy_to_clipboard(self.app, self.payload.text(), raw=False)
-
-    def action_copy_raw(self) -> None:
-        """Copy the raw text, without sanitizing it."""
-        copy_to_clipboard(self.app, self.payload.text(), raw=True)
-
-    def on_input_changed(self, event: Input.Changed) -> None:
-        """Search for the new words. ``@on`` is not possible because the log screen imports the inputs late."""
-        if event.input.id == "filter" and self.is_ready:
-            self.search(event.value)
-
-    def on_filter_input_closed(self, event: FilterInput.Closed) -> None:
-        """Hide a filter without words."""
-        self.set_class(not event.cleared, "-filtering")
+    def action_copy(self, raw: bool = False) -> None:
+        """Copy the shown text; visible symbols replace control characters unless ``raw`` is True."""
+        copy_to_clipboard(self.app, self.payload.text(), raw=raw)
 
     def on_entry_input_closed(self, event: EntryInput.Closed) -> None:
         """Hide the prompt and use its text."""
@@ -181,9 +188,3 @@ class LineBrowser(SessionScreen):
             self.draw_table()
             self.payload.show(self.entry)
             self.show_texts()
-
-    def show_texts(self) -> None:
-        """Redraw the heading and the text that replaces an empty table."""
-        for name, make_lines in (("summary", self.heading_lines), ("nothing", self.nothing_lines)):
-            for widget in self.query(f"#{name}").results(StaticLines):
-                widget.show(make_lines)

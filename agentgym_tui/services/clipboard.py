@@ -17,18 +17,19 @@ MAX_CLIPBOARD_BYTES: Final = 100 * 1024
 """Maximum size of a copied text, as UTF-8. Terminals discard a larger text entirely."""
 
 
-def copy_to_clipboard(app: App[Any], text: str, *, raw: bool) -> None:
+def copy_to_clipboard(app: App[Any], text: str, *, raw: bool, whole: str = "") -> None:
     """Copy a text to the clipboard, and show in a toast how much was copied.
 
     Args:
         app: the console.
         text: untrusted text.
         raw: whether to keep control characters; otherwise they are made visible.
+        whole: a hint where to find the whole text; used only if a part was sent.
     """
     shown = clipboard_text(text, raw=raw)
     if shown.text:
         app.copy_to_clipboard(shown.text)
-        toast(app, copy_summary(shown, os.environ, raw=raw))
+        toast(app, copy_summary(shown, os.environ, raw=raw, whole=whole))
     else:
         toast(app, trusted("nothing to copy"), failed=True)
 

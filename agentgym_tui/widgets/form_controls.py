@@ -111,19 +111,12 @@ class OptionStepper(StaticLines, can_focus=True):
         """Return the bar that marks the focused widget, or a space."""
         return "▌" if self.has_focus and index == 0 else " "
 
-    def action_left(self) -> None:
-        """Select the previous option."""
-        self._select(-1)
-
-    def action_right(self) -> None:
-        """Select the next option."""
-        self._select(1)
-
     def on_click(self) -> None:
         """Select the next option."""
-        self._select(1)
+        self.action_step(1)
 
-    def _select(self, by: int) -> None:
+    def action_step(self, by: int) -> None:
+        """Select the option ``by`` positions further, wrapping around."""
         self.index = (self.index + by) % len(self._names)
         self.show(self._lines)
         self.post_message(self.Changed())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from textual import events
@@ -54,9 +55,10 @@ class SearchInput(TextField):
         whole = sanitize_line(f"{before}{text[:MAX_QUERY_CHARS]}", len(before) + MAX_QUERY_CHARS)
         return whole[len(before) :] if whole.startswith(before) else sanitize_line(text, MAX_QUERY_CHARS)
 
-    def focus_main_widget(self) -> None:
-        """Focus the screen's main widget immediately, so that the main widget gets the next key."""
+    def leave(self, closed: Message) -> None:
+        """Focus the screen's main widget immediately, so that it gets the next key, and post ``closed``."""
         self.screen.set_focus(self.screen.query_one(self.screen.AUTO_FOCUS or "", Widget))
+        self.post_message(closed)
 
 
 class FilterInput(SearchInput):
@@ -64,25 +66,20 @@ class FilterInput(SearchInput):
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("filter")]
 
+    @dataclass
     class Closed(Message):
         """The user has left the filter; ``cleared`` is True if the filter has no words."""
 
-        def __init__(self, cleared: bool) -> None:
-            super().__init__()
-            self.cleared = cleared
+        cleared: bool
 
     def action_clear(self) -> None:
         """Clear the filter and leave it."""
         self.value = ""
-        self._leave(cleared=True)
+        self.leave(self.Closed(True))
 
     def action_leave(self) -> None:
         """Return to the list and keep the filter; close the filter if it has no words."""
-        self._leave(cleared=not self.value.strip())
-
-    def _leave(self, *, cleared: bool) -> None:
-        self.focus_main_widget()
-        self.post_message(self.Closed(cleared))
+        self.leave(self.Closed(not self.value.strip()))
 
 
 class EntryInput(SearchInput):
@@ -90,12 +87,11 @@ class EntryInput(SearchInput):
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("entry")]
 
+    @dataclass
     class Closed(Message):
         """The prompt was closed; ``text`` is None if it was cancelled."""
 
-        def __init__(self, text: str | None) -> None:
-            super().__init__()
-            self.text = text
+        text: str | None
 
     def prompt(self, placeholder: str) -> None:
         """Open the prompt; ``placeholder`` is trusted text."""
@@ -104,12 +100,8 @@ class EntryInput(SearchInput):
 
     def action_take(self) -> None:
         """Submit the text."""
-        self._leave(self.value)
+        self.leave(self.Closed(self.value))
 
     def action_leave(self) -> None:
         """Cancel the prompt."""
-        self._leave(None)
-
-    def _leave(self, text: str | None) -> None:
-        self.focus_main_widget()
-        self.post_message(self.Closed(text))
+        self.leave(self.Closed(None))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar, Literal, TypeAlias
 
 from textual import events
@@ -26,34 +27,35 @@ class LineList(LineRenderer, can_focus=True, inherit_bindings=False):
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("list")]
 
-    class _ListMessage(Message):
-        def __init__(self, view: LineList) -> None:
-            super().__init__()
-            self.view = view
+    @dataclass
+    class ListMessage(Message):
+        """A message of a list."""
+
+        view: LineList
 
         @property
         def control(self) -> LineList:
             """The list that sent the message; ``@on(…, "#id")`` compares its id."""
             return self.view
 
-    class _LineMessage(_ListMessage):
-        def __init__(self, view: LineList, index: int, key: str) -> None:
-            super().__init__(view)
-            self.index = index
-            self.key = key
+    @dataclass
+    class LineMessage(ListMessage):
+        """A message about one line of a list."""
 
-    class CursorMoved(_LineMessage):
+        index: int
+        key: str
+
+    class CursorMoved(LineMessage):
         """The cursor has moved to another line, or the line under the cursor was replaced."""
 
-    class Selected(_LineMessage):
+    class Selected(LineMessage):
         """The user pressed Enter or double-clicked a line."""
 
-    class FollowChanged(_ListMessage):
+    @dataclass
+    class FollowChanged(ListMessage):
         """The list started or stopped following its end."""
 
-        def __init__(self, view: LineList, following: bool) -> None:
-            super().__init__(view)
-            self.following = following
+        following: bool
 
     def __init__(
         self,
@@ -225,21 +227,18 @@ class LineList(LineRenderer, can_focus=True, inherit_bindings=False):
         if event.chain == 2:
             self.action_choose()
 
-    def action_down(self) -> None:
-        """Move to the next line."""
-        self._step(1)
+    def action_move(self, by: int) -> None:
+        """Move the cursor by ``by`` lines; without a visible cursor, scroll as long as there is more to show."""
+        self._sync_if_stale()
+        room = self.max_scroll_y - self.scroll_offset.y if by > 0 else self.scroll_offset.y
+        if self.cursor_type == "none" and room:
+            self._scroll(self.scroll_offset.y + by)
+        else:
+            self.move_to(self._cursor + by)
 
-    def action_up(self) -> None:
-        """Move to the previous line."""
-        self._step(-1)
-
-    def action_page_down(self) -> None:
-        """Move one page down."""
-        self._step(self._page())
-
-    def action_page_up(self) -> None:
-        """Move one page up."""
-        self._step(-self._page())
+    def action_page(self, by: int) -> None:
+        """Move by ``by`` pages."""
+        self.action_move(by * self._page())
 
     def action_top(self) -> None:
         """Move to the first line."""
@@ -254,12 +253,3 @@ class LineList(LineRenderer, can_focus=True, inherit_bindings=False):
         """Post ``Selected`` for the line under the cursor."""
         if self._n_lines:
             self.post_message(self.Selected(self, self._cursor, self._key))
-
-    def _step(self, by: int) -> None:
-        """Move the cursor by ``by`` lines; without a visible cursor, scroll as long as there is more to show."""
-        self._sync_if_stale()
-        room = self.max_scroll_y - self.scroll_offset.y if by > 0 else self.scroll_offset.y
-        if self.cursor_type == "none" and room:
-            self._scroll(self.scroll_offset.y + by)
-        else:
-            self.move_to(self._cursor + by)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from textual import events
@@ -32,12 +33,11 @@ class TabBar(StaticLines):
         tabs: the tabs from left to right; the first tab is selected at first.
     """
 
+    @dataclass
     class TabSelected(Message):
         """A tab was clicked."""
 
-        def __init__(self, tab: str) -> None:
-            super().__init__()
-            self.tab = tab
+        tab: str
 
     def __init__(self, tabs: Sequence[Tab], *, id: str | None = None) -> None:
         super().__init__(self._line, id=id)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 from textual import events
 from textual.binding import BindingType
-from textual.message import Message
 
 from agentgym_tui.commands.keymap import bindings
 from agentgym_tui.presenters.cells import (
@@ -81,18 +81,11 @@ class SortableTable(Table, inherit_bindings=False):
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("list"), *bindings("table")]
 
-    class Sorted(Message):
+    @dataclass
+    class Sorted(LineList.ListMessage):
         """The user has requested another sort order; None requests the default order."""
 
-        def __init__(self, view: SortableTable, sorting: Sorting | None) -> None:
-            super().__init__()
-            self.view = view
-            self.sorting = sorting
-
-        @property
-        def control(self) -> SortableTable:
-            """The table that sent the message."""
-            return self.view
+        sorting: Sorting | None
 
     def __init__(
         self,

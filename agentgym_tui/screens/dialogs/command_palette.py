@@ -9,8 +9,7 @@ from textual import on
 from textual.app import ComposeResult
 from textual.widgets import Input
 
-from agentgym_tui.commands.availability import AvailableCommand
-from agentgym_tui.commands.keymap import Keymap, keymap_of
+from agentgym_tui.commands.keymap import AvailableCommand, Keymap, keymap_of
 from agentgym_tui.presenters.cells import Cell, FixedLines, Line
 from agentgym_tui.safe_text import trusted
 from agentgym_tui.screens.base import DialogScreen
@@ -56,13 +55,9 @@ class CommandPalette(DialogScreen[AvailableCommand]):
         """Show all commands."""
         self._show()
 
-    def action_down(self) -> None:
-        """Move to the next command."""
-        self._list.action_down()
-
-    def action_up(self) -> None:
-        """Move to the previous command."""
-        self._list.action_up()
+    def action_move(self, by: int) -> None:
+        """Move to the command ``by`` lines further down."""
+        self._list.action_move(by)
 
     @on(Input.Changed)
     def _query_changed(self, event: Input.Changed) -> None:

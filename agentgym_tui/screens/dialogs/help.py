@@ -8,8 +8,7 @@ from typing import Final
 
 from textual.app import ComposeResult
 
-from agentgym_tui.commands.availability import AvailableCommand
-from agentgym_tui.commands.keymap import Keymap, keymap_of
+from agentgym_tui.commands.keymap import AvailableCommand, Keymap, keymap_of
 from agentgym_tui.commands.registry import Command, Scope
 from agentgym_tui.presenters.cells import Cell, Line, line_width
 from agentgym_tui.presenters.number_format import UNKNOWN

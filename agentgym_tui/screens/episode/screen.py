@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -20,10 +20,9 @@ from agentgym_tui.presenters.step_rows import STEP_COLUMNS, StepRows
 from agentgym_tui.safe_text import SafeText, sanitize_message, trusted
 from agentgym_tui.screens.base import WIDTH_BREAKPOINTS, ResultScreen
 from agentgym_tui.screens.episode.tabs import EpisodeTabs
-from agentgym_tui.services.clipboard import clipboard_text, copy_summary
+from agentgym_tui.services.clipboard import copy_to_clipboard
 from agentgym_tui.services.export import ExportError, export_episode
 from agentgym_tui.services.timers import start_worker
-from agentgym_tui.services.toast import toast
 from agentgym_tui.sessions.episode_loader import EpisodeLoadError, LoadedEpisode, load_episode, load_file
 from agentgym_tui.sessions.protocols import Session
 from agentgym_tui.state.data_model import Episode
@@ -60,12 +59,11 @@ class EpisodeScreen(ResultScreen[str]):
     AUTO_FOCUS = "#steps"
     HORIZONTAL_BREAKPOINTS = WIDTH_BREAKPOINTS
 
+    @dataclass
     class EventsRequested(Message):
         """The user has requested the bus messages of an episode."""
 
-        def __init__(self, episode_id: str) -> None:
-            super().__init__()
-            self.episode_id = episode_id
+        episode_id: str
 
     def __init__(
         self, session: Session, key: str, episodes: EpisodeList | None = None, *, ui_state: UiState | None = None
@@ -121,25 +119,20 @@ class EpisodeScreen(ResultScreen[str]):
         """Go back to the previous screen."""
         self.leave(self._key)
 
-    def action_next_episode(self) -> None:
-        """Show the episode after this one in the list."""
-        self._open_neighbor(1)
-
-    def action_previous_episode(self) -> None:
-        """Show the episode before this one in the list."""
-        self._open_neighbor(-1)
+    def action_neighbor(self, by: int) -> None:
+        """Show the episode ``by`` rows after this one in the list."""
+        if (key := self._episodes.neighbor(self._key, by)) is None:
+            self.toast(trusted("this is the last episode" if by > 0 else "this is the first episode"))
+        else:
+            self._open(key)
 
     def action_tab(self, tab: str) -> None:
         """Show the tab with id ``tab``."""
         self._views.select_tab(tab)
 
-    def action_copy(self) -> None:
-        """Copy the shown text; visible symbols replace control characters."""
-        self._copy(raw=False)
-
-    def action_copy_raw(self) -> None:
-        """Copy the raw text of the shown tab."""
-        self._copy(raw=True)
+    def action_copy(self, raw: bool = False) -> None:
+        """Copy the text of the shown tab; visible symbols replace control characters unless ``raw`` is True."""
+        copy_to_clipboard(self.app, self._views.text(raw=raw), raw=raw, whole="export writes all of it")
 
     def action_export(self) -> None:
         """Write the episode's file to the working directory."""
@@ -171,12 +164,6 @@ class EpisodeScreen(ResultScreen[str]):
     @property
     def _steps(self) -> Table:
         return self.query_one("#steps", Table)
-
-    def _open_neighbor(self, by: int) -> None:
-        if (key := self._episodes.neighbor(self._key, by)) is None:
-            self._toast("this is the last episode" if by > 0 else "this is the first episode")
-        else:
-            self._open(key)
 
     def _retry_load(self) -> None:
         if self._load_context not in (None, now := self._current_context()):
@@ -220,12 +207,12 @@ class EpisodeScreen(ResultScreen[str]):
                 file = await load_file(self._session, self._episodes.get(key), key)
             path = await asyncio.to_thread(export_episode, file.episode.episode_id, file.data or b"", Path.cwd())
         except (ExportError, OSError) as exc:
-            self._toast(f"not exported: {exc}", failed=True)
+            self.toast(sanitize_message(f"not exported: {exc}"), failed=True)
         except EpisodeLoadError as exc:
             is_running = shown is not None and shown.episode.running
-            self._toast(f"not exported: {STILL_RUNNING if is_running else exc}", failed=True)
+            self.toast(sanitize_message(f"not exported: {STILL_RUNNING if is_running else exc}"), failed=True)
         else:
-            self._toast(f"exported to {path}")
+            self.toast(sanitize_message(f"exported to {path}"))
 
     def _cancel_clear(self) -> None:
         if self._clear_timer is not None:
@@ -256,14 +243,6 @@ class EpisodeScreen(ResultScreen[str]):
         key = self._steps.key.removeprefix("gap")
         self._views.show_step(int(key) if key.isdecimal() else 0, follow=self._steps.follow)
 
-    def _copy(self, *, raw: bool) -> None:
-        copy = clipboard_text(self._views.text(raw=raw), raw=raw)
-        if copy.text:
-            self.app.copy_to_clipboard(copy.text)
-            self._toast(copy_summary(copy, os.environ, raw=raw, whole="export writes all of it"))
-        else:
-            self._toast("nothing to copy", failed=True)
-
     def _show_heading(self, state: SafeText) -> None:
         self._state, entry = state, self._entry
         index = self._episodes.index(self._key)
@@ -274,9 +253,6 @@ class EpisodeScreen(ResultScreen[str]):
 
         self.query_one("#heading", StaticLines).show(make_lines)
         self.set_class(bool(error_text(entry)), "-failed")
-
-    def _toast(self, text: str, *, failed: bool = False) -> None:
-        toast(self.app, sanitize_message(text), failed=failed)
 
 
 def _signature(episode: Episode) -> tuple[object, ...]:

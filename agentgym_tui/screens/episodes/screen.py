@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Callable
 from typing import ClassVar, Final
 
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import BindingType
-from textual.widgets import Input
 
 from agentgym_tui.commands.keymap import keymap_of
-from agentgym_tui.config.ui_state import UiState
 from agentgym_tui.presenters.cells import Cell, Line
 from agentgym_tui.presenters.episode_rows import (
     EPISODE_COLUMNS,
@@ -25,14 +21,13 @@ from agentgym_tui.presenters.episode_rows import (
 )
 from agentgym_tui.presenters.status_line import status_line
 from agentgym_tui.safe_text import SafeText, masked_line, trusted
-from agentgym_tui.screens.base import SessionScreen
+from agentgym_tui.screens.base import ScreenContext
 from agentgym_tui.screens.episode.screen import EpisodeScreen
+from agentgym_tui.screens.line_browser import FilteredScreen
 from agentgym_tui.services.timers import start_worker
-from agentgym_tui.sessions.protocols import Session
 from agentgym_tui.state.data_model import READING_FILES, BusLink
 from agentgym_tui.state.episode_list import DEFAULT_SORTING, EpisodeList
 from agentgym_tui.state.run_store import RunStore
-from agentgym_tui.widgets.inputs import MAX_QUERY_CHARS, FilterInput
 from agentgym_tui.widgets.key_bar import KeyBar
 from agentgym_tui.widgets.line_list import LineList
 from agentgym_tui.widgets.static_lines import StaticLines
@@ -42,7 +37,6 @@ from runner.errors import StoreError
 LIST_KEY: Final = "episodes"
 """Id of the table; also the key of its filter and order in the UI state."""
 
-FILTER_HINT: Final = "words to match, such as: wordle error #7"
 READ_WHILE_FILLING_S: Final = 0.1
 READ_INTERVAL_S: Final = 1.0
 """Seconds between two reads of a complete library and of one that is still being filled; at least ten times the
@@ -60,21 +54,17 @@ class EpisodeTable(SortableTable, inherit_bindings=False):
         return action != "choose"
 
 
-class EpisodesScreen(SessionScreen):
-    """A screen that lists stored and running episodes, by default the newest first.
-
-    The arguments are those of ``SessionScreen``; the UI state holds filter and sort order.
-    """
+class EpisodesScreen(FilteredScreen):
+    """A list of stored and running episodes, the newest first by default; the UI state holds filter and order."""
 
     SCOPE = "episodes"
     REQUIRED_WIDGETS = "#summary, #nothing, #status, EpisodeTable"
     CSS_PATH = "../../styles/episodes.tcss"
     AUTO_FOCUS = "#episodes"
+    FILTER_HINT = "words to match, such as: wordle error #7"
 
-    def __init__(
-        self, session: Session, ui_state: UiState | None = None, *, now: Callable[[], float] = time.monotonic
-    ) -> None:
-        super().__init__(session, ui_state, now=now)
+    def __init__(self, context: ScreenContext) -> None:
+        super().__init__(context)
         self._episodes = EpisodeList()
         self._episodes.search(self.ui_state.filters.get(LIST_KEY, ""))
         self._episodes.sort(self.ui_state.sorting.get(LIST_KEY))
@@ -85,20 +75,14 @@ class EpisodesScreen(SessionScreen):
 
     def compose(self) -> ComposeResult:
         """Yield heading, filter, list, status and key bar."""
-        yield StaticLines(self._summary_lines, id="summary")
-        words = self.ui_state.filters.get(LIST_KEY, "")
-        self.set_class(bool(words), "-filtering")
-        yield FilterInput(words, placeholder=FILTER_HINT, id="filter", max_length=MAX_QUERY_CHARS)
+        yield StaticLines(self.heading_lines, id="summary")
+        yield self.make_filter(self.ui_state.filters.get(LIST_KEY, ""))
         yield EpisodeTable(
             EPISODE_COLUMNS, self._rows, sorting=self._episodes.sorting, default_sorting=DEFAULT_SORTING, id=LIST_KEY
         )
-        yield StaticLines(self._empty_lines, id="nothing")
+        yield StaticLines(self.nothing_lines, id="nothing")
         yield StaticLines(self._status_lines, id="status")
         yield KeyBar(self.SCOPE, self.session)
-
-    def on_screen_resume(self) -> None:
-        """Show the changes of the store since the screen was last shown."""
-        self.draw(self.session.store)
 
     def draw(self, store: RunStore) -> None:
         """Redraw after the store changed."""
@@ -108,7 +92,7 @@ class EpisodesScreen(SessionScreen):
             self._show()
         else:
             self._table.refresh_lines()
-            self._show_texts()
+            self.show_texts()
         if self.session.library is not None and self._n_read != store.n_ended and not self._reading:
             self._reading = True
             start_worker(self, self._read, group="read")
@@ -123,15 +107,6 @@ class EpisodesScreen(SessionScreen):
             self.app.push_screen(
                 EpisodeScreen(self.session, key, self._episodes, ui_state=self.ui_state), self._episode_closed
             )
-
-    def action_filter(self) -> None:
-        """Open the filter."""
-        self.add_class("-filtering")
-        self.set_focus(self.query_one(FilterInput))
-
-    def action_clear_filter(self) -> None:
-        """Clear the filter."""
-        self.query_one(FilterInput).action_clear()
 
     def action_reload(self) -> None:
         """Read the library again without waiting."""
@@ -150,18 +125,12 @@ class EpisodesScreen(SessionScreen):
             self._episodes.sort(event.sorting)
             self._show()
 
-    @on(Input.Changed, "#filter")
-    def _filter_changed(self, event: Input.Changed) -> None:
-        # only the last of several queued keystrokes counts
-        if self.is_ready and event.value == event.input.value:
-            self.ui_state.set_filter(LIST_KEY, event.value)
-            self._episodes.search(event.value)
-            self._show()
-            self._table.move_to(0)
-
-    @on(FilterInput.Closed)
-    def _filter_closed(self, event: FilterInput.Closed) -> None:
-        self.set_class(not event.cleared, "-filtering")
+    def search(self, text: str) -> None:
+        """Show only the episodes that contain the words of ``text``."""
+        self.ui_state.set_filter(LIST_KEY, text)
+        self._episodes.search(text)
+        self._show()
+        self._table.move_to(0)
 
     @property
     def _table(self) -> EpisodeTable:
@@ -203,28 +172,25 @@ class EpisodesScreen(SessionScreen):
 
     def _show(self) -> None:
         self._table.show(self._rows)
-        self._show_texts()
+        self.show_texts()
 
-    def _show_texts(self) -> None:
+    def show_texts(self) -> None:
+        """Redraw the heading, the text that replaces an empty list, and the status."""
         self.set_class(not self._episodes.shown and not self._is_filling, "-empty")
         self.set_class(bool(self._failure), "-failed")
-        for name, make_lines in (
-            ("summary", self._summary_lines),
-            ("nothing", self._empty_lines),
-            ("status", self._status_lines),
-        ):
-            self.query_one(f"#{name}", StaticLines).show(make_lines)
+        super().show_texts()
+        self.query_one("#status", StaticLines).show(self._status_lines)
 
-    def _summary_lines(self, width: int) -> list[Line]:
+    def heading_lines(self, width: int) -> list[Line]:
+        """Return the lines above the list: counts, filter and order, and why the library cannot be read."""
         state = reading_progress(self.session.store.read_progress) if self._is_filling else trusted("")
         return [list_summary(self._episodes, state, width), [Cell(self._failure, "bad")]]
 
-    def _empty_lines(self, width: int) -> list[Line]:
-        return (
-            []
-            if self._is_filling
-            else empty_episodes_lines(self._episodes, keymap_of(self.app).key, self.session.read_only, width)
-        )
+    def nothing_lines(self, width: int) -> list[Line]:
+        """Return the lines that replace an empty list, unless it is still being filled."""
+        if self._is_filling:
+            return []
+        return empty_episodes_lines(self._episodes, keymap_of(self.app).key, self.session.read_only, width)
 
     @property
     def _is_filling(self) -> bool:

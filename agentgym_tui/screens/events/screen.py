@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -13,7 +12,6 @@ from textual.app import ComposeResult
 from textual.timer import Timer
 
 from agentgym_tui.commands.keymap import keymap_of
-from agentgym_tui.config.ui_state import UiState
 from agentgym_tui.presenters.cells import Line
 from agentgym_tui.presenters.event_rows import (
     DEFAULT_SORTING,
@@ -26,12 +24,11 @@ from agentgym_tui.presenters.event_rows import (
     events_heading,
 )
 from agentgym_tui.presenters.payload import VIEWS
-from agentgym_tui.safe_text import SafeText, join, sanitize_line, trusted
+from agentgym_tui.safe_text import join, sanitize_line, trusted
+from agentgym_tui.screens.base import ScreenContext
 from agentgym_tui.screens.line_browser import LineBrowser
 from agentgym_tui.services.timers import MIN_INTERVAL_S, RedrawThrottle, start_worker
-from agentgym_tui.services.toast import toast
 from agentgym_tui.sessions.event_reader import EventReader
-from agentgym_tui.sessions.protocols import Session
 from agentgym_tui.state.event_log import EventLog
 from agentgym_tui.state.event_query import ALL_SUBJECTS, EventQuery, parse_patterns, parse_start, valid_patterns
 from agentgym_tui.state.log_entries import EventMessage, LogEntry
@@ -81,13 +78,7 @@ class EventSplit(Split):
 
 
 class EventsScreen(LineBrowser):
-    """A screen that reads a session's bus while it is shown.
-
-    Args:
-        session: a session with a bus.
-        ui_state: saved filter words, subject filter, sort order and pane sizes; updated in place.
-        now: returns the time of a monotonic clock in seconds.
-    """
+    """A screen that reads a session's bus while it is shown; the session must have one."""
 
     SCOPE = "events"
     AUTO_FOCUS = "#messages"
@@ -95,16 +86,14 @@ class EventsScreen(LineBrowser):
     FILTER_HINT = "words the message must contain"
     GO_TO_HINT = "a sequence, 14:30, 10m, 2026-05-01 14:30, all"
 
-    def __init__(
-        self, session: Session, ui_state: UiState | None = None, *, now: Callable[[], float] = time.monotonic
-    ) -> None:
-        super().__init__(session, ui_state, now=now)
-        if session.events is None:
+    def __init__(self, context: ScreenContext) -> None:
+        super().__init__(context)
+        if (source := self.session.events) is None:
             raise ValueError("the session has no bus")
         self._log = EventLog()
         self._log.search(self.ui_state.filters.get(FILTER_KEY, ""))
-        self._throttle = RedrawThrottle(now)
-        self.reader = EventReader(session.events, self._log, lambda: self.draw_soon(self._wait_s))
+        self._throttle = RedrawThrottle(self._now)
+        self.reader = EventReader(source, self._log, lambda: self.draw_soon(self._wait_s))
         self._rows, self._branches = EventRows(self._log), SubjectRows()
         self.table = Table(EVENT_COLUMNS, self._rows, id="messages")
         self.payload = PayloadView(VIEWS, entry_info, command="events.view", id="message")
@@ -220,7 +209,7 @@ class EventsScreen(LineBrowser):
         if episode_id := self._rows.episode_id(self.table.cursor):
             self.show_episode(episode_id)
         else:
-            self._toast(trusted("this message names no episode"))
+            self.toast(trusted("this message names no episode"))
 
     def action_clear(self) -> None:
         """Clear the filter; if there is no filter, discard the messages and show all subjects live."""
@@ -330,10 +319,7 @@ class EventsScreen(LineBrowser):
             self.set_query(default_query(patterns))
 
     def _reject(self, text: str, reason: str) -> None:
-        self._toast(join([trusted('"'), sanitize_line(text, 60), trusted(f'" {reason}')]), failed=True)
-
-    def _toast(self, text: SafeText, *, failed: bool = False) -> None:
-        toast(self.app, text, failed=failed)
+        self.toast(join([trusted('"'), sanitize_line(text, 60), trusted(f'" {reason}')]), failed=True)
 
 
 def default_query(patterns: tuple[str, ...] = ALL_SUBJECTS) -> EventQuery:

@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
-from typing import Final
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial, wraps
+from typing import Concatenate, Final, ParamSpec
 
 from textual import on
 from textual.app import ComposeResult
 
-from agentgym_tui.config.ui_state import UiState
+from agentgym_tui.commands.keymap import keymap_of
+from agentgym_tui.commands.registry import NODE
 from agentgym_tui.presenters.cells import Cell, Line
+from agentgym_tui.presenters.number_format import format_count
 from agentgym_tui.presenters.pane_titles import notice_line
 from agentgym_tui.presenters.status_line import progress_line, status_lines
 from agentgym_tui.presenters.text_width import LIST_MARGIN
-from agentgym_tui.safe_text import trusted
-from agentgym_tui.screens.base import WIDTH_BREAKPOINTS
+from agentgym_tui.safe_text import join, sanitize_line, sanitize_message, trusted
+from agentgym_tui.screens.base import WIDTH_BREAKPOINTS, ScreenContext, SessionScreen
 from agentgym_tui.screens.live.episode_picker import EpisodePicker
 from agentgym_tui.screens.live.panes import LivePanes
-from agentgym_tui.screens.live.run_actions import RunActionsScreen
-from agentgym_tui.sessions.protocols import Session
-from agentgym_tui.state.data_model import Episode
+from agentgym_tui.services.timers import start_worker
+from agentgym_tui.sessions.protocols import ControlRequestError
+from agentgym_tui.sessions.run_commands import (
+    MAX_TOAST_CHARS,
+    RunCommands,
+    command_targets,
+    control_error_text,
+    unfinished_batches,
+)
+from agentgym_tui.state.data_model import BatchRun, Episode
 from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.widgets.key_bar import KeyBar
 from agentgym_tui.widgets.line_list import LineList
@@ -30,28 +39,43 @@ from runner.events.control import StartArgs
 HEIGHT_BREAKPOINTS: Final = [(0, "-short"), (32, "-high")]
 """Sizes at which the arrangement of the screen changes."""
 
+START_COMMANDS: Final = ("run.selected", "run.form", "run.battery")
+"""Ids of the commands that start a run."""
+
+P = ParamSpec("P")
 _TITLE: Final = (Cell(trusted("Live"), "head"), Cell(trusted(" · "), "dim"))
 _INDENT: Final = Cell(trusted("       "))
 _MAX_REASON_LINES: Final = 3
 """Status lines that may explain why the node cannot be reached."""
 
 
-class LiveScreen(RunActionsScreen):
-    """The screen that shows the state of a session's node and controls its runs.
+def _needs_node(action: Callable[Concatenate[LiveScreen, P], None]) -> Callable[Concatenate[LiveScreen, P], None]:
+    """Return the action, or show why runs cannot be controlled where the session has no node of its own."""
 
-    The arguments are those of ``SessionScreen``; the UI state holds sort order and pane sizes.
-    """
+    @wraps(action)
+    def checked(screen: LiveScreen, /, *args: P.args, **kwargs: P.kwargs) -> None:
+        if NODE.is_met(screen.session):
+            action(screen, *args, **kwargs)
+        else:
+            screen.toast(NODE.reason(screen.session), failed=True)
 
+    return checked
+
+
+class LiveScreen(SessionScreen):
+    """The screen that shows a session's node and controls its runs; the UI state holds sort order and pane sizes."""
+
+    SCOPE = "live"
     CSS_PATH = "../../styles/live.tcss"
     AUTO_FOCUS = "#environments"
     BLANK = True  # fully covered by the panes
     HORIZONTAL_BREAKPOINTS = WIDTH_BREAKPOINTS
     VERTICAL_BREAKPOINTS = HEIGHT_BREAKPOINTS
 
-    def __init__(
-        self, session: Session, ui_state: UiState | None = None, *, now: Callable[[], float] = time.monotonic
-    ) -> None:
-        super().__init__(session, ui_state, now=now)
+    def __init__(self, context: ScreenContext) -> None:
+        super().__init__(context)
+        session = self.session
+        self.commands = RunCommands(session)
         self._picker = EpisodePicker()
         self._episode: Episode | None = None
         self._panes = LivePanes(session.store, session.read_only, self.ui_state)
@@ -65,10 +89,6 @@ class LiveScreen(RunActionsScreen):
         yield self._progress
         yield KeyBar(self.SCOPE, self.session)
 
-    def on_screen_resume(self) -> None:
-        """Show the changes of the store since the screen was last shown."""
-        self.draw(self.session.store)
-
     def on_resize(self) -> None:
         """Show the status for the new width; a narrow screen needs more lines."""
         self._show_status()
@@ -80,19 +100,6 @@ class LiveScreen(RunActionsScreen):
         self._progress.show(self._progress_lines)
         self._panes.draw(self._episode)
 
-    def selected_env(self) -> str:
-        """Return the name of the environment under the cursor, "" if there is none."""
-        return self._panes.environments.key
-
-    def watched_episode(self) -> Episode | None:
-        """Return the episode that the screen shows; None if there is none."""
-        return self._episode
-
-    def started(self, args: StartArgs) -> None:
-        """Show the first episode of the started run as soon as that episode exists."""
-        self._picker.watch_batch(args.batch_id)
-        self.draw(self.session.store)
-
     def unsafe_text(self) -> str | None:
         """Return the raw text of the selected table row if sanitizing changes it, else None."""
         return self._panes.unsafe_text()
@@ -102,7 +109,7 @@ class LiveScreen(RunActionsScreen):
         from agentgym_tui.screens.episode.screen import EpisodeScreen
 
         if self._episode is None:
-            self.show_toast(trusted("no episode selected"))
+            self.toast(trusted("no episode selected"))
         else:
             self.app.push_screen(EpisodeScreen(self.session, self._episode.episode_id, ui_state=self.ui_state))
 
@@ -111,21 +118,87 @@ class LiveScreen(RunActionsScreen):
         from agentgym_tui.screens.episode.screen import EpisodeScreen
 
         if self._episode is None:
-            self.show_toast(trusted("no episode selected"))
+            self.toast(trusted("no episode selected"))
         else:
             self.post_message(EpisodeScreen.EventsRequested(self._episode.episode_id))
 
-    def action_next_running(self) -> None:
-        """Watch the next running episode."""
-        self._watch_neighbor(1)
-
-    def action_previous_running(self) -> None:
-        """Watch the previous running episode."""
-        self._watch_neighbor(-1)
+    def action_neighbor(self, by: int) -> None:
+        """Watch the running episode ``by`` positions after this one."""
+        if self._picker.select_neighbor(self.session.store, by) is None:
+            self.toast(trusted("no other episode is running"))
+        else:
+            self.draw(self.session.store)
 
     def action_next_view(self) -> None:
         """Show the view that follows the current view in the order transcript, trace, rewards."""
         self._panes.next_view()
+
+    @_needs_node
+    def action_run_selected(self) -> None:
+        """Run the selected environment once."""
+        if env := self._panes.environments.key:
+            self._run_once([env])
+        else:
+            self.toast(trusted("environments not loaded yet"), failed=True)
+
+    @_needs_node
+    def action_run_form(self, *envs: str) -> None:
+        """Open the run form with ``envs`` checked."""
+        from agentgym_tui.screens.dialogs.run_form import RunForm
+
+        chosen = list(envs) or [env for env in [self._panes.environments.key] if env]
+        self.app.push_screen(RunForm(self.session, self.commands, chosen), self._form_closed)
+
+    @_needs_node
+    def action_run_battery(self) -> None:
+        """Open the battery picker."""
+        from agentgym_tui.screens.dialogs.battery_picker import BatteryPicker
+
+        self.app.push_screen(BatteryPicker(self.session.store, self.commands.agent_choice()), self._battery_chosen)
+
+    @_needs_node
+    def action_run_again(self) -> None:
+        """Repeat the last run."""
+        try:
+            self._form_closed(self.commands.repeat_run([keymap_of(self.app).key(id) for id in START_COMMANDS]))
+        except ControlRequestError as exc:
+            self.toast(control_error_text(exc), failed=True)
+
+    @_needs_node
+    def action_cancel(self) -> None:
+        """Cancel the running batch; if its battery has more batches, let the user choose how much to cancel."""
+        batch = self._batch()
+        if batch is None:
+            self.toast(trusted("no batch is running"))
+            return
+        unfinished = unfinished_batches(self.session.store)
+        others = [each for each in unfinished if each.battery_id and each.battery_id == batch.battery_id]
+        if len(others) < 2:
+            self._run_command(partial(self._cancel, [batch]))
+            return
+        from agentgym_tui.screens.dialogs.confirm import CancelDialog
+
+        def dialog_closed(answer: str | None) -> None:
+            if answer in ("batch", "battery"):
+                self._run_command(partial(self._cancel, [batch] if answer == "batch" else others))
+
+        self.app.push_screen(CancelDialog(batch, len(others) - 1), dialog_closed)
+
+    @_needs_node
+    def action_pause(self) -> None:
+        """Pause or resume the batch of the watched episode; this also works between two episodes."""
+        if (batch := self._batch()) is None:
+            self.toast(trusted("no batch is running"))
+        else:
+            self._run_command(partial(self._pause, batch))
+
+    @_needs_node
+    def action_step(self) -> None:
+        """Advance the watched episode by one step."""
+        if self._episode is None or not self._episode.running:
+            self.toast(trusted("no running episode selected"))
+        else:
+            self._run_command(partial(self.commands.step, self._episode))
 
     @on(LineList.Selected)
     def _line_selected(self, chosen: LineList.Selected) -> None:
@@ -138,12 +211,6 @@ class LiveScreen(RunActionsScreen):
     @on(LineList.FollowChanged)
     def _follow_changed(self) -> None:
         self.draw(self.session.store)
-
-    def _watch_neighbor(self, by: int) -> None:
-        if self._picker.select_neighbor(self.session.store, by) is None:
-            self.show_toast(trusted("no other episode is running"))
-        else:
-            self.draw(self.session.store)
 
     def _status_lines(self, width: int) -> Sequence[Line]:
         store, room = self.session.store, max(width - len(_INDENT.text), 0)
@@ -163,3 +230,54 @@ class LiveScreen(RunActionsScreen):
         batch = store.active_batch() or (None if store.newest_notice else store.interrupted_batch())
         line = progress_line(batch, width, lost=store.all_nodes_lost, spent=store.usage_of(batch) if batch else None)
         return [line or notice_line(store.newest_notice, width)]
+
+    def _run_once(self, envs: list[str]) -> None:
+        if self.commands.agent_choice().problem:
+            self.action_run_form(*envs)
+        else:
+            self._run_command(partial(self._start, self.commands.single_run(envs)))
+
+    def _battery_chosen(self, envs: list[str] | None) -> None:
+        if envs:
+            self._run_once(envs)
+
+    def _form_closed(self, args: StartArgs | None) -> None:
+        if args is not None:
+            self._run_command(partial(self._start, args))
+
+    def _batch(self) -> BatchRun | None:
+        store, episode = self.session.store, self._episode
+        batch = store.batches.get(episode.batch_id) if episode is not None and episode.running else None
+        return batch or store.active_batch() or next(iter(unfinished_batches(store)), None)
+
+    def _run_command(self, send: Callable[[], Awaitable[object]]) -> None:
+        start_worker(self, partial(self._send_command, send), group="commands")
+
+    async def _send_command(self, send: Callable[[], Awaitable[object]]) -> None:
+        try:
+            await send()
+        except ControlRequestError as exc:
+            self.toast(control_error_text(exc), failed=True)
+
+    async def _start(self, args: StartArgs) -> None:
+        warnings = await self.commands.start(args)
+        agent = sanitize_line(f"{args.agent} {args.model}" if args.model else args.agent or "?", 60)
+        n_episodes = len(args.envs) * args.repeat * args.attempts
+        count = trusted("" if n_episodes == 1 else f", {format_count(n_episodes)} episodes")
+        envs = sanitize_line(", ".join(args.envs[:4]) + ", …" * (len(args.envs) > 4), 120)
+        started = join([agent, trusted(" started on "), envs, count])
+        self.toast(join([started, *(sanitize_message(text, MAX_TOAST_CHARS) for text in warnings)], trusted("\n")))
+        self._picker.watch_batch(args.batch_id)  # its first episode is shown once it exists
+        self.draw(self.session.store)
+
+    async def _pause(self, batch: BatchRun) -> None:
+        result = await self.commands.pause_or_resume(batch)
+        self.toast(join([sanitize_line(batch.env, 40), trusted(f" {result}")]))
+
+    async def _cancel(self, batches: list[BatchRun]) -> None:
+        is_battery = len(batches) > 1
+        await self.commands.cancel(command_targets(batches) if is_battery else [batches[0].batch_id])
+        cancelled = trusted("Battery") if is_battery else sanitize_line(batches[0].env, 40)
+        key = keymap_of(self.app).key("run.repeat")
+        hint = f". Press {key} to run it again" if self.commands.last_run else ""
+        self.toast(join([cancelled, trusted(f" cancelled{hint}")]))

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import Final
@@ -13,7 +12,6 @@ from textual import on
 from textual.app import ComposeResult
 
 from agentgym_tui.commands.keymap import keymap_of
-from agentgym_tui.config.ui_state import UiState
 from agentgym_tui.logs.log_file import LogFile
 from agentgym_tui.logs.log_search import find_last_time, find_line_at
 from agentgym_tui.presenters.cells import Line
@@ -29,10 +27,9 @@ from agentgym_tui.presenters.log_rows import (
 from agentgym_tui.presenters.number_format import pluralize
 from agentgym_tui.presenters.payload import unsafe_text
 from agentgym_tui.safe_text import sanitize_line, trusted
+from agentgym_tui.screens.base import ScreenContext
 from agentgym_tui.screens.line_browser import LineBrowser
 from agentgym_tui.services.timers import start_worker
-from agentgym_tui.services.toast import toast
-from agentgym_tui.sessions.protocols import Session
 from agentgym_tui.state.log_entries import EventMessage
 from agentgym_tui.widgets.key_bar import KeyBar
 from agentgym_tui.widgets.line_list import LineList
@@ -55,11 +52,6 @@ class LogScreen(LineBrowser):
 
     The payload, the inputs and the text for an empty list are mounted after the first paint.
 
-    Args:
-        session: a session with logs.
-        ui_state: saved pane sizes; updated in place.
-        now: returns the time of a monotonic clock in seconds.
-
     Attributes:
         logs: the opened logs.
         opened: the shown log.
@@ -71,11 +63,9 @@ class LogScreen(LineBrowser):
     FILTER_HINT = "words the line must contain"
     GO_TO_HINT = "a line (1200), 14:30, 10m before the end, 2026-05-01 14:30, all, now"
 
-    def __init__(
-        self, session: Session, ui_state: UiState | None = None, *, now: Callable[[], float] = time.monotonic
-    ) -> None:
-        super().__init__(session, ui_state, now=now)
-        self.logs = [OpenedLog(log) for log in session.logs]
+    def __init__(self, context: ScreenContext) -> None:
+        super().__init__(context)
+        self.logs = [OpenedLog(log) for log in self.session.logs]
         self.opened = self.logs[0]
         self.opened.log.advance(0.0)  # so that the first paint shows lines
         self.opened.rows.refresh()
@@ -83,7 +73,7 @@ class LogScreen(LineBrowser):
         self._split = Split(SHARES, self.ui_state.sizes, self.table, id="log")
         self._split.fixed = True  # until the other pane is mounted
         self._selected_message: tuple[object, EventMessage] | None = None
-        self._rate_start = (now(), 0)
+        self._rate_start = (self._now(), 0)
         self._wake = asyncio.Event()
         self._suspended = False
         self._drawn_signature: tuple[object, ...] = ()
@@ -159,14 +149,6 @@ class LogScreen(LineBrowser):
         super().line_selected()
         self.show_texts()
 
-    def action_next_log(self) -> None:
-        """Show the next opened log."""
-        self._show_neighbor(1)
-
-    def action_previous_log(self) -> None:
-        """Show the previous opened log."""
-        self._show_neighbor(-1)
-
     def action_reload(self) -> None:
         """Open the file at the log's path again."""
         start_worker(self, partial(self._reload, self.opened.log), group="reload", exclusive=True)
@@ -241,7 +223,7 @@ class LogScreen(LineBrowser):
         if not self.is_ready or opened is not self.opened:
             return
         if isinstance(target, str):
-            toast(self.app, sanitize_line(target, 300), failed=True)
+            self.toast(sanitize_line(target, 300), failed=True)
         elif target < 0:
             self.table.action_bottom()
         else:
@@ -251,16 +233,16 @@ class LogScreen(LineBrowser):
     def _report_missing_line(self, log: LogFile, number: int) -> None:
         if number >= (n := len(log.index)):
             more = "" if log.is_complete else " so far"
-            toast(self.app, trusted(f"the log has {pluralize(n, 'line')}{more}"))
+            self.toast(trusted(f"the log has {pluralize(n, 'line')}{more}"))
 
     async def _reload(self, log: LogFile) -> None:
         await asyncio.to_thread(log.reopen)
         self.refresh_view()
 
-    def _show_neighbor(self, by: int) -> None:
+    def action_neighbor(self, by: int) -> None:
         """Show the opened log ``by`` positions after the shown log, in its last view state."""
         if len(self.logs) == 1:
-            toast(self.app, trusted("no other log is open"))
+            self.toast(trusted("no other log is open"))
             return
         previous = self.opened
         previous.line, previous.follow = previous.rows.number(self.table.cursor), self.table.follow

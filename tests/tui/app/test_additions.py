@@ -14,7 +14,7 @@ from agentgym_tui.config.settings import Settings
 from agentgym_tui.config.ui_state import UiState
 from agentgym_tui.presenters.cells import Cell, FixedLines, Line
 from agentgym_tui.safe_text import sanitize_line, trusted
-from agentgym_tui.screens.base import SessionScreen
+from agentgym_tui.screens.base import ScreenContext, SessionScreen
 from agentgym_tui.screens.episode.views import EPISODE_VIEWS, EpisodeContent, EpisodeView, ShownEpisode
 from agentgym_tui.screens.live.live_panes import LIVE_PANES, LivePane, LiveState, PaneSpec
 from agentgym_tui.screens.live.screen import LiveScreen
@@ -176,7 +176,7 @@ async def test_each_screen_is_made_by_its_factory(make_session: Callable[[], Fak
     session = make_session()
     for screen in SCREENS:
         if screen.available.is_met(session):
-            made = screen.factory(session, UiState(), now=lambda: 0.0)
+            made = screen.factory(ScreenContext(session))
             assert isinstance(made, SessionScreen) and made.session is session
     assert [screen.id for screen in SCREENS] == ["live", "episodes", "events", "logs"]
     assert isinstance(Console(session).get_default_screen(), SessionScreen)

@@ -7,8 +7,7 @@ import asyncio
 import pytest
 
 from agentgym_tui.app.console import Console
-from agentgym_tui.commands.availability import available_commands
-from agentgym_tui.commands.keymap import COMMANDS, bindings, display_keys
+from agentgym_tui.commands.keymap import COMMANDS, available_commands, bindings, display_keys
 from agentgym_tui.config.settings import parse_settings
 from agentgym_tui.screens.episode.screen import EpisodeScreen
 from agentgym_tui.screens.episodes.screen import EpisodesScreen

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from agentgym_tui.app.console import Console
-from agentgym_tui.commands.availability import AvailableCommand, available_commands
-from agentgym_tui.commands.keymap import COMMANDS
+from agentgym_tui.commands.keymap import COMMANDS, AvailableCommand, available_commands
 from agentgym_tui.commands.registry import Command
 from agentgym_tui.presenters.text_width import LIST_MARGIN
 from agentgym_tui.screens.dialogs.battery_picker import BatteryPicker

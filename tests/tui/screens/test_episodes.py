@@ -9,6 +9,7 @@ from textual.widgets import Input
 
 from agentgym_tui.app.console import Console
 from agentgym_tui.safe_text import has_unsafe_chars
+from agentgym_tui.screens.base import ScreenContext
 from agentgym_tui.screens.episode.screen import EpisodeScreen
 from agentgym_tui.screens.episodes.screen import EpisodesScreen
 from agentgym_tui.sessions.file_session import FileSession
@@ -49,7 +50,7 @@ async def test_stored_and_running_episodes_are_listed_with_the_newest_selected()
 
 async def test_drawing_a_screen_without_widgets_does_nothing() -> None:
     session = busy_session()
-    for screen in (EpisodesScreen(session), EpisodeScreen(session, episode_id(3))):
+    for screen in (EpisodesScreen(ScreenContext(session)), EpisodeScreen(session, episode_id(3))):
         screen.draw(session.store)
 
 

@@ -8,8 +8,7 @@ import pytest
 from textual.pilot import Pilot
 
 from agentgym_tui.app.console import Console
-from agentgym_tui.commands.availability import available_commands
-from agentgym_tui.commands.keymap import COMMANDS
+from agentgym_tui.commands.keymap import COMMANDS, available_commands
 from agentgym_tui.screens.dialogs.hex_dump import HexDumpDialog
 from agentgym_tui.screens.episode.screen import EpisodeScreen
 from agentgym_tui.screens.events.screen import EventsScreen

@@ -9,6 +9,7 @@ from textual.pilot import Pilot
 from textual.widget import Widget
 
 from agentgym_tui.app.console import Console
+from agentgym_tui.screens.base import ScreenContext
 from agentgym_tui.screens.dialogs.hex_dump import HexDumpDialog
 from agentgym_tui.screens.episodes.screen import EpisodesScreen
 from agentgym_tui.screens.logs.screen import LogScreen
@@ -72,7 +73,7 @@ class DerivedLogScreen(LogScreen):
 
 async def test_a_derived_log_screen_finds_its_style_sheet(log: Path) -> None:
     async with logs_pilot(log) as pilot:
-        derived = DerivedLogScreen(log_screen(pilot).session)
+        derived = DerivedLogScreen(ScreenContext(log_screen(pilot).session))
         await pilot.app.push_screen(derived)
         await wait_until(pilot, lambda: pilot.app.screen is derived and derived.is_ready)
 
