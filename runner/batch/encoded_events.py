@@ -13,6 +13,7 @@ import msgspec
 from runner.batch.observers import LazyItem
 from runner.store.encoded import EncodedEnd, EncodedReset, EncodedStep, EncodedTraces
 from runner.store.encoded_log import EncodedLog
+from runner.store.journal import TraceDelta
 from runner.types import (
     AREEvaluatedTrajectory,
     EpisodeEnded,
@@ -133,14 +134,14 @@ class EncodedEvents:
             return self._schemas[index]
 
 
-def decode_traces(parts: Sequence[EncodedTraces]) -> tuple[list[Span], list[Flow]]:
+def decode_traces(parts: Sequence[EncodedTraces]) -> TraceDelta:
     """Return the spans and flows of parts of an episode.
 
     Raises:
         msgspec.MsgspecError: they are not valid.
     """
     spans = [span for part in parts for span in _SPANS.decode(part.spans)]
-    return spans, [flow for part in parts for flow in _FLOWS.decode(part.flows)]
+    return TraceDelta(spans, [flow for part in parts for flow in _FLOWS.decode(part.flows)])
 
 
 def _decoded_steps(played: Iterable[LazyItem]) -> list[TimeStep]:

@@ -16,13 +16,13 @@ from runner.pool.protocol import WorkerLost
 from runner.store import EpisodeRecord, EpisodeRecorder
 from runner.store.encoded import EncodedEnd, EncodedReset, EncodedStep
 from runner.store.journal import TraceDelta
-from runner.types import EpisodeEvent, EpisodeHeader, EpisodeStarted, ErrorInfo, Flow, Outcome, Span
+from runner.tracing import PerfettoFile, TraceEncoder
+from runner.types import EpisodeEvent, EpisodeHeader, EpisodeStarted, ErrorInfo, Outcome
 from runner.util.resources import Resource, SpareResources, find_shortage
 
 logger = logging.getLogger(__name__)
 
 Publish: TypeAlias = Callable[[EpisodeEvent | LazyItem], object]
-WriteTrace: TypeAlias = Callable[[Sequence[Span], Sequence[Flow]], object]
 
 
 class EpisodeFeed:
@@ -32,7 +32,8 @@ class EpisodeFeed:
         header: the episode.
         recorder: records the episode; its errors become ``problems`` and are not raised in the episode.
         publish: receives the events for the observers.
-        write_trace: appends the spans and flows of the episode to the trace file.
+        trace_file: receives the spans and flows of the episode.
+        track: name of its track there.
         on_free: called when the slot is done with the episode, with the exception that ended it or its worker, if any.
         on_played: called before that if the slot may play its next episode while this one is stored.
         now: a monotonic clock in seconds.
@@ -53,7 +54,8 @@ class EpisodeFeed:
         recorder: EpisodeRecorder,
         *,
         publish: Publish,
-        write_trace: WriteTrace,
+        trace_file: PerfettoFile,
+        track: str,
         on_free: Callable[[BaseException | None], object],
         on_played: Callable[[], object] = lambda: None,
         now: Callable[[], float],
@@ -68,7 +70,8 @@ class EpisodeFeed:
         self.shortage: Resource | None = None
         self.started_s: float | None = None
         self._publish = publish
-        self._write_trace = write_trace
+        self._trace_file = trace_file
+        self._track = track
         self._on_free = on_free
         self._on_played = on_played
         self._now = now
@@ -206,10 +209,15 @@ class EpisodeFeed:
 
     def _flush_trace(self) -> None:
         with catch_foreign(log_failure(logger, "writing the trace")):
-            if (traces := self.recorder.traces) is not None:
-                self._write_trace((all_traces := traces()).spans, all_traces.flows)
-            else:
-                self._write_trace(*decode_traces(self.recorder.log.traces))
+            end, traces = self.recorder.log.end, self.recorder.traces
+            if end is not None and end.packets:
+                self._trace_file.append(self._track, end.packets, end.n_lanes)
+                return
+            # The episode was abandoned, or the version of its worker does not encode the packets.
+            decoded = decode_traces(self.recorder.log.traces) if traces is None else traces()
+            encoder = TraceEncoder(self._trace_file.boot, self._track)
+            packets = encoder.encode(decoded.spans, decoded.flows)
+            self._trace_file.append(self._track, packets, encoder.n_lanes)
 
 
 def lost_error(lost: WorkerLost) -> ErrorInfo:

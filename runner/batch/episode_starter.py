@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 import msgspec
 
@@ -91,7 +90,8 @@ class EpisodeStarter:
             header,
             EpisodeRecorder(self._workspace.store, self._workspace.index, clock=clock),
             publish=self._publish,
-            write_trace=partial(self._trace_file.append, slot.name),
+            trace_file=self._trace_file,
+            track=slot.name,
             on_free=lambda problem: self._on_done(EpisodeDone(slot, header.episode_id, problem)),
             on_played=lambda: self._on_done(EpisodePlayed(slot, header.episode_id)),
             now=clock.monotonic,

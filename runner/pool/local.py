@@ -12,7 +12,7 @@ from runner.episode.control import EpisodeControl
 from runner.episode.runner import EpisodeContext, Runner
 from runner.pool.protocol import EpisodeSink, Slot, WorkerChange
 from runner.store.journal import TraceDelta
-from runner.tracing import SpanList, Tracer
+from runner.tracing import SpanList, TraceEncoder, Tracer
 from runner.types import EpisodeHeader, WorkerInfo
 from runner.util.clock import Clock
 from runner.util.resources import Resource
@@ -49,6 +49,7 @@ class LocalSlot:
         self._on_played = on_played
         self._wants_tokens = wants_tokens
         self._abandoned = False
+        self._trace: TraceEncoder | None = None
 
     @property
     def usable(self) -> bool:
@@ -80,7 +81,8 @@ class LocalSlot:
     async def _play(self, header: EpisodeHeader, sink: EpisodeSink, control: EpisodeControl) -> None:
         spans = SpanList()
         tracer = Tracer(self._runner.tracing_level, (spans,), track=self.name)
-        reporter = EpisodeReporter(tracer, spans, sink, self._clock)
+        self._trace = self._trace or TraceEncoder(header.boot, self.name)
+        reporter = EpisodeReporter(tracer, spans, sink, self._clock, trace=self._trace)
         sink.on_source(lambda: TraceDelta(spans.spans.copy(), spans.flows.copy(), tracer.open_spans()))
         context = EpisodeContext(
             header=header,

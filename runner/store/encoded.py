@@ -57,6 +57,9 @@ class EncodedEnd(msgspec.Struct, frozen=True, kw_only=True):
         seq: number of the end's event within its episode; the events of its spans precede it.
         evaluation: JSON of the environment's evaluation details; None if there are none.
         is_are: whether they are those of an ``AREEnvironment``.
+        packets: all spans and flows of the episode as slices of the trace file, see ``runner.tracing.TraceEncoder``;
+            empty if the process that played the episode did not encode them.
+        n_lanes: number of lanes that the track of the episode needs in the trace file.
     """
 
     at: datetime
@@ -70,6 +73,8 @@ class EncodedEnd(msgspec.Struct, frozen=True, kw_only=True):
     is_are: bool = False
     trace_last_response_flow_id: int | None = None
     traces: EncodedTraces = EncodedTraces()
+    packets: bytes = b""
+    n_lanes: int = 0
 
 
 def encoding_problem(part: EncodedReset | EncodedStep | EncodedEnd) -> str | None:

@@ -1,7 +1,7 @@
 """Tracing of episodes: each span is recorded once and collected both for the episode file and for Perfetto."""
 
 from runner.tracing.error_info import create_error_info
-from runner.tracing.perfetto import PerfettoFile
+from runner.tracing.perfetto import PerfettoFile, TraceEncoder
 from runner.tracing.tracer import Collector, SpanHandle, SpanList, Tracer, create_flow_id, traced_method
 
 __all__ = [
@@ -9,6 +9,7 @@ __all__ = [
     "PerfettoFile",
     "SpanHandle",
     "SpanList",
+    "TraceEncoder",
     "Tracer",
     "create_error_info",
     "create_flow_id",

@@ -30,51 +30,79 @@ _SLICE_BEGIN, _SLICE_END = 1, 2
 """Values of ``TrackEvent.type``, field 9."""
 
 
+class TraceEncoder:
+    """Encodes the slices of one track, in the process that plays its episodes; used on one thread at a time.
+
+    Args:
+        boot: unique id of the process that writes the file, see ``PerfettoFile``.
+        track: name of the track.
+    """
+
+    def __init__(self, boot: str, track: str) -> None:
+        """Start without slices."""
+        self._boot = boot
+        self._track = track
+        self._free_from: list[int] = []
+        self._encoders: list[_SliceEncoder] = []
+
+    @property
+    def n_lanes(self) -> int:
+        """Number of lanes that the slices so far need."""
+        return len(self._encoders)
+
+    def encode(self, spans: Sequence[Span], flows: Sequence[Flow]) -> bytes:
+        """Return the packets of the spans and flows of one tracer; empty without spans."""
+        if not spans:
+            return b""
+        lanes = assign_lanes(spans, self._free_from)
+        while len(self._encoders) < len(lanes):
+            uuid = _track_uuid(self._boot, self._track, len(self._encoders))
+            self._encoders.append(_SliceEncoder(_sequence(self._boot), uuid))
+        self._free_from = [lane.free_from for lane in lanes]
+        arrows = _arrows_by_span(flows)
+        chunks: list[bytes] = []
+        for encoder, lane in zip(self._encoders, lanes, strict=True):
+            chunks += encoder.slices(lane.events, arrows)
+        return b"".join(chunks)
+
+
 class PerfettoFile:
     """Appends the episodes of one process to a trace file; thread-safe.
 
     Several processes may append to the same file; ``boot`` distinguishes the tracks of the processes.
 
     Args:
-        path: the file, usually ``<data>/traces/<batch_id>.pftrace``; created by the first flush.
+        path: the file, usually ``<data>/traces/<batch_id>.pftrace``; created by the first ``append``.
         boot: unique id of this process; random by default.
     """
 
     def __init__(self, path: Path, *, boot: str | None = None) -> None:
-        """Create the object; the first flush creates the file."""
+        """Create the object; the first ``append`` creates the file."""
         self.path = path
-        self._boot = boot or uuid.uuid4().hex
-        self._sequence = create_flow_id("sequence", self._boot) % (2**32 - 1) + 1
+        self.boot = boot or uuid.uuid4().hex
         self._lock = threading.Lock()
         self._valid_bytes = 0
-        self._free_from: dict[str, list[int]] = {}
-        self._encoders: dict[tuple[str, int], _SliceEncoder] = {}
+        self._n_lanes: dict[str, int] = {}
 
-    def append(self, track: str, spans: Sequence[Span], flows: Sequence[Flow]) -> None:
-        """Append the spans and flows of one tracer in a single write; do nothing without spans.
+    def append(self, track: str, packets: bytes, n_lanes: int) -> None:
+        """Append encoded slices in a single write; do nothing without packets.
+
+        Args:
+            track: name of their track.
+            packets: what ``TraceEncoder.encode`` returned.
+            n_lanes: number of lanes of the track.
 
         Raises:
-            StoreError: the file cannot be written; these spans are lost, but later calls may succeed.
+            StoreError: the file cannot be written; these slices are lost, but later calls may succeed.
         """
-        if not spans:
+        if not packets:
             return
         with self._lock:
-            known = self._free_from.get(track, [])
-            lanes = assign_lanes(spans, known)
-            packets = [] if self._free_from else [self._clocks()]
-            packets += [self._descriptor(track, number) for number in range(len(known), len(lanes))]
-            arrows = _arrows_by_span(flows)
-            for number, lane in enumerate(lanes):
-                packets += self._encoder(track, number).slices(lane.events, arrows)
-            self._valid_bytes = append_packets(self.path, b"".join(packets), valid_bytes=self._valid_bytes)
-            self._free_from[track] = [lane.free_from for lane in lanes]
-
-    def _encoder(self, track: str, number: int) -> _SliceEncoder:
-        encoder = self._encoders.get((track, number))
-        if encoder is None:
-            encoder = _SliceEncoder(self._sequence, self._track_uuid(track, number))
-            self._encoders[track, number] = encoder
-        return encoder
+            n_known = self._n_lanes.get(track, 0)
+            new = [] if self._n_lanes else [self._clocks()]
+            new += [self._descriptor(track, number) for number in range(n_known, n_lanes)]
+            self._valid_bytes = append_packets(self.path, b"".join([*new, packets]), valid_bytes=self._valid_bytes)
+            self._n_lanes[track] = max(n_known, n_lanes)
 
     def _clocks(self) -> bytes:
         """Encode a clock snapshot, which relates the monotonic times of the trace to the time of day."""
@@ -85,17 +113,22 @@ class PerfettoFile:
     def _descriptor(self, track: str, number: int) -> bytes:
         """Encode the descriptor of a lane, whose parent is the first lane of the track."""
         name = f"{track} ({number + 1})" if number else track
-        descriptor = number_field(1, self._track_uuid(track, number)) + content_field(2, name)
+        descriptor = number_field(1, _track_uuid(self.boot, track, number)) + content_field(2, name)
         if number:
-            descriptor += number_field(5, self._track_uuid(track, 0))
+            descriptor += number_field(5, _track_uuid(self.boot, track, 0))
         return self._packet(content_field(60, descriptor))
 
     def _packet(self, content: bytes) -> bytes:
-        content += number_field(10, self._sequence)
+        content += number_field(10, _sequence(self.boot))
         return field_header(len(content)) + content
 
-    def _track_uuid(self, track: str, number: int) -> int:
-        return create_flow_id("track", f"{self._boot}/{number}/{track}")
+
+def _track_uuid(boot: str, track: str, number: int) -> int:
+    return create_flow_id("track", f"{boot}/{number}/{track}")
+
+
+def _sequence(boot: str) -> int:
+    return create_flow_id("sequence", boot) % (2**32 - 1) + 1
 
 
 def _arrows_by_span(flows: Sequence[Flow]) -> dict[int, list[Flow]]:

@@ -18,7 +18,7 @@ import msgspec
 from runner.envs.http.session import use_registry
 from runner.episode.runner import EpisodeContext, Runner
 from runner.errors import catch_foreign, log_failure
-from runner.tracing import SpanList, Tracer, create_error_info
+from runner.tracing import SpanList, TraceEncoder, Tracer, create_error_info
 from runner.types.maybe_async import CallMethod, call_here
 from runner.util.clock import Clock
 from runner.util.resources import find_shortage
@@ -106,6 +106,7 @@ class Engine:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wants_tokens = False
         self._episodes: dict[str, _Episode] = {}
+        self._traces: dict[str, TraceEncoder] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._idle_threads: list[EpisodeWorker] = []
         self._all_ended = threading.Condition()
@@ -282,7 +283,8 @@ class Engine:
         control = self._episodes[header.episode_id].control
         tracer = Tracer(self._setup.tracing, (spans,), play.track, self._clock_ns)
         sink = FrameSink(header.episode_id, control, self._link.send)
-        reporter = EpisodeReporter(tracer, spans, sink, self._clock, max_tokens_per_s=MAX_TOKEN_FRAMES)
+        trace = self._traces.setdefault(play.track, TraceEncoder(header.boot, play.track))
+        reporter = EpisodeReporter(tracer, spans, sink, self._clock, trace=trace, max_tokens_per_s=MAX_TOKEN_FRAMES)
         context = EpisodeContext(
             header=header,
             control=control,

@@ -10,7 +10,7 @@ import msgspec
 from runner.store.encoded import EncodedEnd, EncodedReset, EncodedStep, EncodedTraces
 from runner.store.episode_file import stored_step
 from runner.store.safe_json import encode, finite
-from runner.tracing import SpanList, Tracer
+from runner.tracing import SpanList, TraceEncoder, Tracer
 from runner.types import (
     Action,
     AREEvaluatedTrajectory,
@@ -53,6 +53,7 @@ class EpisodeReporter:
         tracer: the tracer of the episode.
         spans: the collector of ``tracer``.
         parts: receives the parts.
+        trace: encodes the spans for the trace file; None: the receiver of the parts does.
         clock: measures the rate of streamed texts.
         max_tokens_per_s: maximum number of streamed updates per second; None: no limit.
     """
@@ -64,12 +65,14 @@ class EpisodeReporter:
         parts: EpisodeParts,
         clock: Clock | None = None,
         *,
+        trace: TraceEncoder | None = None,
         max_tokens_per_s: int | None = None,
     ) -> None:
         """Start at the first event."""
         self._tracer = tracer
         self._spans = spans
         self._parts = parts
+        self._trace = trace
         self._clock = clock or Clock()
         self._tool_schemas: list[list[ToolSchema]] = []
         self._n_spans = self._n_flows = 0
@@ -125,6 +128,7 @@ class EpisodeReporter:
     def _report_end(self, event: EpisodeEnded) -> None:
         trajectory, spans = event.trajectory, self._pop_closed_spans()
         self._number_spans(spans)
+        trace, collected = self._trace, self._spans
         end = EncodedEnd(
             at=event.at,
             seq=self._number(),
@@ -137,6 +141,8 @@ class EpisodeReporter:
             is_are=isinstance(trajectory, AREEvaluatedTrajectory),
             trace_last_response_flow_id=trajectory.trace_last_response_flow_id,
             traces=self._encode_traces(spans),
+            packets=b"" if trace is None else trace.encode(collected.spans, collected.flows),
+            n_lanes=0 if trace is None else trace.n_lanes,
         )
         self._parts.on_end(end)
 

@@ -21,12 +21,11 @@ from runner.batch.workspace import Workspace
 from runner.envs.babyai import BabyAI
 from runner.episode.runner import EpisodeContext, Runner
 from runner.store import EpisodeRecorder
-from runner.tracing import SpanList, Tracer
+from runner.tracing import SpanList, TraceEncoder, Tracer
 from runner.types import EpisodeHeader, Limits
 from runner.types.maybe_async import maybe_await
 from runner.worker.episode_reporter import EpisodeReporter
 from tests.benchmarks.measure import PAIRS, Row, quartiles, ratio_of
-from tests.support.perfetto import TrackCollector
 
 LONG, SHORT = 100, 1
 """Steps of long and short episodes; the difference is the cost of steps, the short one the cost of an episode."""
@@ -149,6 +148,7 @@ class RecordedLoop:
         self._workspace = Workspace(folder, node="bench", profile="bench")
         self._batch_id = str(ULID())
         self._trace_file = self._workspace.trace_file(self._batch_id)
+        self._encoder = TraceEncoder(self._trace_file.boot, "slot 0")
         self._loop = asyncio.Runner()
         self._runners: dict[tuple[str, int], Runner] = {}  # one per batch
 
@@ -175,9 +175,9 @@ class RecordedLoop:
             seed=task_index,
             started_at=datetime.now(UTC),
         )
-        spans, trace = SpanList(), TrackCollector(self._trace_file, "slot 0")
-        tracer = Tracer(collectors=(spans, trace))
-        reporter = EpisodeReporter(tracer, spans, EpisodeRecorder(self._workspace.store, self._workspace.index))
+        spans, recorder = SpanList(), EpisodeRecorder(self._workspace.store, self._workspace.index)
+        tracer = Tracer(collectors=(spans,))
+        reporter = EpisodeReporter(tracer, spans, recorder, trace=self._encoder)
         context = EpisodeContext(
             header=header,
             tracer=tracer,
@@ -186,7 +186,9 @@ class RecordedLoop:
         )
         kwargs = {"task_index": task_index, "seed": task_index}
         trajectory = self._loop.run(runner.play_episode(kwargs, context=context))
-        trace.flush()
+        end = recorder.log.end
+        assert end is not None
+        self._trace_file.append("slot 0", end.packets, end.n_lanes)
         return len(trajectory.timesteps)
 
     def _runner(self, benchmark: BenchmarkAgent, max_steps: int) -> Runner:

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TrackEvent
 
-from runner.tracing import PerfettoFile, SpanList, Tracer, create_flow_id
+from runner.tracing import PerfettoFile, SpanList, TraceEncoder, Tracer, create_flow_id
+from runner.types import Flow, Span
 
 MONOTONIC = 3
+
+_encoders: WeakKeyDictionary[PerfettoFile, dict[str, TraceEncoder]] = WeakKeyDictionary()
+
+
+def append_spans(file: PerfettoFile, track: str, spans: Sequence[Span], flows: Sequence[Flow] = ()) -> None:
+    """Append spans as the worker of a track and its driver do, which use one encoder for all its episodes."""
+    encoder = _encoders.setdefault(file, {}).setdefault(track, TraceEncoder(file.boot, track))
+    file.append(track, encoder.encode(spans, flows), encoder.n_lanes)
 
 
 class TrackCollector(SpanList):
@@ -23,7 +34,7 @@ class TrackCollector(SpanList):
     def flush(self) -> None:
         spans, flows = self.spans[:], self.flows[:]
         del self.spans[: len(spans)], self.flows[: len(flows)]
-        self._file.append(self._track, spans, flows)
+        append_spans(self._file, self._track, spans, flows)
 
 
 @dataclass

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 from runner.batch.episode_feed import EpisodeFeed, Publish
 from runner.batch.running_episode import RunningEpisode
 from runner.episode.control import EpisodeControl
 from runner.pool.protocol import EpisodeSink
 from runner.store import EpisodeRecorder
+from runner.tracing import PerfettoFile
 from runner.types import EpisodeHeader, WorkerInfo
 from runner.util.clock import Clock
 
@@ -40,7 +44,8 @@ def running_episode(
         header,
         recorder,
         publish=publish,
-        write_trace=lambda spans, flows: None,
+        trace_file=PerfettoFile(Path(os.devnull)),
+        track="slot 0",
         on_free=lambda problem: None,
         now=clock.monotonic,
     )

@@ -7,8 +7,10 @@ bytes. The id of the episode replaces ``@ID@``.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from functools import cache
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -20,6 +22,7 @@ from runner.errors import StoreError
 from runner.pool.remote_worker import BrokenFrame, RemoteWorker
 from runner.pool.services import BatchServices
 from runner.store import EpisodeIndex, EpisodeRecord, EpisodeRecorder, EpisodeStore, open_index
+from runner.tracing import PerfettoFile
 from runner.types import EpisodeEvent
 from runner.worker.frames import DriverFrame, WorkerFrame, decode_worker_frame
 from tests.fuzz.oracles import check_displayable, outcome, scratch_folder
@@ -30,7 +33,7 @@ TOKENS = (b'"t":"Stepped"', b'"t":"Ended"', b'"t":"Request"', b'"t":"Free"', b'"
 MAX_LEN = 8192
 MAX_FRAMES: Final = 12
 ENCODED_FIELDS: Final = frozenset(
-    ("data", "evaluation", "flows", "observation", "open_spans", "spans", "tool_schemas"),
+    ("data", "evaluation", "flows", "observation", "open_spans", "packets", "spans", "tool_schemas"),
 )
 HEADER = episode_header(episode_id=EPISODE, batch_id=BATCH)
 
@@ -45,7 +48,8 @@ def check(data: bytes) -> None:
         HEADER,
         EpisodeRecorder(store, index),
         publish=events.append,
-        write_trace=lambda spans, flows: None,
+        trace_file=PerfettoFile(Path(os.devnull)),
+        track="slot 0",
         on_free=ends.append,
         now=lambda: 0.0,
     )

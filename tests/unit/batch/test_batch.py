@@ -32,6 +32,7 @@ from runner.types import (
 from tests.conftest import Install
 from tests.support.batches import resolved_batch
 from tests.support.fakes import AsyncHanging, Counter, Gated
+from tests.support.perfetto import all_slices
 
 FAKES = {
     name: f"tests.support.fakes:{name}" for name in ("Counter", "FailingStep", "Gated", "AsyncHanging", "Evaluated")
@@ -101,7 +102,8 @@ def test_episode_files_record_the_episode_and_its_origin(workspace: Workspace) -
     path = workspace.data_dir / "runs" / result.batch_id / f"{record.episode_id}.json"
     assert json.loads(path.read_bytes())["schema"] == 1
     assert [each.name for each in path.parent.iterdir()] == [path.name]
-    assert (workspace.data_dir / "traces" / f"{result.batch_id}.pftrace").stat().st_size > 0
+    slices = all_slices(workspace.data_dir / "traces" / f"{result.batch_id}.pftrace")
+    assert sorted(each.name for each in slices) == sorted(span.name for span in record.spans)
 
 
 @pytest.mark.parametrize("was_frozen", [False, True])
@@ -203,6 +205,8 @@ def test_cancelled_episodes_are_stored_but_not_counted_in_rates(workspace: Works
 
 
 def test_cancel_ends_an_await_that_never_returns(workspace: Workspace) -> None:
+    while AsyncHanging.entered.acquire(blocking=False):
+        pass  # other tests have entered it
     batch_thread = BatchThread(Batch(spec("AsyncHanging"), workspace, step_grace_s=0.05))
     assert AsyncHanging.entered.acquire(timeout=10)
     Counter.closed.clear()

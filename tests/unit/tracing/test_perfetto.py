@@ -19,6 +19,7 @@ from tests.support.perfetto import (
     Slice,
     TrackCollector,
     all_slices,
+    append_spans,
     read_packets,
     read_slices,
     write_episode,
@@ -168,7 +169,7 @@ def test_several_tracks_are_written_at_the_same_time(trace_file: PerfettoFile) -
 
 
 def test_the_file_is_private_and_created_only_when_needed(trace_file: PerfettoFile) -> None:
-    trace_file.append("slot 0", [], [])
+    append_spans(trace_file, "slot 0", [])
     assert not trace_file.path.parent.exists()
     write_episode(trace_file)
     assert stat.S_IMODE(trace_file.path.stat().st_mode) == 0o600

@@ -6,6 +6,8 @@ import asyncio
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from operator import itemgetter
+from pathlib import Path
 from typing import Any, ClassVar
 
 import msgspec
@@ -17,7 +19,7 @@ from runner.errors import ServerGone
 from runner.plugins import Plugin
 from runner.store.episode_file import stored_step
 from runner.store.safe_json import encode
-from runner.tracing import SpanList, Tracer
+from runner.tracing import PerfettoFile, SpanList, Tracer
 from runner.types import (
     Action,
     Chat,
@@ -59,6 +61,7 @@ from tests.conftest import Install
 from tests.support.batches import make_setup
 from tests.support.episodes import episode_header
 from tests.support.fakes import AsyncUpAgent, Counter, Gated, UpAgent
+from tests.support.perfetto import flatten, read_slices
 from tests.support.worker_frames import RecordingLink, play_frame
 
 FROZEN = Clock(lambda: 5.0, lambda: datetime(2026, 3, 4, tzinfo=UTC))
@@ -182,6 +185,27 @@ def test_an_episode_is_reported_as_it_is_recorded_here(
         Ended,
         Free,
     ]
+
+
+def test_the_packets_of_episodes_have_their_spans(link: RecordingLink, tmp_path: Path) -> None:
+    trace_file, engine = (
+        PerfettoFile(tmp_path / "batch.pftrace"),
+        Engine(link, Configure(setup=make_setup("Maze", "oracle"))),
+    )
+    for _ in range(2):
+        engine.handle(play_frame(episode_header(boot=trace_file.boot)))
+        assert link.reader.wait_for(Free).problem is None
+    ends = [frame.end for frame in link.reader.of(Ended)]
+    parts = [frame.step.traces for frame in link.reader.of(Stepped)] + [end.traces for end in ends]
+    parts += [frame.reset.traces for frame in link.reader.of(Reset)]
+    for end in ends:
+        trace_file.append("slot 0", end.packets, end.n_lanes)
+    spans = [span for part in parts for span in msgspec.json.decode(part.spans, type=list[Span])]
+    (roots,) = read_slices(trace_file.path).values()
+    assert [each.name for each in roots] == ["episode"] * 2
+    shown = [(each.name, each.start_ns, each.end_ns, each.attributes.keys()) for each in flatten(roots)]
+    recorded = [(span.name, span.start_ns, span.end_ns, span.attributes.keys()) for span in spans]
+    assert sorted(shown, key=itemgetter(1, 2)) == sorted(recorded, key=itemgetter(1, 2))
 
 
 def test_sync_steps_of_async_agents_run_side_by_side_and_their_spans_nest(link: RecordingLink) -> None:
