@@ -140,7 +140,7 @@ def _serve(ports: dict[str, int], options: argparse.Namespace) -> None:
         executors.append(executor)
         app = environment_app(name, mode=mode, max_open=options.max_open, idle_s=options.idle_sec, executor=executor)
         guard = guard_app(app.application(), token=token, allowed_hosts=hosts)
-        return Site(guard, options.host, site_port, app.served.description)
+        return Site(guard, options.host, site_port, app.description)
 
     try:
         run_apps([site(name, site_port) for name, site_port in ports.items()], on_ready=print_line)

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from runner.serve.mock_llm import Fault, ModelServer
+from runner.serve.mock_llm import Fault
 from tests.support.command import run_agentgym
+from tests.support.model_server import ModelServer
 from tests.support.nats_server import NatsAccount
 
 pytestmark = pytest.mark.long

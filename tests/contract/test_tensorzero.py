@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from runner.serve.mock_llm import ModelServer
 from tests.support.command import COMMAND, ENVIRON, run_agentgym
+from tests.support.model_server import ModelServer
 from tests.support.tensorzero_gateway import Gateway
 
 pytestmark = pytest.mark.long

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from ulid import ULID
 
-from runner.serve.mock_llm import ModelServer
+from tests.support.model_server import ModelServer
 from tests.support.node_process import NodeProcess, clean_environ
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(120)]

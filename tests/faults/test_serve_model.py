@@ -16,17 +16,10 @@ import httpx
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from runner.serve.mock_llm import (
-    TEST_MODEL_NAME,
-    Behavior,
-    EchoResponder,
-    Fault,
-    ModelServer,
-    ScriptedReply,
-    ScriptResponder,
-)
+from runner.serve.mock_llm import TEST_MODEL_NAME, Behavior, EchoResponder, Fault, ScriptedReply, ScriptResponder
 from runner.serve.mock_llm.http_response import PacedResponse
 from tests.support.command import COMMAND, ENVIRON, run_agentgym
+from tests.support.model_server import ModelServer
 from tests.support.serving import serve_in_thread
 
 pytestmark = pytest.mark.long

@@ -114,9 +114,9 @@ def main(arguments: Sequence[str]) -> None:
     options = parser.parse_args(arguments)
     with ThreadPoolExecutor(_THREADS) as executor:
         app = environment_app(options.env, mode="strict", max_open=_MAX_OPEN, idle_s=_IDLE_S, executor=executor)
-        app._instances.pool._n_opened = options.first  # so that no two starts use the same id
+        app._pool._n_opened = options.first  # so that no two starts use the same id
         recorded = RecordedApp(app.application(), options.name, options.env, Recorder(options.log), options.delay)
-        run_apps([Site(recorded, "127.0.0.1", options.port, app.served.description)], on_ready=_print_ready)
+        run_apps([Site(recorded, "127.0.0.1", options.port, app.description)], on_ready=_print_ready)
 
 
 if __name__ == "__main__":

@@ -26,10 +26,10 @@ from runner.inference.profile_models import Models
 from runner.pool import ray_cluster
 from runner.pool.protocol import WorkerPool
 from runner.pool.ray_pool import RayTimings, open_ray_pool
-from runner.serve.mock_llm import ModelServer
 from runner.types import EpisodePaused, EpisodeStarted, Item, Limits, TimestepPlayed, WorkerState
 from tests.ray.conftest import ClusterOfTwo, shown
 from tests.support.batches import resolved_batch
+from tests.support.model_server import ModelServer
 from tests.support.slot_server import run_slot_server
 
 KEY = "sk-8c1f0a-a-secret-key-of-a-model"

@@ -3,44 +3,31 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Sequence
 from concurrent.futures import Executor
 from functools import partial
 
-import msgspec
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse, Response
 
 from runner import __version__
 from runner.envs.base import EmbeddedEnvironment
 from runner.envs.data_labels import AS_PUBLISHED
-from runner.serve.env_api.create_env import CreateEnvApi
-from runner.serve.env_api.dialects import ReadRoute, ServerDialect
-from runner.serve.env_api.instance_runner import InstanceRunner
-from runner.serve.env_api.pool import InstancePool, PooledInstance, PoolRejected
-from runner.serve.env_api.reply_fields import render_fields, render_reply
+from runner.serve.env_api.dialects import CREATE_ENV, TRUNCATED, ReadRoute, ServerDialect, render_reply
+from runner.serve.env_api.pool import InstancePool, InstanceRunner, Operation, PooledInstance, PoolRejected
 from runner.serve.env_api.request_fields import RequestField, Values
-from runner.serve.env_api.routing import Handler, Route, build_application, json_response, openapi_document
-from runner.types import Mode
+from runner.serve.env_api.routing import (
+    BodyVariant,
+    Handler,
+    Route,
+    build_application,
+    json_response,
+    openapi_document,
+)
+from runner.util.display_text import one_line
 
-
-class ServedEnvironment(msgspec.Struct, frozen=True, kw_only=True):
-    """Description of the environment that a server provides."""
-
-    env: str
-    mode: Mode
-    data_label: str
-    n_tasks: int
-
-    @classmethod
-    def of(cls, sample: EmbeddedEnvironment) -> ServedEnvironment:
-        """Create the description from an instance of the environment."""
-        return cls(env=sample.name, mode=sample.mode, data_label=sample.data_label, n_tasks=sample.n_tasks)
-
-    @property
-    def description(self) -> str:
-        """Name, mode and data label of the environment as one text."""
-        return f"{self.env} ({self.mode}, {self.data_label or AS_PUBLISHED})"
+_ENV_NAME = RequestField("env_name", "string", required=False)
 
 
 class EnvironmentApp:
@@ -49,28 +36,33 @@ class EnvironmentApp:
     Args:
         dialect: protocol of AgentGym's server for this environment.
         sample: an instance that supplies the description of the environment; it is never stepped.
-        pool: the instances that clients have opened.
+        pool: the instances that clients have opened, over either protocol.
         executor: runs the environment's code.
     """
 
     def __init__(
         self, dialect: ServerDialect, sample: EmbeddedEnvironment, pool: InstancePool, executor: Executor
     ) -> None:
-        self.served = served = ServedEnvironment.of(sample)
         self._dialect = dialect
         self._sample = sample
-        self._compat = served.mode == "compat"
-        self._instances = InstanceRunner(served.env, pool, executor, self._error_response)
+        self._pool = pool
+        self._compat = sample.mode == "compat"
         self._steps_after_end = self._compat and not dialect.final_when_done
-        self._create_env = CreateEnvApi(
-            served.env, served.n_tasks, steps_after_end=self._steps_after_end, pool=pool, executor=executor
-        )
+        self._task_counter = itertools.count()
+        self._instances = {
+            each.id_field: InstanceRunner(sample.name, pool, executor, partial(self._error_response, each))
+            for each in (dialect, CREATE_ENV)
+        }
+
+    @property
+    def description(self) -> str:
+        """Name, mode and data label of the environment as one text."""
+        return f"{self._sample.name} ({self._sample.mode}, {self._sample.data_label or AS_PUBLISHED})"
 
     def application(self) -> Starlette:
         """Build the web application; the caller adds the request guard."""
         routes = self._routes()
-        text_errors = self._dialect.text_errors
-        document = openapi_document(self.served.description, __version__, routes, text_errors=text_errors)
+        document = openapi_document(self.description, __version__, routes, text_errors=self._dialect.text_errors)
 
         async def describe(values: Values) -> Response:
             return json_response(document)
@@ -89,7 +81,7 @@ class EnvironmentApp:
             self._post("/reset", "Start a task", self._reset, reset),
             self._get("/admissible", "The admissible actions", self._admissible, (id_field,)),
             *(
-                self._get(read.path, "Read an instance", partial(self._read, read), (id_field,))
+                self._get(read.path, "Read an instance", partial(self._read, dialect, read), (id_field,))
                 for read in dialect.read_routes
             ),
             *(
@@ -105,13 +97,23 @@ class EnvironmentApp:
 
     def _shared_routes(self, prefix: str) -> list[Route]:
         """Return the routes with ``env_id``, which exist with and without the prefix: their clients know none."""
-        id_field, other = RequestField(self._dialect.id_field), self._create_env
-        step, close = (id_field, RequestField("action", "string")), (id_field,)
+        (own_step, own_close), (other_step, other_close) = map(self._bodies, (self._dialect, CREATE_ENV))
+        read, create = CREATE_ENV.read_routes[0], (_ENV_NAME, CREATE_ENV.task_field)
+        observe = partial(self._read, CREATE_ENV, read)
         return [
-            Route("POST", f"{prefix}/step", "Take an action", self._step, body=step, variant=other.step_body),
-            Route("POST", f"{prefix}/close", "Close an instance", self._close, body=close, variant=other.close_body),
-            *other.routes(prefix),
+            Route("POST", f"{prefix}/step", "Take an action", *own_step, variant=other_step),
+            Route("POST", f"{prefix}/close", "Close an instance", *own_close, variant=other_close),
+            Route("POST", f"{prefix}/createEnv", "Open an instance with a task", self._create_with_task, create),
+            Route("POST", prefix + read.path, "Read the observation", observe, (RequestField(CREATE_ENV.id_field),)),
         ]
+
+    def _bodies(self, dialect: ServerDialect) -> tuple[BodyVariant, BodyVariant]:
+        """Return handler and fields of a dialect's ``step`` and ``close``."""
+        id_field = RequestField(dialect.id_field)
+        return (
+            BodyVariant(partial(self._step, dialect), (id_field, RequestField("action", "string"))),
+            BodyVariant(partial(self._close, dialect), (id_field,)),
+        )
 
     def _post(self, path: str, summary: str, handler: Handler, body: Sequence[RequestField] | None) -> Route:
         return Route("POST", self._dialect.prefix + path, summary, handler, body=body)
@@ -120,25 +122,47 @@ class EnvironmentApp:
         return Route("GET", self._dialect.prefix + path, summary, handler, query=query)
 
     async def _root(self, values: Values) -> Response:
-        return json_response(f"AgentGym Console {__version__}: {self.served.description}")
+        return json_response(f"AgentGym Console {__version__}: {self.description}")
 
     async def _health(self, values: Values) -> Response:
-        self._instances.close_idle()
-        served = self.served
+        self._instances[self._dialect.id_field].close_idle()
+        sample = self._sample
         return json_response(
             {
-                "env": served.env,
-                "mode": served.mode,
+                "env": sample.name,
+                "mode": sample.mode,
                 "version": __version__,
-                "data_label": served.data_label,
-                "n_tasks": served.n_tasks,
-                "open": len(self._instances.pool),
-                "limit": self._instances.pool.limit,
+                "data_label": sample.data_label,
+                "n_tasks": sample.n_tasks,
+                "open": len(self._pool),
+                "limit": self._pool.limit,
             }
         )
 
     async def _create(self, values: Values) -> Response:
-        return await self._instances.open(self._created)
+        def operation(instance: PooledInstance) -> object:
+            if self._dialect.create_starts_task:
+                instance.reset(0, 0)
+            return render_reply(self._dialect.create_reply, instance)
+
+        return await self._instances[self._dialect.id_field].open(operation)
+
+    async def _create_with_task(self, values: Values) -> Response:
+        """Open an instance for the requested task; without a request, the tasks are counted up from 0."""
+        requested, task_index = values[_ENV_NAME.name], values[CREATE_ENV.task_field.name]
+        if requested and _normalize(requested) != _normalize(self._sample.name):
+            return self._error_response(
+                CREATE_ENV,
+                f"This server plays {self._sample.name}, not {one_line(requested, 100)}; "
+                "send the request to that environment's server",
+            )
+
+        def operation(instance: PooledInstance) -> object:
+            number = next(self._task_counter) if task_index is None else task_index
+            instance.task_number = number % self._sample.n_tasks
+            return render_reply(CREATE_ENV.create_reply, instance)
+
+        return await self._instances[CREATE_ENV.id_field].open(operation)
 
     async def _reset(self, values: Values) -> Response:
         task_number = values[self._dialect.task_field.name]
@@ -150,62 +174,69 @@ class EnvironmentApp:
             instance.reset(task_number, self._task_index(task_number))
             return render_reply(self._dialect.reset_reply, instance)
 
-        return await self._instances.run(values[self._dialect.id_field], operation)
+        return await self._run(self._dialect, values, operation)
 
-    async def _step(self, values: Values) -> Response:
+    async def _step(self, dialect: ServerDialect, values: Values) -> Response:
         def operation(instance: PooledInstance) -> object:
-            self._require_running(instance)
+            self._require_running(dialect, instance)
             if not self._steps_after_end:
                 instance.require_unfinished()
             instance.step(values["action"])
-            return {**render_fields(self._dialect.step_reply, instance), "truncated": instance.environment.truncated}
+            return render_reply({**dialect.step_reply, "truncated": TRUNCATED}, instance)
 
-        return await self._instances.run(values[self._dialect.id_field], operation)
+        return await self._run(dialect, values, operation)
 
-    async def _read(self, read: ReadRoute, values: Values) -> Response:
+    async def _read(self, dialect: ServerDialect, read: ReadRoute, values: Values) -> Response:
         def operation(instance: PooledInstance) -> object:
             if instance.initial_observation is None and read.reply_before_reset is not None:
                 return render_reply(read.reply_before_reset, instance)
-            self._require_running(instance, read.error_before_reset)
+            self._require_running(dialect, instance, read.error_before_reset)
             return render_reply(read.reply, instance)
 
-        return await self._instances.run(values[self._dialect.id_field], operation)
+        return await self._run(dialect, values, operation)
 
     async def _admissible(self, values: Values) -> Response:
         def operation(instance: PooledInstance) -> object:
-            self._require_running(instance)
+            self._require_running(self._dialect, instance)
             return instance.environment.admissible_actions()
 
-        return await self._instances.run(values[self._dialect.id_field], operation)
+        return await self._run(self._dialect, values, operation)
 
-    async def _close(self, values: Values) -> Response:
-        return await self._instances.close(values[self._dialect.id_field])
+    async def _close(self, dialect: ServerDialect, values: Values) -> Response:
+        return await self._instances[dialect.id_field].close(values[dialect.id_field])
 
     async def _list_open(self, values: Values) -> Response:
-        self._instances.close_idle()
-        return json_response(self._instances.pool.instance_ids)
+        self._instances[self._dialect.id_field].close_idle()
+        return json_response(self._pool.instance_ids)
 
     async def _list_actions(self, values: Values) -> Response:
         return json_response(self._sample.admissible_actions())
 
-    def _created(self, instance: PooledInstance) -> object:
-        if self._dialect.create_starts_task:
-            instance.reset(0, 0)
-        return render_reply(self._dialect.create_reply, instance)
+    async def _run(self, dialect: ServerDialect, values: Values, operation: Operation) -> Response:
+        return await self._instances[dialect.id_field].run(values[dialect.id_field], operation)
 
     def _task_index(self, task_number: int) -> int:
         if self._compat:
-            return self._dialect.task_index_of(task_number, self.served.n_tasks)
-        return task_number % self.served.n_tasks
+            return self._dialect.task_index_of(task_number, self._sample.n_tasks)
+        return task_number % self._sample.n_tasks
 
-    def _require_running(self, instance: PooledInstance, error_before_reset: str | None = None) -> None:
+    def _require_running(
+        self, dialect: ServerDialect, instance: PooledInstance, error_before_reset: str | None = None
+    ) -> None:
+        """Check that the instance has a task; with ``CREATE_ENV``, start the one that it was created for."""
+        if instance.initial_observation is None and dialect is CREATE_ENV:
+            instance.reset(instance.task_number, instance.task_number % self._sample.n_tasks)
         if instance.initial_observation is None:
             text = f"The environment {instance.instance_id} has no task yet; reset it first."
             raise PoolRejected((error_before_reset or str(instance.instance_id)) if self._compat else text)
-        if self._dialect.final_when_done:
+        if dialect.final_when_done:
             instance.require_unfinished()
 
-    def _error_response(self, text: str) -> Response:
-        if self._dialect.text_errors:
+    def _error_response(self, dialect: ServerDialect, text: str) -> Response:
+        if dialect.text_errors:
             return PlainTextResponse("Internal Server Error" if self._compat else text, 500)
         return json_response({"error": text})
+
+
+def _normalize(name: str) -> str:
+    return re.sub(r"[\W_]", "", name).casefold()

@@ -7,33 +7,66 @@ The source is WooooDyy/AgentGym at commit 3ef9235: ``agentenv-*/agentenv_*/serve
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from operator import attrgetter
+from typing import TypeAlias
 
 import msgspec
 
-from runner.serve.env_api.pool import PoolRejected
-from runner.serve.env_api.reply_fields import (
-    BARE_OBSERVATION,
-    CLICKABLES,
-    DELETED,
-    DONE,
-    HAS_SEARCH_BAR,
-    INITIAL_OBSERVATION,
-    INSTANCE_ID,
-    INSTRUCTION,
-    OBSERVATION,
-    REMAINING_WORDS,
-    REWARD,
-    SCORE,
-    TASK_NUMBER,
-    TASK_TYPE,
-    FieldGetter,
-    ReplyTemplate,
-    available_actions,
-    constant,
-    observation_pair,
-    observation_with_goal,
-)
+from runner.serve.env_api.pool import PooledInstance, PoolRejected
 from runner.serve.env_api.request_fields import RequestField
+
+FieldGetter: TypeAlias = Callable[[PooledInstance], object]
+ReplyTemplate: TypeAlias = Mapping[str, FieldGetter] | FieldGetter
+"""Template of a reply: a JSON object with a function for each member, or a function for a single value."""
+
+
+def constant(value: object) -> FieldGetter:
+    """Return a function that returns the same value for every instance."""
+    return lambda instance: value
+
+
+INSTANCE_ID: FieldGetter = attrgetter("instance_id")
+OBSERVATION: FieldGetter = attrgetter("observation")
+INITIAL_OBSERVATION: FieldGetter = attrgetter("initial_observation")
+REWARD: FieldGetter = attrgetter("reward")
+SCORE: FieldGetter = attrgetter("score")
+DONE: FieldGetter = attrgetter("done")
+TASK_NUMBER: FieldGetter = attrgetter("task_number")
+DELETED: FieldGetter = constant(False)
+TRUNCATED: FieldGetter = attrgetter("environment.truncated")
+
+BARE_OBSERVATION: FieldGetter = attrgetter("environment.observation")
+"""Returns ALFWorld's observation without the list of actions, which is in a separate reply field."""
+TASK_TYPE: FieldGetter = attrgetter("environment.task_type")
+INSTRUCTION: FieldGetter = attrgetter("environment.instruction")
+HAS_SEARCH_BAR: FieldGetter = attrgetter("environment.has_search_bar")
+CLICKABLES: FieldGetter = attrgetter("environment.clickables")
+REMAINING_WORDS: FieldGetter = attrgetter("environment.remaining_words")
+
+
+def available_actions(instance: PooledInstance) -> list[str]:
+    """Return the actions that are admissible in the current state of an instance."""
+    return instance.environment.admissible_actions() or []
+
+
+def observation_with_goal(instance: PooledInstance) -> str:
+    """Return the task's first line (the goal) and below it the observation, like BabyAI's ``/observation``."""
+    initial_observation = instance.initial_observation or ""
+    if instance.observation == initial_observation:
+        return initial_observation
+    return f"{initial_observation.partition(chr(10))[0]}\n{instance.observation}"
+
+
+def observation_pair(instance: PooledInstance) -> list[object]:
+    """Return ``[observation, null]``, like ``/reset`` of SQLGym and WebShop."""
+    return [instance.observation, None]
+
+
+def render_reply(reply: ReplyTemplate, instance: PooledInstance) -> object:
+    """Return the reply that a template yields for an instance, as values for JSON."""
+    if isinstance(reply, Mapping):
+        return {name: value(instance) for name, value in reply.items()}
+    return reply(instance)
 
 
 def babyai_task_index(task_number: int, n_tasks: int) -> int:
@@ -126,6 +159,21 @@ _TASK_REPLY: Mapping[str, FieldGetter] = {"id": INSTANCE_ID, "observation": OBSE
 _OUTCOME: Mapping[str, FieldGetter] = {"done": DONE, "reward": REWARD, "deleted": DELETED}
 _NOT_INITIALIZED = constant("Environment not initialized")
 _NO_OBSERVATION = "'observation'"
+
+CREATE_ENV = ServerDialect(
+    id_field="env_id",
+    task_field=RequestField("task_index", required=False),
+    create_reply={"env_id": INSTANCE_ID},
+    reset_reply={},
+    step_reply=_STEP_REPLY,
+    read_routes=(ReadRoute("/observation", {"observation": OBSERVATION, "done": DONE}),),
+    final_when_done=False,
+)
+"""The protocol of other field runners, beside AgentGym's; the first use of an instance starts the task.
+
+So an instance whose task cannot be started has an id with which it can be closed. The client side of the protocol is
+``create_env_dialect`` in ``runner/envs/http/dialects.py``.
+"""
 
 DIALECTS: Mapping[str, ServerDialect] = {
     "BabyAI": ServerDialect(

@@ -12,7 +12,6 @@ from runner.serve.mock_llm.scripted_reply import (
     ScriptResponder,
     read_script,
 )
-from runner.serve.mock_llm.server import ModelServer
 
 __all__ = [
     "TEST_MODEL_NAME",
@@ -20,7 +19,6 @@ __all__ = [
     "EchoResponder",
     "Fault",
     "ModelApp",
-    "ModelServer",
     "OracleResponder",
     "Responder",
     "ScriptResponder",

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 
 import msgspec
 from starlette.applications import Starlette
@@ -25,15 +24,6 @@ HEADER = "x-agentgym-test-model"
 """Header of every response, including errors; it marks a response as not written by a language model."""
 FAULT_HEADER = "x-agentgym-test-fault"
 MAX_BODY_BYTES = 8 << 20
-N_RECEIVED = 1000
-"""Maximum number of received requests to keep for tests."""
-
-
-class ReceivedRequest(msgspec.Struct, frozen=True):
-    """A received completion request; its header names are in lower case."""
-
-    headers: Mapping[str, str]
-    body: bytes
 
 
 class ModelApp:
@@ -43,7 +33,6 @@ class ModelApp:
         responder: writes the replies; None: the oracle.
         behavior: delays and faults; None: none.
         models: model names for the responder, in addition to ``test-<responder>`` and ``agentgym-test-model``.
-        remember: whether to keep the latest ``N_RECEIVED`` requests in ``received``.
     """
 
     def __init__(
@@ -52,7 +41,6 @@ class ModelApp:
         *,
         behavior: Behavior | None = None,
         models: Iterable[str] = (),
-        remember: bool = False,
     ) -> None:
         oracle = OracleResponder()
         responder = responder or oracle
@@ -62,7 +50,6 @@ class ModelApp:
         self._behavior = behavior or Behavior()
         self._responses = ResponseBuilder(self._behavior)
         self._faults = FaultInjector(self._behavior.faults, self._behavior.seed)
-        self.received: deque[ReceivedRequest] = deque(maxlen=N_RECEIVED if remember else 0)
 
     def asgi_app(self, *, token: str | None = None, allowed_hosts: Collection[str] = ()) -> ASGIApp:
         """Build the ASGI application, with the request guard and the header that marks responses.
@@ -71,7 +58,7 @@ class ModelApp:
         """
         self._responses = ResponseBuilder(self._behavior)
         routes = [
-            Route("/v1/chat/completions", self._complete, methods=["POST"]),
+            Route("/v1/chat/completions", self.complete, methods=["POST"]),
             Route("/v1/models", self._list_models),
             Route("/api/tags", self._list_tags),
             Route("/health", self._health),
@@ -87,11 +74,10 @@ class ModelApp:
         """End all responses that are not complete; call it in the event loop of the server."""
         self._responses.closing.set()
 
-    async def _complete(self, request: Request) -> PacedResponse:
-        body = await request.body()
-        self.received.append(ReceivedRequest(dict(request.headers), body))
+    async def complete(self, request: Request) -> PacedResponse:
+        """Return the response to a completion request."""
         try:
-            chat_request = msgspec.json.decode(body, type=ChatRequest)
+            chat_request = msgspec.json.decode(await request.body(), type=ChatRequest)
             fault = request.headers.get(FAULT_HEADER) or chat_request.agentgym_test_fault
             if fault is not None:
                 check_fault_kind(fault)

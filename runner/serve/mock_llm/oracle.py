@@ -11,9 +11,19 @@ from concurrent.futures import ThreadPoolExecutor
 from runner import plugins
 from runner.errors import ConfigError, RunnerError, catch_foreign
 from runner.serve.mock_llm.chat_format import ChatMessage, ChatRequest
-from runner.serve.mock_llm.conversation_replay import ASSISTANT, ReplaySession, Turn, parse_turns, replay_turns
+from runner.serve.mock_llm.conversation_replay import (
+    ASSISTANT,
+    MODES,
+    Opening,
+    ReplaySession,
+    TaskCandidate,
+    TaskMatcher,
+    Turn,
+    normalize_whitespace,
+    parse_turns,
+    replay_turns,
+)
 from runner.serve.mock_llm.scripted_reply import TEST_MODEL_NAME, ScriptedCall, ScriptedReply
-from runner.serve.mock_llm.task_matcher import MODES, Opening, TaskCandidate, TaskMatcher, normalize_whitespace
 from runner.types import Action
 from runner.util.display_text import one_line
 

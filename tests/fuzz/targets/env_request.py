@@ -16,7 +16,8 @@ from starlette.types import ASGIApp
 
 from runner import plugins
 from runner.envs.base import EmbeddedEnvironment
-from runner.serve.env_api import DIALECTS, EnvironmentApp, instance_runner
+from runner.serve.env_api import DIALECTS, EnvironmentApp
+from runner.serve.env_api import pool as instance_pool
 from runner.serve.env_api.pool import InstancePool
 from runner.serve.request_guard import guard_app
 from runner.types import Mode
@@ -60,7 +61,7 @@ def check(data: bytes) -> None:
     env, _, mode = head.decode("ascii", "replace").partition(" ")
     if env in ENVIRONMENTS:
         app = guard_app(_application(env, "compat" if mode == "compat" else "strict"))
-        with patch.object(instance_runner, "log_failure", _report_failure):  # replies of some servers hide the failure
+        with patch.object(instance_pool, "log_failure", _report_failure):  # replies of some servers hide the failure
             event_loop().run_until_complete(_send_all(app, lines[:MAX_REQUESTS], DIALECTS[env].text_errors))
 
 

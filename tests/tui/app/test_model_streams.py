@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from runner.serve.mock_llm import Behavior, ModelServer, ScriptedReply, ScriptResponder
+from runner.serve.mock_llm import Behavior, ScriptedReply, ScriptResponder
 from runner.store.journal import read_journal
 from tests.support.command import REPOSITORY
 from tests.support.console.launch import CONSOLE, NODE, node_cleanup, select_environment
+from tests.support.model_server import ModelServer
 from tests.support.node_process import COMMAND
 from tests.support.terminal import Terminal, terminal_environ
 

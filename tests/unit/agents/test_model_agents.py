@@ -12,11 +12,12 @@ from runner.config.profile import EndpointConfig
 from runner.episode.runner import EpisodeContext, Runner
 from runner.errors import AgentFault
 from runner.inference.manager import InferenceManager
-from runner.serve.mock_llm import ModelServer, ScriptedCall, ScriptedReply, ScriptResponder
+from runner.serve.mock_llm import ScriptedCall, ScriptedReply, ScriptResponder
 from runner.tracing import SpanList, Tracer
 from runner.types import Action, Chat, EpisodeEvent, Limits, Outcome, StepResult, TokensStreamed, Trajectory
 from tests.support.fakes import Counter, user
 from tests.support.inference import agent_settings, episode_header
+from tests.support.model_server import ModelServer
 
 UP = "Thought: on.\nAction: up"
 CALL = ScriptedReply(tool_calls=(ScriptedCall("up", {}),))

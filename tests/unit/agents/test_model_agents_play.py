@@ -14,9 +14,9 @@ from runner import plugins
 from runner.config.profile import EndpointConfig
 from runner.episode.runner import Runner
 from runner.inference.manager import InferenceManager
-from runner.serve.mock_llm import ModelServer
 from runner.types import Limits, Outcome
 from tests.support.inference import agent_settings
+from tests.support.model_server import ModelServer
 
 Format: TypeAlias = Literal["auto", "react"]
 ENVIRONMENTS = ["ALFWorld", "BabyAI", "Maze", "SQLGym", "TextCraft", "WebShop", "Wordle"]

@@ -20,9 +20,9 @@ from runner.inference.profile_models import Models
 from runner.node.health import MODELS_IDLE_BEATS, HealthMonitor
 from runner.node.shutdown import run_with_restarts
 from runner.publish.live_publisher import LivePublisher
-from runner.serve.mock_llm import ModelServer
 from runner.util.clock import Clock
 from tests.support.inference import agent_settings
+from tests.support.model_server import ModelServer
 from tests.support.serving import serve_environments
 
 PROFILE = Profile(

@@ -26,12 +26,12 @@ from runner.inference.profile_models import Models, NoModel, run_in_thread
 from runner.node import preflight as preflight_module
 from runner.node.preflight import PlannedRun, PreflightCheck, can_run, preflight
 from runner.pool.choose import open_pool
-from runner.serve.mock_llm import ModelServer
 from runner.types import Outcome
 from tests.conftest import Install
 from tests.support.batches import resolved_batch
 from tests.support.episodes import RecordedEpisode
 from tests.support.inference import agent_settings
+from tests.support.model_server import ModelServer
 from tests.support.rude_model import RudeModel, http_response
 
 UNREACHABLE = EndpointConfig(url="http://127.0.0.1:1", name="gone", kind="openai")

@@ -11,17 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runner.errors import ConfigError
-from runner.serve.mock_llm import (
-    TEST_MODEL_NAME,
-    EchoResponder,
-    Fault,
-    ModelServer,
-    ScriptedCall,
-    ScriptedReply,
-    ScriptResponder,
-)
+from runner.serve.mock_llm import TEST_MODEL_NAME, EchoResponder, Fault, ScriptedCall, ScriptedReply, ScriptResponder
 from runner.serve.mock_llm.faults import FaultInjector
 from runner.serve.mock_llm.scripted_reply import read_script
+from tests.support.model_server import ModelServer
 
 CHAT = "/v1/chat/completions"
 TOOL = {"type": "function", "function": {"name": "move", "description": "", "parameters": {"type": "object"}}}

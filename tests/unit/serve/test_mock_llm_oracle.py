@@ -7,8 +7,8 @@ import httpx
 import pytest
 
 from runner import plugins
-from runner.serve.mock_llm import ModelServer
 from runner.types import Action, Chat, Message, Mode, ToolCall
+from tests.support.model_server import ModelServer
 
 
 @pytest.fixture(scope="module")

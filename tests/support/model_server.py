@@ -1,20 +1,45 @@
-"""The test endpoint as a server on a thread of the test process."""
+"""The product's test endpoint as a server on a thread of the test process."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Self
 
+import msgspec
+from starlette.requests import Request
+
 from runner.errors import catch_foreign
 from runner.serve.host import Site, serve_apps
-from runner.serve.mock_llm.app import ModelApp, ReceivedRequest
+from runner.serve.mock_llm.app import ModelApp
 from runner.serve.mock_llm.faults import Behavior, Fault
+from runner.serve.mock_llm.http_response import PacedResponse
 from runner.serve.mock_llm.scripted_reply import TEST_MODEL_NAME, Responder
 
 START_TIMEOUT_S = 20.0
+N_RECEIVED = 1000
+
+
+class ReceivedRequest(msgspec.Struct, frozen=True):
+    """A received completion request; its header names are in lower case."""
+
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class RecordedModelApp(ModelApp):
+    """Keeps the latest ``N_RECEIVED`` requests in ``received``."""
+
+    def __init__(self, responder: Responder | None, *, behavior: Behavior | None, models: Iterable[str]) -> None:
+        super().__init__(responder, behavior=behavior, models=models)
+        self.received: deque[ReceivedRequest] = deque(maxlen=N_RECEIVED)
+
+    async def complete(self, request: Request) -> PacedResponse:
+        self.received.append(ReceivedRequest(dict(request.headers), await request.body()))
+        return await super().complete(request)
 
 
 class ModelServer:
@@ -41,7 +66,7 @@ class ModelServer:
         self._stop: Callable[[], object] = _nothing
         self._thread: threading.Thread | None = None
         self._errors: list[BaseException] = []
-        self.app = ModelApp(responder, behavior=behavior, models=models, remember=True)
+        self.app = RecordedModelApp(responder, behavior=behavior, models=models)
         self.port = port
 
     @property
