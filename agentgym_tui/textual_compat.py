@@ -5,9 +5,13 @@
 
 from __future__ import annotations
 
+import os
+import selectors
+from codecs import getincrementaldecoder
 from collections.abc import Iterable, Sequence
-from typing import Any, TextIO, cast
+from typing import Any, Final, TextIO, cast
 
+from textual._xterm_parser import XTermParser
 from textual.app import App, ReturnType
 from textual.binding import Binding, BindingsMap
 from textual.dom import DOMNode
@@ -16,6 +20,9 @@ from textual.drivers.linux_driver import LinuxDriver
 from textual.scroll_view import ScrollView
 from textual.scrollbar import ScrollBar
 from textual.timer import Timer
+
+KEY_CHECK_S: Final = 0.1
+"""Seconds between two checks whether the key sequence that was begun is complete."""
 
 
 class OrderedKeysApp(App[ReturnType], inherit_bindings=False):
@@ -48,7 +55,41 @@ class OwnScrollBar(ScrollView, inherit_bindings=False):
         return self._vertical_scrollbar
 
 
-class OwnOutputDriver(LinuxDriver):
+class OwnInputDriver(LinuxDriver):
+    """A driver that waits for input; ``LinuxDriver`` looks for input ten times a second, even if nothing is typed."""
+
+    _wake_pipe: tuple[int, ...] = ()
+
+    def start_application_mode(self) -> None:
+        """Switch the terminal to application mode and start the input thread."""
+        self._wake_pipe = self._wake_pipe or os.pipe()
+        super().start_application_mode()  # type: ignore[no-untyped-call]
+
+    def run_input_thread(self) -> None:
+        """Read input until the driver stops."""
+        parser, decode = XTermParser(self._debug), getincrementaldecoder("utf-8")().decode
+        with selectors.SelectSelector() as selector:
+            for descriptor in (self.fileno, *self._wake_pipe[:1]):
+                selector.register(descriptor, selectors.EVENT_READ)
+            while not self.exit_event.is_set():
+                ready = selector.select(None if parser._timeout_time is None else KEY_CHECK_S)
+                if any(key.fd == self.fileno for key, _ in ready) and (text := decode(os.read(self.fileno, 4096))):
+                    for event in parser.feed(text):
+                        self.process_message(event)
+                for event in parser.tick():
+                    self.process_message(event)
+
+    def disable_input(self) -> None:
+        """End the input thread, which may be waiting, and ignore further input."""
+        pipe, self._wake_pipe = self._wake_pipe, ()
+        for writer in pipe[1:]:
+            os.write(writer, b"!")
+        super().disable_input()
+        for descriptor in pipe:
+            os.close(descriptor)
+
+
+class OwnOutputDriver(OwnInputDriver):
     """A driver for terminals that replaces the file it writes to; ``LinuxDriver`` always takes standard error.
 
     Args:

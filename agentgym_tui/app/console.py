@@ -59,7 +59,6 @@ class Console(RefreshingApp, inherit_bindings=False):
         self.ui_state = ui_state or UiState()
         self.keys = self.settings.keys
         self.theme = self.settings.theme
-        self._now = now
         add_bindings(self, bindings("everywhere"))
         self.set_keymap(dict(self.keys.overrides))
         for screen in SCREENS:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import math
 import os
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -20,7 +21,8 @@ from agentgym_tui.services.timers import RedrawThrottle, ReliableTimers
 from agentgym_tui.sessions.protocols import Session
 from agentgym_tui.textual_compat import OrderedKeysApp
 
-TICK_INTERVAL_S: Final = 1.0
+TICK_MARGIN_S: Final = 0.01
+"""Seconds after which a limit is surely exceeded."""
 
 _INPUT_EVENTS: Final = (events.Key, events.Paste, events.MouseDown, events.MouseScrollDown, events.MouseScrollUp)
 """Input that expects a visible reaction; mouse movement does not."""
@@ -44,9 +46,10 @@ class RefreshingApp(OrderedKeysApp[None], ReliableTimers, inherit_bindings=False
         self.session, self.settings = session, settings
         self._end_detector, self._failover_detector = BatchEndDetector(), FailoverDetector()
         self._session_task: asyncio.Task[None] | None = None
-        self._throttle = RedrawThrottle(now)
+        self._throttle, self._now = RedrawThrottle(now), now
         self._draw_timer: Timer | None = None
         self._tick_timer: Timer | None = None
+        self._tick_at = math.inf
 
     def on_mount(self) -> None:
         """Start the session after the first paint."""
@@ -106,14 +109,18 @@ class RefreshingApp(OrderedKeysApp[None], ReliableTimers, inherit_bindings=False
         self._keep_ticking()
 
     def _tick(self) -> None:
-        self._tick_timer = None
+        self._tick_timer, self._tick_at = None, math.inf
         self.session.store.tick()
         self._keep_ticking()
 
     def _keep_ticking(self) -> None:
-        store = self.session.store
-        if self._tick_timer is None and store.needs_tick:
-            self._tick_timer = self.set_timer(min(TICK_INTERVAL_S, max(store.next_loss_s, 0.0) + 0.01), self._tick)
+        """Set the timer of the next tick, unless one that is set ends earlier."""
+        delay_s = max(self.session.store.next_tick_s, 0.0) + TICK_MARGIN_S
+        if (tick_at := self._now() + delay_s) >= self._tick_at:
+            return
+        if self._tick_timer is not None:
+            self._tick_timer.stop()
+        self._tick_timer, self._tick_at = self.set_timer(delay_s, self._tick), tick_at
 
 
 def _fail(failure: BaseException) -> None:

@@ -19,8 +19,8 @@ from agentgym_tui.state.merged_items import (
     StepChunk,
     Update,
 )
-from agentgym_tui.state.nodes import NodeRegistry, set_host_load
-from agentgym_tui.state.normalize import MAX_CAUSE_CHARS, clip_name, ulid_prefix, ulid_time
+from agentgym_tui.state.nodes import NodeRegistry
+from agentgym_tui.state.normalize import clip_name, ulid_prefix, ulid_time
 from agentgym_tui.state.notices import NoticeList
 from runner.events.decoded import DurableRow, ForeignRow, LiveRow
 from runner.events.durable import BatchCompleted, DurableEvent, EpisodeCompleted, FieldStatus, ForeignEpisode
@@ -98,27 +98,25 @@ class BusReducer:
         boot = clip_name(batch.boot)
         changed = self.on_boot(node.name, boot, sure=False) or changed
         boot = node.boot if node.boot == boot else boot
-        storage = node.storage
         for update in batch.updates:
-            self._apply_update(update, node.name, boot)
-        changed = changed or storage != node.storage
-        return changed or batch.n_malformed > 0 or not all(isinstance(update, Heartbeat) for update in batch.updates)
+            changed = self._apply_update(update, node.name, boot) or changed
+        return changed or batch.n_malformed > 0
 
-    def _apply_update(self, update: Update, node: str, boot: str) -> None:
+    def _apply_update(self, update: Update, node: str, boot: str) -> bool:
+        """Update the registries from an item of a live message; return whether a shown value may have changed."""
         if isinstance(update, CHUNK_TYPES):  # by far the most frequent
             self._apply_episode_update(update, node, boot)
-            return
+            return True
         match update:
             case BatchProgress():
                 self._batches.apply_progress(update, boot)
             case WorkerState():
-                pass  # progress items have the numbers of workers
-            case EnvHealth() | ModelHealth() | Host():
-                self.apply_health_item(update, node)
-            case Heartbeat():
-                self._nodes.get(node).storage = (update.storage or "")[:MAX_CAUSE_CHARS]
+                return False  # progress items have the numbers of workers
+            case EnvHealth() | ModelHealth() | Host() | Heartbeat():
+                return self.apply_health_item(update, node)
             case _:
                 self._apply_episode_update(update, node, boot)
+        return True
 
     def _apply_episode_update(self, update: EpisodeUpdate, node: str, boot: str) -> None:
         known = self._episodes.episodes.get(update.episode_id)
@@ -137,15 +135,19 @@ class BusReducer:
             case EpisodePaused() | EpisodeResumed():
                 self._batches.update_paused(episode.batch_id, self._episodes.running.values())
 
-    def apply_health_item(self, item: EnvHealth | ModelHealth | Host, node: str) -> None:
-        """Store the health of an environment or a model endpoint, or the load of the host, as reported by a node."""
+    def apply_health_item(self, item: EnvHealth | ModelHealth | Host | Heartbeat, node: str) -> bool:
+        """Store what a node reported: the health of an environment or model endpoint, its host's load, or its disk.
+
+        Returns:
+            Whether a shown value has changed.
+        """
         match item:
             case EnvHealth():
-                self._envs.apply_health(item)
-            case Host():
-                set_host_load(self._nodes.get(node), item)
+                return self._envs.apply_health(item)
             case ModelHealth():
-                self._endpoints.apply_health(item)
+                return self._endpoints.apply_health(item)
+            case _:
+                return self._nodes.apply_host(item, node)
 
     def _apply_durable(self, event: DurableEvent, message: BusMessage) -> None:
         match event:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from copy import copy
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
@@ -52,13 +53,15 @@ class EndpointRegistry:
         self.n_failovers = 0
         self._reported_at: dict[tuple[tuple[str, ...], str], datetime] = {}
 
-    def apply_health(self, item: ModelHealth) -> None:
-        """Store the health that a node reported for an endpoint."""
+    def apply_health(self, item: ModelHealth) -> bool:
+        """Store the health that a node reported for an endpoint; return whether it has changed."""
+        before = copy(self.endpoints.get(clip_name(item.endpoint)))
         if (endpoint := self._get(item.endpoint)) is not None:
             endpoint.status, endpoint.cause = item.status, clip_optional(item.cause, MAX_CAUSE_CHARS)
             endpoint.model, endpoint.rest_s = clip_optional(item.model), item.rest_s
             if item.rest_s is None:
                 endpoint.failure = None
+        return endpoint != before
 
     def apply_answer(
         self, update: FinishedAnswers | AnswerChunk | TokenText, before: StreamingAnswer | None, episode: Episode

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from copy import copy
 from typing import TYPE_CHECKING, Final
 
 from agentgym_tui.state.data_model import EnvironmentState, Episode
@@ -49,12 +50,14 @@ class EnvironmentRegistry:
             self.envs[clip_name(env)].tier, self.envs[clip_name(env)].ram = clip_name(tier), clip_name(ram or "")
         self.envs |= others
 
-    def apply_health(self, item: EnvHealth) -> None:
-        """Store the health that a node reported for an environment."""
+    def apply_health(self, item: EnvHealth) -> bool:
+        """Store the health that a node reported for an environment; return whether it has changed."""
+        before = copy(self.envs.get(clip_name(item.env)))
         if (env := self.get(item.env)) is not None:
             env.status, env.cause, env.latency_s = item.status, clip_optional(item.cause), item.latency_s
             env.note = clip_optional(item.note, MAX_CAUSE_CHARS)
             env.transport, env.open = clip_name(item.transport), None if item.open is None else clamp_count(item.open)
+        return env != before
 
     def apply_ended(self, episode: Episode) -> None:
         """Add the reward of an ended episode to its environment."""

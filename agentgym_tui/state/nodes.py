@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from copy import copy
 from typing import TYPE_CHECKING, Final
 
 from agentgym_tui.state.data_model import NodeInfo
 from agentgym_tui.state.normalize import MAX_CAUSE_CHARS, clamp_count, clip_name
 from runner.events.durable import FieldStatus
-from runner.events.live import Gpu, Host
+from runner.events.live import Gpu, Heartbeat, Host
 
 if TYPE_CHECKING:
     from runner.events.control import NodeHealth
@@ -30,11 +31,6 @@ class NodeRegistry:
         self.nodes: dict[str, NodeInfo] = {}
         self._now = now
         self._lost_after_s = lost_after_s
-
-    @property
-    def needs_tick(self) -> bool:
-        """Whether ``tick`` may mark a node as lost: whether any node is neither lost nor stopped."""
-        return any(not node.lost and node.status != "stopped" for node in self.nodes.values())
 
     def get(self, node_name: str) -> NodeInfo:
         """Return a node by its name, created where needed; at the limit, evict the node that was silent for longest."""
@@ -72,6 +68,17 @@ class NodeRegistry:
         )
         return node
 
+    def apply_host(self, item: Host | Heartbeat, node_name: str) -> bool:
+        """Store the load of a node's host or the problem of its disk; return whether a shown value has changed."""
+        node = self.get(node_name)
+        before = copy(node)
+        if isinstance(item, Heartbeat):
+            node.storage = (item.storage or "")[:MAX_CAUSE_CHARS]
+        else:
+            node.cpu, node.ram = _percent(item.cpu), _percent(item.ram)
+            node.gpus = [_gpu(gpu) for gpu in (item.gpu or ())[:MAX_GPUS]]
+        return node != before
+
     def on_status_event(self, event: FieldStatus) -> NodeInfo:
         """Update a node from its status event, and return the node; ignore an event of an earlier process."""
         node = self.get(event.node)
@@ -81,9 +88,9 @@ class NodeRegistry:
 
     @property
     def next_loss_s(self) -> float:
-        """Seconds until the first node counts as lost, provided that no node sends a message in the meantime."""
+        """Seconds until the first node counts as lost if no node sends a message in the meantime; else infinite."""
         known = (node.last_seen_at for node in self.nodes.values() if not node.lost and node.status != "stopped")
-        return min(known, default=self._now()) + self._lost_after_s - self._now()
+        return min(known, default=math.inf) + self._lost_after_s - self._now()
 
     def mark_lost(self, node_name: str) -> bool:
         """Mark a node as lost at once, without waiting for ``lost_after_s`` seconds of silence.
@@ -119,10 +126,8 @@ class NodeRegistry:
         return bool(lost)
 
 
-def set_host_load(node: NodeInfo, item: Host) -> None:
-    """Store the CPU, memory and GPU load that a node reported for its host."""
-    node.cpu, node.ram = item.cpu, item.ram
-    node.gpus = [_gpu(gpu) for gpu in (item.gpu or ())[:MAX_GPUS]]
+def _percent(value: float) -> float:
+    return round(value) if math.isfinite(value) else value  # as precise as it is shown
 
 
 def _gpu(gpu: Gpu) -> str:

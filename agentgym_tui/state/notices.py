@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable
 from typing import Final, NamedTuple
@@ -56,9 +57,11 @@ class NoticeList:
         return self.notices[-1] if self.notices and self.notices[-1].at >= self._now() - SHOWN_S else None
 
     @property
-    def needs_tick(self) -> bool:
-        """Whether a notice is shown that ``tick`` will find too old at some time."""
-        return self._last_shown != (None, None)
+    def next_expiry_s(self) -> float:
+        """Seconds until ``tick`` finds a shown notice too old; infinite if no notice is shown."""
+        newest, loss = self._last_shown
+        ends = [shown.at + limit for shown, limit in ((newest, SHOWN_S), (loss, RECENT_S)) if shown is not None]
+        return min(ends, default=math.inf) - self._now()
 
     def tick(self) -> bool:
         """Return whether a notice in ``newest`` or ``recent_loss`` has become too old since the last call."""

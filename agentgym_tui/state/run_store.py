@@ -151,11 +151,6 @@ class RunStore:
         return self._episodes.n_missing
 
     @property
-    def needs_tick(self) -> bool:
-        """Whether ``tick`` has to be called: an episode runs, a node can become lost or a shown notice too old."""
-        return bool(self._episodes.running) or (self._bus_is_up and self._nodes.needs_tick) or self._notices.needs_tick
-
-    @property
     def all_nodes_lost(self) -> bool:
         """Whether all nodes are lost; False if no node is known."""
         return bool(self.nodes) and all(node.lost for node in self.nodes.values())
@@ -258,9 +253,9 @@ class RunStore:
         self._commit()
 
     @property
-    def next_loss_s(self) -> float:
-        """Seconds until ``tick`` may mark a node as lost; infinite while the bus is down."""
-        return self._nodes.next_loss_s if self._bus_is_up else math.inf
+    def next_tick_s(self) -> float:
+        """Seconds until ``tick`` may find a node lost or a shown notice too old; infinite without both."""
+        return min(self._nodes.next_loss_s if self._bus_is_up else math.inf, self._notices.next_expiry_s)
 
     def mark_node_lost(self, node: str) -> None:
         """Mark a node as lost, unless it is unknown or stopped."""

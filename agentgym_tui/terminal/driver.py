@@ -31,7 +31,7 @@ class TerminalDriver(OwnOutputDriver):
     def start_application_mode(self) -> None:
         """Switch the terminal to application mode, which Textual needs."""
         self._is_active, self._is_suspended = True, False
-        super().start_application_mode()  # type: ignore[no-untyped-call]
+        super().start_application_mode()
 
     def suspend_application_mode(self) -> None:
         """Leave application mode until the suspended process resumes."""

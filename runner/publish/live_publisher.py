@@ -38,6 +38,9 @@ MAX_QUEUED_BYTES = 8 * 1024 * 1024
 MAX_UNSENT_BYTES = 2 * 1024 * 1024
 """Maximum bytes in the client's send buffer; above this, items stay in the queue."""
 
+UNASKED_S = 60.0
+"""Seconds after the last item with tokens, or question about them, after which it is not checked who watches tokens."""
+
 STREAM_TIMEOUT_S = 2.0
 """Seconds to wait for the live stream of the own broker; then items are sent without it, to current subscribers."""
 
@@ -185,6 +188,7 @@ class LivePublisher:
         self._queues = [_SinkQueue(sink_connection, node, boot, capacity) for sink_connection in sink_connections]
         self._loop: asyncio.AbstractEventLoop | None = None  # of ``run``, while it may sleep
         self._added = asyncio.Event()
+        self._asked_for_tokens_at = time.monotonic()
 
     @property
     def dropped(self) -> list[int]:
@@ -198,7 +202,10 @@ class LivePublisher:
 
     def wants(self, kind: type[Item]) -> bool:
         """Return whether items of this kind are published now: a sink has an address, and its tokens are watched."""
-        if kind is not TokensStreamed or self._tokens == "always":
+        if kind is not TokensStreamed:
+            return any(sink.is_present for sink in self._queues)
+        self._asked_for_tokens_at = time.monotonic()
+        if self._tokens == "always":
             return any(sink.is_present for sink in self._queues)
         return self._tokens == "watched" and any(sink.is_present and sink.tokens.is_watched for sink in self._queues)
 
@@ -230,7 +237,11 @@ class LivePublisher:
 
     async def _watch_tokens(self) -> None:
         while not is_cancelled():
-            await asyncio.gather(*(sink.tokens.check() for sink in self._queues))
+            if time.monotonic() - self._asked_for_tokens_at < UNASKED_S:
+                await asyncio.gather(*(sink.tokens.check() for sink in self._queues))
+            else:
+                for sink in self._queues:
+                    sink.tokens.is_watched = True  # as before the first check
             await asyncio.sleep(CHECK_INTERVAL_S)
 
     async def flush(self) -> None:

@@ -20,9 +20,12 @@ from runner.subscribe.position import Position
 from runner.subscribe.subject_patterns import covered_by_any
 
 FETCH_EXPIRES_S: Final = 5.0
-HEARTBEAT_S: Final = 0.4
-SILENCE_TIMEOUT_S: Final = 1.0
-"""Seconds without messages and heartbeats after which the consumer or its connection counts as failed."""
+HEARTBEAT_S: Final = 0.7
+SILENCE_TIMEOUT_S: Final = 1.45
+"""Seconds without messages and heartbeats after which the consumer or its connection counts as failed.
+
+One heartbeat may be lost. Heartbeats are most of what wakes an idle subscriber, so they are no more frequent than this.
+"""
 
 _FETCH_ENDED = ("404", "408")
 _FETCH_COMPLETED = "batch completed"
@@ -100,10 +103,11 @@ class PullConsumer:
         await self._client.publish(self.subjects[0], self._request(limit), reply=self._reply)
         while not self._fetch_ended.is_set():
             try:
-                async with asyncio.timeout(SILENCE_TIMEOUT_S / 2):  # wait_for may swallow a cancellation
+                # wait_for may swallow a cancellation
+                async with asyncio.timeout_at(self._last_message_at + SILENCE_TIMEOUT_S):
                     await self._fetch_ended.wait()
             except TimeoutError:
-                if not self._client.is_connected or self._clock() - self._last_message_at > SILENCE_TIMEOUT_S:
+                if not self._client.is_connected or self._clock() - self._last_message_at >= SILENCE_TIMEOUT_S:
                     return False
         return not self._has_failed
 

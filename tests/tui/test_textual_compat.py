@@ -7,9 +7,13 @@ import asyncio
 import importlib
 import inspect
 import io
+import os
 import pkgutil
+import queue
 import re
+import selectors
 import signal
+import threading
 import tomllib
 from collections.abc import Iterator
 from itertools import count
@@ -22,12 +26,15 @@ from textual import events
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container
+from textual.message import Message
 from textual.scrollbar import ScrollBar
 from textual.widget import Widget
 
 import agentgym_tui
 from agentgym_tui.textual_compat import (
+    KEY_CHECK_S,
     OrderedKeysApp,
+    OwnInputDriver,
     OwnOutputDriver,
     OwnScrollBar,
     add_bindings,
@@ -223,6 +230,56 @@ async def test_a_view_shows_its_own_scroll_bar() -> None:
         assert view.vertical_scrollbar is view.vertical_scrollbar
         await pilot.pause()
         assert view.vertical_scrollbar.display and view.vertical_scrollbar.size.height == 5
+
+
+class PipeDriver(OwnInputDriver):
+    """Reads keys from a pipe in a thread."""
+
+    def __init__(self, app: App[None]) -> None:
+        super().__init__(app)
+        self.fileno, self._writer = os.pipe()
+        self._wake_pipe = os.pipe()
+        self.keys: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self.thread = threading.Thread(target=self.run_input_thread)
+
+    def process_message(self, message: Message) -> None:
+        if isinstance(message, events.Key):
+            self.keys.put(message.key)
+
+    def write(self, data: str) -> None:
+        pass
+
+    def type(self, text: bytes) -> None:
+        os.write(self._writer, text)
+
+    def end(self) -> None:
+        self._key_thread = self.thread
+        self.disable_input()
+        os.close(self.fileno)
+        os.close(self._writer)
+
+
+async def test_the_input_thread_sleeps_until_a_key_is_pressed(
+    kept_signals: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits: list[float | None] = []
+
+    class Selector(selectors.SelectSelector):
+        def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+            limits.append(timeout)
+            return super().select(timeout)
+
+    monkeypatch.setattr(f"{COMPAT}.selectors.SelectSelector", Selector)
+    driver = PipeDriver(App[None]())
+    driver.thread.start()
+    for text, key in ((b"a", "a"), (b"\x1b[A", "up"), (b"\x1b", "escape")):
+        driver.type(text)
+        assert await asyncio.to_thread(driver.keys.get, timeout=10) == key
+    driver.end()
+    assert not driver.thread.is_alive()
+    assert limits[:3] == [None] * 3
+    assert KEY_CHECK_S in limits  # while an escape might begin a longer sequence
+    assert len(limits) < 20
 
 
 class RecordingDriver(OwnOutputDriver):

@@ -177,6 +177,15 @@ async def test_changes_are_batched_into_at_most_ten_redraws_per_second() -> None
         assert len(drawn_versions) == 1
 
 
+async def test_a_node_is_marked_lost_in_time_although_a_notice_ends_later() -> None:
+    store = RunStore(lost_after_s=0.2)
+    store.add_notice("a notice for a minute")
+    async with Console(FakeSession(store)).run_test(size=SIZE) as pilot:
+        await wait_for_text(pilot, "a notice for a minute")
+        store.apply_events([live(heartbeat())])
+        await wait_for_text(pilot, "✗ node lost")
+
+
 async def test_a_silent_node_is_marked_lost_without_another_event() -> None:
     clock = FakeClock()
     async with Console(busy_session(clock), now=clock).run_test(size=(120, 40)) as pilot:

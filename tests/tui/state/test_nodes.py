@@ -6,6 +6,7 @@ import pytest
 
 from agentgym_tui.state.data_model import BusLink, BusLinkStatus
 from agentgym_tui.state.run_store import RunStore
+from runner.events.live import Host, LiveItem
 from runner.subscribe.messages import Notice
 from runner.types import EpisodePaused, EpisodeResumed
 from tests.support.console.samples import (
@@ -20,12 +21,15 @@ from tests.support.console.samples import (
     completed,
     durable,
     ended,
+    env_health,
     episode,
     episode_id,
     episode_items,
     field_status,
     heartbeat,
+    host,
     live,
+    model_health,
     node_health,
     node_list,
     progress,
@@ -65,10 +69,10 @@ def test_no_silent_node_is_lost_while_the_bus_is_stalled_or_disconnected(
     assert lost_flags(run_store) == [False]
     clock.at += 60
     run_store.tick()
-    assert (lost_flags(run_store), run_store.next_loss_s) == ([False], math.inf)
+    assert (lost_flags(run_store), run_store.next_tick_s) == ([False], math.inf)
     run_store.set_link(BusLink("connected"))
     run_store.tick()
-    assert (lost_flags(run_store), run_store.next_loss_s) == ([False], 5.0)
+    assert (lost_flags(run_store), run_store.next_tick_s) == ([False], 5.0)
     clock.at += 5.1
     run_store.tick()
     assert lost_flags(run_store) == [True]
@@ -90,20 +94,20 @@ def test_a_lost_node_stays_lost_when_the_bus_stalls(run_store: RunStore, clock: 
 
 def test_a_subscription_notice_disappears_after_a_minute(run_store: RunStore, clock: FakeClock) -> None:
     run_store.apply_events([Notice(kind="reconnected", text="connected again")])
-    assert (run_store.newest_notice is not None, run_store.needs_tick) == (True, True)
+    assert (run_store.newest_notice is not None, run_store.next_tick_s) == (True, 60.0)
     clock.at += 59
     version = run_store.version
     run_store.tick()
     assert (run_store.newest_notice is not None, run_store.version) == (True, version)
     clock.at += 2
     run_store.tick()
-    assert (run_store.newest_notice, run_store.version, run_store.needs_tick) == (None, version + 1, False)
+    assert (run_store.newest_notice, run_store.version, run_store.next_tick_s) == (None, version + 1, math.inf)
 
 
 def test_the_time_to_the_next_possible_loss_is_known(run_store: RunStore, clock: FakeClock) -> None:
     run_store.apply_events([live(heartbeat())])
     clock.at += 3.5
-    assert run_store.next_loss_s == pytest.approx(1.5)
+    assert run_store.next_tick_s == pytest.approx(1.5)
 
 
 def test_marking_a_node_lost_takes_effect_at_once(run_store: RunStore) -> None:
@@ -122,6 +126,20 @@ def test_the_last_steps_of_an_interrupted_episode_are_missing_until_its_file_is_
     run_store.apply_events([live(*first), durable(completed(0, rounds=7, outcome="interrupted"))])
     interrupted = run_store.episodes[episode_id(0)]
     assert (interrupted.outcome, len(interrupted.steps), interrupted.n_missing) == ("interrupted", 3, 4)
+
+
+def test_items_that_change_nothing_change_no_version(run_store: RunStore) -> None:
+    items: list[LiveItem] = [heartbeat("the disk is full"), host(), env_health(), model_health()]
+    run_store.apply_events([live(*items)])
+    version = run_store.version
+    for item in items:
+        run_store.apply_events([live(item)])
+    assert run_store.version == version
+    other_host = Host(at=START, cpu=13.0, ram=40.0, gpu=None)
+    changed: list[LiveItem] = [heartbeat(), other_host, env_health(open=1), model_health(cause="x")]
+    for n_changes, item in enumerate(changed, 1):
+        run_store.apply_events([live(item)])
+        assert run_store.version == version + n_changes
 
 
 def lost_flags(store: RunStore) -> list[bool]:
@@ -171,10 +189,10 @@ def test_a_stopped_node_is_not_lost_and_runs_nothing(run_store: RunStore, clock:
     run_store.tick()
     assert not run_store.nodes[NODE].lost
     assert run_store.running_episodes() == []
-    assert not run_store.needs_tick
+    assert run_store.next_tick_s == math.inf
     run_store.apply_events([live(started(1), boot=NEXT_BOOT)])
     assert [each.episode_id for each in run_store.running_episodes()] == [episode_id(1)]
-    assert run_store.needs_tick
+    assert run_store.next_tick_s == 5.0
 
 
 def test_a_run_in_the_foreground_is_no_node(run_store: RunStore) -> None:
