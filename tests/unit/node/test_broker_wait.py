@@ -19,7 +19,7 @@ async def test_a_node_that_was_stopped_for_longer_than_the_limit_still_waits_for
     ready = asyncio.Event()
     waiting = asyncio.create_task(node._wait_for_broker(ready))
     await asyncio.sleep(0)
-    time.sleep(0.4)  # as if the whole process were stopped: its loop sees no event, but its clock goes on
+    time.sleep(0.4)  # noqa: ASYNC251 - as if the whole process were stopped: its loop sees no event, but its clock goes on
     await asyncio.sleep(0)
     ready.set()
     await asyncio.wait_for(waiting, 5)
