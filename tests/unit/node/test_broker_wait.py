@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from runner.errors import BusError
+from runner.bus.errors import BusError
 from runner.node import node
 
 
