@@ -13,8 +13,7 @@ from agentgym_tui.presenters.cells import Cell, Tone
 from agentgym_tui.presenters.number_format import format_count, format_percent, format_reward, pluralize
 from agentgym_tui.safe_text import SafeText, has_unsafe_chars, join, sanitize_line, trusted
 from agentgym_tui.state.log_entries import EventMessage
-from runner.events.codec import decode, decode_item
-from runner.events.decoded import DurableRow, ForeignRow, LiveRow, RawRow
+from runner.events.codec import DurableRow, ForeignRow, LiveRow, RawRow, decode, decode_item
 from runner.events.durable import BatchCompleted, DurableEvent, EpisodeCompleted, FieldStatus
 from runner.events.limits import check_limits
 from runner.events.subjects import DurableNames

@@ -15,8 +15,7 @@ from typing import IO, Final
 import msgspec
 
 from agentgym_tui.state.coalesce import coalesce_batch
-from runner.events.codec import decode
-from runner.events.decoded import LiveRow
+from runner.events.codec import LiveRow, decode
 from runner.events.subjects import DurableNames, live_subject
 
 LENGTH_BYTES: Final = 4

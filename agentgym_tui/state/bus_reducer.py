@@ -22,7 +22,7 @@ from agentgym_tui.state.merged_items import (
 from agentgym_tui.state.nodes import NodeRegistry
 from agentgym_tui.state.normalize import clip_name, ulid_prefix, ulid_time
 from agentgym_tui.state.notices import NoticeList
-from runner.events.decoded import DurableRow, ForeignRow, LiveRow
+from runner.events.codec import DurableRow, ForeignRow, LiveRow
 from runner.events.durable import BatchCompleted, DurableEvent, EpisodeCompleted, FieldStatus, ForeignEpisode
 from runner.events.live import EnvHealth, EpisodeStarted, Heartbeat, Host, ModelHealth, TokenText
 from runner.subscribe.messages import BusMessage, Notice, SubscriptionItem

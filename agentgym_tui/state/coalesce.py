@@ -27,7 +27,7 @@ from agentgym_tui.state.merged_items import (
     find_gaps,
 )
 from agentgym_tui.state.steps import step_from_item, steps_size
-from runner.events.decoded import LiveRow
+from runner.events.codec import LiveRow
 from runner.events.live import LazyItem, LazySpan, LazyTimestep, TokenText
 from runner.subscribe.messages import BusMessage, SubscriptionItem
 from runner.types import DeltaPart

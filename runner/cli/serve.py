@@ -126,7 +126,8 @@ def _port_of(profile: Profile, name: str) -> int:
 
 def _serve(ports: dict[str, int], options: argparse.Namespace) -> None:
     from runner.serve.env_api import environment_app
-    from runner.serve.host import Site, check_exposure, guard_app, read_token, run_apps
+    from runner.serve.host import Site, check_exposure, read_token, run_apps
+    from runner.serve.request_guard import guard_app
 
     token = read_token(options.token, os.environ)
     check_exposure(options.host, token)

@@ -10,18 +10,16 @@ from pathlib import Path
 from runner.cli.arguments import add_server_options, port
 from runner.cli.terminal import print_line, reserve_stdout
 from runner.serve.host import Site, check_exposure, read_token, run_apps
-from runner.serve.mock_llm import (
+from runner.serve.mock_llm.app import ModelApp
+from runner.serve.mock_llm.faults import FAULT_KINDS, Behavior, Fault
+from runner.serve.mock_llm.scripted_reply import (
     TEST_MODEL_NAME,
-    Behavior,
     EchoResponder,
-    Fault,
-    ModelApp,
     Responder,
     ScriptedReply,
     ScriptResponder,
     read_script,
 )
-from runner.serve.mock_llm.faults import FAULT_KINDS
 from runner.util.argument_parser import SafeArgumentParser
 
 EPILOG = """No language model is involved. By default, an oracle recognizes the environment and task of a conversation

@@ -8,8 +8,7 @@ from typing import Any
 
 import msgspec
 
-from runner.events.codec import decode_item
-from runner.events.decoded import DurableRow, ForeignRow, LiveRow, RawRow
+from runner.events.codec import DurableRow, ForeignRow, LiveRow, RawRow, decode_item
 from runner.events.live import LiveBatch, LiveItem
 from runner.subscribe.messages import BusMessage
 from runner.util.display_text import SecretMasker, one_line

@@ -2,7 +2,8 @@
 
 Durable events are CloudEvents 1.0 in binary content mode (NATS protocol binding): the payload is the event's data and
 the CloudEvents attributes are ``ce-`` headers. Received bytes are untrusted. ``decode`` never raises: it returns a
-``RawRow`` with a reason for a message that it cannot decode.
+``RawRow`` with a reason for a message that it cannot decode. ``Decoded`` is a closed union of row types: ``DurableRow``
+and ``ForeignRow`` hold an event, ``LiveRow`` holds live items.
 """
 
 from __future__ import annotations
@@ -17,30 +18,52 @@ from typing import Final, Literal, TypeAlias
 import msgspec
 
 from runner.events import subjects
-from runner.events.decoded import Decoded, DurableRow, ForeignRow, LiveRow, RawRow, raw_row
 from runner.events.durable import DURABLE_TYPES, BatchCompleted, DurableEvent, EpisodeCompleted, ForeignEpisode
-from runner.events.limits import MAX_BYTES, MAX_DEPTH, UndecodableMessage, check_bytes, check_depth, check_fields
+from runner.events.limits import MAX_DEPTH, UndecodableMessage, check_bytes, check_depth, check_fields
 from runner.events.live import LazyBatch, LazyItem, LazySpan, LazyTimestep, LiveBatch, LiveItem
 from runner.events.subjects import DurableNames
 from runner.util.display_text import one_line
 
-__all__ = [
-    "MAX_BYTES",
-    "MAX_DEPTH",
-    "Decoded",
-    "DurableNames",
-    "DurableRow",
-    "ForeignRow",
-    "Headers",
-    "LiveRow",
-    "RawRow",
-    "decode",
-    "decode_item",
-    "encode",
-    "headers_for",
-    "is_live",
-    "message_id",
-]
+MAX_RAW_BYTES: Final = 64 * 1024
+"""Maximum number of bytes of an undecodable message that are kept for display."""
+
+
+class DurableRow(msgspec.Struct, frozen=True, kw_only=True):
+    """Durable event; ``id`` is "" when the message has no id and none can be derived from the payload."""
+
+    event: DurableEvent
+    id: str
+    type: str
+
+
+class ForeignRow(msgspec.Struct, frozen=True, kw_only=True):
+    """Completed episode reported by another field runner."""
+
+    event: ForeignEpisode
+
+
+class RawRow(msgspec.Struct, frozen=True, kw_only=True):
+    """Undecodable message or live item: the reason, its first bytes, and its full size in bytes."""
+
+    reason: str
+    payload: bytes
+    size: int
+
+
+class LiveRow(msgspec.Struct, frozen=True, kw_only=True):
+    """Message of a live subject; ``raw`` has its undecodable items, such as items of a newer version."""
+
+    batch: LazyBatch
+    raw: tuple[RawRow, ...] = ()
+
+
+Decoded: TypeAlias = DurableRow | ForeignRow | LiveRow | RawRow
+
+
+def raw_row(reason: str, payload: bytes) -> RawRow:
+    """Return the row of an undecodable message; keeps at most ``MAX_RAW_BYTES`` of the payload."""
+    return RawRow(reason=reason, payload=payload[:MAX_RAW_BYTES], size=len(payload))
+
 
 MAX_RAW_ITEMS: Final = 1_000
 """Maximum undecodable items reported per message; decoding of the message then stops, which limits its duration."""

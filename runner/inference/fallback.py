@@ -1,20 +1,23 @@
-"""One inference: try the endpoints in order until one answers."""
+"""One inference: try the endpoints in order until one answers, and record a span of each request.
+
+The names of the spans' attributes are those of OpenTelemetry's GenAI semantic conventions.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from urllib.parse import urlsplit
 
 from runner.errors import InferenceFault
 from runner.inference.api_keys import DeltaFilter, is_secret, read_api_key, redact_key
 from runner.inference.chat_format import InferenceQuestion, ModelReply, request_body, tokens_per_s
 from runner.inference.circuit_breaker import MAX_PASSES, pause_s
 from runner.inference.endpoint_state import InferenceContext, LiveEndpoint
-from runner.inference.endpoints import NO_ENDPOINT, Kind, safe_url
+from runner.inference.endpoints import NO_ENDPOINT, EndpointSpec, Kind, safe_url
 from runner.inference.errors import EndpointFailure
-from runner.inference.genai_spans import record_reply, record_target, request_span
 from runner.inference.http import model_client
 from runner.inference.providers import Target, resolve_target
 from runner.inference.request import InferenceCall, send_call
@@ -238,3 +241,55 @@ class FallbackChain:
             for info in (endpoint.info(self._request.model) for endpoint in self._context.endpoints)
         ]
         return f"no model answered; {'; '.join(causes)}. Run agentgym-runner preflight for a hint on each"
+
+
+OPERATION = "chat"
+"""Value of the span attribute ``gen_ai.operation.name``."""
+CATEGORY = "inference"
+
+
+@contextmanager
+def request_span(
+    tracer: Tracer, spec: EndpointSpec, model: str, question: InferenceQuestion, episode: str
+) -> Iterator[SpanHandle]:
+    """Open the span of one request to an endpoint; the end of the ``with`` block closes the span.
+
+    The attributes follow https://opentelemetry.io/docs/specs/semconv/gen-ai/; ``agentgym.*`` attributes are our own.
+    """
+    with tracer.span(f"{OPERATION} {one_line(model)}", CATEGORY, semantic="inference") as span:
+        parts = urlsplit(spec.url)
+        span.set_attribute("gen_ai.operation.name", OPERATION)
+        span.set_attribute("gen_ai.request.model", model)
+        span.set_attribute("gen_ai.request.stream", question.stream)
+        span.set_attribute("gen_ai.conversation.id", episode)
+        span.set_attribute("agentgym.endpoint", spec.name)
+        span.set_attribute("server.address", parts.hostname or "")
+        span.set_attribute("server.port", parts.port or (443 if parts.scheme == "https" else 80))
+        for name in ("temperature", "max_tokens"):
+            if (value := getattr(question, name)) is not None:
+                span.set_attribute(f"gen_ai.request.{name}", value)
+        try:
+            yield span
+        except EndpointFailure as failure:
+            span.set_attribute("error.type", failure.otel_error_type)
+            raise
+
+
+def record_target(span: SpanHandle, target: Target) -> None:
+    """Add the kind of server to a request's span; it is known only after detection."""
+    span.set_attribute("gen_ai.provider.name", target.kind)
+
+
+def record_reply(span: SpanHandle, reply: ModelReply, tokens_per_s: float | None) -> None:
+    """Add the reply's model, finish reason, timing and token counts to a request's span."""
+    span.set_attribute("gen_ai.response.model", reply.model)
+    span.set_attribute("gen_ai.response.finish_reasons", reply.finish_reason)
+    if reply.ttft_s is not None:
+        span.set_attribute("gen_ai.response.time_to_first_chunk", reply.ttft_s)
+    if tokens_per_s is not None:
+        span.set_attribute("agentgym.tokens_per_s", tokens_per_s)
+    if reply.tokens is not None:
+        span.set_attribute("gen_ai.usage.input_tokens", reply.tokens.prompt)
+        span.set_attribute("gen_ai.usage.output_tokens", reply.tokens.completion)
+        span.set_attribute("gen_ai.usage.cache_read.input_tokens", reply.tokens.cached)
+        span.set_attribute("gen_ai.usage.reasoning.output_tokens", reply.tokens.reasoning)

@@ -15,9 +15,8 @@ from runner.batch.resolve import BatchRequest, resolve_agent, resolve_batch
 from runner.batch.spec import BatchSpec
 from runner.bus.address import BusAddress
 from runner.config import EnvironmentEntry, Profile
+from runner.envs.are.catalog import ADVICE, is_are
 from runner.envs.are.catalog import NOT_INSTALLED as ARE_NOT_INSTALLED
-from runner.envs.are.catalog import is_are
-from runner.envs.are.installation import ADVICE
 from runner.envs.availability import (
     NOT_INSTALLED,
     Availability,

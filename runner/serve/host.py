@@ -20,21 +20,10 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from runner.errors import ConfigError
-from runner.serve.request_guard import guard_app, is_loopback
+from runner.serve.request_guard import is_loopback
 from runner.util.display_text import one_line
 from runner.util.files import read_secret
 from runner.util.resources import require_open_files
-
-__all__ = [
-    "ReadyCallback",
-    "ServerLimits",
-    "Site",
-    "check_exposure",
-    "guard_app",
-    "read_token",
-    "run_apps",
-    "serve_apps",
-]
 
 logger = logging.getLogger(__name__)
 

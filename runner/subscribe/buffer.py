@@ -12,8 +12,7 @@ from typing import Final
 
 import msgspec
 
-from runner.events.codec import decode, message_id
-from runner.events.decoded import DurableRow, ForeignRow
+from runner.events.codec import DurableRow, ForeignRow, decode, message_id
 from runner.events.subjects import DurableNames
 from runner.subscribe.messages import BusMessage, Notice, SubscriptionItem
 

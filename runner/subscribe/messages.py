@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from runner.events.decoded import Decoded
+from runner.events.codec import Decoded
 
 Since: TypeAlias = Literal["now", "all"] | timedelta | int
 """Start of the history: ``now`` (no history), ``all``, a time span before now, or a sequence number in each stream.

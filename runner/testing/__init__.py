@@ -6,8 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from runner.errors import EnvironmentFault
-from runner.testing.checks import EnvironmentCheck
-from runner.testing.probes import HOSTILE_TEXTS
+from runner.testing.checks import HOSTILE_TEXTS, EnvironmentCheck
 from runner.types import Environment
 
 __all__ = ["HOSTILE_TEXTS", "CheckFailed", "check_env"]

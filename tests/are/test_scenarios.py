@@ -16,9 +16,9 @@ import psutil
 import pytest
 
 from runner.config import ARESettings
+from runner.envs.are.catalog import OFFLINE_SCENARIOS, find_problem
 from runner.envs.are.client import WarmWorker, close_workers, warm_worker
 from runner.envs.are.environment import AREEnvironment
-from runner.envs.are.installation import OFFLINE_SCENARIOS, find_problem
 from runner.store import EpisodeStore
 from runner.types import Action, AREEvaluatedTrajectory, Limits, Outcome, Trajectory
 from tests.are.conftest import HERE, PYTHON, Create, create_venv, site_packages

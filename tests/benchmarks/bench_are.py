@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 
 from runner.config import ARESettings
+from runner.envs.are.catalog import find_problem
 from runner.envs.are.client import close_workers, warm_worker
-from runner.envs.are.installation import find_problem
 from runner.types import Limits
 from runner.worker.runner_setup import RunnerSetup
 from tests.benchmarks.measure import PAIRS, Row

@@ -22,7 +22,7 @@ from agentgym_tui.state.coalesce import coalesce_batches
 from agentgym_tui.state.merged_items import DecodedBatch
 from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.terminal.run import run_console
-from runner.events.decoded import LiveRow
+from runner.events.codec import LiveRow
 from runner.subscribe.messages import SubscriptionItem
 
 SAMPLE_INTERVAL_S: Final = 0.1

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from runner import plugins
-from runner.agents.model.action_text import action_style
 from runner.agents.model.conversation import strip_thinking
-from runner.agents.model.reply_parsing import parse_reply
+from runner.agents.model.reply_parsing import action_style, parse_reply
 from runner.envs.data_labels import BIRD_VARIABLE
 from runner.envs.textcraft.recipes import shipped_table
 from runner.types import Action, Message, TimeStep, Trajectory

@@ -13,9 +13,8 @@ import pytest
 
 from runner.envs.http.address import ServerAddress
 from runner.envs.http.dialects import dialect_for
-from runner.envs.http.environment import HttpEnvironment
+from runner.envs.http.environment import HttpEnvironment, RewardReader
 from runner.envs.http.response import Payload, ServerRequest, ServerResponse, decode_response
-from runner.envs.http.task_rules import RewardReader
 from runner.errors import EnvironmentFault
 from runner.types import Action, TimeStep, Trajectory
 from tests.support.episodes import make_step

@@ -12,7 +12,7 @@ import pytest
 
 from runner.batch.batch import Batch
 from runner.batch.workspace import Workspace
-from runner.events.decoded import DurableRow
+from runner.events.codec import DurableRow
 from runner.events.durable import EpisodeCompleted
 from runner.events.subjects import EPISODE_COMPLETED, DurableNames
 from runner.publish.event_recorder import EventRecorder

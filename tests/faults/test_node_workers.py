@@ -14,7 +14,7 @@ import psutil
 import pytest
 from ulid import ULID
 
-from runner.events.decoded import LiveRow
+from runner.events.codec import LiveRow
 from runner.subscribe.subscription import Subscription
 from runner.types import BatchProgress, WorkerCounts, WorkerState
 from tests.support.node_events import wait_until

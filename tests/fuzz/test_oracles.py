@@ -11,7 +11,7 @@ import pytest
 
 from agentgym_tui.state.coalesce import coalesce_batch
 from agentgym_tui.state.merged_items import DecodedBatch
-from runner.events.decoded import LiveRow
+from runner.events.codec import LiveRow
 from runner.inference.sse import EventParser
 from tests.fuzz.target import load_corpus, load_target
 

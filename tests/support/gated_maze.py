@@ -12,7 +12,8 @@ import httpx
 from runner.envs.maze import Maze
 from runner.serve.env_api import DIALECTS, EnvironmentApp
 from runner.serve.env_api.pool import InstancePool
-from runner.serve.host import DEFAULT_LIMITS, ServerLimits, guard_app
+from runner.serve.host import DEFAULT_LIMITS, ServerLimits
+from runner.serve.request_guard import guard_app
 from tests.support.serving import serve_in_thread
 
 

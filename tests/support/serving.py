@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from starlette.types import ASGIApp
 
 from runner.serve.env_api import environment_app
-from runner.serve.host import DEFAULT_LIMITS, ServerLimits, Site, guard_app, serve_apps
+from runner.serve.host import DEFAULT_LIMITS, ServerLimits, Site, serve_apps
+from runner.serve.request_guard import guard_app
 from runner.types import Mode
 from runner.util.clock import Clock
 

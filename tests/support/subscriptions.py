@@ -15,8 +15,7 @@ from nats.js.api import StreamConfig
 
 from runner.bus.connection import BusAddress, NatsConnection
 from runner.events import subjects
-from runner.events.codec import encode, headers_for
-from runner.events.decoded import DurableRow
+from runner.events.codec import DurableRow, encode, headers_for
 from runner.events.durable import FieldStatus
 from runner.subscribe.messages import BusMessage, Notice, Since, SubscriptionItem
 from runner.subscribe.subscription import Subscription

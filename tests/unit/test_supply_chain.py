@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.envs.are.installation import DISTRIBUTION, VERSION
+from runner.envs.are.catalog import DISTRIBUTION, VERSION
 from scripts import build_sbom
 from scripts.build_sbom import LEFT_OUT, LOCK, PACKAGE, ROOT, is_allowed, licence, locked_packages, read_lock
 from tests.support.network_references import url_references

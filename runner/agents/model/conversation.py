@@ -1,12 +1,20 @@
-"""Conversation of an episode, stored in a form that can be sent to a model."""
+"""Conversation of an episode, stored in a form that can be sent to a model, and trimmed to the size of its context.
+
+The system prompt, the first observation and the latest turn are always sent. Of the other turns, the oldest are omitted
+until the estimated size fits; a note at the end of the first observation gives the number of omitted turns. If the chat
+is still too long, the longest messages except the system prompt are cut in the middle.
+"""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from typing import Any
 
+from runner.config.profile import AgentSettings
 from runner.inference.chat_format import flatten_tool_calls, split_thinking, tool_call
-from runner.inference.json_accessors import as_text, content_text
-from runner.types import Action, Chat, InvalidAction, Message
+from runner.inference.json_accessors import as_dict, as_text, content_text
+from runner.types import Action, Chat, InvalidAction, Message, ToolSchema
 
 MAX_CALL_CHARS = 8000
 """Maximum length of a reply's call arguments, in characters. A longer reply is sent as text, which can be cut."""
@@ -79,3 +87,78 @@ def _answer_calls(calls: list[dict[str, Any]], messages: Chat) -> Chat:
     observation = "\n".join(message["content"] or "" for message in messages)
     texts = [observation] + [NOT_EXECUTED] * (len(ids) - 1)
     return [{"role": "tool", "content": text, "tool_call_id": id} for id, text in zip(ids, texts, strict=True)]
+
+
+CHARS_PER_TOKEN = 4
+"""Estimated characters per token."""
+ANSWER_RESERVE_TOKENS = 2048
+"""Tokens reserved for the answer if ``agent.max_tokens`` is not set; at most a quarter of the context."""
+_MESSAGE_OVERHEAD_CHARS = 16
+_NOTE_CHARS = 60
+_MIN_CUT_CHARS = 400
+"""Minimum length of a cut message, in characters."""
+
+
+def chat_budget(settings: AgentSettings, schemas: Sequence[ToolSchema]) -> int:
+    """Return the maximum size of a chat in characters: the context without tools and answer, but at least a quarter."""
+    quarter = settings.context_tokens // 4
+    answer = settings.max_tokens or min(ANSWER_RESERVE_TOKENS, quarter)
+    budget = CHARS_PER_TOKEN * max(settings.context_tokens - answer, quarter)
+    return max(budget - (len(json.dumps(schemas, default=str)) if schemas else 0), CHARS_PER_TOKEN * quarter)
+
+
+def fit_chat(instructions: str, opening: Chat, turns: Sequence[Chat], budget: int) -> Chat:
+    """Return the chat to send, trimmed by the rule of this module.
+
+    Args:
+        instructions: the system prompt.
+        opening: the first observation.
+        turns: the later turns, each a reply followed by the environment's answer.
+        budget: maximum size in characters, see ``chat_budget``.
+    """
+    system: Message = {"role": "system", "content": instructions}
+    sizes = [_chat_size(turn) for turn in turns]
+    total, n_omitted = _chat_size([system, *opening]) + sum(sizes) + _NOTE_CHARS, 0
+    while total > budget and n_omitted < len(turns) - 1:
+        total -= sizes[n_omitted]
+        n_omitted += 1
+    chat = [system, *_with_note(opening, n_omitted), *(message for turn in turns[n_omitted:] for message in turn)]
+    return _cut_messages(chat, budget) if total > budget else chat
+
+
+def _chat_size(chat: Chat) -> int:
+    return sum(len(message["content"] or "") + _MESSAGE_OVERHEAD_CHARS + _calls_size(message) for message in chat)
+
+
+def _calls_size(message: Message) -> int:
+    functions = [as_dict(call.get("function")) for call in message.get("tool_calls", ())]
+    return sum(len(as_text(function.get("name"))) + len(as_text(function.get("arguments"))) for function in functions)
+
+
+def _with_note(opening: Chat, n_omitted: int) -> Chat:
+    if not n_omitted:
+        return opening
+    note = f"[{n_omitted} earlier turn{'s' if n_omitted > 1 else ''} left out]"
+    *others, last = opening or [Message(role="user", content="")]
+    return [*others, {**last, "content": f"{last['content']}\n\n{note}".strip()}]
+
+
+def _cut_messages(chat: Chat, budget: int) -> Chat:
+    """Cut messages, the longest first, until the chat fits or all messages have their minimum length."""
+    chat = chat.copy()
+    excess = _chat_size(chat) - budget
+    by_length = sorted(range(1, len(chat)), key=lambda index: len(chat[index]["content"] or ""), reverse=True)
+    for index in by_length:
+        text = chat[index]["content"] or ""
+        if excess <= 0 or len(text) <= _MIN_CUT_CHARS:
+            break
+        shorter = _cut_middle(text, max(_MIN_CUT_CHARS, len(text) - excess))
+        chat[index] = {**chat[index], "content": shorter}
+        excess -= len(text) - len(shorter)
+    return chat
+
+
+def _cut_middle(text: str, limit: int) -> str:
+    mark = f"\n[{len(text) - limit} characters left out]\n"
+    n_kept = limit - len(mark)
+    return text[: (n_kept + 1) // 2] + mark + text[len(text) - n_kept // 2 :]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from runner.agents.model.action_text import ActionStyle, action_style
+from runner.agents.model.reply_parsing import ActionStyle, action_style
 from runner.inference.json_accessors import as_dict, as_text
 from runner.types import ToolSchema
 from runner.util.display_text import one_line

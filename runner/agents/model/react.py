@@ -6,11 +6,9 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from runner.agents.model.action_text import action_style
-from runner.agents.model.context import chat_budget, fit_chat
-from runner.agents.model.conversation import Conversation, strip_thinking
+from runner.agents.model.conversation import Conversation, chat_budget, fit_chat, strip_thinking
 from runner.agents.model.prompts import system_prompt
-from runner.agents.model.reply_parsing import parse_reply
+from runner.agents.model.reply_parsing import action_style, parse_reply
 from runner.config.profile import AgentSettings
 from runner.errors import AgentFault
 from runner.inference.chat_format import flatten_tool_calls

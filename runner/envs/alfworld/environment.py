@@ -1,17 +1,102 @@
-"""The ALFWorld environment: ``ALFWorld``."""
+"""The ALFWorld environment, ``ALFWorld``, and its commands.
+
+The commands are those of ALFWorld 0.4.2; texts are converted to the wording of AgentGym's server, which uses ALFWorld
+0.3.3 and is defined in ``agentenv-alfworld/agentenv_alfworld/env_wrapper.py``.
+"""
 
 from __future__ import annotations
 
 import json
-from typing import ClassVar
+import re
+from typing import Any, ClassVar
 
-from runner.envs.alfworld.commands import GRAMMARS, STRICT, as_agentgym_commands, as_agentgym_text
 from runner.envs.alfworld.engine import NOTHING_HAPPENS
 from runner.envs.alfworld.oracle import make_planner
 from runner.envs.alfworld.tasks import Game, RequiredPackages, catalogue
 from runner.envs.base import EmbeddedEnvironment, StepText
+from runner.envs.command_grammar import CommandPattern, Grammar
 from runner.envs.data_labels import DataLabel, data_folder
 from runner.types import Action, Mode, OraclePlanner
+
+_NAME = "[a-z]{1,40} [0-9]{1,4}"
+
+
+def _name(example: str) -> dict[str, Any]:
+    return {"type": "string", "pattern": f"^{_NAME}$", "description": f'A name with its number, as in "{example}".'}
+
+
+_THING, _PLACE = {"object": _name("mug 1")}, {"receptacle": _name("cabinet 2")}
+_BOTH = _THING | _PLACE
+
+
+def _command(template: str, description: str, parameters: dict[str, dict[str, Any]]) -> CommandPattern:
+    # the tool is named after the words before the first parameter
+    holes = {name: f"(?P<{name}>{_NAME})" for name in parameters}
+    name = template.partition(" {")[0].replace(" ", "_")
+    return CommandPattern(name, description, template, re.compile(template.format(**holes)), parameters)
+
+
+def _commands(put: str) -> list[CommandPattern]:
+    """Return all commands except ``help``; ``put`` is the text template of the command that puts an object down."""
+    return [
+        _command("go to {receptacle}", "Go to a receptacle and see what is there.", _PLACE),
+        _command("open {receptacle}", "Open the receptacle you are at and see what is in it.", _PLACE),
+        _command("close {receptacle}", "Close the receptacle you are at.", _PLACE),
+        _command("take {object} from {receptacle}", "Pick up an object; you can carry only one.", _BOTH),
+        CommandPattern(
+            name="put",
+            description="Put what you carry in or on the receptacle you are at; it has to be open.",
+            template=put,
+            pattern=re.compile(rf"(?:put|move) (?P<object>{_NAME}) (?:in/on|in|on|to) (?P<receptacle>{_NAME})"),
+            parameters=_BOTH,
+        ),
+        _command("heat {object} with {receptacle}", "Heat what you carry with the microwave you are at.", _BOTH),
+        _command("cool {object} with {receptacle}", "Cool what you carry with the fridge you are at.", _BOTH),
+        _command("clean {object} with {receptacle}", "Clean what you carry with the sinkbasin you are at.", _BOTH),
+        _command(
+            "slice {object} with {blade}",
+            "Slice an object with the knife you carry.",
+            _THING | {"blade": _name("knife 1")},
+        ),
+        _command("use {object}", "Turn on a lamp.", {"object": _name("desklamp 1")}),
+        _command(
+            "examine {thing}",
+            "Look closely at the receptacle you are at or the object you carry.",
+            {"thing": _name("mug 1")},
+        ),
+        _command("look", "See where you are.", {}),
+        _command("inventory", "See what you carry.", {}),
+    ]
+
+
+_EXPECTED = (
+    "one of the available actions, such as go to <receptacle>, open <receptacle>, take <object> from <receptacle>, "
+    "{put}, heat <object> with <receptacle>, use <object>, look or inventory"
+)
+_HELP = _command("help", "See what can be done.", {})
+
+STRICT = Grammar(
+    [*_commands("move {object} to {receptacle}"), _HELP], _EXPECTED.format(put="move <object> to <receptacle>")
+)
+COMPAT = Grammar(_commands("put {object} in/on {receptacle}"), _EXPECTED.format(put="put <object> in/on <receptacle>"))
+GRAMMARS: dict[Mode, Grammar] = {"strict": STRICT, "compat": COMPAT}
+
+
+def as_agentgym_text(text: str) -> str:
+    """Convert an observation to the wording of AgentGym's server.
+
+    The result has ``put`` instead of ``move``, no "You arrive at …" and no empty lines.
+    """
+    text = re.sub(rf"\AYou arrive at {_NAME}\. ", "", text)
+    text = re.sub(rf"\AYou move the ({_NAME}) to the ({_NAME})\.\Z", r"You put the \1 in/on the \2.", text)
+    return text.replace("\n\n", "\n")
+
+
+def as_agentgym_commands(commands: list[str]) -> list[str]:
+    """Convert admissible commands to those of AgentGym's server, sorted: ``put`` instead of ``move``, no ``help``."""
+    moved = (re.sub(rf"\Amove ({_NAME}) to ", r"put \1 in/on ", command) for command in commands if command != "help")
+    return sorted(moved)
+
 
 MAX_STEPS = 50
 

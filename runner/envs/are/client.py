@@ -22,7 +22,7 @@ from typing import IO, TypeVar
 import msgspec
 
 from runner.config import ARESettings
-from runner.envs.are.installation import find_problem, interpreter, worker_environment
+from runner.envs.are.catalog import find_problem, interpreter, worker_environment
 from runner.envs.are.protocol import (
     FORK,
     KILL,

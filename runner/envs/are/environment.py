@@ -40,8 +40,8 @@ from typing import Any
 import msgspec
 
 from runner.config import ARESettings
+from runner.envs.are.catalog import OFFLINE_SCENARIOS
 from runner.envs.are.client import EpisodeProcess, start_episode
-from runner.envs.are.installation import OFFLINE_SCENARIOS
 from runner.envs.are.judge import EpisodeJudge, JudgeModels
 from runner.envs.are.protocol import Call, Evaluate, Evaluated, Reset, Stepped, ToolRequest
 from runner.envs.base import as_reply_messages

@@ -10,8 +10,19 @@ from datetime import UTC, datetime
 import msgspec
 
 from runner.cli.watch_format import json_lines, plain_lines
-from runner.events.codec import MAX_ID, decode, decode_item, encode, is_live, message_id
-from runner.events.decoded import MAX_RAW_BYTES, DurableRow, ForeignRow, LiveRow, RawRow
+from runner.events.codec import (
+    MAX_ID,
+    MAX_RAW_BYTES,
+    DurableRow,
+    ForeignRow,
+    LiveRow,
+    RawRow,
+    decode,
+    decode_item,
+    encode,
+    is_live,
+    message_id,
+)
 from runner.events.live import LiveBatch
 from runner.events.subjects import DURABLE, LIVE_CHANNELS, DurableNames, live_subject
 from runner.subscribe.messages import BusMessage

@@ -6,8 +6,8 @@ import json
 
 import msgspec
 
-from runner.agents.model.action_text import ActionStyle
 from runner.agents.model.conversation import Conversation, strip_thinking
+from runner.agents.model.reply_parsing import ActionStyle
 from runner.agents.model.reply_parsing import parse_reply as parse_action
 from runner.inference import chat_format
 from runner.inference.chat_format import InferenceQuestion, ModelReply, flatten_tool_calls, request_body

@@ -15,7 +15,7 @@ from runner.envs.http.address import ServerAddress
 from runner.envs.http.client import HttpConnection
 from runner.envs.http.dialects import dialect_for, http_names
 from runner.envs.http.environment import HttpEnvironment
-from runner.envs.http.identify import identify_server
+from runner.envs.http.probe import identify_server
 from runner.envs.http.response import ServerRequest, ServerResponse
 from runner.errors import EnvironmentFault
 from runner.types import Action, Chat

@@ -11,8 +11,7 @@ from agentgym_tui.sessions.decode_worker import decode_payload
 from agentgym_tui.state.coalesce import coalesce_batch, split_portions
 from agentgym_tui.state.merged_items import DecodedBatch
 from agentgym_tui.state.run_store import RunStore
-from runner.events.codec import decode
-from runner.events.decoded import LiveRow
+from runner.events.codec import LiveRow, decode
 from runner.events.live import LazyBatch
 from runner.events.subjects import DurableNames, live_subject
 from runner.subscribe.messages import BusMessage

@@ -9,8 +9,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from runner.events.codec import decode, decode_item
-from runner.events.decoded import LiveRow
+from runner.events.codec import LiveRow, decode, decode_item
 from runner.events.live import MAX_ITEM, MAX_TEXT, Timestep
 from runner.events.subjects import DurableNames, live_subject
 from runner.publish.live_encoder import live_items

@@ -20,7 +20,7 @@ from runner.bus.reply_subjects import is_inbox
 from runner.config.document import parse_yaml
 from runner.config.expand import expand
 from runner.envs.http.address import ServerAddress
-from runner.envs.http.identify import identify_server
+from runner.envs.http.probe import identify_server
 from runner.errors import ConfigError
 from runner.events.codec import decode
 from runner.events.limits import check_depth

@@ -11,8 +11,8 @@ import msgspec
 from hypothesis import strategies as st
 from msgspec import inspect
 
+from runner.events.codec import DurableRow, ForeignRow, LiveRow, RawRow
 from runner.events.control import NodeHealth, NodeList
-from runner.events.decoded import DurableRow, ForeignRow, LiveRow, RawRow
 from runner.events.durable import DurableEvent, ForeignEpisode
 from runner.events.live import LazyBatch, LazyItem, LiveItem
 from runner.subscribe.messages import BusMessage, Notice, SubscriptionItem

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import msgspec
 
+from runner.events.codec import DurableRow, ForeignRow, LiveRow
 from runner.events.control import BatchState, NodeHealth, NodeList
-from runner.events.decoded import DurableRow, ForeignRow, LiveRow
 from runner.events.durable import BatchCompleted, DurableEvent, EpisodeCompleted, FieldStatus, ForeignEpisode
 from runner.events.live import (
     EnvHealth,

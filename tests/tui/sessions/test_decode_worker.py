@@ -12,8 +12,7 @@ import pytest
 
 from agentgym_tui.sessions.decode_worker_client import MAX_GAP_S, MIN_BYTES, RESTART_DELAY_S, DecodeWorkerClient
 from agentgym_tui.state.coalesce import coalesce_batch
-from runner.events.codec import decode, encode
-from runner.events.decoded import LiveRow
+from runner.events.codec import LiveRow, decode, encode
 from runner.events.live import LiveBatch, LiveItem
 from runner.events.subjects import EPISODE_COMPLETED, DurableNames
 from runner.subscribe.buffer import RawMessage

@@ -22,8 +22,7 @@ from agentgym_tui.state.merged_items import (
     StepChunk,
 )
 from agentgym_tui.state.run_store import RunStore
-from runner.events.codec import decode
-from runner.events.decoded import LiveRow, raw_row
+from runner.events.codec import LiveRow, decode, raw_row
 from runner.events.live import LazyBatch, LazyItem
 from runner.events.subjects import DurableNames
 from runner.subscribe.messages import BusMessage, Notice, SubscriptionItem

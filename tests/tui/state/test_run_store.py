@@ -8,7 +8,7 @@ from agentgym_tui.state.data_model import BusLink
 from agentgym_tui.state.normalize import ulid_prefix, ulid_time
 from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.state.steps import episode_size
-from runner.events.decoded import RawRow
+from runner.events.codec import RawRow
 from runner.subscribe.messages import BusMessage, Notice
 from runner.types import Outcome
 from tests.support.console.samples import (

@@ -12,7 +12,7 @@ from runner.config.profile import EndpointConfig
 from runner.episode.runner import EpisodeContext, Runner
 from runner.errors import AgentFault
 from runner.inference.manager import InferenceManager
-from runner.serve.mock_llm import ScriptedCall, ScriptedReply, ScriptResponder
+from runner.serve.mock_llm.scripted_reply import ScriptedCall, ScriptedReply, ScriptResponder
 from runner.tracing import SpanList, Tracer
 from runner.types import Action, Chat, EpisodeEvent, Limits, Outcome, StepResult, TokensStreamed, Trajectory
 from tests.support.fakes import Counter, user

@@ -9,13 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runner import plugins
-from runner.agents.model.action_text import action_style
-from runner.agents.model.context import CHARS_PER_TOKEN, chat_budget, fit_chat
+from runner.agents.model.conversation import CHARS_PER_TOKEN, chat_budget, fit_chat
 from runner.agents.model.prompts import system_prompt
-from runner.agents.model.reply_parsing import parse_reply
+from runner.agents.model.reply_parsing import action_style, parse_reply
 from runner.config.profile import AgentSettings
 from runner.envs.http.dialects import dialect_for
-from runner.envs.http.task_rules import FreeTextRules
+from runner.envs.http.environment import FreeTextRules
 from runner.types import Action, Chat, ToolSchema
 from tests.support.fakes import user
 

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runner.agents.model.action_text import ActionStyle, action_style, parse_action
 from runner.agents.model.conversation import strip_thinking
-from runner.agents.model.reply_parsing import parse_reply
+from runner.agents.model.reply_parsing import ActionStyle, action_style, parse_action, parse_reply
 from runner.types import Action, InvalidAction, Message, ToolCall, ToolSchema
 
 STYLES: tuple[ActionStyle, ...] = get_args(ActionStyle)

@@ -12,8 +12,7 @@ import pytest
 from runner.batch.resolve import BatchRequest
 from runner.cli import main
 from runner.config import ARESettings, EnvironmentEntry, Environments, Profile
-from runner.envs.are.catalog import read_catalog
-from runner.envs.are.installation import ADVICE, INSTALL_COMMAND
+from runner.envs.are.catalog import ADVICE, INSTALL_COMMAND, read_catalog
 from runner.envs.are.scenario_scan import scan
 from runner.envs.availability import availability_of
 from runner.envs.placement import resolve_environment

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from runner.envs.http.address import ServerAddress
-from runner.envs.http.identify import ServerIdentity, identify_server
+from runner.envs.http.probe import ServerIdentity, identify_server
 from runner.errors import ConfigError
 
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runner.envs.http.dialects import _ROWS, ClientDialect, dialect_for
+from runner.envs.http.environment import RewardReader
 from runner.envs.http.response import Payload, ServerRequest, ServerResponse, decode_response
-from runner.envs.http.task_rules import RewardReader
 from runner.errors import EnvironmentFault
 
 REQUEST = ServerRequest("Maze", "http://127.0.0.1:1/step", b'{"id": 0}')

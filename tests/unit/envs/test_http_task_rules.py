@@ -4,8 +4,7 @@ import pytest
 
 from runner.envs.http.address import ServerAddress
 from runner.envs.http.dialects import ClientDialect, dialect_for
-from runner.envs.http.environment import HttpEnvironment
-from runner.envs.http.task_rules import rules_for
+from runner.envs.http.environment import HttpEnvironment, rules_for
 from runner.errors import ConfigError
 from runner.types import Action, InvalidAction, Mode, ToolCall
 from tests.support.episodes import rewarded_trajectory

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from runner.events import subjects
 from runner.events.codec import (
-    MAX_BYTES,
-    MAX_DEPTH,
+    MAX_RAW_BYTES,
     MAX_RAW_ITEMS,
     Decoded,
     DurableRow,
@@ -25,8 +24,8 @@ from runner.events.codec import (
     headers_for,
     message_id,
 )
-from runner.events.decoded import MAX_RAW_BYTES
 from runner.events.durable import BatchCompleted, DurableEvent, EpisodeCompleted, FieldStatus
+from runner.events.limits import MAX_BYTES, MAX_DEPTH
 from runner.events.live import Heartbeat, Host, LiveBatch
 from runner.events.subjects import DurableNames
 from runner.types import Outcome, Tokens

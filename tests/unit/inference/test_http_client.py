@@ -15,8 +15,7 @@ import pytest
 import trustme
 
 from runner.inference.errors import EndpointFailure
-from runner.inference.http import SmallResponse, fetch
-from runner.inference.http_client import ModelHttpClient
+from runner.inference.http import ModelHttpClient, SmallResponse, fetch
 from runner.util import http_client
 from tests.support.inference import infer, inference_manager
 from tests.support.rude_model import RudeModel, completion_response, http_response

@@ -14,8 +14,8 @@ from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
 from runner.errors import ConfigError
-from runner.serve.host import ServerLimits, Site, check_exposure, guard_app, read_token, serve_apps
-from runner.serve.request_guard import BODY_TIMEOUT_S
+from runner.serve.host import ServerLimits, Site, check_exposure, read_token, serve_apps
+from runner.serve.request_guard import BODY_TIMEOUT_S, guard_app
 
 TOKEN = "0123456789abcdef"
 JSON = {"content-type": "application/json"}

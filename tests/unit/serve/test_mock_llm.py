@@ -11,9 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runner.errors import ConfigError
-from runner.serve.mock_llm import TEST_MODEL_NAME, EchoResponder, Fault, ScriptedCall, ScriptedReply, ScriptResponder
-from runner.serve.mock_llm.faults import FaultInjector
-from runner.serve.mock_llm.scripted_reply import read_script
+from runner.serve.mock_llm.faults import Fault, FaultInjector
+from runner.serve.mock_llm.scripted_reply import (
+    TEST_MODEL_NAME,
+    EchoResponder,
+    ScriptedCall,
+    ScriptedReply,
+    ScriptResponder,
+    read_script,
+)
 from tests.support.model_server import ModelServer
 
 CHAT = "/v1/chat/completions"
