@@ -82,6 +82,7 @@ class StateDirLibrary:
 
     def __init__(self, find: Callable[[], Path]) -> None:
         self.unreadable: Sequence[UnreadableFile] = ()
+        self.first_rows: Sequence[EpisodeRow] = ()
         self._find = find
         self._lock = threading.Lock()
         self._opened: tuple[EpisodeStore, EpisodeIndex] | None = None

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
+from msgspec.structs import force_setattr
 
 from runner.errors import StoreError
 from runner.store.episode_file import check_header, decode
@@ -14,7 +15,7 @@ from runner.store.index_schema import EpisodeRow
 from runner.store.safe_json import finite
 from runner.types import EpisodeHeader, Outcome, Tokens, fallback_endpoints
 
-MAX_INTERNED: Final = 10_000
+MAX_SHARED: Final = 10_000
 """Largest number of distinct texts that are shared between rows."""
 
 
@@ -70,33 +71,35 @@ class SummaryReader:
         except StoreError as exc:
             raise StoreError(f"{path} is not an episode of this version: {exc}") from exc
         model_times_s = [step.model_s for step in summary.timesteps if step.endpoint is not None]
-        return EpisodeRow(
-            **{name: self._intern(getattr(summary, name)) for name in _COMMON},
+        row = EpisodeRow(
+            **{name: getattr(summary, name) for name in _COMMON},
             tokens_prompt=summary.tokens.prompt,
             tokens_completion=summary.tokens.completion,
             tokens_reasoning=summary.tokens.reasoning,
             tokens_cached=summary.tokens.cached,
             model_s=finite(sum(model_times_s)) if model_times_s else None,
-            fallback=self._intern(fallback_endpoints((step.endpoint, step.warnings) for step in summary.timesteps)),
+            fallback=fallback_endpoints((step.endpoint, step.warnings) for step in summary.timesteps),
             error_type=summary.error.type if summary.error else None,
             unscored=summary.evaluation is not None and summary.evaluation.rated is False,
         )
+        return self.share_texts(row)
 
     def share_texts(self, row: EpisodeRow) -> EpisodeRow:
         """Return ``row`` with the string objects of equal texts in other rows."""
+        texts = self._texts
         for name in _SHARED:
-            msgspec.structs.force_setattr(row, name, self._intern(getattr(row, name)))
+            if (text := getattr(row, name)) is None:
+                continue
+            if (known := texts.get(text)) is not None:
+                force_setattr(row, name, known)
+            elif len(texts) < MAX_SHARED:
+                texts[text] = text
         return row
-
-    def _intern(self, value: Any) -> Any:  # noqa: ANN401 - a field of any type
-        if not isinstance(value, str) or len(self._texts) >= MAX_INTERNED:
-            return value
-        return self._texts.setdefault(value, value)
 
 
 _COMMON: Final = tuple(name for name in EpisodeRow.__struct_fields__ if name in _EpisodeSummary.__struct_fields__)
 _SHARED: Final = (
-    *("batch_id", "battery_id", "node", "profile", "env", "transport", "data_label", "agent", "model", "error_type"),
-    "fallback",
+    *("batch_id", "battery_id", "node", "profile", "env", "transport", "data_label", "agent", "model"),
+    *("error_type", "fallback"),
 )
 _DECODER: Final = msgspec.json.Decoder(_EpisodeSummary)

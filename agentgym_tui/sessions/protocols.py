@@ -64,9 +64,11 @@ class Library(Protocol):
 
     Attributes:
         unreadable: episode files found that cannot be read.
+        first_rows: list rows that are known before ``rows`` is called, the newest first; shown at the first paint.
     """
 
     unreadable: Sequence[UnreadableFile]
+    first_rows: Sequence[EpisodeRow]
 
     def rows(self) -> Sequence[EpisodeRow]:
         """Return the list rows of all known episodes, the newest first; raises ``StoreError``."""

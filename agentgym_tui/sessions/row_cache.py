@@ -7,7 +7,7 @@ import os
 import stat
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Final, NamedTuple
@@ -80,6 +80,12 @@ class RowCache:
         self._n_kept_bytes = 0
         self._line = b""
         self._entry = self._read_entry()
+
+    def entries(self) -> Iterator[tuple[FoundFile, EpisodeRow]]:
+        """Yield the cached rows without a check of their files; afterwards, only ``close`` may be called."""
+        while (entry := self._entry) is not None:
+            yield entry.file, entry.row
+            self._entry = self._read_entry()
 
     def get(self, file: FoundFile, status: os.stat_result) -> EpisodeRow | None:
         """Return the row of a file and keep it in the cache; None if the file is new or has changed.

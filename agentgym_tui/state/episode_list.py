@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import datetime
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
@@ -91,7 +91,8 @@ class EpisodeList:
 
     def set_stored(self, rows: Iterable[ListedEpisode], unreadable: Sequence[UnreadableFile] = ()) -> None:
         """Replace the stored episodes and the unreadable files."""
-        self._stored = {row.episode_id: row for row in rows}
+        self._stored.clear()  # before it is filled, because the table of 100,000 rows takes 5 MB
+        self._stored.update((row.episode_id, row) for row in rows)
         self._unreadable = list(unreadable)
         self._search_texts.clear()
         self._arrange()
@@ -147,7 +148,8 @@ class EpisodeList:
 
     def _arrange(self) -> None:
         live = [episode for known, episode in self._live.items() if known not in self._stored]
-        episodes = sorted([*self._stored.values(), *live], key=_start_order, reverse=True)
+        episodes = sorted([*self._stored.values(), *live], key=attrgetter("episode_id"), reverse=True)
+        episodes.sort(key=lambda episode: as_aware(episode.started_at), reverse=True)
         if self.sorting is not None:
             episodes = sort_by_rank(episodes, RANK_BY_COLUMN[self.sorting.column], descending=self.sorting.descending)
         self._entries = [*episodes, *self._unreadable]
@@ -175,10 +177,6 @@ def _task(index: int) -> str:
     if abs(index) < MAX_TASK_INDEX:
         return f"#{index}"
     return "#> 1T" if index > 0 else "#< -1T"  # as the list shows it
-
-
-def _start_order(episode: ListedEpisode) -> tuple[datetime, str]:
-    return as_aware(episode.started_at), episode.episode_id
 
 
 def _search_text(entry: ListEntry) -> str:

@@ -16,7 +16,7 @@ import pytest
 
 from agentgym_tui.services.export import export_episode
 from agentgym_tui.sessions.episode_library import StateDirLibrary
-from agentgym_tui.sessions.file_session import FileLibrary
+from agentgym_tui.sessions.file_library import FileLibrary
 from agentgym_tui.sessions.node_launcher import StateLocation, ensure_node
 from runner.config import load_profile
 from runner.errors import StoreError

@@ -70,6 +70,9 @@ class EpisodesScreen(FilteredScreen):
         self._episodes.sort(self.ui_state.sorting.get(LIST_KEY))
         self._rows = EpisodeRows(self._episodes)
         self._n_read: int | None = None
+        if self.session.library is not None and self.session.library.first_rows:
+            self._episodes.set_stored(self.session.library.first_rows)
+            self._n_read = self.session.store.n_ended
         self._reading = self._has_read = False
         self._failure: SafeText = trusted("")
 
@@ -166,8 +169,9 @@ class EpisodesScreen(FilteredScreen):
         is_first, self._has_read = not self._has_read, True
         if not self.is_ready:
             return
+        stay_at_top = is_first and self._table.cursor == 0  # the user has not selected a row yet
         self._show()
-        if is_first:  # the user has not selected a row yet
+        if stay_at_top:
             self._table.move_to(0)
 
     def _show(self) -> None:

@@ -6,7 +6,7 @@ from functools import partial
 
 from agentgym_tui.logs.path_kind import is_log
 from agentgym_tui.safe_text import sanitize_message
-from agentgym_tui.sessions.file_session import FileLibrary
+from agentgym_tui.sessions.file_library import FileLibrary
 from runner.errors import StoreError
 from runner.store.episode_file import is_ulid
 from tests.fuzz.oracles import check_displayable, outcome, scratch_folder

@@ -90,6 +90,7 @@ class FakeLibrary:
 
     def __init__(self, n: int = 3, unreadable: Sequence[UnreadableFile] = ()) -> None:
         self.unreadable = unreadable
+        self.first_rows: Sequence[EpisodeRow] = ()
         self.damaged: dict[str, str] = {}
         self.stored = [row(number) for number in range(n)]
         self.loaded: list[str] = []

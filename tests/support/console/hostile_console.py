@@ -56,6 +56,7 @@ class HostileLibrary:
     def __init__(self, text: str) -> None:
         self._text = text
         self.unreadable: Sequence[UnreadableFile] = [UnreadableFile(Path("/x", text[:200].replace("\0", "")), text)]
+        self.first_rows: Sequence[EpisodeRow] = ()
 
     def rows(self) -> list[EpisodeRow]:
         names = (

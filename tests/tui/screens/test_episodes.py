@@ -222,6 +222,21 @@ async def test_a_list_is_not_called_empty_while_files_are_being_read() -> None:
         await wait_until(pilot, lambda: "reading" not in widget_text(pilot, SUMMARY))
 
 
+async def test_rows_of_the_cache_can_be_used_until_their_files_are_read() -> None:
+    session = files_session(0)
+    session.fake_library.first_rows = [row(number) for number in (3, 2, 1)]
+    async with console_pilot(session) as pilot:
+        await wait_for_widget_text(pilot, SUMMARY, "3 episodes", "reading …")
+        await pilot.press("j")
+        table = pilot.app.screen.query_one(Table)
+        assert table.key == episode_id(2)
+        session.fake_library.stored = [row(number) for number in (2, 3, 4)]
+        session.store.apply_stored(session.fake_library.rows())
+        session.store.set_link(BusLink("none", "files"))
+        await wait_until(pilot, lambda: "reading" not in widget_text(pilot, SUMMARY))
+        assert (table.key, table.cursor, len(table.source)) == (episode_id(2), 2, 3)
+
+
 async def test_a_folder_without_episodes_is_shown_as_empty_once_read(tmp_path: Path) -> None:
     session, links = FileSession([tmp_path]), list[BusLink]()
     session.store.on_change = lambda: links.append(session.store.link)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from agentgym_tui.sessions.episode_library import StateDirLibrary, episode_from_bytes, episode_from_record
-from agentgym_tui.sessions.file_session import FileLibrary
+from agentgym_tui.sessions.file_library import FileLibrary
 from runner.errors import ConfigError, StoreError
 from runner.store import EpisodeRecord, EpisodeStore, open_index
 from runner.store.journal import JOURNAL_SUFFIX

@@ -11,7 +11,8 @@ import pytest
 
 from agentgym_tui.logs.path_kind import is_log
 from agentgym_tui.sessions.episode_summary import SummaryReader
-from agentgym_tui.sessions.file_session import FileLibrary, FileSession
+from agentgym_tui.sessions.file_library import FileLibrary
+from agentgym_tui.sessions.file_session import FileSession
 from agentgym_tui.state.data_model import ReadProgress
 from runner.errors import StoreError
 from runner.store import EpisodeRecord

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from agentgym_tui.sessions import file_session, row_cache
-from agentgym_tui.sessions.file_session import FileLibrary
+from agentgym_tui.sessions import file_library, row_cache
+from agentgym_tui.sessions.file_library import FileLibrary
 from agentgym_tui.sessions.row_cache import MAX_CACHES
+from runner.errors import StoreError
 from runner.store import EpisodeRow
 from tests.support.episodes import record_episodes
 
@@ -84,6 +85,38 @@ def test_a_row_that_is_too_long_keeps_the_others_in_the_cache(tmp_path: Path) ->
     before = file.read_bytes()
     assert [row.env for row in rows(data_dir, cache)].count(env.upper()) == 5
     assert file.read_bytes() == before
+
+
+def test_cached_rows_are_known_at_once_until_the_scan_reaches_their_files(
+    data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(file_library, "FIRST_PART_FILES", 1)
+    monkeypatch.setattr(file_library, "PART_FILES", 1)
+    cache = tmp_path / "cache"
+    first = rows(data_dir, cache)
+    newest, deleted, changed, _ = reversed(episode_files(data_dir))
+    deleted.unlink()
+    replace_text(changed, b"oracle", b"ORACLE", keep_time=False)
+    library = FileLibrary([data_dir], cache)
+    assert library.first_rows == library.rows() == first
+    with pytest.raises(StoreError, match=f"{deleted.name} cannot be read"):
+        library.load(deleted.stem)
+    parts = library.scan()
+    assert [row.episode_id for row in next(parts)] == [newest.stem] and library.rows() == first
+    assert [row.agent for row in next(parts)] == ["ORACLE"]
+    assert [row.agent for row in library.rows()] == ["oracle", "ORACLE", "oracle"]
+    with pytest.raises(StoreError, match="have no episode"):
+        library.load(deleted.stem)
+    assert len([*parts]) == 1 and library.rows() == rows(data_dir, None)
+
+
+def test_cached_rows_of_an_emptied_folder_are_dropped(data_dir: Path, tmp_path: Path) -> None:
+    rows(data_dir, tmp_path / "cache")
+    for file in episode_files(data_dir):
+        file.unlink()
+    library = FileLibrary([data_dir], tmp_path / "cache")
+    assert len(library.first_rows) == 4
+    assert [*library.scan()] == [[]] and library.rows() == []
 
 
 def test_new_and_deleted_files_change_the_cache(data_dir: Path, tmp_path: Path) -> None:
@@ -181,7 +214,7 @@ def test_files_are_listed_without_a_cache_that_cannot_be_written(data_dir: Path,
 
 
 def test_an_interrupted_scan_leaves_no_cache(data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(file_session, "FIRST_PART_FILES", 2)
+    monkeypatch.setattr(file_library, "FIRST_PART_FILES", 2)
     cache = tmp_path / "cache"
     parts = FileLibrary([data_dir], cache).scan()
     assert len(next(parts)) == 2

@@ -1,0 +1,224 @@
+"""Library of the episodes in given files and folders; a cache lists many files again without reading them."""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from heapq import merge
+from itertools import islice, repeat
+from operator import attrgetter
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from agentgym_tui.logs.path_kind import is_folder
+from agentgym_tui.state.data_model import Episode, ReadProgress
+from agentgym_tui.state.episode_list import UnreadableFile
+
+if TYPE_CHECKING:
+    from agentgym_tui.sessions.episode_summary import SummaryReader
+    from agentgym_tui.sessions.row_cache import FoundFile, RowCache
+    from runner.store.index_schema import EpisodeRow
+
+MAX_DEPTH: Final = 2
+"""Number of folder levels that are searched; 1 is the named folder itself."""
+
+MAX_FILES: Final = 200_000
+"""Largest number of episode files read."""
+
+N_FIRST_ROWS: Final = 200
+"""Number of cached rows that are shown before the files are found."""
+
+FIRST_PART_FILES: Final = 50
+"""Number of files in the first part; small, so that the first rows appear soon."""
+
+PART_FILES: Final = 400
+"""Number of files in each later part."""
+
+_NAME: Final = re.compile("[^/]+")
+
+
+class FileLibrary:
+    """Library of the episodes in given files and folders; see ``Library``.
+
+    ``scan`` finds the episodes; only one thread at a time may run it. A row of ``first_rows`` is known until ``scan``
+    reaches its place: there it is replaced by the row of its file, and removed if the file is gone.
+
+    Args:
+        paths: files, and folders to search for episode files.
+        cache_folder: where the rows of many files are kept for the next time; None: nowhere.
+
+    Attributes:
+        progress: how many of the files found ``scan`` has read.
+    """
+
+    def __init__(self, paths: Sequence[Path], cache_folder: Path | None = None) -> None:
+        self._unreadable: list[UnreadableFile] = []
+        self.unreadable: Sequence[UnreadableFile] = self._unreadable
+        self.progress = ReadProgress(0, 0)
+        self._named_paths, self._cache_folder = paths, cache_folder
+        self._lock = threading.Lock()
+        self._rows: dict[str, EpisodeRow] = {}
+        self._folders: dict[str, str] = {}
+        self._renamed: dict[str, Path] = {}
+        self._unchecked: dict[str, FoundFile] = {}
+        if (cache := self._open_cache()) is not None:
+            cached = list(islice(cache.entries(), N_FIRST_ROWS))
+            cache.close(complete=False)
+            self._add(cached, None)
+            self._unchecked = {row.episode_id: file for file, row in cached}
+        self.first_rows: Sequence[EpisodeRow] = self.rows()
+
+    def rows(self) -> list[EpisodeRow]:
+        """Return the known rows, the newest episode first."""
+        with self._lock:
+            return sorted(self._rows.values(), key=attrgetter("episode_id"), reverse=True)
+
+    def load(self, episode_id: str) -> tuple[Episode, bytes]:
+        """Return an episode and the content of its file; raises ``StoreError``."""
+        from agentgym_tui.sessions.episode_library import episode_from_bytes
+        from runner.errors import StoreError
+        from runner.util.files import read_file
+
+        with self._lock:
+            if (row := self._rows.get(episode_id)) is None:
+                raise StoreError(f"the opened files have no episode {episode_id!r}")
+            path = self._renamed.get(episode_id) or Path(self._folders[row.batch_id], f"{episode_id}.json")
+        data = read_file(path)
+        return episode_from_bytes(data, path), data
+
+    def scan(self) -> Iterator[list[EpisodeRow]]:
+        """Read the episode files in descending order of their names, and yield the new list rows of each part."""
+        from agentgym_tui.sessions.episode_summary import SummaryReader
+        from agentgym_tui.sessions.row_cache import MIN_FILES
+
+        n_files, files = self._find_files()
+        n_read, reader = 0, SummaryReader()
+        cache = self._open_cache() if n_files >= MIN_FILES else None
+        try:
+            while True:
+                part = list(islice(files, PART_FILES if n_read else FIRST_PART_FILES))
+                found = [(file, row) for file in part if (row := self._read(file, reader, cache)) is not None]
+                n_read += len(part)
+                self.progress = ReadProgress(n_read, n_files)
+                yield self._add(found, part[-1] if n_read < n_files else None)
+                if n_read == n_files:
+                    break
+        finally:
+            if cache is not None:
+                cache.close(complete=n_read == n_files)
+
+    def _add(self, found: Sequence[tuple[FoundFile, EpisodeRow]], last: FoundFile | None) -> list[EpisodeRow]:
+        """Add the rows of the next files, except episodes that an earlier file has; return the added rows.
+
+        Args:
+            found: files with their rows.
+            last: the last file that was reached; None if no files are left.
+        """
+        added = []
+        with self._lock:
+            for reached in [known for known, file in self._unchecked.items() if last is None or file >= last]:
+                del self._unchecked[reached], self._rows[reached]
+            for file, row in found:
+                episode_id = row.episode_id
+                if episode_id in self._rows and episode_id not in self._unchecked:
+                    continue
+                self._unchecked.pop(episode_id, None)
+                self._rows[episode_id] = row
+                self._renamed.pop(episode_id, None)
+                folder = self._folders.setdefault(row.batch_id, file.folder)
+                if (file.name, file.folder) != (f"{episode_id}.json", folder):
+                    self._renamed[episode_id] = file.path
+                added.append(row)
+        return added
+
+    def _open_cache(self) -> RowCache | None:
+        from agentgym_tui.sessions.row_cache import RowCache
+
+        if self._cache_folder is None or not self._named_paths:
+            return None
+        return RowCache(self._cache_folder, self._named_paths)
+
+    def _find_files(self) -> tuple[int, Iterator[FoundFile]]:
+        """Return the number of the files, and an iterator of the files in descending order.
+
+        The names of a folder are kept in one text: 100,000 objects would take 8 MB more, which were not reused before
+        all of them are freed.
+        """
+        from agentgym_tui.sessions.row_cache import FoundFile
+
+        found: dict[str, set[str]] = {}
+        n_left = MAX_FILES
+        for folder, names in self._candidates():
+            found.setdefault(folder, set()).update(names[:n_left])
+            n_left = max(n_left - len(names), 0)
+        n_files = sum(map(len, found.values()))
+        listed = [(folder, "/".join(sorted(found.pop(folder), reverse=True))) for folder in [*found]]
+        iterators = [
+            map(FoundFile, (match[0] for match in _NAME.finditer(names)), repeat(folder)) for folder, names in listed
+        ]
+        return n_files, merge(*iterators, reverse=True)
+
+    def _candidates(self) -> Iterator[tuple[str, Sequence[str]]]:
+        for path in self._named_paths:
+            real = Path(os.path.realpath(path))
+            if is_folder(real):
+                yield from self._below(str(real / "runs" if is_folder(real / "runs") else real), MAX_DEPTH)
+            else:
+                yield str(real.parent), [real.name]
+
+    def _below(self, folder: str, depth: int) -> Iterator[tuple[str, Sequence[str]]]:
+        """Yield the folders at and below a folder, each with the names of its episode files; do not follow links.
+
+        ``Path`` objects would take five times as long.
+
+        Args:
+            folder: the folder.
+            depth: number of folder levels to search; 1 for only the folder itself.
+        """
+        try:
+            with os.scandir(folder) as entries:
+                is_dir = {entry.name: entry.is_dir(follow_symlinks=False) for entry in entries}
+        except OSError as exc:
+            self._add_unreadable(Path(folder), exc.strerror or str(exc))
+            return
+        yield folder, [name for name in is_dir if name.endswith(".json") and not is_dir[name]]
+        for name, is_folder_below in is_dir.items():
+            if is_folder_below and depth > 1:
+                yield from self._below(f"{folder}{os.sep}{name}", depth - 1)
+            elif name.endswith(".journal.jsonl"):
+                self._add_unreadable(
+                    Path(folder, name),
+                    "still running, or its node died; the node completes the episode when it starts again",
+                )
+
+    def _read(self, file: FoundFile, reader: SummaryReader, cache: RowCache | None) -> EpisodeRow | None:
+        from runner.errors import StoreError
+
+        try:
+            return _read_row(file, reader, cache)
+        except StoreError as exc:
+            self._add_unreadable(file.path, str(exc))
+            return None
+
+    def _add_unreadable(self, path: Path, reason: str) -> None:
+        self._unreadable.append(UnreadableFile(path, reason))
+
+
+def _read_row(file: FoundFile, reader: SummaryReader, cache: RowCache | None) -> EpisodeRow:
+    """Return the row of an episode file from the cache, else from the file; raises ``StoreError``."""
+    from runner.util.files import read_file
+
+    status = None
+    if cache is not None:
+        with suppress(OSError):
+            status = file.status()  # before reading: the file may be replaced meanwhile
+    if cache is None or status is None:
+        return reader.row(read_file(file.path), file.path)
+    if (known := cache.get(file, status)) is not None:
+        return reader.share_texts(known)
+    row = reader.row(read_file(file.path), file.path)
+    cache.add(file, status, row)
+    return row
