@@ -24,10 +24,18 @@ class Workspace:
         profile: id of the profile, written to stored episodes.
         clock: source of all times in stored episodes; by default the clock of this machine.
         boot: id of this process; by default a new one.
+        is_owner: whether no node of another process uses the directory, see ``open_index``.
     """
 
     def __init__(
-        self, data_dir: Path, *, node: str, profile: str, clock: Clock | None = None, boot: str | None = None
+        self,
+        data_dir: Path,
+        *,
+        node: str,
+        profile: str,
+        clock: Clock | None = None,
+        boot: str | None = None,
+        is_owner: bool = False,
     ) -> None:
         """Open or create the directory.
 
@@ -41,7 +49,7 @@ class Workspace:
         self.clock = clock or Clock()
         self.store = EpisodeStore(data_dir)
         self.recovered: list[EpisodeRecord] = self.store.recover(self.clock)
-        self.index: EpisodeIndex = open_index(self.store)
+        self.index: EpisodeIndex = open_index(self.store, is_owner=is_owner)
 
     @property
     def versions(self) -> dict[str, str]:

@@ -124,7 +124,9 @@ class Node:
             stack.enter_context(storage_required(self._data_dir))
             lock = StateLock(self._data_dir)
             stack.callback(lock.release)
-            workspace = Workspace(self._data_dir, node=self._name, profile=self._profile.id, boot=lock.boot)
+            workspace = Workspace(
+                self._data_dir, node=self._name, profile=self._profile.id, boot=lock.boot, is_owner=True
+            )
             stack.callback(workspace.close)
             await check_name_is_free(self._name, workspace.boot, self._egress())
             queue = BatchQueue(self._data_dir / "queue.sqlite")

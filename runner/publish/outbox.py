@@ -22,7 +22,7 @@ from runner.store import EpisodeIndex, EpisodeRow
 from runner.store.index import Statement
 from runner.store.index_schema import COLUMNS, LOCAL, from_columns
 from runner.types import Tokens
-from runner.util.clock import Clock
+from runner.util.clock import Clock, new_ulid
 
 __all__ = ["LOCAL", "Ack", "DeadLetter", "Outbox", "OutboxEvent", "SinkCounts", "durable_event", "episode_event"]
 
@@ -34,7 +34,7 @@ gets all events kept at that time.
 """
 
 ABANDON_AFTER_S = 30 * 86400.0
-"""Seconds after which dead letters, and sinks that are no longer configured, are deleted."""
+"""Seconds after which dead letters, sinks that are no longer configured, and events of deleted files are deleted."""
 
 MAX_PRUNED_PER_TRANSACTION = 5000
 
@@ -46,7 +46,7 @@ _ADD_NEW = (
     "SELECT ?1, ?2, ?3, ?4, ?5, ?6 WHERE NOT EXISTS (SELECT 1 FROM events WHERE id = ?1)"
 )
 
-# The event of an episode whose file was deleted waits until the file returns.
+# The event of an episode whose file was deleted waits ABANDON_AFTER_S until the file returns.
 _SENDABLE = "(payload IS NOT NULL OR EXISTS (SELECT 1 FROM episodes WHERE episode_id = substr(id, 9)))"
 
 
@@ -277,6 +277,7 @@ class Outbox:
             abandoned = "(SELECT name FROM sinks WHERE name != ? AND seen_at < ?)"
             for table, column in (("marks", "sink"), ("streams", "sink"), ("sinks", "name")):
                 connection.execute(f"DELETE FROM {table} WHERE {column} IN {abandoned}", (LOCAL, now - ABANDON_AFTER_S))
+            self._forget_deleted(connection, now - ABANDON_AFTER_S)
             rows = connection.execute(removable, (now - KEEP_ACKED_S, now - ABANDON_AFTER_S)).fetchall()
             cleared = "subject = NULL, type = NULL, source = NULL, time = NULL, payload = NULL"
             connection.executemany(f"UPDATE events SET {cleared} WHERE n = ? AND type IS NOT NULL", rows)
@@ -285,6 +286,16 @@ class Outbox:
                 "DELETE FROM marks WHERE sink = ? AND n = ?", [(sink, n) for (sink,) in sinks for (n,) in rows]
             )
             return len(rows)
+
+    def _forget_deleted(self, connection: sqlite3.Connection, before: float) -> None:
+        """Delete the waiting events of old episodes without a file; a file that returns gets a new event."""
+        waiting = (
+            "SELECT DISTINCT n FROM marks INDEXED BY waiting CROSS JOIN events USING (n) WHERE state = 'pending' "
+            f"AND id >= 'episode:' AND id < 'episode:' || ? AND NOT {_SENDABLE} LIMIT {MAX_PRUNED_PER_TRANSACTION}"
+        )
+        rows = connection.execute(waiting, (new_ulid(round(before * 1000)),)).fetchall()
+        for table in ("marks", "events"):
+            connection.executemany(f"DELETE FROM {table} WHERE n = ?", rows)
 
     def known_ids(self, kind: str = "") -> set[str]:
         """Return the ids of all events that were ever added, or of those that begin with ``kind`` and a colon."""

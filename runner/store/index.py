@@ -17,13 +17,16 @@ from runner.errors import StoreError
 from runner.store.episode_file import EpisodeRecord
 from runner.store.episode_store import EpisodeFile, EpisodeStore
 from runner.store.index_schema import COLUMNS, SCHEMA, EpisodeRow, episode_row, from_columns, to_columns
-from runner.store.old_outbox import take_over
+from runner.store.old_outbox import add_deleted_index, take_over
 from runner.util.files import DamagedFile, file_lock
 from runner.util.resources import file_advice
 from runner.util.safe_values import escape_surrogates
-from runner.util.sqlite import BUSY_TIMEOUT_S, DATABASE_ERRORS, open_database
+from runner.util.sqlite import BUSY_TIMEOUT_S, DATABASE_ERRORS, is_damage, open_database
 
 logger = logging.getLogger(__name__)
+
+FILE_NAME = "index.sqlite"
+"""Name of the index in the state directory."""
 
 FILES_PER_TRANSACTION = 200
 """Maximum number of files added in one transaction; other writers can get the lock between two transactions."""
@@ -40,6 +43,9 @@ Key: TypeAlias = tuple[str, str]
 """Batch id and episode id."""
 Stamp: TypeAlias = tuple[int, int]
 """Size in bytes and modification time in nanoseconds of an episode file."""
+
+FileId: TypeAlias = tuple[int, int]
+"""Device and inode of the open database file."""
 
 _PLACEHOLDERS = ", ".join("?" for _ in range(len(EpisodeRow.__struct_fields__) + 2))
 _ADVICE = (
@@ -60,13 +66,18 @@ class EpisodeIndex:
     """
 
     def __init__(
-        self, store: EpisodeStore, connection: sqlite3.Connection, busy_timeout_s: float = BUSY_TIMEOUT_S
+        self,
+        store: EpisodeStore,
+        connection: sqlite3.Connection,
+        busy_timeout_s: float = BUSY_TIMEOUT_S,
+        file_id: FileId | None = None,
     ) -> None:
-        """Create the index on an open database; use ``open_index`` instead."""
+        """Create the index on an open database, in memory without ``file_id``; use ``open_index`` instead."""
         self._store = store
         self._connection = connection
+        self._file_id = file_id
         self._busy_timeout_s = busy_timeout_s
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._queue_lock = threading.Lock()  # never held while the database is used
         self._unwritten: deque[Statement] = deque(maxlen=MAX_UNWRITTEN)
         self.damaged: list[DamagedFile] = []
@@ -77,6 +88,10 @@ class EpisodeIndex:
     def data_dir(self) -> Path:
         """The state directory."""
         return self._store.data_dir
+
+    @property
+    def _path(self) -> Path:
+        return self._store.data_dir / FILE_NAME
 
     @property
     def n_unwritten(self) -> int:
@@ -232,14 +247,39 @@ class EpisodeIndex:
     def _session(self) -> Iterator[sqlite3.Connection]:
         with self._lock:
             try:
+                if self._file_id not in (None, _file_id(self._path)):
+                    with suppress(StoreError):  # without room for a new file, the deleted one serves
+                        self._reopen()
                 yield self._connection
             except DATABASE_ERRORS as exc:
                 raise self.unusable(exc) from exc
 
+    def _reopen(self) -> None:
+        """Continue in the file that other processes use since the open one was deleted, and add its rows there."""
+        with file_lock(self._store.runs, wait=True):
+            new = open_database(self._path, SCHEMA, busy_timeout_s=self._busy_timeout_s)
+            try:
+                add_deleted_index(self._connection, new)
+            except DATABASE_ERRORS as exc:
+                if not is_damage(exc):
+                    new.close()
+                    raise self.unusable(exc) from exc
+            self._connection.close()
+            self._connection, self._file_id = new, _file_id(self._path)
+        logger.warning("%s was deleted or replaced while it was open; its rows were written again", self._path)
+        self.reconcile()
+
     def unusable(self, exc: Exception) -> StoreError:
         """Return the error for an index that cannot be read or has impossible values."""
-        path = self._store.data_dir / "index.sqlite"
-        return StoreError(f"{path} cannot be used: {exc}; {file_advice(exc, _ADVICE)}")
+        return StoreError(f"{self._path} cannot be used: {exc}; {file_advice(exc, _ADVICE)}")
+
+
+def _file_id(path: Path) -> FileId | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def _execute(connection: sqlite3.Connection, statement: Statement) -> int:
@@ -253,24 +293,31 @@ def _execute(connection: sqlite3.Connection, statement: Statement) -> int:
         return 0
 
 
-def open_index(store: EpisodeStore, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> EpisodeIndex:
+def open_index(store: EpisodeStore, *, is_owner: bool = False, busy_timeout_s: float = BUSY_TIMEOUT_S) -> EpisodeIndex:
     """Open the index of a store and synchronize it with the files.
 
-    A missing or corrupt index is rebuilt; one of another version since 5 keeps its events and marks. The outbox of an
-    earlier version is taken over.
+    A missing or corrupt index is rebuilt; one of another version since 5 keeps its events and marks.
+
+    Args:
+        store: the episode files.
+        is_owner: whether no node of another process uses the state directory; only then, the outbox of an earlier
+            version is taken over, because a node of that version may be using it.
+        busy_timeout_s: seconds to wait for another process that has locked the database.
 
     Raises:
         StoreError: the files or the database cannot be read or written.
     """
     # Without the lock, two processes could find a corrupt database and one delete the other's new one.
     with file_lock(store.runs, wait=True):
-        connection = open_database(store.data_dir / "index.sqlite", SCHEMA, busy_timeout_s=busy_timeout_s)
+        connection = open_database(store.data_dir / FILE_NAME, SCHEMA, busy_timeout_s=busy_timeout_s)
         try:
-            take_over(store.data_dir / "outbox.sqlite", connection)
+            if is_owner:
+                take_over(store.data_dir / "outbox.sqlite", connection)
         except StoreError:
             connection.close()
             raise
-    return _reconciled(EpisodeIndex(store, connection, busy_timeout_s))
+        index = EpisodeIndex(store, connection, busy_timeout_s, _file_id(store.data_dir / FILE_NAME))
+    return _reconciled(index)
 
 
 def open_index_to_read(store: EpisodeStore) -> EpisodeIndex:

@@ -1,4 +1,4 @@
-"""The outbox of earlier versions, a database of its own: its events and delivery marks are moved into the index."""
+"""Events and marks moved into an index: from the outbox of earlier versions, and from an index deleted while open."""
 
 from __future__ import annotations
 
@@ -35,6 +35,14 @@ _MOVE = """
     INSERT OR IGNORE INTO main.streams SELECT sink, name, created FROM old.streams;
     COMMIT;
 """
+_MOVE_DELETED = f"""
+    CREATE TABLE old.settled AS SELECT id FROM old.events WHERE n NOT IN (SELECT n FROM old.marks);
+    DELETE FROM old.events WHERE id IN (SELECT id FROM old.settled);
+    {_MOVE.replace("COMMIT;", "")}
+    INSERT OR IGNORE INTO main.episodes SELECT * FROM old.episodes;
+    INSERT OR IGNORE INTO main.damaged SELECT * FROM old.damaged;
+    COMMIT;
+"""
 
 
 def take_over(path: Path, connection: sqlite3.Connection) -> None:
@@ -53,6 +61,24 @@ def take_over(path: Path, connection: sqlite3.Connection) -> None:
     except (*DATABASE_ERRORS, OSError) as exc:
         advice = file_advice(exc, "free disk space or check its permissions")
         raise StoreError(f"{path} cannot be moved into the index: {exc}; {advice}") from exc
+
+
+def add_deleted_index(deleted: sqlite3.Connection, connection: sqlite3.Connection) -> None:
+    """Add the rows of an index whose file was deleted while it was open to an index that has replaced it.
+
+    Raises:
+        sqlite3.Error: one of them cannot be read or written.
+    """
+    connection.execute("ATTACH ':memory:' AS old")
+    try:
+        for table in ("events", "marks", "sinks", "streams", "episodes", "damaged"):
+            rows = deleted.execute(f"SELECT * FROM {table}")
+            connection.execute(f"CREATE TABLE old.{table} ({', '.join(name for name, *_ in rows.description)})")
+            values = ", ".join("?" for _ in rows.description)
+            connection.executemany(f"INSERT INTO old.{table} VALUES ({values})", rows)
+        connection.executescript(_MOVE_DELETED)
+    finally:
+        _detach(connection)
 
 
 def _is_moved(path: Path, connection: sqlite3.Connection) -> bool:
@@ -74,10 +100,14 @@ def _move(path: Path, connection: sqlite3.Connection) -> bool:
         (is_busy, *_) = connection.execute("PRAGMA main.wal_checkpoint(TRUNCATE)").fetchone()
         return not is_busy
     finally:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        with suppress(sqlite3.Error):  # an error of the attached file counts, and not this one
-            connection.execute("DETACH old")
+        _detach(connection)
+
+
+def _detach(connection: sqlite3.Connection) -> None:
+    if connection.in_transaction:
+        connection.execute("ROLLBACK")
+    with suppress(sqlite3.Error):  # an error of the attached file counts, and not this one
+        connection.execute("DETACH old")
 
 
 def _remove(path: Path) -> None:

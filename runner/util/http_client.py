@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar, TypeVarTuple, cast
 
 if TYPE_CHECKING:
     import aiohttp
+    from aiohttp.client_proto import ResponseHandler
     from yarl import URL
 
 MAX_HEADER_BYTES = 64 << 10
-"""Maximum bytes of one header of a response."""
+"""Maximum bytes of all headers of a response; aiohttp reads at most 128 lines of 8 KiB."""
 
 _Args = TypeVarTuple("_Args")
 _C = TypeVar("_C", bound="HttpClient")
@@ -43,14 +44,14 @@ class HttpClient:
         """Create the client of the running event loop."""
         import aiohttp
 
+        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=keepalive_s)
+        connector._factory = functools.partial(_strict_handler(), loop=asyncio.get_running_loop())
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=keepalive_s),
+            connector=connector,
             timeout=aiohttp.ClientTimeout(total=None, connect=connect_timeout_s),
             headers={"User-Agent": "agentgym-console", "Accept": "*/*", "Accept-Encoding": "identity"},
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,
-            max_line_size=MAX_HEADER_BYTES,
-            max_field_size=MAX_HEADER_BYTES,
         )
 
     async def send(
@@ -59,14 +60,16 @@ class HttpClient:
         """Send a request and return the response, whose body has not been read; the caller closes it.
 
         Raises:
-            aiohttp.ClientError: for a network error or an invalid URL.
+            aiohttp.ClientError: for a network error, an invalid URL, or headers larger than ``MAX_HEADER_BYTES``.
         """
+        import aiohttp
+
         route = self.find_route(url)
         for _ in range(2):  # the loop reads the ends of idle connections, and then removes these from the pool
             await asyncio.sleep(0)
         content_type = {} if content is None else {"Content-Type": "application/json"}
         schemes = (route.url.scheme, route.proxy.scheme if route.proxy else "")
-        return await self._session.request(
+        response = await self._session.request(
             method,
             route.url,
             data=content,
@@ -76,6 +79,10 @@ class HttpClient:
             proxy_headers=route.proxy_headers,
             ssl=_ssl_context() if "https" in schemes else True,
         )
+        if sum(len(name) + len(value) for name, value in response.raw_headers) > MAX_HEADER_BYTES:
+            response.close()
+            raise aiohttp.ClientError(f"the headers of the reply are larger than {MAX_HEADER_BYTES >> 10} KiB")
+        return response
 
     def find_route(self, url: str) -> Route:
         """Return the route to a URL, here without a proxy.
@@ -132,6 +139,22 @@ async def _client_lifetime(loop: asyncio.AbstractEventLoop, client: HttpClient) 
         with _clients_lock:
             _clients.pop(loop, None)
         await client.close()
+
+
+@functools.cache
+def _strict_handler() -> type[ResponseHandler]:
+    import aiohttp
+    from aiohttp.client_proto import ResponseHandler
+
+    class StrictHandler(ResponseHandler):
+        # With aiohttp 3.14, the reader of a body waits forever after bytes that are not a valid chunk.
+        def set_exception(self, exc: BaseException, *cause: BaseException) -> None:
+            super().set_exception(exc, *cause)
+            body = self._payload
+            if isinstance(exc, aiohttp.http.HttpProcessingError) and body is not None and body.exception() is None:
+                body.set_exception(aiohttp.ClientError("the reply is malformed"))
+
+    return StrictHandler
 
 
 @functools.cache

@@ -88,6 +88,9 @@ def open_database(
     """
     try:
         _remove_impostors(path, keep=schema.durable)
+        if not (schema.durable or os.path.lexists(path)):  # another process may still use those of a deleted file
+            for suffix in _SIDE_FILES[1:]:
+                _remove(path, suffix, keep=False)
         try:
             return _open(path, schema, busy_timeout_s)
         except DATABASE_ERRORS as exc:

@@ -54,7 +54,7 @@ def runner_users(publish: object, password: str = RUNNER_PASSWORD) -> dict[str, 
 
 @contextmanager
 def open_outbox(folder: Path, names: DurableNames | None = None, clock: Clock | None = None) -> Iterator[Outbox]:
-    with closing(open_index(EpisodeStore(folder))) as index:
+    with closing(open_index(EpisodeStore(folder), is_owner=True)) as index:
         yield Outbox(index, names, clock)
 
 

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import aiohttp
 import pytest
 import trustme
 
@@ -271,3 +272,37 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
     while data := await reader.read(1 << 16):
         writer.write(data)
     writer.close()
+
+
+async def test_a_chunk_that_is_none_is_a_malformed_reply_and_no_lost_connection() -> None:
+    head_received = asyncio.Event()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\n{}\r\n")
+        await head_received.wait()
+        writer.write(b"zz\r\n")
+
+    async with (
+        await asyncio.start_server(answer, "127.0.0.1", 0) as server,
+        new_client() as client,
+        asyncio.timeout(20),
+    ):
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+        async with await client.send("GET", url, None, {}) as response:
+            assert await response.content.readany() == b"{}"
+            head_received.set()
+            with pytest.raises(aiohttp.ClientError, match="the reply is malformed") as raised:
+                await response.content.read()
+    assert not isinstance(raised.value, aiohttp.ClientPayloadError | aiohttp.ServerConnectionError)
+
+
+async def test_the_headers_of_a_reply_are_bounded() -> None:
+    def with_headers(n: int) -> bytes:
+        return b"HTTP/1.1 200 OK\r\n" + b"".join(b"x%d: %s\r\n" % (i, b"x" * 1000) for i in range(n))
+
+    end = b"content-length: 2\r\n\r\n{}"
+    with RudeModel(OK, routes={"/50": with_headers(50) + end, "/70": with_headers(70) + end}) as server:
+        assert (await get(f"{server.origin}/50")).body == b"{}"
+        with pytest.raises(EndpointFailure, match="headers of the reply are larger than 64 KiB"):
+            await get(f"{server.origin}/70")

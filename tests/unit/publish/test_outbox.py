@@ -18,6 +18,7 @@ from runner.errors import StoreError
 from runner.publish.outbox import ABANDON_AFTER_S, KEEP_ACKED_S, LOCAL, Ack, DeadLetter, Outbox, OutboxEvent, SinkCounts
 from runner.publish.publisher import Publisher
 from runner.store import EpisodeIndex
+from tests.support.episodes import record_episodes
 from tests.support.publishing import open_outbox
 from tests.unit.publish.conftest import ManualWallClock
 
@@ -262,6 +263,46 @@ def test_an_unusable_file_is_recreated(damage: str, outbox: Outbox) -> None:
         assert reopened.known_ids() == set()
         assert reopened.add(event(1)) == 1
         assert pending_ids(reopened) == ["episode:1"]
+
+
+@pytest.mark.parametrize("files", ["index.sqlite", "index.sqlite*"])
+@pytest.mark.parametrize("replaced", [False, True])
+def test_an_index_that_is_deleted_while_it_is_open_loses_no_event(outbox: Outbox, files: str, replaced: bool) -> None:
+    recorded = {f"episode:{record.episode_id}" for record in record_episodes(outbox.data_dir, 2)}
+    outbox.index.reconcile()
+    outbox.add(*map(event, range(4)))
+    outbox.ack(LOCAL, [Ack("episode:1", "S", 1), *map(Ack, recorded)])
+    outbox.mark_dead(LOCAL, "episode:2", "too large")
+    for path in outbox.data_dir.glob(files):
+        path.unlink()
+    rows = [row.episode_id for row in outbox.index.recent()] if not replaced else []
+    with open_outbox(outbox.data_dir) as other:
+        other.add(event(4))
+        assert set(pending_ids(outbox)) == {"episode:0", "episode:3", "episode:4"} == set(pending_ids(other))
+        assert other.counts() == {LOCAL: SinkCounts(pending=3, acked=3, dead=1)}
+        outbox.ack(LOCAL, [Ack("episode:4")])
+        assert set(pending_ids(other)) == {"episode:0", "episode:3"}
+        assert len(outbox.index.recent()) == len(recorded)
+    assert replaced or len(rows) == len(recorded)
+
+
+def test_the_event_of_a_deleted_episode_is_forgotten_after_a_month(outbox: Outbox, clock: ManualWallClock) -> None:
+    clock.now = datetime.now(UTC)
+    (record,) = record_episodes(outbox.data_dir, 1)
+    outbox.add(event(1))
+    path = outbox.index._store.path(record.batch_id, record.episode_id)
+    content = path.read_bytes()
+    path.unlink()
+    outbox.index.reconcile()
+    clock.advance(ABANDON_AFTER_S - 60)
+    outbox.prune()
+    assert outbox.known_ids() == {"episode:1", f"episode:{record.episode_id}"}
+    clock.advance(120)
+    outbox.prune()
+    assert (outbox.known_ids(), pending_ids(outbox)) == ({"episode:1"}, ["episode:1"])
+    path.write_bytes(content)
+    outbox.index.reconcile()
+    assert pending_ids(outbox) == ["episode:1", f"episode:{record.episode_id}"]
 
 
 def _execute(path: Path, statement: str) -> None:

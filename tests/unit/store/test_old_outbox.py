@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from runner.cli.outbox import main_outbox
 from runner.errors import StoreError
+from runner.node.state_lock import StateLock
 from runner.publish.outbox import Outbox, SinkCounts
 from runner.store import EpisodeStore, open_index
 from tests.support.episodes import record_episodes
@@ -116,12 +118,27 @@ def test_an_unusable_outbox_is_removed_and_all_events_are_sent_again(tmp_path: P
     assert not (tmp_path / "outbox.sqlite").exists()
 
 
+def test_only_an_owner_takes_over_an_outbox_that_another_node_may_use(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_old_directory(tmp_path)
+    before = (tmp_path / "outbox.sqlite").read_bytes()
+    open_index(EpisodeStore(tmp_path)).close()
+    node = StateLock(tmp_path)
+    assert main_outbox(["--data-dir", str(tmp_path)]) == 0
+    assert (tmp_path / "outbox.sqlite").read_bytes() == before
+    node.release()
+    assert main_outbox(["--data-dir", str(tmp_path)]) == 0
+    assert not (tmp_path / "outbox.sqlite").exists()
+    assert "Dead letters" in capsys.readouterr().out
+
+
 def test_a_locked_outbox_is_not_removed(tmp_path: Path) -> None:
     make_old_directory(tmp_path)
     with closing(sqlite3.connect(tmp_path / "outbox.sqlite", isolation_level=None)) as other:
         other.execute("PRAGMA locking_mode = EXCLUSIVE")
         other.execute("BEGIN EXCLUSIVE")
         with pytest.raises(StoreError, match=r"outbox\.sqlite cannot be moved into the index: .*locked"):
-            open_index(EpisodeStore(tmp_path), busy_timeout_s=0.05)
+            open_index(EpisodeStore(tmp_path), is_owner=True, busy_timeout_s=0.05)
     with open_outbox(tmp_path) as outbox:
         assert pending_ids(outbox, "local")[0] == "batch:b"
