@@ -152,8 +152,7 @@ class Batch:
     def run(self) -> BatchResult:
         """Play all planned episodes and return the result.
 
-        A command, a full disk, a server that stays away, lost workers, or a lack of files, memory or threads may end it
-        earlier.
+        A command, a full disk, a server that stays away, lost workers, or a lack of files, memory or threads ends it.
         """
         self._workspace.store.create_batch_folder(self.batch_id)
         self._apply_early_commands()
@@ -169,7 +168,7 @@ class Batch:
                 self._wait_for_slots(slots)
                 self._update_wait()
             self._wait.close()
-            self._starter.release()
+            self._starter.close()
         self._note_lost_episodes()
         if self._status != "completed":
             self._emit_progress()
@@ -204,6 +203,7 @@ class Batch:
         try:
             item = self._inbox.get(timeout=max(0.01, remaining_s))
         except queue.Empty:
+            self._workspace.index.write_waiting()
             self._abandon_overdue()
             return
         match item:

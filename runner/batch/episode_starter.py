@@ -66,9 +66,10 @@ class EpisodeStarter:
         """Keep files and memory spare, so that the episodes can be stored if they run out."""
         self._spare = SpareResources(SPARE_FILES, SPARE_BYTES)
 
-    def release(self) -> None:
-        """Give up the spare files and memory."""
+    def close(self) -> None:
+        """Give up the spare files and memory, and write the rows of the index that wait."""
         self._spare.release()
+        self._workspace.index.write_waiting()
 
     def prepare(
         self, slot: Slot, planned: PlannedEpisode, earlier: RunningEpisode | None, *, can_wait: bool

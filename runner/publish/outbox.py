@@ -165,9 +165,6 @@ class Outbox:
     def add_later(self, event: OutboxEvent) -> None:
         """Add an event with the next use of the index; returns immediately."""
         self.index.write_later(_addition(event))
-        on_write = self.index.on_write  # another thread may remove it
-        if on_write is not None:
-            on_write()
 
     def pending(self, sink: str, limit: int, *, without: Sequence[str] = ()) -> list[OutboxEvent]:
         """Return the oldest pending events of a sink, except those on the subjects in ``without``.

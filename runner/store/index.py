@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sqlite3
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -34,6 +35,9 @@ FILES_PER_TRANSACTION = 200
 WRITE_TIMEOUT_S = 0.25
 """Seconds that ``write`` waits for another process that has locked the database; an episode ends that much later."""
 
+GROUP_S = 0.1
+"""Seconds in which the rows of several episodes are written together; a transaction costs as much as several rows."""
+
 MAX_UNWRITTEN = 10_000
 """Maximum number of statements that wait; older ones are dropped, and the next start derives them from the files."""
 
@@ -62,7 +66,7 @@ class EpisodeIndex:
     Attributes:
         damaged: the episode files that the last ``reconcile`` could not read.
         episode_subject: subject of the events of inserted episodes; None: the one of the process that sends them.
-        on_write: called in the writing thread after ``write`` has added rows.
+        on_write: called in the writing thread after ``write`` has added rows, and after statements were queued.
     """
 
     def __init__(
@@ -80,6 +84,8 @@ class EpisodeIndex:
         self._lock = threading.RLock()
         self._queue_lock = threading.Lock()  # never held while the database is used
         self._unwritten: deque[Statement] = deque(maxlen=MAX_UNWRITTEN)
+        self._next_group_s = 0.0
+        self._timeout_s: float | None = None
         self.damaged: list[DamagedFile] = []
         self.episode_subject: str | None = None
         self.on_write: Callable[[], None] | None = None
@@ -95,11 +101,14 @@ class EpisodeIndex:
 
     @property
     def n_unwritten(self) -> int:
-        """Number of statements that could not be executed yet."""
+        """Number of statements that were not executed yet."""
         return len(self._unwritten)
 
     def insert(self, record: EpisodeRecord) -> None:
         """Insert or replace the row of a saved episode, and add its event if it is new.
+
+        The row of an episode that ends within ``GROUP_S`` of the last transaction waits for the next call or use of the
+        index; if the process dies before, the next start derives it from the file.
 
         Raises:
             StoreError: the file is missing, or the database cannot be written now; see ``write``.
@@ -108,7 +117,10 @@ class EpisodeIndex:
         statements: list[Statement] = [(_INSERT, values)]
         if self.episode_subject is not None:
             statements.append((_SET_SUBJECT, (self.episode_subject, f"episode:{record.episode_id}")))
-        self.write(*statements)
+        if time.monotonic() < self._next_group_s:
+            self.write_later(*statements)
+        else:
+            self.write(*statements)
 
     def write(self, *statements: Statement, timeout_s: float = WRITE_TIMEOUT_S) -> int:
         """Execute statements in one transaction, after those that failed before; return the number of changed rows.
@@ -120,7 +132,7 @@ class EpisodeIndex:
         Raises:
             StoreError: the database cannot be written now; the next call, and every ``select``, tries again.
         """
-        self.write_later(*statements)
+        self._queue(statements)
         with self._session() as connection:
             with self._queue_lock:
                 waiting = list(self._unwritten)
@@ -130,15 +142,30 @@ class EpisodeIndex:
                 for statement in waiting:
                     if self._unwritten and self._unwritten[0] is statement:  # otherwise the full queue has dropped it
                         self._unwritten.popleft()
-        on_write = self.on_write  # another thread may remove it
-        if n_rows and on_write is not None:
-            on_write()
+            self._next_group_s = time.monotonic() + GROUP_S
+        if n_rows:
+            self._note_write()
         return n_rows
 
     def write_later(self, *statements: Statement) -> None:
-        """Queue statements for the next ``write`` or ``select``; returns immediately."""
+        """Queue statements for the next ``write``, ``write_waiting`` or ``select``; returns immediately."""
+        self._queue(statements)
+        self._note_write()
+
+    def write_waiting(self) -> None:
+        """Execute the statements that wait, if there are any; if that fails, they wait for the next call."""
+        if self._unwritten:
+            with suppress(StoreError):
+                self.write()
+
+    def _queue(self, statements: Iterable[Statement]) -> None:
         with self._queue_lock:
             self._unwritten.extend(statements)
+
+    def _note_write(self) -> None:
+        on_write = self.on_write  # another thread may remove it
+        if on_write is not None:
+            on_write()
 
     def recent(self, limit: int = 100, offset: int = 0) -> list[EpisodeRow]:
         """Return episodes, newest first.
@@ -158,10 +185,9 @@ class EpisodeIndex:
 
     def select(self, query: str, parameters: tuple[object, ...] | Mapping[str, object] = ()) -> list[tuple[Any, ...]]:
         """Return all rows of a query, after what was not written yet; raises like ``recent``."""
-        if self._unwritten:
-            with suppress(StoreError):  # the rows wait for the next call
-                self.write()
+        self.write_waiting()
         with self._session() as connection:
+            self._set_timeout(connection, self._busy_timeout_s)
             return connection.execute(query, parameters).fetchall()
 
     def reconcile(self) -> None:
@@ -233,7 +259,7 @@ class EpisodeIndex:
 
     @contextmanager
     def _transaction(self, connection: sqlite3.Connection, timeout_s: float) -> Iterator[None]:
-        connection.execute(f"PRAGMA busy_timeout = {round(timeout_s * 1000)}")
+        self._set_timeout(connection, timeout_s)
         try:
             connection.execute("BEGIN IMMEDIATE")
             yield
@@ -241,7 +267,11 @@ class EpisodeIndex:
         finally:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
-            connection.execute(f"PRAGMA busy_timeout = {round(self._busy_timeout_s * 1000)}")
+
+    def _set_timeout(self, connection: sqlite3.Connection, timeout_s: float) -> None:
+        if timeout_s != self._timeout_s:
+            connection.execute(f"PRAGMA busy_timeout = {round(timeout_s * 1000)}")
+            self._timeout_s = timeout_s
 
     @contextmanager
     def _session(self) -> Iterator[sqlite3.Connection]:

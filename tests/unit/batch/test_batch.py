@@ -3,9 +3,11 @@
 import gc
 import json
 import queue
+import sqlite3
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +85,12 @@ def test_each_of_repeat_tasks_is_played_attempts_times(workspace: Workspace) -> 
     assert (result.n_episodes, result.n_planned, result.success_rate, result.mean_reward) == (6, 6, 1.0, 1.0)
     assert result.success_interval is not None
     assert 0.5 < result.success_interval[0] < result.success_interval[1] <= 1.0
+
+
+def test_other_processes_read_all_rows_after_a_batch(workspace: Workspace) -> None:
+    Batch(spec(repeat=3), workspace).run()
+    with closing(sqlite3.connect(workspace.data_dir / "index.sqlite")) as other:
+        assert other.execute("SELECT count(*) FROM episodes").fetchone() == (3,)
 
 
 def test_episode_files_record_the_episode_and_its_origin(workspace: Workspace) -> None:

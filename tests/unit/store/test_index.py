@@ -7,6 +7,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 
 from runner.errors import StoreError
 from runner.store import EpisodeIndex, EpisodeRow, EpisodeStore, open_index
+from runner.store import index as store_index
 from runner.types import ErrorInfo, Outcome
 from tests.support.episodes import (
     END,
@@ -153,6 +155,46 @@ def test_a_busy_database_is_not_deleted(episode_store: EpisodeStore, index: Epis
     other.execute("ROLLBACK")
     other.close()
     assert len(index.recent()) == 1
+
+
+def listed_elsewhere(episode_store: EpisodeStore) -> tuple[int, int]:
+    """Return the numbers of rows and of waiting marks that another process reads."""
+    with closing(sqlite3.connect(database_path(episode_store))) as other:
+        tables = ("episodes", "marks")
+        n_rows, n_marks = (other.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in tables)
+    return n_rows, n_marks
+
+
+def test_episodes_that_end_together_share_a_transaction(
+    episode_store: EpisodeStore, index: EpisodeIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_index, "GROUP_S", 60.0)
+    notes: list[int] = []
+    index.on_write = lambda: notes.append(index.n_unwritten)
+    record_episodes(episode_store, index, 3)
+    assert listed_elsewhere(episode_store) == (1, 1)
+    assert notes == [0, 1, 2]
+    index.write_waiting()
+    assert listed_elsewhere(episode_store) == (3, 3)
+
+
+@pytest.mark.parametrize("use", ["read", "close", "killed"])
+def test_rows_that_wait_for_others_are_never_lost(
+    use: str, episode_store: EpisodeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_index, "GROUP_S", 60.0)
+    index = open_index(episode_store)
+    record_episodes(episode_store, index, 3)
+    match use:
+        case "read":
+            assert len(index.recent()) == 3
+        case "close":
+            index.close()
+        case "killed":
+            open_index(episode_store).close()  # as the next start does
+    assert listed_elsewhere(episode_store) == (3, 3)
+    index.close()
+    assert listed_elsewhere(episode_store) == (3, 3)
 
 
 def test_reconciling_matches_the_files(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
