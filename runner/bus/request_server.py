@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection
-from typing import Protocol
+from collections.abc import Callable, Collection
+from typing import NamedTuple
 
 from nats.aio.msg import Msg
 
@@ -24,17 +24,18 @@ MAX_WAITING_PER_SENDER = 100
 MAX_WAITING = 300
 
 
-class RequestHandler(Protocol):
-    """Handles the requests of a service."""
+class RequestHandler(NamedTuple):
+    """Handles the requests of a service.
 
-    def find_problem(self, payload: bytes) -> BaseException | None:
-        """Return why a request is invalid, or None; called in the event loop, so it takes microseconds."""
+    Attributes:
+        find_problem: returns why a request is invalid, or None; called in the event loop, so it takes microseconds.
+        reject: returns the reply to an invalid request; its problem is None if too many of its sender are waiting.
+        handle: returns the reply to a valid request; called in a worker thread.
+    """
 
-    def reject(self, payload: bytes, problem: BaseException | None) -> bytes:
-        """Return the reply to an invalid request; ``problem`` None: too many requests of its sender are waiting."""
-
-    def handle(self, payload: bytes) -> bytes:
-        """Return the reply to a valid request; called in a worker thread."""
+    find_problem: Callable[[bytes], BaseException | None]
+    reject: Callable[[bytes, BaseException | None], bytes]
+    handle: Callable[[bytes], bytes]
 
 
 class RequestServer:

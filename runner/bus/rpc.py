@@ -13,7 +13,7 @@ from nats.aio.msg import Msg
 from nats.js.api import Header
 
 from runner.bus.address import BusAddress
-from runner.bus.connection import BusState, NatsConnection
+from runner.bus.connection import NatsConnection
 from runner.bus.errors import BusError
 from runner.bus.request_server import RequestHandler, RequestServer
 
@@ -125,29 +125,23 @@ async def serve(
     address = read_address()
     if address is None:
         return
-    changed = asyncio.Event()
-
-    def on_state(state: BusState) -> None:
-        changed.set()
-
     server = RequestServer(handler, reserved)
     served: int | None = None
     async with (
-        await NatsConnection.open(
-            address, name=name, on_state=on_state, read_address=read_address, required=False
-        ) as connection,
+        await NatsConnection.open(address, name=name, read_address=read_address, required=False) as connection,
         asyncio.TaskGroup() as tasks,
     ):
         tasks.create_task(server.run())
         while True:
-            changed.clear()
-            if connection.connected and served != connection.generation:
-                await connection.client.subscribe(subject, cb=server.on_message)
-                await _flush(connection)
-                served = connection.generation
-                if on_served is not None:
-                    on_served()
-            await changed.wait()
+            if not connection.connected or served == connection.generation:
+                await connection.wait_changed()
+                continue
+            generation = connection.generation
+            await connection.client.subscribe(subject, cb=server.on_message)
+            await _flush(connection)
+            served = generation
+            if on_served is not None:
+                on_served()
 
 
 async def _flush(connection: NatsConnection) -> None:

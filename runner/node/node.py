@@ -21,6 +21,7 @@ from runner.batch.workspace import Workspace
 from runner.bus.address import BusAddress
 from runner.bus.broker.broker import Broker
 from runner.bus.errors import BusError
+from runner.bus.request_server import RequestHandler
 from runner.bus.rpc import serve
 from runner.config import Profile
 from runner.events.control import NodeHealth
@@ -28,7 +29,7 @@ from runner.events.subjects import control_subject
 from runner.inference.profile_models import Models
 from runner.node.batch_queue import BatchQueue, queued_ids
 from runner.node.batch_runner import BatchCallbacks, BatchRunner
-from runner.node.bus_requests import BusRequests
+from runner.node.control_requests import find_problem, reject
 from runner.node.env_servers.manager import EnvServerManager
 from runner.node.file_chunks import EpisodeFiles
 from runner.node.handlers import ControlHandler
@@ -167,8 +168,8 @@ class Node:
         )
         handler = self._create_handler(workspace, queue, batch_runner, health)
         ready = asyncio.Event()
-        local_requests = BusRequests(handler, commands=True, on_request=self._note_activity)
-        egress_requests = BusRequests(handler, self._profile.nats.control, self._note_activity)
+        local_requests = self._bus_requests(handler, commands=True)
+        egress_requests = self._bus_requests(handler, commands=self._profile.nats.control)
         serve_requests = partial(serve, control_subject(self._name), name=self._name, reserved=recorder.names.all())
         restore_files = {"node.json": lock.restore_node_file, "the broker's credential": broker.restore_credential}
         services: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
@@ -199,6 +200,15 @@ class Node:
             await live.flush()
             for task in service_tasks:
                 task.cancel()
+
+    def _bus_requests(self, handler: ControlHandler, *, commands: bool) -> RequestHandler:
+        """Return the handler of one bus's requests; without ``commands``, it only answers ``health``."""
+
+        def handle(payload: bytes) -> bytes:
+            self._note_activity()
+            return handler.handle(payload, commands=commands)
+
+        return RequestHandler(find_problem, reject, handle)
 
     def _note_activity(self) -> None:
         self._last_activity_at = time.monotonic()

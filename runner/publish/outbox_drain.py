@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from typing import Any
 
 from nats.aio.client import Client
 
@@ -68,9 +69,10 @@ class OutboxDrain:
     async def run(self) -> None:
         """Drain until cancelled; holds the lock only while connected."""
         while True:
-            await self._sink_connection.up.wait()
-            key, client = sink_key(self._sink_connection.sink), self._sink_connection.client
-            if key is not None and client is not None:
+            if (client := self._sink_connection.client) is None:
+                await self._sink_connection.wait_changed()
+                continue
+            if (key := sink_key(self._sink_connection.sink)) is not None:
                 with file_lock(sink_lock_path(self._outbox.data_dir, key), wait=False, create=True) as has_lock:
                     if has_lock:
                         await self._drain(self._new_sender(client, key))
@@ -86,10 +88,10 @@ class OutboxDrain:
         """Drain until the connection is lost; then the sink may have moved, or another process may take over."""
         backoff, failed = Backoff(MAX_BACKOFF_S), False
         loop = asyncio.get_running_loop()
-        looked_up_at = loop.time()
+        looked_up_at, n_connects = loop.time(), self._sink_connection.n_connects
         while sender.connected:
-            if self._sink_connection.connect_event.is_set():
-                self._sink_connection.connect_event.clear()
+            if n_connects != self._sink_connection.n_connects:
+                n_connects = self._sink_connection.n_connects
                 sender.backoff.clear()
                 failed = True
             if failed or loop.time() - looked_up_at > REFRESH_S:
@@ -103,14 +105,14 @@ class OutboxDrain:
             if cause is None:
                 backoff.reset()
                 drained_at = loop.time()
-                await _wait(self.added, self._options.poll_s)
+                await _wait(self.added.wait(), self._options.poll_s)
                 await asyncio.sleep(drained_at + MIN_INTERVAL_S - loop.time())
                 self.added.clear()
-            else:
-                await _wait(self._sink_connection.connect_event, backoff.next())
+            elif n_connects == self._sink_connection.n_connects:
+                await _wait(self._sink_connection.wait_changed(), backoff.next())
 
     def _report(self, cause: str | None) -> None:
-        if self._sink_connection.up.is_set():
+        if self._sink_connection.client is not None:
             self._sink_connection.report("up" if cause is None else "stalled", cause)
 
 
@@ -190,7 +192,7 @@ class _OutboxSender:
         deliveries = asyncio.gather(
             *(deliver_remaining() for _ in range(min(self._options.max_in_flight, len(events))))
         )
-        lost = asyncio.create_task(self._sink_connection.down.wait())
+        lost = asyncio.create_task(self._wait_lost())
         lost.add_done_callback(lambda task: None if task.cancelled() else deliveries.cancel())
         connected = True
         try:
@@ -209,6 +211,10 @@ class _OutboxSender:
         self._unmarked.update(results)
         await asyncio.to_thread(self._mark)
         return connected
+
+    async def _wait_lost(self) -> None:
+        while self.connected:
+            await self._sink_connection.wait_changed()
 
     async def _deliver(self, event: OutboxEvent) -> DeliveryResult:
         if (denial := self._sink_connection.publish_denial(event.subject)) is not None:
@@ -232,9 +238,7 @@ class _OutboxSender:
         self._unmarked.clear()
 
 
-async def _wait(event: asyncio.Event, timeout_s: float) -> None:
-    try:
+async def _wait(change: Coroutine[Any, Any, object], timeout_s: float) -> None:
+    with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(timeout_s):
-            await event.wait()
-    except TimeoutError:
-        return
+            await change

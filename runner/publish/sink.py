@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 from nats.aio.client import Client
@@ -59,24 +59,18 @@ class SinkConnection:
     """Connection to a sink that reconnects forever.
 
     Attributes:
-        up: set while connected to a responsive server.
-        down: set while ``up`` is not set.
-        connect_event: set at each connect; cleared by the consumer of this event.
-        n_connects: number of connects.
+        n_connects: how often the server became reachable and responsive.
     """
 
     def __init__(self, sink: Sink, *, client_name: str, on_state: OnState) -> None:
         """Create an unconnected object; call ``run`` to connect."""
         self.sink = sink
-        self.up = asyncio.Event()
-        self.down = asyncio.Event()
-        self.down.set()
-        self.connect_event = asyncio.Event()
         self.n_connects = 0
         self.state = SinkState(sink.name, "connecting")
         self._client_name = client_name
         self._on_state = on_state
         self._connection: NatsConnection | None = None
+        self._changed = asyncio.Event()
 
     @property
     def is_unreachable(self) -> bool:
@@ -86,7 +80,12 @@ class SinkConnection:
     @property
     def client(self) -> Client | None:
         """Return the client while connected, else None."""
-        return self._connection.client if self._connection is not None and self.up.is_set() else None
+        connection = self._connection
+        return connection.client if connection is not None and connection.connected else None
+
+    def wait_changed(self) -> Coroutine[Any, Any, object]:
+        """Wait until the connection is lost, stalled or restored; see ``NatsConnection.wait_changed``."""
+        return self._changed.wait()
 
     def publish_denial(self, subject: str) -> str | None:
         """Return the server's denial of publishing to a subject, None when it reported none."""
@@ -103,8 +102,8 @@ class SinkConnection:
             try:
                 await asyncio.get_running_loop().create_future()
             finally:
-                self._set_up(False)
                 self._connection = None
+                self._wake()
 
     async def _open(self) -> NatsConnection | None:
         try:
@@ -128,22 +127,17 @@ class SinkConnection:
             return  # ``run`` applies the state once it has the connection
         match state.status:
             case "connected":
-                self._set_up(True)
+                self.n_connects += 1
                 self.report("up")
             case "connecting":
-                self._set_up(False)
                 self.report("connecting")
             case "stalled" | "disconnected" | "closed":
-                self._set_up(False)
                 self.report("stalled" if state.status == "stalled" else "down", state.reason or None)
+        self._wake()
 
-    def _set_up(self, up: bool) -> None:
-        # Two events, as asyncio cannot wait for an event to be cleared.
-        (self.up if up else self.down).set()
-        (self.down if up else self.up).clear()
-        if up:
-            self.n_connects += 1
-            self.connect_event.set()
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
 
     def report(self, status: SinkStatus, cause: str | None = None) -> None:
         """Report a state unless it is unchanged."""

@@ -86,7 +86,9 @@ async def live(url: str, rate: float, seconds: float) -> LoadReport:
         return n_sent
 
     async with _running(sink_connection.run()):
-        await asyncio.wait_for(sink_connection.up.wait(), WAIT_S)
+        async with asyncio.timeout(WAIT_S):
+            while sink_connection.client is None:
+                await sink_connection.wait_changed()
         await _wait_for_start()
         async with _running(publisher.run()):
             started, tenths = await _send_at_rate(rate, seconds, send)

@@ -144,7 +144,7 @@ async def test_the_oldest_items_are_dropped_and_counted_without_a_server(
 ) -> None:
     async with run_live_publisher(outbox, nats_server, capacity=20_000) as publisher:
         nats_server.kill()
-        await _wait_until(lambda: publisher._queues[0]._sink_connection.down.is_set())
+        await _wait_until(lambda: publisher._queues[0]._sink_connection.client is None)
         threads = [threading.Thread(target=_put_all, args=(publisher, 1000)) for _ in range(4)]
         for thread in threads:
             thread.start()
@@ -167,7 +167,7 @@ async def test_items_sent_right_after_a_broker_restart_are_stored(nats_server: N
         publisher = LivePublisher([sink_connection], node="node1", boot="boot1")
         await running.wait_for_state("up")
         for seq in range(2):
-            await _wait_until(sink_connection.up.is_set)
+            await _wait_until(lambda: sink_connection.client is not None)
             publisher.put(token(seq))
             while publisher._queues[0].queue._items:
                 await publisher.flush()
@@ -176,7 +176,7 @@ async def test_items_sent_right_after_a_broker_restart_are_stored(nats_server: N
             assert msgspec.json.decode(stored.data, type=LiveBatch).items == [token(seq)]
             nats_server.restart()
             async with asyncio.timeout(WAIT_S):
-                await sink_connection.down.wait()  # wait for the event: the sink may be up again immediately
+                await sink_connection.wait_changed()  # the sink may be up again immediately
 
 
 def _put_all(publisher: LivePublisher, n: int) -> None:
@@ -197,7 +197,7 @@ async def test_a_paused_server_blocks_neither_the_sender_nor_another_sink(
         record_messages(bus) as recorded,
         run_live_publisher(outbox, bus, nats_server, capacity=100_000) as publisher,
     ):
-        await _wait_until(lambda: all(sink._sink_connection.up.is_set() for sink in publisher._queues))
+        await _wait_until(lambda: all(sink._sink_connection.client is not None for sink in publisher._queues))
         nats_server.pause()
         for seq in range(50):
             publisher.put(token(seq, "x" * 1000))
