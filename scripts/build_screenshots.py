@@ -20,9 +20,9 @@ from ulid import ULID
 
 from agentgym_tui.app.console import Console
 from agentgym_tui.services.export import screenshot_svg
+from agentgym_tui.sessions.control_client import NodeControl
 from agentgym_tui.sessions.node_launcher import LaunchOptions, read_node_file
 from agentgym_tui.sessions.node_session import NodeSession
-from agentgym_tui.sessions.protocols import Control
 from runner.events.control import StartArgs
 
 PICTURES: Final = Path(__file__).resolve().parent.parent / "docs" / "pictures"
@@ -68,7 +68,7 @@ def _stop_node(data_dir: Path) -> None:
         node.wait(WAIT_S)
 
 
-def _control(session: NodeSession) -> Control:
+def _control(session: NodeSession) -> NodeControl:
     if session.control is None:
         raise RuntimeError("a node session always has a control connection")
     return session.control

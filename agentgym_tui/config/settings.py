@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 import msgspec
 
 from agentgym_tui.commands.keymap import COMMANDS, Keymap
-from agentgym_tui.config.paths import read_small_file, xdg_folder
+from agentgym_tui.config.paths import MAX_BYTES, xdg_folder
 from agentgym_tui.safe_text import SafeText, join, sanitize_line, trusted
+from runner.util.files import read_regular
 
 if TYPE_CHECKING:
     from runner.config.document import YamlValue
@@ -61,7 +62,7 @@ def config_path(environ: Mapping[str, str]) -> Path:
 def read_settings(path: Path) -> Settings:
     """Read the settings file. Without a file, return the defaults; this does not import a YAML parser."""
     try:
-        data = read_small_file(path, links=True)
+        data = read_regular(path, MAX_BYTES)[0]
     except (FileNotFoundError, NotADirectoryError):
         return Settings()
     except OSError as exc:

@@ -11,9 +11,10 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from agentgym_tui.config.paths import read_small_file, xdg_folder
+from agentgym_tui.config.paths import MAX_BYTES, xdg_folder
 from agentgym_tui.safe_text import sanitize_line
 from agentgym_tui.state.sorting import Sorting
+from runner.util.files import read_regular, replace_file
 
 MAX_NAMES: Final = 40
 """Maximum number of entries per field of the UI state."""
@@ -65,7 +66,7 @@ def state_path(environ: Mapping[str, str]) -> Path:
 def read_ui_state(path: Path) -> UiState:
     """Read the UI state file. Each invalid field gets its default; without a readable file, all fields do."""
     try:
-        fields = msgspec.json.decode(read_small_file(path, links=False), type=dict[str, msgspec.Raw])
+        fields = msgspec.json.decode(read_regular(path, MAX_BYTES, links=False)[0], type=dict[str, msgspec.Raw])
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return UiState()
     state = UiState(
@@ -89,8 +90,6 @@ def write_ui_state(path: Path, state: UiState) -> None:
     Raises:
         OSError: the file cannot be written.
     """
-    from runner.util.files import replace_file
-
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     replace_file(path, msgspec.json.encode(state))
 

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import timedelta
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING, Final, Literal
 
-from agentgym_tui.logs.log_file import LogFile
 from agentgym_tui.sessions.control_client import NodeControl
-from agentgym_tui.sessions.event_source import BusEventSource, EventSource
+from agentgym_tui.sessions.event_source import EventSource
 from agentgym_tui.sessions.input_priority import InputPriority
 from agentgym_tui.sessions.live_feed import LiveFeed, feed_subjects, link_from_state
 from agentgym_tui.sessions.node_launcher import LaunchOptions, StateLocation, StateLocator
-from agentgym_tui.sessions.protocols import Control, ControlRequestError, Library
+from agentgym_tui.sessions.protocols import ControlRequestError, Session
 from agentgym_tui.state.data_model import BusLink
 from agentgym_tui.state.run_store import RunStore
 from runner.errors import ConfigError, RunnerError
@@ -31,7 +30,7 @@ LIVE_HISTORY: Final = timedelta(minutes=10)
 WATCH_ONLY: Final = "watching only: nothing can be started or stopped from here; use `agentgym-tui launch` on the node"
 
 
-class BusSession:
+class BusSession(Session):
     """Session that watches a bus without changing anything on it; see ``Session``.
 
     Args:
@@ -48,26 +47,22 @@ class BusSession:
         self.read_only = WATCH_ONLY
         self.store, self.input_priority = RunStore(), InputPriority()
         self._feed = LiveFeed(self.store, self.input_priority)
-        self.library: Library | None = None
-        self.data_dir: Path | None = None
-        self.control: Control | None = NodeControl(lambda: self._connection, self._node_of, read_only=WATCH_ONLY)
-        self._bus = BusEventSource()
-        self.events: EventSource | None = self._bus
-        self.logs: Sequence[LogFile] = ()
+        self.control = NodeControl(lambda: self._connection, self._node_of, read_only=WATCH_ONLY)
+        self.events = self._bus = EventSource()
         self._locator = StateLocator(options)
         self._url = url
         self._since = since
         self._connection: NatsConnection | None = None
 
-    async def start_node(self) -> None:
-        """Raise ``ControlRequestError``: a watched node cannot be started."""
-        raise ControlRequestError(WATCH_ONLY)
-
     async def run(self) -> None:
         """Connect to the bus and apply its messages to the store until cancelled."""
+        from runner.bus.address import address_from_environ, address_of_node
+
         try:
             location = await asyncio.to_thread(self._locator.find)
-            read_address = self._address_of(location)
+            read_address: Callable[[], BusAddress | None] = partial(address_of_node, location.data_dir)
+            if self._url:
+                read_address = partial(address_from_environ, self._url, os.environ)
             address = await asyncio.to_thread(read_address)
             if address is None:
                 raise ConfigError(f"no node has run in {location.data_dir}; name a bus with --nats")
@@ -76,17 +71,6 @@ class BusSession:
             return
         self.title = f"watch {address.display_url}"
         await self._subscribe(location, address, read_address)
-
-    async def close(self) -> None:
-        """Do nothing; the session has no resources to release."""
-
-    def _address_of(self, location: StateLocation) -> Callable[[], BusAddress | None]:
-        def read() -> BusAddress | None:
-            from runner.bus.address import address_from_environ, address_of_node
-
-            return address_from_environ(self._url, os.environ) if self._url else address_of_node(location.data_dir)
-
-        return read
 
     async def _subscribe(
         self, location: StateLocation, address: BusAddress, read_address: Callable[[], BusAddress | None]

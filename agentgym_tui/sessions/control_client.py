@@ -57,7 +57,7 @@ MAX_EPISODE_BYTES: Final = 64 << 20
 
 
 class NodeControl:
-    """Sends requests to a node; see ``Control``.
+    """Sends requests to a node; all methods raise ``ControlRequestError`` where a request fails.
 
     Args:
         connection: returns the connection to the bus; None while the bus is not connected.

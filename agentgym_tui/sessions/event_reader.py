@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Final
@@ -103,7 +104,7 @@ class EventReader:
         async with self._source.open(self.query.patterns, since) as feed, asyncio.TaskGroup() as tasks:
             tasks.create_task(self._measure(feed))
             while True:
-                messages = await feed.read(MAX_MESSAGES)
+                messages = await feed.next_raw(MAX_MESSAGES)
                 self._n_held = len(messages)
                 await self._may_read.wait()
                 self._n_held = 0
@@ -113,12 +114,15 @@ class EventReader:
                 await asyncio.sleep(0 if len(messages) == MAX_MESSAGES else self._gather_s)
 
     async def _measure(self, feed: EventFeed) -> None:
-        """Update ``n_waiting`` repeatedly while reading is stopped."""
+        """Update ``n_waiting`` repeatedly while reading is stopped; None while the bus does not reply."""
+        from runner.bus.streams import BUS_ERRORS
+
         while True:
             await asyncio.sleep(self._backlog_interval_s)
             if not self.is_reading and not self.suspended:
-                unread = await feed.n_pending()
-                n_waiting = None if unread is None else unread + self._n_held
+                n_waiting: int | None = None
+                with contextlib.suppress(*BUS_ERRORS):
+                    n_waiting = await feed.count_waiting() + self._n_held
                 if not self.is_reading and n_waiting != self.n_waiting:
                     self.n_waiting = n_waiting
                     self._on_change()

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 if TYPE_CHECKING:
     from runner.bus.connection import NatsConnection
     from runner.subscribe.buffer import RawMessage
     from runner.subscribe.messages import Notice, Since
-    from runner.subscribe.subscription import Subscription
 
 FeedItem: TypeAlias = "RawMessage | Notice"
 
@@ -22,32 +21,19 @@ MAX_WAITING_BYTES: Final = 16 << 20
 
 
 class EventFeed(Protocol):
-    """Subscription to the messages of some subjects; unread messages wait until they are read."""
+    """What is used of a ``Subscription``; unread messages wait until they are read."""
 
-    async def read(self, limit: int) -> Sequence[FeedItem]:
+    async def next_raw(self, limit: int) -> Sequence[FeedItem]:
         """Wait until at least one message is available, and return up to ``limit`` messages."""
         ...
 
-    async def n_pending(self) -> int | None:
-        """Return the number of unread messages in the buffer and in the streams; None if the bus does not reply."""
+    async def count_waiting(self) -> int:
+        """Return the number of unread messages in the buffer and in the streams; raises one of ``BUS_ERRORS``."""
         ...
 
 
-class EventSource(Protocol):
-    """Bus whose raw messages can be read."""
-
-    def open(self, patterns: Sequence[str], since: Since) -> AbstractAsyncContextManager[EventFeed]:
-        """Wait for the connection to the bus and subscribe to subjects.
-
-        Args:
-            patterns: patterns of the subjects.
-            since: where reading starts; stored messages are delivered before new messages.
-        """
-        ...
-
-
-class BusEventSource:
-    """Bus of a session, which can be opened before the session is connected; see ``EventSource``."""
+class EventSource:
+    """Raw messages of the bus of a session; it can be opened before the session is connected."""
 
     def __init__(self, *, max_waiting: int = MAX_WAITING) -> None:
         self._max_waiting = max_waiting
@@ -61,7 +47,12 @@ class BusEventSource:
 
     @asynccontextmanager
     async def open(self, patterns: Sequence[str], since: Since) -> AsyncIterator[EventFeed]:
-        """Wait for the connection and subscribe; see ``EventSource.open``."""
+        """Wait for the connection to the bus and subscribe to subjects.
+
+        Args:
+            patterns: patterns of the subjects.
+            since: where reading starts; stored messages are delivered before new messages.
+        """
         await self._has_connection.wait()
         from runner.subscribe.subscription import Subscription
 
@@ -77,20 +68,4 @@ class BusEventSource:
             in_time_order=True,
         )
         async with subscribing as subscription:
-            yield _SubscriptionFeed(subscription)
-
-
-class _SubscriptionFeed:
-    def __init__(self, subscription: Subscription) -> None:
-        self._subscription = subscription
-
-    async def read(self, limit: int) -> Sequence[FeedItem]:
-        return await self._subscription.next_raw(limit)
-
-    async def n_pending(self) -> int | None:
-        from runner.bus.streams import BUS_ERRORS
-
-        try:
-            return await self._subscription.count_waiting()
-        except BUS_ERRORS:
-            return None
+            yield subscription

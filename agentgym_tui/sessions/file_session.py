@@ -5,23 +5,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from agentgym_tui.logs.log_file import LogFile
 from agentgym_tui.logs.path_kind import is_log
 from agentgym_tui.sessions.file_library import FileLibrary
 from agentgym_tui.sessions.input_priority import InputPriority
-from agentgym_tui.sessions.protocols import Control, ControlRequestError, Library
+from agentgym_tui.sessions.protocols import Session
 from agentgym_tui.state.data_model import BusLink
 from agentgym_tui.state.run_store import RunStore
-
-if TYPE_CHECKING:
-    from agentgym_tui.sessions.event_source import EventSource
 
 FILES_ONLY: Final = "files only: nothing can be started here; use `agentgym-tui launch`"
 
 
-class FileSession:
+class FileSession(Session):
     """Session that shows episode files and log files without a bus; see ``Session``.
 
     Args:
@@ -34,16 +31,9 @@ class FileSession:
         self.read_only = FILES_ONLY
         self.store, self.input_priority = RunStore(), InputPriority()
         logs = dict.fromkeys(path for path in paths if is_log(path))
-        self.logs: Sequence[LogFile] = [LogFile(path) for path in logs]
+        self.logs = [LogFile(path) for path in logs]
         self._files = FileLibrary([path for path in paths if path not in logs], cache_folder)
-        self.library: Library | None = self._files
-        self.control: Control | None = None
-        self.events: EventSource | None = None
-        self.data_dir: Path | None = None
-
-    async def start_node(self) -> None:
-        """Raise ``ControlRequestError``: files have no node."""
-        raise ControlRequestError(FILES_ONLY)
+        self.library = self._files
 
     async def run(self) -> None:
         """Read the episode files; add the rows of each part to the store as soon as the part is read."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from runner.errors import RunnerError, StoreError
+from runner.util.files import create_private, make_folder, read_regular
 
 if TYPE_CHECKING:
     from runner.config import Profile
@@ -115,8 +116,7 @@ def read_node_file(data_dir: Path) -> NodeFile | None:
     from runner.node.state_lock import NodeFile
 
     try:
-        with (data_dir / "node.json").open("rb") as file:
-            return msgspec.json.decode(file.read(MAX_NODE_FILE_BYTES), type=NodeFile)
+        return msgspec.json.decode(read_regular(data_dir / "node.json", MAX_NODE_FILE_BYTES)[0], type=NodeFile)
     except (OSError, ValueError):
         return None
 
@@ -161,8 +161,7 @@ async def ensure_node(location: StateLocation, config: str | None) -> None:
 def _make_log(data_dir: Path) -> Path:
     folder = data_dir / "logs"
     try:
-        data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        folder.mkdir(mode=0o700, exist_ok=True)
+        make_folder(folder)
     except OSError as exc:
         raise StoreError(f"{folder} cannot be created: {exc.strerror}; choose another folder with --data-dir") from exc
     return folder / "node-start.log"
@@ -173,7 +172,7 @@ def _start(location: StateLocation, config: str | None, log: Path) -> subprocess
     if config is not None:
         options += ["--config", config]
     try:
-        stderr = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_NOFOLLOW, 0o600)
+        stderr = create_private(log)
         try:
             return subprocess.Popen(
                 # -P: a folder named runner in the working directory must not shadow the package.

@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from agentgym_tui.sessions.control_client import NodeControl
 from agentgym_tui.sessions.episode_library import StateDirLibrary
-from agentgym_tui.sessions.event_source import BusEventSource, EventSource
+from agentgym_tui.sessions.event_source import EventSource
 from agentgym_tui.sessions.input_priority import InputPriority
 from agentgym_tui.sessions.live_feed import LiveFeed, batch_age, feed_subjects, link_from_state
 from agentgym_tui.sessions.node_launcher import LaunchOptions, StateLocation, StateLocator, ensure_node, read_node_file
-from agentgym_tui.sessions.protocols import Control, ControlRequestError, Library
+from agentgym_tui.sessions.protocols import ControlRequestError, Session
 from agentgym_tui.state.data_model import BusLink
 from agentgym_tui.state.run_store import LOST_AFTER_S, RunStore
 from runner.errors import RunnerError
 from runner.util.files import world_writable_problem
 
 if TYPE_CHECKING:
-    from agentgym_tui.logs.log_file import LogFile
     from runner.bus.address import BusAddress
     from runner.bus.connection import NatsConnection
     from runner.bus.errors import BusState
@@ -50,7 +49,7 @@ HISTORY_MARGIN: Final = timedelta(seconds=5)
 """Time before the start of the oldest running batch from which live items are read."""
 
 
-class NodeSession:
+class NodeSession(Session):
     """Session with the node of a state directory, which is started where it is not running; see ``Session``.
 
     Args:
@@ -64,18 +63,13 @@ class NodeSession:
         self.read_only = ""
         self.store, self.input_priority = RunStore(lost_after_s=lost_after_s), InputPriority()
         self._feed = LiveFeed(self.store, self.input_priority)
-        self.data_dir: Path | None = None
         self._start_key = start_key
         self._locator = StateLocator(options)
-        self._library = StateDirLibrary(lambda: self._locator.find().data_dir)
-        self._client = NodeControl(
+        self.library = self._library = StateDirLibrary(lambda: self._locator.find().data_dir)
+        self.control = self._client = NodeControl(
             lambda: self._connection, lambda _: self._node, on_command=lambda: self._poll_now.set(), start_key=start_key
         )
-        self.library: Library | None = self._library
-        self.control: Control | None = self._client
-        self._bus = BusEventSource()
-        self.events: EventSource | None = self._bus
-        self.logs: Sequence[LogFile] = ()
+        self.events = self._bus = EventSource()
         self._connection: NatsConnection | None = None
         self._node = ""
         self._poll_now = asyncio.Event()
@@ -146,9 +140,10 @@ class NodeSession:
                 self.store.set_link(BusLink("starting"))
 
     async def _subscribe(self, location: StateLocation) -> None:
+        from runner.bus.address import address_of_node
         from runner.bus.connection import NatsConnection
 
-        read_address = self._address_reader(location.data_dir)
+        read_address = partial(address_of_node, location.data_dir)
         address = await self._address(read_address)
         connecting = NatsConnection.open(
             address, name="agentgym-tui", on_state=self._update_link, read_address=read_address, required=False
@@ -164,14 +159,6 @@ class NodeSession:
                     await self._listed.wait()
             tasks.create_task(self._feed.run(self._connection, [live], self._since, names))
             tasks.create_task(self._keep_repairing())
-
-    def _address_reader(self, data_dir: Path) -> Callable[[], BusAddress | None]:
-        def read() -> BusAddress | None:
-            from runner.bus.address import address_of_node
-
-            return address_of_node(data_dir)
-
-        return read
 
     async def _address(self, read: Callable[[], BusAddress | None]) -> BusAddress:
         """Wait until the node has written the address of its bus, and return the address."""

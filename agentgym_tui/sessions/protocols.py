@@ -13,10 +13,10 @@ from agentgym_tui.sessions.input_priority import InputPriority
 from agentgym_tui.state.data_model import Episode
 from agentgym_tui.state.episode_list import UnreadableFile
 from agentgym_tui.state.run_store import RunStore
-from runner.events.control import BatchState, NodeList, StartArgs
 
 if TYPE_CHECKING:
     from agentgym_tui.logs.log_file import LogFile
+    from agentgym_tui.sessions.control_client import NodeControl
     from agentgym_tui.sessions.event_source import EventSource
     from runner.store.index_schema import EpisodeRow
 
@@ -37,26 +37,6 @@ class ControlRequestError(Exception):
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)
         self.hint = hint
-
-
-class Control(Protocol):
-    """Client that sends requests to a node; all methods raise ``ControlRequestError`` where a request fails."""
-
-    async def start(self, args: StartArgs) -> list[BatchState]:
-        """Start a run; return its batches, one per environment."""
-        ...
-
-    async def command(self, command: RunCommand, *, batch_id: str | None = None, episode_id: str | None = None) -> None:
-        """Send a command for the batch or battery ``batch_id``, or for the episode ``episode_id``."""
-        ...
-
-    async def fetch_list(self) -> NodeList:
-        """Fetch the batches, agents, models and environments of the node."""
-        ...
-
-    async def fetch_episode(self, episode_id: str) -> bytes:
-        """Fetch the content of an episode file and check it against its digest."""
-        ...
 
 
 class Library(Protocol):
@@ -98,11 +78,11 @@ class Session(Protocol):
     read_only: str
     store: RunStore
     input_priority: InputPriority
-    library: Library | None
-    control: Control | None
-    events: EventSource | None
-    logs: Sequence[LogFile]
-    data_dir: Path | None
+    library: Library | None = None
+    control: NodeControl | None = None
+    events: EventSource | None = None
+    logs: Sequence[LogFile] = ()
+    data_dir: Path | None = None
 
     async def start_node(self) -> None:
         """Start the node again where it has stopped; do nothing while it runs.
@@ -110,7 +90,7 @@ class Session(Protocol):
         Raises:
             ControlRequestError: the session cannot start a node.
         """
-        ...
+        raise ControlRequestError(self.read_only)
 
     async def run(self) -> None:
         """Connect to the source and update ``store`` until cancelled or until all files are read.
@@ -122,4 +102,4 @@ class Session(Protocol):
 
     async def close(self) -> None:
         """Release the resources of the session; a node that the session started keeps running."""
-        ...
+        return

@@ -8,7 +8,8 @@ from typing import Final, NamedTuple
 import msgspec
 
 from agentgym_tui.safe_text import SafeText, join, sanitize_message, trusted
-from agentgym_tui.sessions.protocols import Control, ControlRequestError, Session
+from agentgym_tui.sessions.control_client import NodeControl
+from agentgym_tui.sessions.protocols import ControlRequestError, Session
 from agentgym_tui.state.data_model import BatchRun, EndpointState, EnvironmentState, Episode
 from agentgym_tui.state.run_store import RunStore
 from runner.events.control import StartArgs
@@ -186,7 +187,7 @@ class RunCommands:
             await self.control.command("cancel", batch_id=run_id)
 
     @property
-    def control(self) -> Control:
+    def control(self) -> NodeControl:
         """Client for requests to the node; raises ``ControlRequestError`` where commands are not allowed."""
         if self._session.read_only or self._session.control is None:
             raise ControlRequestError(self._session.read_only or "there is no node to control")

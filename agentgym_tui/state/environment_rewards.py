@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
+from agentgym_tui.state.data_model import EnvironmentState
 from runner.types import UNRATED
 
 N_POINTS: Final = 500
@@ -33,22 +34,6 @@ class RewardPoint(NamedTuple):
     baseline: bool = False
     error: bool = False
     unscored: bool = False
-
-
-class SuccessCounts(NamedTuple):
-    """Success counts of an environment, either of models or of baseline agents.
-
-    Attributes:
-        n_rated: number of rated episodes.
-        n_success: number of rated episodes that succeeded.
-        n_errors: number of episodes that ended with an error.
-        baseline: whether the counts are those of baseline agents, because no model has a rated episode or an error.
-    """
-
-    n_rated: int
-    n_success: int
-    n_errors: int
-    baseline: bool
 
 
 class RewardHistory:
@@ -83,16 +68,14 @@ def rated_points(points: Iterable[RewardPoint]) -> list[RewardPoint]:
     return _without_baselines([point for point in points if point.rated])
 
 
-def count_successes(points: Iterable[RewardPoint]) -> SuccessCounts:
-    """Count rated episodes, successes and errors of models, or of baseline agents where no model has any of them."""
+def count_successes(env: EnvironmentState, points: Sequence[RewardPoint]) -> None:
+    """Set the last reward and the success counts: those of models, or of baseline agents where no model has any."""
+    env.last_reward = next((point.reward for point in reversed(points) if not point.error), None)
+    env.unscored = any(point.unscored for point in points)
     counted = _without_baselines([point for point in points if point.rated or point.error])
     rated = [point for point in counted if point.rated]
-    return SuccessCounts(
-        n_rated=len(rated),
-        n_success=sum(point.success for point in rated),
-        n_errors=len(counted) - len(rated),
-        baseline=bool(counted) and counted[0].baseline,
-    )
+    env.n_rated, env.n_success = len(rated), sum(point.success for point in rated)
+    env.n_errors, env.baseline = len(counted) - len(rated), bool(counted) and counted[0].baseline
 
 
 def _without_baselines(points: list[RewardPoint]) -> list[RewardPoint]:

@@ -86,13 +86,8 @@ class EnvironmentRegistry:
             if (used_env := self.envs.get(episode.env)) is not None and not episode.node_lost:
                 used_env.n_running += 1
         for stale in self._stale & self.envs.keys():
-            points = self.rewards.by_env.get(stale)
-            if points:
-                successes, env = count_successes(points), self.envs[stale]
-                env.last_reward = next((point.reward for point in reversed(points) if not point.error), None)
-                env.n_rated, env.n_success, env.n_errors = successes.n_rated, successes.n_success, successes.n_errors
-                env.baseline = successes.baseline
-                env.unscored = any(point.unscored for point in points)
+            if points := self.rewards.by_env.get(stale):
+                count_successes(self.envs[stale], points)
         self._stale.clear()
 
 

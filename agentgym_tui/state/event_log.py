@@ -1,15 +1,14 @@
 """Log of the newest messages of a bus and of notices about the subscription, limited in number and memory.
 
-``merge_by_time`` sorts the messages of several streams. Payloads are not decoded. Texts are kept as received and may
-contain control characters; ``presenters`` sanitize texts when they build lines.
+Payloads are not decoded. Texts are kept as received and may contain control characters; ``presenters`` sanitize texts
+when they build lines.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
-from heapq import merge
+from datetime import datetime
 from typing import Final
 
 from agentgym_tui.state.clock_skew import ClockSkewEstimator
@@ -89,8 +88,8 @@ class EventLog:
         self._required = required.encode("utf-8", "replace")
 
     def append(self, messages: Sequence[RawMessage | Notice], at: datetime) -> None:
-        """Append messages and notices, sorted by ``merge_by_time``; ``at`` is the time of their arrival."""
-        for message in merge_by_time(messages):
+        """Append messages and notices, which a subscription has sorted by time; ``at`` is the time of their arrival."""
+        for message in messages:
             if isinstance(message, Notice):
                 self._append_notice(message, at)
             else:
@@ -180,34 +179,3 @@ def _subject_and_headers(subject: str, headers: dict[str, str]) -> bytes:
     if not headers:
         return subject.encode("utf-8", "replace")
     return "\n".join((subject, *headers, *headers.values())).encode("utf-8", "replace")
-
-
-_END_OF_TIME = datetime.max.replace(tzinfo=UTC)
-
-
-def merge_by_time(messages: Sequence[RawMessage | Notice]) -> Iterator[RawMessage | Notice]:
-    """Yield the messages between two notices sorted by time; notices keep their positions.
-
-    Messages of the same stream keep their order. Messages that no stream stores have no time and come last before the
-    next notice.
-    """
-    group: list[RawMessage] = []
-    for each in messages:
-        if isinstance(each, Notice):
-            yield from _merge_streams(group)
-            group = []
-            yield each
-        else:
-            group.append(each)
-    yield from _merge_streams(group)
-
-
-def _merge_streams(messages: list[RawMessage]) -> Iterator[RawMessage]:
-    streams: dict[str | None, list[RawMessage]] = {}
-    for each in messages:
-        streams.setdefault(each.stream, []).append(each)
-    return merge(*streams.values(), key=_time)
-
-
-def _time(message: RawMessage) -> datetime:
-    return message.time or _END_OF_TIME

@@ -1,18 +1,20 @@
 """Functions that normalize untrusted values: cut texts, clamp numbers, make times comparable and measure JSON.
 
 Messages may carry texts of any length and integers of thousands of digits; the state keeps only bounded texts and
-numbers. This module decodes the time in a ULID itself, because the import of the ULID library is slow.
+numbers.
 """
 
 from __future__ import annotations
 
 import math
+import re
 import sys
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from runner.types import WorkerCounts, WorkerInfo
+from runner.util.clock import new_ulid, ulid_milliseconds
 
 MAX_ID_CHARS: Final = 200
 """Largest number of characters in an id; a longer text is not a valid id."""
@@ -89,9 +91,7 @@ def json_size(value: object) -> int:
     return total
 
 
-_DIGITS: Final = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
-
-_VALUES: Final = {digit: value for value, digit in enumerate(_DIGITS)}
+_ULID_TIME: Final = re.compile("[0-9A-HJKMNP-TV-Z]{10}")
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -103,19 +103,14 @@ def as_aware(time: datetime) -> datetime:
 
 def ulid_time(ulid: str) -> datetime | None:
     """Return the creation time that the first ten characters of a ULID encode; None if the text is no ULID."""
-    head = ulid[:10].upper()
-    if len(head) < 10 or not all(digit in _VALUES for digit in head):
+    if _ULID_TIME.match(upper := ulid[:10].upper()) is None:
         return None
-    milliseconds = 0
-    for digit in head:
-        milliseconds = milliseconds * 32 + _VALUES[digit]
     try:
-        return _EPOCH + timedelta(milliseconds=milliseconds)
+        return _EPOCH + timedelta(milliseconds=ulid_milliseconds(upper.ljust(26, "0")))
     except OverflowError:
         return None
 
 
 def ulid_prefix(time: datetime) -> str:
     """Return the first ten characters of a ULID created at ``time``."""
-    milliseconds = max((time - _EPOCH) // timedelta(milliseconds=1), 0)
-    return "".join(_DIGITS[milliseconds >> shift & 31] for shift in range(45, -1, -5))
+    return new_ulid(max((time - _EPOCH) // timedelta(milliseconds=1), 0))[:10]

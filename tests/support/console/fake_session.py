@@ -10,9 +10,10 @@ from datetime import timedelta
 from pathlib import Path
 
 from agentgym_tui.logs.log_file import LogFile
+from agentgym_tui.sessions.control_client import NodeControl
 from agentgym_tui.sessions.event_source import EventFeed, EventSource, FeedItem
 from agentgym_tui.sessions.input_priority import InputPriority
-from agentgym_tui.sessions.protocols import Control, ControlRequestError, Library, RunCommand
+from agentgym_tui.sessions.protocols import ControlRequestError, Library, RunCommand
 from agentgym_tui.state.data_model import BusLink, Episode
 from agentgym_tui.state.episode_list import UnreadableFile
 from agentgym_tui.state.run_store import RunStore
@@ -36,10 +37,11 @@ from tests.support.console.samples import (
 )
 
 
-class FakeControl:
+class FakeControl(NodeControl):
     """Records each request; raises ``refusal`` instead when it is set."""
 
     def __init__(self) -> None:
+        super().__init__(lambda: None, lambda _: "")
         self.started: list[StartArgs] = []
         self.commands: list[tuple[RunCommand, str | None, str | None]] = []
         self.fetched: list[str] = []
@@ -109,10 +111,11 @@ class FakeLibrary:
         return loaded, json.dumps({"schema": 1, "episode_id": episode_id, "env": stored.env}).encode()
 
 
-class FakeEvents:
+class FakeEvents(EventSource):
     """A bus: ``initial`` comes at each subscription, then what ``publish`` adds; ``opened`` lists queries."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.opened: list[tuple[Sequence[str], Since]] = []
         self.initial: list[FeedItem] = []
         self._pending: asyncio.Queue[FeedItem] = asyncio.Queue()
@@ -128,13 +131,13 @@ class FakeEvents:
         for item in items:
             self._pending.put_nowait(item)
 
-    async def read(self, limit: int) -> Sequence[FeedItem]:
+    async def next_raw(self, limit: int) -> Sequence[FeedItem]:
         items = [await self._pending.get()]
         while len(items) < limit and not self._pending.empty():
             items.append(self._pending.get_nowait())
         return items
 
-    async def n_pending(self) -> int | None:
+    async def count_waiting(self) -> int:
         return self._pending.qsize()
 
 
@@ -147,7 +150,7 @@ class FakeSession:
         self.store = empty_store() if store is None else store
         self.input_priority = InputPriority()
         self.fake_control = FakeControl()
-        self.control: Control | None = self.fake_control
+        self.control: NodeControl | None = self.fake_control
         self.fake_library = FakeLibrary()
         self.library: Library | None = self.fake_library
         self.fake_events = FakeEvents()

@@ -19,9 +19,10 @@ from agentgym_tui.app.console import Console
 from agentgym_tui.config.settings import config_path, read_settings
 from agentgym_tui.config.ui_state import read_ui_state, state_path
 from agentgym_tui.logs.log_file import LogFile
+from agentgym_tui.sessions.control_client import NodeControl
 from agentgym_tui.sessions.event_source import EventFeed, EventSource, FeedItem
 from agentgym_tui.sessions.input_priority import InputPriority
-from agentgym_tui.sessions.protocols import Control, ControlRequestError, Library, RunCommand
+from agentgym_tui.sessions.protocols import ControlRequestError, Library, RunCommand
 from agentgym_tui.state.data_model import Episode
 from agentgym_tui.state.episode_list import UnreadableFile
 from agentgym_tui.terminal.run import run_console
@@ -81,10 +82,11 @@ class HostileLibrary:
         return hostile_episode(int(episode_id[-5:]), self._text), msgspec.json.encode(document) + b"\x1b[2J\x9b\xff"
 
 
-class HostileControl:
+class HostileControl(NodeControl):
     """Rejects every request with a hostile text."""
 
     def __init__(self, text: str) -> None:
+        super().__init__(lambda: None, lambda _: "")
         self._refusal = ControlRequestError(text, text)
 
     async def start(self, args: StartArgs) -> list[BatchState]:
@@ -100,10 +102,11 @@ class HostileControl:
         raise self._refusal
 
 
-class HostileEvents:
+class HostileEvents(EventSource):
     """Messages with hostile subjects, headers, payloads and notices."""
 
     def __init__(self, text: str) -> None:
+        super().__init__()
         self._text = text
 
     @asynccontextmanager
@@ -111,14 +114,14 @@ class HostileEvents:
         self._pending = hostile_messages(self._text)
         yield self
 
-    async def read(self, limit: int) -> Sequence[FeedItem]:
+    async def next_raw(self, limit: int) -> Sequence[FeedItem]:
         if not self._pending:
             await asyncio.Event().wait()
         items, self._pending = self._pending, []
         return items
 
-    async def n_pending(self) -> int | None:
-        return None
+    async def count_waiting(self) -> int:
+        raise TimeoutError
 
 
 def hostile_messages(text: str) -> list[FeedItem]:
@@ -153,7 +156,7 @@ class HostileSession:
         self.store.agents += ["oracle", text]
         self.store.model_names += [text]
         self.library: Library | None = HostileLibrary(text)
-        self.control: Control | None = HostileControl(text)
+        self.control: NodeControl | None = HostileControl(text)
         self.events: EventSource | None = HostileEvents(text)
         self.logs: Sequence[LogFile] = ()
         self.data_dir: Path | None = Path("/x", text[:200].replace("\0", "").encode("utf-8", "replace").decode())

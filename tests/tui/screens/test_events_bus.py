@@ -14,9 +14,10 @@ from textual.pilot import Pilot
 from agentgym_tui.app.console import Console
 from agentgym_tui.screens.events.screen import EventsScreen
 from agentgym_tui.sessions.bus_session import BusSession
-from agentgym_tui.sessions.event_source import MAX_WAITING, BusEventSource, EventFeed
+from agentgym_tui.sessions.event_source import MAX_WAITING, EventFeed, EventSource
 from agentgym_tui.sessions.node_launcher import LaunchOptions
 from runner.bus.connection import BusAddress, NatsConnection
+from runner.bus.streams import BUS_ERRORS
 from runner.subscribe.buffer import RawMessage
 from tests.support.console.pilot import type_text, wait_for_widget_text, wait_until, widget_text
 from tests.support.nats_server import Bus, NatsAccount, NatsServer
@@ -119,16 +120,16 @@ async def test_pending_messages_of_all_streams_are_counted(bus: NatsAccount) -> 
         nats_client(bus) as client,
         await NatsConnection.open(BusAddress(bus.url), name="test") as connection,
     ):
-        js, source = client.jetstream(timeout=5), BusEventSource()
+        js, source = client.jetstream(timeout=5), EventSource()
         for name in ("first", "second", "silent"):
             await add_stream(client, name.upper(), subjects=[name])
         for n in range(9):
             await js.publish("first" if n < 5 else "second", b"%d" % n)
         source.set_connection(connection)
         async with source.open(["first", "second", "silent"], "all") as feed, asyncio.timeout(10):
-            (message,) = await feed.read(1)
+            (message,) = await feed.next_raw(1)
             assert isinstance(message, RawMessage) and message.payload == b"0"
-            assert await feed.n_pending() == 8
+            assert await feed.count_waiting() == 8
 
 
 async def test_pending_messages_are_counted_with_and_without_a_stream(bus: NatsAccount) -> None:
@@ -137,28 +138,29 @@ async def test_pending_messages_are_counted_with_and_without_a_stream(bus: NatsA
         await NatsConnection.open(BusAddress(bus.url), name="test") as connection,
     ):
         await add_stream(client, "SHORT", subjects=["short"])
-        js, source = client.jetstream(timeout=5), BusEventSource()
+        js, source = client.jetstream(timeout=5), EventSource()
         source.set_connection(connection)
         await js.publish("short", b"0")
         async with source.open(["short", "streamless"], "all") as feed, asyncio.timeout(10):
-            while not any(isinstance(item, RawMessage) and item.pending == 0 for item in await feed.read(500)):
+            while not any(isinstance(item, RawMessage) and item.pending == 0 for item in await feed.next_raw(500)):
                 pass
             await js.publish("short", b"1")
             await client.publish("streamless", b"2")
             await client.flush()
-            while await feed.n_pending() != 2:  # noqa: ASYNC110 - there is no event to wait for
+            while await feed.count_waiting() != 2:  # noqa: ASYNC110 - there is no event to wait for
                 await asyncio.sleep(0.02)
             n_read = 0
             while n_read < 2:
-                n_read += sum(isinstance(item, RawMessage) for item in await feed.read(500))
-            assert await feed.n_pending() == 0
+                n_read += sum(isinstance(item, RawMessage) for item in await feed.next_raw(500))
+            assert await feed.count_waiting() == 0
             await connection.close()
-            assert await feed.n_pending() is None
+            with pytest.raises(BUS_ERRORS):
+                await feed.count_waiting()
 
 
 @asynccontextmanager
 async def open_feed(bus: Bus, *patterns: str, max_waiting: int = MAX_WAITING) -> AsyncIterator[EventFeed]:
-    source = BusEventSource(max_waiting=max_waiting)
+    source = EventSource(max_waiting=max_waiting)
     async with await NatsConnection.open(BusAddress(bus.url), name="test") as connection, asyncio.timeout(20):
         source.set_connection(connection)
         async with source.open(patterns, "all") as feed:
@@ -174,13 +176,13 @@ async def publish_numbers(client: Client, subject: str, *numbers: int) -> None:
 async def read_numbers(feed: EventFeed, count: int) -> list[int]:
     numbers: list[int] = []
     while len(numbers) < count:
-        items = await feed.read(count - len(numbers))
+        items = await feed.next_raw(count - len(numbers))
         numbers += [int(item.payload) for item in items if isinstance(item, RawMessage)]
     return numbers
 
 
 async def wait_until_pending(feed: EventFeed, count: int) -> None:
-    while await feed.n_pending() != count:  # noqa: ASYNC110 - there is no event to wait for
+    while await feed.count_waiting() != count:  # noqa: ASYNC110 - there is no event to wait for
         await asyncio.sleep(0.02)
 
 
@@ -199,7 +201,7 @@ async def test_pending_messages_are_counted_after_the_server_lost_its_store(nats
             await publish_numbers(client, "lost", *range(100, 130))
             await wait_until_pending(feed, 19 + 30)
             assert await read_numbers(feed, 19 + 30) == [*range(1, 20), *range(100, 130)]
-            assert await feed.n_pending() == 0
+            assert await feed.count_waiting() == 0
 
 
 async def test_purged_messages_are_not_pending(bus: NatsAccount) -> None:
@@ -212,7 +214,7 @@ async def test_purged_messages_are_not_pending(bus: NatsAccount) -> None:
             await client.jetstream().purge_stream("PURGED", keep=10)
             await wait_until_pending(feed, 19 + 10)
             assert await read_numbers(feed, 19 + 10) == [*range(1, 20), *range(90, 100)]
-            assert await feed.n_pending() == 0
+            assert await feed.count_waiting() == 0
 
 
 async def test_pending_messages_are_counted_after_a_stream_is_deleted_and_created_again(bus: NatsAccount) -> None:
@@ -228,7 +230,7 @@ async def test_pending_messages_are_counted_after_a_stream_is_deleted_and_create
             await publish_numbers(client, "again", *range(50, 80))
             await wait_until_pending(feed, 79)
             assert await read_numbers(feed, 79) == list(range(1, 80))
-            assert await feed.n_pending() == 0
+            assert await feed.count_waiting() == 0
 
 
 async def test_pending_messages_of_unread_streams_are_counted_for_matching_subjects_only(bus: NatsAccount) -> None:

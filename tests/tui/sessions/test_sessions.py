@@ -13,11 +13,12 @@ import psutil
 import pytest
 
 from agentgym_tui.sessions.bus_session import BusSession
+from agentgym_tui.sessions.control_client import NodeControl
 from agentgym_tui.sessions.episode_library import StateDirLibrary
 from agentgym_tui.sessions.file_session import FileSession
 from agentgym_tui.sessions.node_launcher import LaunchOptions, read_node_file
 from agentgym_tui.sessions.node_session import NodeSession
-from agentgym_tui.sessions.protocols import Control, ControlRequestError, Session
+from agentgym_tui.sessions.protocols import ControlRequestError, Session
 from agentgym_tui.state.data_model import Episode
 from agentgym_tui.state.run_store import LOST_AFTER_S
 from runner.events.control import StartArgs
@@ -40,7 +41,7 @@ class RunningSession:
         self.store.on_change = self._changed.set
 
     @property
-    def control(self) -> Control:
+    def control(self) -> NodeControl:
         assert self.session.control is not None
         return self.session.control
 

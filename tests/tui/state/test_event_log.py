@@ -1,12 +1,12 @@
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentgym_tui.state.event_log import MAX_PAYLOAD_BYTES, EventLog, merge_by_time
+from agentgym_tui.state.event_log import MAX_PAYLOAD_BYTES, EventLog
 from agentgym_tui.state.log_entries import MAX_HEADER_BYTES, EventMessage, LogEntry, LogNotice
 from runner.subscribe.buffer import RawMessage
 from runner.subscribe.messages import Notice
@@ -136,21 +136,3 @@ def test_the_log_stays_within_bounds_and_shows_matching_entries(
 
 def content(entry: LogEntry) -> tuple[object, ...]:
     return (entry.number, entry.text) if isinstance(entry, LogNotice) else (entry.number, entry.subject, entry.payload)
-
-
-def stream_messages(stream: str, *numbers: int) -> list[RawMessage]:
-    return [RawMessage(f"{stream}.{n}", {}, b"", stream, n, START + timedelta(seconds=n)) for n in numbers]
-
-
-def test_streams_are_merged_by_time_without_reordering_a_stream() -> None:
-    notice, live_message = Notice(kind="gap", text=""), RawMessage("core", {}, b"")
-    items: list[RawMessage | Notice] = [
-        live_message,
-        *stream_messages("a", 1, 4, 2),
-        *stream_messages("b", 3, 5),
-        notice,
-        *stream_messages("b", 6),
-        *stream_messages("a", 3),
-    ]
-    merged = [each.subject if isinstance(each, RawMessage) else each.kind for each in merge_by_time(items)]
-    assert merged == ["a.1", "b.3", "a.4", "a.2", "b.5", "core", "gap", "a.3", "b.6"]
