@@ -56,6 +56,11 @@ def join(parts: Iterable[SafeText], between: str = "") -> SafeText:
     return SafeText(between.join(parts))
 
 
+def fill_in(template: str, *parts: SafeText) -> SafeText:
+    """Fill safe texts into the ``{}`` of a template, which must be a literal of this program."""
+    return SafeText(template.format(*parts))
+
+
 def sanitize_message(text: str, limit: int = 2_000) -> SafeText:
     """Return an error message as sanitized text, which may have several lines.
 
@@ -123,12 +128,6 @@ def unsafe_excerpt(text: str) -> str:
 
 def _is_line_break(text: str, offset: int) -> bool:
     return text[offset] == "\r" and text[offset + 1 : offset + 2] in ("", "\n")
-
-
-def hex_lines(text: str, limit: int = 4_096) -> list[SafeText]:
-    """Return the rows of a hex dump of the text's first ``limit`` bytes in UTF-8."""
-    data = text[:limit].encode("utf-8", "surrogatepass")[:limit]
-    return [hex_line(data, row) for row in range(n_hex_lines(data))]
 
 
 def n_hex_lines(data: bytes) -> int:

@@ -17,7 +17,7 @@ import msgspec
 
 from agentgym_tui.commands.keymap import COMMANDS, Keymap
 from agentgym_tui.config.paths import MAX_BYTES, xdg_folder
-from agentgym_tui.safe_text import SafeText, join, sanitize_line, trusted
+from agentgym_tui.safe_text import SafeText, fill_in, join, sanitize_line, trusted
 from runner.util.files import read_regular
 
 if TYPE_CHECKING:
@@ -129,9 +129,7 @@ def _key_entries(section: _Mapping, problems: list[SafeText]) -> Iterator[tuple[
         if keys and all(isinstance(key, str) or type(key) is int for key in keys):
             yield command_id, ",".join(map(str, keys))
         else:
-            problems.append(
-                join([trusted("keymap: "), sanitize_line(command_id, 40), trusted(": expected one or more keys")])
-            )
+            problems.append(fill_in("keymap: {}: expected one or more keys", sanitize_line(command_id, 40)))
 
 
 def _theme(value: YamlValue, problems: list[SafeText]) -> str:
@@ -150,15 +148,8 @@ def _notify_switches(section: _Mapping, problems: list[SafeText]) -> Iterator[tu
         if name in Notify._fields and isinstance(value, bool):
             yield name, value
         else:
-            problems.append(
-                join(
-                    [
-                        trusted("notify: "),
-                        sanitize_line(name, 40),
-                        trusted(": expected toast, bell or desktop with true or false"),
-                    ]
-                )
-            )
+            text = "notify: {}: expected toast, bell or desktop with true or false"
+            problems.append(fill_in(text, sanitize_line(name, 40)))
 
 
 _HEADER: Final = """\

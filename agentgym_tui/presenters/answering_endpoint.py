@@ -7,7 +7,7 @@ from typing import Final
 
 from agentgym_tui.presenters.cells import Cell, Line
 from agentgym_tui.presenters.number_format import format_cost, format_count, format_duration, format_rate
-from agentgym_tui.safe_text import SafeText, join, masked_line, sanitize_line, trusted
+from agentgym_tui.safe_text import SafeText, fill_in, join, masked_line, sanitize_line, trusted
 from agentgym_tui.state.data_model import EndpointState, Episode, StepState, StreamingAnswer
 from agentgym_tui.state.endpoints import Failover
 from runner.types import Tokens
@@ -72,19 +72,9 @@ def failover_text(failover: Failover) -> SafeText:
     """Describe a switch from failed endpoints to the next one, or the return to the first endpoint of the chain."""
     env, endpoint = sanitize_line(failover.env or "?", 60), _endpoint_names([failover.endpoint])
     if not failover.failed:
-        return join([env, trusted(": "), endpoint, trusted(" responds again")])
-    reason = [trusted(" ("), masked_line(failover.reason, _MAX_REASON), trusted(")")] if failover.reason else []
-    return join(
-        [
-            env,
-            trusted(": "),
-            _endpoint_names(failover.failed),
-            trusted(" failed"),
-            *reason,
-            trusted("; using "),
-            endpoint,
-        ]
-    )
+        return fill_in("{}: {} responds again", env, endpoint)
+    reason = fill_in(" ({})", masked_line(failover.reason, _MAX_REASON)) if failover.reason else trusted("")
+    return fill_in("{}: {} failed{}; using {}", env, _endpoint_names(failover.failed), reason, endpoint)
 
 
 def endpoint_state(endpoint: EndpointState) -> SafeText:
@@ -106,11 +96,9 @@ def tokens_text(tokens: Tokens) -> SafeText:
 
 
 def _instead_of(endpoint: SafeText, failed: Sequence[str]) -> Line:
-    return (
-        [Cell(join([FALLBACK_MARK, trusted(" "), endpoint, trusted(" instead of "), _endpoint_names(failed)]), "warn")]
-        if failed
-        else []
-    )
+    if not failed:
+        return []
+    return [Cell(fill_in("{} {} instead of {}", FALLBACK_MARK, endpoint, _endpoint_names(failed)), "warn")]
 
 
 def _first_token(seconds: float | None) -> Line:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
-from agentgym_tui.presenters.text_width import cut, display_width, fit
+from agentgym_tui.presenters.text_width import cut, display_width, fit, wrap_text
 from agentgym_tui.safe_text import SafeText, has_unsafe_chars, join, trusted
 from agentgym_tui.state.sorting import Sorting
 
@@ -53,9 +53,9 @@ class TextSource(Protocol):
     def key(self, index: int) -> str:
         """Return an identifier of the line that does not change when other lines are added or removed.
 
-        The cursor stays on the line with this key.
+        The cursor stays on the line with this key; the index of the line as text unless a subclass overrides this.
         """
-        ...
+        return str(index)
 
 
 @runtime_checkable
@@ -67,7 +67,7 @@ class KeyLookup(Protocol):
         ...
 
 
-class FixedLines:
+class FixedLines(TextSource):
     """A ``TextSource`` over a sequence of finished lines; the key of a line is its index.
 
     Args:
@@ -84,10 +84,6 @@ class FixedLines:
     def line(self, index: int, width: int) -> Line:
         """Return the line at this index, unchanged."""
         return self._lines[index]
-
-    def key(self, index: int) -> str:
-        """Return the index of the line as text."""
-        return str(index)
 
 
 class Column(NamedTuple):
@@ -166,6 +162,11 @@ def _total_width(columns: Iterable[Column]) -> int:
 def flag_unsafe(text: SafeText, unsafe: str | None) -> SafeText:
     """Prefix ``text`` with a warning sign if ``unsafe`` is neither None nor empty."""
     return join([trusted("⚠ "), text]) if unsafe else text
+
+
+def indented_rows(text: SafeText, width: int) -> list[Line]:
+    """Return up to four rows of a text, wrapped for ``width`` columns and indented by two."""
+    return [[Cell(trusted("  ")), Cell(row, "dim")] for row in wrap_text(text, max(width - 2, 20), 4)]
 
 
 def unsafe_texts(texts: Sequence[str]) -> str | None:

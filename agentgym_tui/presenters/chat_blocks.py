@@ -172,7 +172,7 @@ def content_text(value: object) -> str:
         return value or ""
     if isinstance(value, list):
         return "\n".join(part if isinstance(part, str) else _part_text(part) for part in value)
-    return _as_json(value)
+    return as_json(value)
 
 
 def split_thought(text: str) -> tuple[str, str]:
@@ -203,12 +203,13 @@ def _tool_call(call: object) -> Block:
 
 def _part_text(part: object) -> str:
     text = part.get("text") if isinstance(part, dict) else None
-    return text if isinstance(text, str) else _as_json(part)
+    return text if isinstance(text, str) else as_json(part)
 
 
-def _as_json(value: object) -> str:
+def as_json(value: object, *, indent: int | None = None) -> str:
+    """Return any value as JSON; a value that JSON does not have is replaced by the name of its type."""
     try:
-        return json.dumps(value, ensure_ascii=False, default=lambda other: f"<{type(other).__name__}>")
+        return json.dumps(value, indent=indent, ensure_ascii=False, default=lambda other: f"<{type(other).__name__}>")
     except (RecursionError, ValueError, TypeError):
         return "(cannot be encoded as JSON)"
 

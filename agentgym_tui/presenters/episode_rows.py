@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from datetime import datetime
 from typing import Final
 
 from agentgym_tui.presenters.answering_endpoint import FALLBACK_MARK
@@ -14,6 +13,7 @@ from agentgym_tui.presenters.cells import (
     Line,
     Tone,
     flag_unsafe,
+    indented_rows,
     join_parts,
     unsafe_texts,
 )
@@ -23,11 +23,12 @@ from agentgym_tui.presenters.number_format import (
     format_count,
     format_duration,
     format_reward,
+    format_time,
     pluralize,
 )
 from agentgym_tui.presenters.status_line import outcome_cell
-from agentgym_tui.presenters.text_width import cut, shorten_environment, wrap_text
-from agentgym_tui.safe_text import SafeText, join, masked_line, sanitize_line, trusted
+from agentgym_tui.presenters.text_width import cut, shorten_environment
+from agentgym_tui.safe_text import SafeText, fill_in, join, masked_line, sanitize_line, trusted
 from agentgym_tui.state.data_model import Episode, ReadProgress
 from agentgym_tui.state.episode_list import (
     EpisodeList,
@@ -130,10 +131,7 @@ def empty_episodes_lines(episodes: EpisodeList, key: Callable[[str], str], read_
         ]
     head: Line = [Cell(trusted("No episodes yet."), "head")]
     if read_only:
-        return [
-            head,
-            *([Cell(trusted("  ")), Cell(row, "dim")] for row in wrap_text(masked_line(read_only), width - 2, 4)),
-        ]
+        return [head, *indented_rows(masked_line(read_only), width)]
     return [
         head,
         [_key_cell(key("app.live")), Cell(trusted("shows the environments; press there"))],
@@ -175,22 +173,13 @@ def error_text(entry: ListEntry | None) -> SafeText:
     return trusted(f"✗ {': '.join(texts)}" if texts else "")
 
 
-def format_timestamp(time: datetime, *, year: bool = False) -> SafeText:
-    """Format a time in the local time zone: day and minute, or with ``year`` the full date and seconds."""
-    try:
-        local = as_aware(time).astimezone()
-    except (OverflowError, ValueError, OSError):  # year 1 and year 9999 have no local time everywhere
-        return UNKNOWN
-    return trusted(f"{local:%Y-%m-%d %H:%M:%S}" if year else f"{local:%m-%d %H:%M}")
-
-
 def _key_cell(key: str) -> Cell:
     return Cell(trusted(f"  {sanitize_line(key, 20)}  "), "accent")
 
 
 def _row(episode: ListedEpisode) -> Sequence[Cell]:
     return [
-        Cell(format_timestamp(episode.started_at), "dim"),
+        Cell(format_time(as_aware(episode.started_at)), "dim"),
         Cell(flag_unsafe(_env_text(episode, ENV_WIDTH), unsafe_fields(episode))),
         Cell(format_exact(episode.task_index), "dim"),
         outcome_cell(episode),
@@ -217,11 +206,9 @@ def _env_text(episode: ListedEpisode, width: int) -> SafeText:
 def _agent_text(episode: ListedEpisode) -> SafeText:
     agent = sanitize_line(episode.agent, 60) or UNKNOWN
     agent_and_model = trusted(f"{agent} {sanitize_line(episode.model, 80)}") if episode.model else agent
-    return (
-        join([FALLBACK_MARK, trusted(" "), masked_line(episode.fallback, 40), trusted(", "), agent_and_model])
-        if episode.fallback
-        else agent_and_model
-    )
+    if not episode.fallback:
+        return agent_and_model
+    return fill_in("{} {}, {}", FALLBACK_MARK, masked_line(episode.fallback, 40), agent_and_model)
 
 
 def _reward_tone(episode: ListedEpisode) -> Tone:
@@ -273,7 +260,7 @@ def _worker_cells(worker: WorkerInfo) -> Line:
 
 def _id_parts(episode: ListedEpisode) -> Iterator[Line]:
     yield [Cell(sanitize_line(episode.episode_id, 40))]
-    yield [Cell(format_timestamp(episode.started_at, year=True), "dim")]
+    yield [Cell(format_time(as_aware(episode.started_at), "%Y-%m-%d %H:%M:%S"), "dim")]
     yield [Cell(trusted(f"attempt {format_count(episode.attempt)}"), "dim")]
     yield [Cell(trusted(f"seed {format_exact(episode.seed)}"), "dim")]
     yield [Cell(trusted("batch "), "dim"), Cell(sanitize_line(episode.batch_id, 40) or UNKNOWN, "dim")]

@@ -5,12 +5,19 @@ An evaluation is any JSON object. Those of ARE (``runner.envs.are``) are shown b
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from agentgym_tui.presenters.chat_blocks import MAX_TEXT, Block, BlockKind, content_text, note_block, text_block
+from agentgym_tui.presenters.chat_blocks import (
+    MAX_TEXT,
+    Block,
+    BlockKind,
+    as_json,
+    content_text,
+    note_block,
+    text_block,
+)
 from agentgym_tui.presenters.number_format import format_count, pluralize
 from agentgym_tui.safe_text import SafeText, join, mask_secrets, trusted
 from runner.types import is_unscored
@@ -54,13 +61,13 @@ def evaluation_blocks(evaluation: Mapping[str, Any] | None, *, running: bool = F
             note_block("the episode is evaluated when it ends" if running else "the environment gave no evaluation")
         ]
     if not _is_verdict(evaluation):
-        return [text_block("result", trusted("evaluation"), _json_text(evaluation))]
+        return [text_block("result", trusted("evaluation"), _masked(as_json(evaluation, indent=2)))]
     further = {key: value for key, value in evaluation.items() if key not in _SHOWN_KEYS}
     return [
         _verdict_block(evaluation),
         *_reason_blocks(evaluation),
         *_event_blocks(evaluation),
-        *([text_block("result", trusted("further details"), _json_text(further))] if further else []),
+        *([text_block("result", trusted("further details"), _masked(as_json(further, indent=2)))] if further else []),
     ]
 
 
@@ -181,13 +188,6 @@ def _number(value: object) -> str | None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e15:
         return None
     return f"{value:.2f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)
-
-
-def _json_text(value: object) -> str:
-    try:
-        return _masked(json.dumps(value, indent=2, ensure_ascii=False))
-    except (RecursionError, ValueError, TypeError):
-        return "(cannot be encoded as JSON)"
 
 
 def _masked(text: str) -> str:

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from typing import Final, TypeAlias, get_args
 
-from agentgym_tui.presenters.cells import Cell, Column, Line, Tone, flag_unsafe, join_parts
-from agentgym_tui.presenters.event_summary import SummaryCache, decode_error
-from agentgym_tui.presenters.number_format import UNKNOWN, format_count, format_per_second, pluralize
+from agentgym_tui.presenters.cells import Cell, Column, Line, Tone, flag_unsafe, indented_rows, join_parts
+from agentgym_tui.presenters.event_summary import MessageSummary, decode_error, summarize
+from agentgym_tui.presenters.number_format import UNKNOWN, format_count, format_per_second, format_time, pluralize
 from agentgym_tui.presenters.payload import payload_size
 from agentgym_tui.presenters.status_line import LINK_STATES
-from agentgym_tui.presenters.text_width import cut, cut_middle, wrap_text
+from agentgym_tui.presenters.text_width import cut, cut_middle
 from agentgym_tui.safe_text import SafeText, join, masked_line, sanitize_line, trusted
 from agentgym_tui.sessions.event_reader import EventReader
 from agentgym_tui.state.event_log import EventLog
@@ -21,6 +21,9 @@ from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.state.sorting import Sorting
 from agentgym_tui.state.subject_tree import MAX_SUBJECTS, SubjectOrder, SubjectRow, SubjectTree
 from runner.events.subjects import LIVE_SUBJECTS
+
+MAX_CACHED: Final = 1_000
+"""Summaries of messages after which the cache is emptied."""
 
 SUBJECT_WIDTH: Final = 30
 EVENT_COLUMNS: Final = (
@@ -54,7 +57,7 @@ class EventRows:
 
     def __init__(self, log: EventLog) -> None:
         self.log = log
-        self._summaries = SummaryCache()
+        self._summaries: dict[int, MessageSummary] = {}
 
     def __len__(self) -> int:
         """Return the number of entries that match the filter."""
@@ -67,7 +70,7 @@ class EventRows:
     def episode_id(self, index: int) -> str:
         """Return the episode id in the message of a row (untrusted text); "" if the message has none."""
         entry = self.entry(index)
-        return self._summaries.get(entry).episode_id if isinstance(entry, EventMessage) else ""
+        return self._summary(entry).episode_id if isinstance(entry, EventMessage) else ""
 
     def key(self, index: int) -> str:
         """Return the number of the log entry in a row."""
@@ -76,14 +79,14 @@ class EventRows:
     def line(self, index: int, width: int) -> Line:
         """Return the cells of a row, one per table column; the text of a notice spans the remaining columns."""
         entry = self.log.shown[index]
-        at = Cell(format_time(entry.at), "dim")
+        at = Cell(format_time(entry.at, "%H:%M:%S", ms=True), "dim")
         if isinstance(entry, LogNotice):
             return [
                 at,
                 Cell(trusted("")),
                 Cell(join([trusted("― "), masked_line(entry.text, 300)]), _NOTICE_TONES.get(entry.kind, "warn")),
             ]
-        summary = self._summaries.get(entry)
+        summary = self._summary(entry)
         return [
             at,
             Cell(trusted("") if entry.sequence is None else trusted(str(entry.sequence)), "dim"),
@@ -97,18 +100,16 @@ class EventRows:
             summary.cell,
         ]
 
+    def _summary(self, message: EventMessage) -> MessageSummary:
+        if (known := self._summaries.get(message.number)) is None:
+            if len(self._summaries) >= MAX_CACHED:
+                self._summaries.clear()
+            known = self._summaries[message.number] = summarize(message)
+        return known
+
 
 def _shorten_subject(subject: SafeText) -> SafeText:
     return (cut if _LIVE in subject else cut_middle)(subject, SUBJECT_WIDTH)
-
-
-def format_time(at: datetime) -> SafeText:
-    """Format a time as local time of day with milliseconds."""
-    try:
-        local = at.astimezone()
-    except (OverflowError, ValueError, OSError):
-        return UNKNOWN
-    return trusted(f"{local.hour:02}:{local.minute:02}:{local.second:02}.{local.microsecond // 1000:03}")
 
 
 def events_heading(reader: EventReader, log: EventLog, store: RunStore, key: KeyLabel, width: int) -> list[Line]:
@@ -204,11 +205,8 @@ def empty_events_lines(reader: EventReader, log: EventLog, store: RunStore, key:
             _key_line(key("events.clear"), "shows all messages"),
         ]
     if store.link.status != "connected":
-        cause = [
-            [Cell(trusted("  ")), Cell(row, "dim")]
-            for row in wrap_text(masked_line(store.link.cause, 400), width - 2, 4)
-        ]
-        return [[Cell(trusted("Not connected to the bus yet."), "head")], *(cause if store.link.cause else [])]
+        cause = indented_rows(masked_line(store.link.cause, 400), width) if store.link.cause else []
+        return [[Cell(trusted("Not connected to the bus yet."), "head")], *cause]
     subjects = sanitize_line(" ".join(reader.query.patterns), 60)
     return [
         [Cell(trusted("No messages yet on "), "head"), Cell(subjects, "accent")],

@@ -22,7 +22,6 @@ MAX_SHOWN: Final = 200
 """Maximum number of characters shown of a payload that is not an AgentGym event."""
 
 MAX_KINDS: Final = 6
-MAX_CACHED: Final = 1_000
 EVENT_NAMES: Final = DurableNames()
 
 _LIVE: Final = re.compile(r"agentgym\.live\.[a-z]+\.v1\.([^.]+)")
@@ -62,25 +61,14 @@ class _EpisodeReference(msgspec.Struct):
     episode_id: str = ""
 
 
-class SummaryCache:
-    """A cache of message summaries, emptied after ``MAX_CACHED`` messages."""
-
-    def __init__(self) -> None:
-        """Create an empty cache."""
-        self._summaries: dict[int, MessageSummary] = {}
-
-    def get(self, message: EventMessage) -> MessageSummary:
-        """Return the summary of a message from the cache, or create it."""
-        if (known := self._summaries.get(message.number)) is not None:
-            return known
-        if len(self._summaries) >= MAX_CACHED:
-            self._summaries.clear()
-        summary = summarize(message)
-        return self._summaries.setdefault(message.number, summary._replace(has_unsafe=_shows_unsafe(message, summary)))
-
-
 def summarize(message: EventMessage) -> MessageSummary:
-    """Summarize a message, without setting ``has_unsafe``. A malformed message raises no error; it is described."""
+    """Summarize a message. A malformed message raises no error; it is described."""
+    summary = _summarize_content(message)
+    head = message.payload[: 4 * MAX_SHOWN].decode("utf-8", "replace")
+    return summary._replace(has_unsafe=any(map(has_unsafe_chars, (message.subject, summary.node, head))))
+
+
+def _summarize_content(message: EventMessage) -> MessageSummary:
     node = next((value for key, value in message.headers.items() if key.lower() == "ce-source"), "")
     if (live := _LIVE.fullmatch(message.subject)) is not None:
         return _summarize_live(message, node or live[1])
@@ -113,11 +101,6 @@ def decode_error(message: EventMessage) -> str:
             raw = [*row.raw, *(decoded for item in row.batch.items if isinstance(decoded := decode_item(item), RawRow))]
             return f"{len(raw)} of its items: {raw[0].reason}" if raw else ""
     return ""
-
-
-def _shows_unsafe(message: EventMessage, summary: MessageSummary) -> bool:
-    head = message.payload[: 4 * MAX_SHOWN].decode("utf-8", "replace")
-    return any(map(has_unsafe_chars, (message.subject, summary.node, head)))
 
 
 def _summarize_live(message: EventMessage, node: str) -> MessageSummary:

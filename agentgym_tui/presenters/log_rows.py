@@ -10,11 +10,11 @@ from typing import Final, NamedTuple
 from agentgym_tui.logs.log_file import LineIndex, LogFile, ReloadReason
 from agentgym_tui.logs.log_record import MAX_PARSED_BYTES, parse_record
 from agentgym_tui.logs.log_search import MAX_MATCHES, LogSearch
-from agentgym_tui.presenters.cells import UNSAFE_BADGE, Cell, Column, Line, Tone, flag_unsafe, join_parts
-from agentgym_tui.presenters.number_format import UNKNOWN, format_percent, format_size, pluralize
+from agentgym_tui.presenters.cells import UNSAFE_BADGE, Cell, Column, Line, Tone, flag_unsafe, indented_rows, join_parts
+from agentgym_tui.presenters.number_format import UNKNOWN, format_percent, format_size, format_time, pluralize
 from agentgym_tui.presenters.payload import payload_size
-from agentgym_tui.presenters.text_width import cut_start, wrap_text
-from agentgym_tui.safe_text import SafeText, has_unsafe_chars, join, masked_line, sanitize_line, trusted
+from agentgym_tui.presenters.text_width import cut_start
+from agentgym_tui.safe_text import has_unsafe_chars, join, masked_line, sanitize_line, trusted
 from agentgym_tui.state.log_entries import EventMessage, LogEntry
 
 LOG_COLUMNS: Final = (
@@ -201,9 +201,8 @@ def empty_log_lines(state: LogViewState, width: int) -> list[Line]:
     """Return the text shown while a log has no rows: why it cannot be read, or that no line exists or matches."""
     log, search = state.rows.log, state.rows.search
     if log.failure:
-        cause = wrap_text(masked_line(f"{log.path}: {log.failure}", 600), max(width - 2, 20), 4)
-        head: Line = [Cell(trusted("This log cannot be read."), "bad")]
-        return [head, *([Cell(trusted("  ")), Cell(row, "dim")] for row in cause)]
+        cause = indented_rows(masked_line(f"{log.path}: {log.failure}", 600), width)
+        return [[Cell(trusted("This log cannot be read."), "bad")], *cause]
     if search is not None:
         words = sanitize_line(search.query.text, _MAX_NAME)
         head_text = trusted("No line contains " if _is_search_complete(log, search) else "No line so far contains ")
@@ -221,19 +220,10 @@ def _row(log: LogFile, number: int) -> Line:
     tone = _TONES.get(record.kind.lower(), "accent" if record.kind else "dim")
     return [
         Cell(trusted(f"{number + 1:,}"), "dim"),
-        Cell(format_date_time(record.at), "dim"),
+        Cell(format_time(record.at, "%m-%d %H:%M:%S", ms=True), "dim"),
         Cell(sanitize_line(record.kind, 40) or UNKNOWN, tone),
         Cell(flag_unsafe(sanitize_line(text, MAX_SHOWN), text if has_unsafe_chars(text) else None)),
     ]
-
-
-def format_date_time(at: datetime | None) -> SafeText:
-    """Format a time as local day and time of day with milliseconds; an en dash if it is unknown."""
-    try:
-        local = at.astimezone() if at is not None else None
-    except (OverflowError, ValueError, OSError):
-        local = None
-    return UNKNOWN if local is None else trusted(f"{local:%m-%d %H:%M:%S}.{local.microsecond // 1000:03}")
 
 
 def _reading_state(state: LogViewState) -> Cell:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from datetime import datetime
 from typing import Final
 
 from agentgym_tui.safe_text import SafeText, trusted
@@ -26,6 +27,17 @@ def format_duration(seconds: float | None) -> SafeText:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return trusted(f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}")
+
+
+def format_time(time: datetime | None, form: str = "%m-%d %H:%M", *, ms: bool = False) -> SafeText:
+    """Format a time in the local time zone, as by ``strftime`` and with milliseconds if ``ms`` is True."""
+    try:
+        local = time.astimezone() if time is not None else None
+    except (OverflowError, ValueError, OSError):  # year 1 and year 9999 have no local time everywhere
+        local = None
+    if local is None:
+        return UNKNOWN
+    return trusted(local.strftime(form) + (f".{local.microsecond // 1000:03}" if ms else ""))
 
 
 def format_reward(value: float | None) -> SafeText:

@@ -20,8 +20,8 @@ FOLD_WIDTH: Final = 1_000
 """Maximum number of characters per line; a longer line is broken."""
 
 
-class HexRows:
-    """Rows of a hex dump, with 16 bytes per row; the key of a row is its index."""
+class HexRows(TextSource):
+    """Rows of a hex dump, with 16 bytes per row."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -33,10 +33,6 @@ class HexRows:
     def line(self, index: int, width: int) -> Line:
         """Return the offset, the hexadecimal bytes and the ASCII characters of a row."""
         return [Cell(hex_line(self._data, index))]
-
-    def key(self, index: int) -> str:
-        """Return the index of the row as text."""
-        return str(index)
 
 
 def payload_rows(entry: LogEntry | None, view: str) -> TextSource:
@@ -117,10 +113,8 @@ def _headers(message: EventMessage) -> str:
     return "\n".join([*lines, size + stored, "", *(headers or ["no headers"])])[: 2 * MAX_HEADER_BYTES]
 
 
-class TextRows:
+class TextRows(TextSource):
     """Numbered lines of untrusted text; a line with unsafe characters has a warning sign instead of its number.
-
-    The key of a row is its index.
 
     Args:
         text: the text.
@@ -143,10 +137,6 @@ class TextRows:
         if len(raw) <= MAX_LINE_CHARS:
             return number, Cell(text)
         return number, Cell(text), Cell(trusted(f"… (+{len(raw) - MAX_LINE_CHARS})"), "dim")
-
-    def key(self, index: int) -> str:
-        """Return the index of the line as text."""
-        return str(index)
 
     def raw(self, index: int) -> str:
         """Return the original line (untrusted text)."""

@@ -18,7 +18,7 @@ from agentgym_tui.presenters.number_format import (
     progress_bar,
 )
 from agentgym_tui.presenters.text_width import cut, cut_start, display_width, shorten_environment, wrap_text
-from agentgym_tui.safe_text import SafeText, join, masked_line, sanitize_line, trusted
+from agentgym_tui.safe_text import SafeText, fill_in, join, masked_line, sanitize_line, trusted
 from agentgym_tui.state.data_model import BatchRun, BusLinkStatus, Episode, NodeInfo
 from agentgym_tui.state.run_store import RunStore
 from runner.types import Tokens
@@ -230,26 +230,16 @@ def _model_part(store: RunStore) -> Line:
         return [Cell(join([trusted("✗ model "), _endpoint_states(store, others)]), "bad")]
     in_use, first = answering[0], next(iter(store.endpoints))
     if in_use != first:
-        shown = [
-            FALLBACK_MARK,
-            trusted(" model "),
-            _endpoint_states(store, [in_use]),
-            trusted(", "),
-            _endpoint_states(store, others),
-        ]
-        return [Cell(join(shown), "warn")]
+        shown = (FALLBACK_MARK, _endpoint_states(store, [in_use]), _endpoint_states(store, others))
+        return [Cell(fill_in("{} model {}, {}", *shown), "warn")]
     tone: Tone = "warn" if store.endpoints[in_use].status == "slow" else "good"
     primary = Cell(join([trusted("model "), _endpoint_states(store, [in_use])]), tone)
-    return (
-        [primary, Cell(join([trusted(" ("), _endpoint_states(store, others), trusted(")")]), "dim")]
-        if others
-        else [primary]
-    )
+    return [primary, *([Cell(fill_in(" ({})", _endpoint_states(store, others)), "dim")] if others else [])]
 
 
 def _endpoint_states(store: RunStore, names: Sequence[str]) -> SafeText:
     shown = [
-        join([masked_line(name, 40), trusted(" "), endpoint_state(store.endpoints[name])])
+        fill_in("{} {}", masked_line(name, 40), endpoint_state(store.endpoints[name]))
         for name in names[:_MAX_ENDPOINTS]
     ]
     return join([*shown, *[trusted("…")] * (len(names) > _MAX_ENDPOINTS)], ", ")

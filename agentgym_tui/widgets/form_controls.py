@@ -10,14 +10,14 @@ from textual.binding import BindingType
 from textual.message import Message
 
 from agentgym_tui.commands.keymap import bindings
-from agentgym_tui.presenters.cells import Cell, Line
+from agentgym_tui.presenters.cells import Cell, Line, TextSource
 from agentgym_tui.presenters.text_width import cut_middle, shorten_environment
 from agentgym_tui.safe_text import SafeText, trusted
 from agentgym_tui.widgets.line_list import LineList
 from agentgym_tui.widgets.static_lines import StaticLines
 
 
-class CheckRows:
+class CheckRows(TextSource):
     """Rows that each consist of a check mark and a name.
 
     Args:
@@ -39,10 +39,6 @@ class CheckRows:
             Cell(trusted("[x] " if is_chosen else "[ ] "), "accent" if is_chosen else "dim"),
             Cell(cut_middle(shorten_environment(self._names[index], width - 4), width - 4)),
         ]
-
-    def key(self, index: int) -> str:
-        """Return the index as the row's key."""
-        return str(index)
 
 
 class CheckList(LineList):

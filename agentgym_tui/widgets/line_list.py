@@ -58,15 +58,9 @@ class LineList(LineRenderer, can_focus=True, inherit_bindings=False):
         following: bool
 
     def __init__(
-        self,
-        source: TextSource | None = None,
-        *,
-        cursor_type: CursorType = "line",
-        name: str | None = None,
-        id: str | None = None,
-        classes: str | None = None,
+        self, source: TextSource | None = None, *, cursor_type: CursorType = "line", id: str | None = None
     ) -> None:
-        super().__init__(source, name=name, id=id, classes=classes)
+        super().__init__(source, id=id)
         self.cursor_type = cursor_type
         self._n_lines = self._cursor = self._n_visible = 0
         self._key = ""

@@ -59,8 +59,8 @@ class LineRenderer(OwnScrollBar, inherit_bindings=False):
     N_HEADER: ClassVar[int] = 0
     """Lines above the list that do not scroll."""
 
-    def __init__(self, source: TextSource | None, *, name: str | None, id: str | None, classes: str | None) -> None:
-        super().__init__(name=name, id=id, classes=classes)
+    def __init__(self, source: TextSource | None, *, id: str | None, classes: str | None = None) -> None:
+        super().__init__(id=id, classes=classes)
         self.source: TextSource = FixedLines(()) if source is None else source
         self._left = self._top = 0
         self._width = LIST_MARGIN

@@ -17,21 +17,10 @@ from agentgym_tui.widgets.tab_bar import Tab, TabBar
 
 
 class TextView(LineList):
-    """Numbered lines of a long text, such as the JSON of an episode; each line is sanitized when it is drawn.
+    """Numbered lines of a long text, such as the JSON of an episode; each line is sanitized when it is drawn."""
 
-    Args:
-        source: the lines shown at first.
-    """
-
-    def __init__(
-        self,
-        source: TextRows | None = None,
-        *,
-        name: str | None = None,
-        id: str | None = None,
-        classes: str | None = None,
-    ) -> None:
-        super().__init__(source, cursor_type="none", name=name, id=id, classes=classes)
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(cursor_type="none", id=id)
 
     def show_text(self, text: str) -> None:
         """Show an untrusted text."""

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from textual.geometry import Size
 
-from agentgym_tui.presenters.cells import FixedLines, Line
+from agentgym_tui.presenters.cells import FixedLines, Line, TextSource
 from agentgym_tui.presenters.text_width import LIST_MARGIN
 from agentgym_tui.widgets.line_list import LineList
 from agentgym_tui.widgets.line_renderer import LineRenderer
@@ -16,7 +16,7 @@ LineFactory: TypeAlias = Callable[[int], Sequence[Line]]
 """Makes the lines for a number of columns."""
 
 
-class GeneratedLines:
+class GeneratedLines(TextSource):
     """Lines that are generated again when the width changes."""
 
     def __init__(self, make_lines: LineFactory) -> None:
@@ -33,10 +33,6 @@ class GeneratedLines:
         lines = self._cached[1]
         return lines[index] if index < len(lines) else ()
 
-    def key(self, index: int) -> str:
-        """Return the index as the line's key."""
-        return str(index)
-
 
 class StaticLines(LineRenderer, can_focus=False):
     """Lines of safe text that can neither be focused nor scrolled; lines that do not fit into the widget are hidden."""
@@ -46,9 +42,9 @@ class StaticLines(LineRenderer, can_focus=False):
     """
 
     def __init__(
-        self, make_lines: LineFactory | None = None, *, id: str | None = None, classes: str | None = None
+        self, make_lines: LineFactory = lambda width: (), *, id: str | None = None, classes: str | None = None
     ) -> None:
-        super().__init__(GeneratedLines(make_lines or _no_lines), name=None, id=id, classes=classes)
+        super().__init__(GeneratedLines(make_lines), id=id, classes=classes)
 
     def show(self, make_lines: LineFactory) -> None:
         """Show the lines that ``make_lines`` makes; only rows with changed content are repainted."""
@@ -62,10 +58,6 @@ class StaticLines(LineRenderer, can_focus=False):
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
         """Return 1, because the number of lines is not known."""
         return 1
-
-
-def _no_lines(width: int) -> Sequence[Line]:
-    return ()
 
 
 class WrappedText(LineList):

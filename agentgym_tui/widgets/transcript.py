@@ -100,9 +100,9 @@ class BlockRows:
 class Transcript(LineList):
     """The blocks of a step; handlers of ``Selected`` and ``CursorMoved`` use ``block``, not the message's key."""
 
-    def __init__(self, *, name: str | None = None, id: str | None = None, classes: str | None = None) -> None:
+    def __init__(self, *, id: str | None = None) -> None:
         self._rows = BlockRows((), 0)
-        super().__init__(self._rows, cursor_type="none", name=name, id=id, classes=classes)
+        super().__init__(self._rows, cursor_type="none", id=id)
 
     def show_blocks(self, blocks: Sequence[Block], *, subject: str = "", follow: bool | None = None) -> None:
         """Show the blocks of a step.

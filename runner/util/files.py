@@ -124,8 +124,9 @@ def read_regular(path: Path, max_bytes: int, *, links: bool = True) -> tuple[byt
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
-            kind = " but a directory" if stat.S_ISDIR(status.st_mode) else ""
-            raise OSError(errno.EINVAL, f"it is not a regular file{kind}")
+            if stat.S_ISDIR(status.st_mode):
+                raise OSError(errno.EISDIR, "it is not a regular file but a directory")
+            raise OSError(errno.EINVAL, "it is not a regular file")
         if status.st_size > max_bytes:
             raise OSError(errno.EFBIG, f"it is larger than {max_bytes} bytes")
         with os.fdopen(descriptor, "rb", closefd=False) as file:

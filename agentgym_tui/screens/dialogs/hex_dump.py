@@ -6,8 +6,8 @@ from typing import Final
 
 from textual.app import ComposeResult
 
-from agentgym_tui.presenters.cells import Cell, FixedLines
-from agentgym_tui.safe_text import hex_lines, trusted
+from agentgym_tui.presenters.payload import HexRows
+from agentgym_tui.safe_text import trusted
 from agentgym_tui.screens.base import DialogScreen
 from agentgym_tui.widgets.line_list import LineList
 from agentgym_tui.widgets.pane import DialogFrame
@@ -27,12 +27,11 @@ class HexDumpDialog(DialogScreen[None]):
 
     def __init__(self, text: str) -> None:
         super().__init__()
-        self._lines = [[Cell(row)] for row in hex_lines(text, MAX_BYTES)]
-        n_bytes = len(text.encode("utf-8", "surrogatepass"))
-        more = f", first {MAX_BYTES:,} shown" if n_bytes > MAX_BYTES else ""
-        self._title = trusted(f"{n_bytes:,} bytes of UTF-8{more}")
+        self._data = text.encode("utf-8", "surrogatepass")
+        more = f", first {MAX_BYTES:,} shown" if len(self._data) > MAX_BYTES else ""
+        self._title = trusted(f"{len(self._data):,} bytes of UTF-8{more}")
 
     def compose(self) -> ComposeResult:
         """Yield the hex dump."""
         with DialogFrame(self._title, keys="{dialog.close} closes"):
-            yield LineList(FixedLines(self._lines), cursor_type="none", id="hex")
+            yield LineList(HexRows(self._data[:MAX_BYTES]), cursor_type="none", id="hex")

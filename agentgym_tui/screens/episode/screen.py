@@ -76,6 +76,7 @@ class EpisodeScreen(ResultScreen[str]):
         self._episodes.update_live(session.store.episodes.values())
         self._loaded: LoadedEpisode | None = None
         self._failure = ""
+        self._steps, self._views = Table(STEP_COLUMNS, id="steps"), EpisodeTabs(id="views")
         self._state: SafeText = trusted("")
         self._drawn_signature: tuple[object, ...] = ()
         self._clear_timer: Timer | None = None
@@ -85,8 +86,8 @@ class EpisodeScreen(ResultScreen[str]):
         """Yield heading, steps, tabs and key bar."""
         yield StaticLines(id="heading")
         with Split(SHARES, self._ui_state.sizes, id="episode"):
-            yield Table(STEP_COLUMNS, id="steps")
-            yield EpisodeTabs(id="views")
+            yield self._steps
+            yield self._views
         yield KeyBar(self.SCOPE, self._session)
 
     def on_mount(self) -> None:
@@ -153,17 +154,9 @@ class EpisodeScreen(ResultScreen[str]):
             self.action_tab("transcript")
 
     @property
-    def _views(self) -> EpisodeTabs:
-        return self.query_one(EpisodeTabs)
-
-    @property
     def _entry(self) -> ListEntry | None:
         known = self._loaded.episode if self._loaded else None
         return known if known and known.episode_id == self._key else self._episodes.get(self._key)
-
-    @property
-    def _steps(self) -> Table:
-        return self.query_one("#steps", Table)
 
     def _retry_load(self) -> None:
         if self._load_context not in (None, now := self._current_context()):

@@ -69,6 +69,9 @@ class EpisodesScreen(FilteredScreen):
         self._episodes.search(self.ui_state.filters.get(LIST_KEY, ""))
         self._episodes.sort(self.ui_state.sorting.get(LIST_KEY))
         self._rows = EpisodeRows(self._episodes)
+        self._table = EpisodeTable(
+            EPISODE_COLUMNS, self._rows, sorting=self._episodes.sorting, default_sorting=DEFAULT_SORTING, id=LIST_KEY
+        )
         self._n_read: int | None = None
         if self.session.library is not None and self.session.library.first_rows:
             self._episodes.set_stored(self.session.library.first_rows)
@@ -80,9 +83,7 @@ class EpisodesScreen(FilteredScreen):
         """Yield heading, filter, list, status and key bar."""
         yield StaticLines(self.heading_lines, id="summary")
         yield self.make_filter(self.ui_state.filters.get(LIST_KEY, ""))
-        yield EpisodeTable(
-            EPISODE_COLUMNS, self._rows, sorting=self._episodes.sorting, default_sorting=DEFAULT_SORTING, id=LIST_KEY
-        )
+        yield self._table
         yield StaticLines(self.nothing_lines, id="nothing")
         yield StaticLines(self._status_lines, id="status")
         yield KeyBar(self.SCOPE, self.session)
@@ -134,10 +135,6 @@ class EpisodesScreen(FilteredScreen):
         self._episodes.search(text)
         self._show()
         self._table.move_to(0)
-
-    @property
-    def _table(self) -> EpisodeTable:
-        return self.query_one(EpisodeTable)
 
     def _episode_closed(self, key: str | None) -> None:
         if key:

@@ -22,7 +22,7 @@ from agentgym_tui.state.data_model import Episode
 from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.widgets.line_list import LineList
 from agentgym_tui.widgets.split import Share, Split, unzoom
-from agentgym_tui.widgets.table import SortableTable, Table
+from agentgym_tui.widgets.table import SortableTable
 
 SIDES: Final = ("left", "right")
 SIDE_SHARES: Final = (
@@ -38,6 +38,10 @@ class LivePanes(Split):
         store: the console's state.
         read_only: why this console cannot start runs, "" if it can.
         ui_state: saved sort order of the environments and sizes of the panes; updated in place.
+
+    Attributes:
+        environments: the list of environments.
+        steps: the list of steps.
     """
 
     class Completed(Message):
@@ -56,6 +60,7 @@ class LivePanes(Split):
         self._panes = {spec.id: spec.factory(self._ui_state) for spec in LIVE_PANES}
         self._environments = next(pane for pane in self._panes.values() if isinstance(pane, EnvironmentsPane))
         self._steps = next(pane for pane in self._panes.values() if isinstance(pane, StepsPane))
+        self.environments, self.steps = self._environments.table, self._steps.table
         self._turns = [spec.id for spec in LIVE_PANES if spec.takes_turns]
         for view in self._turns:
             self._panes[view].add_class("-turn")
@@ -84,16 +89,6 @@ class LivePanes(Split):
 
     def _panes_of(self, side: str, *, is_first: bool) -> list[LivePane]:
         return [self._panes[spec.id] for spec in LIVE_PANES if (spec.side, spec.is_first) == (side, is_first)]
-
-    @property
-    def environments(self) -> SortableTable:
-        """The list of environments."""
-        return self._environments.table
-
-    @property
-    def steps(self) -> Table:
-        """The list of steps."""
-        return self._steps.table
 
     def draw(self, episode: Episode | None) -> None:
         """Show the current state of the store and the episode ``episode``."""

@@ -54,7 +54,8 @@ def _check_lines(text: str, limit: int) -> None:
     assert len(lines) <= safe_text.MAX_TEXT_LINES + 1
     assert changed or not safe_text.has_unsafe_chars(text) or any(len(part) > limit for part in text.split("\n"))
     assert text.endswith(safe_text.unsafe_excerpt(text))
-    for row in safe_text.hex_lines(text):
+    data = text.encode("utf-8", "surrogatepass")[:4_096]
+    for row in (safe_text.hex_line(data, index) for index in range(safe_text.n_hex_lines(data))):
         assert row.isascii() and row.isprintable() and len(row) <= 72
 
 

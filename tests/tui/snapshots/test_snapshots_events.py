@@ -63,6 +63,8 @@ def hostile_bus() -> FakeSession:
     messages = [item for item in hostile_messages(HOSTILE) if isinstance(item, RawMessage)]
     for message in messages:
         message.time = START  # not the time of the test
+    streams = list(dict.fromkeys(message.stream for message in messages))
+    messages.sort(key=lambda message: streams.index(message.stream))  # as a subscription orders equal times
     session.fake_events.initial = list(messages)
     return session
 

@@ -13,11 +13,10 @@ from agentgym_tui.presenters.episode_rows import (
     empty_episodes_lines,
     episode_heading,
     error_text,
-    format_timestamp,
     list_summary,
     unsafe_fields,
 )
-from agentgym_tui.presenters.number_format import UNKNOWN
+from agentgym_tui.presenters.number_format import UNKNOWN, format_time
 from agentgym_tui.presenters.status_line import outcome_cell
 from agentgym_tui.safe_text import has_unsafe_chars, trusted
 from agentgym_tui.state.episode_list import EpisodeList, UnreadableFile, entry_key
@@ -198,9 +197,9 @@ def test_huge_numbers_are_abbreviated() -> None:
 
 
 def test_times_out_of_range_are_shown_as_unknown() -> None:
-    assert len(format_timestamp(START)) == 11
-    assert format_timestamp(datetime.max.replace(tzinfo=UTC)) in (UNKNOWN, "12-31 23:59")
-    assert format_timestamp(datetime.min.replace(tzinfo=UTC)) in (UNKNOWN, "01-01 00:00")
+    assert len(format_time(START)) == 11
+    assert format_time(datetime.max.replace(tzinfo=UTC)) in (UNKNOWN, "12-31 23:59")
+    assert format_time(datetime.min.replace(tzinfo=UTC)) in (UNKNOWN, "01-01 00:00")
 
 
 def test_the_summary_counts_episodes_and_unreadable_files() -> None:
