@@ -13,7 +13,7 @@ import msgspec
 from runner.pool.remote_worker import BrokenFrame
 from runner.worker.frames import LENGTH_BYTES, MAX_FRAME_BYTES, WorkerFrame, decode_worker_frame
 
-LINGER_S = 0.01
+LINGER_S = 0.025
 """Maximum seconds that frames which are not urgent stay in the channel, while they arrive in quick succession."""
 
 _RECEIVE_BYTES = 1 << 16
