@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
@@ -20,15 +17,16 @@ from runner.inference.inference_session import InferenceSession
 from runner.inference.manager import InferenceManager
 from runner.tracing import SpanList, Tracer
 from runner.types import Action, Chat, EpisodeInfo, StreamDelta
+from tests.benchmarks.delayed_model import ANSWER, run_delayed_model
 from tests.benchmarks.measure import PAIRS, Ratio, Row, ratio
 from tests.support.inference import TOOLS, episode_header
-from tests.support.rude_model import completion_response, streamed_answer
 
 N = 40
 """Calls per measurement."""
 MAX_RATIO = 0.8
 
-ANSWER = "Thought: the goal is up there, and nothing is in the way.\nAction: go up"
+PIECES = 14
+"""Number of events of a streamed answer."""
 CHAT: Chat = [{"role": "user", "content": f"Round {number}: you see nothing. What do you do?"} for number in range(20)]
 BODY = {"model": "m", "messages": CHAT, "tools": TOOLS}
 
@@ -38,8 +36,8 @@ def run() -> list[Row]:
 
     The bounds apply to the client alone: the server is a separate process that answers immediately.
     """
-    with run_model() as url, asyncio.Runner() as runner:
-        return [row for stream in (False, True) for row in _rows(runner, url, stream)]
+    with run_delayed_model(0.0, pieces=PIECES) as model, asyncio.Runner() as runner:
+        return [row for stream in (False, True) for row in _rows(runner, model.url, stream)]
 
 
 def _rows(runner: asyncio.Runner, url: str, stream: bool) -> list[Row]:
@@ -92,7 +90,7 @@ async def act_with_agent(settings: AgentSettings) -> None:
         agent.enter(EpisodeInfo(episode_header(), lambda: 60.0, deltas.append))
         for message in CHAT[start % len(CHAT) :][: len(CHAT) // 2]:
             _, action = await agent.act([message], TOOLS)
-            assert action == Action(text="go up")
+            assert action == Action(text="move up")
 
 
 async def post_bare(url: str, stream: bool) -> None:
@@ -120,58 +118,3 @@ async def read_streamed(client: httpx.AsyncClient, url: str) -> str:
             if data and data != "[DONE]":
                 texts += [choice["delta"].get("content", "") for choice in json.loads(data)["choices"]]
     return "".join(texts)
-
-
-@contextmanager
-def run_model() -> Iterator[str]:
-    """Run a model in a separate process, so that it is not measured; yields its URL."""
-    command = [sys.executable, "-m", "tests.benchmarks.bench_inference"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            yield process.stdout.readline().strip()
-        finally:
-            process.kill()
-
-
-class _Model(asyncio.Protocol):
-    """Answers every POST immediately."""
-
-    def __init__(self) -> None:
-        self._received = b""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport
-
-    def data_received(self, data: bytes) -> None:
-        self._received += data
-        head, separator, body = self._received.partition(b"\r\n\r\n")
-        length = int(head.lower().partition(b"content-length:")[2].split(b"\r\n")[0] or 0)
-        if separator and len(body) >= length:
-            self._received = b""
-            assert isinstance(self._transport, asyncio.Transport)
-            self._transport.write(
-                STREAM if b'"stream":true' in body.replace(b" ", b"") else completion_response(ANSWER)
-            )
-
-
-def _chunked(body: bytes) -> bytes:
-    """Encode each event as one chunk, as on a persistent connection."""
-    events = [event + b"\n\n" for event in body.split(b"\n\n") if event]
-    return b"".join(b"%x\r\n%s\r\n" % (len(event), event) for event in events) + b"0\r\n\r\n"
-
-
-HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
-STREAM = HEAD + _chunked(streamed_answer(word if word == "Thought:" else f" {word}" for word in ANSWER.split(" ")))
-
-
-async def _serve() -> None:
-    listener = await asyncio.get_running_loop().create_server(_Model, "127.0.0.1", 0)
-    port = listener.sockets[0].getsockname()[1]
-    sys.stdout.write(f"http://127.0.0.1:{port}/v1/chat/completions\n")
-    sys.stdout.flush()
-    await listener.serve_forever()
-
-
-if __name__ == "__main__":
-    asyncio.run(_serve())

@@ -50,7 +50,7 @@ def run_delayed_model(delay_s: float, *, pieces: int = 1, staggered: bool = True
     """Run a server in its own process.
 
     Args:
-        delay_s: seconds from a request to the end of its answer.
+        delay_s: seconds from a request to the end of its answer; 0: it is sent at once, streamed or not.
         pieces: number of chunks of a streamed answer, evenly distributed over ``delay_s``.
         staggered: whether the first answer of each connection takes up to ``delay_s`` longer, so that episodes that
             start together do not stay in step.
@@ -104,6 +104,9 @@ class _Connection(asyncio.Protocol):
 
     def _answer(self, *, is_streamed: bool) -> None:
         loop, starts_in_s, self._extra_s = asyncio.get_running_loop(), self._extra_s, 0.0
+        if not self._server.delay_s:
+            self._finish(b"".join(self._server.events) if is_streamed else self._server.plain)
+            return
         if not is_streamed:
             loop.call_later(starts_in_s + self._server.delay_s, self._finish, self._server.plain)
             return

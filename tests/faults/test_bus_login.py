@@ -1,9 +1,6 @@
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import re
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +9,7 @@ import pytest
 from runner.bus.connection import BusAddress, BusError, NatsConnection, TlsSettings
 from runner.errors import ConfigError
 from tests.support.bus import BusStateRecorder, Certificates, new_seed, operator_config, public_key, write_creds_file
+from tests.support.fake_nats import run_fake_nats
 from tests.support.nats_server import NatsServer
 
 pytestmark = pytest.mark.long
@@ -162,32 +160,17 @@ async def test_invalid_certificate_files_are_rejected(tmp_path: Path) -> None:
         await _check(BusAddress("nats://127.0.0.1:1", tls=TlsSettings(ca="/missing")))
 
 
-@contextlib.asynccontextmanager
-async def _plaintext_server(port: int = 0) -> AsyncIterator[tuple[int, bytearray]]:
-    """A server that offers no TLS and records what clients send."""
-    received = bytearray()
-
-    async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(b'INFO {"server_id":"x","version":"2.10.0","max_payload":1048576,"auth_required":true}\r\n')
-        while data := await reader.read(65536):
-            received.extend(data)
-        writer.close()
-
-    async with await asyncio.start_server(listen, "127.0.0.1", port) as server:
-        yield server.sockets[0].getsockname()[1], received
-
-
 @pytest.mark.parametrize("scheme", ["tls", "nats"])
 async def test_a_server_without_tls_is_rejected_where_tls_is_required(scheme: str, tmp_path: Path) -> None:
-    async with _plaintext_server() as (port, received):
+    async with run_fake_nats(auth_required=True) as server:
         tls = TlsSettings() if scheme == "nats" else None
-        address = BusAddress(f"{scheme}://127.0.0.1:{port}", user="u", password=PASSWORD, tls=tls)
+        address = BusAddress(server.url.replace("nats", scheme), user="u", password=PASSWORD, tls=tls)
         await _assert_rejected(address, "tls", "offers no TLS")
-        assert received == b""
+        assert server.received == b""
         await _assert_rejected(
             BusAddress(address.url, token=PASSWORD, tls=TlsSettings(handshake_first=True)), "timeout", "NATS_TLS_FIRST"
         )
-        assert PASSWORD.encode() not in received
+        assert PASSWORD.encode() not in server.received
 
 
 async def test_a_server_without_tls_is_rejected_after_a_reconnect(tmp_path: Path) -> None:
@@ -198,9 +181,9 @@ async def test_a_server_without_tls_is_rejected_after_a_reconnect(tmp_path: Path
         async with await NatsConnection.open(address, name="test", on_state=states):
             server.kill()
             await states.wait_for("disconnected")
-            async with _plaintext_server(server.port) as (_, received):
+            async with run_fake_nats(port=server.port, auth_required=True) as plaintext:
                 state = await states.wait_for(lambda state: state.kind == "tls")
                 assert "offers no TLS" in state.reason
-            assert received == b""
+            assert plaintext.received == b""
             server.start()
             await states.wait_for("connected")

@@ -3,48 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
 import signal
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 from nats.aio.msg import Msg
 
 from tests.support.command import COMMAND
+from tests.support.fake_nats import run_fake_nats
 from tests.support.nats_server import NatsServer
 from tests.support.publishing import nats_client
 
 pytestmark = pytest.mark.long
 
-INFO = {"server_id": "a", "version": "2.10.0", "proto": 1, "max_payload": 1 << 20, "headers": True, "jetstream": False}
 NO_HISTORY = "agentgym.>: "
 CONFIG = {"name": "S", "subjects": ["agentgym.>"], "retention": "limits", "storage": "file", "max_consumers": -1}
 STATE = {"messages": 2, "bytes": 9, "first_seq": 1, "last_seq": 2, "consumer_count": 0}
 STREAM = {"config": CONFIG, "state": STATE, "created": "2026-01-01T00:00:00Z"}
-
-
-@asynccontextmanager
-async def rude_nats_server(hostile_data: bytes) -> AsyncIterator[str]:
-    """Run a server that accepts NATS connections and sends ``hostile_data`` after each ping except the first."""
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        n_pings = 0
-        writer.write(f"INFO {json.dumps(INFO)}\r\n".encode())
-        with contextlib.suppress(OSError):
-            while line := await reader.readline():
-                if line.startswith(b"PING"):
-                    n_pings += 1
-                    writer.write(b"PONG\r\n" + (hostile_data if n_pings > 1 else b""))
-                    await writer.drain()
-        writer.close()
-
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    async with server:
-        yield f"nats://127.0.0.1:{server.sockets[0].getsockname()[1]}"
 
 
 async def stderr_of_watch(folder: Path, url: str, *, until: tuple[str, ...]) -> str:
@@ -102,8 +79,8 @@ HOSTILE_DATA: dict[str, tuple[bytes, str]] = {
 
 async def test_hostile_data_is_reported_in_safe_notices(tmp_path: Path) -> None:
     async def check_case(kind: str, hostile_data: bytes, until: str) -> None:
-        async with rude_nats_server(hostile_data) as url:
-            check_notices(await stderr_of_watch(tmp_path, url, until=(NO_HISTORY, until)), kind)
+        async with run_fake_nats(hostile_data, jetstream=False) as server:
+            check_notices(await stderr_of_watch(tmp_path, server.url, until=(NO_HISTORY, until)), kind)
 
     await asyncio.gather(*(check_case(kind, *case) for kind, case in HOSTILE_DATA.items()))
 

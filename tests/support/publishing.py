@@ -17,7 +17,7 @@ from nats.js.api import AckPolicy, ConsumerConfig, StreamConfig
 from runner.bus.connection import BusAddress
 from runner.events import subjects
 from runner.events.subjects import DurableNames
-from runner.publish.outbox import Outbox, OutboxEvent
+from runner.publish.outbox import LOCAL, Outbox, OutboxEvent
 from runner.publish.publisher import Publisher, Sink, SinkState
 from runner.store import EpisodeStore, open_index
 from runner.util.clock import Clock
@@ -50,6 +50,10 @@ def runner_users(publish: object, password: str = RUNNER_PASSWORD) -> dict[str, 
     """Return a server configuration with a user ``runner``, who may publish on these subjects, and a user ``admin``."""
     user = {"user": "runner", "password": password, "permissions": {"publish": publish, "subscribe": ">"}}
     return {"authorization": {"users": [user, {"user": "admin", "password": "admin"}]}}
+
+
+def pending_ids(outbox: Outbox, sink: str = LOCAL) -> list[str]:
+    return [event.id for event in outbox.pending(sink, 1000)]
 
 
 @contextmanager

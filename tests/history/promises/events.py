@@ -57,19 +57,30 @@ def check_stored(history: History) -> Iterator[Violation]:
 
 
 def check_status_events(history: History) -> Iterator[Violation]:
-    """The numbered status events of a process have no gap, and a sink lacks none that another one has."""
-    if history.faults_between(history.begin.at, history.end.at, "disk"):
-        return
-    if any("index" in span.begin.detail for span in history.faults):
-        return
-    statuses = [id_ for messages in history.messages.values() for id_ in messages if STATUS_ID.fullmatch(id_)]
+    """The numbered status events of a process have no gap, and a sink lacks none that another one has.
+
+    They are kept in the index alone, without waiting for the disk, so a full disk or a deleted index may lose some.
+    """
+    started = {process.pid: process.at for process in history.all(Process) if process.exit_status is None}
+    copies = {
+        id_: found for sink in history.messages.values() for id_, found in sink.items() if STATUS_ID.fullmatch(id_)
+    }
+    sent_by = {id_: started.get(found[0].payload.get("pid", 0), history.begin.at) for id_, found in copies.items()}
+    order = sorted(copies, key=lambda id_: (sent_by[id_], int(id_.rpartition(":")[2])))
     for sink, messages in history.messages.items():
-        for id_ in sorted(set(statuses)):
+        for index, id_ in enumerate(order):
             _, boot, number = id_.split(":")
             due = {id_, f"status:{boot}:{max(0, int(number) - 1)}"}
-            if missing := due - messages.keys():
+            later = [messages[other][0].at for other in order[index:] if other in messages]
+            if (missing := due - messages.keys()) and not _may_be_lost(history, sent_by[id_], later):
                 text = f"{min(missing)} was never delivered to the {sink} broker, and {id_} was delivered"
                 yield Violation("stored", text, tuple(messages.get(id_, [])))
+
+
+def _may_be_lost(history: History, since: float, delivered_at: list[float]) -> bool:
+    """Whether the disk was full or the index deleted from the start of a process until a later event was delivered."""
+    faults = history.faults_between(since, min(delivered_at, default=history.end.at))
+    return any(fault.target == "disk" or "index" in fault.detail for fault in faults)
 
 
 def _was_forgotten(history: History, copies: list[Message]) -> bool:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import json
 import socket
 import struct
 from collections.abc import AsyncIterator
@@ -17,37 +14,10 @@ from nats.aio.client import Client
 from runner.bus.address import BusAddress
 from runner.bus.errors import PlaintextRefused
 from runner.bus.hardened_client import OPTIONS, HardenedNatsClient, advertises_jetstream
+from tests.support.fake_nats import run_fake_nats
 from tests.support.nats_server import NatsAccount, NatsServer
 from tests.support.node_events import wait_until
 from tests.support.raw_nats import RawNatsClient
-
-
-class FakeServer:
-    """Answers pings and records everything that its clients send."""
-
-    def __init__(self, **info: object) -> None:
-        self.received, self.url = b"", ""
-        self.writers: list[asyncio.StreamWriter] = []
-        self._info = json.dumps({"max_payload": 1 << 20, "headers": True, **info}).encode()
-
-    async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.writers.append(writer)
-        writer.write(b"INFO " + self._info + b"\r\n")
-        with contextlib.suppress(ConnectionError):
-            while line := await reader.readline():
-                self.received += line
-                if line == b"PING\r\n":
-                    writer.write(b"PONG\r\n")
-        writer.close()
-
-
-@asynccontextmanager
-async def run_fake_server(**info: object) -> AsyncIterator[FakeServer]:
-    server = FakeServer(**info)
-    listener = await asyncio.start_server(server.handle, "127.0.0.1", 0, limit=1 << 20)
-    async with listener:
-        server.url = f"nats://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
-        yield server
 
 
 @asynccontextmanager
@@ -68,7 +38,7 @@ def test_each_overridden_method_is_one_of_nats_py(name: str) -> None:
 
 
 async def test_no_credentials_are_sent_in_plaintext_where_tls_is_required() -> None:
-    async with run_fake_server() as server:
+    async with run_fake_nats() as server:
         with pytest.raises(PlaintextRefused):
             async with connected_to(server.url, tls_required=True):
                 pass
@@ -86,7 +56,7 @@ async def test_an_abandoned_ping_does_not_end_the_read_loop(nats_server: NatsSer
 
 
 async def test_a_flush_returns_after_the_data_before_it_was_sent() -> None:
-    async with run_fake_server() as server, connected_to(server.url) as client:
+    async with run_fake_nats() as server, connected_to(server.url) as client:
         server.received = b""
         for _ in range(20):
             await client.publish("a", b"x" * 100_000)
@@ -112,7 +82,7 @@ async def test_a_message_with_malformed_headers_is_received_without_them(headers
 
 @pytest.mark.parametrize("reset", [False, True])
 async def test_the_cause_of_a_lost_connection_is_kept(reset: bool) -> None:
-    async with run_fake_server() as server, connected_to(server.url) as client:
+    async with run_fake_nats() as server, connected_to(server.url) as client:
         (writer,) = server.writers
         if reset:
             linger = struct.pack("ii", 1, 0)
@@ -123,12 +93,12 @@ async def test_the_cause_of_a_lost_connection_is_kept(reset: bool) -> None:
 
 
 async def test_the_socket_of_a_failed_attempt_is_closed() -> None:
-    async with run_fake_server() as server, connected_to(server.url) as client:
+    async with run_fake_nats() as server, connected_to(server.url) as client:
         client.drop_socket()
         await wait_until(server.writers[0].is_closing, 5)
 
 
 @pytest.mark.parametrize("advertised", [True, False])
 async def test_a_server_advertises_jetstream_in_its_greeting(advertised: bool) -> None:
-    async with run_fake_server(jetstream=advertised) as server, connected_to(server.url) as client:
+    async with run_fake_nats(jetstream=advertised) as server, connected_to(server.url) as client:
         assert advertises_jetstream(client) is advertised

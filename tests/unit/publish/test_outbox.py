@@ -19,7 +19,7 @@ from runner.publish.outbox import ABANDON_AFTER_S, KEEP_ACKED_S, LOCAL, Ack, Dea
 from runner.publish.publisher import Publisher
 from runner.store import EpisodeIndex
 from tests.support.episodes import record_episodes
-from tests.support.publishing import open_outbox
+from tests.support.publishing import open_outbox, pending_ids
 from tests.unit.publish.conftest import ManualWallClock
 
 ROOT = Path(__file__).parents[3]
@@ -31,10 +31,6 @@ def event(number: int, payload: bytes = b"{}") -> OutboxEvent:
     return OutboxEvent(
         id=f"episode:{number}", subject="my.episodes", type=kind, source="node1", time=NOW, payload=payload
     )
-
-
-def pending_ids(outbox: Outbox, sink: str = LOCAL) -> list[str]:
-    return [event.id for event in outbox.pending(sink, 1000)]
 
 
 def test_an_added_event_is_returned_unchanged(outbox: Outbox) -> None:

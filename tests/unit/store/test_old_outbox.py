@@ -11,10 +11,10 @@ import pytest
 from runner.cli.outbox import main_outbox
 from runner.errors import StoreError
 from runner.node.state_lock import StateLock
-from runner.publish.outbox import Outbox, SinkCounts
+from runner.publish.outbox import SinkCounts
 from runner.store import EpisodeStore, open_index
 from tests.support.episodes import record_episodes
-from tests.support.publishing import open_outbox
+from tests.support.publishing import open_outbox, pending_ids
 
 EGRESS = "egress nats://lab:4222"
 NOW = "2026-03-04T05:06:07+00:00"
@@ -62,10 +62,6 @@ def make_old_directory(data_dir: Path) -> list[str]:
         path.unlink()
     store_old_outbox(data_dir, episode_ids)
     return episode_ids
-
-
-def pending_ids(outbox: Outbox, sink: str) -> list[str]:
-    return [event.id for event in outbox.pending(sink, 100)]
 
 
 def test_nothing_is_lost_or_sent_again_from_an_outbox_of_an_earlier_version(tmp_path: Path) -> None:
