@@ -158,13 +158,10 @@ def link_from_state(state: BusState, address: str) -> BusLink | None:
 
 def feed_subjects(location: StateLocation) -> tuple[DurableNames, str]:
     """Return the subjects of the durable events, as named in the profile, and the pattern of all live subjects."""
-    from runner.events.subjects import LIVE_SUBJECTS, DurableNames
+    from runner.bus.address import durable_names
+    from runner.events.subjects import LIVE_SUBJECTS
 
-    nats = location.profile.nats
-    names = DurableNames(
-        episode_completed=nats.episode_completed, eval_batch=nats.eval_batch, field_status=nats.field_status
-    )
-    return names, LIVE_SUBJECTS
+    return durable_names(location.profile.nats), LIVE_SUBJECTS
 
 
 def batch_age(batch_id: str, now: datetime) -> timedelta | None:

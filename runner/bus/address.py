@@ -11,11 +11,12 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from runner.errors import ConfigError
+from runner.events.subjects import DurableNames
 from runner.util.display_text import MASK
 from runner.util.files import read_secret
 
 if TYPE_CHECKING:
-    from runner.config import Profile
+    from runner.config import NatsSettings, Profile
 
 NODE_FILE = "node.json"
 _LOGIN_VARIABLES = ("NATS_TOKEN", "NATS_NKEY", "NATS_CREDS")
@@ -229,3 +230,10 @@ def egress_reader(profile: Profile) -> Callable[[], BusAddress | None]:
         return address_from_environ(url, os.environ) if url else None
 
     return read
+
+
+def durable_names(nats: NatsSettings) -> DurableNames:
+    """Return the durable subjects of a profile."""
+    return DurableNames(
+        episode_completed=nats.episode_completed, eval_batch=nats.eval_batch, field_status=nats.field_status
+    )

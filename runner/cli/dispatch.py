@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
 
 USAGE = 2
 Subcommand: TypeAlias = Callable[[Sequence[str]], int]
+
+SUBCOMMANDS = ("node", "watch", "outbox", "preflight", "serve", "serve-model", "nats-info")
+"""Each is the function ``main_NAME`` of the module NAME in this package, which is imported only for it."""
 
 
 def run(arguments: list[str]) -> int:
@@ -57,36 +61,11 @@ def _run(arguments: list[str]) -> int:
 
 def _subcommand(name: str) -> Subcommand | None:
     """Return the function of the subcommand with this name; None if there is no such subcommand."""
-    match name:
-        case "node":
-            from runner.cli.node import main_node
-
-            return main_node
-        case "watch":
-            from runner.cli.watch import main_watch
-
-            return main_watch
-        case "outbox":
-            from runner.cli.outbox import main_outbox
-
-            return main_outbox
-        case "serve-model":
-            from runner.cli.serve_model import main_serve_model
-
-            return main_serve_model
-        case "nats-info":
-            from runner.cli.nats_info import main_nats_info
-
-            return main_nats_info
-        case "preflight":
-            from runner.cli.preflight import main_preflight
-
-            return main_preflight
-        case "serve":
-            from runner.cli.serve import main_serve
-
-            return main_serve
-    return None
+    if name not in SUBCOMMANDS:
+        return None
+    module = name.replace("-", "_")
+    subcommand: Subcommand = getattr(importlib.import_module(f"runner.cli.{module}"), f"main_{module}")
+    return subcommand
 
 
 def _dispatch(options: Options) -> int:

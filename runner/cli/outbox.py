@@ -10,12 +10,11 @@ from pathlib import Path
 
 import msgspec
 
-from runner.bus.address import egress_reader
+from runner.bus.address import durable_names, egress_reader
 from runner.cli.logging_setup import log_to_stderr
 from runner.cli.terminal import print_json, print_stderr, print_table
 from runner.config import Profile, load_profile, resolve_data_dir
 from runner.node.state_lock import is_node_alive
-from runner.publish.event_recorder import durable_names
 from runner.publish.outbox import LOCAL, DeadLetter, Outbox, SinkCounts
 from runner.store import EpisodeStore, open_index
 from runner.util.argument_parser import SafeArgumentParser

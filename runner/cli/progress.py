@@ -25,7 +25,7 @@ def batch_progress(spec: BatchSpec) -> Iterator[SelectiveObserver]:
         with _bar(title, spec.n_planned) as observer:
             yield observer
     else:
-        yield _lines(title)
+        yield SelectiveObserver(_Lines(title).show, lambda kind: kind in (BatchProgress, EpisodeStarted, EpisodeEnded))
 
 
 @contextmanager
@@ -51,26 +51,45 @@ def _bar(title: str, total: int) -> Iterator[SelectiveObserver]:
         yield SelectiveObserver(show, lambda kind: kind is BatchProgress)
 
 
-def _lines(title: str) -> SelectiveObserver:
-    waits, workers = _WaitLines(title), _WorkerLines(title)
-    places: dict[str, str] = {}
+class _Lines:
+    """Prints ended episodes, lost workers, the end of the batch, and waits for the server, every ``LOG_INTERVAL_S``."""
 
-    def show(item: Item) -> None:
-        if isinstance(item, EpisodeStarted):
-            places[item.episode_id] = _place_text(item.header.worker)
-        if isinstance(item, BatchProgress):
-            waits.show(item)
-            workers.show(item)
-        if isinstance(item, EpisodeEnded):
-            trajectory = item.trajectory
-            task = trajectory.reset_kwargs.get("task_index")
-            rounds = pluralize(len(trajectory.timesteps), "round")
-            text = f"task {task} {trajectory.outcome} in {rounds}, reward {trajectory.reward:g}"
-            print_stderr(f"{title}: {text}, {trajectory.duration_s:.2f} s{places.pop(item.episode_id, '')}")
-        elif isinstance(item, BatchProgress) and item.n_done == item.n_planned:
-            print_stderr(f"{title}: {item.n_done}/{item.n_planned} episodes, {_score_text(item)}")
+    def __init__(self, title: str) -> None:
+        self._title = title
+        self._places: dict[str, str] = {}
+        self._n_lost = 0
+        self._is_waiting = False
 
-    return SelectiveObserver(show, lambda kind: kind in (BatchProgress, EpisodeStarted, EpisodeEnded))
+    def show(self, item: Item) -> None:
+        match item:
+            case EpisodeStarted():
+                self._places[item.episode_id] = _place_text(item.header.worker)
+            case EpisodeEnded(trajectory=trajectory):
+                task, rounds = trajectory.reset_kwargs.get("task_index"), pluralize(len(trajectory.timesteps), "round")
+                text = f"task {task} {trajectory.outcome} in {rounds}, reward {trajectory.reward:g}"
+                place = self._places.pop(item.episode_id, "")
+                self._print(f"{text}, {trajectory.duration_s:.2f} s{place}")
+            case BatchProgress():
+                self._show_wait(item)
+                self._show_lost(item.workers or WorkerCounts())
+                if item.n_done == item.n_planned:
+                    self._print(f"{item.n_done}/{item.n_planned} episodes, {_score_text(item)}")
+
+    def _show_lost(self, counts: WorkerCounts) -> None:
+        if counts.lost > self._n_lost:
+            self._print(f"a worker process was lost: {counts.text}")
+        self._n_lost = counts.lost
+
+    def _show_wait(self, progress: BatchProgress) -> None:
+        if progress.waiting_s is None:
+            if self._is_waiting and not progress.interrupted:
+                self._print("the server replies again")
+        elif not self._is_waiting or progress.waiting_s % LOG_INTERVAL_S == 0:
+            self._print(f"{_waiting_text(progress)} ({one_line(progress.waiting_for or '')})")
+        self._is_waiting = progress.waiting_s is not None
+
+    def _print(self, text: str) -> None:
+        print_stderr(f"{self._title}: {text}")
 
 
 def _place_text(worker: WorkerInfo | None) -> str:
@@ -100,34 +119,3 @@ def _playing_text(progress: BatchProgress) -> str:
     if counts is not None and (counts.lost or counts.starting):
         return f"{counts.text}, {score}"
     return score if counts is None or stderr_console().width < WIDE else f"{score}, {counts.text}"
-
-
-class _WorkerLines:
-    """Prints when workers were lost."""
-
-    def __init__(self, title: str) -> None:
-        self._title = title
-        self._n_lost = 0
-
-    def show(self, progress: BatchProgress) -> None:
-        counts = progress.workers or WorkerCounts()
-        if counts.lost > self._n_lost:
-            print_stderr(f"{self._title}: a worker process was lost: {counts.text}")
-        self._n_lost = counts.lost
-
-
-class _WaitLines:
-    """Prints when a batch starts to wait for its server, every ``LOG_INTERVAL_S``, and when it continues."""
-
-    def __init__(self, title: str) -> None:
-        self._title = title
-        self._is_waiting = False
-
-    def show(self, progress: BatchProgress) -> None:
-        if progress.waiting_s is None:
-            if self._is_waiting and not progress.interrupted:
-                print_stderr(f"{self._title}: the server replies again")
-        elif not self._is_waiting or progress.waiting_s % LOG_INTERVAL_S == 0:
-            server = one_line(progress.waiting_for or "")
-            print_stderr(f"{self._title}: {_waiting_text(progress)} ({server})")
-        self._is_waiting = progress.waiting_s is not None

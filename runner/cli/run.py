@@ -15,7 +15,7 @@ from runner.batch.resolve import ResolvedBatch, has_oracle, place_batch
 from runner.batch.result import BatchResult
 from runner.batch.slots import RUN_FILES, SLOT_FILES
 from runner.batch.workspace import Workspace
-from runner.bus.address import egress_reader
+from runner.bus.address import durable_names, egress_reader
 from runner.cli.logging_setup import log_to_file
 from runner.cli.progress import batch_progress
 from runner.cli.remaining import report_remaining, without_options
@@ -36,7 +36,7 @@ from runner.inference.profile_models import Models, NoModel, describe_endpoint, 
 from runner.node.batch_queue import queued_ids
 from runner.node.state_lock import is_node_alive
 from runner.pool.choose import preload_fork_server
-from runner.publish.event_recorder import EventRecorder, durable_names
+from runner.publish.event_recorder import EventRecorder
 from runner.util.clock import new_ulid
 from runner.util.files import world_writable_problem
 from runner.util.resources import require_open_files

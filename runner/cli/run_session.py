@@ -96,22 +96,9 @@ class RunSession:
         from runner.batch.resolve import BatchRequest
 
         options = self.options
-        return BatchRequest(
-            env=env,
-            agent=options.agent,
-            model=options.model,
-            repeat=options.repeat,
-            attempts=options.attempts,
-            task_index=options.task_index,
-            seed=options.seed,
-            concurrency=options.concurrency,
-            workers=options.workers,
-            max_rounds=options.max_rounds,
-            max_duration_sec=options.max_duration,
-            mode="compat" if options.compat else "strict",
-            tracing=options.tracing,
-            script=_read_script(options.script),
-        )
+        fields = {name: value for name, value in options._asdict().items() if name in BatchRequest.__struct_fields__}
+        fields |= {"env": env, "script": _read_script(options.script), "max_duration_sec": options.max_duration}
+        return BatchRequest(**fields, mode="compat" if options.compat else "strict")
 
 
 def _read_script(path: Path | None) -> tuple[str, ...] | None:

@@ -71,12 +71,13 @@ def _raise_failure(failure: BaseException) -> None:
 
 
 async def _watch(options: argparse.Namespace) -> None:
+    from runner.bus.address import durable_names
     from runner.cli.watch_format import MAX_LINE, json_lines, plain_lines
     from runner.subscribe.messages import Notice
     from runner.subscribe.subscription import Subscription
 
     profile = load_profile(options.config, environ=os.environ, cwd=Path.cwd())
-    names = _durable_names(profile)
+    names = durable_names(profile.nats)
     lines = json_lines if options.json else plain_lines
     mask_text = masker()
     async with await _connect(options, profile) as connection:
@@ -134,15 +135,6 @@ async def _wait_for_state_files(data_dir: Path, read_address: Callable[[], BusAd
         if not is_node_alive(data_dir):
             return
         await asyncio.sleep(RESTORE_POLL_S)
-
-
-def _durable_names(profile: Profile) -> DurableNames:
-    from runner.events.subjects import DurableNames
-
-    nats = profile.nats
-    return DurableNames(
-        episode_completed=nats.episode_completed, eval_batch=nats.eval_batch, field_status=nats.field_status
-    )
 
 
 def _subjects(names: DurableNames, *, own_node: bool) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, TypeVar, assert_never
+from typing import Literal, assert_never
 
 import msgspec
 
@@ -45,8 +45,6 @@ from runner.node.env_servers.manager import EnvServerManager
 from runner.node.file_chunks import EpisodeFiles
 from runner.store import is_ulid
 from runner.util.clock import derive_ulid
-
-_T = TypeVar("_T")
 
 MAX_LISTED_BATCHES = 200
 MAX_ENVS = 200
@@ -263,10 +261,6 @@ class ControlHandler:
         )
 
 
-def _or_default(value: _T | None, default: _T) -> _T:
-    return default if value is None else value
-
-
 _CHANGEABLE = ("concurrency", "workers")
 """Arguments that may differ when an interrupted batch is resumed."""
 
@@ -281,25 +275,20 @@ def _check_same(args: StartArgs, specs: list[BatchSpec], *, resumes: bool = Fals
 
     If it ``resumes`` an interrupted batch, the arguments in ``_CHANGEABLE`` may differ.
     """
-    first = specs[0]
-    pairs = {
-        "envs": ({env.lower() for env in args.envs}, {spec.env.lower() for spec in specs}),
-        "agent": ((args.agent or DEFAULT_AGENT).lower(), first.agent.lower()),
-        "model": (_or_default(args.model, first.model), first.model),
-        "repeat": (args.repeat, first.repeat),
-        "attempts": (args.attempts, first.attempts),
-        "task_index": (args.task_index, first.task_index),
-        "seed": (args.seed, first.seed),
-        "concurrency": (_or_default(args.concurrency, first.concurrency), first.concurrency),
-        "workers": (_or_default(args.workers, first.workers), first.workers),
-        "max_rounds": (_or_default(args.max_rounds, first.limits.max_rounds), first.limits.max_rounds),
-        "max_duration_sec": (
-            _or_default(args.max_duration_sec, first.limits.max_duration_s),
-            first.limits.max_duration_s,
-        ),
+    first, limits = specs[0], specs[0].limits
+    existing = msgspec.structs.asdict(first) | {
+        "envs": {spec.env.lower() for spec in specs},
+        "agent": first.agent.lower(),
+        "max_rounds": limits.max_rounds,
+        "max_duration_sec": limits.max_duration_s,
     }
-    fixed = {name: values for name, values in pairs.items() if not (resumes and name in _CHANGEABLE)}
-    if different := [name for name, (requested, existing) in fixed.items() if requested != existing]:
+    requested = msgspec.structs.asdict(args) | {
+        "envs": {env.lower() for env in args.envs},
+        "agent": (args.agent or DEFAULT_AGENT).lower(),
+    }
+    ignored = _CHANGEABLE if resumes else ()
+    compared = {name: value for name, value in requested.items() if name in existing and name not in ignored}
+    if different := [name for name, value in compared.items() if value not in (None, existing[name])]:
         raise RequestRejected(
             "refused",
             f"batch {args.batch_id} already exists and differs in {', '.join(different)}",

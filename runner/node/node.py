@@ -18,7 +18,7 @@ from runner.batch.resolve import ResolvedBatch, place_batch, resolve_spec
 from runner.batch.slots import NODE_FILES
 from runner.batch.spec import BatchSpec
 from runner.batch.workspace import Workspace
-from runner.bus.address import BusAddress
+from runner.bus.address import BusAddress, durable_names
 from runner.bus.broker.broker import Broker
 from runner.bus.errors import BusError
 from runner.bus.request_server import RequestHandler
@@ -39,7 +39,7 @@ from runner.node.queue_recovery import recover_queue
 from runner.node.shutdown import RETRY_S, publish_remaining, run_with_restarts, stop_batches
 from runner.node.state_lock import NodeFile, StateLock, keep_files
 from runner.node.storage import storage_required
-from runner.publish.event_recorder import EventRecorder, durable_names
+from runner.publish.event_recorder import EventRecorder
 from runner.publish.live_publisher import LivePublisher
 from runner.publish.publisher import Publisher, Sink
 from runner.types.fields import NodeStatus

@@ -16,7 +16,6 @@ from typing import Literal
 from runner.batch.result import FINISHED, BatchResult, BatchStats
 from runner.batch.spec import BatchSpec
 from runner.batch.workspace import Workspace
-from runner.config import NatsSettings
 from runner.errors import StoreError, catch_foreign, log_failure
 from runner.events import subjects
 from runner.events.durable import BatchCompleted, FieldStatus
@@ -146,10 +145,3 @@ def batch_event(result: BatchResult, names: DurableNames, *, node: str, time: da
         n_errors=result.n_errors,
     )
     return durable_event(f"batch:{result.batch_id}", subjects.BATCH_COMPLETED, event, names, time)
-
-
-def durable_names(nats: NatsSettings) -> DurableNames:
-    """Return the durable subjects of a profile."""
-    return DurableNames(
-        episode_completed=nats.episode_completed, eval_batch=nats.eval_batch, field_status=nats.field_status
-    )

@@ -5,8 +5,6 @@ Most timesteps are short enough to be encoded unchanged; in the others each mess
 
 from __future__ import annotations
 
-import math
-import sys
 from itertools import chain
 from typing import Any, assert_never
 
@@ -22,6 +20,7 @@ from runner.events.live import (
     TokenText,
 )
 from runner.publish.truncate import SizeBudget, as_json, is_too_long, short_json, truncate
+from runner.store.safe_json import finite
 from runner.types import (
     Action,
     BatchProgress,
@@ -108,7 +107,7 @@ def _ended(item: episode_events.EpisodeEnded) -> EpisodeEnded:
         seq=item.seq,
         outcome=trajectory.outcome,
         success=trajectory.success,
-        reward=_finite(trajectory.reward),
+        reward=finite(trajectory.reward),
         rounds=len(trajectory.timesteps),
         duration_s=trajectory.duration_s,
         error=_error(trajectory.error_info),
@@ -138,7 +137,7 @@ def _timestep(item: TimestepPlayed) -> msgspec.Raw:
         action=LiveAction(action.text, action.tool_calls),
         valid=step.valid,
         observation=observation,
-        reward=_finite(step.reward),
+        reward=finite(step.reward),
         done=step.done,
         model_s=step.model_s,
         env_s=step.env_s,
@@ -194,8 +193,3 @@ def _texts(action: Action) -> list[object]:
 
 def _truncate_or_none(text: str | None) -> str | None:
     return None if text is None else truncate(text)
-
-
-def _finite(value: float) -> float:
-    # A sum of rewards may overflow to infinity.
-    return value if math.isfinite(value) else math.copysign(sys.float_info.max, value)
