@@ -163,9 +163,8 @@ def _session(args: argparse.Namespace, start_key: str) -> Session:
     from agentgym_tui.sessions.bus_session import BusSession
     from agentgym_tui.sessions.node_session import NodeSession
 
-    match args.command:
-        case "watch":
-            return BusSession(_launch_options(args), url=args.nats, since=args.since)
+    if args.command == "watch":
+        return BusSession(_launch_options(args), url=args.nats, since=args.since)
     return NodeSession(_launch_options(args), start_key)
 
 

@@ -119,9 +119,9 @@ class Console(RefreshingApp, inherit_bindings=False):
 
     def action_command_palette(self) -> None:
         """Open the command palette."""
-        from agentgym_tui.screens.dialogs.command_palette import CommandPalette, run_chosen
+        from agentgym_tui.screens.dialogs.command_palette import CommandPalette
 
-        self.push_screen(CommandPalette(self._available_commands()), run_chosen(self))
+        self.push_screen(CommandPalette(self._available_commands()), self._run_chosen)
 
     def action_zoom(self) -> None:
         """Show the focused pane alone, or all panes again."""
@@ -171,6 +171,10 @@ class Console(RefreshingApp, inherit_bindings=False):
                 self.pop_screen()
         else:
             self.switch_mode(mode)
+
+    def _run_chosen(self, chosen: AvailableCommand | None) -> None:
+        if chosen is not None:
+            self.call_later(self.run_action, chosen.command.action, chosen.node)
 
     async def _quit_answered(self, answer: str | None) -> None:
         from agentgym_tui.screens.dialogs.quit import stop_all

@@ -49,20 +49,8 @@ _TYPING_SCOPES: Final[frozenset[Scope]] = frozenset({"filter", "entry", "form", 
 """Scopes with a text field that receives characters."""
 
 
-class ResolvedKeymap(NamedTuple):
-    """The result of validating the user's keys.
-
-    Attributes:
-        keys: the keymap with all valid keys.
-        problems: one line per rejected entry.
-    """
-
-    keys: Keymap
-    problems: list[SafeText]
-
-
-def resolve_keymap(requested: Mapping[str, str]) -> ResolvedKeymap:
-    """Validate the user's keys, given by command id.
+def resolve_keymap(requested: Mapping[str, str]) -> tuple[Keymap, list[SafeText]]:
+    """Return the keymap with all valid keys of the user, given by command id, and one line per rejected entry.
 
     A changed command whose keys conflict with another command gets its default keys back. If both commands were
     changed, only the command that comes later in ``requested`` does.
@@ -77,7 +65,7 @@ def resolve_keymap(requested: Mapping[str, str]) -> ResolvedKeymap:
     while (conflict := _find_conflict(changed)) is not None:
         del changed[conflict.command_id]
         problems.append(conflict.reason)
-    return ResolvedKeymap(Keymap(changed), problems)
+    return Keymap(changed), problems
 
 
 class _KeyRejected(Exception):

@@ -128,7 +128,7 @@ def find_line_at(log: LogFile, at: datetime) -> int | None:
     low, high, match = 0, len(log.index), None
     while low < high:
         middle = (low + high) // 2
-        timed = find_timed_line(log, middle, high)
+        timed = _first_time(log, range(middle, high))
         if timed is None:
             high = middle
             continue
@@ -140,18 +140,9 @@ def find_line_at(log: LogFile, at: datetime) -> int | None:
     return match if match is not None else _last_line_if_timed(log)
 
 
-def find_timed_line(log: LogFile, number: int, stop: int) -> tuple[int, datetime] | None:
-    """Return the number and the time of the first line that has a time.
-
-    Args:
-        log: the log.
-        number: number of the first line to examine.
-        stop: number of the line before which the search ends; the search ends after ``MAX_UNTIMED_LINES`` lines anyway.
-
-    Returns:
-        None if no examined line has a time.
-    """
-    for line in range(number, min(stop, number + MAX_UNTIMED_LINES)):
+def _first_time(log: LogFile, numbers: Sequence[int]) -> tuple[int, datetime] | None:
+    """Return number and time of the first of these lines that has a time; ``MAX_UNTIMED_LINES`` lines are examined."""
+    for line in numbers[:MAX_UNTIMED_LINES]:
         if (at := parse_record(log.line(line, MAX_PARSED_BYTES).head).at) is not None:
             return line, at
     return None
@@ -159,11 +150,8 @@ def find_timed_line(log: LogFile, number: int, stop: int) -> tuple[int, datetime
 
 def find_last_time(log: LogFile) -> datetime | None:
     """Return the time of the last line that has a time; None if the last MAX_UNTIMED_LINES lines have none."""
-    last = len(log.index) - 1
-    for line in range(last, max(last - MAX_UNTIMED_LINES, -1), -1):
-        if (at := parse_record(log.line(line, MAX_PARSED_BYTES).head).at) is not None:
-            return at
-    return None
+    timed = _first_time(log, range(len(log.index))[::-1])
+    return timed[1] if timed is not None else None
 
 
 def _last_line_if_timed(log: LogFile) -> int | None:

@@ -123,7 +123,7 @@ def message_blocks(message: object) -> Iterator[Block]:
     kind, title = known or ("observation", sanitize_line(content_text(role) or "?", MAX_NAME))
     title_text = "" if known else content_text(role)
     cut = message_fields(fields.get("full_length", {}))
-    yield from _reasoning(fields, cut)
+    yield from reasoning_blocks(fields)
     thought, rest = (
         split_thought(content_text(fields.get("content"))) if kind == "action" else ("", message_content(fields))
     )
@@ -138,7 +138,11 @@ def message_blocks(message: object) -> Iterator[Block]:
 def reasoning_blocks(message: object) -> Iterator[Block]:
     """Yield a block of the reasoning that a model returned separately from its answer, if there is any."""
     fields = message_fields(message)
-    yield from _reasoning(fields, message_fields(fields.get("full_length", {})))
+    for name in ("reasoning_content", "reasoning"):
+        if text := content_text(fields.get(name)):
+            cut = message_fields(fields.get("full_length", {}))
+            yield text_block("thought", trusted("thought"), text, full_length=cut.get(name))
+            return
 
 
 def tool_call_block(name: str, arguments: str, *, full_length: object = None) -> Block:
@@ -187,13 +191,6 @@ def split_thought(text: str) -> tuple[str, str]:
     if mark and head.lstrip().startswith("Thought:"):
         return head.strip().removeprefix("Thought:").strip(), rest.strip()
     return "", text
-
-
-def _reasoning(fields: Mapping[str, Any], cut: Mapping[str, Any]) -> Iterator[Block]:
-    for name in ("reasoning_content", "reasoning"):
-        if text := content_text(fields.get(name)):
-            yield text_block("thought", trusted("thought"), text, full_length=cut.get(name))
-            return
 
 
 def _tool_call(call: object) -> Block:

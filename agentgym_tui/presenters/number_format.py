@@ -106,6 +106,4 @@ def progress_bar(share: float, width: int) -> str:
 
 def format_per_second(rate: float) -> SafeText:
     """Format a rate per second with the unit, such as ``0.5/s`` and ``1.2k/s``; an empty text for zero."""
-    if rate <= 0:
-        return trusted("")
-    return trusted(f"{rate:.1f}/s" if rate < 9.95 else f"{format_count(round(rate))}/s")
+    return trusted(f"{format_rate(rate)}/s" if rate > 0 else "")

@@ -1,4 +1,4 @@
-"""Base classes of screens and dialogs."""
+"""Base classes of screens and dialogs, and the frame of a dialog."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from collections.abc import Callable
 from typing import ClassVar, Final
 
 import msgspec
+from textual.containers import Vertical
+from textual.content import Content
 from textual.screen import ModalScreen, Screen, ScreenResultType
 from textual.widget import Widget
 
-from agentgym_tui.commands.keymap import bindings
+from agentgym_tui.commands.keymap import bindings, keymap_of
 from agentgym_tui.config.ui_state import UiState
-from agentgym_tui.safe_text import SafeText
+from agentgym_tui.safe_text import SafeText, trusted
 from agentgym_tui.services.timers import ReliableTimers
 from agentgym_tui.services.toast import toast
 from agentgym_tui.sessions.protocols import Session
@@ -114,6 +116,21 @@ class ResultScreen(ConsoleScreen[ScreenResultType]):
         """Dismiss the screen with ``result``; do nothing if the screen has already been dismissed."""
         if self.is_current:
             self.dismiss(result)
+
+
+class DialogFrame(Vertical):
+    """A box in the middle of the screen.
+
+    Args:
+        title: text of the upper border.
+        keys: text of the lower border, which names the dialog's keys; a command id such as ``{dialog.close}`` is
+            replaced by the key of the command.
+    """
+
+    def __init__(self, title: SafeText, *, keys: str, id: str | None = None) -> None:
+        super().__init__(id=id, classes="dialog")
+        self.border_title = Content(title)
+        self.border_subtitle = Content(trusted(keymap_of(self.app).expand(keys)))
 
 
 class DialogScreen(ModalScreen[ScreenResultType], ResultScreen[ScreenResultType]):

@@ -40,6 +40,7 @@ class EventLog:
         query: the words that shown entries contain in subject, headers or payload; a notice is searched by its text.
         subjects: message counts per subject; evicted messages stay counted.
         clock_skew: estimates of the senders' clock skew.
+        n_bytes: approximate memory of all entries in bytes.
         n_received: number of messages received since the last ``reset``.
         n_evicted: number of entries evicted since the last ``reset``.
         n_matched: number of entries that were added to ``shown`` since the last ``reset`` or ``search``, including
@@ -57,21 +58,16 @@ class EventLog:
         self._max_entries, self._max_bytes = max_entries, max_bytes
         self._entries: deque[LogEntry] = deque()
         self._required = b""
-        self._bytes = self._number = 0
+        self.n_bytes = self._number = 0
         self._pending: dict[str, int] = {}
 
     def __len__(self) -> int:
         return len(self._entries)
 
     @property
-    def n_bytes(self) -> int:
-        """Approximate memory of all entries in bytes."""
-        return self._bytes
-
-    @property
     def is_full(self) -> bool:
         """Whether adding an entry evicts the oldest entry."""
-        return len(self._entries) >= self._max_entries or self._bytes >= self._max_bytes
+        return len(self._entries) >= self._max_entries or self.n_bytes >= self._max_bytes
 
     @property
     def lag(self) -> int:
@@ -84,7 +80,7 @@ class EventLog:
         self.shown.clear()
         self._pending.clear()
         self.subjects.reset_counts()
-        self.n_received = self.n_evicted = self.n_gap = self.n_skipped = self.n_matched = self._bytes = 0
+        self.n_received = self.n_evicted = self.n_gap = self.n_skipped = self.n_matched = self.n_bytes = 0
         self._required = required.encode("utf-8", "replace")
 
     def append(self, messages: Sequence[RawMessage | Notice], at: datetime) -> None:
@@ -95,7 +91,7 @@ class EventLog:
             else:
                 self._append_message(message, at)
         self.clock_skew.sample([each for each in messages if isinstance(each, RawMessage)])
-        while len(self._entries) > 1 and (len(self._entries) > self._max_entries or self._bytes > self._max_bytes):
+        while len(self._entries) > 1 and (len(self._entries) > self._max_entries or self.n_bytes > self._max_bytes):
             self._evict_oldest()
 
     def search(self, text: str) -> None:
@@ -138,14 +134,14 @@ class EventLog:
 
     def _add(self, entry: LogEntry) -> None:
         self._entries.append(entry)
-        self._bytes += entry.size
+        self.n_bytes += entry.size
         if self._matches(entry):
             self.shown.append(entry)
             self.n_matched += 1
 
     def _evict_oldest(self) -> None:
         oldest = self._entries.popleft()
-        self._bytes -= oldest.size
+        self.n_bytes -= oldest.size
         self.n_evicted += 1
         if self.shown and self.shown[0] is oldest:
             self.shown.popleft()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 from functools import partial
@@ -97,13 +98,9 @@ class _TolerantFile:
         self.fileno = file.fileno
 
     def write(self, text: str) -> None:
-        try:
+        with contextlib.suppress(OSError):
             self._file.write(text)
-        except OSError:
-            return
 
     def flush(self) -> None:
-        try:
+        with contextlib.suppress(OSError):
             self._file.flush()
-        except OSError:
-            return

@@ -9,11 +9,10 @@ from agentgym_tui.presenters.cells import Cell, FixedLines, Line
 from agentgym_tui.presenters.number_format import pluralize
 from agentgym_tui.presenters.text_width import wrap_text
 from agentgym_tui.safe_text import join, masked_rows, sanitize_line, trusted
-from agentgym_tui.screens.base import DialogScreen
+from agentgym_tui.screens.base import DialogFrame, DialogScreen
 from agentgym_tui.sessions.run_commands import AgentChoice, EnvironmentBattery, list_batteries
 from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.widgets.line_list import LineList
-from agentgym_tui.widgets.pane import DialogFrame
 from agentgym_tui.widgets.static_lines import StaticLines
 
 

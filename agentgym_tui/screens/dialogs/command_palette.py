@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Sequence
+from typing import Final
 
 from textual import on
 from textual.app import ComposeResult
@@ -12,14 +12,10 @@ from textual.widgets import Input
 from agentgym_tui.commands.keymap import AvailableCommand, Keymap, keymap_of
 from agentgym_tui.presenters.cells import Cell, FixedLines, Line
 from agentgym_tui.safe_text import trusted
-from agentgym_tui.screens.base import DialogScreen
+from agentgym_tui.screens.base import DialogFrame, DialogScreen
 from agentgym_tui.state.query import Query
 from agentgym_tui.widgets.inputs import MAX_QUERY_CHARS, SearchInput
 from agentgym_tui.widgets.line_list import LineList
-from agentgym_tui.widgets.pane import DialogFrame
-
-if TYPE_CHECKING:
-    from textual.app import App
 
 _TITLE_WIDTH: Final = 14
 _KEY_WIDTH: Final = 6
@@ -82,16 +78,6 @@ def search(commands: Sequence[AvailableCommand], text: str) -> list[AvailableCom
     query = Query(text)
     matches = [each for each in commands if query.matches(_text(each))]
     return sorted(matches, key=lambda each: not query.matches(each.command.title.casefold()))
-
-
-def run_chosen(app: App[None]) -> Callable[[AvailableCommand | None], None]:
-    """Return a screen callback that runs the chosen command."""
-
-    def run(chosen: AvailableCommand | None) -> None:
-        if chosen is not None:
-            app.call_later(app.run_action, chosen.command.action, chosen.node)
-
-    return run
 
 
 def _line(each: AvailableCommand, keys: Keymap) -> Line:

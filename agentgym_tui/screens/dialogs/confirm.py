@@ -13,9 +13,8 @@ from textual.widgets import Button
 from agentgym_tui.commands.keymap import commands_of, keymap_of
 from agentgym_tui.presenters.cells import Cell, Line
 from agentgym_tui.safe_text import SafeText, sanitize_line, trusted
-from agentgym_tui.screens.base import DialogScreen
+from agentgym_tui.screens.base import DialogFrame, DialogScreen
 from agentgym_tui.state.data_model import BatchRun
-from agentgym_tui.widgets.pane import DialogFrame
 from agentgym_tui.widgets.static_lines import StaticLines
 
 
@@ -54,7 +53,7 @@ class ConfirmDialog(DialogScreen[str]):
             for command in self._answers:
                 with Horizontal(classes="answer"):
                     label = f"{command.title} ({keymap_of(self.app).display(command)[0]})"
-                    yield Button(Content(label), id=_answer_of(command.action), compact=True)
+                    yield Button(Content(label), id=command.action.split("'")[1], compact=True)
                     about = command.help
                     yield StaticLines(lambda _, about=about: [[Cell(trusted(about), "dim")]])  # type: ignore[misc]
 
@@ -91,7 +90,3 @@ class CancelDialog(ConfirmDialog):
         """Return lines with the running environment and the number of waiting batches."""
         env = Cell(sanitize_line(self._batch.env, 40), "head")
         return [[env, Cell(trusted(f" is running; {self._n_more} more in this battery"))]]
-
-
-def _answer_of(action: str) -> str:
-    return action.split("'")[1]

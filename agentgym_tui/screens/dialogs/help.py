@@ -14,8 +14,7 @@ from agentgym_tui.presenters.cells import Cell, Line, line_width
 from agentgym_tui.presenters.number_format import UNKNOWN
 from agentgym_tui.presenters.text_width import wrap_text
 from agentgym_tui.safe_text import trusted
-from agentgym_tui.screens.base import DialogScreen
-from agentgym_tui.widgets.pane import DialogFrame
+from agentgym_tui.screens.base import DialogFrame, DialogScreen
 from agentgym_tui.widgets.static_lines import WrappedText
 
 _SCOPE_TITLES: Final[dict[Scope, str]] = {

@@ -8,9 +8,8 @@ from textual.app import ComposeResult
 
 from agentgym_tui.presenters.payload import HexRows
 from agentgym_tui.safe_text import trusted
-from agentgym_tui.screens.base import DialogScreen
+from agentgym_tui.screens.base import DialogFrame, DialogScreen
 from agentgym_tui.widgets.line_list import LineList
-from agentgym_tui.widgets.pane import DialogFrame
 
 MAX_BYTES: Final = 4_096
 """Bytes that are shown."""

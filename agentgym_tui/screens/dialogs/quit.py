@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from agentgym_tui.presenters.cells import Cell, Line
+from agentgym_tui.presenters.number_format import pluralize
 from agentgym_tui.safe_text import sanitize_line, trusted
 from agentgym_tui.screens.dialogs.confirm import ConfirmDialog
 from agentgym_tui.sessions.protocols import Session
@@ -30,7 +31,18 @@ class QuitDialog(ConfirmDialog):
 
     def question(self) -> list[Line]:
         """Return lines that describe the running and the waiting batches."""
-        return _question(self._session.store)
+        batches = _unfinished(self._session.store)
+        if not batches:
+            return [[Cell(trusted("Nothing is running."))]]
+        n_running = sum(episode.is_active for episode in self._session.store.running_episodes())
+        n_left = sum(max(batch.n_planned - batch.n_done, 0) for batch in batches)
+        lines: list[Line] = [[Cell(trusted(f"{pluralize(n_running, 'episode')} running, {n_left} remaining"))]]
+        for batch in batches[:_MAX_BATCHES]:
+            done = Cell(trusted(f"  {batch.n_done}/{batch.n_planned} "), "accent")
+            lines.append([done, Cell(sanitize_line(batch.env, 40)), Cell(sanitize_line(f" {batch.status}", 20), "dim")])
+        if len(batches) > _MAX_BATCHES:
+            lines.append([Cell(trusted(f"  and {len(batches) - _MAX_BATCHES} more"), "dim")])
+        return lines
 
     def draw(self, store: RunStore) -> None:
         """Redraw after the store changed."""
@@ -54,25 +66,3 @@ async def stop_all(session: Session) -> None:
 
 def _unfinished(store: RunStore) -> list[BatchRun]:
     return [] if store.all_nodes_lost else unfinished_batches(store)
-
-
-def _question(store: RunStore) -> list[Line]:
-    batches = _unfinished(store)
-    if not batches:
-        return [[Cell(trusted("Nothing is running."))]]
-    n_running = sum(episode.is_active for episode in store.running_episodes())
-    n_left = sum(max(batch.n_planned - batch.n_done, 0) for batch in batches)
-    running = "1 episode" if n_running == 1 else f"{n_running} episodes"
-    lines: list[Line] = [[Cell(trusted(f"{running} running, {n_left} remaining"))]]
-    for batch in batches[:_MAX_BATCHES]:
-        done = trusted(f"  {batch.n_done}/{batch.n_planned} ")
-        lines.append(
-            [
-                Cell(done, "accent"),
-                Cell(sanitize_line(batch.env, 40)),
-                Cell(sanitize_line(f" {batch.status}", 20), "dim"),
-            ]
-        )
-    if len(batches) > _MAX_BATCHES:
-        lines.append([Cell(trusted(f"  and {len(batches) - _MAX_BATCHES} more"), "dim")])
-    return lines

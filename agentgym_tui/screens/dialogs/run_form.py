@@ -14,7 +14,7 @@ from textual.widgets import Button, Input
 from agentgym_tui.presenters.cells import Cell, Line
 from agentgym_tui.presenters.text_width import wrap_text
 from agentgym_tui.safe_text import SafeText, join, masked_rows, sanitize_line, trusted
-from agentgym_tui.screens.base import DialogScreen
+from agentgym_tui.screens.base import DialogFrame, DialogScreen
 from agentgym_tui.sessions.protocols import Session
 from agentgym_tui.sessions.run_commands import (
     FALLBACK_AGENT,
@@ -35,7 +35,6 @@ from agentgym_tui.sessions.run_form_fields import (
 from agentgym_tui.widgets.form_controls import CheckList, OptionStepper
 from agentgym_tui.widgets.inputs import TextField
 from agentgym_tui.widgets.line_list import LineList
-from agentgym_tui.widgets.pane import DialogFrame
 from agentgym_tui.widgets.static_lines import StaticLines
 from runner.events.control import StartArgs
 

@@ -93,7 +93,7 @@ class EventsScreen(LineBrowser):
         self._log = EventLog()
         self._log.search(self.ui_state.filters.get(FILTER_KEY, ""))
         self._throttle = RedrawThrottle(self._now)
-        self.reader = EventReader(source, self._log, lambda: self.draw_soon(self._wait_s))
+        self.reader = EventReader(source, self._log, lambda: self.draw_soon(max(self._throttle.wait_s, MIN_INTERVAL_S)))
         self._rows, self._branches = EventRows(self._log), SubjectRows()
         self.table = Table(EVENT_COLUMNS, self._rows, id="messages")
         self.payload = PayloadView(VIEWS, entry_info, command="events.view", id="message")
@@ -304,10 +304,6 @@ class EventsScreen(LineBrowser):
             self._drawn_rate = rate
             self._draw_subjects()
             self.show_texts()
-
-    @property
-    def _wait_s(self) -> float:
-        return max(self._throttle.wait_s, MIN_INTERVAL_S)
 
     def _query_subjects(self, patterns: tuple[str, ...] | None, text: str) -> None:
         query = self.reader.query

@@ -6,6 +6,9 @@ from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Final, Literal, NamedTuple
 
+from textual.app import ComposeResult
+from textual.containers import Vertical
+
 from agentgym_tui.commands.registry import Registry
 from agentgym_tui.config.ui_state import UiState
 from agentgym_tui.presenters.cells import Cell, FixedLines, Line
@@ -25,9 +28,8 @@ from agentgym_tui.state.data_model import EnvironmentState, Episode
 from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.widgets.charts import RewardPlot, Waterfall
 from agentgym_tui.widgets.line_list import LineList
-from agentgym_tui.widgets.pane import Pane
 from agentgym_tui.widgets.split import Share
-from agentgym_tui.widgets.static_lines import WrappedText
+from agentgym_tui.widgets.static_lines import StaticLines, WrappedText
 from agentgym_tui.widgets.table import SortableTable, Table
 from agentgym_tui.widgets.transcript import Transcript
 
@@ -61,23 +63,52 @@ class LiveState(NamedTuple):
     plotted_env: str
 
 
-class LivePane(Pane):
-    """A pane of the live screen.
+class PaneTitle(StaticLines):
+    """The title line of a pane, with a bar at the left while the pane has the focus."""
+
+    def mark(self, index: int) -> str:
+        """Return the bar that marks the focused pane, or a space."""
+        return "▌" if isinstance(self.parent, LivePane) and self.parent.has_class("-focused") else " "
+
+
+class LivePane(Vertical):
+    """A pane of the live screen: a list under a title.
 
     Args:
-        view: the list that the pane shows; its id is the id of the pane's entry in ``LIVE_PANES``.
+        view: the list; its id is the id of the pane's entry in ``LIVE_PANES``.
+
+    Attributes:
+        view: the list.
     """
 
+    BLANK = True  # fully covered by children; Textual need not draw the background
+
     def __init__(self, view: LineList) -> None:
-        super().__init__(view, id=f"{view.id}-pane")
+        super().__init__(id=f"{view.id}-pane")
+        self.view, self._title = view, PaneTitle()
         self._drawn_version: object = None
+
+    def compose(self) -> ComposeResult:
+        """Yield title and list."""
+        yield self._title
+        yield self.view
+
+    def on_descendant_focus(self) -> None:
+        """Mark the pane as focused."""
+        self.add_class("-focused")
+        self._title.refresh()
+
+    def on_descendant_blur(self) -> None:
+        """Remove the focus mark."""
+        self.remove_class("-focused")
+        self._title.refresh()
 
     def draw(self, state: LiveState) -> None:
         """Draw the title, and the content if it has changed since the last drawing."""
         previous, self._drawn_version = self._drawn_version, self.version(state)
         if previous is self._drawn_version is None:
             return
-        self.set_title(lambda width: self.title(state, width))
+        self._title.show(lambda width: self.title(state, width))
         if self._drawn_version != previous:
             self.update(state)
 

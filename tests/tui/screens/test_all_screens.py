@@ -78,7 +78,7 @@ async def test_invalid_ui_state_is_ignored(ui_state: UiState) -> None:
     async with app.run_test(size=SIZE) as pilot:
         await pilot.press("1")
         await wait_for_text(pilot, "task 3", "guess", "▌")
-        assert all(pane.region.height > 1 for pane in app.screen.query("Pane") if pane.display)
+        assert all(pane.region.height > 1 for pane in app.screen.query("LivePane") if pane.display)
         await pilot.press("o", "2", "o")
         await wait_for_text(pilot, "episodes")
         assert not has_unsafe_chars(screen_text(app))

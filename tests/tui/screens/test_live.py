@@ -14,11 +14,11 @@ from agentgym_tui.app.console import Console
 from agentgym_tui.config.ui_state import UiState
 from agentgym_tui.presenters.environment_rows import ENV_COLUMNS
 from agentgym_tui.screens.live.episode_picker import EpisodePicker
+from agentgym_tui.screens.live.live_panes import LivePane
 from agentgym_tui.screens.live.panes import LivePanes
 from agentgym_tui.screens.live.screen import LiveScreen
 from agentgym_tui.state.data_model import BusLink
 from agentgym_tui.widgets.line_list import LineList
-from agentgym_tui.widgets.pane import Pane
 from agentgym_tui.widgets.table import SortableTable
 from runner.events.live import LiveAction
 from runner.subscribe.messages import Notice
@@ -328,7 +328,7 @@ async def test_views_are_switched_and_zoomed(size: tuple[int, int]) -> None:
             await pilot.press("z")
             await wait_for_no_text(pilot, "Environments")
             await wait_for_text(pilot, title)
-            pane = pilot.app.screen.query_one(f"#{name}-pane", Pane)
+            pane = pilot.app.screen.query_one(f"#{name}-pane", LivePane)
             assert pane.size.height == size[1] - (3 if size[0] == 200 else 4)
             await pilot.press("z")
             await wait_for_text(pilot, "Environments")

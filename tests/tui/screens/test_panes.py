@@ -10,9 +10,9 @@ from agentgym_tui.config.ui_state import UiState
 from agentgym_tui.screens.episode.screen import SHARES as EPISODE_SHARES
 from agentgym_tui.screens.episode.screen import EpisodeScreen
 from agentgym_tui.screens.events.screen import SHARES as EVENT_SHARES
+from agentgym_tui.screens.live.live_panes import LivePane
 from agentgym_tui.screens.live.panes import live_shares
 from agentgym_tui.screens.logs.screen import SHARES as LOG_SHARES
-from agentgym_tui.widgets.pane import Pane
 from agentgym_tui.widgets.split import RESIZE_STEPS, Share
 from tests.support.console.fake_session import busy_session, files_session, session_with_messages
 from tests.support.console.pilot import SIZE, SMALL, console_app, wait_for_text, wait_until
@@ -52,8 +52,8 @@ async def test_each_pane_grows_shrinks_and_is_reset() -> None:
         assert ui_state.sizes == {}
 
 
-def visible_panes(pilot: Pilot[None]) -> list[Pane]:
-    return [pane for pane in pilot.app.screen.query(Pane) if pane.display and pane.size]
+def visible_panes(pilot: Pilot[None]) -> list[LivePane]:
+    return [pane for pane in pilot.app.screen.query(LivePane) if pane.display and pane.size]
 
 
 async def test_the_focused_pane_grows_at_the_cost_of_its_neighbor_and_zoom_overrides_sizes() -> None:

@@ -9,13 +9,13 @@ from textual.geometry import Size
 from textual.widgets import Input
 
 from agentgym_tui.app.console import Console
+from agentgym_tui.screens.base import DialogFrame
 from agentgym_tui.screens.dialogs.run_form import RunForm
 from agentgym_tui.sessions.protocols import ControlRequestError
 from agentgym_tui.sessions.run_commands import default_agent, model_problem, startable_agents
 from agentgym_tui.sessions.run_form_fields import FORM_FIELDS, MAX_EPISODES, FieldId, form_texts, parse_form
 from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.widgets.form_controls import CheckList, OptionStepper
-from agentgym_tui.widgets.pane import DialogFrame
 from runner.events.control import NodeList, StartArgs
 from tests.support.console.fake_session import FakeSession, empty_session
 from tests.support.console.pilot import screen_text, wait_for_text, wait_until
