@@ -55,7 +55,8 @@ class HealthMonitor:
         clock: supplies timestamps.
         servers: environment servers that this node starts, or None.
         models: the profile's models; None: models are not checked.
-        is_active: returns whether a batch runs or a request came recently; models are checked more often then.
+        is_active: returns whether a batch runs or a request came recently; models are checked more often then. It is
+            called in the event loop.
         storage_problem: returns why nothing can be stored, or None; every heartbeat has it.
         heartbeat_interval_s: seconds between two heartbeats; the intervals of the checks are multiples of it.
         probe_timeout_s: maximum seconds for one check of all environment servers.
@@ -85,6 +86,7 @@ class HealthMonitor:
         self._load = HostLoad()
         self._latest: dict[str, list[HealthItem]] = {}
         self._failures: dict[str, str] = {}
+        self._beat = asyncio.Event()
 
     @property
     def latest(self) -> list[HealthItem]:
@@ -103,6 +105,8 @@ class HealthMonitor:
                 if beat % HOST_BEATS == 0:
                     self._update("the host", self._host, live)
                 await asyncio.sleep(self._heartbeat_interval_s)
+                self._beat.set()
+                self._beat = asyncio.Event()
 
     def _heartbeat(self) -> Heartbeat:
         problems: list[str | None] = [None]
@@ -119,7 +123,7 @@ class HealthMonitor:
             self._update(ENVIRONMENTS, partial(self._environments, states), live)
             for _ in range(ENVS_BEATS):
                 if self._n_changes == n_changes:
-                    await asyncio.sleep(self._heartbeat_interval_s)
+                    await self._beat.wait()
 
     async def _watch_models(self, models: Models, live: LivePublisher) -> None:
         """Check the models periodically; a separate task and thread, because their endpoints may answer slowly."""
@@ -128,8 +132,8 @@ class HealthMonitor:
                 states = await asyncio.to_thread(models.check)
                 self._update(MODELS, partial(self._endpoints, states), live)
             n_beats = 0
-            while n_beats < (MODELS_BEATS if await asyncio.to_thread(self._is_active) else MODELS_IDLE_BEATS):
-                await asyncio.sleep(self._heartbeat_interval_s)
+            while n_beats < (MODELS_BEATS if self._is_active() else MODELS_IDLE_BEATS):
+                await self._beat.wait()
                 n_beats += 1
 
     @property

@@ -163,7 +163,7 @@ class Node:
             workspace.clock,
             self._servers,
             self._models,
-            lambda: self._is_active(batch_runner),
+            self._is_active,
             lambda: batch_runner.storage_problem,
         )
         handler = self._create_handler(workspace, queue, batch_runner, health)
@@ -227,8 +227,8 @@ class Node:
                 async with asyncio.timeout(min(remaining_s, IDLE_POLL_S)):
                     await self._stopping.wait()
 
-    def _is_active(self, batch_runner: BatchRunner) -> bool:
-        return not batch_runner.is_idle or time.monotonic() - self._last_activity_at < RECENT_REQUEST_S
+    def _is_active(self) -> bool:
+        return self._status == "running" or time.monotonic() - self._last_activity_at < RECENT_REQUEST_S
 
     def _set_status(self, status: NodeStatus, recorder: EventRecorder) -> None:
         self._status = status

@@ -72,6 +72,9 @@ class _Queue:
         self._size = 0
         self.dropped = 0
 
+    def __len__(self) -> int:
+        return len(self._items)
+
     def put(self, queued: Queued) -> None:
         with self._lock:
             self._items.append(queued)
@@ -229,7 +232,7 @@ class LivePublisher:
                     self._loop = asyncio.get_running_loop()
                     await self.flush()
                     with contextlib.suppress(TimeoutError):
-                        async with asyncio.timeout(RETRY_S):
+                        async with asyncio.timeout(RETRY_S if any(len(sink.queue) for sink in self._queues) else None):
                             await self._added.wait()
                     await asyncio.sleep(INTERVAL_S)
             finally:

@@ -19,10 +19,11 @@ from runner.events.codec import encode
 from runner.events.durable import DurableEvent, EpisodeCompleted
 from runner.events.subjects import DurableNames
 from runner.store import EpisodeIndex, EpisodeRow
-from runner.store.index import Statement
+from runner.store.index import FILE_NAME, Statement
 from runner.store.index_schema import COLUMNS, LOCAL, from_columns
 from runner.types import Tokens
 from runner.util.clock import Clock, new_ulid
+from runner.util.sqlite import FileState, file_state
 
 __all__ = ["LOCAL", "Ack", "DeadLetter", "Outbox", "OutboxEvent", "SinkCounts", "durable_event", "episode_event"]
 
@@ -142,6 +143,10 @@ class Outbox:
     def data_dir(self) -> Path:
         """The state directory."""
         return self.index.data_dir
+
+    def file_state(self) -> FileState:
+        """Return what changes when any process writes to the index; see ``runner.util.sqlite.file_state``."""
+        return file_state(self.data_dir / FILE_NAME)
 
     def register_sinks(self, *sinks: str) -> None:
         """Register the configured sinks; a new sink gets every event that is still stored."""

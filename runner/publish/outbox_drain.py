@@ -27,6 +27,7 @@ from runner.publish.delivery import (
 from runner.publish.outbox import Ack, Outbox, OutboxEvent
 from runner.publish.sink import SinkConnection, sink_key, sink_lock_path
 from runner.util.files import file_lock
+from runner.util.sqlite import FileState
 
 MAX_TRIED_AFTER_FAILURE = 16
 """Number of events of a subject that are sent after a failure; its other events wait until one of them succeeds."""
@@ -97,6 +98,7 @@ class OutboxDrain:
             if failed or loop.time() - looked_up_at > REFRESH_S:
                 sender.routes.forget()
                 looked_up_at = loop.time()
+            state = self._outbox.file_state()
             cause = await sender.send_pending()
             if is_cancelled():  # nats-py swallows a cancellation that coincides with an answer
                 raise asyncio.CancelledError
@@ -106,6 +108,13 @@ class OutboxDrain:
                 backoff.reset()
                 drained_at = loop.time()
                 await _wait(self.added.wait(), self._options.poll_s)
+                while (
+                    not self.added.is_set()
+                    and n_connects == self._sink_connection.n_connects
+                    and loop.time() - looked_up_at < REFRESH_S
+                    and sender.is_up_to_date(state)
+                ):
+                    await _wait(self.added.wait(), self._options.poll_s)
                 await asyncio.sleep(drained_at + MIN_INTERVAL_S - loop.time())
                 self.added.clear()
             elif n_connects == self._sink_connection.n_connects:
@@ -142,6 +151,11 @@ class _OutboxSender:
     @property
     def connected(self) -> bool:
         return self._sink_connection.client is self._client
+
+    def is_up_to_date(self, state: FileState) -> bool:
+        """Whether everything was sent that the index had with these files, and nothing waits in this process."""
+        waits = self._unmarked or self.backoff.cause is not None or self._outbox.index.n_unwritten
+        return self.connected and not waits and self._outbox.file_state() == state
 
     async def send_pending(self) -> str | None:
         """Send pending events; return why sending stopped, None when only events on paused subjects are left."""

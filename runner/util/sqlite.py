@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 from runner.errors import StoreError
 from runner.util.files import set_aside, sync_folder
@@ -28,6 +29,9 @@ DAMAGED_SUFFIX = ".damaged"
 _DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT})
 _SHORT_READ = sqlite3.SQLITE_IOERR_SHORT_READ
 """A file is shorter than its index: its write-ahead log was deleted while another process has it open."""
+
+
+FileState: TypeAlias = tuple[tuple[int, int, int] | None, ...]
 
 
 @dataclass(frozen=True)
@@ -104,6 +108,23 @@ def open_database(
     except (*DATABASE_ERRORS, OSError) as exc:
         advice = file_advice(exc, "check its permissions and the free disk space")
         raise StoreError(f"{path} cannot be opened: {exc}; {advice}") from exc
+
+
+def file_state(path: Path) -> FileState:
+    """Return the identity, time of change and size of a database's files, without using the database.
+
+    Some of it changes with every commit of any process, except with two commits within milliseconds if the write-ahead
+    log begins anew at the second one.
+    """
+    return tuple(map(_stat, (path, path.with_name(path.name + "-wal"))))
+
+
+def _stat(path: Path) -> tuple[int, int, int] | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns, status.st_size
 
 
 def _remove(path: Path, suffix: str, *, keep: bool) -> None:

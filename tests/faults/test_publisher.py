@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from nats.js.api import DiscardPolicy, StreamConfig
@@ -70,6 +71,32 @@ async def test_no_event_waits_for_the_next_poll(bus: NatsAccount, outbox: Outbox
             outbox.add(outbox_event(first + 19))
             await running.wait_until_drained()
     assert sorted(event_ids(await stored_messages(bus))) == sorted(f"event:{number}" for number in range(100))
+
+
+async def test_an_idle_publisher_reads_the_outbox_only_after_another_process_has_written(
+    bus: NatsAccount, outbox: Outbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+
+    def recorded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: object, **kwargs: object) -> object:
+            calls.append(name)
+            return function(*args, **kwargs)
+
+        return call
+
+    monkeypatch.setattr(outbox, "pending", recorded("read", outbox.pending))
+    monkeypatch.setattr(outbox, "file_state", recorded("check", outbox.file_state))
+    options = DeliveryOptions(poll_s=0.01)
+    async with run_publisher(outbox, sink_to(bus, "local"), options=options) as running, asyncio.timeout(60):
+        outbox.add(outbox_event(0))
+        await running.wait_until_drained()
+        while calls[-20:] != ["check"] * 20:  # noqa: ASYNC110 - there is no event
+            await asyncio.sleep(0.01)
+        with open_outbox(outbox.data_dir) as other:
+            other.add(outbox_event(1))
+            await running.wait_until_drained()
+    assert event_ids(await stored_messages(bus)) == ["event:0", "event:1"]
 
 
 async def test_a_publisher_ends_although_the_client_swallows_the_cancellation(
