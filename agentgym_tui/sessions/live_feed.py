@@ -7,21 +7,18 @@ import gc
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import closing
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
 from agentgym_tui.sessions.input_priority import InputPriority
 from agentgym_tui.sessions.node_launcher import StateLocation
-from agentgym_tui.state.coalesce import coalesce_batches, split_portions
 from agentgym_tui.state.data_model import BusLink, BusLinkStatus
-from agentgym_tui.state.merged_items import DecodedBatch
+from agentgym_tui.state.live_batches import join_live, split_portions
 from agentgym_tui.state.normalize import ulid_time
 from agentgym_tui.state.run_store import RunStore
 from runner.subscribe.messages import Notice, SubscriptionItem
 
 if TYPE_CHECKING:
-    from agentgym_tui.sessions.decode_worker_client import DecodeWorkerClient
     from runner.bus.connection import NatsConnection
     from runner.bus.errors import BusState
     from runner.events.subjects import DurableNames
@@ -96,43 +93,39 @@ class LiveFeed:
             since: where reading starts.
             names: subjects of the durable events.
         """
-        from agentgym_tui.sessions.decode_worker_client import DecodeWorkerClient
         from runner.subscribe.subscription import Subscription
 
         sys.setswitchinterval(THREAD_SWITCH_S)
         gc.freeze()
         gc.set_threshold(*GC_THRESHOLDS)
         subscribing = Subscription(connection, patterns=patterns, since=since, names=names, max_bytes=MAX_WAITING_BYTES)
-        with closing(DecodeWorkerClient(names)) as decoder:
-            async with subscribing as subscription:
-                while True:
+        async with subscribing as subscription:
+            while True:
+                await self._input_priority.wait_until_idle()
+                received = await subscription.next_raw(MAX_MESSAGES, max_bytes=MAX_READ_BYTES)
+                read_s = self._cpu_time_s()
+                behind = is_behind(received)
+                decoded = await self._decode(received, subscription)
+                received.clear()
+                for portion in split_portions(join_live(decoded)):
                     await self._input_priority.wait_until_idle()
-                    received = await subscription.next_raw(MAX_MESSAGES, max_bytes=MAX_READ_BYTES)
-                    read_s = self._cpu_time_s()
-                    is_full = len(received) == MAX_MESSAGES or _size_of(received) >= MAX_READ_BYTES
-                    decoded = await self._decode(received, subscription, decoder)
-                    received.clear()
-                    for portion in split_portions(coalesce_batches(decoded)):
-                        await self._input_priority.wait_until_idle()
-                        started_s = self._cpu_time_s()
-                        self._store.apply_events(portion)
-                        # keys must be handled while a long history is read
-                        await asyncio.sleep(min((self._cpu_time_s() - started_s) / 2, MAX_PAUSE_S))
-                    if not is_full:
-                        await asyncio.sleep(min((self._cpu_time_s() - read_s) * GATHER_FACTOR, MAX_GATHER_S))
+                    started_s = self._cpu_time_s()
+                    self._store.apply_events(portion)
+                    # keys must be handled while a long history is read
+                    await asyncio.sleep(min((self._cpu_time_s() - started_s) / 2, MAX_PAUSE_S))
+                if not behind:
+                    await asyncio.sleep(min((self._cpu_time_s() - read_s) * GATHER_FACTOR, MAX_GATHER_S))
 
     async def _decode(
-        self, received: Iterable[RawMessage | Notice], subscription: Subscription, decoder: DecodeWorkerClient
-    ) -> list[SubscriptionItem | DecodedBatch]:
-        decoded: list[SubscriptionItem | DecodedBatch] = []
+        self, received: Iterable[RawMessage | Notice], subscription: Subscription
+    ) -> list[SubscriptionItem]:
+        decoded: list[SubscriptionItem] = []
         n_bytes = 0
         for each in received:
             if isinstance(each, Notice):
                 decoded.append(each)
                 continue
-            if (batch := await decoder.decode(each)) is not None:
-                decoded.append(batch)
-            elif (message := subscription.decode(each)) is not None:
+            if (message := subscription.decode(each)) is not None:
                 decoded.append(message)
             if (n_bytes := n_bytes + len(each.payload)) >= SLICE_BYTES:
                 n_bytes = 0
@@ -141,8 +134,12 @@ class LiveFeed:
         return decoded
 
 
-def _size_of(received: Iterable[RawMessage | Notice]) -> int:
-    return sum(0 if isinstance(each, Notice) else len(each.payload) for each in received)
+def is_behind(received: Sequence[RawMessage | Notice]) -> bool:
+    """Whether the read was full, or the stream had more unread messages than were read."""
+    messages = [each for each in received if not isinstance(each, Notice)]
+    if len(received) == MAX_MESSAGES or sum([len(message.payload) for message in messages]) >= MAX_READ_BYTES:
+        return True
+    return bool(messages) and messages[-1].pending > len(messages)
 
 
 def link_from_state(state: BusState, address: str) -> BusLink | None:

@@ -2,31 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, cast
 
 from agentgym_tui.state.batches import BatchRegistry
-from agentgym_tui.state.coalesce import coalesce_batch
 from agentgym_tui.state.endpoints import EndpointRegistry
 from agentgym_tui.state.environments import EnvironmentRegistry
+from agentgym_tui.state.episode_reducer import EpisodeItem
 from agentgym_tui.state.episodes import EpisodeRegistry
-from agentgym_tui.state.merged_items import (
-    CHUNK_TYPES,
-    AnswerChunk,
-    DecodedBatch,
-    EpisodeUpdate,
-    FinishedAnswers,
-    StepChunk,
-    Update,
-)
+from agentgym_tui.state.live_batches import Received, group_items
 from agentgym_tui.state.nodes import NodeRegistry
 from agentgym_tui.state.normalize import clip_name, ulid_prefix, ulid_time
 from agentgym_tui.state.notices import NoticeList
 from runner.events.codec import DurableRow, ForeignRow, LiveRow
 from runner.events.durable import BatchCompleted, DurableEvent, EpisodeCompleted, FieldStatus, ForeignEpisode
-from runner.events.live import EnvHealth, EpisodeStarted, Heartbeat, Host, ModelHealth, TokenText
-from runner.subscribe.messages import BusMessage, Notice, SubscriptionItem
+from runner.events.live import (
+    EnvHealth,
+    EpisodeStarted,
+    Heartbeat,
+    Host,
+    LazyItem,
+    LazySpan,
+    LazyTimestep,
+    ModelHealth,
+    TokenText,
+)
+from runner.subscribe.messages import BusMessage, Notice
 from runner.types import BatchProgress, EpisodePaused, EpisodeResumed, WorkerState
+from runner.types.episode_events import EpisodeItemBase
 
 _LONG_AGO: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -66,74 +70,63 @@ class BusReducer:
         self._notices = notices
         self._n_foreign = 0
 
-    def apply(self, message: SubscriptionItem | DecodedBatch) -> bool:
+    def apply(self, message: Received) -> bool:
         """Update the registries from a message.
 
         Args:
-            message: a message, a notice, or a live message that is already decoded and coalesced.
+            message: a message, a notice, or the joined content of live messages.
 
         Returns:
             Whether anything that a screen shows may have changed.
         """
-        if isinstance(message, Notice):
-            self._notices.add(message.text, message.count)
-            return True
-        if isinstance(message, DecodedBatch):
-            return self._apply_batch(message)
-        match message.decoded:
-            case LiveRow() as row:
-                return self._apply_batch(coalesce_batch(row))
-            case DurableRow() as row:
-                self._apply_durable(row.event, message)
-            case ForeignRow() as row:
-                self._apply_foreign(row.event, message)
+        match message:
+            case LiveRow():
+                return self._apply_live(message)
+            case BusMessage(decoded=LiveRow() as row):
+                return self._apply_live(row)
+            case Notice():
+                self._notices.add(message.text, message.count)
+            case BusMessage(decoded=DurableRow(event=event)):
+                self._apply_durable(event, message)
+            case BusMessage(decoded=ForeignRow(event=foreign)):
+                self._apply_foreign(foreign, message)
             case _:
                 self.n_malformed += 1
         return True
 
-    def _apply_batch(self, batch: DecodedBatch) -> bool:
-        self.n_items += batch.n_items
-        self.n_malformed += batch.n_malformed
+    def _apply_live(self, row: LiveRow) -> bool:
+        batch = row.batch
+        self.n_items += len(batch.items)
+        self.n_malformed += len(row.raw)
         node, changed = self._nodes.on_heartbeat(batch.node, batch.dropped)
         boot = clip_name(batch.boot)
         changed = self.on_boot(node.name, boot, sure=False) or changed
         boot = node.boot if node.boot == boot else boot
-        for update in batch.updates:
-            changed = self._apply_update(update, node.name, boot) or changed
-        return changed or batch.n_malformed > 0
+        for items in group_items(batch.items):
+            changed = self._apply_group(items, node.name, boot) or changed
+        return changed or bool(row.raw)
 
-    def _apply_update(self, update: Update, node: str, boot: str) -> bool:
-        """Update the registries from an item of a live message; return whether a shown value may have changed."""
-        if isinstance(update, CHUNK_TYPES):  # by far the most frequent
-            self._apply_episode_update(update, node, boot)
-            return True
-        match update:
+    def _apply_group(self, items: Sequence[LazyItem], node: str, boot: str) -> bool:
+        """Update the registries from a group of items; return whether a shown value may have changed."""
+        first = items[0]
+        if isinstance(first, EpisodeItemBase):
+            is_valid = self._episodes.apply(cast("Sequence[EpisodeItem]", items), node, boot, self._endpoints)
+            self.n_malformed += 0 if is_valid else len(items)
+        match first:
+            case TokenText() | LazySpan() | LazyTimestep():
+                pass  # by far the most frequent
+            case EpisodeStarted():
+                self._batches.apply_episode_started(first)
+            case EpisodePaused() | EpisodeResumed():
+                if (episode := self._episodes.episodes.get(first.episode_id)) is not None:
+                    self._batches.update_paused(episode.batch_id, self._episodes.running.values())
             case BatchProgress():
-                self._batches.apply_progress(update, boot)
+                self._batches.apply_progress(first, boot)
             case WorkerState():
                 return False  # progress items have the numbers of workers
             case EnvHealth() | ModelHealth() | Host() | Heartbeat():
-                return self.apply_health_item(update, node)
-            case _:
-                self._apply_episode_update(update, node, boot)
+                return self.apply_health_item(first, node)
         return True
-
-    def _apply_episode_update(self, update: EpisodeUpdate, node: str, boot: str) -> None:
-        known = self._episodes.episodes.get(update.episode_id)
-        answer, last_index = (known.streaming, known.last_step_index) if known is not None else (None, -1)
-        if not self._episodes.apply(update, node, boot):
-            self.n_malformed += len(update.seqs) if isinstance(update, CHUNK_TYPES) else 1
-        if isinstance(update, EpisodeStarted):
-            self._batches.apply_episode_started(update)
-        if (episode := known or self._episodes.episodes.get(update.episode_id)) is None:
-            return
-        match update:
-            case AnswerChunk() | FinishedAnswers() | TokenText():
-                self._endpoints.apply_answer(update, answer, episode)
-            case StepChunk():
-                self._endpoints.apply_steps(episode.steps_after(last_index), episode, update.until)
-            case EpisodePaused() | EpisodeResumed():
-                self._batches.update_paused(episode.batch_id, self._episodes.running.values())
 
     def apply_health_item(self, item: EnvHealth | ModelHealth | Host | Heartbeat, node: str) -> bool:
         """Store what a node reported: the health of an environment or model endpoint, its host's load, or its disk.

@@ -9,7 +9,6 @@ from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
 from agentgym_tui.state.data_model import EndpointState, Episode, StepState, StreamingAnswer
-from agentgym_tui.state.merged_items import AnswerChunk, FinishedAnswers
 from agentgym_tui.state.normalize import MAX_CAUSE_CHARS, as_aware, clip_name, clip_optional
 from agentgym_tui.state.streaming_answer import MAX_FAILURES
 from runner.events.live import ModelHealth, TokenText
@@ -63,22 +62,16 @@ class EndpointRegistry:
                 endpoint.failure = None
         return endpoint != before
 
-    def apply_answer(
-        self, update: FinishedAnswers | AnswerChunk | TokenText, before: StreamingAnswer | None, episode: Episode
-    ) -> None:
+    def apply_answer(self, items: Sequence[TokenText], before: StreamingAnswer | None, episode: Episode) -> None:
         """Update endpoints and failovers from answer items that were already applied to an episode.
 
         Args:
-            update: the answer items.
-            before: the streaming answer of the episode before ``update`` was applied; None if there was none.
-            episode: the episode after ``update`` was applied.
+            items: a sequence of ``answer_parts``.
+            before: the streaming answer of the episode before ``items`` were applied; None if there was none.
+            episode: the episode after ``items`` were applied.
         """
-        if isinstance(update, TokenText):
-            self._apply_failures(update, before, episode)
-        elif isinstance(update, FinishedAnswers) and before is not None and before.failures:
-            for start in update.started:
-                if start.step == before.step:
-                    self._apply_started(start.step, start.endpoint, before.failures, episode, update.at)
+        if items[0].failure is not None or items[0].endpoint is not None:
+            self._apply_failures(items[0], before, episode)
         answer = episode.streaming
         if answer is None or answer is before or answer.endpoint is None or answer.first_at is None:
             return
@@ -92,12 +85,8 @@ class EndpointRegistry:
             failed, _, reason = item.failure.partition(": ")
             if (endpoint := self._get(failed)) is not None:
                 endpoint.failure = reason[:MAX_CAUSE_CHARS]
-        if item.endpoint is not None:
-            self._apply_started(item.step, item.endpoint, failures, episode, item.at)
-
-    def _apply_started(self, step: int, endpoint: str, failures: Sequence[str], episode: Episode, at: datetime) -> None:
-        if failures and step > episode.last_step_index and episode.running:
-            self._record_failover(episode.env, failures, endpoint, at)
+        if item.endpoint is not None and failures and item.step > episode.last_step_index and episode.running:
+            self._record_failover(episode.env, failures, item.endpoint, item.at)
 
     def apply_steps(self, steps: Sequence[StepState], episode: Episode, at: datetime) -> None:
         """Update endpoints and failovers from steps of an episode.

@@ -23,7 +23,7 @@ _COLONS_PER_SPAN: Final = 10
 """Colons in the JSON of a span with few attributes; each further colon suggests a field that grows when decoded."""
 
 
-class DecodedMessages(msgspec.Struct, frozen=True, tag="decoded"):
+class DecodedMessages(msgspec.Struct, frozen=True):
     """Decoded messages of a step: the chats of the agent and the observation of the environment."""
 
     chats: list[Messages]
@@ -40,7 +40,7 @@ class DecodedMessages(msgspec.Struct, frozen=True, tag="decoded"):
         return sum(map(_messages_size, self.chats)) + _messages_size(self.observation)
 
 
-class RawMessages(msgspec.Struct, frozen=True, tag="raw", gc=False):
+class RawMessages(msgspec.Struct, frozen=True, gc=False):
     """Messages of a step as the JSON text in which they arrived."""
 
     raw_chats: bytes

@@ -1,30 +1,22 @@
-"""Applies updates to an episode; each item is applied once, in whatever order the items arrive.
+"""Applies live items to an episode; each item is applied once, in whatever order the items arrive.
 
-``SequenceTracker`` recognizes repeated and missing items by their sequence numbers. ``apply_update`` changes the
+``SequenceTracker`` recognizes repeated and missing items by their sequence numbers. ``apply_items`` changes the
 episode.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
-from operator import attrgetter
-from typing import Final, Protocol
+from collections.abc import Sequence
+from itertools import islice
+from operator import attrgetter, lt
+from typing import Final, Protocol, TypeAlias, cast
 
 import msgspec
 
 from agentgym_tui.state.data_model import Episode, StepState
-from agentgym_tui.state.episode_content import decode_messages
-from agentgym_tui.state.merged_items import (
-    CHUNK_TYPES,
-    AnswerChunk,
-    EpisodeUpdate,
-    FinishedAnswers,
-    InferenceStarted,
-    SpanChunk,
-    StepChunk,
-    is_ascending,
-)
+from agentgym_tui.state.endpoints import EndpointRegistry
+from agentgym_tui.state.episode_content import decode_messages, raw_spans_size
 from agentgym_tui.state.normalize import (
     MAX_COUNT,
     MAX_ERROR_CHARS,
@@ -35,9 +27,15 @@ from agentgym_tui.state.normalize import (
     clip_worker,
     json_size,
 )
-from agentgym_tui.state.steps import add_totals, count_missing_steps, step_size, steps_size, strip_messages
-from agentgym_tui.state.streaming_answer import update_answer
-from runner.events.live import EpisodeEnded, EpisodeStarted, TokenText
+from agentgym_tui.state.steps import (
+    add_totals,
+    count_missing_steps,
+    step_from_item,
+    steps_size,
+    strip_messages,
+)
+from agentgym_tui.state.streaming_answer import answer_parts, update_answer
+from runner.events.live import EpisodeEnded, EpisodeStarted, LazySpan, LazyTimestep, TokenText
 from runner.types import EpisodePaused, EpisodeResumed, WorkerInfo
 
 BASE_BYTES: Final = 1_000
@@ -58,6 +56,10 @@ _SETUP_FIELDS: Final = (
     "model",
     "profile",
     "worker",
+)
+_EMPTY_RESETS: Final = (b"null", b"[]")
+EpisodeItem: TypeAlias = (
+    EpisodeStarted | EpisodePaused | EpisodeResumed | EpisodeEnded | TokenText | LazySpan | LazyTimestep
 )
 HEADER_FIELDS: Final = ("batch_id", "battery_id", *_SETUP_FIELDS)
 """Fields of ``Episode`` that are copied from the start item of the episode."""
@@ -107,26 +109,23 @@ class SequenceTracker(msgspec.Struct):
     max_awaited: int = MAX_AWAITED_PER_EPISODE
     n_stripped: int = 0
 
-    def accept_new(self, seqs: Sequence[int], gaps: Iterable[int] | None) -> Sequence[int]:
+    def accept_new(self, seqs: Sequence[int]) -> Sequence[int]:
         """Record the sequence numbers of arrived items.
-
-        Args:
-            seqs: sequence numbers of the items.
-            gaps: numbers missing between the first and the last of ``seqs``; None if the missing numbers are not
-                known or ``seqs`` does not ascend.
 
         Returns:
             The positions in ``seqs`` of the items that arrived for the first time.
         """
         first, end = seqs[0], seqs[-1] + 1
-        if gaps is not None and first >= self.next_seq and end - self.next_seq <= self.max_awaited - len(self.awaited):
-            if gaps or first > self.next_seq:
-                self.awaited.update(range(self.next_seq, first), gaps)
-            self.next_seq = end
-            return range(len(seqs))
-        if gaps is not None and end <= self.next_seq and self.awaited.issuperset(seqs):
-            self.awaited.difference_update(seqs)
-            return range(len(seqs))
+        if len(seqs) == 1 or all(map(lt, seqs, islice(seqs, 1, None))):
+            if first >= self.next_seq and end - self.next_seq <= self.max_awaited - len(self.awaited):
+                if end - self.next_seq > len(seqs):
+                    self.awaited.update(range(self.next_seq, end))
+                    self.awaited.difference_update(seqs)
+                self.next_seq = end
+                return range(len(seqs))
+            if end <= self.next_seq and self.awaited.issuperset(seqs):
+                self.awaited.difference_update(seqs)
+                return range(len(seqs))
         return [position for position, seq in enumerate(seqs) if self._accept(seq)]
 
     def _accept(self, seq: int) -> bool:
@@ -147,34 +146,40 @@ class SequenceTracker(msgspec.Struct):
         return min(len(self.awaited) + self.n_lost, MAX_COUNT)
 
 
-def apply_update(episode: Episode, tracker: SequenceTracker, update: EpisodeUpdate) -> None:
-    """Apply those items of an update that arrived for the first time, and count the missing items of the episode."""
-    if isinstance(update, EpisodeStarted) and not tracker.has_header:
-        _apply_started(episode, tracker, update)
-    expected = tracker.next_seq
-    if isinstance(update, CHUNK_TYPES):
-        positions = tracker.accept_new(update.seqs, update.gaps)
-        if positions and len(positions) < len(update.seqs):
-            update = update.select(positions)
-    else:
-        positions = tracker.accept_new((update.seq,), ())
+def apply_items(
+    episode: Episode, tracker: SequenceTracker, items: Sequence[EpisodeItem], endpoints: EndpointRegistry
+) -> None:
+    """Apply those items that arrived for the first time, and count the missing items of the episode.
+
+    Args:
+        episode: the episode.
+        tracker: its tracker.
+        items: items of the episode and of one kind, at least one.
+        endpoints: updated by answers and steps of the episode.
+    """
+    first = items[0]
+    if isinstance(first, EpisodeStarted) and not tracker.has_header:
+        _apply_started(episode, tracker, first)
+    positions = tracker.accept_new([item.seq for item in items])
     if not positions:
         return
+    if len(positions) < len(items):
+        items = [items[position] for position in positions]
     if not tracker.has_file and (tracker.awaited or tracker.n_lost or episode.n_missing):
         episode.n_missing = tracker.n_missing
-    match update:
-        case AnswerChunk() | TokenText():
-            _apply_answer(episode, update)
-        case FinishedAnswers(started=[*_, newest]):
-            _apply_answer(episode, newest)
-        case SpanChunk():
-            _add_spans(episode, tracker, update)
-        case StepChunk():
-            _add_steps(episode, tracker, update)
-        case EpisodePaused() | EpisodeResumed() if update.seq >= expected:
-            episode.paused = episode.running and isinstance(update, EpisodePaused)
+    match first:
+        case TokenText():
+            _apply_tokens(episode, cast("Sequence[TokenText]", items), endpoints)
+        case LazySpan():
+            _add_spans(episode, tracker, cast("Sequence[LazySpan]", items))
+        case LazyTimestep():
+            last_index = episode.last_step_index
+            _add_steps(episode, tracker, cast("Sequence[LazyTimestep]", items))
+            endpoints.apply_steps(episode.steps_after(last_index), episode, items[-1].at)
+        case EpisodePaused() | EpisodeResumed() if first.seq + 1 == tracker.next_seq:
+            episode.paused = episode.running and isinstance(first, EpisodePaused)
         case EpisodeEnded():
-            _apply_ended(episode, update)
+            _apply_ended(episode, first)
 
 
 def set_field(episode: Episode, field_name: str, value: object) -> None:
@@ -212,43 +217,47 @@ def _apply_ended(episode: Episode, item: EpisodeEnded) -> None:
     record_result(episode, item)
 
 
-def _add_steps(episode: Episode, tracker: SequenceTracker, chunk: StepChunk) -> None:
-    if chunk.resets and not episode.reset_observation:
-        episode.reset_observation = reset = decode_messages(next(iter(chunk.resets.values())))
-        tracker.size += json_size(reset)
-    indices = [step.index for step in chunk.steps]
+def _add_steps(episode: Episode, tracker: SequenceTracker, items: Sequence[LazyTimestep]) -> None:
+    if not episode.reset_observation:
+        resets = (raw for item in items if (raw := bytes(item.reset_observation)) not in _EMPTY_RESETS)
+        episode.reset_observation = reset = decode_messages(next(resets, b"[]"))
+        tracker.size += json_size(reset) if reset else 0
+    steps = [step_from_item(item) for item in items]
+    indices = [step.index for step in steps]
     if episode.streaming is not None and max(indices) >= episode.streaming.step:
         episode.streaming = None
-    if indices[0] > episode.last_step_index and is_ascending(indices):
-        _insert(episode, tracker, len(episode.steps), chunk.steps, chunk.size)
+    if indices[0] > episode.last_step_index and all(map(lt, indices, islice(indices, 1, None))):
+        _insert(episode, tracker, len(episode.steps), steps)
         return
-    for step in chunk.steps:
+    for step in steps:
         position = bisect_left(episode.steps, step.index, key=attrgetter("index"))
         if position == len(episode.steps) or episode.steps[position].index != step.index:
-            _insert(episode, tracker, position, [step], step_size(step))
+            _insert(episode, tracker, position, [step])
 
 
-def _insert(
-    episode: Episode, tracker: SequenceTracker, position: int, steps: Sequence[StepState], n_bytes: int
-) -> None:
+def _insert(episode: Episode, tracker: SequenceTracker, position: int, steps: Sequence[StepState]) -> None:
     if position < tracker.n_stripped:  # a step that arrives late, before steps without messages
         steps = [strip_messages(step) for step in steps]
-        n_bytes = steps_size(steps)
         tracker.n_stripped += len(steps)
     episode.steps[position:position] = steps
-    tracker.size += n_bytes
+    tracker.size += steps_size(steps)
     if tracker.has_file:
         episode.n_missing = count_missing_steps(episode)
     if episode.running:
         add_totals(episode, steps)
 
 
-def _apply_answer(episode: Episode, update: InferenceStarted | AnswerChunk | TokenText) -> None:
-    if episode.outcome is None and update.step > episode.last_step_index:
-        episode.streaming = update_answer(episode.streaming, update)
+def _apply_tokens(episode: Episode, items: Sequence[TokenText], endpoints: EndpointRegistry) -> None:
+    for part in answer_parts(items):
+        before = episode.streaming
+        if episode.outcome is None and part[0].step > episode.last_step_index:
+            episode.streaming = update_answer(before, part)
+        endpoints.apply_answer(part, before, episode)
 
 
-def _add_spans(episode: Episode, tracker: SequenceTracker, chunk: SpanChunk) -> None:
+def _add_spans(episode: Episode, tracker: SequenceTracker, items: Sequence[LazySpan]) -> None:
     if not tracker.has_file or episode.outcome is None:  # the file of an ended episode has all spans
-        episode.spans.append_raw(chunk.spans, chunk.size)
-        tracker.size += chunk.size
+        spans = [bytes(item.span) for item in items]
+        n_bytes = raw_spans_size(spans)
+        episode.spans.append_raw(spans, n_bytes)
+        tracker.size += n_bytes

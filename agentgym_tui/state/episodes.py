@@ -14,12 +14,11 @@ from agentgym_tui.state.episode_reducer import (
     MAX_AWAITED_PER_EPISODE,
     EpisodeResult,
     SequenceTracker,
-    apply_update,
+    apply_items,
     mark_ended,
     record_result,
     set_field,
 )
-from agentgym_tui.state.merged_items import CHUNK_TYPES
 from agentgym_tui.state.normalize import (
     MAX_ERROR_CHARS,
     MAX_ID_CHARS,
@@ -39,9 +38,11 @@ from agentgym_tui.state.steps import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from datetime import datetime
 
-    from agentgym_tui.state.merged_items import EpisodeUpdate
+    from agentgym_tui.state.endpoints import EndpointRegistry
+    from agentgym_tui.state.episode_reducer import EpisodeItem
     from runner.events.durable import EpisodeCompleted, ForeignEpisode
     from runner.store.index_schema import EpisodeRow
 
@@ -95,36 +96,37 @@ class EpisodeRegistry:
             tracker.n_missing for tracker in self._trackers.values() if not tracker.has_file
         )
 
-    def apply(self, update: EpisodeUpdate, node: str, boot: str) -> bool:
-        """Apply an update to its episode, which is created where needed.
+    def apply(self, items: Sequence[EpisodeItem], node: str, boot: str, endpoints: EndpointRegistry) -> bool:
+        """Apply items to their episode, which is created where needed.
 
         Args:
-            update: the update; an update of an evicted episode is ignored, and counts as missing if it was running.
-            node: name of the node that sent the update.
-            boot: id of the node process that sent the update.
+            items: items of one episode and of one kind, at least one; those of an evicted episode are ignored, and
+                count as missing if it was running.
+            node: name of the node that sent the items.
+            boot: id of the node process that sent the items.
+            endpoints: updated by answers and steps of the episode.
 
         Returns:
-            False if the episode id of the update is not valid.
+            False if the episode id of the items is not valid.
         """
-        if (episode := self.episodes.get(update.episode_id)) is None:
-            if not 0 < len(update.episode_id) <= MAX_ID_CHARS:
+        episode_id = items[0].episode_id
+        if (episode := self.episodes.get(episode_id)) is None:
+            if not 0 < len(episode_id) <= MAX_ID_CHARS:
                 return False
-            if (was_running := self._evicted.get(update.episode_id)) is not None:
-                n_items = len(update.seqs) if isinstance(update, CHUNK_TYPES) else 1
-                self._n_missing_evicted += n_items if was_running else 0
+            if (was_running := self._evicted.get(episode_id)) is not None:
+                self._n_missing_evicted += len(items) if was_running else 0
                 return True
-            episode = self._create(update.episode_id, update.at)
-        tracker = self._trackers[update.episode_id]
+            episode = self._create(episode_id, items[0].at)
+        tracker = self._trackers[episode_id]
         if episode.node is not node or tracker.boot is not boot:
             tracker.boot, episode.node = boot, clip_name(node)
             if self._checked_boots.get(node) != boot:
                 self._checked_boots.pop(node, None)
         size, n_awaited, started_at, outcome = tracker.size, len(tracker.awaited), episode.started_at, episode.outcome
         tracker.max_awaited = min(MAX_AWAITED_PER_EPISODE, n_awaited + MAX_AWAITED - self._n_awaited)
-        apply_update(episode, tracker, update)
+        apply_items(episode, tracker, items, endpoints)
         self._n_awaited += len(tracker.awaited) - n_awaited
-        if tracker.size != size:
-            self._bytes += tracker.size - size
+        self._bytes += tracker.size - size
         if episode.started_at is not started_at:
             self._in_order = self._in_order and episode.started_at == started_at
         if episode.outcome != outcome:

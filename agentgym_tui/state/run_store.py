@@ -20,13 +20,10 @@ from agentgym_tui.state.data_model import (
 from agentgym_tui.state.endpoints import EndpointRegistry
 from agentgym_tui.state.environments import EnvironmentRegistry
 from agentgym_tui.state.episodes import EpisodeRegistry
-from agentgym_tui.state.merged_items import (
-    DecodedBatch,
-)
+from agentgym_tui.state.live_batches import Received
 from agentgym_tui.state.nodes import NodeRegistry
 from agentgym_tui.state.normalize import clamp_finite, clip_names
 from agentgym_tui.state.notices import FeedNotice, NoticeList
-from runner.subscribe.messages import SubscriptionItem
 from runner.types import Tokens
 
 if TYPE_CHECKING:
@@ -179,7 +176,7 @@ class RunStore:
         tokens = sum((each.tokens for each in counted), batch.tokens or Tokens())
         return tokens, clamp_finite(sum(costs)) if costs else None
 
-    def apply_events(self, messages: Sequence[SubscriptionItem | DecodedBatch]) -> None:
+    def apply_events(self, messages: Sequence[Received]) -> None:
         """Update the state from bus messages in the given order."""
         changed = [self._reducer.apply(message) for message in messages]
         if any(changed):

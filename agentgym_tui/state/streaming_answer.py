@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
-from agentgym_tui.state.coalesce import answer_chunk
 from agentgym_tui.state.data_model import StreamingAnswer, StreamingToolCall
-from agentgym_tui.state.merged_items import AnswerChunk, InferenceStarted
 from agentgym_tui.state.normalize import MAX_CAUSE_CHARS, MAX_COUNT, as_aware, clamp_count, clip_name, clip_optional
 from runner.events.live import TokenText
 from runner.types import DeltaPart
@@ -35,31 +36,53 @@ class _AnswerTexts(NamedTuple):
     n_reasoning_dropped: int
 
 
-def update_answer(
-    before: StreamingAnswer | None, update: InferenceStarted | AnswerChunk | TokenText
-) -> StreamingAnswer:
-    """Return the streaming answer that results from an update.
+def answer_parts(items: Sequence[TokenText]) -> Iterator[Sequence[TokenText]]:
+    """Split items of one episode into sequences that ``update_answer`` can apply.
+
+    Successive texts of the same part of the newest answer are one sequence, each item without such a text is one.
+    Texts of earlier answers are left out, because the newest answer replaces them.
+    """
+    newest = max([item.step for item in items])
+    keyed = [
+        (None, item)
+        if item.endpoint is not None or item.failure is not None or item.restart or not (item.text or item.tool)
+        else ((item.part, item.call), item)
+        for item in items
+    ]
+    for key, alike in groupby(keyed, itemgetter(0)):
+        if key is None:
+            yield from ([item] for _, item in alike)
+        elif texts := [item for _, item in alike if item.step == newest]:
+            yield texts
+
+
+def update_answer(before: StreamingAnswer | None, items: Sequence[TokenText]) -> StreamingAnswer:
+    """Return the streaming answer that results from items.
 
     Args:
-        before: the answer before the update; None if there is none.
-        update: the update. An update of a later step starts a new answer; an update of an earlier step is ignored.
+        before: the answer before the items; None if there is none.
+        items: an item, or several texts of the same part of an answer. Items of a later step start a new answer; items
+            of an earlier step are ignored.
     """
-    if before is not None and before.step > update.step:
+    first = items[0]
+    if before is not None and before.step > first.step:
         return before
-    answer = before if before is not None and before.step == update.step else StreamingAnswer(step=update.step)
-    match update:
-        case AnswerChunk():
-            return _append_chunk(answer, update)
-        case InferenceStarted():
-            return _set_endpoint(answer, update.endpoint, update.model)
-        case _:
-            return _apply_token_item(answer, update)
+    answer = before if before is not None and before.step == first.step else StreamingAnswer(step=first.step)
+    if first.restart:
+        answer = StreamingAnswer(step=first.step, failures=answer.failures)
+    if first.failure is not None:
+        failures = [*answer.failures, first.failure[:MAX_CAUSE_CHARS]]
+        answer = replace(answer, failures=tuple(failures[-MAX_FAILURES:]), endpoint=None, model=None)
+    if first.endpoint is not None:
+        answer = replace(answer, endpoint=clip_name(first.endpoint), model=clip_optional(first.model))
+    return _append(answer, items) if first.text or first.tool else answer
 
 
-def _append_chunk(before: StreamingAnswer, chunk: AnswerChunk) -> StreamingAnswer:
+def _append(before: StreamingAnswer, items: Sequence[TokenText]) -> StreamingAnswer:
     # several times faster than ``replace``
-    is_first = before.first_at is None
-    texts = _append_text(before, chunk.part, chunk.call, chunk.tool, "".join(chunk.texts))
+    first, is_first = items[0], before.first_at is None
+    tool = next((item.tool for item in items if item.tool), "")
+    texts = _append_text(before, first.part, first.call, tool, "".join([item.text for item in items]))
     return StreamingAnswer(
         step=before.step,
         text=texts.text,
@@ -70,37 +93,19 @@ def _append_chunk(before: StreamingAnswer, chunk: AnswerChunk) -> StreamingAnswe
         endpoint=before.endpoint,
         model=before.model,
         failures=before.failures,
-        n_tokens=clamp_count(before.n_tokens + _count_tokens(chunk)),
-        n_first_tokens=_count_item_tokens(chunk.ns[0], chunk.texts[0]) if is_first else before.n_first_tokens,
-        ttft_s=chunk.ttft_s if is_first else before.ttft_s,
-        first_at=as_aware(chunk.at) if is_first else before.first_at,
-        newest_at=as_aware(chunk.until),
+        n_tokens=clamp_count(before.n_tokens + _count_tokens(items)),
+        n_first_tokens=_count_tokens(items[:1]) if is_first else before.n_first_tokens,
+        ttft_s=first.ttft_s if is_first else before.ttft_s,
+        first_at=as_aware(first.at) if is_first else before.first_at,
+        newest_at=as_aware(items[-1].at),
     )
 
 
-def _apply_token_item(before: StreamingAnswer, item: TokenText) -> StreamingAnswer:
-    if item.restart:
-        before = StreamingAnswer(step=item.step, failures=before.failures)
-    if item.failure is not None:
-        failures = [*before.failures, item.failure[:MAX_CAUSE_CHARS]]
-        before = replace(before, failures=tuple(failures[-MAX_FAILURES:]), endpoint=None, model=None)
-    if item.endpoint is not None:
-        before = _set_endpoint(before, item.endpoint, item.model)
-    return _append_chunk(before, answer_chunk([item])) if item.text or item.tool else before
-
-
-def _set_endpoint(before: StreamingAnswer, endpoint: str, model: str | None) -> StreamingAnswer:
-    return replace(before, endpoint=clip_name(endpoint), model=clip_optional(model))
-
-
-def _count_tokens(chunk: AnswerChunk) -> int:
-    if min(chunk.ns) > 0 and max(chunk.ns) < MAX_COUNT:
-        return sum(chunk.ns)
-    return sum(map(_count_item_tokens, chunk.ns, chunk.texts))
-
-
-def _count_item_tokens(n_tokens: int, text: str) -> int:
-    return clamp_count(n_tokens) or 1 + len(text) // _CHARS_PER_TOKEN
+def _count_tokens(items: Sequence[TokenText]) -> int:
+    ns = [item.n for item in items]
+    if min(ns) > 0 and max(ns) < MAX_COUNT:  # by far the most frequent
+        return sum(ns)
+    return sum([clamp_count(item.n) or 1 + len(item.text) // _CHARS_PER_TOKEN for item in items])
 
 
 def _append_text(before: StreamingAnswer, part: DeltaPart, call: int, tool: str, text: str) -> _AnswerTexts:

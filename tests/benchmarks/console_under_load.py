@@ -111,15 +111,12 @@ class MeasuredConsole:
     def cpu_s(self) -> float:
         """CPU seconds used so far by the console and all its processes, including those that have ended."""
         times = self._process.cpu_times()
-        return sum(times[:4]) + self.child_usage[0]
+        return sum(times[:4]) + self._child_cpu_s
 
     @property
-    def child_usage(self) -> tuple[float, float]:
-        """CPU seconds and current memory in MB of the child processes."""
-        children = self._process.children()
-        times = [child.cpu_times() for child in children]
-        cpu_s = sum(each.user + each.system for each in times)
-        return cpu_s, sum(child.memory_info().rss for child in children) / (1 << 20)
+    def _child_cpu_s(self) -> float:
+        times = [child.cpu_times() for child in self._process.children()]
+        return sum(each.user + each.system for each in times)
 
     @property
     def megabytes(self) -> float:

@@ -18,8 +18,7 @@ from agentgym_tui.app.console import Console
 from agentgym_tui.sessions import live_feed
 from agentgym_tui.sessions.bus_session import BusSession
 from agentgym_tui.sessions.node_launcher import LaunchOptions
-from agentgym_tui.state.coalesce import coalesce_batches
-from agentgym_tui.state.merged_items import DecodedBatch
+from agentgym_tui.state.live_batches import Received, join_live
 from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.terminal.run import run_console
 from runner.events.codec import LiveRow
@@ -45,16 +44,14 @@ class ConsoleCounts(msgspec.Struct):
 
 
 class Counter:
-    """Counts the live messages that a console receives, before those of one subject are merged."""
+    """Counts the live messages that a console receives, before those of one subject are joined."""
 
     n_messages = 0
 
-    def coalesce_batches(
-        self, messages: Iterable[SubscriptionItem | DecodedBatch]
-    ) -> Iterator[SubscriptionItem | DecodedBatch]:
+    def join_live(self, messages: Iterable[SubscriptionItem]) -> Iterator[Received]:
         received = list(messages)
-        self.n_messages += sum(isinstance(getattr(each, "decoded", each), LiveRow | DecodedBatch) for each in received)
-        return coalesce_batches(received)
+        self.n_messages += sum(isinstance(getattr(each, "decoded", each), LiveRow) for each in received)
+        return join_live(received)
 
 
 def _sample(store: RunStore, samples: list[tuple[float, int]]) -> None:
@@ -66,7 +63,7 @@ def _sample(store: RunStore, samples: list[tuple[float, int]]) -> None:
 def main(url: str, path: str) -> int:
     session = BusSession(LaunchOptions(None, None, None), url=url)
     store, samples, counter = session.store, list[tuple[float, int]](), Counter()
-    live_feed.__dict__["coalesce_batches"] = counter.coalesce_batches
+    live_feed.__dict__["join_live"] = counter.join_live
     threading.Thread(target=_sample, args=(store, samples), daemon=True).start()
     code = run_console(Console(session), session)
     counts = ConsoleCounts(store.n_items, counter.n_messages, store.n_lost_messages, samples)

@@ -64,10 +64,8 @@ def _live() -> Iterator[Row]:
     for _ in range(MAX_RUNS):
         with run_console() as console:
             first = console.watch_load(Load("live", console.url, LIVE, N_LIVE_ITEMS / LIVE - SECONDS))
-            before_s, _ = console.child_usage
             measured = _measure(console, Load("live", console.url, LIVE, SECONDS), ENVS)
             console.wait_until_idle()
-            child_s, child_mb = console.child_usage
             megabytes, counts = console.megabytes, console.quit()
         if _is_fast_enough(LIVE, first, measured.sent):
             break
@@ -78,8 +76,6 @@ def _live() -> Iterator[Row]:
     dropped = first.dropped + measured.sent.dropped
     lost = sent - counts.n_items
     yield from _rows(name, measured)
-    child_usage = f"{100 * (child_s - before_s) / SECONDS:.0f}%, {child_mb:.0f} MB"
-    yield Row(f"{name}, process that reads large messages", child_usage)
     yield Row(f"{name}, lost beyond {dropped:,} dropped, of {sent:,}", f"{lost:,}", "0", lost == 0)
     yield _bounded(f"memory after {counts.n_items:,} items", megabytes, MAX_MB, "{:.0f} MB")
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from array import array
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-import msgspec
 import pytest
 
-from agentgym_tui.state.coalesce import coalesce_batch
-from agentgym_tui.state.merged_items import DecodedBatch
-from runner.events.codec import LiveRow
+from agentgym_tui.state.live_batches import group_items
+from runner.events.live import LazyItem
 from runner.inference.sse import EventParser
 from tests.fuzz.target import load_corpus, load_target
 
@@ -30,8 +29,8 @@ def _feed_without_memory(parser: EventParser, chunk: bytes) -> list[bytes]:
     return _FEED(EventParser(), chunk)
 
 
-def _miscounted_batch(row: LiveRow) -> DecodedBatch:
-    return msgspec.structs.replace(coalesce_batch(row), n_malformed=99)
+def _first_of_each_group(items: Iterable[LazyItem]) -> Iterator[Sequence[LazyItem]]:
+    return (group[:1] for group in group_items(items))
 
 
 @pytest.mark.parametrize(
@@ -47,7 +46,7 @@ def _miscounted_batch(row: LiveRow) -> DecodedBatch:
         ("node_control", "runner.node.batch_queue.BatchQueue.newest", _fail, b'{"id":"a","op":"list"}'),
         ("episode_file", "agentgym_tui.sessions.episode_summary.finite", lambda value: 0.0, None),
         ("log_line", "agentgym_tui.logs.log_file.newline_offsets", lambda block: array("H", [0] * 9), None),
-        ("live_console", "agentgym_tui.sessions.decode_worker.coalesce_batch", _miscounted_batch, None),
+        ("live_console", "agentgym_tui.state.bus_reducer.group_items", _first_of_each_group, None),
         ("env_request", "runner.envs.maze.Maze._step", _fail, None),
         ("env_action", "runner.envs.maze.Maze._step", _fail, None),
         (

@@ -1,4 +1,4 @@
-"""Live messages on their way into the console's state and lines, decoded here and in the worker process.
+"""Live messages on their way into the console's state and lines.
 
 The input is one payload of a live message per line.
 """
@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
-from agentgym_tui.sessions.decode_worker import decode_payload
-from agentgym_tui.state.coalesce import coalesce_batch, split_portions
-from agentgym_tui.state.merged_items import DecodedBatch
+from agentgym_tui.state.live_batches import split_portions
 from agentgym_tui.state.run_store import RunStore
 from runner.events.codec import LiveRow, decode
 from runner.events.live import LazyBatch
@@ -35,13 +33,11 @@ NAMES, SUBJECT = DurableNames(), live_subject("episode", "n")
 
 def check(data: bytes) -> None:
     rows = [decode(SUBJECT, None, line, NAMES) for line in data.split(b"\n")[:MAX_MESSAGES]]
-    for line, row in zip(data.split(b"\n"), rows, strict=False):
-        _check_worker(line, row)
     small = RunStore(now=FakeClock(), max_episodes=MAX_EPISODES, max_bytes=MAX_BYTES)
     store, apart = (RunStore(now=FakeClock()) for _ in range(2))  # which episodes are evicted depends on the grouping
     for row in rows:
         if isinstance(row, LiveRow):
-            for portion in split_portions([coalesce_batch(row)]):
+            for portion in split_portions([row]):
                 small.apply_events(portion)
                 store.apply_events(portion)
             for item in _items_apart(row):
@@ -61,16 +57,8 @@ def check(data: bytes) -> None:
             check_displayable(cell.text)
 
 
-def _check_worker(payload: bytes, row: object) -> None:
-    """Check that the worker process decodes a message as the console does, or leaves it to the console."""
-    if reply := decode_payload(payload):
-        assert isinstance(row, LiveRow)
-        assert msgspec.msgpack.decode(reply, type=DecodedBatch) == coalesce_batch(row)
-
-
-def _items_apart(row: LiveRow) -> list[DecodedBatch]:
-    batches = [coalesce_batch(LiveRow(batch=_with_items(row.batch, [item]))) for item in row.batch.items]
-    return batches or [coalesce_batch(row)]
+def _items_apart(row: LiveRow) -> list[LiveRow]:
+    return [LiveRow(batch=_with_items(row.batch, [item])) for item in row.batch.items] or [row]
 
 
 def _with_items(batch: LazyBatch, items: list[object]) -> LazyBatch:

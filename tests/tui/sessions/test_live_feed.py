@@ -8,14 +8,20 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 
-import psutil
 import pytest
 from nats.js.api import DiscardPolicy, StorageType, StreamConfig
 from ulid import ULID
 
 from agentgym_tui.sessions import live_feed
 from agentgym_tui.sessions.input_priority import InputPriority
-from agentgym_tui.sessions.live_feed import LiveFeed, batch_age, link_from_state
+from agentgym_tui.sessions.live_feed import (
+    MAX_MESSAGES,
+    MAX_READ_BYTES,
+    LiveFeed,
+    batch_age,
+    is_behind,
+    link_from_state,
+)
 from agentgym_tui.state.data_model import BusLink
 from agentgym_tui.state.run_store import RunStore
 from runner.bus.connection import BusAddress, NatsConnection
@@ -24,6 +30,8 @@ from runner.bus.streams import ensure_streams
 from runner.events.codec import encode
 from runner.events.live import EpisodeStarted, Heartbeat, LiveBatch, LiveItem
 from runner.events.subjects import LIVE_STREAM, LIVE_SUBJECTS, DurableNames, live_subject
+from runner.subscribe.buffer import RawMessage
+from runner.subscribe.messages import Notice
 from tests.support.console.live_items import token
 from tests.support.episodes import new_id
 from tests.support.nats_server import Bus, NatsServer
@@ -100,8 +108,8 @@ async def test_each_message_reaches_the_store_once_across_a_restart(nats_server:
     assert store.notices
 
 
-async def test_large_messages_reach_the_store_completely_through_the_decode_worker(bus: Bus) -> None:
-    store, before, n_messages = RunStore(), set(psutil.Process().children()), 6
+async def test_large_messages_reach_the_store_completely(bus: Bus) -> None:
+    store, n_messages = RunStore(), 6
     async with await NatsConnection.open(BusAddress(bus.url), name="test") as connection:
         js = connection.client.jetstream()
         await ensure_streams(js, DurableNames().all())
@@ -113,11 +121,21 @@ async def test_large_messages_reach_the_store_completely_through_the_decode_work
             while store.n_items < n_messages * 1_000:
                 changed.clear()
                 await changed.wait()
-            (worker,) = set(psutil.Process().children()) - before
-        await asyncio.to_thread(worker.wait, 10)
     (episode,) = store.episodes.values()
     assert episode.streaming is not None and episode.streaming.text == "so " * n_messages * 1_000
     assert episode.n_missing == store.n_malformed == 0
+
+
+@pytest.mark.parametrize(
+    ("n", "n_bytes", "pending", "behind"),
+    [(3, 1, 0, False), (3, 1, 3, False), (3, 1, 4, True), (MAX_MESSAGES, 1, 0, True), (2, MAX_READ_BYTES, 0, True)],
+)
+def test_a_feed_is_behind_after_a_full_read_or_while_its_stream_has_more_than_it_read(
+    n: int, n_bytes: int, pending: int, behind: bool
+) -> None:
+    message = RawMessage("agentgym.live.token.v1.n1", {}, b"x" * n_bytes, pending=pending)
+    assert is_behind([message] * n) is behind
+    assert not is_behind([Notice(kind="gap", text="lost")])
 
 
 @pytest.mark.parametrize("has_stream", [True, False])
