@@ -82,17 +82,37 @@ def _preview(args: argparse.Namespace) -> list[str]:
     if args.command != "open" or is_served(os.environ):
         return []
     from agentgym_tui.logs.path_kind import is_log
+    from agentgym_tui.terminal.startup_preview import log_preview
 
     if (path := next(filter(is_log, args.paths), None)) is None:
-        return []
+        return _episode_preview(args.paths)
     from agentgym_tui.logs.log_file import LogFile
-    from agentgym_tui.terminal.log_preview import preview_lines
 
     log = LogFile(path)
     log.advance(0.0)
-    lines = preview_lines(log, *terminal_size())
+    lines = log_preview(log, *terminal_size())
     log.close()
     return lines
+
+
+def _episode_preview(paths: Sequence[Path]) -> list[str]:
+    """Return the newest cached episodes below the paths; no lines if a filter would hide some of them."""
+    from agentgym_tui.config.ui_state import read_ui_state, state_path
+    from agentgym_tui.sessions.file_library import FileLibrary
+    from agentgym_tui.state.episode_list import LIST_KEY
+    from agentgym_tui.terminal.run import terminal_size
+    from agentgym_tui.terminal.startup_preview import episode_preview
+
+    ui_state = read_ui_state(state_path(os.environ))
+    if not (rows := FileLibrary(paths, _cache_folder()).first_rows) or ui_state.filters.get(LIST_KEY):
+        return []
+    return episode_preview(rows, ui_state.sorting.get(LIST_KEY), *terminal_size())
+
+
+def _cache_folder() -> Path:
+    from agentgym_tui.config.paths import xdg_folder
+
+    return xdg_folder(os.environ, "XDG_CACHE_HOME", ".cache")
 
 
 def _config(*, write: bool) -> int:
@@ -156,10 +176,9 @@ def _launch_options(args: argparse.Namespace) -> LaunchOptions:
 
 def _session(args: argparse.Namespace, start_key: str) -> Session:
     if args.command == "open":
-        from agentgym_tui.config.paths import xdg_folder
         from agentgym_tui.sessions.file_session import FileSession
 
-        return FileSession(args.paths, xdg_folder(os.environ, "XDG_CACHE_HOME", ".cache"))
+        return FileSession(args.paths, _cache_folder())
     from agentgym_tui.sessions.bus_session import BusSession
     from agentgym_tui.sessions.node_session import NodeSession
 

@@ -220,6 +220,14 @@ def next_sorting(sorting: Sorting | None, columns: Sequence[Column]) -> Sorting 
     return Sorting(titles[at], columns[at].right) if at < len(columns) else None
 
 
+def header_cells(
+    columns: Sequence[Column], layout: ColumnLayout, sorting: Sorting | None = None
+) -> list[tuple[str, Tone]]:
+    """Return the column titles; the title of the sort column shows the sort direction."""
+    widths = {number: size for number, size, _ in layout}
+    return [(column_title(column, sorting, widths.get(n, 0)), "head") for n, column in enumerate(columns)]
+
+
 def column_title(column: Column, sorting: Sorting | None, width: int) -> str:
     """Return the title of a column, with an arrow for the sort direction if the rows are sorted by this column.
 

@@ -20,10 +20,10 @@ from agentgym_tui.presenters.number_format import (
 from agentgym_tui.presenters.text_width import cut, cut_start, display_width, shorten_environment, wrap_text
 from agentgym_tui.safe_text import SafeText, fill_in, join, masked_line, sanitize_line, trusted
 from agentgym_tui.state.data_model import BatchRun, BusLinkStatus, Episode, NodeInfo
-from agentgym_tui.state.run_store import RunStore
 from runner.types import Tokens
 
 if TYPE_CHECKING:
+    from agentgym_tui.state.run_store import RunStore
     from runner.store.index_schema import EpisodeRow
 
 OUTCOMES: Final[dict[str, tuple[SafeText, Tone]]] = {

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from agentgym_tui.state.data_model import Episode
     from runner.store.index_schema import EpisodeRow
 
+LIST_KEY: Final = "episodes"
+"""Id of the table of episodes; also the key of its filter and order in the UI state."""
+
 MAX_SEARCHED_CHARS: Final = 200
 """Number of characters at the start of a field that are searched."""
 

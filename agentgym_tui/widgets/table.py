@@ -17,8 +17,8 @@ from agentgym_tui.presenters.cells import (
     TextSource,
     Tone,
     arrange_columns,
-    column_title,
     fit_row,
+    header_cells,
     next_sorting,
     sorting_after_click,
 )
@@ -53,7 +53,7 @@ class Table(LineList):
 
     def header(self, width: int) -> Iterable[tuple[str, Tone]]:
         """Return the column titles."""
-        return self._fit_cells([(column.title, "head") for column in self._columns], width)
+        return self._fit_cells(header_cells(self._columns, self.visible_columns(width)), width)
 
     def row_cells(self, index: int, width: int) -> Iterable[tuple[str, Tone]]:
         """Return the cells of the visible columns, each as wide as its column."""
@@ -101,11 +101,8 @@ class SortableTable(Table, inherit_bindings=False):
 
     def header(self, width: int) -> Iterable[tuple[str, Tone]]:
         """Return the column titles; the title of the sort column shows the sort direction."""
-        widths = {number: size for number, size, _ in self.visible_columns(width)}
         shown = self.sorting or self._default_sorting
-        return self._fit_cells(
-            [(column_title(c, shown, widths.get(n, 0)), "head") for n, c in enumerate(self._columns)], width
-        )
+        return self._fit_cells(header_cells(self._columns, self.visible_columns(width), shown), width)
 
     def on_click(self, event: events.Click) -> None:
         """Request sorting by the column whose title was clicked."""

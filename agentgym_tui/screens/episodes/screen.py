@@ -26,16 +26,13 @@ from agentgym_tui.screens.episode.screen import EpisodeScreen
 from agentgym_tui.screens.line_browser import FilteredScreen
 from agentgym_tui.services.timers import start_worker
 from agentgym_tui.state.data_model import READING_FILES, BusLink
-from agentgym_tui.state.episode_list import DEFAULT_SORTING, EpisodeList
+from agentgym_tui.state.episode_list import DEFAULT_SORTING, LIST_KEY, EpisodeList
 from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.widgets.key_bar import KeyBar
 from agentgym_tui.widgets.line_list import LineList
 from agentgym_tui.widgets.static_lines import StaticLines
 from agentgym_tui.widgets.table import SortableTable
 from runner.errors import StoreError
-
-LIST_KEY: Final = "episodes"
-"""Id of the table; also the key of its filter and order in the UI state."""
 
 READ_WHILE_FILLING_S: Final = 0.1
 READ_INTERVAL_S: Final = 1.0

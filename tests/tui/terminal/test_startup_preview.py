@@ -1,4 +1,4 @@
-"""The preview of a log that is shown before the framework is loaded."""
+"""The preview of a log or of episodes that is shown before the framework is loaded."""
 
 from __future__ import annotations
 
@@ -13,15 +13,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
+from agentgym_tui.app.console import Console
+from agentgym_tui.config.ui_state import UiState
 from agentgym_tui.logs.log_file import LogFile
 from agentgym_tui.safe_text import has_unsafe_chars
+from agentgym_tui.sessions import row_cache
+from agentgym_tui.sessions.file_library import FileLibrary
+from agentgym_tui.state.episode_list import LIST_KEY
+from agentgym_tui.state.sorting import Sorting
 from agentgym_tui.terminal.alternate_screen import SIGNALS
-from agentgym_tui.terminal.log_preview import preview_lines
+from agentgym_tui.terminal.startup_preview import episode_preview, log_preview
 from tests.support.command import REPOSITORY
+from tests.support.console.fake_session import files_session
 from tests.support.console.launch import CONSOLE
 from tests.support.console.log_consoles import log_lines, logs_app
 from tests.support.console.pilot import screen_text, wait_for_text
-from tests.support.console.samples import HOSTILE
+from tests.support.console.samples import HOSTILE, row
+from tests.support.episodes import record_episodes
 from tests.support.terminal import INITIAL_MODES, Terminal, terminal_environ
 
 pytestmark = pytest.mark.long
@@ -33,7 +41,7 @@ ENTERED, LEFT = b"\x1b[?1049h", b"\x1b[?1049l"
 def read_preview(path: Path, columns: int, lines: int) -> list[str]:
     log = LogFile(path)
     log.advance(0.0)
-    rows = preview_lines(log, columns, lines)
+    rows = log_preview(log, columns, lines)
     log.close()
     return rows
 
@@ -54,8 +62,37 @@ async def test_the_preview_has_the_lines_where_the_screen_draws_them(size: tuple
     assert drawn == [text[1:].rstrip() for text in before[2:n_same]]
 
 
-def test_the_preview_imports_no_slow_module() -> None:
-    code = "import sys, agentgym_tui.terminal.log_preview; print(*{'asyncio', 'ssl', 'textual'} & set(sys.modules))"
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("sorting", [None, Sorting("task")])
+async def test_the_preview_has_the_episodes_where_the_screen_draws_them(
+    size: tuple[int, int], sorting: Sorting | None
+) -> None:
+    session = files_session(0)
+    session.fake_library.first_rows = [row(60, env=HOSTILE), *(row(number) for number in reversed(range(60)))]
+    before = episode_preview(session.fake_library.first_rows, sorting, *size)
+    assert len(before) == size[1] - 2  # without status and key bar
+    ui_state = UiState(sorting={} if sorting is None else {LIST_KEY: sorting})
+    async with Console(session, ui_state=ui_state).run_test(size=size) as pilot:
+        await wait_for_text(pilot, "q Quit")
+        after = screen_text(pilot.app).split("\n")
+    assert after[0].rstrip() == before[0].rstrip()
+    drawn = [text[1 : size[0] - 1].rstrip() for text in after[1:-2]]  # without cursor mark and scroll bar
+    assert drawn == [text[1:].rstrip() for text in before[1:]]
+
+
+def test_without_cached_episodes_there_is_no_preview() -> None:
+    assert episode_preview([], None, 80, 24) == []
+
+
+PREVIEW_MODULES = (
+    *("terminal.startup_preview", "presenters.log_rows", "presenters.episode_rows", "sessions.row_cache"),
+    *("sessions.file_library", "config.ui_state"),
+)
+
+
+@pytest.mark.parametrize("module", PREVIEW_MODULES)
+def test_the_preview_imports_no_slow_module(module: str) -> None:
+    code = f"import sys, agentgym_tui.{module}; print(*{{'asyncio', 'ssl', 'textual'}} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == ""
 
@@ -89,6 +126,25 @@ def test_the_alternate_screen_is_entered_and_left_once(tmp_path: Path) -> None:
         assert terminal.wait_exit() == 0
         assert terminal.raw.count(ENTERED) == terminal.raw.count(LEFT) == 1
         assert terminal.modes == INITIAL_MODES
+
+
+def test_cached_episodes_are_shown_at_once_and_those_without_a_file_disappear(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(row_cache, "MIN_FILES", 1)
+    deleted, *_ = record_episodes(tmp_path / "data", 4)
+    for _ in FileLibrary([tmp_path / "data"], tmp_path / "agentgym-console").scan():
+        pass
+    (tmp_path / "data" / "runs" / deleted.batch_id / f"{deleted.episode_id}.json").unlink()
+    env = terminal_environ(PYTHONPATH=str(REPOSITORY), XDG_CACHE_HOME=str(tmp_path))
+    with Terminal(CONSOLE, "open", str(tmp_path / "data"), columns=200, env=env) as terminal:
+        terminal.wait_for("3 episodes", 60)
+        terminal.wait_until_absent(deleted.episode_id)
+        preview = terminal.raw.partition(ENTERED)[2]
+        assert deleted.episode_id.encode() in preview[: preview.index(b"\x1b[?1000h")]
+        terminal.send("q")
+        assert terminal.wait_exit() == 0
+        assert terminal.raw.count(ENTERED) == terminal.raw.count(LEFT) == 1
 
 
 def console_with_framework(framework: str, tmp_path: Path) -> Terminal:
