@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import PurePath
 from typing import TYPE_CHECKING, ClassVar, Final
@@ -153,10 +153,7 @@ class Console(RefreshingApp, inherit_bindings=False):
 
     async def action_start_node(self) -> None:
         """Start the node again."""
-        try:
-            await self.session.start_node()
-        except ControlRequestError as exc:
-            toast(self, control_error_text(exc), failed=True)
+        await self._report_failure(self.session.start_node())
 
     @property
     def _screen_accepts_keys(self) -> bool:
@@ -179,14 +176,16 @@ class Console(RefreshingApp, inherit_bindings=False):
     async def _quit_answered(self, answer: str | None) -> None:
         from agentgym_tui.screens.dialogs.quit import stop_all
 
-        if answer == "stop":
-            try:
-                await stop_all(self.session)
-            except ControlRequestError as exc:
-                toast(self, control_error_text(exc), failed=True)
-                return
-        if answer in ("stop", "leave"):
+        if answer == "leave" or (answer == "stop" and not await self._report_failure(stop_all(self.session))):
             self.exit()
+
+    async def _report_failure(self, request: Awaitable[None]) -> bool:
+        try:
+            await request
+        except ControlRequestError as exc:
+            toast(self, control_error_text(exc), failed=True)
+            return True
+        return False
 
     def _make_screen(self, screen: ScreenSpec) -> Screen[None]:
         return screen.factory(ScreenContext(self.session, self.ui_state, self._now))

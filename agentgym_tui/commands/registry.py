@@ -68,9 +68,6 @@ class Registry(Generic[Entry]):
     def __iter__(self) -> Iterator[Entry]:
         return iter(self._entries.values())
 
-    def __len__(self) -> int:
-        return len(self._entries)
-
 
 class Requirement(NamedTuple):
     """What a session must have for a screen or a command.

@@ -138,13 +138,9 @@ class TextRows(TextSource):
             return number, Cell(text)
         return number, Cell(text), Cell(trusted(f"… (+{len(raw) - MAX_LINE_CHARS})"), "dim")
 
-    def raw(self, index: int) -> str:
-        """Return the original line (untrusted text)."""
-        return self._lines[index]
-
-    def is_unsafe(self, index: int) -> bool:
-        """Return whether the first ``MAX_LINE_CHARS`` characters of a line contain unsafe characters."""
-        return has_unsafe_chars(self._lines[index][:MAX_LINE_CHARS])
+    def unsafe_text(self, index: int) -> str | None:
+        """Return the original line; None if its first ``MAX_LINE_CHARS`` characters contain no unsafe characters."""
+        return self._lines[index] if has_unsafe_chars(self._lines[index][:MAX_LINE_CHARS]) else None
 
 
 def pretty_json(data: bytes) -> str:

@@ -66,7 +66,7 @@ def _pending_step_blocks(episode: Episode, step_index: int, before: StepState | 
     next_index = episode.steps[-1].index + 1 if episode.steps else 0
     if step_index != next_index or (episode.streaming is None and step_index > 0):
         return [note_block(f"step {step_index} not received")]
-    return _observation_blocks(before.observation if before else episode.reset_observation)
+    return last_message_blocks(before.observation if before else episode.reset_observation)[0]
 
 
 def _input_blocks(step: StepState, before: StepState | None, episode: Episode, full: bool) -> Iterator[Block]:
@@ -74,9 +74,8 @@ def _input_blocks(step: StepState, before: StepState | None, episode: Episode, f
     if step.left_out:
         yield note_block(f"… {step.left_out} messages not sent live; see the episode file")
     if not (chats := step.chats):
-        yield from _observation_blocks(
-            before.observation if before else [] if step.index else episode.reset_observation
-        )
+        observed = before.observation if before else [] if step.index else episode.reset_observation
+        yield from last_message_blocks(observed)[0]
     for number, chat in enumerate(chats, 1):
         if len(chats) > 1:
             yield note_block(f"chat {number} of {len(chats)}")
@@ -206,10 +205,6 @@ def _streaming_note(answer: StreamingAnswer) -> Iterator[Block]:
     if parts:
         raw = " ".join(names)
         yield Block("note", join(parts, " · "), [], has_unsafe_chars(raw), raw)
-
-
-def _observation_blocks(observation: Sequence[object]) -> list[Block]:
-    return last_message_blocks(observation)[0]
 
 
 def _role(message: object) -> object:

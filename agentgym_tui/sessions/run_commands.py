@@ -57,7 +57,7 @@ def model_problem(store: RunStore) -> str:
     if not _model_agents(store):
         return "no agent that uses a model is installed"
     if store.endpoints and all(endpoint.status in ("down", "wrong") for endpoint in store.endpoints.values()):
-        causes = [_host(name) + " " + _cause(endpoint) for name, endpoint in _first_endpoints(store)]
+        causes = [_host(name) + " " + _cause(endpoint) for name, endpoint in list(store.endpoints.items())[:3]]
         return "no model is reachable: " + "; ".join(causes)
     return ""
 
@@ -196,10 +196,6 @@ class RunCommands:
 
 def _model_agents(store: RunStore) -> list[str]:
     return [agent for agent in store.agents if agent not in MODELLESS_AGENTS]
-
-
-def _first_endpoints(store: RunStore) -> list[tuple[str, EndpointState]]:
-    return list(store.endpoints.items())[:3]
 
 
 def _cause(endpoint: EndpointState) -> str:

@@ -31,7 +31,7 @@ class TextView(LineList):
         rows = self.source
         if not isinstance(rows, TextRows):
             return None
-        return next((unsafe_excerpt(rows.raw(index)) for index in self._in_view() if rows.is_unsafe(index)), None)
+        return next((unsafe_excerpt(text) for index in self._in_view() if (text := rows.unsafe_text(index))), None)
 
 
 class PayloadView(Vertical):

@@ -72,11 +72,6 @@ class Split(CachedWidget):
         self.fixed = False
         self.default_sizes: Mapping[str, int] = {}
 
-    @property
-    def is_zoomed(self) -> bool:
-        """Whether only one part is shown."""
-        return self.has_class("-zoomed")
-
     def fit(self) -> None:
         """Set the size of each part, after the screen, the sizes or ``fixed`` changed."""
         current = {(share.part, share.axis): share for share in self._current_shares()}
@@ -87,7 +82,7 @@ class Split(CachedWidget):
                 if share is not None and percent is not None:
                     _set_size(part, axis, f"{share.clamp(percent)}%")
                 else:
-                    _set_size(part, axis, None if self.is_zoomed else self.default_sizes.get(part.id or ""))
+                    _set_size(part, axis, None if self.has_class("-zoomed") else self.default_sizes.get(part.id or ""))
 
     def border_of(self, part: Widget, axis: Axis, *, before: bool) -> tuple[Share, int] | None:
         """Return the share that moves a border of ``part``, and -1 if the part grows while the share shrinks.
@@ -152,7 +147,7 @@ class Split(CachedWidget):
             self.release_mouse()
 
     def _current_shares(self) -> list[Share]:
-        if self.fixed or self.is_zoomed:
+        if self.fixed or self.has_class("-zoomed"):
             return []
         parts = {part.id for part in self.children}
         return [

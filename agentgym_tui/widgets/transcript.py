@@ -98,7 +98,7 @@ class BlockRows:
 
 
 class Transcript(LineList):
-    """The blocks of a step; handlers of ``Selected`` and ``CursorMoved`` use ``block``, not the message's key."""
+    """The blocks of a step."""
 
     def __init__(self, *, id: str | None = None) -> None:
         self._rows = BlockRows((), 0)
@@ -117,11 +117,6 @@ class Transcript(LineList):
         self.show(self._rows, follow=follow)
         if is_new and not self.follow:
             self.action_top()
-
-    @property
-    def block(self) -> Block | None:
-        """The block under the cursor; None if there are no blocks."""
-        return self._rows.blocks[self._rows.block(self.cursor)] if len(self._rows) else None
 
     def unsafe_text(self) -> str | None:
         """Return the raw text of the block under the cursor, else of a visible block, if sanitizing changed it."""

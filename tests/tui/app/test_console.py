@@ -37,7 +37,7 @@ SIZE = (80, 24)
 
 
 def test_command_ids_are_unique_and_keys_are_unique_in_each_scope() -> None:
-    assert len({command.id for command in COMMANDS}) == len(COMMANDS)
+    assert len({command.id for command in COMMANDS}) == len([*COMMANDS])
     for scope in {command.scope for command in COMMANDS}:
         keys = [key for command in COMMANDS if command.scope == scope for key in command.keys.split(",")]
         assert len(set(keys)) == len(keys), scope

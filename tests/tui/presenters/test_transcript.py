@@ -60,7 +60,9 @@ def test_texts_fit_their_columns(text: str, width: int, right: bool, fitted: str
 
 
 def block_kind(view: Transcript) -> str | None:
-    return view.block.kind if view.block else None
+    rows = view.source
+    assert isinstance(rows, BlockRows)
+    return rows.blocks[rows.block(view.cursor)].kind if len(rows) else None
 
 
 async def test_blocks_have_headings_and_wrapped_text() -> None:
