@@ -5,18 +5,19 @@ Listing names imports nothing. ``load`` imports one object; its error message na
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import logging
 import re
 from collections.abc import Iterable, Mapping
-from functools import cache
-from importlib.metadata import EntryPoint, EntryPoints, PackageNotFoundError, entry_points, version
+from functools import cache, reduce
 from typing import Any
 
 import msgspec
 
 from runner.errors import ConfigError, catch_foreign
 from runner.util.display_text import one_line
+from runner.util.installed import EntryPoint, entry_points, installed_version
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +69,8 @@ class Plugin(msgspec.Struct, frozen=True):
         loaded: list[Any] = []
         errors: list[BaseException] = []
         with catch_foreign(errors.append):
-            loaded.append(self._point.load())
+            module = importlib.import_module(self._point.module)
+            loaded.append(reduce(getattr, filter(None, self._point.attribute.split(".")), module))
         if errors:
             reason = f"cannot be loaded: {type(errors[0]).__name__}: {errors[0]}"
             raise ConfigError(f"{self.name} is registered as {self.value} but {reason}") from errors[0]
@@ -87,12 +89,12 @@ class Plugin(msgspec.Struct, frozen=True):
                 raise ConfigError(
                     f"invalid argument {key!r} of {self.name}; names with a leading underscore are reserved"
                 )
-        target = {"_target_": f"{self._point.module}.{self._point.attr}"}
+        target = {"_target_": f"{self._point.module}.{self._point.attribute}"}
         return {**target, **({} if self.id is None else {"id": self.id}), **arguments}
 
     @property
     def _point(self) -> EntryPoint:
-        return EntryPoint(self.name, self.value, "")
+        return EntryPoint(self.name, self.value)
 
 
 _FAMILY_NAME = re.compile(r"(?P<family>[A-Za-z]+):(?P<id>[A-Za-z0-9_./-]{1,100})")
@@ -100,16 +102,15 @@ _FAMILY_NAME = re.compile(r"(?P<family>[A-Za-z]+):(?P<id>[A-Za-z0-9_./-]{1,100})
 
 @cache
 def _read_entry_points() -> dict[str, dict[str, list[EntryPoint]]]:
-    # Reading the metadata of all packages takes milliseconds, so it is done once for both groups.
-    found = entry_points()
-    return {group: _by_name(found.select(group=group)) for group in (ENVS, AGENTS)}
+    # Reading the folders of all packages takes milliseconds, so it is done once for both groups.
+    return {group: _by_name(found) for group, found in entry_points((ENVS, AGENTS)).items()}
 
 
 def _entry_points(group: str) -> dict[str, list[EntryPoint]]:
     return _read_entry_points()[group]
 
 
-def _by_name(found: EntryPoints) -> dict[str, list[EntryPoint]]:
+def _by_name(found: Iterable[EntryPoint]) -> dict[str, list[EntryPoint]]:
     """Return a group's entry points by name; a name has several if several distributions register it.
 
     Names of built-in objects are reserved, ignoring case: other packages' entry points with these names are ignored.
@@ -128,12 +129,12 @@ def _by_name(found: EntryPoints) -> dict[str, list[EntryPoint]]:
 
 def built_in_modules() -> list[str]:
     """Return the names of the modules that contain the environments and agents of this package."""
-    groups = [entry_points(group=group) for group in (ENVS, AGENTS)]
+    groups = entry_points((ENVS, AGENTS)).values()
     return sorted({point.module for points in groups for point in points if point.module.startswith("runner.")})
 
 
 def _origin(point: EntryPoint) -> str:
-    return one_line(f"{point.name} of {point.dist.name if point.dist else 'an unknown package'} ({point.value})")
+    return one_line(f"{point.name} of {point.package or 'an unknown package'} ({point.value})")
 
 
 def registered_names(group: str) -> list[str]:
@@ -242,7 +243,4 @@ def _importable(package: str) -> bool:
 
 @cache
 def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
+    return installed_version(package)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from runner.cli.arguments import Options
 from runner.cli.terminal import print_stderr
@@ -19,8 +18,7 @@ if TYPE_CHECKING:  # loaded by the methods below: a list of environments or resu
     from runner.types import Workers
 
 
-@dataclass(frozen=True)
-class RunSession:
+class RunSession(NamedTuple):
     """The options, profile, state directory and node name of one invocation."""
 
     options: Options

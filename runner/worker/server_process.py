@@ -7,7 +7,6 @@ import os
 import socket
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterable
 from typing import IO, Literal, NamedTuple, TypeAlias
 
@@ -50,6 +49,8 @@ def start_server(mode: StartMode, key_names: Iterable[str] = ()) -> ServerProces
     ours, theirs = socket.socketpair()
     with contextlib.ExitStack() as opened, theirs:
         opened.callback(ours.close)
+        import tempfile  # imported late: most runs start no process
+
         errors = opened.enter_context(tempfile.TemporaryFile())
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "runner.worker", "server", str(theirs.fileno()), mode],

@@ -24,7 +24,7 @@ from tests.support.subscriptions import SUBJECT
 
 N_MESSAGES = 10_000
 MIN_SHARE = 0.8
-STARTS = {"--help": 4.0, "--list-envs": 9.5, "--run Maze --agent oracle": 16.0}
+STARTS = {"--help": 4.0, "--list-envs": 9.0, "--run Maze --agent oracle": 15.0}
 """Commands, and the largest CPU of each compared with an interpreter that does nothing."""
 SETTLE_S, IDLE_S, MAX_IDLE_SHARE = 15.0, 40.0, 0.004
 

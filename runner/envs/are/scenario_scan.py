@@ -10,7 +10,6 @@ import ast
 import importlib.util
 import sys
 from collections.abc import Iterable, Iterator
-from importlib.metadata import PackageNotFoundError, entry_points, version
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -30,6 +29,8 @@ def scan() -> dict[str, Any]:
     ``installed`` and ``version`` describe ARE; ``scenarios`` has the ids of its own scenarios, ``added`` those of other
     packages, and ``packages`` the number of entry points that add scenarios.
     """
+    from importlib.metadata import entry_points  # imported late, because it is slow
+
     own_folders = [folder / "simulation" / "scenarios" for folder in _locations("are")]
     own = {id for folder in own_folders for id in _ids(_own_files(folder))}
     points = entry_points(group=GROUP)
@@ -46,6 +47,8 @@ def scan() -> dict[str, Any]:
 
 
 def _version() -> str | None:
+    from importlib.metadata import PackageNotFoundError, version
+
     try:
         return version(DISTRIBUTION)
     except PackageNotFoundError:

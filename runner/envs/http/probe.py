@@ -14,7 +14,7 @@ import socket
 import threading
 import time
 from collections.abc import Mapping
-from typing import Literal, TypeAlias, cast
+from typing import Any, Literal, TypeAlias, cast
 from urllib.parse import SplitResult, urlsplit
 
 import msgspec
@@ -254,9 +254,9 @@ def _get(address: ServerAddress, path: str, deadline: float) -> tuple[int, bytes
 def _connect(parts: SplitResult, deadline: float) -> socket.socket:
     is_tls = parts.scheme == "https"
     host = parts.hostname or ""
-    connection = socket.create_connection(
-        (host, parts.port or (443 if is_tls else 80)), timeout=_seconds_left(deadline)
-    )
+    encoded: Any = host.encode() if host.isascii() else host  # a text would load the tables of international names
+    port = parts.port or (443 if is_tls else 80)
+    connection = socket.create_connection((encoded, port), timeout=_seconds_left(deadline))
     if not is_tls:
         return connection
     import ssl
