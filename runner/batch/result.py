@@ -12,6 +12,7 @@ import msgspec
 from runner.batch.observers import LazyItem
 from runner.batch.spec import BatchSpec
 from runner.store import EpisodeRecord, wilson_interval
+from runner.store.episode_file import shared_fields
 from runner.types import (
     UNFINISHED,
     UNRATED,
@@ -286,19 +287,9 @@ class BatchStats:
 
 
 def _summary(record: EpisodeRecord) -> EpisodeSummary:
-    return EpisodeSummary(
-        episode_id=record.episode_id,
-        task_index=record.task_index,
-        attempt=record.attempt,
-        outcome=record.outcome,
-        success=record.success,
-        reward=record.reward,
-        rounds=record.rounds,
-        duration_s=record.duration_s,
-        error=f"{record.error.type}: {record.error.message}" if record.error else None,
-        error_type=record.error.type if record.error else None,
-        worker=record.worker,
-    )
+    error, fields = record.error, shared_fields(record, EpisodeSummary)
+    fields["error"] = f"{error.type}: {error.message}" if error else None
+    return EpisodeSummary(**fields, error_type=error.type if error else None)
 
 
 def is_left(outcome: Outcome, error_type: str | None) -> bool:

@@ -22,6 +22,7 @@ from runner.events.durable import BatchCompleted, FieldStatus
 from runner.events.subjects import DurableNames
 from runner.publish.outbox import Outbox, OutboxEvent, durable_event
 from runner.store import EpisodeRecord
+from runner.store.episode_file import shared_fields
 from runner.types.fields import NodeStatus
 
 logger = logging.getLogger(__name__)
@@ -127,21 +128,5 @@ class EventRecorder:
 
 def batch_event(result: BatchResult, names: DurableNames, *, node: str, time: datetime) -> OutboxEvent:
     """Return the completion event of a batch; call it only for a batch that will not be resumed."""
-    event = BatchCompleted(
-        batch_id=result.batch_id,
-        env=result.env,
-        n_episodes=result.n_episodes,
-        mean_reward=result.mean_reward,
-        success_rate=result.success_rate,
-        status=result.status,
-        agent=result.agent,
-        model=result.model,
-        node=node,
-        battery_id=result.battery_id,
-        tokens=result.tokens,
-        cost=result.cost,
-        latency_s=result.latency_s,
-        n_rated=result.n_rated,
-        n_errors=result.n_errors,
-    )
+    event = BatchCompleted(node=node, **shared_fields(result, BatchCompleted))
     return durable_event(f"batch:{result.batch_id}", subjects.BATCH_COMPLETED, event, names, time)

@@ -20,6 +20,7 @@ from runner.events.live import (
     TokenText,
 )
 from runner.publish.truncate import SizeBudget, as_json, is_too_long, short_json, truncate
+from runner.store.episode_file import shared_fields
 from runner.store.safe_json import finite
 from runner.types import (
     Action,
@@ -92,8 +93,7 @@ def _tokens(item: TokensStreamed) -> msgspec.Raw:
 
 
 def _started(item: episode_events.EpisodeStarted) -> EpisodeStarted:
-    shared = EpisodeStarted.__struct_fields__
-    known = {name: value for name, value in msgspec.structs.asdict(item.header).items() if name in shared}
+    known = shared_fields(item.header, EpisodeStarted)
     if (worker := item.header.worker) is not None:
         known["worker"] = WorkerInfo(host=truncate(worker.host), id=truncate(worker.id), kind=worker.kind)
     return EpisodeStarted(at=item.at, seq=item.seq, **known)

@@ -19,6 +19,7 @@ from runner.events.codec import encode
 from runner.events.durable import DurableEvent, EpisodeCompleted
 from runner.events.subjects import DurableNames
 from runner.store import EpisodeIndex, EpisodeRow
+from runner.store.episode_file import shared_fields
 from runner.store.index import FILE_NAME, Statement
 from runner.store.index_schema import COLUMNS, LOCAL, from_columns
 from runner.types import Tokens
@@ -99,24 +100,10 @@ def episode_event(episode: EpisodeRow, names: DurableNames) -> OutboxEvent:
     """Return the completion event of an episode."""
     tokens = (episode.tokens_prompt, episode.tokens_completion, episode.tokens_reasoning, episode.tokens_cached)
     event = EpisodeCompleted(
-        episode_id=episode.episode_id,
-        env=episode.env,
-        reward=episode.reward,
-        rounds=episode.rounds,
-        duration_s=episode.duration_s,
-        success=episode.success,
+        **shared_fields(episode, EpisodeCompleted),
         score=episode.reward,
         duration_sec=episode.duration_s,
-        outcome=episode.outcome,
-        agent=episode.agent,
-        model=episode.model,
-        task_index=episode.task_index,
         tokens=Tokens(*tokens),
-        batch_id=episode.batch_id,
-        node=episode.node,
-        profile=episode.profile,
-        cost=episode.cost,
-        unscored=episode.unscored,
     )
     return durable_event(f"episode:{episode.episode_id}", subjects.EPISODE_COMPLETED, event, names, episode.ended_at)
 

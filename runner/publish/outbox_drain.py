@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 from collections import Counter, defaultdict
 from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from nats.aio.client import Client
@@ -125,59 +127,50 @@ class OutboxDrain:
             self._sink_connection.report("up" if cause is None else "stalled", cause)
 
 
+@dataclass
 class _OutboxSender:
     """Sends the pending events of one sink through one client, whose address never changes."""
 
-    def __init__(
-        self,
-        sink_connection: SinkConnection,
-        client: Client,
-        outbox: Outbox,
-        routes: StreamRoutes,
-        sink: str,
-        options: DeliveryOptions,
-        unmarked: dict[str, DeliveryResult],
-    ) -> None:
-        self.routes = routes
-        self.backoff = SubjectBackoff(MAX_BACKOFF_S)
-        self._sink_connection = sink_connection
-        self._client = client
-        self._outbox = outbox
-        self._sink = sink
-        self._options = options
-        self._registered = False
-        self._unmarked = unmarked
+    sink_connection: SinkConnection
+    client: Client
+    outbox: Outbox
+    routes: StreamRoutes
+    sink: str
+    options: DeliveryOptions
+    unmarked: dict[str, DeliveryResult]
+    backoff: SubjectBackoff = field(default_factory=partial(SubjectBackoff, MAX_BACKOFF_S))
+    is_registered: bool = False
 
     @property
     def connected(self) -> bool:
-        return self._sink_connection.client is self._client
+        return self.sink_connection.client is self.client
 
     def is_up_to_date(self, state: FileState) -> bool:
         """Whether everything was sent that the index had with these files, and nothing waits in this process."""
-        waits = self._unmarked or self.backoff.cause is not None or self._outbox.index.n_unwritten
-        return self.connected and not waits and self._outbox.file_state() == state
+        waits = self.unmarked or self.backoff.cause is not None or self.outbox.index.n_unwritten
+        return self.connected and not waits and self.outbox.file_state() == state
 
     async def send_pending(self) -> str | None:
         """Send pending events; return why sending stopped, None when only events on paused subjects are left."""
         try:
-            if not self._registered:
-                await asyncio.to_thread(self._outbox.register_sinks, self._sink)
-                self._registered = True
+            if not self.is_registered:
+                await asyncio.to_thread(self.outbox.register_sinks, self.sink)
+                self.is_registered = True
             while True:
-                if self._unmarked:
+                if self.unmarked:
                     await asyncio.to_thread(self._mark)
                 if self.backoff.resume_due():
                     self.routes.forget()
                 without = self.backoff.subjects
                 events = await asyncio.to_thread(
-                    self._outbox.pending, self._sink, self._options.batch_size, without=without
+                    self.outbox.pending, self.sink, self.options.batch_size, without=without
                 )
                 if not self.connected:
                     return CONNECTION_LOST
-                await self.routes.learn(self._client, {event.subject for event in events})
+                await self.routes.learn(self.client, {event.subject for event in events})
                 if events and not await self._send(events):
                     return CONNECTION_LOST
-                if len(events) < self._options.max_in_flight:
+                if len(events) < self.options.max_in_flight:
                     return None
         except BUS_ERRORS as exc:
             return error_text(exc)
@@ -203,9 +196,7 @@ class _OutboxSender:
                 elif subject not in causes:
                     self.backoff.record_success(subject)
 
-        deliveries = asyncio.gather(
-            *(deliver_remaining() for _ in range(min(self._options.max_in_flight, len(events))))
-        )
+        deliveries = asyncio.gather(*(deliver_remaining() for _ in range(min(self.options.max_in_flight, len(events)))))
         lost = asyncio.create_task(self._wait_lost())
         lost.add_done_callback(lambda task: None if task.cancelled() else deliveries.cancel())
         connected = True
@@ -213,7 +204,7 @@ class _OutboxSender:
             await deliveries
         except asyncio.CancelledError:
             if is_cancelled():
-                self._unmarked.update(results)
+                self.unmarked.update(results)
                 with contextlib.suppress(StoreError):
                     self._mark()
                 raise
@@ -222,34 +213,34 @@ class _OutboxSender:
             lost.cancel()
         for subject, cause in causes.items():
             self.backoff.pause(subject, cause)
-        self._unmarked.update(results)
+        self.unmarked.update(results)
         await asyncio.to_thread(self._mark)
         return connected
 
     async def _wait_lost(self) -> None:
         while self.connected:
-            await self._sink_connection.wait_changed()
+            await self.sink_connection.wait_changed()
 
     async def _deliver(self, event: OutboxEvent) -> DeliveryResult:
-        if (denial := self._sink_connection.publish_denial(event.subject)) is not None:
+        if (denial := self.sink_connection.publish_denial(event.subject)) is not None:
             return PermanentFailure(denial)
-        result = await deliver(self._client, event, self.routes.route_of(event.subject), self._options)
+        result = await deliver(self.client, event, self.routes.route_of(event.subject), self.options)
         # The server reports a denied subject separately: the delivery itself looks like a time-out, or like a success
         # when no stream acknowledges it.
-        if (denial := self._sink_connection.publish_denial(event.subject)) is not None and getattr(
+        if (denial := self.sink_connection.publish_denial(event.subject)) is not None and getattr(
             result, "seq", None
         ) is None:
             return PermanentFailure(denial)
         return result
 
     def _mark(self) -> None:
-        acks = [result for result in self._unmarked.values() if isinstance(result, Ack)]
+        acks = [result for result in self.unmarked.values() if isinstance(result, Ack)]
         if acks:
-            self._outbox.ack(self._sink, acks)
-        for event_id, result in self._unmarked.items():
+            self.outbox.ack(self.sink, acks)
+        for event_id, result in self.unmarked.items():
             if isinstance(result, PermanentFailure):
-                self._outbox.mark_dead(self._sink, event_id, result.reason)
-        self._unmarked.clear()
+                self.outbox.mark_dead(self.sink, event_id, result.reason)
+        self.unmarked.clear()
 
 
 async def _wait(change: Coroutine[Any, Any, object], timeout_s: float) -> None:

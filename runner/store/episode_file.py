@@ -81,6 +81,12 @@ class _Version(msgspec.Struct):
 _DECODER = msgspec.json.Decoder(EpisodeRecord)
 
 
+def shared_fields(source: msgspec.Struct, target: type[msgspec.Struct]) -> dict[str, Any]:
+    """Return the values of a struct for those fields that another kind of struct also has."""
+    names = source.__struct_fields__
+    return {name: getattr(source, name) for name in target.__struct_fields__ if name in names}
+
+
 def stored_step(step: TimeStep, tool_schemas_ref: int) -> TimeStep:
     """Return a step as its file has it: with finite numbers, and a reference in place of its tool schemas."""
     optional = {name: getattr(step, name) for name in ("ttft_s", "tokens_per_s", "cost")}
@@ -102,9 +108,8 @@ def episode_record(
 ) -> EpisodeRecord:
     """Return the record of an episode, with the sums over its steps."""
     costs = [step.cost for step in steps if step.cost is not None]
-    header_fields = {name: getattr(header, name) for name in EpisodeHeader.__struct_fields__}
     return EpisodeRecord(
-        **header_fields,
+        **shared_fields(header, EpisodeRecord),
         rounds=len(steps),
         reward=finite(sum(step.reward for step in steps)),
         tokens=sum((step.tokens for step in steps if step.tokens is not None), Tokens()),

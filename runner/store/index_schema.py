@@ -10,7 +10,7 @@ from datetime import datetime
 
 import msgspec
 
-from runner.store.episode_file import EpisodeRecord
+from runner.store.episode_file import EpisodeRecord, shared_fields
 from runner.store.episode_store import EpisodeFile
 from runner.types import Mode, Outcome
 from runner.util.safe_values import escape_surrogates
@@ -117,13 +117,11 @@ SCHEMA = SqliteSchema(
     ),
 )
 
-_COMMON = [name for name in EpisodeRow.__struct_fields__ if name in EpisodeRecord.__struct_fields__]
-
 
 def episode_row(record: EpisodeRecord) -> EpisodeRow:
     """Return the index row of an episode."""
     return EpisodeRow(
-        **{name: getattr(record, name) for name in _COMMON},
+        **shared_fields(record, EpisodeRow),
         tokens_prompt=record.tokens.prompt,
         tokens_completion=record.tokens.completion,
         tokens_reasoning=record.tokens.reasoning,
