@@ -11,10 +11,12 @@ from runner.cli.arguments import add_server_options, port
 from runner.cli.terminal import print_line, reserve_stdout
 from runner.serve.host import Site, check_exposure, read_token, run_apps
 from runner.serve.mock_llm.app import ModelApp
-from runner.serve.mock_llm.faults import FAULT_KINDS, Behavior, Fault
 from runner.serve.mock_llm.scripted_reply import (
+    FAULT_KINDS,
     TEST_MODEL_NAME,
+    Behavior,
     EchoResponder,
+    Fault,
     Responder,
     ScriptedReply,
     ScriptResponder,

@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from runner.episode.control import EpisodeControl
-from runner.episode.step import StepRunner
+from runner.episode.step import StepRunner, TokenStream
 from runner.episode.teardown import CLEANUP_TIMEOUT_S, evaluate, last_response_flow, release
-from runner.episode.token_stream import TokenStream
 from runner.episode.validation import check_chat
 from runner.errors import catch_foreign
 from runner.tracing import SpanHandle, Tracer, create_error_info, create_flow_id

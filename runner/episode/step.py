@@ -1,4 +1,7 @@
-"""One step of an episode: let the agent act, check and execute its action, and check the observation."""
+"""One step of an episode: let the agent act, check and execute its action, and check the observation.
+
+``TokenStream`` merges the many small deltas that a model streams during a step into a few per second.
+"""
 
 from __future__ import annotations
 
@@ -7,20 +10,93 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from runner.episode.token_stream import TokenStream
 from runner.episode.validation import check_act_result, check_schemas, check_step, check_usage, resolve_action
 from runner.tracing import Tracer
 from runner.types import (
     Action,
     Agent,
     Chat,
+    DeltaPart,
     Environment,
     InvalidAction,
     StepResult,
+    StreamDelta,
     TimeStep,
     ToolSchema,
 )
 from runner.types.maybe_async import CallMethod, call_here, maybe_await
+
+EMIT_INTERVAL_S = 0.1
+"""Minimum seconds between two emissions, so that a fast model does not cause one event per token."""
+
+
+class TokenStream:
+    """Merges the stream deltas of each step; not thread-safe.
+
+    Args:
+        now: a monotonic clock in seconds.
+        emit: called with the index of the step and a merged delta; each part of an answer (reasoning, text, each tool
+            call) has its own deltas.
+    """
+
+    def __init__(self, now: Callable[[], float], emit: Callable[[int, StreamDelta], None]) -> None:
+        """Start without deltas."""
+        self._now = now
+        self._emit = emit
+        self._step = 0
+        self._pending: dict[tuple[DeltaPart, int], list[StreamDelta]] = {}
+        self._last_emit = 0.0
+        self._has_emitted = False
+
+    def start_step(self, step: int) -> None:
+        """Begin the step with this index: later deltas belong to it, and pending deltas are discarded."""
+        self._step = step
+        self._has_emitted = False
+        self._pending.clear()
+
+    def add(self, delta: str | StreamDelta) -> None:
+        """Add a delta; an empty string discards all deltas of the current step, because the answer starts again."""
+        if not isinstance(delta, StreamDelta):
+            delta = StreamDelta(text=delta, n=1) if delta else StreamDelta(restart=True)
+        if delta.restart:
+            self._restart(delta)
+        elif delta.endpoint is not None or delta.failure is not None:
+            self.flush()
+            self._emit(self._step, delta)
+        else:
+            self._pending.setdefault((delta.part, delta.call), []).append(delta)
+            if self._now() - self._last_emit >= EMIT_INTERVAL_S:
+                self.flush()
+
+    def flush(self) -> None:
+        """Emit the deltas that were added but not yet emitted."""
+        for deltas in self._pending.values():
+            self._emit(self._step, _merge(deltas))
+            self._has_emitted = True
+        self._pending.clear()
+        self._last_emit = self._now()
+
+    def close(self) -> None:
+        """Discard the pending deltas, and ignore all later ones."""
+        self._pending.clear()
+        self._emit = _ignore
+
+    def _restart(self, delta: StreamDelta) -> None:
+        # Nothing to take back if no delta of the failed endpoint was emitted.
+        self._pending.clear()
+        if self._has_emitted or delta.failure is not None:
+            self._emit(self._step, msgspec.structs.replace(delta, restart=self._has_emitted))
+        self._has_emitted = False
+
+
+def _ignore(step: int, delta: StreamDelta) -> None:
+    pass
+
+
+def _merge(deltas: list[StreamDelta]) -> StreamDelta:
+    tool = next((delta.tool for delta in deltas if delta.tool), "")
+    text, n = "".join(delta.text for delta in deltas), sum(delta.n for delta in deltas)
+    return msgspec.structs.replace(deltas[0], text=text, tool=tool, n=n)
 
 
 @dataclass
@@ -88,7 +164,6 @@ class StepRunner:
         return action, result, self.now() - resolved_at
 
     def _add_usage(self, step: TimeStep) -> TimeStep:
-        # ``isinstance(agent, SupportsUsage)`` would take a tenth of a step
         usage = check_usage(getattr(self.agent, "last_usage", None))
         return step if usage is None else msgspec.structs.replace(step, **msgspec.structs.asdict(usage))
 

@@ -14,9 +14,9 @@ from urllib.parse import urlsplit
 from runner.errors import InferenceFault
 from runner.inference.api_keys import DeltaFilter, is_secret, read_api_key, redact_key
 from runner.inference.chat_format import InferenceQuestion, ModelReply, request_body, tokens_per_s
-from runner.inference.circuit_breaker import MAX_PASSES, pause_s
 from runner.inference.endpoint_state import InferenceContext, LiveEndpoint
 from runner.inference.endpoints import NO_ENDPOINT, EndpointSpec, Kind, safe_url
+from runner.inference.entrance import MAX_PASSES, pause_s
 from runner.inference.errors import EndpointFailure
 from runner.inference.http import model_client
 from runner.inference.providers import Target, resolve_target

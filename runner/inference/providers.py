@@ -7,8 +7,8 @@ from datetime import datetime
 
 import msgspec
 
-from runner.inference.circuit_breaker import retry_after_s
 from runner.inference.endpoints import EndpointSpec, Kind, url_origin
+from runner.inference.entrance import retry_after_s
 from runner.inference.errors import EndpointFailure, Mask, response_failure
 from runner.inference.http import SmallResponse, fetch
 from runner.inference.json_accessors import as_dict, decode_json

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from runner.inference.chat_format import ModelReply, parse_reply
-from runner.inference.circuit_breaker import retry_after_s
+from runner.inference.entrance import retry_after_s
 from runner.inference.errors import EndpointFailure, Mask, response_failure
 from runner.inference.http import MAX_SMALL_BODY, read_body, reject_encoding, send_request
 from runner.inference.providers import Target

@@ -65,11 +65,9 @@ from runner.types.protocols import (
     SupportsClose,
     SupportsEpisodeInfo,
     SupportsEvaluation,
-    SupportsFlow,
     SupportsOracle,
     SupportsTruncation,
     SupportsUnansweredRequest,
-    SupportsUsage,
 )
 
 __all__ = [
@@ -117,11 +115,9 @@ __all__ = [
     "SupportsClose",
     "SupportsEpisodeInfo",
     "SupportsEvaluation",
-    "SupportsFlow",
     "SupportsOracle",
     "SupportsTruncation",
     "SupportsUnansweredRequest",
-    "SupportsUsage",
     "TimeStep",
     "TimestepPlayed",
     "Tokens",

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, TypeVar, runtime_checkable
 
-from runner.types.data import Action, Chat, InvalidAction, StepResult, StreamDelta, ToolSchema, Trajectory, Usage
+from runner.types.data import Action, Chat, InvalidAction, StepResult, StreamDelta, ToolSchema, Trajectory
 from runner.types.episode_events import EpisodeHeader
 
 _T = TypeVar("_T")
@@ -47,7 +47,11 @@ class Environment(Protocol):
 
 
 class Agent(Protocol):
-    """A policy that answers observations with actions; the runner sets its attribute ``tracer``."""
+    """A policy that answers observations with actions; the runner sets its attribute ``tracer``.
+
+    After each call of ``act``, the runner reads two optional attributes: ``last_usage``, a ``Usage`` or None, and
+    ``last_response_flow_id``, the trace flow of the latest response, an unsigned 64-bit number or None.
+    """
 
     tracer: Any
 
@@ -87,15 +91,6 @@ class SupportsEpisodeInfo(Protocol):
 
 
 @runtime_checkable
-class SupportsUsage(Protocol):
-    """An agent that reports its token usage."""
-
-    @property
-    def last_usage(self) -> Usage | None:
-        """Usage of the latest call of ``act``; the runner reads it after each call."""
-
-
-@runtime_checkable
 class SupportsBind(Protocol):
     """An agent that receives its environment and task before the reset."""
 
@@ -117,15 +112,6 @@ class SupportsCleanup(Protocol):
 
     def cleanup(self) -> MaybeAwaitable[None]:
         """Release all resources; called exactly once, after the last ``step``."""
-
-
-@runtime_checkable
-class SupportsFlow(Protocol):
-    """An agent whose model responses start an arrow in the trace."""
-
-    @property
-    def last_response_flow_id(self) -> int | None:
-        """Flow id of the latest response, an unsigned 64-bit number; None before the first response."""
 
 
 @runtime_checkable

@@ -22,7 +22,7 @@ from runner.tracing import SpanList, TraceEncoder, Tracer, create_error_info
 from runner.types.maybe_async import CallMethod, call_here
 from runner.util.clock import Clock
 from runner.util.resources import find_shortage
-from runner.worker.environment_thread import EnvironmentThread, blocks_loop
+from runner.worker.environment_thread import EnvironmentThread, blocks_loop, wait_shielded
 from runner.worker.episode_reporter import EpisodeReporter
 from runner.worker.episode_thread import EpisodeWorker
 from runner.worker.frame_sink import FrameSink, ReportedControl
@@ -266,15 +266,11 @@ class Engine:
             loop.call_soon_threadsafe(done.set_result, problem)
 
         thread.submit(partial(self._run_episode, play, call_here), on_done)
-        cancelled: asyncio.CancelledError | None = None
-        while not done.done():
-            try:
-                await asyncio.shield(done)
-            except asyncio.CancelledError as exc:
-                cancelled = exc
-                thread.interrupt()
-        self._idle_threads.append(thread)
-        if (problem := cancelled or done.result()) is not None:
+        try:
+            problem = await wait_shielded(done, thread.interrupt)
+        finally:
+            self._idle_threads.append(thread)
+        if problem is not None:
             raise problem
 
     async def _run_episode(self, play: Play, call: CallMethod) -> None:

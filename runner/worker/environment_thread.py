@@ -72,7 +72,7 @@ class EnvironmentThread:
         run = partial(contextvars.copy_context().run, method, *args, **kwargs)
         call = _Call(run, partial(_wake, loop, done), [], [])
         self._calls.put(call)
-        await _wait_shielded(done)
+        await wait_shielded(done)
         if call.problems:
             raise call.problems[0]
         return await maybe_await(call.results[0])
@@ -100,13 +100,15 @@ def _wake(loop: asyncio.AbstractEventLoop, done: _Done) -> None:
         loop.call_soon_threadsafe(done.set_result, None)
 
 
-async def _wait_shielded(done: _Done) -> None:
-    """Wait for ``done``; raise a cancellation in the meantime only when it is done."""
+async def wait_shielded(done: asyncio.Future[_T], on_cancel: Callable[[], object] = lambda: None) -> _T:
+    """Return the result of ``done``; raise a cancellation in the meantime only when it is done."""
     cancelled: asyncio.CancelledError | None = None
     while not done.done():
         try:
             await asyncio.shield(done)
         except asyncio.CancelledError as exc:
             cancelled = exc
+            on_cancel()
     if cancelled is not None:
         raise cancelled
+    return done.result()

@@ -8,9 +8,8 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 
 from runner.config import AgentSettings
-from runner.inference.circuit_breaker import CircuitBreaker
 from runner.inference.endpoints import EndpointSpec, resolve_endpoints
-from runner.inference.entrance import describe_limit
+from runner.inference.entrance import CircuitBreaker, describe_limit
 from runner.inference.errors import EndpointFailure
 from runner.inference.gate import LocalGate
 from runner.inference.manager import InferenceManager

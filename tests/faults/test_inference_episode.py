@@ -10,8 +10,7 @@ from runner import plugins
 from runner.config.profile import EndpointConfig
 from runner.episode.runner import Runner
 from runner.inference.manager import InferenceManager
-from runner.serve.mock_llm.faults import Behavior, Fault
-from runner.serve.mock_llm.scripted_reply import EchoResponder, ScriptedReply, ScriptResponder
+from runner.serve.mock_llm.scripted_reply import Behavior, EchoResponder, Fault, ScriptedReply, ScriptResponder
 from runner.types import Limits, Outcome, Trajectory
 from tests.support.inference import agent_settings, episode_header, infer
 from tests.support.model_server import ModelServer

@@ -16,9 +16,15 @@ import httpx
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from runner.serve.mock_llm.faults import Behavior, Fault
 from runner.serve.mock_llm.http_response import PacedResponse
-from runner.serve.mock_llm.scripted_reply import TEST_MODEL_NAME, EchoResponder, ScriptedReply, ScriptResponder
+from runner.serve.mock_llm.scripted_reply import (
+    TEST_MODEL_NAME,
+    Behavior,
+    EchoResponder,
+    Fault,
+    ScriptedReply,
+    ScriptResponder,
+)
 from tests.support.command import COMMAND, ENVIRON, run_agentgym
 from tests.support.model_server import ModelServer
 from tests.support.serving import serve_in_thread

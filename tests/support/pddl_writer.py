@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from runner.envs.alfworld.scene import Goal, GoalKind, Scene, kind_of
+from runner.envs.alfworld.engine import Goal, GoalKind, Scene, kind_of
 
 _PREDICATES = {
     "pickupable": "pickupable",

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from runner.envs.alfworld.engine import LocalGame
+from runner.envs.alfworld.engine import APPLIANCES, TREATMENTS, LocalGame, kind_of, listing_order
 from runner.envs.alfworld.original_engine import RealGame
-from runner.envs.alfworld.scene import APPLIANCES, TREATMENTS, kind_of, listing_order
 from runner.envs.alfworld.tasks import Game
 from runner.types import OraclePlanner
 

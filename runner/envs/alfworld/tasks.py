@@ -10,9 +10,8 @@ from typing import Any, TypeAlias, get_args
 
 import msgspec
 
-from runner.envs.alfworld.engine import LocalGame
+from runner.envs.alfworld.engine import Goal, GoalKind, LocalGame, ObjectLayout, ReceptacleKind, Scene, Trait
 from runner.envs.alfworld.original_engine import GameFile, RealGame
-from runner.envs.alfworld.scene import Goal, GoalKind, ObjectLayout, ReceptacleKind, Scene, Trait
 from runner.envs.data_labels import ALFWORLD_VARIABLE, data_folder
 from runner.errors import ConfigError
 from runner.util.package_data import package_resource

@@ -12,19 +12,22 @@ from runner.envs.base import EmbeddedEnvironment, StepText
 from runner.envs.command_grammar import CommandPattern, Grammar
 from runner.envs.data_labels import DataLabel, data_folder
 from runner.envs.textcraft.agentgym_recipes import recipe_table
-from runner.envs.textcraft.crafting import (
+from runner.envs.textcraft.oracle import TextCraftOracle
+from runner.envs.textcraft.recipes import (
     COUNT,
     IngredientFormatError,
+    Task,
     apply_crafting,
     choose_ingredients,
+    craft_command,
+    display_name,
     has_items,
     has_total,
     item_id,
+    make_task,
     matching_recipe,
     parse_ingredients,
 )
-from runner.envs.textcraft.oracle import TextCraftOracle
-from runner.envs.textcraft.recipes import Task, craft_command, display_name, make_task
 from runner.types import Action, InvalidAction, Mode
 
 _COUNT: dict[str, Any] = {"type": "integer", "minimum": 0}

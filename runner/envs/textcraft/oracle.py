@@ -10,8 +10,17 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from runner.envs.textcraft.crafting import Items, apply_crafting, item_id
-from runner.envs.textcraft.recipes import Amounts, Recipe, RecipeTable, craft_command, display_name, shipped_table
+from runner.envs.textcraft.recipes import (
+    Amounts,
+    Items,
+    Recipe,
+    RecipeTable,
+    apply_crafting,
+    craft_command,
+    display_name,
+    item_id,
+    shipped_table,
+)
 from runner.errors import AgentFault
 
 MAX_CRAFTINGS = 1000

@@ -41,7 +41,7 @@ _GRAMMAR = Grammar(
 class WebShop(EmbeddedEnvironment):
     """Buy the product that an instruction describes; the purchase gives the reward and ends the episode.
 
-    The reward, 0 to 1, is the share of requirements that the purchase meets (see ``runner.envs.webshop.reward``); only
+    The reward, 0 to 1, is the share of requirements that the purchase meets (see ``runner.envs.webshop.visit``); only
     a reward of 1 is a success. After an invalid text or a click on something that is not on the page, the same page is
     shown again. There is no step limit. The products are invented, so results are not WebShop scores.
 

@@ -16,11 +16,12 @@ from runner.envs.base import EmbeddedEnvironment
 from runner.envs.data_labels import AS_PUBLISHED
 from runner.serve.env_api.dialects import CREATE_ENV, TRUNCATED, ReadRoute, ServerDialect, render_reply
 from runner.serve.env_api.pool import InstancePool, InstanceRunner, Operation, PooledInstance, PoolRejected
-from runner.serve.env_api.request_fields import RequestField, Values
 from runner.serve.env_api.routing import (
     BodyVariant,
     Handler,
+    RequestField,
     Route,
+    Values,
     build_application,
     json_response,
     openapi_document,

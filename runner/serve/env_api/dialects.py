@@ -13,7 +13,7 @@ from typing import TypeAlias
 import msgspec
 
 from runner.serve.env_api.pool import PooledInstance, PoolRejected
-from runner.serve.env_api.request_fields import RequestField
+from runner.serve.env_api.routing import RequestField
 
 FieldGetter: TypeAlias = Callable[[PooledInstance], object]
 ReplyTemplate: TypeAlias = Mapping[str, FieldGetter] | FieldGetter

@@ -13,10 +13,19 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from runner import __version__
 from runner.errors import ConfigError
 from runner.serve.mock_llm.chat_format import ChatRequest
-from runner.serve.mock_llm.faults import Behavior, Fault, FaultInjector, check_fault_kind, fault_status
 from runner.serve.mock_llm.http_response import PacedResponse, ResponseBuilder
 from runner.serve.mock_llm.oracle import ORACLE_MODEL_PREFIX, OracleResponder, task_from_model_name
-from runner.serve.mock_llm.scripted_reply import TEST_MODEL_NAME, EchoResponder, Responder, ScriptedReply
+from runner.serve.mock_llm.scripted_reply import (
+    TEST_MODEL_NAME,
+    Behavior,
+    EchoResponder,
+    Fault,
+    FaultInjector,
+    Responder,
+    ScriptedReply,
+    check_fault_kind,
+    fault_status,
+)
 from runner.serve.request_guard import guard_app
 from runner.util.display_text import one_line
 

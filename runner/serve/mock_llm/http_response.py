@@ -12,8 +12,7 @@ import msgspec
 from starlette.types import Receive, Scope, Send
 
 from runner.serve.mock_llm.chat_format import ChatRequest, Completion, error_document
-from runner.serve.mock_llm.faults import Behavior, fault_status
-from runner.serve.mock_llm.scripted_reply import TEST_MODEL_NAME, ScriptedReply
+from runner.serve.mock_llm.scripted_reply import TEST_MODEL_NAME, Behavior, ScriptedReply, fault_status
 from runner.util.clock import Clock
 
 

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.serve.mock_llm.faults import Behavior
-from runner.serve.mock_llm.scripted_reply import ScriptedReply, ScriptResponder
+from runner.serve.mock_llm.scripted_reply import Behavior, ScriptedReply, ScriptResponder
 from runner.store.journal import read_journal
 from tests.support.command import REPOSITORY
 from tests.support.console.launch import CONSOLE, NODE, node_cleanup, select_environment

@@ -11,9 +11,8 @@ from typing import get_args
 import pytest
 
 from runner.envs.alfworld import ALFWorld
-from runner.envs.alfworld.engine import LocalGame
+from runner.envs.alfworld.engine import APPLIANCES, TREATMENTS, GoalKind, LocalGame, kind_of
 from runner.envs.alfworld.oracle import LocalOracle
-from runner.envs.alfworld.scene import APPLIANCES, TREATMENTS, GoalKind, kind_of
 from runner.envs.alfworld.tasks import catalogue, local_tasks, playable_games
 from runner.envs.data_labels import ALFWORLD_VARIABLE
 from runner.errors import ConfigError

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from runner.envs.webshop.catalogue import MAX_HITS, Product, SearchIndex, shipped_catalogue, shipped_index
-from runner.envs.webshop.reward import MATCH_THRESHOLD, token_set_ratio
+from runner.envs.webshop.visit import MATCH_THRESHOLD, token_set_ratio
 from runner.util.package_data import package_resource
 from scripts.build_webshop_data import derive, main, render
 

@@ -8,8 +8,7 @@ import pytest
 
 from runner.envs.maze import Maze
 from runner.episode.loop import EpisodeContext, EpisodeLoop
-from runner.episode.step import StepRunner
-from runner.episode.token_stream import EMIT_INTERVAL_S, TokenStream
+from runner.episode.step import EMIT_INTERVAL_S, StepRunner, TokenStream
 from runner.episode.validation import resolve_action
 from runner.errors import AgentFault
 from runner.tracing import Tracer

@@ -13,7 +13,7 @@ from runner.envs.maze import Maze
 from runner.errors import ConfigError
 from runner.serve.env_api import DIALECTS, EnvironmentApp, environment_app
 from runner.serve.env_api.pool import InstancePool, PoolRejected
-from runner.serve.env_api.request_fields import MalformedRequest, RequestField, decode_body, parse_payload
+from runner.serve.env_api.routing import MalformedRequest, RequestField, decode_body, parse_payload
 from runner.types import Mode
 from runner.util.clock import Clock
 from tests.support.manual_clock import ManualClock

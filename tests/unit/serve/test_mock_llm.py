@@ -11,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runner.errors import ConfigError
-from runner.serve.mock_llm.faults import Fault, FaultInjector
 from runner.serve.mock_llm.scripted_reply import (
     TEST_MODEL_NAME,
     EchoResponder,
+    Fault,
+    FaultInjector,
     ScriptedCall,
     ScriptedReply,
     ScriptResponder,
