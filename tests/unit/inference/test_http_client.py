@@ -282,6 +282,8 @@ async def test_a_chunk_that_is_none_is_a_malformed_reply_and_no_lost_connection(
         writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\n{}\r\n")
         await head_received.wait()
         writer.write(b"zz\r\n")
+        await writer.drain()
+        writer.close()
 
     async with (
         await asyncio.start_server(answer, "127.0.0.1", 0) as server,
