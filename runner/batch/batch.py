@@ -154,14 +154,13 @@ class Batch:
 
         A command, a full disk, a server that stays away, lost workers, or a lack of files, memory or threads ends it.
         """
-        self._workspace.store.create_batch_folder(self.batch_id)
         self._apply_early_commands()
         self._starter.reserve()
         with closing(SlotTable(self._pool, self.batch_id, self.spec.concurrency, self._inbox.put)) as slots:
+            self._fill(slots)
+            self._workspace.store.create_batch_folder(self.batch_id)  # the disk works while processes start
             while self._queue or self._running:
-                self._pool.watch_tokens(self._hub.watches(TokensStreamed))
-                if (problem := slots.fill(self._queue, self._running.n_playing)) is not None:
-                    self._interrupt(problem, "resources" if self._pool.failure is None else "workers")
+                self._fill(slots)
                 if not self._wait.active:
                     for slot, planned, earlier in slots.assign(self._queue, self._running.n_playing):
                         self._start_episode(slot, planned, earlier)
@@ -169,15 +168,12 @@ class Batch:
                 self._update_wait()
             self._wait.close()
             self._starter.close()
-        self._note_lost_episodes()
+        if (reason := self._lost.interruption) is not None and self._status == "completed":
+            self._status, self._interruption = "interrupted", (reason, "workers")
         if self._status != "completed":
             self._emit_progress()
         self._hub.close()
-        interruption, interrupted_by = self._interruption or (None, None)
-        return msgspec.structs.replace(self._result(), interruption=interruption, interrupted_by=interrupted_by)
-
-    def _result(self) -> BatchResult:
-        return self._stats.result(
+        result = self._stats.result(
             self.spec,
             batch_id=self.batch_id,
             battery_id=self.battery_id,
@@ -185,6 +181,13 @@ class Batch:
             data_label=self._placement.data_label,
             duration_s=self._clock.monotonic() - self._started,
         )
+        interruption, interrupted_by = self._interruption or (None, None)
+        return msgspec.structs.replace(result, interruption=interruption, interrupted_by=interrupted_by)
+
+    def _fill(self, slots: SlotTable) -> None:
+        self._pool.watch_tokens(self._hub.watches(TokensStreamed))
+        if (problem := slots.fill(self._queue, self._running.n_playing)) is not None:
+            self._interrupt(problem, "resources" if self._pool.failure is None else "workers")
 
     def _apply_early_commands(self) -> None:
         while not self._inbox.empty():
@@ -264,11 +267,6 @@ class Batch:
             self._queue.add(episode.planned, alone=self._lost.plays_alone(episode.planned))
         episode.abandon_lost(lost)
         self._record_result(episode, is_final=not starts_again)
-
-    def _note_lost_episodes(self) -> None:
-        reason = self._lost.interruption
-        if reason is not None and self._status == "completed":
-            self._status, self._interruption = "interrupted", (reason, "workers")
 
     def _begin_wait(self) -> None:
         if self._wait.is_possible and self._queue:

@@ -21,7 +21,8 @@ import msgspec
 from runner.errors import RunnerError, catch_foreign, log_failure
 from runner.util.display_text import mask, masker, one_line, public_variables
 from runner.worker.channel import read_frame
-from runner.worker.fork_server import (
+from runner.worker.server_process import DEFAULT_MODE, ServerProcess, StartMode, end_early, start_server, take_early
+from runner.worker.server_protocol import (
     FindExitCode,
     KillWorker,
     ServerReply,
@@ -29,7 +30,6 @@ from runner.worker.fork_server import (
     StartWorker,
     send_request,
 )
-from runner.worker.server_process import DEFAULT_MODE, ServerProcess, StartMode, end_early, start_server, take_early
 
 logger = logging.getLogger(__name__)
 

@@ -163,10 +163,12 @@ class Engine:
                 self._all_ended.notify_all()
 
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
-        """Cancel the running episodes, and wait until they are cleaned up, at most ``timeout_s`` seconds."""
+        """Cancel the running episodes, wait at most ``timeout_s`` seconds for their cleanup, and end idle threads."""
         self._stop_all()
         with self._all_ended:
             self._all_ended.wait_for(lambda: not self._episodes, timeout_s)
+        for thread in self._idle_threads:
+            thread.close()
 
     def _stop_all(self) -> None:
         for episode in list(self._episodes.values()):

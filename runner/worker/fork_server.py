@@ -1,12 +1,12 @@
 """The fork server: starts worker processes for one driver, quickly and with shared memory, and ends with it.
 
-It has loaded all that workers need except third-party agents and environments, and it has one thread. Where a process
-cannot be forked safely, it starts each worker anew (mode ``spawn``), and is still the one that ends them.
+It has loaded all that workers need except third-party agents and environments, and it has one thread. While it has no
+workers it keeps spare processes, which become the next ones. Where a process cannot be forked safely, it starts each
+worker anew (mode ``spawn``), and is still the one that ends them.
 """
 
 from __future__ import annotations
 
-import array
 import contextlib
 import gc
 import importlib
@@ -18,77 +18,39 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator
-from typing import NoReturn, TypeAlias
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple, NoReturn
 
 import msgspec
 
 from runner.errors import catch_foreign
-from runner.worker.channel import FrameTooLarge, read_exactly, send_frame
-from runner.worker.frames import LENGTH_BYTES
+from runner.worker.channel import FrameTooLarge, send_frame
 from runner.worker.server_process import StartMode
+from runner.worker.server_protocol import (
+    FindExitCode,
+    KillWorker,
+    ServerReply,
+    ServerRequest,
+    StartWorker,
+    receive,
+    send_request,
+)
 
 GRACE_S = 3.0
 """Seconds that the workers have to end after their driver has ended; then they are killed."""
 REQUIRED = ("runner.worker.process", "ctypes")
 """Modules that every worker needs; they are loaded before the first worker starts."""
+N_SPARES = 2
+"""Number of processes that are forked ahead; each has about 6 MB of its own."""
 KEPT_EXIT_CODES = 1024
 """Number of ended workers whose exit codes are known."""
 
 _PARENT_CHECK_MS = 1000
-_N_DESCRIPTORS = 2
 _PR_SET_PDEATHSIG = 1
 
 
-class _Message(msgspec.Struct, frozen=True, tag=True, tag_field="t"):
-    pass
-
-
-class StartWorker(_Message, frozen=True):
-    """Start a worker; the descriptors of its channel and of its log come with the message.
-
-    Attributes:
-        environ: environment variables of the worker.
-        folder: its working directory.
-        path: its ``sys.path``.
-    """
-
-    name: str
-    environ: list[tuple[bytes, bytes]]
-    folder: bytes
-    path: list[bytes]
-
-
-class KillWorker(_Message, frozen=True):
-    """Kill a worker and the processes that it has started."""
-
-    pid: int
-
-
-class FindExitCode(_Message, frozen=True):
-    """Request the exit code of a worker."""
-
-    pid: int
-
-
-ServerRequest: TypeAlias = StartWorker | KillWorker | FindExitCode
-
-
-class ServerReply(msgspec.Struct, frozen=True):
-    """Reply to each request.
-
-    Attributes:
-        pid: the worker; None if it could not be started, or if this server did not start it.
-        exit_code: its exit code, or the negative number of the signal that ended it; None if it runs or is unknown.
-        error_number: ``errno`` of the failed start.
-    """
-
-    pid: int | None = None
-    exit_code: int | None = None
-    error_number: int = 0
-
-
 _REQUESTS: msgspec.msgpack.Decoder[ServerRequest] = msgspec.msgpack.Decoder(ServerRequest)
+_STARTS = msgspec.msgpack.Decoder(StartWorker)
 
 
 def serve(control: socket.socket, mode: StartMode) -> None:
@@ -110,6 +72,13 @@ def useful_modules() -> Iterator[str]:
     yield from built_in_modules()
 
 
+class _ForkedProcess(NamedTuple):
+    """A process that becomes a worker when it gets a ``StartWorker`` over ``sock``."""
+
+    pid: int
+    sock: socket.socket
+
+
 class ForkServer:
     """Starts, kills and reaps the workers of one driver.
 
@@ -126,6 +95,8 @@ class ForkServer:
         self._mode = mode
         self._driver = os.getppid()
         self._workers: set[int] = set()
+        self._n_spares = N_SPARES if mode == "fork" else 0
+        self._spares: list[_ForkedProcess] = []
         self._spawned: dict[int, subprocess.Popen[bytes]] = {}
         self._exit_codes: dict[int, int] = {}
         self._wakeup, wakeup_write = socket.socketpair()
@@ -143,16 +114,24 @@ class ForkServer:
             poll.register(sock, select.POLLIN)
         serves = True
         while serves and os.getppid() == self._driver:
-            # A worker that has just started needs the CPUs more than the rest of the modules does.
-            is_loading = self._modules is not None and not self._workers
-            ready = [descriptor for descriptor, _ in poll.poll(0 if is_loading else _PARENT_CHECK_MS)]
+            # A worker that has just started needs the CPUs more than the rest of the modules and the spares do.
+            prepares = not self._workers and (self._modules is not None or self._lacks_spares)
+            ready = [descriptor for descriptor, _ in poll.poll(0 if prepares else _PARENT_CHECK_MS)]
             self._reap()
             if self._control.fileno() in ready:
                 serves = self._handle_request()
             elif self._modules is not None:
                 self._load_next(self._modules)
+            elif self._lacks_spares and not self._workers:
+                self._add_spare()
         self._control.close()
+        for spare in self._spares:
+            spare.sock.close()
         self._end_workers()
+
+    @property
+    def _lacks_spares(self) -> bool:
+        return len(self._spares) < self._n_spares
 
     def _load_next(self, modules: Iterator[str]) -> None:
         if (name := next(modules, None)) is not None:
@@ -196,24 +175,49 @@ class ForkServer:
         return ServerReply(pid)
 
     def _fork(self, request: StartWorker, channel: int, log: int) -> int:
+        while self._spares:
+            pid, sock = self._spares.pop()
+            with sock, contextlib.suppress(OSError):  # it was killed
+                send_request(sock, request, channel, log)
+                return pid
+        pid, sock = self._fork_process(None, channel, log)
+        with sock:
+            send_request(sock, request, channel, log)
+        return pid
+
+    def _add_spare(self) -> None:
+        from runner.worker.process import rehearse
+
+        try:
+            self._spares.append(self._fork_process(rehearse))
+        except OSError:  # the machine has no processes, files or memory to spare
+            self._n_spares = 0
+
+    def _fork_process(self, prepare: Callable[[], None] | None, *inherited: int) -> _ForkedProcess:
+        """Fork a process that calls ``prepare``, closes the descriptors ``inherited``, and waits to become a worker."""
         server = os.getpid()
         gc.freeze()  # a collection in the worker would otherwise copy all pages that it shares with the server
-        if pid := os.fork():
-            with contextlib.suppress(OSError):  # the worker does the same; whichever comes first
-                os.setpgid(pid, pid)
-            return pid
-        try:
-            with catch_foreign(_print_error):
-                os.setpgid(0, 0)
-                _reset_signals()
-                _die_with(server)
-                for number in (1, 2):  # standard input is that of the server: nothing
-                    os.dup2(log, number)
-                for descriptor in (log, *(sock.fileno() for sock in self._own_sockets)):
-                    os.close(descriptor)
-                _become_worker(request, channel)
-        finally:
-            os._exit(1)
+        ours, theirs = socket.socketpair()
+        with theirs, contextlib.ExitStack() as opened:
+            opened.callback(ours.close)
+            if pid := os.fork():
+                with contextlib.suppress(OSError):  # the process does the same; whichever comes first
+                    os.setpgid(pid, pid)
+                opened.pop_all()
+                return _ForkedProcess(pid, ours)
+            try:
+                with catch_foreign(_print_error):
+                    os.setpgid(0, 0)
+                    _reset_signals()
+                    _die_with(server)
+                    sockets = (ours, *self._own_sockets, *(spare.sock for spare in self._spares))
+                    for descriptor in (*inherited, *(sock.fileno() for sock in sockets)):
+                        os.close(descriptor)
+                    if prepare is not None:
+                        prepare()
+                    _await_start(theirs)
+            finally:
+                os._exit(1)
 
     def _spawn(self, request: StartWorker, channel: int, log: int) -> int:
         path = [os.fsdecode(entry) for entry in request.path]
@@ -294,7 +298,16 @@ def _die_with(server: int) -> None:
             os._exit(1)
 
 
-def _become_worker(request: StartWorker, channel: int) -> NoReturn:
+def _await_start(sock: socket.socket) -> None:
+    """Become a worker when the server sends a ``StartWorker``; return if it ends before."""
+    with sock:
+        data, descriptors = receive(sock)
+    if data is None:
+        return
+    request, (channel, log) = _STARTS.decode(data), descriptors
+    for number in (1, 2):  # standard input is that of the server: nothing
+        os.dup2(log, number)
+    os.close(log)
     os.environb.clear()
     os.environb.update(request.environ)
     os.chdir(request.folder)
@@ -315,31 +328,3 @@ def run_worker_process(channel: int, name: str, path: list[str]) -> NoReturn:
     sys.path[:] = path
     os.set_inheritable(channel, False)
     run_worker(socket.socket(fileno=channel), name)
-
-
-def send_request(control: socket.socket, request: ServerRequest, *descriptors: int) -> None:
-    """Send a request to a fork server, and descriptors with it.
-
-    Raises:
-        OSError: the server has ended.
-    """
-    data = msgspec.msgpack.encode(request)
-    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
-    control.sendmsg([len(data).to_bytes(LENGTH_BYTES, "big")], rights)
-    control.sendall(data)
-
-
-def receive(control: socket.socket) -> tuple[bytes | None, list[int]]:
-    """Wait for a request; return it, encoded, and the descriptors that came with it; None at the channel's end."""
-    flags = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
-    received = array.array("i")
-    space = socket.CMSG_SPACE(_N_DESCRIPTORS * received.itemsize)
-    length, rights, _, _ = control.recvmsg(LENGTH_BYTES, space, flags)
-    for _, kind, data in rights:
-        if kind == socket.SCM_RIGHTS:
-            received.frombytes(data[: len(data) - len(data) % received.itemsize])
-    for descriptor in received:
-        os.set_inheritable(descriptor, False)
-    if len(length) < LENGTH_BYTES:
-        return None, []
-    return read_exactly(control, int.from_bytes(length, "big")), list(received)

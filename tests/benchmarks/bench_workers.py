@@ -249,7 +249,7 @@ def first_step_s(how: str, environ: Mapping[str, str]) -> float:
     """Return what ``tests.benchmarks.first_step`` measures."""
     command = [sys.executable, "-m", "tests.benchmarks.first_step", *how.split()]
     done = subprocess.run(command, env=environ, stdout=subprocess.PIPE, text=True, check=True, timeout=120)
-    return float(done.stdout.split()[-1])
+    return float(done.stdout.split()[0])
 
 
 def _memory_rows() -> list[Row]:
