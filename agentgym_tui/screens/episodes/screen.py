@@ -144,10 +144,18 @@ class EpisodesScreen(FilteredScreen):
             while self._n_read != store.n_ended and self.is_current:
                 self._n_read, started_s = store.n_ended, self._now()
                 await self._read_once()
-                interval_s = READ_WHILE_FILLING_S if self._is_filling else READ_INTERVAL_S
-                await asyncio.sleep(max(interval_s, 10 * (self._now() - started_s)))
+                await self._pause(10 * (self._now() - started_s))
         finally:
             self._reading = False
+
+    async def _pause(self, least_s: float) -> None:
+        """Wait before the next read; a library that was being filled is read as soon as it is complete."""
+        if not self._is_filling:
+            await asyncio.sleep(max(READ_INTERVAL_S, least_s))
+        waited_s = 0.0
+        while self._is_filling and waited_s < max(READ_WHILE_FILLING_S, least_s):
+            await asyncio.sleep(READ_WHILE_FILLING_S)
+            waited_s += READ_WHILE_FILLING_S
 
     async def _read_once(self) -> None:
         library = self.session.library

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -220,6 +221,28 @@ async def test_a_list_is_not_called_empty_while_files_are_being_read() -> None:
         await wait_for_widget_text(pilot, SUMMARY, "1 episode", "reading …")
         session.store.set_link(BusLink("none", "files"))
         await wait_until(pilot, lambda: "reading" not in widget_text(pilot, SUMMARY))
+
+
+async def test_a_library_is_read_once_more_as_soon_as_it_is_complete(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = files_session(1)
+    session.store.set_link(READING_FILES)
+    rows, is_slow = session.fake_library.rows, [True]
+
+    def slow_rows() -> Any:  # noqa: ANN401
+        if is_slow:
+            is_slow.clear()
+            threading.Event().wait(3)
+        return rows()
+
+    monkeypatch.setattr(session.fake_library, "rows", slow_rows)
+    async with console_pilot(session) as pilot:
+        await wait_for_widget_text(pilot, SUMMARY, "1 episode", "reading …")
+        session.fake_library.stored.append(row(1))
+        session.store.apply_stored(session.fake_library.stored)
+        session.store.set_link(BusLink("none", "files"))
+        started_s = time.monotonic()
+        await wait_for_widget_text(pilot, SUMMARY, "2 episodes")
+        assert time.monotonic() - started_s < 15  # not after ten times the duration of the first read
 
 
 async def test_rows_of_the_cache_can_be_used_until_their_files_are_read() -> None:
