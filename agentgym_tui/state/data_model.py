@@ -161,6 +161,7 @@ class Episode(msgspec.Struct):
         unscored: whether the evaluation leaves the episode unscored, because idle play can succeed.
         evaluation: the environment's evaluation of the episode, any JSON object; None where it is not known or there
             is none, and for a running episode. Only an episode file has it.
+        version: counter that grows with each change; a view draws the episode again when the counter has changed.
     """
 
     episode_id: str
@@ -198,6 +199,7 @@ class Episode(msgspec.Struct):
     worker: WorkerInfo | None = None
     unscored: bool = False
     evaluation: dict[str, Any] | None = None
+    version: int = 0
 
     @property
     def running(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from copy import copy
 from typing import TYPE_CHECKING, Final
@@ -24,10 +25,15 @@ MAX_ENVS: Final = 200
 
 
 class EnvironmentRegistry:
-    """Environments by name: first the environments of the profile in its order, then all other known environments."""
+    """Environments by name: first the environments of the profile in its order, then all other known environments.
+
+    Attributes:
+        version: counter that grows with each change of ``envs``.
+    """
 
     def __init__(self) -> None:
         self.envs: dict[str, EnvironmentState] = {}
+        self.version = 0
         self.rewards = RewardHistory(MAX_ENVS)
         self._stale: set[str] = set()
 
@@ -36,6 +42,7 @@ class EnvironmentRegistry:
         env = clip_name(env)
         if env not in self.envs and env and len(self.envs) < MAX_ENVS:
             self.envs[env] = EnvironmentState(env)
+            self.version += 1
         return self.envs.get(env)
 
     def apply_profile(self, entries: Iterable[tuple[str, str, str | None]]) -> None:
@@ -49,6 +56,7 @@ class EnvironmentRegistry:
             self.envs.setdefault(clip_name(env), others.pop(clip_name(env), EnvironmentState(clip_name(env))))
             self.envs[clip_name(env)].tier, self.envs[clip_name(env)].ram = clip_name(tier), clip_name(ram or "")
         self.envs |= others
+        self.version += 1
 
     def apply_health(self, item: EnvHealth) -> bool:
         """Store the health that a node reported for an environment; return whether it has changed."""
@@ -57,7 +65,8 @@ class EnvironmentRegistry:
             env.status, env.cause, env.latency_s = item.status, clip_optional(item.cause), item.latency_s
             env.note = clip_optional(item.note, MAX_CAUSE_CHARS)
             env.transport, env.open = clip_name(item.transport), None if item.open is None else clamp_count(item.open)
-        return env != before
+        self.version += (changed := env != before)
+        return changed
 
     def apply_ended(self, episode: Episode) -> None:
         """Add the reward of an ended episode to its environment."""
@@ -80,11 +89,11 @@ class EnvironmentRegistry:
 
     def refresh(self, running: Iterable[Episode]) -> None:
         """Recount the running episodes of each environment, and the successes of each environment with new rewards."""
+        n_running = Counter(episode.env for episode in running if not episode.node_lost)
         for env in self.envs.values():
-            env.n_running = 0
-        for episode in running:
-            if (used_env := self.envs.get(episode.env)) is not None and not episode.node_lost:
-                used_env.n_running += 1
+            self.version += env.n_running != n_running[env.name]
+            env.n_running = n_running[env.name]
+        self.version += bool(self._stale)
         for stale in self._stale & self.envs.keys():
             if points := self.rewards.by_env.get(stale):
                 count_successes(self.envs[stale], points)

@@ -125,6 +125,7 @@ class EpisodeRegistry:
         size, n_awaited, started_at, outcome = tracker.size, len(tracker.awaited), episode.started_at, episode.outcome
         tracker.max_awaited = min(MAX_AWAITED_PER_EPISODE, n_awaited + MAX_AWAITED - self._n_awaited)
         apply_items(episode, tracker, items, endpoints)
+        episode.version += 1
         self._n_awaited += len(tracker.awaited) - n_awaited
         self._bytes += tracker.size - size
         if episode.started_at is not started_at:
@@ -206,6 +207,7 @@ class EpisodeRegistry:
         tracker.n_stripped = 0
         self._add_bytes(tracker, BASE_BYTES + episode_size(known) - tracker.size)
         known.n_missing = count_missing_steps(known)
+        known.version += 1
         if known.running:
             recompute_totals(known)
         if episode.outcome is not None:
@@ -272,6 +274,7 @@ class EpisodeRegistry:
         self._on_ended(episode)
 
     def _on_ended(self, episode: Episode) -> None:
+        episode.version += 1
         self.running.pop(episode.episode_id, None)
         self.ended.append(episode)
 
@@ -308,6 +311,7 @@ class EpisodeRegistry:
     def _drop_messages(self, episode: Episode, target: int) -> None:
         """Drop messages of an episode, the oldest first, and finally its spans; stop when ``target`` bytes are left."""
         tracker = self._trackers[episode.episode_id]
+        episode.version += 1
         while tracker.n_stripped < len(episode.steps):
             if self._bytes <= target:
                 return

@@ -44,7 +44,8 @@ class RunStore:
     """State built from bus messages, replies of nodes and stored episodes.
 
     Widgets only read the store; the session and the app change it. Each change adds 1 to ``version`` and calls
-    ``on_change`` once.
+    ``on_change`` once. ``envs_version``, ``n_ended`` and ``Episode.version`` are the versions of parts: a widget draws
+    its part again when the version of the part has changed.
 
     Args:
         now: returns the time of the console's monotonic clock in seconds.
@@ -121,6 +122,11 @@ class RunStore:
     def envs(self) -> dict[str, EnvironmentState]:
         """Environments by name: those of the profile in its order, then all other known environments."""
         return self._envs.envs
+
+    @property
+    def envs_version(self) -> int:
+        """Counter that grows with each change of ``envs``."""
+        return self._envs.version
 
     @property
     def episodes(self) -> dict[str, Episode]:
@@ -277,7 +283,8 @@ class RunStore:
                 self._episodes.mark_interrupted(node.name, "")
         for episode in self._episodes.running.values():
             episode_node = self.nodes.get(episode.node)
-            episode.node_lost = episode_node is not None and episode_node.lost
+            if episode.node_lost != (is_lost := episode_node is not None and episode_node.lost):
+                episode.node_lost, episode.version = is_lost, episode.version + 1
         ended = self._episodes.ended
         for episode in ended:
             self._envs.apply_ended(episode)

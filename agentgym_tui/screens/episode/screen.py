@@ -25,7 +25,6 @@ from agentgym_tui.services.export import ExportError, export_episode
 from agentgym_tui.services.timers import start_worker
 from agentgym_tui.sessions.episode_loader import EpisodeLoadError, LoadedEpisode, load_episode, load_file
 from agentgym_tui.sessions.protocols import Session
-from agentgym_tui.state.data_model import Episode
 from agentgym_tui.state.episode_list import EpisodeList, ListEntry, UnreadableFile
 from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.widgets.key_bar import KeyBar
@@ -78,7 +77,7 @@ class EpisodeScreen(ResultScreen[str]):
         self._failure = ""
         self._steps, self._views = Table(STEP_COLUMNS, id="steps"), EpisodeTabs(id="views")
         self._state: SafeText = trusted("")
-        self._drawn_signature: tuple[object, ...] = ()
+        self._drawn_version = -1
         self._clear_timer: Timer | None = None
         self._load_context: tuple[object, ...] | None = None
 
@@ -108,8 +107,8 @@ class EpisodeScreen(ResultScreen[str]):
             return
         if not loaded.episode.running:
             self._open(self._key)
-        elif (signature := _signature(loaded.episode)) != self._drawn_signature:
-            self._drawn_signature = signature
+        elif loaded.episode.version != self._drawn_version:
+            self._drawn_version = loaded.episode.version
             self._show(loaded)
 
     def unsafe_text(self) -> str | None:
@@ -191,7 +190,7 @@ class EpisodeScreen(ResultScreen[str]):
         else:
             is_shown = self._loaded is not None and self._loaded.episode.episode_id == key
             self._cancel_clear()
-            self._loaded, self._failure, self._drawn_signature = loaded, "", _signature(loaded.episode)
+            self._loaded, self._failure, self._drawn_version = loaded, "", loaded.episode.version
             self._show(loaded, is_new=not is_shown)
 
     async def _export(self, key: str, shown: LoadedEpisode | None) -> None:
@@ -246,8 +245,3 @@ class EpisodeScreen(ResultScreen[str]):
 
         self.query_one("#heading", StaticLines).show(make_lines)
         self.set_class(bool(error_text(entry)), "-failed")
-
-
-def _signature(episode: Episode) -> tuple[object, ...]:
-    counts = (len(episode.steps), len(episode.spans), episode.n_missing)
-    return (*counts, episode.streaming, episode.paused, episode.node_lost, episode.reward, episode.started_at)

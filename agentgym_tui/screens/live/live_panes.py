@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from operator import attrgetter
 from typing import Final, Literal, NamedTuple
 
 from textual.app import ComposeResult
@@ -24,7 +23,7 @@ from agentgym_tui.presenters.step_rows import STEP_COLUMNS, StepRows, unsafe_epi
 from agentgym_tui.presenters.transcript import step_blocks
 from agentgym_tui.presenters.welcome import welcome_lines
 from agentgym_tui.safe_text import trusted
-from agentgym_tui.state.data_model import EnvironmentState, Episode
+from agentgym_tui.state.data_model import Episode
 from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.widgets.charts import RewardPlot, Waterfall
 from agentgym_tui.widgets.line_list import LineList
@@ -35,8 +34,6 @@ from agentgym_tui.widgets.transcript import Transcript
 
 ENVIRONMENTS_KEY: Final = "environments"
 """Id of the table; also the key of its order in the UI state."""
-
-_env_fields: Final = attrgetter(*EnvironmentState.__struct_fields__)
 
 
 class LiveState(NamedTuple):
@@ -145,8 +142,8 @@ class EnvironmentsPane(LivePane):
         return environments_title(state.store, state.selected_env, width)
 
     def version(self, state: LiveState) -> object:
-        """Return the sort order and all fields of the environments."""
-        return self.table.sorting, [*map(_env_fields, state.store.envs.values())]
+        """Return the sort order and the version of the environments."""
+        return self.table.sorting, state.store.envs_version
 
     def update(self, state: LiveState) -> None:
         """Show the rows of the environments."""
@@ -179,9 +176,8 @@ class StepsPane(LivePane):
         return steps_title(state.store, state.episode, self.follow_key(state), width)
 
     def version(self, state: LiveState) -> object:
-        """Return the steps of the episode and its streaming answer."""
-        episode = state.episode
-        return episode and (episode.episode_id, list(episode.steps), episode.streaming, episode.running)
+        """Return the episode and its version."""
+        return state.episode and (state.episode.episode_id, state.episode.version)
 
     def update(self, state: LiveState) -> None:
         """Show the rows of the steps."""
@@ -232,12 +228,8 @@ class TranscriptPane(LivePane):
         )
 
     def version(self, state: LiveState) -> object:
-        """Return the selected step, all messages of the episode, and its ending."""
-        episode = state.episode
-        if episode is None:
-            return None
-        ending = (episode.streaming, episode.error_type, episode.error_message)
-        return _subject(state), list(episode.steps), list(episode.reset_observation), ending
+        """Return the selected step and the version of its episode."""
+        return state.episode and (_subject(state), state.episode.version)
 
     def update(self, state: LiveState) -> None:
         """Show the blocks of the selected step; a newly selected step follows its end if the steps do."""
@@ -280,8 +272,8 @@ class WelcomePane(LivePane):
         return [[Cell(trusted("Welcome"), "head")]]
 
     def version(self, state: LiveState) -> object:
-        """Return a new object without an episode: the text depends on the whole store, and is compared when drawn."""
-        return object() if state.episode is None else None
+        """Return the version of the whole store, on which the text depends, while there is no episode."""
+        return state.store.version if state.episode is None else None
 
     def update(self, state: LiveState) -> None:
         """Show the text."""

@@ -73,7 +73,8 @@ def all_lines(store: RunStore, widths: Iterable[int] = WIDTHS) -> Iterable[Line]
 
 
 def episode_fields(store: RunStore) -> list[dict[str, Any]]:
-    """Return all fields of all episodes; of the spans only their number, because some cannot be decoded."""
+    """Return all fields of all episodes but their versions; of the spans only the number, as some cannot be decoded."""
     episodes = sorted(store.episodes.values(), key=attrgetter("episode_id"))  # some started at the same time
-    fields = [{name: getattr(each, name) for name in Episode.__struct_fields__} for each in episodes]
+    names = [name for name in Episode.__struct_fields__ if name != "version"]  # depends on how items are batched
+    fields = [{name: getattr(each, name) for name in names} for each in episodes]
     return [{**each, "spans": len(each["spans"])} for each in fields]

@@ -17,7 +17,6 @@ from agentgym_tui.screens.live.episode_picker import EpisodePicker
 from agentgym_tui.screens.live.live_panes import LivePane
 from agentgym_tui.screens.live.panes import LivePanes
 from agentgym_tui.screens.live.screen import LiveScreen
-from agentgym_tui.state.data_model import BusLink
 from agentgym_tui.widgets.line_list import LineList
 from agentgym_tui.widgets.table import SortableTable
 from runner.events.live import LiveAction
@@ -309,8 +308,9 @@ async def test_changed_steps_are_redrawn() -> None:
     async with Console(session).run_test(size=(120, 40)) as pilot:
         await wait_for_text(pilot, "task 3")
         episode = session.store.episodes[episode_id(3)]
-        episode.steps[1] = replace(episode.steps[1], action=LiveAction("another"))
-        session.store.set_link(BusLink("connected", address="other"))
+        first, second, *others = episode.steps
+        stored = [first, replace(second, action=LiveAction("another")), *others]
+        session.store.merge_episode(replace(episode, steps=stored))
         await wait_for_text(pilot, "another")
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 
 import msgspec
@@ -222,6 +223,27 @@ def test_bounds_do_not_change_the_episode_that_was_merged() -> None:
     store.merge_episode(merged)
     assert all(each.observation for each in merged.steps)
     assert not store.episodes[episode_id(0)].steps[0].observation
+
+
+def test_only_the_versions_of_changed_parts_rise(run_store: RunStore) -> None:
+    run_store.apply_events([live(started(0), started(1)), live(timestep(0, 0))])
+
+    def changed(change: Callable[[], None]) -> list[str]:
+        before, envs = {each.episode_id: each.version for each in run_store.episodes.values()}, run_store.envs_version
+        change()
+        names = [str(n) for n in range(2) if run_store.episodes[episode_id(n)].version != before[episode_id(n)]]
+        return [*names, *["envs"] * (run_store.envs_version != envs)]
+
+    stored = msgspec.structs.replace(run_store.episodes[episode_id(0)], steps=[])
+    assert changed(lambda: run_store.apply_events([live(heartbeat())])) == []
+    assert changed(lambda: run_store.apply_events([live(timestep(0, 1))])) == ["0"]
+    assert changed(lambda: run_store.apply_events([live(token(1, 2))])) == ["1"]
+    assert changed(lambda: run_store.apply_events([live(span_closed(span(1), n=1, seq=3))])) == ["1"]
+    assert changed(lambda: run_store.merge_episode(stored)) == ["0"]
+    assert changed(lambda: run_store.apply_events([live(ended(1, seq=4))])) == ["1", "envs"]
+    assert changed(lambda: run_store.apply_events([live(env_health())])) == ["envs"]
+    assert changed(lambda: run_store.apply_events([live(env_health())])) == []
+    assert changed(lambda: run_store.mark_node_lost(NODE)) == ["0", "envs"]
 
 
 def test_on_change_is_called_once_per_change_and_not_for_heartbeats(run_store: RunStore) -> None:
