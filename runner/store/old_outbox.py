@@ -16,9 +16,13 @@ logger = logging.getLogger(__name__)
 
 _FILES = ("", "-wal", "-shm", "-journal", ".opening")
 # The triggers of the index mark events as waiting, without a time: only such marks are replaced by those of the old
-# outbox, because the others are newer. An event without any mark has been delivered everywhere.
+# outbox, because the others are newer. An event without any mark has been delivered everywhere. A sink that only the
+# old outbox has waits for the events that are new in the index, too.
 _MOVE = """
     BEGIN IMMEDIATE;
+    INSERT INTO main.marks (sink, n, state)
+        SELECT new.name, waiting.n, 'pending' FROM (SELECT DISTINCT n FROM main.marks) AS waiting
+        JOIN old.sinks AS new ON new.name NOT IN (SELECT name FROM main.sinks);
     INSERT OR IGNORE INTO main.sinks SELECT name, seen_at FROM old.sinks;
     INSERT INTO main.events (id) SELECT id FROM old.settled WHERE id NOT IN (SELECT id FROM main.events);
     INSERT INTO main.events (id, subject, type, source, time, payload)

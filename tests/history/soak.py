@@ -84,11 +84,12 @@ class _Run:
             LiveSubscriber("foreign", self._foreign, recorders.open("foreign_live")),
         ]
         self._probe = ResourceProbe(self._processes, lambda: self._is_calm, recorders.open("probes"))
+        self._has_started = False
 
     @property
     def _is_calm(self) -> bool:
         quiet = self._faults.n_active == 0 and time.monotonic() - self._faults.last_end_at > QUIET_S
-        return quiet and self._workload.is_idle
+        return self._has_started and quiet and self._workload.is_idle
 
     def _processes(self) -> dict[str, int]:
         viewers = {"console": self._console.pid, "viewer": self._viewer.process.pid}
@@ -110,6 +111,7 @@ class _Run:
         )
         async with _background(*observers):
             await _until(self._answers, START_TIMEOUT_S)
+            self._has_started = True
             await _until(self._was_idle, IDLE_TIMEOUT_S)
             await self._follow_schedule()
             await self._workload.settle(time.monotonic() + SETTLE_TIMEOUT_S)

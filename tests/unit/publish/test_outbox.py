@@ -282,6 +282,22 @@ def test_an_index_that_is_deleted_while_it_is_open_loses_no_event(outbox: Outbox
     assert replaced or len(rows) == len(recorded)
 
 
+def test_a_sink_of_a_deleted_index_waits_for_the_events_that_only_the_new_index_has(outbox: Outbox) -> None:
+    outbox.register_sinks("egress")
+    outbox.add(event(1), event(2))
+    outbox.ack("egress", [Ack("episode:1", "S", 1)])
+    for path in outbox.data_dir.glob("index.sqlite*"):
+        path.unlink()
+    with open_outbox(outbox.data_dir) as other:
+        other.add(event(3))
+        other.ack(LOCAL, [Ack("episode:3", "S", 1)])
+        assert outbox.index.recent() == []  # continues in the new file
+        assert pending_ids(other, "egress") == ["episode:3", "episode:2"]
+        other.register_sinks("egress")
+        assert pending_ids(other, "egress") == ["episode:3", "episode:2"]
+        assert pending_ids(other) == ["episode:1", "episode:2"]
+
+
 def test_the_event_of_a_deleted_episode_is_forgotten_after_a_month(outbox: Outbox, clock: ManualWallClock) -> None:
     clock.now = datetime.now(UTC)
     (record,) = record_episodes(outbox.data_dir, 1)
