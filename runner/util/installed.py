@@ -83,7 +83,7 @@ def _package_folders() -> Iterator[tuple[str, Path]]:
             continue
         for child in children:
             if child.lower().endswith(_SUFFIXES):
-                package = child[: -len(_SUFFIXES[0])].partition("-")[0]
+                package = child.rpartition(".")[0].partition("-")[0]
                 if (name := _normalized(package)) not in seen:
                     seen.add(name)
                     yield package, Path(entry, child)
@@ -95,7 +95,7 @@ def _normalized(package: str) -> str:
 
 def _registered(file: Path) -> Iterator[tuple[str, str, str]]:
     try:
-        lines = file.read_text("utf-8").splitlines()
+        lines = file.read_text("utf-8", "replace").splitlines()
     except OSError:
         return
     group = ""

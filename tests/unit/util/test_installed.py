@@ -59,3 +59,20 @@ def test_a_package_in_a_zip_file_is_found(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(sys, "path", [*sys.path, str(archive)])
     assert EntryPoint("two", "module", "some.package") in entry_points([GROUP])[GROUP]
     assert installed_version("some.package") == "1.0"
+
+
+def test_the_source_folder_of_an_installed_package_is_no_second_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_package(tmp_path / "source", "some_package.egg-info", version="1.1")
+    write_package(tmp_path / "packages", "some_package-1.0.dist-info", points="[test.installed]\nz = z")
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "source"), str(tmp_path / "packages")])
+    assert sorted((point.name, point.value) for point in entry_points([GROUP])[GROUP]) == sorted(by_metadata(GROUP))
+    assert installed_version("some-package") == metadata.version("some-package") == "1.1"
+
+
+def test_bytes_that_are_no_text_harm_only_their_entry_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_package(tmp_path, "some_package-1.0.dist-info")
+    (tmp_path / "some_package-1.0.dist-info" / "entry_points.txt").write_bytes(b"[test.installed]\n\xff = x\none = y\n")
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    assert [point.name for point in entry_points([GROUP])[GROUP]] == ["\ufffd", "one"]
