@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from yarl import URL
 
 MAX_HEADER_BYTES = 64 << 10
-"""Maximum bytes of all headers of a response; aiohttp reads at most 128 lines of 8 KiB."""
+"""Maximum bytes of all headers of a response, and of one of them while aiohttp reads it."""
 
 _Args = TypeVarTuple("_Args")
 _C = TypeVar("_C", bound="HttpClient")
@@ -52,6 +52,8 @@ class HttpClient:
             headers={"User-Agent": "agentgym-console", "Accept": "*/*", "Accept-Encoding": "identity"},
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,
+            max_line_size=MAX_HEADER_BYTES,
+            max_field_size=MAX_HEADER_BYTES,
         )
 
     async def send(

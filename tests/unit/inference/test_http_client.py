@@ -304,7 +304,10 @@ async def test_the_headers_of_a_reply_are_bounded() -> None:
         return b"HTTP/1.1 200 OK\r\n" + b"".join(b"x%d: %s\r\n" % (i, b"x" * 1000) for i in range(n))
 
     end = b"content-length: 2\r\n\r\n{}"
-    with RudeModel(OK, routes={"/50": with_headers(50) + end, "/70": with_headers(70) + end}) as server:
+    long = b"HTTP/1.1 200 OK\r\nx: %s\r\n" % (b"x" * 20_000)
+    routes = {"/50": with_headers(50) + end, "/70": with_headers(70) + end, "/long": long + end}
+    with RudeModel(OK, routes=routes) as server:
         assert (await get(f"{server.origin}/50")).body == b"{}"
+        assert (await get(f"{server.origin}/long")).body == b"{}"
         with pytest.raises(EndpointFailure, match="headers of the reply are larger than 64 KiB"):
             await get(f"{server.origin}/70")
