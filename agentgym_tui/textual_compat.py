@@ -73,7 +73,9 @@ class OwnInputDriver(LinuxDriver):
                 selector.register(descriptor, selectors.EVENT_READ)
             while not self.exit_event.is_set():
                 ready = selector.select(None if parser._timeout_time is None else KEY_CHECK_S)
-                if any(key.fd == self.fileno for key, _ in ready) and (text := decode(os.read(self.fileno, 4096))):
+                if any(key.fd != self.fileno for key, _ in ready):
+                    return  # woken by ``disable_input``, which sets the event a moment later
+                if ready and (text := decode(os.read(self.fileno, 4096))):
                     for event in parser.feed(text):
                         self.process_message(event)
                 for event in parser.tick():
@@ -81,10 +83,10 @@ class OwnInputDriver(LinuxDriver):
 
     def disable_input(self) -> None:
         """End the input thread, which may be waiting, and ignore further input."""
-        pipe, self._wake_pipe = self._wake_pipe, ()
-        for writer in pipe[1:]:
+        for writer in self._wake_pipe[1:]:
             os.write(writer, b"!")
         super().disable_input()
+        pipe, self._wake_pipe = self._wake_pipe, ()  # only now: the thread may just be starting
         for descriptor in pipe:
             os.close(descriptor)
 

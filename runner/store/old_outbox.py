@@ -73,7 +73,7 @@ def add_deleted_index(deleted: sqlite3.Connection, connection: sqlite3.Connectio
     Raises:
         sqlite3.Error: one of them cannot be read or written.
     """
-    connection.execute("ATTACH ':memory:' AS old")
+    connection.execute("ATTACH '' AS old")  # a temporary database, which may be larger than the memory
     try:
         for table in ("events", "marks", "sinks", "streams", "episodes", "damaged"):
             rows = deleted.execute(f"SELECT * FROM {table}")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from typing import Protocol
 
 import msgspec
 
+from runner.errors import catch_foreign, log_failure
 from runner.store.encoded import EncodedEnd, EncodedReset, EncodedStep, EncodedTraces
 from runner.store.episode_file import stored_step
 from runner.store.safe_json import encode, finite
@@ -25,6 +27,11 @@ from runner.types import (
 )
 from runner.util.clock import Clock
 from runner.util.safe_values import escape_surrogates
+
+logger = logging.getLogger(__name__)
+
+MAX_PACKETS_BYTES = 8 * 1024 * 1024
+"""Maximum size of the packets of a trace that are sent with the end of an episode."""
 
 
 class EpisodeParts(Protocol):
@@ -128,7 +135,7 @@ class EpisodeReporter:
     def _report_end(self, event: EpisodeEnded) -> None:
         trajectory, spans = event.trajectory, self._pop_closed_spans()
         self._number_spans(spans)
-        trace, collected = self._trace, self._spans
+        packets, n_lanes = self._encode_packets()
         end = EncodedEnd(
             at=event.at,
             seq=self._number(),
@@ -141,10 +148,19 @@ class EpisodeReporter:
             is_are=isinstance(trajectory, AREEvaluatedTrajectory),
             trace_last_response_flow_id=trajectory.trace_last_response_flow_id,
             traces=self._encode_traces(spans),
-            packets=b"" if trace is None else trace.encode(collected.spans, collected.flows),
-            n_lanes=0 if trace is None else trace.n_lanes,
+            packets=packets,
+            n_lanes=n_lanes,
         )
         self._parts.on_end(end)
+
+    def _encode_packets(self) -> tuple[bytes, int]:
+        """Return the packets for the trace file and their lanes; without packets, the receiver encodes the spans."""
+        if self._trace is not None:
+            with catch_foreign(log_failure(logger, "encoding the trace")):
+                packets = self._trace.encode(self._spans.spans, self._spans.flows)
+                if len(packets) <= MAX_PACKETS_BYTES:
+                    return packets, self._trace.n_lanes
+        return b"", 0
 
     def _is_too_fast(self, event: TokensStreamed) -> bool:
         delta, times = event.delta, self._token_times

@@ -18,7 +18,7 @@ import tomllib
 from collections.abc import Iterator
 from itertools import count
 from textwrap import dedent
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any, ClassVar, TextIO, cast
 
 import pytest
@@ -269,17 +269,55 @@ async def test_the_input_thread_sleeps_until_a_key_is_pressed(
             limits.append(timeout)
             return super().select(timeout)
 
-    monkeypatch.setattr(f"{COMPAT}.selectors.SelectSelector", Selector)
+    own = SimpleNamespace(SelectSelector=Selector, EVENT_READ=selectors.EVENT_READ)
+    monkeypatch.setattr(f"{COMPAT}.selectors", own)  # not the class that the whole process uses
     driver = PipeDriver(App[None]())
     driver.thread.start()
-    for text, key in ((b"a", "a"), (b"\x1b[A", "up"), (b"\x1b", "escape")):
-        driver.type(text)
-        assert await asyncio.to_thread(driver.keys.get, timeout=10) == key
-    driver.end()
+    try:
+        for text, key in ((b"a", "a"), (b"\x1b[A", "up"), (b"\x1b", "escape")):
+            driver.type(text)
+            assert await asyncio.to_thread(driver.keys.get, timeout=10) == key
+    finally:
+        driver.end()
     assert not driver.thread.is_alive()
     assert limits[:3] == [None] * 3
     assert KEY_CHECK_S in limits  # while an escape might begin a longer sequence
     assert len(limits) < 20
+
+
+class LateSelector(selectors.SelectSelector):
+    """Is created when the end of the input thread has been requested."""
+
+    ending: ClassVar[threading.Event]
+    waiting: ClassVar[threading.Event]
+
+    def __init__(self) -> None:
+        super().__init__()
+        assert self.ending.wait(10)
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        self.waiting.set()
+        return super().select(timeout)
+
+
+async def test_an_input_thread_that_ends_while_it_starts_waits_for_no_key(
+    kept_signals: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    LateSelector.ending, LateSelector.waiting = threading.Event(), threading.Event()
+    own = SimpleNamespace(SelectSelector=LateSelector, EVENT_READ=selectors.EVENT_READ)
+    monkeypatch.setattr(f"{COMPAT}.selectors", own)
+
+    def let_the_thread_wait() -> None:
+        LateSelector.ending.set()
+        assert LateSelector.waiting.wait(10)
+
+    driver = PipeDriver(App[None]())
+    monkeypatch.setattr(driver, "_disable_mouse_support", let_the_thread_wait)
+    driver.thread.start()
+    (rescue := threading.Timer(5, driver.type, (b"a",))).start()
+    driver.end()
+    rescue.cancel()
+    assert not driver.thread.is_alive() and driver.keys.empty()
 
 
 class RecordingDriver(OwnOutputDriver):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -14,7 +15,7 @@ from runner.store import EpisodeIndex, EpisodeRecord, EpisodeRecorder, EpisodeSt
 from runner.store.encoded import EncodedEnd, EncodedReset, EncodedStep, EncodedTraces, encoding_problem
 from runner.store.journal import TraceDelta
 from runner.store.safe_json import encode
-from runner.tracing import SpanList, Tracer
+from runner.tracing import SpanList, TraceEncoder, Tracer
 from runner.types import (
     Chat,
     EpisodeEnded,
@@ -30,7 +31,7 @@ from runner.types import (
     Tokens,
 )
 from runner.util.clock import Clock
-from runner.worker.episode_reporter import EpisodeReporter
+from runner.worker.episode_reporter import MAX_PACKETS_BYTES, EpisodeParts, EpisodeReporter
 from tests.support.episodes import END, episode_header, make_step, make_trajectory, tool_schemas
 from tests.support.fake_worker import encoded_step
 
@@ -262,3 +263,33 @@ def test_a_hanging_disk_does_not_lose_the_steps_in_memory(episode_store: Episode
 def test_bytes_that_would_damage_a_journal_are_found(part: EncodedReset | EncodedStep) -> None:
     assert encoding_problem(part) is not None
     assert encoding_problem(encoded_step(STEPS[0], seq=1)) is None
+
+
+class FailingEncoder(TraceEncoder):
+    """Cannot encode the slices of a trace."""
+
+    def encode(self, spans: Sequence[Span], flows: Sequence[Flow]) -> bytes:
+        raise OverflowError("a flow id is too large")
+
+
+class LargeEncoder(TraceEncoder):
+    """Encodes more than a frame should carry."""
+
+    def encode(self, spans: Sequence[Span], flows: Sequence[Flow]) -> bytes:
+        return bytes(MAX_PACKETS_BYTES + 1)
+
+
+class Ends(list[EncodedEnd]):
+    """The ends of episodes."""
+
+    def on_end(self, end: EncodedEnd) -> None:
+        self.append(end)
+
+
+@pytest.mark.parametrize("encoder", [FailingEncoder, LargeEncoder])
+def test_a_trace_that_cannot_be_sent_costs_no_episode_its_end(encoder: type[TraceEncoder]) -> None:
+    header, ends, spans = episode_header(), Ends(), SpanList()
+    reporter = EpisodeReporter(Tracer(), spans, cast("EpisodeParts", ends), trace=encoder("boot", "slot 0"))
+    reporter.emit(EpisodeEnded(at=END, episode_id=header.episode_id, seq=0, trajectory=make_trajectory(header, STEPS)))
+    (end,) = ends
+    assert (end.outcome, end.packets, end.n_lanes) == (Outcome.SUCCESS, b"", 0)
