@@ -154,15 +154,19 @@ from runner.pool.choose import open_pool
 from runner.types import WorkerState
 from tests.support.batches import resolved_batch
 
+def report(kind, number):  # one write, because two threads report
+    sys.stdout.write(f"{kind} {number}\\n")
+    sys.stdout.flush()
+
 def show(item):
     if isinstance(item, WorkerState) and item.pid is not None:
-        print("worker", item.pid, flush=True)
+        report("worker", item.pid)
 
 planned = resolved_batch(env="Maze", agent="oracle", repeat=2000, concurrency=8)
 workspace = Workspace(Path(sys.argv[1]), node="test", profile="p1")
 pool = open_pool(2, planned.spec, planned.setup, None, print)
 Batch(planned, workspace, observers=[show], batch_id=sys.argv[2], pool=pool,
-      on_record=lambda record: print("episode", record.task_index, flush=True)).run()
+      on_record=lambda record: report("episode", record.task_index)).run()
 """
 
 
