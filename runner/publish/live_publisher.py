@@ -38,7 +38,7 @@ MAX_QUEUED_BYTES = 8 * 1024 * 1024
 MAX_UNSENT_BYTES = 2 * 1024 * 1024
 """Maximum bytes in the client's send buffer; above this, items stay in the queue."""
 
-UNASKED_S = 60.0
+UNREQUESTED_S = 60.0
 """Seconds after the last item with tokens, or question about them, after which it is not checked who watches tokens."""
 
 STREAM_TIMEOUT_S = 2.0
@@ -191,7 +191,7 @@ class LivePublisher:
         self._queues = [_SinkQueue(sink_connection, node, boot, capacity) for sink_connection in sink_connections]
         self._loop: asyncio.AbstractEventLoop | None = None  # of ``run``, while it may sleep
         self._added = asyncio.Event()
-        self._asked_for_tokens_at = time.monotonic()
+        self._tokens_requested_at = time.monotonic()
 
     @property
     def dropped(self) -> list[int]:
@@ -207,7 +207,7 @@ class LivePublisher:
         """Return whether items of this kind are published now: a sink has an address, and its tokens are watched."""
         if kind is not TokensStreamed:
             return any(sink.is_present for sink in self._queues)
-        self._asked_for_tokens_at = time.monotonic()
+        self._tokens_requested_at = time.monotonic()
         if self._tokens == "always":
             return any(sink.is_present for sink in self._queues)
         return self._tokens == "watched" and any(sink.is_present and sink.tokens.is_watched for sink in self._queues)
@@ -240,7 +240,7 @@ class LivePublisher:
 
     async def _watch_tokens(self) -> None:
         while not is_cancelled():
-            if time.monotonic() - self._asked_for_tokens_at < UNASKED_S:
+            if time.monotonic() - self._tokens_requested_at < UNREQUESTED_S:
                 await asyncio.gather(*(sink.tokens.check() for sink in self._queues))
             else:
                 for sink in self._queues:

@@ -71,12 +71,17 @@ def installed_version(package: str) -> str | None:
 def _has_only_folders() -> bool:
     if any(hasattr(finder, "find_distributions") for finder in sys.meta_path if finder is not PathFinder):
         return False
-    return not any(entry.endswith(".egg") or os.path.isfile(entry) for entry in sys.path)  # noqa: PTH113
+    return not any(entry.endswith(".egg") or os.path.isfile(entry) for entry in _path())  # noqa: PTH113
+
+
+def _path() -> Iterator[str]:
+    """Yield the entries of ``sys.path`` that imports use; they ignore any other type than text."""
+    return (entry for entry in sys.path if isinstance(entry, str))
 
 
 def _package_folders() -> Iterator[tuple[str, Path]]:
     seen: set[str] = set()
-    for entry in sys.path:
+    for entry in _path():
         try:
             children = os.listdir(entry or ".")  # noqa: PTH208
         except OSError:

@@ -251,9 +251,8 @@ class RewardsPane(LivePane):
         return rewards_title(state.plotted_env, width)
 
     def version(self, state: LiveState) -> object:
-        """Return the environment and its newest reward."""
-        points = state.store.rewards.get(state.plotted_env, ())
-        return state.plotted_env, len(points), points[-1] if points else None
+        """Return the environment and its rewards, of which an older one may change, too."""
+        return state.plotted_env, tuple(state.store.rewards.get(state.plotted_env, ()))
 
     def update(self, state: LiveState) -> None:
         """Plot the rewards."""

@@ -284,6 +284,20 @@ async def test_the_rewards_belong_to_the_watched_or_selected_environment() -> No
         await wait_for_text(pilot, "Rewards · TextCraft", "no scored episodes yet")
 
 
+async def test_an_older_reward_that_changes_is_plotted() -> None:
+    session = busy_session()
+    async with Console(session).run_test(size=(120, 40)) as pilot:
+        await wait_for_text(pilot, "Rewards · Wordle", "success 67% of last 3")
+        points = session.store.rewards["Wordle"]
+        points[0] = points[0]._replace(success=not points[0].success)
+        session.store.version += 1
+        screen = pilot.app.screen
+        assert isinstance(screen, LiveScreen)
+        screen.draw(session.store)
+        rate = "100%" if points[0].success else "33%"
+        await wait_for_text(pilot, f"success {rate} of last 3")
+
+
 async def test_unchanged_panes_are_not_redrawn() -> None:
     session = busy_session()
     async with Console(session).run_test(size=(120, 40)) as pilot:

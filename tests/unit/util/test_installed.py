@@ -76,3 +76,12 @@ def test_bytes_that_are_no_text_harm_only_their_entry_point(tmp_path: Path, monk
     (tmp_path / "some_package-1.0.dist-info" / "entry_points.txt").write_bytes(b"[test.installed]\n\xff = x\none = y\n")
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
     assert [point.name for point in entry_points([GROUP])[GROUP]] == ["\ufffd", "one"]
+
+
+def test_an_entry_of_the_path_that_is_no_text_is_ignored_as_imports_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_package(tmp_path, "some_package-1.0.dist-info")
+    monkeypatch.setattr(sys, "path", [tmp_path, *sys.path])
+    assert installed_version("some.package") is None
+    assert installed_version("pytest") == metadata.version("pytest")
