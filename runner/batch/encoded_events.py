@@ -13,10 +13,12 @@ import msgspec
 from runner.batch.observers import LazyItem
 from runner.store.encoded import EncodedEnd, EncodedReset, EncodedStep, EncodedTraces
 from runner.store.encoded_log import EncodedLog
+from runner.store.episode_file import EpisodeRecord
 from runner.store.journal import TraceDelta
 from runner.types import (
     AREEvaluatedTrajectory,
     EpisodeEnded,
+    EpisodeEvent,
     EpisodeHeader,
     EvaluatedTrajectory,
     Flow,
@@ -55,6 +57,11 @@ class EncodedEvents:
         self._lock = threading.Lock()
         self._n_schema_parts = 0
         self._schemas: list[list[ToolSchema]] = []
+        self._next_seq = 0
+
+    def add_event(self, event: EpisodeEvent) -> None:
+        """Note the number of an item that was not encoded."""
+        self._next_seq = max(self._next_seq, event.seq + 1)
 
     def add_reset(self, reset: EncodedReset) -> None:
         """Add the result of the reset; its spans are emitted with those of the next part."""
@@ -64,19 +71,36 @@ class EncodedEvents:
         """Add a finished step; return the items of the step and of its spans."""
         played = LazyItem(TimestepPlayed, partial(self._decode_step, step))
         self._played.append(played)
+        self._next_seq = step.seq + 1
         return [played, *self._closed(step.traces, step.at, after=step.seq)]
 
     def add_end(self, end: EncodedEnd) -> list[LazyItem]:
         """Add the end of the episode; return the items of its last spans and of the end, in this order."""
+        return [*self._closed(end.traces, end.at, before=end.seq), self._end_item(end)]
+
+    def add_abandoned(self, record: EpisodeRecord) -> LazyItem:
+        """End the episode as it is stored, without an end from its worker; return the item of the end."""
+        end = EncodedEnd(
+            at=record.ended_at,
+            seq=self._next_seq,
+            outcome=record.outcome,
+            success=record.success,
+            duration_s=record.duration_s,
+            paused_s=record.paused_s,
+            error=record.error,
+        )
+        return self._end_item(end)
+
+    def _end_item(self, end: EncodedEnd) -> LazyItem:
         played, self._played = self._played, []  # without a reference to themselves, the parts are freed at once
-        ended = LazyItem(EpisodeEnded, partial(self._ended, end, played), partial(self._ended, end))
-        return [*self._closed(end.traces, end.at, before=end.seq), ended]
+        return LazyItem(EpisodeEnded, partial(self._ended, end, played), partial(self._ended, end))
 
     def _closed(
         self, traces: EncodedTraces, at: datetime, *, after: int = 0, before: int | None = None
     ) -> list[LazyItem]:
         parts, self._unemitted = [*self._unemitted, traces], []
         n_spans = sum(part.n_spans for part in parts)
+        self._next_seq += n_spans
         seq = after + 1 if before is None else before - n_spans
 
         def decode() -> SpansClosed:

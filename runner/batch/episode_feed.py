@@ -95,6 +95,7 @@ class EpisodeFeed:
             with catch_foreign(self.note_problem):
                 self.recorder.on_event(event)
             self._note_journal_error()
+        self._events.add_event(event)
         if not (is_start and self._was_started):
             self._publish_all([event])
 
@@ -157,10 +158,16 @@ class EpisodeFeed:
             self._deliver(held if outcome is None else msgspec.structs.replace(held, outcome=outcome, error=None))
 
     def abandon(self, outcome: Outcome, error: ErrorInfo | None) -> None:
-        """Store what has been recorded; nothing that the slot still reports is recorded or published."""
-        self._abandoned = True
+        """Store and publish the end of what has been recorded; whatever the slot still reports is ignored."""
+        self._abandoned, had_ended = True, self.has_ended
         with catch_foreign(self.note_problem):
             self.recorder.abandon(outcome, error)
+        if self.recorder.record is not None and not had_ended:
+            ended = self._events.add_abandoned(self.recorder.record)
+            if self.recorder.is_stored:
+                self._publish(ended)
+            else:
+                self._unstored_end = ended
         if self.recorder.traces is None:
             self._flush_trace()
 

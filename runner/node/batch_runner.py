@@ -276,6 +276,8 @@ class BatchRunner:
         )
         with self._changed:
             self._batch = batch
+            if self._is_cancelled:  # while its episodes waited for room on the disk
+                batch.command("cancel")
             for name in self._early_commands + (["interrupt"] if self._stopping else []):
                 batch.command(name)
             self._early_commands.clear()

@@ -162,8 +162,14 @@ def check_resumed(history: History) -> Iterator[Violation]:
 
 
 def _begins_after(history: History, stored: StoredEpisode, at: float) -> bool:
-    """Whether the first request of an episode reached its server after a time."""
-    instance = instance_of(stored.document or {})
+    """Whether an episode was played whose first request reached its server after a time.
+
+    A worker that was stopped when its batch was cancelled still resets the episode that it had been given, and ends it.
+    """
+    document = stored.document or {}
+    if document.get("outcome") == "cancelled" and not document.get("rounds"):
+        return False
+    instance = instance_of(document)
     return bool(history.games.get(instance)) and history.games[instance][0].reset.at > at
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from ulid import ULID
@@ -105,6 +106,35 @@ def test_a_batch_that_ends_on_a_full_disk_keeps_the_number_of_its_episodes(
     queue.close()
     assert ended is not None
     assert (ended.status, ended.n_done, failures) == ("completed", 2, [])
+
+
+def test_a_batch_that_is_cancelled_on_a_full_disk_plays_nothing_when_there_is_room_again(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = BatchQueue(workspace.data_dir / "queue.sqlite")
+    queued = QueuedBatch(batch_id=str(ULID()), battery_id=None, spec=BatchSpec(env="Maze", agent="oracle", repeat=3))
+    queue.add(queued)
+    accepted: list[bool] = []
+    save = workspace.store.save
+
+    def save_later(record: EpisodeRecord) -> Path:
+        if not accepted:
+            accepted.append(runner.command("cancel", queued.batch_id))
+            raise StoreError("the disk is full")
+        return save(record)
+
+    monkeypatch.setattr(workspace.store, "save", save_later)
+    runner = BatchRunner(workspace, queue, BatchCallbacks(ignore, ignore, on_busy=ignore), place=place_spec)
+    runner.start()
+    runner.drain()
+    assert runner.join(60)
+    runner.storage.close()
+    ended = queue.get(queued.batch_id)
+    queue.close()
+    assert accepted == [True]
+    assert ended is not None
+    assert (ended.status, ended.n_done) == ("cancelled", 1)
+    assert len(list(workspace.store.runs.rglob("*.json"))) == 1
 
 
 def test_a_batch_that_is_cancelled_after_an_interruption_is_published_as_cancelled(workspace: Workspace) -> None:

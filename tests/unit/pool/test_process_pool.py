@@ -128,7 +128,7 @@ def test_a_lost_worker_costs_its_episodes_which_are_played_again(workspace: Work
         record.episode_id for record in [lost, *finished]
     )
     ended = [item.episode_id for item in batch.items if isinstance(item, EpisodeEnded)]
-    assert sorted(ended) == sorted(record.episode_id for record in finished)
+    assert sorted(ended) == sorted(record.episode_id for record in [lost, *finished])
     progress = [item for item in batch.items if isinstance(item, BatchProgress)]
     assert [progress[-1].n_done, max(item.n_done for item in progress)] == [4, 4]
     assert result.workers is not None
