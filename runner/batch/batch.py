@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from runner.batch.budget import BudgetWatch
 from runner.batch.episode_queue import EpisodeQueue, split_plan
 from runner.batch.episode_starter import EpisodeStarter
 from runner.batch.observers import Observer, ObserverHub, SelectiveObserver
@@ -104,6 +105,7 @@ class Batch:
         self._queue = EpisodeQueue(left)
         self._n_before = len(self._stats.episodes)
         self._lost = LostEpisodes(spec)
+        self._budget = BudgetWatch(spec.budget)
         self._running = RunningEpisodes()
         self._inbox: queue.SimpleQueue[_Message] = queue.SimpleQueue()
         self._wait = ServerWait(
@@ -152,7 +154,7 @@ class Batch:
     def run(self) -> BatchResult:
         """Play all planned episodes and return the result.
 
-        A command, a full disk, a server that stays away, lost workers, or a lack of files, memory or threads ends it.
+        A command, a full disk, a lost server or workers, a lack of files, memory or threads, or its budget ends it.
         """
         self._apply_early_commands()
         self._starter.reserve()
@@ -225,12 +227,8 @@ class Batch:
         self._abandon_overdue()
 
     def _note_worker(self, change: WorkerChange) -> None:
-        state = WorkerState(
-            at=self._clock.now(),
-            batch_id=self.batch_id,
-            seq=next(self._worker_seq),
-            **msgspec.structs.asdict(change),
-        )
+        fields = msgspec.structs.asdict(change)
+        state = WorkerState(at=self._clock.now(), batch_id=self.batch_id, seq=next(self._worker_seq), **fields)
         self._hub.emit(state)
         if self._stats.add_worker(state):
             self._emit_progress()
@@ -327,6 +325,7 @@ class Batch:
             (self._stats.add if is_final else self._stats.add_answers)(record)
             if record.outcome in (Outcome.ERROR, Outcome.TIMEOUT) and feed.shortage is None:
                 self._begin_wait()  # the server may hang or be another one now
+            used_up = self._budget.add(record)
             unstored = feed.finish(record)
             if unstored is not None:
                 self.unstored.append(unstored)
@@ -337,6 +336,8 @@ class Batch:
             if unstored is not None and self._status == "completed" and feed.shortage is None:
                 logger.warning("episode %s could not be stored; no further episodes start", record.episode_id)
                 self._apply(EpisodeCommand("interrupt"))
+            if used_up is not None and (self._queue or self._running):
+                self._interrupt(used_up, "budget")
         if feed.shortage is not None:
             self._interrupt(describe_shortage(feed.shortage), "resources")
         for problem in feed.problems:

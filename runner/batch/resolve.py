@@ -17,7 +17,7 @@ from runner.envs.placement import (
 )
 from runner.errors import ConfigError
 from runner.plugins import Plugin
-from runner.types import Limits, Mode, SpanLevel, Workers
+from runner.types import Budget, Limits, Mode, SpanLevel, Workers
 from runner.util.display_text import one_line
 from runner.worker.runner_setup import RunnerSetup, uses_judge, uses_model
 
@@ -50,6 +50,7 @@ class BatchRequest(msgspec.Struct, frozen=True, kw_only=True):
     mode: Mode = "strict"
     tracing: SpanLevel | None = None
     script: tuple[str, ...] | None = None
+    budget: Budget | None = None
 
     def with_defaults(self, profile: Profile) -> BatchSpec:
         """Return the batch with the values of the profile; its names and numbers are not checked yet."""
@@ -72,6 +73,7 @@ class BatchRequest(msgspec.Struct, frozen=True, kw_only=True):
             mode=self.mode,
             tracing=self.tracing or profile.tracing,
             script=self.script,
+            budget=self.budget,
         )
 
 
@@ -160,6 +162,8 @@ def _resolve(profile: Profile, spec: BatchSpec, env: Plugin, agent: Plugin) -> R
     needs_model = uses_model(agent)
     if needs_model != (spec.model is not None):
         raise ConfigError(f"The agent {agent.name} {'needs a' if needs_model else 'uses no'} model")
+    if needs_model and spec.budget is not None and spec.budget.cost is not None and not profile.agent.price:
+        raise ConfigError("A budget of cost needs prices; set agent.price in the profile, or give a budget of tokens")
     environment = env.load() if env.is_installed else None
     if agent.name == "oracle" and not has_oracle(env):
         raise ConfigError(f"{env.name} has no oracle; choose another agent, e.g. random")

@@ -27,7 +27,7 @@ from runner.types import (
 from runner.util.resources import RESOURCES
 
 BatchStatus: TypeAlias = Literal["completed", "cancelled", "interrupted"]
-InterruptedBy: TypeAlias = Literal["server", "resources", "workers"]
+InterruptedBy: TypeAlias = Literal["server", "resources", "workers", "budget"]
 
 _STOPPED = ", ".join(f"'{outcome.value}'" for outcome in sorted(UNFINISHED))
 FINISHED: Final = f"outcome NOT IN ({_STOPPED}) AND error_type IS NOT '{RESOURCES}'"
@@ -87,7 +87,7 @@ class BatchResult(msgspec.Struct, frozen=True, kw_only=True):
         answers: number of model answers by ``endpoint: model``; several keys show that a fallback was used.
         problems: messages of the errors that occurred while episodes were stored.
         interruption: why the batch was interrupted, if its environment server was gone for too long, files, memory or
-            threads ran out, or workers were lost.
+            threads ran out, workers were lost, or its budget is used up.
         interrupted_by: which of these it was.
         workers: numbers of worker processes at the end; None if this process played the episodes.
     """

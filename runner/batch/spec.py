@@ -8,7 +8,7 @@ import msgspec
 
 from runner.errors import ConfigError
 from runner.pool.choose import default_workers
-from runner.types import MAX_DURATION_S, MAX_ROUNDS, MAX_WORKERS, Limits, Mode, SpanLevel, Workers
+from runner.types import MAX_DURATION_S, MAX_ROUNDS, MAX_WORKERS, Budget, Limits, Mode, SpanLevel, Workers
 
 INTEGER_LIMIT = 2**62
 """Exclusive limit of seeds and task indices; with the attempt or task number added, they still fit 64 bits."""
@@ -28,6 +28,7 @@ class BatchSpec(msgspec.Struct, frozen=True, kw_only=True):
         script: actions of the ``scripted`` agent; None for other agents.
         lost_episodes: whether an episode whose worker was lost is played again, or stays interrupted.
         workers: where the episodes run; None: in this process one at a time, else in local processes.
+        budget: what the batch may use up each time it is started or resumed; None: no limit.
     """
 
     env: str
@@ -44,6 +45,7 @@ class BatchSpec(msgspec.Struct, frozen=True, kw_only=True):
     script: tuple[str, ...] | None = None
     lost_episodes: Literal["replay", "interrupt"] = "replay"
     workers: Workers | None = None
+    budget: Budget | None = None
 
     @property
     def n_planned(self) -> int:

@@ -28,8 +28,8 @@ exit codes:
   0    every episode ran to an outcome, successful or not
   1    an episode ended in an error, or a result could not be stored or printed; with --dry-run: a check failed
   2    invalid usage or configuration
-  130  interrupted by a signal, or an environment server stayed away, or files, memory or threads ran out; finished
-       episodes are stored and summarized"""
+  130  interrupted by a signal, or an environment server stayed away, or files, memory, threads or the budget ran out;
+       finished episodes are stored and summarized"""
 
 
 class Options(NamedTuple):
@@ -54,6 +54,9 @@ class Options(NamedTuple):
     workers: Workers | None = None
     max_rounds: int | None = None
     max_duration: float | None = None
+    budget_cost: float | None = None
+    budget_tokens: int | None = None
+    budget_errors: int | None = None
     tracing: SpanLevel | None = None
     compat: bool = False
     dry_run: bool = False
@@ -150,6 +153,18 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
         help="time limit per episode (default: from the profile)",
     )
     group.add_argument(
+        "--budget-cost",
+        type=positive_number,
+        metavar="COST",
+        help="stop a batch once its episodes cost as much, by the profile's prices",
+    )
+    group.add_argument(
+        "--budget-tokens", type=at_least(1), metavar="N", help="stop a batch once its episodes used as many tokens"
+    )
+    group.add_argument(
+        "--budget-errors", type=at_least(1), metavar="N", help="stop a batch after N episodes with an error in a row"
+    )
+    group.add_argument(
         "--tracing", choices=["off", "episode", "full"], help="detail of the trace (default: from the profile)"
     )
     group.add_argument(
@@ -200,9 +215,18 @@ def workers(text: str) -> Workers:
 
 def positive_seconds(text: str) -> float:
     """Return the positive number of seconds in an option's text; the ``type`` of an argparse option."""
+    return _positive(text, "number of seconds")
+
+
+def positive_number(text: str) -> float:
+    """Return the positive number in an option's text; the ``type`` of an argparse option."""
+    return _positive(text, "number")
+
+
+def _positive(text: str, kind: str) -> float:
     value = float(text)
     if not (value > 0 and math.isfinite(value)):
-        raise argparse.ArgumentTypeError(f"{text} is not a positive number of seconds")
+        raise argparse.ArgumentTypeError(f"{text} is not a positive {kind}")
     return value
 
 

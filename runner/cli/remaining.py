@@ -16,6 +16,7 @@ _REPLACED_OPTIONS = ("--run", "--battery", "--task-index", "--repeat")
 
 _ADVICE = {
     "resources": "Free what ran out",
+    "budget": "Give another budget if you like",
     "workers": "See the log for the cause, or give --workers 0",
 }
 """Next step by the cause of an interruption."""

@@ -132,7 +132,7 @@ def _running_status(recorder: EventRecorder) -> Iterator[None]:
 class _BatchSequence:
     """Runs batches one after another.
 
-    A batch that does not complete is the last one, unless only its own server was gone.
+    A batch that does not complete is the last one, unless only its own server was gone or its own budget used up.
     """
 
     session: RunSession
@@ -155,7 +155,7 @@ class _BatchSequence:
                 continue
             results.append(self._run_batch(placed))
             self.recorder.record_batch(results[-1])
-            if results[-1].status != "completed" and results[-1].interrupted_by != "server":
+            if results[-1].status != "completed" and results[-1].interrupted_by not in ("server", "budget"):
                 break
         if skipped and not results:
             raise ConfigError("\n".join(each.reason for each in skipped))

@@ -92,10 +92,13 @@ class RunSession(NamedTuple):
             ConfigError: the script cannot be read.
         """
         from runner.batch.resolve import BatchRequest
+        from runner.types import Budget
 
         options = self.options
         fields = {name: value for name, value in options._asdict().items() if name in BatchRequest.__struct_fields__}
         fields |= {"env": env, "script": _read_script(options.script), "max_duration_sec": options.max_duration}
+        limits = Budget(cost=options.budget_cost, tokens=options.budget_tokens, errors_in_a_row=options.budget_errors)
+        fields["budget"] = limits if limits != Budget() else None
         return BatchRequest(**fields, mode="compat" if options.compat else "strict")
 
 

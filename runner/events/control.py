@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from runner.events.live import EnvHealth, Host, ModelHealth
-from runner.types import Workers
+from runner.types import Budget, Workers
 from runner.types.fields import (
     AgentName,
     BatchId,
@@ -55,11 +55,18 @@ class StartArgs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     max_duration_sec: Annotated[
         float | None, Meta(description="above 0 and at most 1000000000; null: use the profile's value")
     ] = None
+    budget: Annotated[
+        Budget | None,
+        Meta(
+            description="interrupts a batch after as much `cost`, as many `tokens`, or as many `errors_in_a_row` (each "
+            "optional), since its start or resume; each batch of a battery has its own; null: no limit"
+        ),
+    ] = None
     resume: Annotated[
         bool,
         Meta(
             description="run the unfinished episodes of an interrupted batch, and those with the error `resources`; "
-            "`concurrency` and `workers` may then differ from those of the batch"
+            "`concurrency`, `workers` and `budget` may then differ from those of the batch"
         ),
     ] = False
 

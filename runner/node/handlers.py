@@ -261,7 +261,7 @@ class ControlHandler:
         )
 
 
-_CHANGEABLE = ("concurrency", "workers")
+_CHANGEABLE = ("concurrency", "workers", "budget")
 """Arguments that may differ when an interrupted batch is resumed."""
 
 

@@ -26,9 +26,9 @@ from runner.events.control import ERRORS
 from runner.node import control_requests, handlers
 from runner.node.batch_queue import BatchQueue, QueuedBatch
 from runner.node.file_chunks import CHUNK_BYTES, EpisodeFiles
-from runner.node.handlers import derived_batch_id
+from runner.node.handlers import ControlHandler, derived_batch_id
 from runner.store import is_ulid
-from runner.types import Outcome
+from runner.types import Budget, Outcome
 from runner.util.files import read_file
 from tests.support.episodes import RecordedEpisode, make_step
 from tests.unit.node.conftest import HOSTILE
@@ -212,6 +212,28 @@ def test_a_known_batch_id_is_accepted_only_with_the_same_request(
     (name,) = other
     assert (error["code"], error["hint"]) == ("refused", "use a new batch_id for a different request")
     assert f"differs in {name}" in error["message"]
+
+
+@pytest.mark.parametrize("budget", [{"tokens": 0}, {"cost": -1.0}, {"errors_in_a_row": 10**40}, {"time": 1}, 5])
+def test_an_invalid_budget_is_a_bad_request(send_request: Callable[..., Any], budget: object) -> None:
+    error = send_request("start", batch_id=str(ULID()), envs=["Maze"], agent="oracle", budget=budget)["error"]
+    assert (error["code"], "$.budget" in error["message"]) == ("bad_request", True)
+
+
+def test_an_interrupted_batch_may_resume_with_another_budget(
+    workspace: Workspace, handler: ControlHandler, send_request: Callable[..., Any]
+) -> None:
+    batch_id = str(ULID())
+    request = {"batch_id": batch_id, "envs": ["Maze"], "agent": "oracle", "budget": {"tokens": 5}}
+    for _ in range(2):
+        assert send_request("start", **request)["result"][0]["status"] == "queued"
+    changed = {**request, "budget": {"tokens": 9, "errors_in_a_row": 2}}
+    assert "differs in budget" in send_request("start", **changed)["error"]["message"]
+    handler.queue.set_status(batch_id, "interrupted")
+    assert send_request("start", **{**changed, "resume": True})["result"][0]["status"] == "queued"
+    queued = handler.queue.get(batch_id)
+    assert queued is not None
+    assert queued.spec.budget == Budget(tokens=9, errors_in_a_row=2)
 
 
 def test_an_interrupted_batch_may_resume_with_another_concurrency_and_other_workers(

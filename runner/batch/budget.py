@@ -1,0 +1,51 @@
+"""The budget of a batch: adds up what its episodes use, and says when a limit is reached."""
+
+from __future__ import annotations
+
+from runner.store import EpisodeRecord
+from runner.types import UNFINISHED, Budget, Outcome
+from runner.util.display_text import mask, one_line
+
+MAX_ERROR_CHARS = 300
+"""Maximum length of the error that is quoted as the reason of an interruption."""
+
+
+class BudgetWatch:
+    """Adds up the cost, tokens and errors of the episodes of one run of a batch, in the order in which they end.
+
+    Episodes that are running count when they end, so a batch may exceed its budget by what these use.
+    """
+
+    def __init__(self, budget: Budget | None) -> None:
+        """Start with nothing used."""
+        self._budget = budget or Budget()
+        self._cost = 0.0
+        self._n_tokens = 0
+        self._n_errors = 0
+        self._last_error = ""
+
+    def add(self, record: EpisodeRecord) -> str | None:
+        """Add an ended episode; return which limit is reached, with the numbers, or None.
+
+        Interrupted and cancelled episodes count with their tokens and cost, and neither continue nor end a row of
+        errors.
+        """
+        self._cost += record.cost or 0.0
+        self._n_tokens += record.tokens.total
+        if record.outcome is Outcome.ERROR:
+            self._n_errors += 1
+            text = "" if record.error is None else f"{record.error.type}: {record.error.message}"
+            self._last_error = one_line(mask(text), MAX_ERROR_CHARS)
+        elif record.outcome not in UNFINISHED:
+            self._n_errors = 0
+        return self._reached()
+
+    def _reached(self) -> str | None:
+        budget = self._budget
+        if budget.cost is not None and self._cost >= budget.cost:
+            return f"its episodes cost {self._cost:.4f}, the budget is {budget.cost:g}"
+        if budget.tokens is not None and self._n_tokens >= budget.tokens:
+            return f"its episodes used {self._n_tokens} tokens, the budget is {budget.tokens}"
+        if budget.errors_in_a_row is not None and self._n_errors >= budget.errors_in_a_row:
+            return f"{self._n_errors} episodes in a row ended with an error; the last one: {self._last_error}"
+        return None
