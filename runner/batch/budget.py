@@ -1,4 +1,4 @@
-"""The budget of a batch: adds up what its episodes use, and says when a limit is reached."""
+"""The budget of a batch: adds up what its episodes use until a limit is reached."""
 
 from __future__ import annotations
 

@@ -9,7 +9,6 @@ from runner.types.data import (
     Action,
     ActionContent,
     AREEvaluatedTrajectory,
-    Budget,
     Chat,
     DeltaPart,
     ErrorCategory,
@@ -53,6 +52,7 @@ from runner.types.episode_events import (
     TokensStreamed,
     WorkerState,
 )
+from runner.types.fields import Budget
 from runner.types.protocols import (
     ActResult,
     Agent,

@@ -8,10 +8,9 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable, Sequence
 from itertools import takewhile
-from typing import Annotated, Any, Literal, NotRequired, TypeAlias, TypedDict
+from typing import Any, Literal, NotRequired, TypeAlias, TypedDict
 
 import msgspec
-from msgspec import Meta
 
 
 class Message(TypedDict):
@@ -240,18 +239,6 @@ class Limits(msgspec.Struct, frozen=True):
     max_rounds: int = 15
     max_duration_s: float = 300.0
     max_unparsed: int = 3
-
-
-_Cost: TypeAlias = Annotated[float, Meta(gt=0, le=1e15)]
-_Limit: TypeAlias = Annotated[int, Meta(ge=1, le=2**62)]
-
-
-class Budget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a batch may use up each time it is started or resumed, before it is interrupted; null: no limit."""
-
-    cost: Annotated[_Cost | None, Meta(description="in the currency of the profile's prices, above 0")] = None
-    tokens: Annotated[_Limit | None, Meta(description="prompt and completion tokens, at least 1")] = None
-    errors_in_a_row: Annotated[_Limit | None, Meta(description="consecutive episodes with an error, at least 1")] = None
 
 
 class TimeStep(msgspec.Struct, kw_only=True):

@@ -1,10 +1,11 @@
-"""Field types shared by several messages; ``docs/events.md`` is generated from their descriptions."""
+"""Field types shared by several messages; the generated ``docs/events.md`` has their descriptions."""
 
 from __future__ import annotations
 
 from datetime import datetime
 from typing import Annotated, Literal, TypeAlias
 
+import msgspec
 from msgspec import Meta
 
 from runner.types.data import Outcome
@@ -58,3 +59,13 @@ WaitingSeconds: TypeAlias = Annotated[
     float | None,
     Meta(description="seconds until the batch is interrupted because its server is gone; null while the batch plays"),
 ]
+_Cost: TypeAlias = Annotated[float, Meta(gt=0, le=1e15)]
+_Limit: TypeAlias = Annotated[int, Meta(ge=1, le=2**62)]
+
+
+class Budget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a batch may use up each time it is started or resumed, before it is interrupted; null: no limit."""
+
+    cost: Annotated[_Cost | None, Meta(description="in the currency of the profile's prices, above 0")] = None
+    tokens: Annotated[_Limit | None, Meta(description="prompt and completion tokens, at least 1")] = None
+    errors_in_a_row: Annotated[_Limit | None, Meta(description="consecutive episodes with an error, at least 1")] = None

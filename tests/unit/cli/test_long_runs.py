@@ -7,13 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from runner.cli import main
 from runner.cli.arguments import parse_options
 from runner.cli.run_session import RunSession
 from runner.config import Profile
 from runner.types import Budget
-from tests.conftest import Install
-from tests.unit.batch.test_budget import Flaky
+from tests.support.command import environ_with_environments, run_agentgym
 
 RUN = ["--run", "Maze", "--agent", "oracle"]
 
@@ -39,17 +37,14 @@ def test_a_budget_is_a_positive_number(option: str, value: str, capsys: pytest.C
     assert f"--budget-{option}" in capsys.readouterr().err
 
 
-def test_a_run_whose_budget_is_used_up_ends_with_130_and_the_command_for_the_rest(
-    install: Install, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    install(envs={"Flaky": "tests.unit.batch.test_budget:Flaky"}, agents={"up": "tests.support.fakes:UpAgent"})
-    monkeypatch.setattr(Flaky, "broken", frozenset({1, 2}))
-    argv = ["--run", "Flaky", "--agent", "up", "--repeat", "9", "--workers", "0", "--budget-errors", "2"]
-    assert main([*argv, "--data-dir", str(tmp_path / "data"), "--json"]) == 130
-    output = capsys.readouterr()
-    (batch,) = json.loads(output.out)["batches"]
-    assert (batch["status"], batch["interrupted_by"], batch["n_episodes"]) == ("interrupted", "budget", 3)
-    assert "Flaky: interrupted: 2 episodes in a row ended with an error; the last one: " in output.err
-    assert "--budget-errors 2" in output.err
-    assert "--task-index 3 --repeat 6" in output.err
-    assert "Start the server again" not in output.err
+def test_a_run_whose_budget_is_used_up_ends_with_130_and_the_command_for_the_rest(tmp_path: Path) -> None:
+    environ = environ_with_environments(tmp_path, "Hostile", agents={"up": "tests.support.fakes:UpAgent"})
+    options = ["--run", "Hostile", "--agent", "up", "--repeat", "9", "--workers", "0", "--budget-errors", "2"]
+    ended = run_agentgym(tmp_path, *options, "--json", environ=environ)
+    assert ended.returncode == 130, ended.stderr
+    (batch,) = json.loads(ended.stdout)["batches"]
+    assert (batch["status"], batch["interrupted_by"], batch["n_episodes"]) == ("interrupted", "budget", 2)
+    assert "Hostile: interrupted: 2 episodes in a row ended with an error; the last one: RuntimeError" in ended.stderr
+    assert "--budget-errors 2" in ended.stderr
+    assert "--task-index 2 --repeat 7" in ended.stderr
+    assert "Start the server again" not in ended.stderr
