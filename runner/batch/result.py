@@ -11,7 +11,8 @@ import msgspec
 
 from runner.batch.observers import LazyItem
 from runner.batch.spec import BatchSpec
-from runner.store import EpisodeRecord, wilson_interval
+from runner.results.statistics import wilson_interval
+from runner.store import EpisodeRecord
 from runner.store.episode_file import shared_fields
 from runner.types import (
     UNFINISHED,

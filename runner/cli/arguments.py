@@ -28,6 +28,7 @@ exit codes:
   0    every episode ran to an outcome, successful or not
   1    an episode ended in an error, or a result could not be stored or printed; with --dry-run: a check failed
   2    invalid usage or configuration
+  3    --results: the bound of --fail-below or --baseline is not met
   130  interrupted by a signal, or an environment server stayed away, or files, memory, threads or the budget ran out;
        finished episodes are stored and summarized"""
 
@@ -40,6 +41,10 @@ class Options(NamedTuple):
     list_envs: bool = False
     results: bool = False
     env: str | None = None
+    batch: str | None = None
+    matrix: bool = False
+    fail_below: float | None = None
+    baseline: str | None = None
     config: str | None = None
     data_dir: str | None = None
     node: str | None = None
@@ -72,7 +77,11 @@ class Options(NamedTuple):
 
 
 _ALWAYS_ALLOWED = frozenset({"config", "json"})
-_ALLOWED_WITH = {"list_envs": _ALWAYS_ALLOWED, "results": _ALWAYS_ALLOWED | {"env", "data_dir"}}
+_ONLY_WITH_RESULTS = frozenset({"env", "batch", "matrix", "fail_below", "baseline"})
+_ALLOWED_WITH = {
+    "list_envs": _ALWAYS_ALLOWED,
+    "results": _ALWAYS_ALLOWED | _ONLY_WITH_RESULTS | {"data_dir", "agent", "model"},
+}
 """Options that may be combined with ``--list-envs`` and ``--results``, by the attribute of that action."""
 
 
@@ -81,8 +90,9 @@ def parse_options(argv: Sequence[str]) -> Options:
     parser = _parser()
     provided = vars(parser.parse_args(argv))  # contains only options of the command line
     options = Options(**provided, argv=tuple(argv))
-    if options.env is not None and not options.results:
-        parser.error("--env is only valid with --results; use --run ENV to run an environment")
+    if not options.results and (misplaced := sorted(_ONLY_WITH_RESULTS & provided.keys())):
+        advice = "; use --run ENV to run an environment" if "env" in misplaced else ""
+        parser.error(f"{_option_name(misplaced[0])} is only valid with --results{advice}")
     if options.dry_run and not (options.run or options.battery):
         parser.error("--dry-run requires --run or --battery")
     for goal, allowed in _ALLOWED_WITH.items():
@@ -107,6 +117,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"agentgym-runner {__version__}")
     _add_goals(parser)
     _add_run_options(parser)
+    _add_results_options(parser)
     _add_general_options(parser)
     return parser
 
@@ -173,12 +184,26 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--dry-run", action="store_true", help="check whether the run would work; store nothing")
 
 
+def _add_results_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("options of --results (--agent and --model select episodes, too)")
+    group.add_argument("--env", metavar="ENV", help="show only this environment")
+    group.add_argument("--batch", metavar="ID", help="show only this batch or battery")
+    group.add_argument("--matrix", action="store_true", help="show tasks and attempts, with pass@k and pass^k")
+    group.add_argument(
+        "--fail-below", type=rate, metavar="RATE", help="exit with 3 if a success rate is lower; from 0 to 1"
+    )
+    group.add_argument(
+        "--baseline",
+        metavar="ID",
+        help="compare task by task with this batch or battery; exit with 3 if more were lost than won (p <= 0.05)",
+    )
+
+
 def _add_general_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("general options")
     group.add_argument("--config", metavar="NAME|PATH", help="profile (default field-runner-4090)")
     group.add_argument("--data-dir", metavar="DIR", help="state directory (default ./data)")
     group.add_argument("--node", metavar="NAME", help="name of this machine (default: profile, then host name)")
-    group.add_argument("--env", metavar="ENV", help="with --results: show only this environment")
     group.add_argument("--json", action="store_true", help="print the result as JSON on standard output")
 
 
@@ -227,6 +252,14 @@ def _positive(text: str, kind: str) -> float:
     value = float(text)
     if not (value > 0 and math.isfinite(value)):
         raise argparse.ArgumentTypeError(f"{text} is not a positive {kind}")
+    return value
+
+
+def rate(text: str) -> float:
+    """Return the rate from 0 to 1 in an option's text; the ``type`` of an argparse option."""
+    value = float(text)
+    if not 0 <= value <= 1:
+        raise argparse.ArgumentTypeError(f"{text} is not between 0 and 1")
     return value
 
 

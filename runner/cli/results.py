@@ -19,52 +19,94 @@ from runner.cli.report import (
     report_recovered,
     usage_cells,
 )
+from runner.cli.results_gate import check_gates, print_comparison, print_matrices
 from runner.cli.run_session import RunSession
 from runner.cli.terminal import print_json, print_stderr, print_table, write_result
 from runner.envs.names import server_only_names, server_only_problem, unknown_environment
-from runner.store import EpisodeStore, ResultRow, open_index_to_read, summarize_results
+from runner.errors import ConfigError
+from runner.results.comparison import Comparison, compare
+from runner.results.summary import ResultRow, Selection, summarize_results
+from runner.results.task_matrix import task_matrices
+from runner.store import EpisodeIndex, EpisodeStore, open_index_to_read
 
 
 def show_results(session: RunSession) -> int:
-    """Print the results of all episodes in the state directory; return the exit code.
+    """Print the results of the selected episodes in the state directory; return the exit code.
 
     Raises:
-        ConfigError: the environment of ``--env`` is unknown.
+        ConfigError: the environment of ``--env`` or the batch of ``--batch`` or ``--baseline`` is unknown, or a
+            compared selection mixes agents or models.
     """
+    options = session.options
     log_to_file(session.data_dir)
     if not (session.data_dir / "runs").is_dir():
         print_stderr(f"No episodes in {session.data_dir} yet; try: agentgym-runner --battery lightweight")
     store = EpisodeStore(session.data_dir)
-    recovered = store.recover() if store.is_writable else []
+    report_recovered(store.recover() if store.is_writable else [])
     index = open_index_to_read(store)
-    rows = summarize_results(index)
-    damaged = [*store.damaged, *index.damaged]
-    index.close()
-    report_recovered(recovered)
-    report_damaged(index.damaged)
-    if session.options.env is not None:
-        rows = _filter_env(rows, session.options.env, session)
-    if session.options.json:
+    try:
+        report_damaged(index.damaged)
+        damaged = [*store.damaged, *index.damaged]
+        selection = _selection(session, index)
+        rows = summarize_results(index, selection)
+        matrices = task_matrices(index, selection) if options.matrix else None
+        comparison = _comparison(options.baseline, index, selection)
+    finally:
+        index.close()
+    gate = check_gates(rows, options.fail_below, comparison)
+    if options.json:
         reported = [{"path": str(file.path), "reason": file.reason} for file in damaged]
-        document = {"data_dir": str(session.data_dir), "results": rows, "damaged": reported}
-        return write_result(0, lambda: print_json(document))
-    return write_result(0, lambda: print_results(rows, session.profile.metrics))
+        document: dict[str, object] = {"data_dir": str(session.data_dir), "results": rows, "damaged": reported}
+        document |= {"matrices": matrices} if matrices is not None else {}
+        document |= {"comparison": comparison} if comparison is not None else {}
+        return write_result(gate, lambda: print_json(document))
+
+    def show() -> None:
+        print_results(rows, session.profile.metrics)
+        print_matrices(matrices or [])
+        if comparison is not None and options.baseline is not None:
+            print_comparison(comparison, options.baseline)
+
+    return write_result(gate, show)
 
 
-def _filter_env(rows: list[ResultRow], env: str, session: RunSession) -> list[ResultRow]:
-    """Return the rows of one environment; its name may be in any case."""
-    matching = [row for row in rows if row.env.lower() == env.lower()]
-    if not matching:
-        listed = [entry.name for _, entry in session.profile.tiered_entries()]
-        stored = [row.env for row in rows]
-        names = (*listed, *plugins.registered_names(plugins.ENVS), *server_only_names(), *stored)
-        known = {name.lower(): name for name in names}
-        if env.lower() not in known:
-            raise unknown_environment(env, [*listed, *stored])
-        problem = server_only_problem(env, session.profile)
-        advice = f". {problem}" if problem else ""
-        print_stderr(f"No episodes of {known[env.lower()]} in {session.data_dir} yet{advice}")
-    return matching
+def _selection(session: RunSession, index: EpisodeIndex) -> Selection:
+    options = session.options
+    for option, batch in (("--batch", options.batch), ("--baseline", options.baseline)):
+        if batch is not None and not summarize_results(index, Selection(batch=batch)):
+            raise ConfigError(
+                f"{option} {batch}: no batch or battery with this id has an episode in {session.data_dir}; "
+                "the folders in runs/ have the ids of the batches"
+            )
+    selection = Selection(env=options.env, agent=options.agent, model=options.model, batch=options.batch)
+    if options.env is not None and not summarize_results(index, Selection(env=options.env)):
+        _check_env(options.env, session, [row.env for row in summarize_results(index)])
+    if options.baseline is not None and options.batch is None:
+        return msgspec.structs.replace(selection, excluded_batch=options.baseline)
+    return selection
+
+
+def _comparison(baseline: str | None, index: EpisodeIndex, selection: Selection) -> Comparison | None:
+    if baseline is None:
+        return None
+    compared = Selection(env=selection.env, batch=baseline)
+    return compare(task_matrices(index, selection), task_matrices(index, compared))
+
+
+def _check_env(env: str, session: RunSession, stored: list[str]) -> None:
+    """Report that no episode of an environment is stored; its name may be in any case.
+
+    Raises:
+        ConfigError: the environment is unknown.
+    """
+    listed = [entry.name for _, entry in session.profile.tiered_entries()]
+    names = (*listed, *plugins.registered_names(plugins.ENVS), *server_only_names(), *stored)
+    known = {name.lower(): name for name in names}
+    if env.lower() not in known:
+        raise unknown_environment(env, [*listed, *stored])
+    problem = server_only_problem(env, session.profile)
+    advice = f". {problem}" if problem else ""
+    print_stderr(f"No episodes of {known[env.lower()]} in {session.data_dir} yet{advice}")
 
 
 def print_results(rows: Sequence[ResultRow], metrics: Sequence[str]) -> None:

@@ -5,7 +5,6 @@ from runner.store.episode_store import EpisodeFile, EpisodeStore
 from runner.store.index import EpisodeIndex, open_index, open_index_to_read
 from runner.store.index_schema import EpisodeRow
 from runner.store.recorder import EpisodeRecorder
-from runner.store.results import ResultRow, summarize_results, wilson_interval
 from runner.util.files import DamagedFile
 
 __all__ = [
@@ -16,10 +15,7 @@ __all__ = [
     "EpisodeRecorder",
     "EpisodeRow",
     "EpisodeStore",
-    "ResultRow",
     "is_ulid",
     "open_index",
     "open_index_to_read",
-    "summarize_results",
-    "wilson_interval",
 ]

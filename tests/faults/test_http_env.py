@@ -23,7 +23,8 @@ from runner.envs.http.environment import HttpEnvironment
 from runner.envs.maze import Maze
 from runner.envs.placement import Placement
 from runner.errors import EnvironmentFault
-from runner.store import summarize_results, wilson_interval
+from runner.results.statistics import wilson_interval
+from runner.results.summary import summarize_results
 from runner.types import Action
 from tests.support.batches import resolved_batch
 from tests.support.rude_env_server import (

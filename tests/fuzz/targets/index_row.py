@@ -19,7 +19,8 @@ from agentgym_tui.state.run_store import RunStore
 from runner.cli.results import print_results
 from runner.config import Profile
 from runner.errors import StoreError
-from runner.store import EpisodeIndex, EpisodeRow, EpisodeStore, summarize_results
+from runner.results.summary import summarize_results
+from runner.store import EpisodeIndex, EpisodeRow, EpisodeStore
 from runner.store.index_schema import SCHEMA
 from tests.fuzz.oracles import check_displayable, outcome
 from tests.support.console.store_lines import all_lines

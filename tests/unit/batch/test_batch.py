@@ -18,7 +18,8 @@ from runner.batch.resolve import ResolvedBatch
 from runner.batch.result import BatchResult
 from runner.batch.workspace import Workspace
 from runner.errors import ConfigError
-from runner.store import EpisodeRecord, wilson_interval
+from runner.results.statistics import wilson_interval
+from runner.store import EpisodeRecord
 from runner.types import (
     BatchProgress,
     EpisodeEnded,

@@ -1,26 +1,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from runner.cli.logging_setup import FILE_ONLY, log_to_file, log_to_stderr
+from runner.cli.logging_setup import log_to_file, log_to_stderr
 from runner.pool.choose import WORKER_LOG
 
 HOSTILE = "\x1b[2J\u202e"
-
-
-@pytest.fixture(autouse=True)
-def restore_loggers() -> Iterator[None]:
-    loggers = [logging.getLogger(name) for name in ("runner", *FILE_ONLY)]
-    before = [(logger.handlers, logger.propagate) for logger in loggers]
-    yield
-    for logger, (handlers, propagate) in zip(loggers, before, strict=True):
-        for handler in logger.handlers:
-            handler.close()
-        logger.handlers, logger.propagate = handlers, propagate
 
 
 def _log_hostile_error(name: str) -> None:

@@ -16,7 +16,8 @@ from runner.batch.spec import BatchSpec
 from runner.cli.report import print_summary
 from runner.cli.results import print_results
 from runner.cli.terminal import print_table
-from runner.store import EpisodeIndex, EpisodeStore, open_index, summarize_results
+from runner.results.summary import summarize_results
+from runner.store import EpisodeIndex, EpisodeStore, open_index
 from runner.types import Outcome
 from tests.support.are_episodes import DETAILS, IDLE, are_record, store_records
 from tests.support.episodes import RecordedEpisode

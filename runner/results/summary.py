@@ -2,17 +2,53 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import msgspec
 
+from runner.results.statistics import wilson_interval
 from runner.store.index import EpisodeIndex
 from runner.store.safe_json import finite
 from runner.types import UNRATED, Outcome, Tokens
 
-_Z = 1.959963984540054
-"""97.5% quantile of the standard normal distribution, for 95% intervals."""
+_UNRATED_LIST = ", ".join(f"'{outcome}'" for outcome in sorted(UNRATED))
+
+IS_RATED = f"outcome NOT IN ({_UNRATED_LIST}) AND NOT unscored"
+"""SQL condition of the episodes that count in rates and means."""
+
+
+class Selection(msgspec.Struct, frozen=True, kw_only=True):
+    """Which episodes to aggregate; a field that is None restricts nothing.
+
+    Attributes:
+        env: name of the environment, ignoring case.
+        batch: id of a batch or a battery.
+        excluded_batch: id of a batch or a battery whose episodes are left out.
+    """
+
+    env: str | None = None
+    agent: str | None = None
+    model: str | None = None
+    batch: str | None = None
+    excluded_batch: str | None = None
+
+    def condition(self) -> tuple[str, dict[str, object]]:
+        """Return the SQL condition of the selection and its parameters."""
+        given = {name: value for name, value in msgspec.structs.asdict(self).items() if value is not None}
+        return " AND ".join(_CONDITIONS[name] for name in given) or "TRUE", given
+
+
+_CONDITIONS = {
+    "env": "env = :env COLLATE NOCASE",
+    "agent": "agent = :agent",
+    "model": "model = :model",
+    "batch": ":batch IN (batch_id, battery_id)",
+    "excluded_batch": "NOT (batch_id = :excluded_batch OR battery_id IS :excluded_batch)",
+}
+
+
+EVERYTHING = Selection()
+"""All stored episodes."""
 
 
 class ResultRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,35 +94,21 @@ class ResultRow(msgspec.Struct, frozen=True, kw_only=True):
     latency_s: float | None
 
 
-def wilson_interval(successes: int, n: int) -> tuple[float, float]:
-    """Return the 95% Wilson score interval of a success rate (E. B. Wilson, 1927); (0, 1) if ``n`` is 0."""
-    if n == 0:
-        return 0.0, 1.0
-    rate, spread = successes / n, _Z * _Z / n
-    center = rate + spread / 2
-    half_width = _Z * math.sqrt(rate * (1 - rate) / n + spread / (4 * n))
-    return max(0.0, (center - half_width) / (1 + spread)), min(1.0, (center + half_width) / (1 + spread))
-
-
-def summarize_results(index: EpisodeIndex, *, env: str | None = None) -> list[ResultRow]:
+def summarize_results(index: EpisodeIndex, selection: Selection = EVERYTHING) -> list[ResultRow]:
     """Return one row per environment, data, mode, agent and model; within an environment, baselines come last.
-
-    Args:
-        index: the index to query.
-        env: environment name, ignoring case; None for all environments.
 
     Raises:
         StoreError: the index cannot be read, or has values that no episode has.
     """
-    rows = index.select(_QUERY, {"env": env})
+    condition, parameters = selection.condition()
+    rows = index.select(_QUERY.format(condition=condition), parameters)
     try:
         return [_result_row(values) for values in rows]
     except (ValueError, OverflowError) as exc:
         raise index.unusable(exc) from exc
 
 
-_UNRATED_LIST = ", ".join(f"'{outcome}'" for outcome in sorted(UNRATED))
-_RATED = f"FILTER (WHERE outcome NOT IN ({_UNRATED_LIST}) AND NOT unscored)"
+_RATED = f"FILTER (WHERE {IS_RATED})"
 _COUNTS = ", ".join(f"count(*) FILTER (WHERE outcome = '{outcome}')" for outcome in Outcome)
 _TOKENS = ", ".join(f"CAST(total(tokens_{kind}) AS INTEGER)" for kind in Tokens.__struct_fields__)
 _QUERY = f"""
@@ -97,7 +119,7 @@ _QUERY = f"""
         sum(model_s) / sum(rounds) FILTER (WHERE model_s IS NOT NULL),
         {_TOKENS}, {_COUNTS}
     FROM episodes
-    WHERE :env IS NULL OR env = :env COLLATE NOCASE
+    WHERE {{condition}}
     GROUP BY env, data_label, mode, agent, model
     ORDER BY env, model IS NULL, data_label, mode, agent, model
 """

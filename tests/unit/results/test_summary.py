@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import sqlite3
+from statistics import NormalDist
 from typing import Any
 
 import pytest
@@ -8,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runner.errors import StoreError
-from runner.store import EpisodeIndex, summarize_results, wilson_interval
+from runner.results.statistics import wilson_interval
+from runner.results.summary import Selection, summarize_results
+from runner.store import EpisodeIndex
 from runner.types import UNRATED, Outcome, Tokens
 from tests.support.are_episodes import DETAILS, IDLE, JUDGE_FAILED, MISSED, are_record, store_records
 from tests.support.episodes import RecordedEpisode, make_step
@@ -39,6 +42,15 @@ def test_the_interval_contains_the_rate_and_is_within_0_and_1(n: int, data: st.D
     low, high = wilson_interval(successes, n)
     assert 0.0 <= low <= successes / n + 1e-12
     assert successes / n - 1e-12 <= high <= 1.0
+
+
+@given(st.integers(1, 10**5), st.data())
+def test_the_bounds_of_the_interval_solve_the_equation_of_the_score_test(n: int, data: st.DataObject) -> None:
+    successes = data.draw(st.integers(0, n))
+    z = NormalDist().inv_cdf(0.975)
+    for bound in wilson_interval(successes, n):
+        if 0 < bound < 1:
+            assert (successes / n - bound) ** 2 == pytest.approx(z * z * bound * (1 - bound) / n, rel=1e-6, abs=1e-12)
 
 
 def test_model_usage_is_summed_and_zero_for_baselines(index: EpisodeIndex) -> None:
@@ -115,8 +127,8 @@ def test_data_labels_and_modes_have_separate_rows(index: EpisodeIndex) -> None:
 def test_environment_names_are_case_insensitive(index: EpisodeIndex) -> None:
     record_episode(index, Outcome.SUCCESS, env="Maze")
     record_episode(index, Outcome.SUCCESS, env="Wordle")
-    assert [row.env for row in summarize_results(index, env="wORDLE")] == ["Wordle"]
-    assert summarize_results(index, env="'; DROP TABLE episodes --") == []
+    assert [row.env for row in summarize_results(index, Selection(env="wORDLE"))] == ["Wordle"]
+    assert summarize_results(index, Selection(env="'; DROP TABLE episodes --")) == []
 
 
 @pytest.mark.parametrize(("column", "value"), [("env", 1), ("agent", b"\xff"), ("success", 5), ("success", 1e308)])

@@ -1,0 +1,1 @@
+"""Results of stored episodes from the index: rates with intervals, matrices of tasks and attempts, comparisons."""

@@ -1,0 +1,112 @@
+"""Two selections compared task by task: which tasks were won and lost, and whether chance explains the difference."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import msgspec
+
+from runner.errors import ConfigError
+from runner.results.statistics import sign_test
+from runner.results.task_matrix import TaskGroup, TaskMatrix
+
+SIGNIFICANCE = 0.05
+"""Largest p-value of a difference that counts as more than chance."""
+
+
+class TaskKey(msgspec.Struct, frozen=True):
+    """A task: the index of the task alone selects it within its environment, data and mode."""
+
+    env: str
+    data_label: str
+    mode: str
+    task_index: int
+
+
+class PairedTask(msgspec.Struct, frozen=True):
+    """A task with its success rate in both selections."""
+
+    task: TaskKey
+    rate: float
+    baseline_rate: float
+
+
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+    """A selection against a baseline over the tasks that both have played with an outcome that counts.
+
+    Attributes:
+        won: the tasks with a higher success rate than in the baseline.
+        lost: the tasks with a lower one.
+        n_tied: number of tasks with the same one.
+        n_unpaired: number of tasks that only one of the two has.
+        p_value: of the exact two-sided sign test over the won and lost tasks.
+    """
+
+    won: list[PairedTask]
+    lost: list[PairedTask]
+    n_tied: int
+    n_unpaired: int
+    success_rate: float | None
+    baseline_rate: float | None
+    p_value: float
+
+    @property
+    def n_paired(self) -> int:
+        """Number of compared tasks."""
+        return len(self.won) + len(self.lost) + self.n_tied
+
+    @property
+    def is_worse(self) -> bool:
+        """Whether more tasks were lost than won, by more than chance."""
+        return len(self.lost) > len(self.won) and self.p_value <= SIGNIFICANCE
+
+
+_Groups: TypeAlias = dict[TaskKey, TaskGroup]
+
+
+def compare(selected: Sequence[TaskMatrix], baseline: Sequence[TaskMatrix]) -> Comparison:
+    """Compare the tasks of two selections, each of one agent and model per environment.
+
+    Raises:
+        ConfigError: a selection mixes agents or models.
+    """
+    groups, baseline_groups = _groups(selected), _groups(baseline)
+    pairs = [
+        PairedTask(key, rate, baseline_rate)
+        for key, group in groups.items()
+        if (other := baseline_groups.get(key)) is not None
+        and (rate := group.success_rate) is not None
+        and (baseline_rate := other.success_rate) is not None
+    ]
+    won = [pair for pair in pairs if pair.rate > pair.baseline_rate]
+    lost = [pair for pair in pairs if pair.rate < pair.baseline_rate]
+    return Comparison(
+        won=won,
+        lost=lost,
+        n_tied=len(pairs) - len(won) - len(lost),
+        n_unpaired=len(groups.keys() | baseline_groups.keys()) - len(pairs),
+        success_rate=_mean([pair.rate for pair in pairs]),
+        baseline_rate=_mean([pair.baseline_rate for pair in pairs]),
+        p_value=sign_test(len(won), len(lost)),
+    )
+
+
+def _groups(matrices: Sequence[TaskMatrix]) -> _Groups:
+    players: dict[tuple[str, str, str], TaskMatrix] = {}
+    for matrix in matrices:
+        first = players.setdefault((matrix.env, matrix.data_label, matrix.mode), matrix)
+        if first is not matrix:
+            names = " and ".join(f"{each.agent} {each.model or ''}".strip() for each in (first, matrix))
+            raise ConfigError(
+                f"the results of {names} in {matrix.env} cannot be compared as one; choose with --agent or --model"
+            )
+    return {
+        TaskKey(matrix.env, matrix.data_label, matrix.mode, group.task_index): group
+        for matrix in matrices
+        for group in matrix.tasks
+    }
+
+
+def _mean(rates: list[float]) -> float | None:
+    return sum(rates) / len(rates) if rates else None

@@ -1,0 +1,138 @@
+"""The matrix of tasks and their attempts: which succeeded, pass@k, pass^k, and groups that teach a trainer nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from typing import Any
+
+import msgspec
+
+from runner.results.statistics import pass_at_k, pass_hat_k
+from runner.results.summary import EVERYTHING, IS_RATED, Selection
+from runner.store.index import EpisodeIndex
+from runner.types import Outcome
+
+MAX_K = 16
+"""Largest k of pass@k and pass^k that is computed."""
+
+
+class Attempt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """An episode of a task; ``rated`` is False for outcomes that do not depend on the agent, and for unscored ones."""
+
+    episode_id: str
+    batch_id: str
+    outcome: Outcome
+    success: bool
+    reward: float
+    rated: bool
+
+
+class TaskGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """The attempts of one task, oldest first."""
+
+    task_index: int
+    attempts: tuple[Attempt, ...]
+
+    @property
+    def rated(self) -> list[Attempt]:
+        """The attempts that count."""
+        return [attempt for attempt in self.attempts if attempt.rated]
+
+    @property
+    def n_success(self) -> int:
+        """Number of rated attempts that succeeded."""
+        return sum(attempt.success for attempt in self.rated)
+
+    @property
+    def success_rate(self) -> float | None:
+        """Share of the rated attempts that succeeded; None without rated attempts."""
+        return self.n_success / n if (n := len(self.rated)) else None
+
+    @property
+    def zero_variance(self) -> bool:
+        """Whether at least two attempts are rated and all have the same reward, so their advantages are all zero."""
+        rated = self.rated
+        return len(rated) > 1 and len({attempt.reward for attempt in rated}) == 1
+
+    @property
+    def all_truncated(self) -> bool:
+        """Whether attempts are rated and each ended at a limit."""
+        limits = (Outcome.TRUNCATED, Outcome.TIMEOUT)
+        return bool(rated := self.rated) and all(attempt.outcome in limits for attempt in rated)
+
+
+class Estimate(msgspec.Struct, frozen=True):
+    """Mean of pass@k and of pass^k over the ``n_tasks`` tasks with at least ``k`` rated attempts."""
+
+    k: int
+    n_tasks: int
+    pass_at_k: float
+    pass_hat_k: float
+
+
+class TaskMatrix(msgspec.Struct, frozen=True, kw_only=True):
+    """All attempts of one agent and model in one environment, with one data set and mode, by task."""
+
+    env: str
+    data_label: str
+    mode: str
+    agent: str
+    model: str | None
+    tasks: list[TaskGroup]
+    estimates: list[Estimate]
+
+
+def task_matrices(index: EpisodeIndex, selection: Selection = EVERYTHING) -> list[TaskMatrix]:
+    """Return one matrix per environment, data, mode, agent and model, with its tasks in their order.
+
+    Raises:
+        StoreError: the index cannot be read, or has values that no episode has.
+    """
+    condition, parameters = selection.condition()
+    rows = index.select(_QUERY.format(condition=condition), parameters)
+    try:
+        return [_matrix(key, group) for key, group in groupby(rows, key=lambda row: row[:_N_KEY])]
+    except (ValueError, OverflowError) as exc:
+        raise index.unusable(exc) from exc
+
+
+def estimates(tasks: Iterable[TaskGroup]) -> list[Estimate]:
+    """Return pass@k and pass^k for each k from 1 on for which at least one task has enough rated attempts."""
+    counts = [(task.n_success, n) for task in tasks if (n := len(task.rated))]
+    return [_estimate(counts, k) for k in range(1, min(MAX_K, max((n for _, n in counts), default=0)) + 1)]
+
+
+_KEY = "env, data_label, mode, agent, model"
+_N_KEY = 5
+_QUERY = f"""
+    SELECT {_KEY}, task_index, episode_id, batch_id, outcome, success, reward, {IS_RATED} AS rated
+    FROM episodes
+    WHERE {{condition}}
+    ORDER BY {_KEY}, task_index, episode_id
+"""
+
+
+def _matrix(key: tuple[Any, ...], rows: Iterable[tuple[Any, ...]]) -> TaskMatrix:
+    tasks = [
+        TaskGroup(task_index=task_index, attempts=tuple(_attempts(group)))
+        for task_index, group in groupby(rows, key=lambda row: row[_N_KEY])
+    ]
+    names = dict(zip(_KEY.split(", "), key, strict=True))
+    return msgspec.convert({**names, "tasks": tasks, "estimates": estimates(tasks)}, TaskMatrix)
+
+
+def _attempts(rows: Iterable[tuple[Any, ...]]) -> Iterator[Attempt]:
+    for row in rows:
+        named = dict(zip(Attempt.__struct_fields__, row[_N_KEY + 1 :], strict=True))
+        yield msgspec.convert(named, Attempt, strict=False)
+
+
+def _estimate(counts: list[tuple[int, int]], k: int) -> Estimate:
+    enough = [(successes, n) for successes, n in counts if n >= k]
+    return Estimate(
+        k=k,
+        n_tasks=len(enough),
+        pass_at_k=sum(pass_at_k(successes, n, k) for successes, n in enough) / len(enough),
+        pass_hat_k=sum(pass_hat_k(successes, n, k) for successes, n in enough) / len(enough),
+    )

@@ -1,0 +1,87 @@
+"""``--results`` as a gate of a script: the exit code, and the sentence that names what is not met."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from runner.cli.dispatch import run
+from runner.store import EpisodeStore, open_index
+from runner.types import Outcome
+from tests.support.episodes import RecordedEpisode
+
+OLD, NEW = "01J00000000000000000000001", "01J00000000000000000000002"
+
+
+@pytest.fixture
+def data_dir(tmp_path: Path) -> Path:
+    """Six tasks, all won in the old batch and all lost in the new one."""
+    store = EpisodeStore(tmp_path / "data")
+    index = open_index(store)
+    for batch, outcome in ((OLD, Outcome.SUCCESS), (NEW, Outcome.FAILURE)):
+        for task in range(6):
+            recording = RecordedEpisode(store, index, batch_id=batch, task_index=task, agent="react", model="small")
+            recording.record_episode(1, outcome=outcome, success=outcome is Outcome.SUCCESS)
+    index.close()
+    return store.data_dir
+
+
+def results(data_dir: Path, *options: str) -> int:
+    return run(["--results", "--data-dir", str(data_dir), *options])
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        (["--fail-below", "0.5"], 0),
+        (["--fail-below", "0.6"], 3),
+        (["--fail-below", "1", "--batch", OLD], 0),
+        (["--baseline", OLD], 3),
+        (["--baseline", NEW, "--batch", OLD], 0),
+        (["--fail-below", "0", "--agent", "oracle"], 3),
+    ],
+)
+def test_a_condition_that_is_not_met_is_exit_code_3(
+    data_dir: Path, options: list[str], code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert results(data_dir, *options) == code
+    assert ("Not met: " in capsys.readouterr().err) is (code == 3)
+
+
+def test_the_sentence_names_rate_and_bound(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    results(data_dir, "--fail-below", "0.6", "--baseline", OLD, "--batch", NEW)
+    errors = capsys.readouterr().err
+    assert "react small in Maze: success rate 0.0% is below 60.0%" in errors
+    assert "6 tasks lost and 0 won against the baseline, p = 0.0312" in errors
+
+
+def test_an_unknown_batch_is_invalid_usage(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert results(data_dir, "--batch", "nope") == 2
+    assert "--batch nope: no batch or battery with this id has an episode" in capsys.readouterr().err
+
+
+def test_json_has_the_matrix_and_the_comparison(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    results(data_dir, "--json", "--matrix", "--baseline", OLD)
+    document = json.loads(capsys.readouterr().out)
+    (matrix,) = document["matrices"]
+    assert [task["task_index"] for task in matrix["tasks"]] == list(range(6))
+    assert len(document["comparison"]["lost"]) == 6
+
+
+def test_the_matrix_is_printed(
+    data_dir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    assert results(data_dir, "--matrix") == 0
+    output = capsys.readouterr().out
+    assert "+ -" in output
+    assert "pass^k" in output
+
+
+@pytest.mark.parametrize("option", [["--matrix"], ["--fail-below", "0.5"], ["--baseline", OLD], ["--batch", OLD]])
+def test_options_of_results_need_results(option: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        run(["--list-envs", *option])
+    assert "only valid with --results" in capsys.readouterr().err
