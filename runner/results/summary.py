@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any, Protocol, TypeAlias
 
 import msgspec
 
+from runner.errors import StoreError
 from runner.results.statistics import wilson_interval
-from runner.store.index import EpisodeIndex
 from runner.store.safe_json import finite
 from runner.types import UNRATED, Outcome, Tokens
 
@@ -15,6 +17,21 @@ _UNRATED_LIST = ", ".join(f"'{outcome}'" for outcome in sorted(UNRATED))
 
 IS_RATED = f"outcome NOT IN ({_UNRATED_LIST}) AND NOT unscored"
 """SQL condition of the episodes that count in rates and means."""
+
+MAX_LAST_RATES = 12
+"""Number of batches whose success rates a row has."""
+
+
+class ResultSource(Protocol):
+    """A table ``episodes`` with the columns of the index: the index itself, or rows in memory."""
+
+    def select(self, query: str, parameters: tuple[object, ...] | Mapping[str, object] = ()) -> list[tuple[Any, ...]]:
+        """Return all rows of a query; raises ``StoreError``."""
+        ...
+
+    def unusable(self, exc: Exception) -> StoreError:
+        """Return the error for values that no episode has."""
+        ...
 
 
 class Selection(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,6 +48,8 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None = None
     batch: str | None = None
     excluded_batch: str | None = None
+    data_label: str | None = None
+    mode: str | None = None
 
     def condition(self) -> tuple[str, dict[str, object]]:
         """Return the SQL condition of the selection and its parameters."""
@@ -43,6 +62,8 @@ _CONDITIONS = {
     "agent": "agent = :agent",
     "model": "model = :model",
     "batch": ":batch IN (batch_id, battery_id)",
+    "data_label": "data_label = :data_label",
+    "mode": "mode = :mode",
     "excluded_batch": "NOT (batch_id = :excluded_batch OR battery_id IS :excluded_batch)",
 }
 
@@ -63,6 +84,8 @@ class ResultRow(msgspec.Struct, frozen=True, kw_only=True):
         n_unscored: number of episodes that their evaluation leaves unscored, because idle play can succeed.
         n_errors: number of episodes that ended with an error; they are not rated.
         success_interval: 95% Wilson score interval of ``success_rate``.
+        batch_id: the batch, where each batch has rows of its own; else None.
+        last_rates: success rates of the newest batches with rated episodes, the oldest first.
         score: mean reward.
         completion_time_sec: mean duration in seconds, pauses included.
         token_count: mean number of prompt and completion tokens.
@@ -85,6 +108,8 @@ class ResultRow(msgspec.Struct, frozen=True, kw_only=True):
     outcomes: dict[str, int]
     success_rate: float | None
     success_interval: tuple[float, float] | None
+    batch_id: str | None = None
+    last_rates: list[float] = []
     score: float | None
     avg_rounds: float | None
     completion_time_sec: float | None
@@ -94,68 +119,128 @@ class ResultRow(msgspec.Struct, frozen=True, kw_only=True):
     latency_s: float | None
 
 
-def summarize_results(index: EpisodeIndex, selection: Selection = EVERYTHING) -> list[ResultRow]:
+def summarize_results(
+    source: ResultSource, selection: Selection = EVERYTHING, *, by_batch: bool = False
+) -> list[ResultRow]:
     """Return one row per environment, data, mode, agent and model; within an environment, baselines come last.
+
+    Args:
+        source: the index, or rows in memory.
+        selection: which episodes to aggregate.
+        by_batch: whether each batch has rows of its own, the newest batch first within its environment and player.
 
     Raises:
         StoreError: the index cannot be read, or has values that no episode has.
     """
     condition, parameters = selection.condition()
-    rows = index.select(_QUERY.format(condition=condition), parameters)
+    found = source.select(_QUERY.format(condition=condition), parameters)
+    groups: dict[_Key, list[_Group]] = {}
     try:
-        return [_result_row(values) for values in rows]
+        for values in found:
+            group = msgspec.convert(values, _Group)
+            key = (group.env, group.model is None, group.data_label, group.mode, group.agent, group.model or "")
+            groups.setdefault((*key, group.batch_id if by_batch else ""), []).append(group)
+        newest_first = sorted(groups, key=lambda key: key[-1], reverse=True)
+        return [_result_row(groups[key], by_batch=by_batch) for key in sorted(newest_first, key=lambda key: key[:-1])]
     except (ValueError, OverflowError) as exc:
-        raise index.unusable(exc) from exc
+        raise source.unusable(exc) from exc
 
 
-_RATED = f"FILTER (WHERE {IS_RATED})"
-_COUNTS = ", ".join(f"count(*) FILTER (WHERE outcome = '{outcome}')" for outcome in Outcome)
-_TOKENS = ", ".join(f"CAST(total(tokens_{kind}) AS INTEGER)" for kind in Tokens.__struct_fields__)
-_QUERY = f"""
-    SELECT env, data_label, mode, agent, model,
-        count(*), total(unscored), count(*) {_RATED}, total(success) {_RATED},
-        avg(reward) {_RATED}, avg(rounds) {_RATED}, avg(duration_s) {_RATED},
-        avg(tokens_prompt + tokens_completion) {_RATED}, sum(cost),
-        sum(model_s) / sum(rounds) FILTER (WHERE model_s IS NOT NULL),
-        {_TOKENS}, {_COUNTS}
-    FROM episodes
-    WHERE {{condition}}
-    GROUP BY env, data_label, mode, agent, model
-    ORDER BY env, model IS NULL, data_label, mode, agent, model
-"""
+_Key: TypeAlias = tuple[str, bool, str, str, str, str, str]
 
 
-def _result_row(values: tuple[Any, ...]) -> ResultRow:
-    env, data_label, mode, agent, model, n, n_unscored, n_rated, n_success, *rest = values
-    score, rounds, duration_s, tokens, cost, latency_s, *sums = rest
-    successes = int(n_success)
-    n_kinds = len(Tokens.__struct_fields__)
-    token_sums, outcome_counts = sums[:n_kinds], dict(zip(Outcome, sums[n_kinds:], strict=True))
+class _Group(msgspec.Struct, frozen=True, array_like=True):
+    """Sums over the episodes of a batch, environment, data, mode, agent and model that count alike."""
+
+    batch_id: str
+    env: str
+    data_label: str
+    mode: str
+    agent: str
+    model: str | None
+    outcome: Outcome
+    unscored: Annotated[int, msgspec.Meta(ge=0, le=1)]
+    n: int
+    n_success: float
+    reward: float
+    rounds: float
+    duration_s: float
+    prompt: int
+    completion: int
+    reasoning: int
+    cached: int
+    cost: float | None
+    model_s: float | None
+    model_rounds: float
+
+    @property
+    def rated(self) -> bool:
+        return self.outcome not in UNRATED and not self.unscored
+
+
+_SUMS = ", ".join(
+    [
+        "count(*), total(success), total(reward), total(rounds), total(duration_s)",
+        *(f"CAST(total(tokens_{kind}) AS INTEGER)" for kind in Tokens.__struct_fields__),
+        "sum(cost), sum(model_s), total(rounds) FILTER (WHERE model_s IS NOT NULL)",
+    ]
+)
+_GROUPED = "batch_id, env, data_label, mode, agent, model, outcome, unscored"
+_QUERY = f"SELECT {_GROUPED}, {_SUMS} FROM episodes WHERE {{condition}} GROUP BY {_GROUPED}"
+"""One pass over all rows; the few groups are added here, because conditions in SQL would take longer."""
+
+
+def _result_row(groups: Sequence[_Group], *, by_batch: bool) -> ResultRow:
+    first, rated = groups[0], [group for group in groups if group.rated]
+    n_rated, n_success = sum(group.n for group in rated), int(sum(group.n_success for group in rated))
+    outcomes: Counter[Outcome] = Counter()
+    for group in groups:
+        outcomes[group.outcome] += group.n
+
+    def mean(values: Iterable[float]) -> float | None:
+        return finite(sum(values) / n_rated) if n_rated else None
+
     row = ResultRow(
-        env=env,
-        data_label=data_label,
-        mode=mode,
-        agent=agent,
-        model=model,
-        baseline=model is None,
-        n=n,
+        env=first.env,
+        data_label=first.data_label,
+        mode=first.mode,
+        agent=first.agent,
+        model=first.model,
+        baseline=first.model is None,
+        batch_id=first.batch_id if by_batch else None,
+        n=sum(group.n for group in groups),
         n_rated=n_rated,
-        n_success=successes,
-        n_errors=outcome_counts[Outcome.ERROR],
-        n_unscored=int(n_unscored),
-        outcomes={outcome.value: count for outcome, count in outcome_counts.items() if count},
-        success_rate=successes / n_rated if n_rated else None,
-        success_interval=wilson_interval(successes, n_rated) if n_rated else None,
-        score=_finite_or_none(score),
-        avg_rounds=_finite_or_none(rounds),
-        completion_time_sec=_finite_or_none(duration_s),
-        token_count=_finite_or_none(tokens),
-        tokens=Tokens(*token_sums),
-        cost=_finite_or_none(cost),
-        latency_s=_finite_or_none(latency_s),
+        n_success=n_success,
+        n_errors=outcomes[Outcome.ERROR],
+        n_unscored=sum(group.n for group in groups if group.unscored),
+        outcomes={outcome.value: outcomes[outcome] for outcome in Outcome if outcomes[outcome]},
+        success_rate=n_success / n_rated if n_rated else None,
+        success_interval=wilson_interval(n_success, n_rated) if n_rated else None,
+        last_rates=_last_rates(rated),
+        score=mean(group.reward for group in rated),
+        avg_rounds=mean(group.rounds for group in rated),
+        completion_time_sec=mean(group.duration_s for group in rated),
+        token_count=mean(float(group.prompt + group.completion) for group in rated),
+        tokens=Tokens(*(sum(getattr(group, kind) for group in groups) for kind in Tokens.__struct_fields__)),
+        cost=_sum([group.cost for group in groups]),
+        latency_s=_quotient(_sum([group.model_s for group in groups]), sum(group.model_rounds for group in groups)),
     )
     return msgspec.convert(msgspec.structs.asdict(row), ResultRow)  # a column may hold values of any type
 
 
-def _finite_or_none(value: float | None) -> float | None:
-    return None if value is None else finite(value)
+def _last_rates(rated: Sequence[_Group]) -> list[float]:
+    """Return the success rates of the newest ``MAX_LAST_RATES`` batches, the oldest first."""
+    counts: dict[str, tuple[int, float]] = {}
+    for group in rated:
+        n, n_success = counts.get(group.batch_id, (0, 0.0))
+        counts[group.batch_id] = n + group.n, n_success + group.n_success
+    return [counts[batch][1] / counts[batch][0] for batch in sorted(counts)[-MAX_LAST_RATES:]]
+
+
+def _sum(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return finite(sum(known)) if known else None
+
+
+def _quotient(value: float | None, by: float) -> float | None:
+    return finite(value / by) if value is not None and by else None

@@ -9,8 +9,7 @@ from typing import Any
 import msgspec
 
 from runner.results.statistics import pass_at_k, pass_hat_k
-from runner.results.summary import EVERYTHING, IS_RATED, Selection
-from runner.store.index import EpisodeIndex
+from runner.results.summary import EVERYTHING, IS_RATED, ResultSource, Selection
 from runner.types import Outcome
 
 MAX_K = 16
@@ -83,18 +82,18 @@ class TaskMatrix(msgspec.Struct, frozen=True, kw_only=True):
     estimates: list[Estimate]
 
 
-def task_matrices(index: EpisodeIndex, selection: Selection = EVERYTHING) -> list[TaskMatrix]:
+def task_matrices(source: ResultSource, selection: Selection = EVERYTHING) -> list[TaskMatrix]:
     """Return one matrix per environment, data, mode, agent and model, with its tasks in their order.
 
     Raises:
         StoreError: the index cannot be read, or has values that no episode has.
     """
     condition, parameters = selection.condition()
-    rows = index.select(_QUERY.format(condition=condition), parameters)
+    rows = source.select(_QUERY.format(condition=condition), parameters)
     try:
         return [_matrix(key, group) for key, group in groupby(rows, key=lambda row: row[:_N_KEY])]
     except (ValueError, OverflowError) as exc:
-        raise index.unusable(exc) from exc
+        raise source.unusable(exc) from exc
 
 
 def estimates(tasks: Iterable[TaskGroup]) -> list[Estimate]:
