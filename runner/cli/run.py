@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -37,6 +38,7 @@ from runner.node.batch_queue import queued_ids
 from runner.node.state_lock import is_node_alive
 from runner.pool.choose import preload_fork_server
 from runner.publish.event_recorder import EventRecorder
+from runner.publish.notifier import Notifier
 from runner.util.clock import new_ulid
 from runner.util.files import world_writable_problem
 from runner.util.resources import require_open_files
@@ -73,8 +75,14 @@ def run_batches(session: RunSession) -> int:
         report_recovered(workspace.recovered)
         report_damaged(workspace.index.damaged)
         battery_id = new_ulid() if session.options.battery else None
-        with closing(workspace), closing(models), _event_recording(session, workspace) as (recorder, observers):
-            sequence = _BatchSequence(session, workspace, recorder, observers, signals, battery_id, models)
+        notifier = Notifier(session.profile, session.node, os.environ)
+        with (
+            closing(workspace),
+            closing(models),
+            closing(notifier),
+            _event_recording(session, workspace) as (recorder, observers),
+        ):
+            sequence = _BatchSequence(session, workspace, recorder, observers, signals, battery_id, models, notifier)
             results, skipped = sequence.run(batches)
         code = _exit_code(results, skipped, interrupted=signals.received)
         as_json = session.options.json
@@ -142,6 +150,7 @@ class _BatchSequence:
     signals: SignalHandler
     battery_id: str | None
     models: Models
+    notifier: Notifier
 
     def run(self, batches: list[ResolvedBatch]) -> tuple[list[BatchResult], list[SkippedBatch]]:
         """Return the results, and the batches that could not be played when it was their turn."""
@@ -155,6 +164,7 @@ class _BatchSequence:
                 continue
             results.append(self._run_batch(placed))
             self.recorder.record_batch(results[-1])
+            self.notifier.notify(results[-1])
             if results[-1].status != "completed" and results[-1].interrupted_by not in ("server", "budget"):
                 break
         if skipped and not results:

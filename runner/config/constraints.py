@@ -8,7 +8,8 @@ from typing import TypeAlias
 from urllib.parse import urlsplit
 
 from runner.config.diagnostics import FormatValue, KeyPath, Problem, format_key_path
-from runner.config.profile import FALLBACK, GATEWAY, VARIABLE_NAME_PATTERN, EnvironmentEntry, Profile, SkipEntry
+from runner.config.field_types import VARIABLE_NAME_PATTERN
+from runner.config.profile import FALLBACK, GATEWAY, EnvironmentEntry, Profile, SkipEntry
 
 _HTTP = ("http", "https")
 _VARIABLE_NAME = re.compile(VARIABLE_NAME_PATTERN)
@@ -112,6 +113,7 @@ def _http_urls(profile: Profile, entries: _Entries) -> Iterator[tuple[KeyPath, s
         if isinstance(entry, EnvironmentEntry):
             yield (*key_path, "base_url"), entry.base_url
     yield ("nats", "monitor_url"), profile.nats.monitor_url
+    yield ("notify", "url"), profile.notify.url
 
 
 def _is_url(text: str, schemes: tuple[str, ...]) -> bool:

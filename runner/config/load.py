@@ -9,7 +9,8 @@ from pathlib import Path
 from runner.config.diagnostics import KeyPath, format_key_path, is_server_variable
 from runner.config.document import YamlValue, parse_yaml
 from runner.config.expand import expand_all
-from runner.config.profile import NODE_EXPECTED, NODE_PATTERN, Profile
+from runner.config.field_types import NODE_EXPECTED, NODE_PATTERN
+from runner.config.profile import Profile
 from runner.config.validate import build_profile
 from runner.errors import ConfigError
 from runner.util.display_text import MASK, is_secret_name, mask, one_line
@@ -58,7 +59,7 @@ def _format_value(key_path: KeyPath, value: YamlValue, environ: Mapping[str, str
     if is_server_variable(key_path) and value is not None:
         return f"'{MASK}'" if isinstance(value, str) else "true or false" if isinstance(value, bool) else "a number"
     if isinstance(value, str):
-        secret = bool(key_path) and is_secret_name(str(key_path[-1]))
+        secret = key_path[:1] == ("notify",) or (bool(key_path) and is_secret_name(str(key_path[-1])))
         return f"'{MASK if secret else one_line(mask(value, environ), 80)}'"
     return "nothing" if value is None else str(value).lower()
 

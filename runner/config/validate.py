@@ -19,7 +19,8 @@ from runner.config.diagnostics import (
 )
 from runner.config.document import YamlValue
 from runner.config.expand import Expanded
-from runner.config.profile import Amount, HostName, Price, Profile, RateLimit, VariableValue
+from runner.config.field_types import Amount, HostName, VariableValue
+from runner.config.profile import Price, Profile, RateLimit
 
 _STEP = re.compile(r"\.(\w+)|\[(\d+|\.\.\.)\]")
 _VALUE_TYPES: dict[str | int, Any] = {

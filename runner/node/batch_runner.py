@@ -36,6 +36,9 @@ MAX_INTERRUPTIONS = 1000
 """Maximum number of batches whose reason of interruption is kept; the oldest are forgotten."""
 
 
+def _ignore(_: BatchResult) -> None: ...
+
+
 @dataclass(frozen=True)
 class BatchCallbacks:
     """Callbacks of a ``BatchRunner``; they run on its threads and must return quickly.
@@ -44,6 +47,7 @@ class BatchCallbacks:
         on_item: receives the events and progress items of a running batch; must not change them.
         on_result: receives the result of every batch that has ended and cannot be resumed.
         on_busy: receives True when a batch starts; after a batch, receives whether another batch is queued.
+        on_end: receives the result of every batch that ends, also of one that can be resumed, unless the node stops.
         wants_item: returns whether ``on_item`` wants a kind of items now.
     """
 
@@ -51,6 +55,7 @@ class BatchCallbacks:
     on_result: Callable[[BatchResult], None]
     on_busy: Callable[[bool], None]
     wants_item: Callable[[type[Item]], bool] = wants_all
+    on_end: Callable[[BatchResult], object] = _ignore
 
 
 class BatchRunner:
@@ -259,6 +264,8 @@ class BatchRunner:
             self._callbacks.on_result(result)
         only: tuple[Status, ...] = ("running",) if is_interrupted else ()
         self._queue.set_status(queued.batch_id, result.status, n_done=result.n_episodes, only=only)
+        if not (is_interrupted and self._stopping):
+            self._callbacks.on_end(result)
 
     def _play(self, queued: QueuedBatch, placed: ResolvedBatch) -> BatchResult:
         """Play the episodes of a batch that are not stored yet; ``_unstored`` has those that could not be stored."""
@@ -330,11 +337,14 @@ class BatchRunner:
         status = "cancelled" if self._is_cancelled else self._final_status
         if (queued := self._claimed) is None or self._stopping:  # the next start announces it
             return
+        result = self.stored.result(queued, status)
         if status != "interrupted":
-            self.stored.publish(queued, status)
+            self._callbacks.on_result(result)
         else:
             self._set_interruption(queued.batch_id, text := failure_text(problem))
             self._forward(self.stored.interrupted_progress(queued, text))
+            result = msgspec.structs.replace(result, interruption=text)
+        self._callbacks.on_end(result)
 
     def _save_final_status(self) -> None:
         """Save the final status of a batch that raised an exception; retry until the queue can be written."""

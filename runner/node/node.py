@@ -41,6 +41,7 @@ from runner.node.state_lock import NodeFile, StateLock, keep_files
 from runner.node.storage import storage_required
 from runner.publish.event_recorder import EventRecorder
 from runner.publish.live_publisher import LivePublisher
+from runner.publish.notifier import Notifier
 from runner.publish.publisher import Publisher, Sink
 from runner.types.fields import NodeStatus
 
@@ -94,6 +95,7 @@ class Node:
         self._retry_s = retry_s
         self._servers = EnvServerManager(profile, data_dir / "logs")
         self._models = Models(profile.agent, os.environ)
+        self._notifier = Notifier(profile, name, os.environ)
         self._stopping = asyncio.Event()
         self._immediate = asyncio.Event()
         self._drain = False
@@ -146,6 +148,7 @@ class Node:
             stack.callback(broker.stop)
             stack.callback(self._servers.close)
             stack.callback(self._models.close)
+            stack.callback(self._notifier.close)
             await self._serve(workspace, queue, recorder, broker, lock)
 
     async def _serve(
@@ -247,6 +250,7 @@ class Node:
             on_result=recorder.record_batch,
             on_busy=on_busy,
             wants_item=live.wants,
+            on_end=self._notifier.notify,
         )
         return BatchRunner(
             workspace,

@@ -63,10 +63,14 @@ class StoredBatches:
 
     def publish(self, queued: QueuedBatch, status: BatchStatus) -> None:
         """Publish the result of an ended batch from its stored episodes; the same event again has no effect."""
+        self._on_result(self.result(queued, status))
+
+    def result(self, queued: QueuedBatch, status: BatchStatus) -> BatchResult:
+        """Return the result of a batch from its stored episodes, without its duration."""
         stats = BatchStats()
         stored = self.episodes(queued.batch_id)
         stats.add_stored(stored, one_per_plan(stored))
         ids = (queued.batch_id, queued.battery_id)
-        self._on_result(
-            stats.result(queued.spec, batch_id=ids[0], battery_id=ids[1], status=status, data_label="", duration_s=0.0)
+        return stats.result(
+            queued.spec, batch_id=ids[0], battery_id=ids[1], status=status, data_label="", duration_s=0.0
         )

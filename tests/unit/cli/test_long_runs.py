@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -48,3 +49,19 @@ def test_a_run_whose_budget_is_used_up_ends_with_130_and_the_command_for_the_res
     assert "--budget-errors 2" in ended.stderr
     assert "--task-index 2 --repeat 7" in ended.stderr
     assert "Start the server again" not in ended.stderr
+
+
+def test_the_end_of_each_batch_of_a_run_starts_the_command_of_the_profile(tmp_path: Path) -> None:
+    hook, profile = tmp_path / "hook.py", tmp_path / "profile.json.yaml"
+    hook.write_text("import sys\nopen('ended.jsonl', 'a').write(sys.stdin.read() + '\\n')\n")
+    entries = [{"name": "Maze"}, {"name": "Wordle"}]
+    settings = {"id": "p", "environments": {"lightweight": entries}, "notify": {"command": [sys.executable, str(hook)]}}
+    profile.write_text(json.dumps(settings))
+    ended = run_agentgym(tmp_path, "--battery", "lightweight", "--agent", "oracle", "--config", str(profile))
+    assert ended.returncode == 0, ended.stderr
+    notifications = [json.loads(line) for line in (tmp_path / "ended.jsonl").read_text().splitlines()]
+    assert [(each["env"], each["status"], each["n_success"]) for each in notifications] == [
+        ("Maze", "completed", 1),
+        ("Wordle", "completed", 1),
+    ]
+    assert len({each["battery_id"] for each in notifications}) == 1

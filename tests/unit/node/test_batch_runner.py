@@ -171,3 +171,27 @@ def test_a_batch_that_is_cancelled_while_its_server_is_searched_in_vain_is_annou
     assert ended is not None
     assert (ended.status, [result.status for result in results]) == ("cancelled", ["cancelled"])
     assert (results[0].batch_id, results[0].n_episodes) == (queued.batch_id, 0)
+
+
+def test_every_end_is_passed_on_also_that_of_a_batch_that_cannot_start(workspace: Workspace) -> None:
+    queue = BatchQueue(workspace.data_dir / "queue.sqlite")
+    ended: list[BatchResult] = []
+
+    def place(spec: BatchSpec) -> ResolvedBatch:
+        if spec.task_index:
+            raise ConfigError("the server of Maze is gone")
+        return place_spec(spec)
+
+    specs = [BatchSpec(env="Maze", agent="oracle", task_index=index) for index in (1, 0)]
+    queue.add(*(QueuedBatch(batch_id=str(ULID()), battery_id=None, spec=spec) for spec in specs))
+    callbacks = BatchCallbacks(on_item=ignore, on_result=ignore, on_busy=ignore, on_end=ended.append)
+    runner = BatchRunner(workspace, queue, callbacks, place=place)
+    runner.start()
+    runner.drain()
+    assert runner.join(30)
+    runner.storage.close()
+    queue.close()
+    assert [(result.status, result.interruption, result.n_episodes) for result in ended] == [
+        ("interrupted", "the server of Maze is gone", 0),
+        ("completed", None, 1),
+    ]

@@ -1,0 +1,199 @@
+"""Notifications about ended batches: a command and a webhook of the profile, on a thread that no batch waits for."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import queue
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from runner.batch.result import BatchResult, BatchStatus
+from runner.config import Profile
+from runner.inference.errors import EndpointFailure
+from runner.inference.http import SmallResponse, fetch, model_client
+from runner.store.episode_file import shared_fields
+from runner.types import Tokens
+from runner.util.display_text import mask, one_line, public_variables
+
+logger = logging.getLogger(__name__)
+logger.setLevel(logging.INFO)  # log the output of the command
+
+RETRY_DELAYS_S: Final = (1.0, 5.0)
+"""Seconds before each further attempt to reach the webhook."""
+MAX_QUEUED = 1000
+MAX_OUTPUT_BYTES = 4096
+"""Bytes of the command's output that are logged: its last ones."""
+MAX_TEXT_CHARS = 300
+
+
+class BatchNotification(msgspec.Struct, frozen=True, kw_only=True):
+    """An ended batch, as the command and the webhook get it.
+
+    Attributes:
+        at: when it ended.
+        interruption: why it was interrupted, if the cause is known.
+    """
+
+    event: str = "batch.ended"
+    at: datetime
+    node: str
+    profile: str
+    batch_id: str
+    battery_id: str | None
+    env: str
+    agent: str
+    model: str | None
+    status: BatchStatus
+    interruption: str | None
+    n_planned: int
+    n_episodes: int
+    n_rated: int
+    n_success: int
+    n_errors: int
+    success_rate: float | None
+    success_interval: tuple[float, float] | None
+    mean_reward: float | None
+    duration_s: float
+    tokens: Tokens
+    cost: float | None
+
+
+class Notifier:
+    """Delivers notifications one after another on its own thread, which the first one starts; failures are logged.
+
+    Args:
+        profile: has the command and the webhook; without both, nothing is delivered.
+        node: name of this machine in the notifications.
+        environ: environment variables, of which the command gets all but the secrets.
+        retry_delays_s: seconds before each further attempt to reach the webhook.
+    """
+
+    def __init__(
+        self,
+        profile: Profile,
+        node: str,
+        environ: Mapping[str, str],
+        *,
+        retry_delays_s: tuple[float, ...] = RETRY_DELAYS_S,
+    ) -> None:
+        """Start without a thread."""
+        self._settings = profile.notify
+        self._profile = profile.id
+        self._node = node
+        self._environ = environ
+        self._retry_delays_s = retry_delays_s
+        self._queue: queue.Queue[bytes | None] = queue.Queue(MAX_QUEUED)
+        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+
+    def notify(self, result: BatchResult) -> None:
+        """Queue the notification about an ended batch; never waits for its delivery."""
+        if not self._settings.command and self._settings.url is None:
+            return
+        shared = shared_fields(result, BatchNotification)
+        notification = BatchNotification(at=datetime.now(UTC), node=self._node, profile=self._profile, **shared)
+        try:
+            self._queue.put_nowait(msgspec.json.encode(notification))
+        except queue.Full:
+            logger.warning("batch %s: no notification, because %d others wait", result.batch_id, MAX_QUEUED)
+            return
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="notifier", daemon=True)
+                self._thread.start()
+
+    def close(self) -> None:
+        """Deliver what is queued, for at most the time limit of one command or request, then drop the rest."""
+        with self._lock:
+            thread, self._thread = self._thread, None
+        if thread is None:
+            return
+        with contextlib.suppress(queue.Full):
+            self._queue.put_nowait(None)
+        thread.join(self._settings.timeout_sec)
+        if thread.is_alive():
+            logger.warning("the last notifications were not delivered within %g s", self._settings.timeout_sec)
+
+    def _run(self) -> None:
+        with asyncio.Runner() as runner:
+            while (content := self._queue.get()) is not None:
+                if self._settings.command:
+                    self._run_command(content)
+                if self._settings.url is not None:
+                    self._post(runner, self._settings.url, content)
+
+    def _run_command(self, content: bytes) -> None:
+        settings = self._settings
+        secrets = {name: self._environ[name] for name in settings.pass_env if name in self._environ}
+        name = one_line(Path(settings.command[0]).name, 80)
+        with tempfile.TemporaryFile() as output:
+            try:
+                process = subprocess.Popen(
+                    settings.command,
+                    stdin=subprocess.PIPE,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    env=public_variables(self._environ) | secrets,
+                    start_new_session=True,
+                )
+            except OSError as exc:
+                logger.warning("notify.command %s cannot be started: %s", name, exc.strerror)
+                return
+            try:
+                process.communicate(content, timeout=settings.timeout_sec)
+            except subprocess.TimeoutExpired:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.communicate()
+                logger.warning("notify.command %s was ended after %g s", name, settings.timeout_sec)
+            self._log_output(name, process.returncode, output.seek(0, os.SEEK_END), output.fileno())
+
+    def _log_output(self, name: str, code: int, size: int, descriptor: int) -> None:
+        tail = os.pread(descriptor, MAX_OUTPUT_BYTES, max(0, size - MAX_OUTPUT_BYTES)).decode(errors="replace")
+        for line in tail.splitlines():
+            logger.info("notify.command %s: %s", name, one_line(mask(line, self._environ), MAX_TEXT_CHARS))
+        if code > 0:
+            logger.warning("notify.command %s ended with code %d", name, code)
+
+    def _post(self, runner: asyncio.Runner, url: str, content: bytes) -> None:
+        problem = ""
+        for delay_s in (0.0, *self._retry_delays_s):
+            time.sleep(delay_s)
+            try:
+                response = runner.run(self._send(url, content))
+            except EndpointFailure as failure:
+                problem = str(failure)
+                if failure.reason in ("configuration", "request"):
+                    break
+                continue
+            if response.status < 300:
+                return
+            problem = f"it answered with status {response.status}"
+            if response.status < 500 and response.status not in (408, 425, 429):
+                break
+        # neither the URL nor the answer is logged: webhooks have their secret in the path
+        logger.warning("notify.url: the notification was not delivered: %s", one_line(problem, MAX_TEXT_CHARS))
+
+    async def _send(self, url: str, content: bytes) -> SmallResponse:
+        settings, headers = self._settings, dict[str, str]()
+        if settings.token_env is not None:
+            if not (token := self._environ.get(settings.token_env, "").strip()):
+                raise EndpointFailure("configuration", f"the variable {settings.token_env} for its token is not set")
+            headers["Authorization"] = f"Bearer {token}"
+        try:
+            async with asyncio.timeout(settings.timeout_sec):
+                return await fetch(await model_client(), "POST", url, msgspec.Raw(content), headers)
+        except TimeoutError:
+            raise EndpointFailure("timeout", f"no complete answer within {settings.timeout_sec:g} s") from None
