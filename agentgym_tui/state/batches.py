@@ -17,7 +17,7 @@ from agentgym_tui.state.normalize import (
 )
 from runner.events.control import BatchState
 from runner.events.durable import BatchCompleted
-from runner.events.live import EpisodeStarted
+from runner.events.live import EpisodeStarted, QueueChanged
 from runner.types import BatchProgress
 
 MAX_BATCHES: Final = 400
@@ -96,6 +96,7 @@ class BatchRegistry:
 
     def apply_list(self, states: Iterable[BatchState]) -> None:
         """Update batches from the list that a node replied with; the newest batch is first in the list."""
+        n_waiting = 0
         for state in reversed(list(states)[:MAX_BATCHES]):
             if (batch := self._get(state.batch_id)) is None:
                 continue
@@ -109,6 +110,20 @@ class BatchRegistry:
             batch.n_done, batch.n_planned = clamp_count(state.n_done), clamp_count(state.n_planned)
             batch.waiting_for, batch.waiting_s = clip_optional(state.waiting_for), state.waiting_s
             batch.interruption = clip_optional(state.interruption, MAX_CAUSE_CHARS)
+            batch.position = n_waiting if state.status == "queued" else None
+            n_waiting += state.status == "queued"
+
+    def apply_queue(self, item: QueueChanged) -> None:
+        """Add the batches that wait, and set their positions; a batch that has started or ended stays as it is."""
+        for position, waiting in enumerate(item.batches[:MAX_BATCHES]):
+            is_new = waiting.batch_id not in self.batches
+            batch = self._get(waiting.batch_id)
+            if batch is None or not (is_new or batch.status == "queued"):  # the item may be of the stream's history
+                continue
+            batch.env, batch.agent = clip_name(waiting.env), clip_name(waiting.agent)
+            batch.model, batch.battery_id = clip_optional(waiting.model), clip_optional(waiting.battery_id)
+            batch.n_done, batch.n_planned = clamp_count(waiting.n_done), clamp_count(waiting.n_planned)
+            batch.status, batch.position = "queued", position
 
     def update_paused(self, batch_id: str, episodes: Iterable[Episode]) -> None:
         """Mark an active batch as paused where all of its running episodes are paused, else as running."""

@@ -26,6 +26,7 @@ from runner.events.live import (
     LazySpan,
     LazyTimestep,
     ModelHealth,
+    QueueChanged,
     TokenText,
 )
 from runner.subscribe.messages import BusMessage, Notice
@@ -122,6 +123,8 @@ class BusReducer:
                     self._batches.update_paused(episode.batch_id, self._episodes.running.values())
             case BatchProgress():
                 self._batches.apply_progress(first, boot)
+            case QueueChanged():
+                self._batches.apply_queue(first)
             case WorkerState():
                 return False  # progress items have the numbers of workers
             case EnvHealth() | ModelHealth() | Host() | Heartbeat():

@@ -274,6 +274,7 @@ class BatchRun(msgspec.Struct):
         interruption: why the batch was interrupted; None if it was not, on request, and where it is not known.
         workers: numbers of worker processes; None if the node's own process plays, and where they are not known.
         ended_at: when the batch ended; None while it runs, and where no stream stored its completion event.
+        position: number of batches that wait before it; None where it does not wait or that is not known.
     """
 
     batch_id: str
@@ -296,6 +297,7 @@ class BatchRun(msgspec.Struct):
     interruption: str | None = None
     workers: WorkerCounts | None = None
     ended_at: datetime | None = None
+    position: int | None = None
 
 
 class NodeInfo(msgspec.Struct):

@@ -29,6 +29,7 @@ class BatchSpec(msgspec.Struct, frozen=True, kw_only=True):
         lost_episodes: whether an episode whose worker was lost is played again, or stays interrupted.
         workers: where the episodes run; None: in this process one at a time, else in local processes.
         budget: what the batch may use up each time it is started or resumed; None: no limit.
+        chosen: (task index, attempt) of the only episodes to play; None: all.
     """
 
     env: str
@@ -46,19 +47,20 @@ class BatchSpec(msgspec.Struct, frozen=True, kw_only=True):
     lost_episodes: Literal["replay", "interrupt"] = "replay"
     workers: Workers | None = None
     budget: Budget | None = None
+    chosen: tuple[tuple[int, int], ...] | None = None
 
     @property
     def n_planned(self) -> int:
         """Number of episodes in the batch."""
-        return self.repeat * self.attempts
+        return self.repeat * self.attempts if self.chosen is None else len(self.chosen)
 
     def plan(self) -> list[PlannedEpisode]:
         """Return the episodes of the batch, ordered by task."""
         tasks = range(self.task_index, self.task_index + self.repeat)
+        every = ((task, attempt) for task in tasks for attempt in range(self.attempts))
         return [
             PlannedEpisode(task_index=task, attempt=attempt, seed=self.seed + attempt)
-            for task in tasks
-            for attempt in range(self.attempts)
+            for task, attempt in (every if self.chosen is None else self.chosen)
         ]
 
     @property

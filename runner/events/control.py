@@ -78,6 +78,32 @@ class TargetArgs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     episode_id: Annotated[str | None, Meta(description="a running episode")] = None
 
 
+class MoveArgs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Move a batch that waits, or the waiting batches of a battery, to another place in the queue."""
+
+    batch_id: Annotated[str, Meta(description="a batch, or all batches of a battery")]
+    to: Annotated[
+        int, Meta(ge=0, le=1_000_000, description="number of other waiting batches that run before; 0: it is the next")
+    ]
+
+
+class ReplayArgs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Play a batch, or the batches of a battery, again in new batches; the episodes of the old ones stay.
+
+    Repeating a request with the same ``new_batch_id`` has no effect.
+    """
+
+    batch_id: Annotated[str, Meta(description="a batch, or all batches of a battery")]
+    only: Annotated[
+        Literal["errors", "all"],
+        Meta(description="`errors`: only the episodes that ended with an error, at most 3000 of each batch"),
+    ] = "all"
+    new_batch_id: Annotated[
+        str | None,
+        Meta(description="a new ULID for the new batch, or for the battery of several; null: the node chooses it"),
+    ] = None
+
+
 class EpisodeArgs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Episode file to read, and the offset of the requested chunk."""
 
@@ -115,6 +141,8 @@ Op: TypeAlias = Literal[
     "pause",
     "resume",
     "step",
+    "move",
+    "replay",
     "submit_action",
     "episode",
     "health",
@@ -123,13 +151,17 @@ Op: TypeAlias = Literal[
     "server_stop",
     "shutdown",
 ]
-Args: TypeAlias = StartArgs | TargetArgs | EpisodeArgs | SubmitActionArgs | ServerArgs | ShutdownArgs | NoArgs
+Args: TypeAlias = (
+    StartArgs | TargetArgs | MoveArgs | ReplayArgs | EpisodeArgs | SubmitActionArgs | ServerArgs | ShutdownArgs | NoArgs
+)
 ARGS: dict[Op, type[Args]] = {
     "start": StartArgs,
     "cancel": TargetArgs,
     "pause": TargetArgs,
     "resume": TargetArgs,
     "step": TargetArgs,
+    "move": MoveArgs,
+    "replay": ReplayArgs,
     "submit_action": SubmitActionArgs,
     "episode": EpisodeArgs,
     "health": NoArgs,
@@ -163,6 +195,8 @@ ERRORS: Final[dict[str, str]] = {
     "no_model": "the agent needs a model, and no endpoint responds",
     "not_found": "no batch or running episode has this id",
     "not_running": "the batch is not running",
+    "not_queued": "the batch does not wait in the queue",
+    "nothing_left": "no episode of the batch ended with an error",
     "no_control": "the node accepts no control requests on this bus",
     "stopping": "the node is stopping",
     "busy": "too many requests of this sender are waiting",
@@ -272,6 +306,8 @@ RESULTS: Final[dict[Op, Any]] = {
     "pause": NoArgs,
     "resume": NoArgs,
     "step": NoArgs,
+    "move": NoArgs,
+    "replay": list[BatchState],
     "submit_action": NoArgs,
     "episode": EpisodeChunk,
     "health": NodeHealth,

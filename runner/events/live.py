@@ -177,6 +177,25 @@ class LazySpan(EpisodeItemBase, kw_only=True, tag="span"):
     span: msgspec.Raw
 
 
+class WaitingBatch(msgspec.Struct, kw_only=True):
+    """A batch that waits in the queue of a node."""
+
+    batch_id: BatchId
+    battery_id: BatteryId
+    env: EnvName
+    agent: AgentName
+    model: ModelName
+    n_done: Annotated[int, Meta(description="finished episodes, if it was resumed")]
+    n_planned: Annotated[int, Meta(description="episodes in total")]
+
+
+class QueueChanged(ItemBase, kw_only=True, tag="queue"):
+    """The queue of a node changed."""
+
+    batches: Annotated[list[WaitingBatch], Meta(description="the first 200 batches that wait, in the order they run")]
+    n_waiting: Annotated[int, Meta(description="number of all batches that wait")]
+
+
 class EnvHealth(ItemBase, kw_only=True, tag="env.health"):
     """Health of an environment."""
 
@@ -228,7 +247,7 @@ class Heartbeat(ItemBase, kw_only=True, tag="heartbeat"):
 
 
 _EpisodeChange: TypeAlias = EpisodeStarted | EpisodePaused | EpisodeResumed | EpisodeEnded | TokenText
-_StatusItem: TypeAlias = BatchProgress | WorkerState | EnvHealth | ModelHealth | Host | Heartbeat
+_StatusItem: TypeAlias = BatchProgress | WorkerState | QueueChanged | EnvHealth | ModelHealth | Host | Heartbeat
 EpisodeItem: TypeAlias = _EpisodeChange | Timestep | SpanClosed
 LiveItem: TypeAlias = EpisodeItem | _StatusItem
 LazyItem: TypeAlias = _EpisodeChange | LazyTimestep | LazySpan | _StatusItem

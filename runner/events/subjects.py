@@ -25,6 +25,7 @@ _CHANNELS: dict[str, LiveChannel] = {
     "span": "span",
     "batch.progress": "batch",
     "worker": "batch",
+    "queue": "batch",
     "env.health": "health",
     "model.health": "health",
     "host": "health",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sqlite3
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -60,6 +60,7 @@ class BatchQueue:
     Attributes:
         notice: what was lost from the queue file and restored, for people; None if nothing was.
         is_incomplete: whether batches may be missing: the queue file was lost or damaged, and so was the journal.
+        on_change: called after batches were added, moved or changed their status; must return quickly.
     """
 
     def __init__(self, path: Path) -> None:
@@ -73,6 +74,7 @@ class BatchQueue:
         self._journal = BatchJournal(path.with_name("batches.jsonl"))
         self.notice: str | None = None
         self.is_incomplete = False
+        self.on_change: Callable[[], object] = lambda: None
         damage: list[Exception] = []
         self._connection = open_database(path, _SCHEMA, busy_timeout_s=BUSY_TIMEOUT_S, on_damage=damage.append)
         self._connection.text_factory = lambda data: data.decode(errors="replace")
@@ -169,6 +171,19 @@ class BatchQueue:
                     self._record(connection, _select(connection, "WHERE batch_id = ?", (batch_id,)))
             _check_room(connection)
 
+    def move(self, batch_ids: Collection[str], to: int) -> bool:
+        """Move the queued batches among these so that ``to`` others run before them; return False if none is queued."""
+        select = "SELECT position, batch_id FROM batches WHERE status = 'queued' ORDER BY position"
+        with self._transaction() as connection:
+            rows = connection.execute(select).fetchall()
+            moved = [batch_id for _, batch_id in rows if batch_id in batch_ids]
+            others = [batch_id for _, batch_id in rows if batch_id not in batch_ids]
+            places = zip((position for position, _ in rows), [*others[:to], *moved, *others[to:]], strict=True)
+            # two rows never have the same position, so all get temporary ones first
+            connection.execute("UPDATE batches SET position = -position WHERE status = 'queued'")
+            connection.executemany("UPDATE batches SET position = ? WHERE batch_id = ?", places)
+        return bool(moved)
+
     def set_done(self, batch_id: str, n_done: int) -> None:
         """Set the number of finished episodes of a batch."""
         with self._locked_connection() as connection:
@@ -228,6 +243,7 @@ class BatchQueue:
             finally:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
+        self.on_change()
 
     @contextmanager
     def _locked_connection(self) -> Iterator[sqlite3.Connection]:

@@ -21,10 +21,12 @@ from runner.events.control import (
     ControlReply,
     ControlRequest,
     EpisodeArgs,
+    MoveArgs,
     NoArgs,
     NodeHealth,
     NodeList,
     Op,
+    ReplayArgs,
     ServerArgs,
     ShutdownArgs,
     StartArgs,
@@ -44,7 +46,7 @@ from runner.node.control_requests import (
 from runner.node.env_servers.manager import EnvServerManager
 from runner.node.file_chunks import EpisodeFiles
 from runner.store import is_ulid
-from runner.util.clock import derive_ulid
+from runner.util.clock import derive_ulid, new_ulid
 
 MAX_LISTED_BATCHES = 200
 MAX_ENVS = 200
@@ -95,6 +97,10 @@ class ControlHandler:
                 return self._start(start)
             case TargetArgs() as target:
                 return self._command(_as_command(request.op), target)
+            case MoveArgs() as move:
+                return self._move(move)
+            case ReplayArgs() as replay:
+                return self._replay(replay)
             case EpisodeArgs() as episode:
                 return self.files.chunk(episode.episode_id, episode.offset)
             case SubmitActionArgs() as action:
@@ -110,10 +116,7 @@ class ControlHandler:
                 assert_never(args)
 
     def _start(self, args: StartArgs) -> list[BatchState]:
-        if not is_ulid(args.batch_id):
-            raise RequestRejected("bad_request", "batch_id must be a ULID", "create a new ULID for each start request")
-        if self.stopping():
-            raise RequestRejected("stopping", "this node is stopping", "start it again, or use another node")
+        self._check_start("batch_id", args.batch_id)
         if not args.envs:
             raise RequestRejected("bad_request", "envs is empty", "name at least one environment of the profile")
         if existing := self._batches(args.batch_id):
@@ -132,14 +135,53 @@ class ControlHandler:
         self._require_model(resolved[0].spec)
         for batch in resolved:
             fit_batch(batch, NODE_FILES)
-        batches = [_queue_entry(args.batch_id, batch.spec, alone=len(resolved) == 1) for batch in resolved]
+        return self._enqueue(args.batch_id, [batch.spec for batch in resolved])
+
+    def _check_start(self, name: str, batch_id: str) -> None:
+        if not is_ulid(batch_id):
+            raise RequestRejected("bad_request", f"{name} must be a ULID", "create a new ULID for each start request")
+        if self.stopping():
+            raise RequestRejected("stopping", "this node is stopping", "start it again, or use another node")
+
+    def _enqueue(self, requested_id: str, specs: list[BatchSpec]) -> list[BatchState]:
+        batches = [_queue_entry(requested_id, spec, alone=len(specs) == 1) for spec in specs]
         self.queue.add(*batches)
         self.batch_runner.wake()
         return [self._state(batch) for batch in batches]
 
+    def _move(self, args: MoveArgs) -> dict[str, str]:
+        moved = {batch.batch_id for batch in self._known(args.batch_id)}
+        if not self.queue.move(moved, args.to):
+            raise RequestRejected(
+                "not_queued", f"batch {args.batch_id!r} does not wait", "the reply to list has its state"
+            )
+        return {}
+
+    def _replay(self, args: ReplayArgs) -> list[BatchState]:
+        new_id = new_ulid() if args.new_batch_id is None else args.new_batch_id
+        self._check_start("new_batch_id", new_id)
+        if existing := self._batches(new_id):
+            return [self._state(batch) for batch in existing]
+        batches = self._known(args.batch_id)
+        specs = [batch.spec for batch in batches]
+        if args.only == "errors":
+            specs = list(filter(None, map(self.batch_runner.stored.spec_of_errors, batches)))
+        if not specs:
+            raise RequestRejected("nothing_left", f"no episode of batch {args.batch_id!r} ended with an error")
+        for spec in specs:
+            if (problem := self._problem(spec)) is not None:
+                raise problem
+        self._require_model(specs[0])
+        return self._enqueue(new_id, specs)
+
     def _batches(self, batch_id: str) -> list[QueuedBatch]:
         batch = self.queue.get(batch_id)
         return [batch] if batch else self.queue.in_battery(batch_id)
+
+    def _known(self, batch_id: str) -> list[QueuedBatch]:
+        if batches := self._batches(batch_id):
+            return batches
+        raise RequestRejected("not_found", f"there is no batch {batch_id!r}", "the reply to list names the batches")
 
     def _resume(self, args: StartArgs, existing: list[QueuedBatch]) -> list[QueuedBatch]:
         """Queue the interrupted batches again, with the concurrency and workers of the request if it has them."""
@@ -192,11 +234,7 @@ class ControlHandler:
             if not self.batch_runner.command_episode(name, target.episode_id):
                 raise RequestRejected("not_found", f"episode {target.episode_id!r} is not running")
             return {}
-        batches = self._batches(target.batch_id or "")
-        if not batches:
-            raise RequestRejected(
-                "not_found", f"there is no batch {target.batch_id!r}", "the reply to list names the batches"
-            )
+        batches = self._known(target.batch_id or "")
         # A queued batch may start between the first two calls, so ``command`` is tried again.
         accepted = [
             self.batch_runner.command(name, batch.batch_id)

@@ -39,6 +39,7 @@ from runner.node.queue_recovery import recover_queue
 from runner.node.shutdown import RETRY_S, publish_remaining, run_with_restarts, stop_batches
 from runner.node.state_lock import NodeFile, StateLock, keep_files
 from runner.node.storage import storage_required
+from runner.node.stored_batches import queue_reporter
 from runner.publish.event_recorder import EventRecorder
 from runner.publish.live_publisher import LivePublisher
 from runner.publish.notifier import Notifier
@@ -161,6 +162,7 @@ class Node:
         tokens = self._profile.nats.live_tokens
         live = LivePublisher(publisher.sink_connections, node=self._name, boot=workspace.boot, tokens=tokens)
         batch_runner = self._create_batch_runner(workspace, queue, recorder, live)
+        queue.on_change = queue_reporter(queue, live.put, workspace.clock)
         health = HealthMonitor(
             self._profile,
             workspace.clock,

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Collection
+
+import msgspec
 
 from runner.batch.episode_queue import one_per_plan, split_plan
 from runner.batch.result import BatchResult, BatchStats, BatchStatus
+from runner.batch.spec import BatchSpec
 from runner.batch.workspace import Workspace
+from runner.errors import ConfigError
+from runner.events.live import QueueChanged, WaitingBatch
 from runner.node.batch_queue import BatchQueue, QueuedBatch
 from runner.store import EpisodeRecord
-from runner.types import BatchProgress
+from runner.types import BatchProgress, Outcome
+from runner.util.clock import Clock
+
+MAX_CHOSEN = 3000
+"""Maximum number of single episodes of a batch that are played again; one line of the journal names them all."""
+MAX_WAITING = 200
+"""Maximum number of batches in a ``queue`` item."""
 
 
 class StoredBatches:
@@ -39,6 +51,24 @@ class StoredBatches:
         """
         rows = self._workspace.index.select("SELECT episode_id FROM episodes WHERE batch_id = ?", (batch_id,))
         return [self._workspace.store.load(self._workspace.store.path(batch_id, row[0])) for row in rows]
+
+    def spec_of_errors(self, batch: QueuedBatch) -> BatchSpec | None:
+        """Return the spec that plays again what ended with an error at its latest start; None if nothing did.
+
+        Raises:
+            StoreError: the index cannot be read.
+            ConfigError: more than ``MAX_CHOSEN`` episodes ended with an error.
+        """
+        statement = "SELECT task_index, attempt, outcome FROM episodes WHERE batch_id = ? ORDER BY episode_id"
+        rows = self._workspace.index.select(statement, (batch.batch_id,))
+        latest = {(task_index, attempt): outcome for task_index, attempt, outcome in rows}
+        errors = sorted(episode for episode, outcome in latest.items() if outcome == Outcome.ERROR)
+        if len(errors) > MAX_CHOSEN:
+            raise ConfigError(
+                f"{len(errors)} episodes of batch {batch.batch_id} ended with an error; at most {MAX_CHOSEN} can be "
+                "chosen, so play all of its episodes again"
+            )
+        return msgspec.structs.replace(batch.spec, chosen=tuple(errors)) if errors else None
 
     def cancel_unstarted(self, queued: QueuedBatch) -> bool:
         """Cancel a queued or interrupted batch for good; return False if it has started or ended in the meantime."""
@@ -74,3 +104,29 @@ class StoredBatches:
         return stats.result(
             queued.spec, batch_id=ids[0], battery_id=ids[1], status=status, data_label="", duration_s=0.0
         )
+
+
+def queue_reporter(queue: BatchQueue, report: Callable[[QueueChanged], object], clock: Clock) -> Callable[[], None]:
+    """Return a thread-safe function that reports the waiting batches; the last report is never outdated."""
+    lock = threading.Lock()
+
+    def report_queue() -> None:
+        with lock:
+            waiting = queue.queued()
+            batches = [_describe_waiting(batch) for batch in waiting[:MAX_WAITING]]
+            report(QueueChanged(at=clock.now(), batches=batches, n_waiting=len(waiting)))
+
+    return report_queue
+
+
+def _describe_waiting(batch: QueuedBatch) -> WaitingBatch:
+    spec = batch.spec
+    return WaitingBatch(
+        batch_id=batch.batch_id,
+        battery_id=batch.battery_id,
+        env=spec.env,
+        agent=spec.agent,
+        model=spec.model,
+        n_done=batch.n_done,
+        n_planned=spec.n_planned,
+    )

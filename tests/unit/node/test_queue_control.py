@@ -1,0 +1,143 @@
+"""Control of what waits and what has ended: batches are moved in the queue, and played again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from ulid import ULID
+
+from runner.batch.spec import BatchSpec
+from runner.batch.workspace import Workspace
+from runner.events.live import QueueChanged
+from runner.node import stored_batches
+from runner.node.batch_queue import BatchQueue, QueuedBatch
+from runner.node.handlers import ControlHandler, derived_batch_id
+from runner.node.stored_batches import queue_reporter
+from runner.types import Outcome
+from runner.util.clock import Clock
+from tests.support.episodes import RecordedEpisode
+
+
+def start(send_request: Callable[..., Any], **args: object) -> str:
+    batch_id = str(ULID())
+    (state,) = send_request("start", batch_id=batch_id, envs=["Maze"], agent="oracle", **args)["result"]
+    assert state["status"] == "queued"
+    return batch_id
+
+
+def waiting_ids(handler: ControlHandler) -> list[str]:
+    return [batch.batch_id for batch in handler.queue.queued()]
+
+
+@pytest.mark.parametrize(("to", "order"), [(0, "cabd"), (1, "acbd"), (2, "abcd"), (3, "abdc"), (1_000_000, "abdc")])
+def test_a_waiting_batch_moves_to_a_place_and_a_repeated_request_has_no_effect(
+    handler: ControlHandler, send_request: Callable[..., Any], to: int, order: str
+) -> None:
+    ids = {name: start(send_request) for name in "abcd"}
+    for _ in range(2):
+        assert send_request("move", batch_id=ids["c"], to=to)["ok"]
+        assert waiting_ids(handler) == [ids[name] for name in order]
+
+
+def test_only_waiting_batches_move(handler: ControlHandler, send_request: Callable[..., Any]) -> None:
+    ids = [start(send_request) for _ in range(3)]
+    handler.queue.set_status(ids[0], "running")
+    assert send_request("move", batch_id=ids[2], to=0)["ok"]
+    assert [batch.batch_id for batch in handler.queue.newest(5)] == [ids[1], ids[2], ids[0]]
+    assert send_request("move", batch_id=ids[0], to=0)["error"]["code"] == "not_queued"
+    assert send_request("move", batch_id=str(ULID()), to=0)["error"]["code"] == "not_found"
+    assert send_request("move", batch_id=ids[1], to=-1)["error"]["code"] == "bad_request"
+
+
+def test_the_order_survives_a_restart(tmp_path: Path) -> None:
+    queue = BatchQueue(tmp_path / "queue.sqlite")
+    ids = [str(ULID()) for _ in range(4)]
+    battery = str(ULID())
+    for number, batch_id in enumerate(ids):
+        spec = BatchSpec(env="Maze", agent="oracle")
+        queue.add(QueuedBatch(batch_id=batch_id, battery_id=battery if number % 2 else None, spec=spec))
+    assert queue.move({ids[1], ids[3]}, 1)
+    moved = [ids[0], ids[1], ids[3], ids[2]]
+    assert [batch.batch_id for batch in queue.queued()] == moved
+    queue.close()
+    reopened = BatchQueue(tmp_path / "queue.sqlite")
+    assert reopened.notice is None
+    assert [batch.batch_id for batch in reopened.interrupted()] == moved
+    reopened.close()
+
+
+def test_all_episodes_of_a_batch_are_played_again_in_a_new_one(
+    handler: ControlHandler, send_request: Callable[..., Any]
+) -> None:
+    old, new = start(send_request, repeat=3, attempts=2, seed=5, budget={"tokens": 7}), str(ULID())
+    handler.queue.set_status(old, "completed")
+    for _ in range(2):
+        (state,) = send_request("replay", batch_id=old, new_batch_id=new)["result"]
+        assert (state["batch_id"], state["status"], state["n_planned"]) == (new, "queued", 6)
+    first, again = handler.queue.get(old), handler.queue.get(new)
+    assert first is not None
+    assert again is not None
+    assert first.spec == again.spec
+    (chosen,) = send_request("replay", batch_id=old, only="all")["result"]
+    assert chosen["batch_id"] not in (old, new)
+
+
+def test_only_what_ended_with_an_error_is_played_again(
+    workspace: Workspace, handler: ControlHandler, send_request: Callable[..., Any]
+) -> None:
+    old = start(send_request, repeat=3, attempts=2, seed=5)
+    outcomes = {(0, 1): Outcome.ERROR, (1, 0): Outcome.SUCCESS, (2, 0): Outcome.ERROR, (2, 1): Outcome.INTERRUPTED}
+    for (task_index, attempt), outcome in outcomes.items():
+        fields: dict[str, Any] = {"batch_id": old, "task_index": task_index, "attempt": attempt}
+        recording = RecordedEpisode(workspace.store, workspace.index, **fields)
+        recording.start()
+        recording.end(outcome=outcome)
+    (state,) = send_request("replay", batch_id=old, only="errors")["result"]
+    queued = handler.queue.get(state["batch_id"])
+    assert queued is not None
+    assert state["n_planned"] == 2
+    assert [(each.task_index, each.attempt, each.seed) for each in queued.spec.plan()] == [(0, 1, 6), (2, 0, 5)]
+
+
+def test_a_replay_is_refused_with_its_reason(handler: ControlHandler, send_request: Callable[..., Any]) -> None:
+    old = start(send_request)
+    codes = {
+        "nothing_left": {"batch_id": old, "only": "errors"},
+        "not_found": {"batch_id": str(ULID())},
+        "bad_request": {"batch_id": old, "new_batch_id": "7"},
+    }
+    for code, args in codes.items():
+        assert send_request("replay", **args)["error"]["code"] == code
+    assert waiting_ids(handler) == [old]
+
+
+def test_a_battery_is_played_again_as_a_battery(handler: ControlHandler, send_request: Callable[..., Any]) -> None:
+    battery, new = str(ULID()), str(ULID())
+    for env in ("Maze", "Wordle"):
+        spec = BatchSpec(env=env, agent="oracle")
+        handler.queue.add(QueuedBatch(batch_id=derived_batch_id(battery, env), battery_id=battery, spec=spec))
+    states = send_request("replay", batch_id=battery, new_batch_id=new)["result"]
+    assert [(state["env"], state["battery_id"]) for state in states] == [("Maze", new), ("Wordle", new)]
+    assert send_request("replay", batch_id=battery, new_batch_id=new)["result"] == states
+
+
+def test_each_change_of_the_queue_is_reported(
+    handler: ControlHandler, send_request: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    items: list[QueueChanged] = []
+    monkeypatch.setattr(stored_batches, "MAX_WAITING", 2)
+    handler.queue.on_change = queue_reporter(handler.queue, items.append, Clock())
+    ids = [start(send_request, repeat=number) for number in (1, 2, 3)]
+    send_request("move", batch_id=ids[2], to=0)
+    send_request("cancel", batch_id=ids[0])
+    described = [([waiting.batch_id for waiting in item.batches], item.n_waiting) for item in items]
+    assert described == [
+        (ids[:1], 1), (ids[:2], 2), (ids[:2], 3), ([ids[2], ids[0]], 3), ([ids[2], ids[1]], 2)
+    ]  # fmt: skip
+    first = items[-1].batches[0]
+    assert (first.env, first.agent, first.n_planned) == ("Maze", "oracle", 3)
+    assert msgspec.json.decode(msgspec.json.encode(items[-1]), type=QueueChanged) == items[-1]
