@@ -138,7 +138,9 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
         "--agent",
         help="react (default) or tools use a model; oracle, random, scripted and installed agents are also available",
     )
-    group.add_argument("--model", metavar="NAME", help="model name (default: from the profile)")
+    group.add_argument(
+        "--model", metavar="NAME", help="model name (default: from the profile); several with commas between"
+    )
     group.add_argument("--script", type=path, metavar="FILE", help="actions of the scripted agent, one per line")
     group.add_argument("--repeat", type=at_least(1), metavar="N", help="number of consecutive tasks (default 1)")
     group.add_argument("--attempts", type=at_least(1), metavar="K", help="number of episodes per task (default 1)")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import closing
+from functools import partial
 from typing import Literal, Self, TypeAlias
 
 import msgspec
@@ -43,7 +44,8 @@ def dry_run(session: RunSession) -> int:
     batches = session.batches()
     spec = batches[0].spec
     with closing(session.models()) as models:
-        model_checks = run_in_thread(lambda: check_models(spec.model, models))
+        names = list(dict.fromkeys(batch.spec.model for batch in batches))
+        model_checks = [check for name in names for check in run_in_thread(partial(check_models, name, models))]
         workers = check_workers(spec, session.profile)
         rows = list(map(_to_row, [check_state_dir(session.data_dir), *workers, *model_checks]))
         if all(check.state != "fail" for check in model_checks):  # without a model no step can run

@@ -41,7 +41,7 @@ def main_preflight(argv: Sequence[str]) -> int:
     plan = PlannedRun(
         profile=session.profile,
         data_dir=session.data_dir,
-        request=session.request(options.env or ""),
+        request=session.request(options.env or "", options.model),
         egress=egress_reader(session.profile),
     )
     agent, (_, model) = options.agent or DEFAULT_AGENT, resolve_agent(session.profile.agent, plan.request)

@@ -20,7 +20,9 @@ WIDE = 100
 @contextmanager
 def batch_progress(spec: BatchSpec) -> Iterator[SelectiveObserver]:
     """Yield an observer that shows the progress of a batch until the ``with`` block ends."""
-    title = f"{spec.env} · {spec.agent}" + (" · compat" if spec.mode == "compat" else "")
+    title = " · ".join(filter(None, [spec.env, spec.agent, spec.model])) + (
+        " · compat" if spec.mode == "compat" else ""
+    )
     if sys.stderr.isatty() and stderr_console().is_terminal:
         with _bar(title, spec.n_planned) as observer:
             yield observer

@@ -53,6 +53,8 @@ def remaining_episodes(spec: BatchSpec, result: BatchResult) -> list[PlannedEpis
 def commands_for(spec: BatchSpec, left: Sequence[PlannedEpisode], argv: Sequence[str]) -> list[str]:
     """Return the commands that play the tasks of ``left``, each with all of its attempts."""
     options = ["agentgym-runner", *without_options(argv, _REPLACED_OPTIONS), "--run", spec.env]
+    if spec.model is not None and (others := without_options(options, ("--model",))) != options:
+        options = [*others, "--model", spec.model]
     return [
         shlex.join([*options, "--task-index", str(first), "--repeat", str(n_tasks)])
         for first, n_tasks in _runs([planned.task_index for planned in left])

@@ -35,7 +35,11 @@ def print_summary(results: list[BatchResult], skipped: list[SkippedBatch], data_
     if any(result.answers for result in results):
         columns += USAGE_COLUMNS
         rows = [[*row, *usage_cells(r.tokens, r.latency_s, r.cost)] for row, r in zip(rows, results, strict=True)]
-    print_table(f"Results of {_agent_label(results[0])}", columns, rows)
+    title, models = _agent_label(results[0]), {result.model for result in results}
+    if len(models) > 1:
+        title, columns = results[0].agent, ["model", *columns]
+        rows = [[result.model or "-", *row] for row, result in zip(rows, results, strict=True)]
+    print_table(f"Results of {title}", columns, rows)
 
 
 def report_errors(results: list[BatchResult], data_dir: Path) -> None:

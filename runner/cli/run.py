@@ -74,7 +74,7 @@ def run_batches(session: RunSession) -> int:
         workspace = Workspace(session.data_dir, node=session.node, profile=session.profile.id, is_owner=is_owner)
         report_recovered(workspace.recovered)
         report_damaged(workspace.index.damaged)
-        battery_id = new_ulid() if session.options.battery else None
+        battery_id = new_ulid() if session.options.battery or len(batches) > 1 else None
         notifier = Notifier(session.profile, session.node, os.environ)
         with (
             closing(workspace),
@@ -95,10 +95,10 @@ def run_batches(session: RunSession) -> int:
 
 
 def _report_interruptions(batches: list[ResolvedBatch], results: list[BatchResult], argv: Sequence[str]) -> None:
-    specs_by_env = {batch.spec.env: batch.spec for batch in batches}
+    specs = {(batch.spec.env, batch.spec.model): batch.spec for batch in batches}
     for result in results:
         if result.interruption is not None:
-            report_remaining(specs_by_env[result.env], result, argv)
+            report_remaining(specs[result.env, result.model], result, argv)
 
 
 def _exit_code(results: list[BatchResult], skipped: list[SkippedBatch], *, interrupted: bool) -> int:
@@ -189,13 +189,13 @@ class _BatchSequence:
 
 
 def require_model(session: RunSession, batches: Sequence[ResolvedBatch], models: Models) -> None:
-    """Check that a model endpoint answers, if the agent uses a model.
+    """Check that an endpoint of each model answers, if the agent uses a model.
 
     Raises:
         ConfigError: no endpoint answers; the message has the cause of each, and a command that needs no model.
     """
     try:
-        states = models.require(batches[0].spec.model)
+        states = [state for name in {batch.spec.model: None for batch in batches} for state in models.require(name)]
     except NoModel as exc:
         causes = [f"  {describe_endpoint(state)}: {state.cause}\n    {state.hint}" for state in exc.states]
         lines = ["No model responds; no episode was run.", *(causes or [f"  {NO_ENDPOINT}"])]

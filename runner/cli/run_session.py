@@ -43,31 +43,48 @@ class RunSession(NamedTuple):
         )
 
     def batches(self) -> list[ResolvedBatch]:
-        """Return the batches of ``--run`` or ``--battery``.
+        """Return the batches of ``--run`` or ``--battery``: all of one model, then all of the next one.
 
         For a battery, print a message for each unavailable environment and skip it.
 
         Raises:
             ConfigError: the environment is unknown, not installed or skipped by the profile, or no environment of the
-                battery is available.
+                battery is available, or a model is named twice.
         """
         from runner.batch.resolve import resolve_batch
 
         if self.options.run is not None:
-            return [resolve_batch(self.profile, self.request(self.options.run))]
+            env = self.options.run
+            return [resolve_batch(self.profile, self.request(env, model)) for model in self.model_names]
         batches: list[ResolvedBatch] = []
         rejected: list[str] = []
-        for entry in self._battery():
+        for entry, model in [(entry, model) for model in self.model_names for entry in self._battery()]:
             try:
-                batches.append(resolve_batch(self.profile, self.request(entry.name)))
+                batches.append(resolve_batch(self.profile, self.request(entry.name, model)))
             except ConfigError as exc:
                 rejected.append(str(exc))
         if not batches:
             reasons = "\n".join(dict.fromkeys(rejected)) or f"Profile {self.profile.id} has no environment of that tier"
             raise ConfigError(reasons)
-        for reason in rejected:
+        for reason in dict.fromkeys(rejected):
             print_stderr(f"Skipped: {reason}")
         return batches
+
+    @property
+    def model_names(self) -> tuple[str | None, ...]:
+        """The models of ``--model``, separated by commas; one None if the option is not given.
+
+        Raises:
+            ConfigError: a name is empty or given twice.
+        """
+        if self.options.model is None:
+            return (None,)
+        if "," not in self.options.model:
+            return (self.options.model,)
+        names = tuple(name.strip() for name in self.options.model.split(","))
+        if "" in names or len(set(names)) < len(names):
+            raise ConfigError(f"--model {self.options.model!r} has an empty or repeated name; give each model once")
+        return names
 
     def models(self) -> Models:
         """Create the models of the profile, without sending a request."""
@@ -85,8 +102,8 @@ class RunSession(NamedTuple):
             return self.profile.tier("lightweight") + self.profile.tier("moderate")
         return self.profile.tier(self.options.battery or "lightweight")
 
-    def request(self, env: str = "") -> BatchRequest:
-        """Return the batch of an environment that the options describe.
+    def request(self, env: str = "", model: str | None = None) -> BatchRequest:
+        """Return the batch of an environment, with a model or the profile's, that the options describe.
 
         Raises:
             ConfigError: the script cannot be read.
@@ -96,7 +113,12 @@ class RunSession(NamedTuple):
 
         options = self.options
         fields = {name: value for name, value in options._asdict().items() if name in BatchRequest.__struct_fields__}
-        fields |= {"env": env, "script": _read_script(options.script), "max_duration_sec": options.max_duration}
+        fields |= {
+            "env": env,
+            "model": model,
+            "script": _read_script(options.script),
+            "max_duration_sec": options.max_duration,
+        }
         limits = Budget(cost=options.budget_cost, tokens=options.budget_tokens, errors_in_a_row=options.budget_errors)
         fields["budget"] = limits if limits != Budget() else None
         return BatchRequest(**fields, mode="compat" if options.compat else "strict")

@@ -1,8 +1,9 @@
-"""Options of longer runs: budgets."""
+"""Longer runs: budgets, notifications, several models and adaptive repeats."""
 
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from pathlib import Path
 
@@ -11,8 +12,10 @@ import pytest
 from runner.cli.arguments import parse_options
 from runner.cli.run_session import RunSession
 from runner.config import Profile
+from runner.errors import ConfigError
 from runner.types import Budget
 from tests.support.command import environ_with_environments, run_agentgym
+from tests.support.model_server import ModelServer
 
 RUN = ["--run", "Maze", "--agent", "oracle"]
 
@@ -65,3 +68,31 @@ def test_the_end_of_each_batch_of_a_run_starts_the_command_of_the_profile(tmp_pa
         ("Wordle", "completed", 1),
     ]
     assert len({each["battery_id"] for each in notifications}) == 1
+
+
+def test_a_sweep_plays_the_same_tasks_with_each_model_as_one_battery(tmp_path: Path) -> None:
+    options = ["--run", "Maze", "--model", "small, other", "--repeat", "2", "--attempts", "2", "--agent", "tools"]
+    with ModelServer(models=("small", "other")) as server:
+        endpoint = {"url": server.url, "name": "lab", "kind": "openai"}
+        agent = {"mode": "local", "local_fallback": None, "model": "small", "endpoints": [endpoint]}
+        (tmp_path / "lab.yaml").write_text(json.dumps({"id": "lab", "agent": agent}))
+        ended = run_agentgym(tmp_path, *options, "--config", "./lab.yaml", "--json")
+        dry = run_agentgym(tmp_path, *options, "--config", "./lab.yaml", "--dry-run")
+        limited = run_agentgym(tmp_path, *options, "--config", "./lab.yaml", "--budget-tokens", "1")
+    assert (ended.returncode, dry.returncode) == (0, 0), ended.stderr + dry.stdout
+    batches = json.loads(ended.stdout)["batches"]
+    assert [batch["model"] for batch in batches] == ["small", "other"]
+    assert len({batch["battery_id"] for batch in batches} - {None}) == 1
+    small, other = ([(each["task_index"], each["attempt"]) for each in batch["episodes"]] for batch in batches)
+    assert sorted(small) == sorted(other) == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert "lab: small" in next(iter(batches[0]["answers"]))
+    assert limited.returncode == 130
+    assert "│ model │" in limited.stdout.replace("┃", "│")
+    commands = [line for line in limited.stderr.splitlines() if line.startswith("  agentgym-runner")]
+    assert [parse_options(shlex.split(line)[1:]).model for line in commands] == ["small", "other"]
+
+
+@pytest.mark.parametrize("names", ["a,", ",", "a,b,a", "a, a"])
+def test_a_model_is_named_once(names: str) -> None:
+    with pytest.raises(ConfigError, match="has an empty or repeated name; give each model once"):
+        session("--run", "Maze", "--model", names).batches()
