@@ -59,6 +59,7 @@ class Options(NamedTuple):
     workers: Workers | None = None
     max_rounds: int | None = None
     max_duration: float | None = None
+    until_width: float | None = None
     budget_cost: float | None = None
     budget_tokens: int | None = None
     budget_errors: int | None = None
@@ -93,6 +94,8 @@ def parse_options(argv: Sequence[str]) -> Options:
     if not options.results and (misplaced := sorted(_ONLY_WITH_RESULTS & provided.keys())):
         advice = "; use --run ENV to run an environment" if "env" in misplaced else ""
         parser.error(f"{_option_name(misplaced[0])} is only valid with --results{advice}")
+    if options.until_width is not None and (options.attempts > 1 or options.repeat == 1):
+        parser.error("--until-width requires --repeat N, the maximum number of tasks, and one attempt for each")
     if options.dry_run and not (options.run or options.battery):
         parser.error("--dry-run requires --run or --battery")
     for goal, allowed in _ALLOWED_WITH.items():
@@ -164,6 +167,12 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
         type=positive_seconds,
         metavar="SEC",
         help="time limit per episode (default: from the profile)",
+    )
+    group.add_argument(
+        "--until-width",
+        type=rate,
+        metavar="W",
+        help="stop before --repeat tasks once the 95%% interval of the success rate is at most W wide, e.g. 0.2",
     )
     group.add_argument(
         "--budget-cost",

@@ -10,6 +10,8 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 
+import msgspec
+
 from runner.batch.batch import Batch
 from runner.batch.observers import SelectiveObserver
 from runner.batch.resolve import ResolvedBatch, has_oracle, place_batch
@@ -17,6 +19,7 @@ from runner.batch.result import BatchResult
 from runner.batch.slots import RUN_FILES, SLOT_FILES
 from runner.batch.workspace import Workspace
 from runner.bus.address import durable_names, egress_reader
+from runner.cli.adaptive import adaptive_parts
 from runner.cli.logging_setup import log_to_file
 from runner.cli.progress import batch_progress
 from runner.cli.remaining import report_remaining, without_options
@@ -74,7 +77,8 @@ def run_batches(session: RunSession) -> int:
         workspace = Workspace(session.data_dir, node=session.node, profile=session.profile.id, is_owner=is_owner)
         report_recovered(workspace.recovered)
         report_damaged(workspace.index.damaged)
-        battery_id = new_ulid() if session.options.battery or len(batches) > 1 else None
+        options = session.options
+        battery_id = new_ulid() if options.battery or len(batches) > 1 or options.until_width is not None else None
         notifier = Notifier(session.profile, session.node, os.environ)
         with (
             closing(workspace),
@@ -98,7 +102,10 @@ def _report_interruptions(batches: list[ResolvedBatch], results: list[BatchResul
     specs = {(batch.spec.env, batch.spec.model): batch.spec for batch in batches}
     for result in results:
         if result.interruption is not None:
-            report_remaining(specs[result.env, result.model], result, argv)
+            parts = [each for each in results if (each.env, each.model) == (result.env, result.model)]
+            episodes = [episode for each in parts for episode in each.episodes]
+            whole = msgspec.structs.replace(result, episodes=episodes)
+            report_remaining(specs[result.env, result.model], whole, argv)
 
 
 def _exit_code(results: list[BatchResult], skipped: list[SkippedBatch], *, interrupted: bool) -> int:
@@ -158,20 +165,40 @@ class _BatchSequence:
         skipped: list[SkippedBatch] = []
         for batch in batches:
             try:
-                placed = place_batch(batch, RUN_FILES)
+                played = self._run_parts(batch)
             except ConfigError as exc:
                 skipped.append(SkippedBatch(env=batch.spec.env, reason=str(exc)))
                 continue
-            results.append(self._run_batch(placed))
-            self.recorder.record_batch(results[-1])
-            self.notifier.notify(results[-1])
-            if results[-1].status != "completed" and results[-1].interrupted_by not in ("server", "budget"):
+            results += played
+            if played[-1].status != "completed" and played[-1].interrupted_by not in ("server", "budget"):
                 break
         if skipped and not results:
             raise ConfigError("\n".join(each.reason for each in skipped))
         for each in skipped:
             print_stderr(f"Skipped: {each.reason}")
         return results, skipped
+
+    def _run_parts(self, batch: ResolvedBatch) -> list[BatchResult]:
+        """Run a batch, in several parts with ``--until-width``; return the results of those that were played.
+
+        Raises:
+            ConfigError: the first part cannot be played.
+        """
+        played: list[BatchResult] = []
+        for part in adaptive_parts(batch, self.session.options.until_width, played):
+            try:
+                placed = place_batch(part, RUN_FILES)
+            except ConfigError as exc:
+                if not played:
+                    raise
+                print_stderr(f"{part.spec.env}: stopped: {exc}")
+                break
+            played.append(self._run_batch(placed))
+            self.recorder.record_batch(played[-1])
+            self.notifier.notify(played[-1])
+            if played[-1].status != "completed":
+                break
+        return played
 
     def _run_batch(self, placed: ResolvedBatch) -> BatchResult:
         for note in filter(None, (placed.placement.note, placed.lowered)):
