@@ -23,6 +23,7 @@ EPILOG = """subcommands (see agentgym-runner COMMAND --help):
   serve        serve environments over AgentGym's HTTP protocol
   serve-model  serve a test endpoint in place of a language model
   nats-info    print the URL and the credential file of the node's broker
+  completion   print the completion script of a shell
 
 exit codes:
   0    every episode ran to an outcome, successful or not
@@ -88,7 +89,7 @@ _ALLOWED_WITH = {
 
 def parse_options(argv: Sequence[str]) -> Options:
     """Parse the command line; ``--help``, ``--version`` and invalid usage (exit code 2) raise ``SystemExit``."""
-    parser = _parser()
+    parser = build_parser()
     provided = vars(parser.parse_args(argv))  # contains only options of the command line
     options = Options(**provided, argv=tuple(argv))
     if not options.results and (misplaced := sorted(_ONLY_WITH_RESULTS & provided.keys())):
@@ -108,7 +109,8 @@ def _option_name(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def _parser() -> argparse.ArgumentParser:
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the options without a subcommand."""
     parser = SafeArgumentParser(
         prog="agentgym-runner",
         description="Run agents in AgentGym environments and store every episode as a file.",

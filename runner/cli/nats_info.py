@@ -32,7 +32,7 @@ def main_nats_info(argv: Sequence[str]) -> int:
     Raises:
         ConfigError: no node has ever run in the state directory, or ``node.json`` cannot be read.
     """
-    options = _parser().parse_args(argv)
+    options = build_parser().parse_args(argv)
     profile = load_profile(options.config, environ=os.environ, cwd=Path.cwd())
     info = _read(resolve_data_dir(options.data_dir, os.environ, profile, Path.cwd()))
     if options.json:
@@ -57,7 +57,8 @@ def _read(data_dir: Path) -> NatsInfo:
     return NatsInfo(url=node.url, credential_file=node.credential_file, node=node.node, running=is_node_alive(data_dir))
 
 
-def _parser() -> argparse.ArgumentParser:
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the subcommand."""
     parser = SafeArgumentParser(
         prog="agentgym-runner nats-info",
         description="Print the URL of the node's broker and the file with its user and password.",

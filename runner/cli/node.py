@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import logging
 import signal
@@ -31,15 +32,7 @@ def main_node(argv: Sequence[str]) -> int:
     Raises:
         RunnerError: the node cannot start.
     """
-    parser = SafeArgumentParser(
-        prog="agentgym-runner node",
-        description="Run the node of a state directory: it runs batches on request over the bus.",
-    )
-    parser.add_argument("--config", metavar="NAME|PATH", help="profile (default field-runner-4090)")
-    parser.add_argument("--data-dir", metavar="DIR", help="state directory (default ./data)")
-    parser.add_argument("--node", metavar="NAME", help="name of this machine (default: profile, then host name)")
-    parser.add_argument("--idle-exit", type=positive_seconds, metavar="SEC", help="exit after SEC idle seconds")
-    options = parser.parse_args(argv)
+    options = build_parser().parse_args(argv)
     require_open_files(NODE_FILES + SLOT_FILES, "A node")
     session = RunSession.open(Options(config=options.config, data_dir=options.data_dir, node=options.node))
     preload_fork_server(session.profile.agent)
@@ -58,6 +51,19 @@ def main_node(argv: Sequence[str]) -> int:
     )
     asyncio.run(_run(node, session.data_dir))
     return 0
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the subcommand."""
+    parser = SafeArgumentParser(
+        prog="agentgym-runner node",
+        description="Run the node of a state directory: it runs batches on request over the bus.",
+    )
+    parser.add_argument("--config", metavar="NAME|PATH", help="profile (default field-runner-4090)")
+    parser.add_argument("--data-dir", metavar="DIR", help="state directory (default ./data)")
+    parser.add_argument("--node", metavar="NAME", help="name of this machine (default: profile, then host name)")
+    parser.add_argument("--idle-exit", type=positive_seconds, metavar="SEC", help="exit after SEC idle seconds")
+    return parser
 
 
 async def _run(node: Node, data_dir: Path) -> None:

@@ -37,7 +37,7 @@ def main_outbox(argv: Sequence[str]) -> int:
     Raises:
         RunnerError: the profile or the outbox cannot be read.
     """
-    options = _parser().parse_args(argv)
+    options = build_parser().parse_args(argv)
     log_to_stderr()
     profile = load_profile(options.config, environ=os.environ, cwd=Path.cwd())
     data_dir = resolve_data_dir(options.data_dir, os.environ, profile, Path.cwd())
@@ -51,7 +51,8 @@ def main_outbox(argv: Sequence[str]) -> int:
     return 0 if retried else 1
 
 
-def _parser() -> argparse.ArgumentParser:
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the subcommand."""
     parser = SafeArgumentParser(
         prog="agentgym-runner outbox",
         description="Show the events that are not delivered yet, and dead letters with the reason of their failure.",

@@ -24,7 +24,7 @@ def main_preflight(argv: Sequence[str]) -> int:
     Raises:
         ConfigError: the profile, the agent or an environment is invalid.
     """
-    options = _parser().parse_args(argv)
+    options = build_parser().parse_args(argv)
     reserve_stdout()
     session = RunSession.open(
         Options(
@@ -71,7 +71,8 @@ def _lines(row: PreflightCheck) -> list[tuple[str, ...]]:
     return [(f"{row.what} {row.name}".strip(), STATE_LABELS[row.state], row.detail + latency), *below]
 
 
-def _parser() -> argparse.ArgumentParser:
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the subcommand."""
     parser = SafeArgumentParser(
         prog="agentgym-runner preflight",
         description="Check models, environments, workers, buses and the state directory without running an episode, "

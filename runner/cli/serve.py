@@ -31,7 +31,7 @@ def main_serve(argv: Sequence[str]) -> int:
     Raises:
         ConfigError: an option, the profile, an environment or an address cannot be used.
     """
-    parser = _parser()
+    parser = build_parser()
     options = parser.parse_args(argv)
     if options.all == bool(options.env):
         parser.error("name the environments to serve, or give --all")
@@ -44,7 +44,8 @@ def main_serve(argv: Sequence[str]) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the subcommand."""
     parser = SafeArgumentParser(
         prog="agentgym-runner serve",
         description="Serve embedded environments over AgentGym's HTTP protocol, each on its port in the profile.",

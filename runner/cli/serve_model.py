@@ -38,7 +38,7 @@ def main_serve_model(argv: Sequence[str]) -> int:
     Raises:
         ConfigError: an option is invalid, or the address cannot be used.
     """
-    options = _parser().parse_args(argv)
+    options = build_parser().parse_args(argv)
     token = read_token(options.token, os.environ)
     check_exposure(options.host, token)
     behavior = Behavior(
@@ -65,7 +65,8 @@ def _responder(options: argparse.Namespace) -> Responder | None:
     return EchoResponder() if options.echo else None
 
 
-def _parser() -> argparse.ArgumentParser:
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the subcommand."""
     parser = SafeArgumentParser(
         prog="agentgym-runner serve-model",
         description="Serve an OpenAI-compatible test endpoint in place of a language model.",

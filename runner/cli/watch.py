@@ -46,7 +46,7 @@ def main_watch(argv: Sequence[str]) -> int:
     Raises:
         RunnerError: the bus does not exist or rejects the credentials.
     """
-    options = _parser().parse_args(argv)
+    options = build_parser().parse_args(argv)
     log_to_stderr()
     failures: list[BaseException] = []
     try:
@@ -144,7 +144,8 @@ def _subjects(names: DurableNames, *, own_node: bool) -> list[str]:
     return [*names.all(), LIVE_SUBJECTS if own_node else ALL_SUBJECTS]
 
 
-def _parser() -> argparse.ArgumentParser:
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the subcommand."""
     parser = SafeArgumentParser(
         prog="agentgym-runner watch",
         description="Print the messages of a bus, one line each.",

@@ -1,0 +1,149 @@
+"""The command ``agentgym-runner completion``: prints the completion script of a shell, derived from the parsers."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from runner import plugins
+from runner.cli.dispatch import SUBCOMMANDS
+from runner.cli.terminal import output_stream
+from runner.util.argument_parser import SafeArgumentParser
+
+PROGRAM = "agentgym-runner"
+_FILES = frozenset({"FILE", "DIR", "NAME|PATH", "NAME|@FILE"})
+"""Placeholders of values that may be paths."""
+_SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]*")
+"""Words that no shell interprets: installed packages choose the names of environments and agents."""
+
+
+class Option(NamedTuple):
+    """An option of the command, or a subcommand's positional argument, whose ``names`` are empty.
+
+    Attributes:
+        values: the words that may follow it.
+        takes_value: whether a value follows it.
+        is_path: whether its value may be a path.
+    """
+
+    names: tuple[str, ...]
+    help: str
+    placeholder: str
+    values: tuple[str, ...]
+    takes_value: bool
+    is_path: bool
+
+
+def main_completion(argv: Sequence[str]) -> int:
+    """Print the completion script; return 0."""
+    shell = build_parser().parse_args(argv).shell
+    output_stream().write({"bash": _bash, "zsh": _zsh, "fish": _fish}[shell](options_by_command()))
+    return 0
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the subcommand."""
+    parser = SafeArgumentParser(
+        prog=f"{PROGRAM} completion",
+        description="Print the completion script of a shell; put it where the shell looks for such scripts.",
+    )
+    parser.add_argument("shell", choices=["bash", "zsh", "fish"], help="shell of the script")
+    return parser
+
+
+def parsers() -> dict[str, argparse.ArgumentParser]:
+    """Return the parser of each subcommand, and under an empty name that of the options without one."""
+    modules = {"": "arguments"} | {name: name.replace("-", "_") for name in SUBCOMMANDS}
+    return {name: importlib.import_module(f"runner.cli.{module}").build_parser() for name, module in modules.items()}
+
+
+def options_by_command() -> dict[str, list[Option]]:
+    """Return the options of each of ``parsers``."""
+    known = {"ENV": plugins.registered_names(plugins.ENVS), "--agent": plugins.registered_names(plugins.AGENTS)}
+    return {name: [_option(action, known) for action in parser._actions] for name, parser in parsers().items()}
+
+
+def _option(action: argparse.Action, known: Mapping[str, Sequence[str]]) -> Option:
+    placeholder = action.metavar if isinstance(action.metavar, str) else action.dest.upper()
+    names = tuple(action.option_strings)
+    values = action.choices or known.get(placeholder) or next((known[name] for name in names if name in known), ())
+    return Option(
+        names=names,
+        help=(action.help or "").replace("%%", "%"),
+        placeholder=placeholder,
+        values=tuple(word for word in map(str, values) if _SAFE.fullmatch(word)),
+        takes_value=action.nargs != 0,
+        is_path=placeholder in _FILES,
+    )
+
+
+def _bash(options: Mapping[str, Sequence[Option]]) -> str:
+    return _BASH.format(
+        subcommands="|".join(SUBCOMMANDS),
+        cases="\n".join(_bash_cases(options)),
+        program=PROGRAM,
+    )
+
+
+def _bash_cases(options: Mapping[str, Sequence[Option]]) -> Iterator[str]:
+    for command, its_options in options.items():
+        for option in its_options:
+            pattern = "|".join(f'"{command}:{name}"' for name in option.names)
+            if option.names and option.takes_value:
+                yield f'        {pattern}) values="{" ".join(option.values)}"; files={int(option.is_path)} ;;'
+    for command, its_options in options.items():
+        words = [name for option in its_options for name in option.names or option.values]
+        own = [*SUBCOMMANDS, *words] if not command else words
+        yield f'        "{command}:"*) values="{" ".join(own)}" ;;'
+
+
+_BASH = """_agentgym_runner() {{
+    local current="${{COMP_WORDS[COMP_CWORD]}}" previous="${{COMP_WORDS[COMP_CWORD-1]}}" command="" values="" files=0
+    if [ "$COMP_CWORD" -gt 1 ]; then
+        case "${{COMP_WORDS[1]}}" in
+        {subcommands}) command="${{COMP_WORDS[1]}}" ;;
+        esac
+    fi
+    case "$command:$previous" in
+{cases}
+    esac
+    COMPREPLY=($(compgen -W "$values" -- "$current"))
+    if [ "$files" = 1 ]; then
+        local IFS=$'\n'
+        COMPREPLY+=($(compgen -f -- "$current"))
+    fi
+}}
+complete -o filenames -F _agentgym_runner {program}
+"""
+
+
+def _zsh(options: Mapping[str, Sequence[Option]]) -> str:
+    return "autoload -U +X compinit && compinit -u\nautoload -U +X bashcompinit && bashcompinit\n" + _bash(options)
+
+
+def _fish(options: Mapping[str, Sequence[Option]]) -> str:
+    everything = " ".join(SUBCOMMANDS)
+    lines = [f"complete -c {PROGRAM} -f"]
+    lines += [f"complete -c {PROGRAM} -n __fish_is_first_token -a {name}" for name in SUBCOMMANDS]
+    for command, its_options in options.items():
+        condition = (
+            f"'__fish_seen_subcommand_from {command}'" if command else f"'not __fish_seen_subcommand_from {everything}'"
+        )
+        for option in its_options:
+            values = f" -a '{' '.join(option.values)}'" if option.values else ""
+            if not option.names:
+                lines += [f"complete -c {PROGRAM} -n {condition}{values}"] if values else []
+                continue
+            switches = " ".join(
+                f"-l {name[2:]}" if name.startswith("--") else f"-s {name[1:]}" for name in option.names
+            )
+            value = f" {'-r -F' if option.is_path else '-x'}{values}" if option.takes_value else ""
+            lines.append(f"complete -c {PROGRAM} -n {condition} {switches}{value} -d {_fish_text(option.help)}")
+    return "\n".join(lines) + "\n"
+
+
+def _fish_text(text: str) -> str:
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"

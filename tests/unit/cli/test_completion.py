@@ -1,0 +1,95 @@
+"""Completion scripts of the shells, as the shells run them, and the man page."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from runner.cli.completion import options_by_command
+from runner.cli.dispatch import SUBCOMMANDS
+from scripts.build_man_page import MAN_PAGE, man_page
+from tests.conftest import Install
+from tests.support.command import COMMAND, run_agentgym
+
+QUERY = """
+source {script}
+COMP_WORDS=({words})
+COMP_CWORD=$(({n} - 1))
+_agentgym_runner
+printf '%s\\n' "${{COMPREPLY[@]}}"
+"""
+
+
+@pytest.fixture(scope="module")
+def bash_script(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("completion")
+    script = folder / "completion.bash"
+    printed = run_agentgym(folder, "completion", "bash")
+    assert (printed.returncode, printed.stderr) == (0, "")
+    script.write_text(printed.stdout)
+    return script
+
+
+def complete_in_bash(script: Path, cwd: Path, *words: str) -> list[str]:
+    quoted = " ".join(f"'{word}'" for word in (COMMAND, *words))
+    query = QUERY.format(script=script, words=quoted, n=1 + len(words))
+    completed = subprocess.run(
+        ["bash", "--norc", "-c", query], cwd=cwd, capture_output=True, text=True, timeout=30, check=True
+    )
+    assert completed.stderr == ""
+    return completed.stdout.split("\n")[:-1] if completed.stdout.strip() else []
+
+
+@pytest.mark.parametrize(
+    ("words", "completions"),
+    [
+        (["no"], ["node"]),
+        (["--budget-"], ["--budget-cost", "--budget-tokens", "--budget-errors"]),
+        (["--battery", ""], ["lightweight", "moderate", "all"]),
+        (["--run", "M"], ["Maze"]),
+        (["--agent", "or"], ["oracle"]),
+        (["--repeat", ""], []),
+        (["node", "--idle"], ["--idle-exit"]),
+        (["serve", "--run"], []),
+        (["completion", "f"], ["fish"]),
+        (["--run", "Maze", "--config", "my"], ["my profile.yaml", "my-other.yaml"]),
+    ],
+)
+def test_bash_completes_subcommands_options_values_and_paths(
+    bash_script: Path, tmp_path: Path, words: list[str], completions: list[str]
+) -> None:
+    for name in ("my profile.yaml", "my-other.yaml"):
+        (tmp_path / name).touch()
+    assert sorted(complete_in_bash(bash_script, tmp_path, *words)) == sorted(completions)
+
+
+def test_names_that_a_shell_would_interpret_are_left_out(install: Install) -> None:
+    hostile = ("$(touch x)", "a'b", "`id`", "-x", "a b", 'a"b')
+    install(agents={"fine": "tests.support.fakes:UpAgent"} | dict.fromkeys(hostile, "tests.support.fakes:UpAgent"))
+    (agents,) = [option.values for option in options_by_command()[""] if "--agent" in option.names]
+    assert "fine" in agents
+    assert {*agents}.isdisjoint(hostile)
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_script_is_valid_for_its_shell_and_names_every_subcommand(shell: str, tmp_path: Path) -> None:
+    script = run_agentgym(tmp_path, "completion", shell).stdout
+    assert [name for name in SUBCOMMANDS if name not in script] == []
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
+    subprocess.run([shell, "-n"], input=script, text=True, timeout=30, check=True)
+
+
+def test_the_man_page_is_that_of_the_parsers() -> None:
+    assert man_page() == MAN_PAGE.read_text("utf-8"), "run: python -m scripts.build_man_page"
+    if (groff := shutil.which("groff")) is None:
+        pytest.skip("groff is not installed")
+    rendered = subprocess.run([groff, "-man", "-ww", "-Tutf8", MAN_PAGE], capture_output=True, timeout=30, check=True)
+    assert rendered.stderr == b""
+    text = re.sub(r".\x08|\x1b\[[0-9;]*m", "", rendered.stdout.decode())
+    for expected in (*(f"COMMAND {name}" for name in SUBCOMMANDS), "--budget-cost COST", "--idle-exit SEC", "130"):
+        assert expected in text
