@@ -101,7 +101,10 @@ def test_an_episode_that_ends_in_an_error_exits_1_and_names_it(tmp_path: Path) -
         (("--run", "Maze", "--results"), "not allowed with argument"),
         (("--run", "Maze", "--env", "Maze"), "--env is only valid with --results"),
         (("--dry-run", "--results"), "--dry-run requires --run or --battery"),
-        (("--results", "--repeat", "1", "--agent", "x"), "--agent, --repeat cannot be combined with --results"),
+        (
+            ("--results", "--repeat", "1", "--concurrency", "2"),
+            "--concurrency, --repeat cannot be combined with --results",
+        ),
         (("--list-envs", "--data-dir", "x"), "--data-dir cannot be combined with --list-envs"),
         (("--battery", "all", "--agent", "orakel"), "no agent named 'orakel'. Did you mean oracle?"),
         (("watch", "--run", "Maze"), "unrecognized arguments: --run Maze"),
