@@ -88,6 +88,10 @@ BUS: Final = Requirement(
     lambda session: session.events is not None,
     lambda session: trusted("files have no bus: use `agentgym-tui launch` or `agentgym-tui watch`"),
 )
+LIVE: Final = Requirement(
+    lambda session: session.events is not None,
+    lambda session: trusted("files have no runs: use `agentgym-tui launch` or `agentgym-tui watch`"),
+)
 LOGS: Final = Requirement(
     lambda session: bool(session.logs),
     lambda session: trusted("no log is open: use `agentgym-tui open FILE.jsonl`"),
@@ -171,5 +175,8 @@ SCREENS: Final = Registry(
         "events", "3", "Events", lazy("screens.events.screen:EventsScreen"), BUS, "all bus messages", "lines.tcss"
     ),
     ScreenSpec("logs", "4", "Logs", lazy("screens.logs.screen:LogScreen"), LOGS, "opened logs", "lines.tcss"),
+    ScreenSpec(
+        "runs", "6", "Runs", lazy("screens.runs.screen:RunsScreen"), LIVE, "what runs, waits and has ended", "runs.tcss"
+    ),
 )
 """The screens, in the order in which the key bar lists them."""

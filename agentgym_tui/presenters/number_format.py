@@ -74,10 +74,10 @@ def format_count(number: int | None) -> SafeText:
     return trusted(str(number))
 
 
-def pluralize(number: int, noun: str) -> SafeText:
-    """Format a count with its noun, such as ``1 episode`` and ``1,200 episodes``; ``noun`` must be trusted text."""
+def pluralize(number: int, noun: str, plural: str = "") -> SafeText:
+    """Format a count with its noun, such as ``1 episode`` and ``1,200 episodes``; nouns must be trusted text."""
     shown = f"{number:,}" if abs(number) < 10**9 else format_count(number)
-    return trusted(f"{shown} {noun}{'' if number == 1 else 's'}")
+    return trusted(f"{shown} {noun if number == 1 else plural or f'{noun}s'}")
 
 
 def format_size(number: int) -> SafeText:

@@ -20,10 +20,12 @@ from runner.events.control import (
     ControlRequest,
     EpisodeArgs,
     EpisodeChunk,
+    MoveArgs,
     NoArgs,
     NodeHealth,
     NodeList,
     Op,
+    ReplayArgs,
     StartArgs,
     TargetArgs,
 )
@@ -40,7 +42,7 @@ TIMEOUT_S: Final = 5.0
 REPEAT_S: Final = 1.5
 """Seconds after which a request without a reply is sent again if its operation is one of ``REPEATABLE``."""
 
-REPEATABLE: Final = frozenset({"start", "episode", "health", "list"})
+REPEATABLE: Final = frozenset({"start", "move", "replay", "episode", "health", "list"})
 """Operations that have no further effect when the node receives them twice."""
 
 RETRY_INTERVAL_S: Final = 0.25
@@ -96,6 +98,14 @@ class NodeControl:
     async def command(self, command: RunCommand, *, batch_id: str | None = None, episode_id: str | None = None) -> None:
         """Send a command for the batch or battery ``batch_id``, or for the episode ``episode_id``."""
         await self._command(command, TargetArgs(batch_id=batch_id, episode_id=episode_id), NoArgs)
+
+    async def move(self, run_id: str, to: int) -> None:
+        """Move a waiting batch, or the waiting batches of a battery, so that ``to`` other ones run before."""
+        await self._command("move", MoveArgs(batch_id=run_id, to=to), NoArgs)
+
+    async def replay(self, args: ReplayArgs) -> list[BatchState]:
+        """Play a batch or battery again; return the new batches."""
+        return await self._command("replay", args, list[BatchState])
 
     async def fetch_list(self) -> NodeList:
         """Fetch the batches, agents, models and environments of the node."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import msgspec
 
@@ -12,7 +12,7 @@ from agentgym_tui.sessions.control_client import NodeControl
 from agentgym_tui.sessions.protocols import ControlRequestError, Session
 from agentgym_tui.state.data_model import BatchRun, EndpointState, EnvironmentState, Episode
 from agentgym_tui.state.run_store import RunStore
-from runner.events.control import StartArgs
+from runner.events.control import ReplayArgs, StartArgs
 from runner.util.clock import new_ulid
 
 MODELLESS_AGENTS: Final = frozenset({"oracle", "random", "scripted", "human"})
@@ -170,12 +170,19 @@ class RunCommands:
         return list(dict.fromkeys(batch.warning for batch in batches if batch.warning))
 
     async def pause_or_resume(self, batch: BatchRun) -> str:
-        """Resume a batch where it is paused, else pause it; return a text that describes the effect."""
-        if batch.status == "paused":
+        """Resume a paused or interrupted batch, or pause a running one; return a text that describes the effect."""
+        if batch.status in ("paused", "interrupted"):
             await self.control.command("resume", batch_id=batch.batch_id)
             return "resumed"
         await self.control.command("pause", batch_id=batch.batch_id)
         return "pauses after this step"
+
+    async def replay(self, run_id: str, only: Literal["errors", "all"]) -> int:
+        """Play a batch or battery again, or only what ended with an error; return the number of episodes."""
+        args = ReplayArgs(batch_id=run_id, only=only, new_batch_id=self.new_id())
+        batches = await self.control.replay(args)
+        self._session.store.apply_batches(batches)
+        return sum(batch.n_planned for batch in batches)
 
     async def step(self, episode: Episode) -> None:
         """Run one step of a paused episode."""

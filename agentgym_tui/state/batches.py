@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import Final
 
@@ -27,9 +27,14 @@ _FINISHED: Final = frozenset({"completed", "cancelled"})
 
 
 class BatchRegistry:
-    """Up to ``MAX_BATCHES`` batches by id, the newest last; finished batches are evicted before unfinished batches."""
+    """Up to ``MAX_BATCHES`` batches by id, the newest last; finished batches are evicted before unfinished batches.
 
-    def __init__(self) -> None:
+    Args:
+        now: returns the time of the console's monotonic clock in seconds.
+    """
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
         self.batches: dict[str, BatchRun] = {}
         self._latest_progress: dict[str, tuple[str, int]] = {}
 
@@ -65,6 +70,7 @@ class BatchRegistry:
         batch.status = "running" if batch.status in _PENDING else batch.status
         batch.n_done, batch.n_planned = clamp_count(item.n_done), clamp_count(item.n_planned)
         batch.n_success, batch.mean_reward, batch.eta_s = clamp_count(item.n_success), item.mean_reward, item.eta_s
+        batch.eta_at_s = self._now()
         batch.n_rated = clamp_count(item.n_done if item.n_rated is None else item.n_rated)
         batch.n_errors, batch.tokens, batch.cost = clamp_count(item.errors), item.tokens, item.cost
         batch.waiting_for, batch.waiting_s = clip_optional(item.waiting_for), item.waiting_s

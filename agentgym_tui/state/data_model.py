@@ -269,6 +269,7 @@ class BatchRun(msgspec.Struct):
             all ended episodes count.
         n_errors: number of episodes that ended with an error; they are not rated.
         eta_s: estimated seconds until the batch ends; None if it is not known.
+        eta_at_s: when the estimate was received, in seconds of the console's monotonic clock.
         waiting_for: the server that the batch waits for and its problem; None while the batch plays.
         waiting_s: seconds left until the batch is interrupted because its server is gone; None while the batch plays.
         interruption: why the batch was interrupted; None if it was not, on request, and where it is not known.
@@ -290,6 +291,7 @@ class BatchRun(msgspec.Struct):
     n_errors: int = 0
     mean_reward: float | None = None
     eta_s: float | None = None
+    eta_at_s: float | None = None
     tokens: Tokens | None = None
     cost: float | None = None
     waiting_for: str | None = None

@@ -54,6 +54,7 @@ class RunStore:
         lost_after_s: seconds of silence after which a node counts as lost.
 
     Attributes:
+        now: returns the time of the console's monotonic clock in seconds.
         agents: agents that the node can run.
         model_names: models of the profile.
         notices: notices about the subscription, the newest last.
@@ -83,13 +84,14 @@ class RunStore:
         self.n_stored: int | None = None
         self.read_progress: ReadProgress | None = None
         self.version = 0
+        self.now = now
         self.on_change: Callable[[], None] | None = None
         self._notices = NoticeList(now)
         self._queue_notice: str | None = None
         self._nodes = NodeRegistry(now, lost_after_s)
         self._envs = EnvironmentRegistry()
         self._endpoints = EndpointRegistry()
-        self._batches = BatchRegistry()
+        self._batches = BatchRegistry(now)
         self._episodes = EpisodeRegistry(max_episodes=max_episodes, max_bytes=max_bytes)
         self._reducer = BusReducer(
             nodes=self._nodes,

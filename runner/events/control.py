@@ -74,7 +74,10 @@ class StartArgs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 class TargetArgs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Target of the operation; exactly one of the two fields is set."""
 
-    batch_id: Annotated[str | None, Meta(description="a batch, or all batches of a battery")] = None
+    batch_id: Annotated[
+        str | None,
+        Meta(description="a batch, or all batches of a battery; `resume` queues those again that were interrupted"),
+    ] = None
     episode_id: Annotated[str | None, Meta(description="a running episode")] = None
 
 

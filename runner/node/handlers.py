@@ -194,6 +194,21 @@ class ControlHandler:
         self.batch_runner.wake()
         return self._batches(existing[0].battery_id or existing[0].batch_id)
 
+    def _queue_again(self, batch: QueuedBatch) -> bool:
+        """Queue an interrupted batch again; return False if it is not interrupted.
+
+        Raises:
+            RunnerError: the node cannot play it.
+        """
+        if batch.status != "interrupted":
+            return False
+        if (problem := self._problem(batch.spec)) is not None:
+            raise problem
+        self._require_model(batch.spec)
+        self.queue.queue_again({batch.batch_id: batch.spec})
+        self.batch_runner.wake()
+        return True
+
     def _problem(self, spec: BatchSpec) -> RunnerError | None:
         """Return why the node cannot play a batch, or None."""
         try:
@@ -239,6 +254,7 @@ class ControlHandler:
         accepted = [
             self.batch_runner.command(name, batch.batch_id)
             or (name == "cancel" and self.batch_runner.stored.cancel_unstarted(batch))
+            or (name == "resume" and self._queue_again(batch))
             or self.batch_runner.command(name, batch.batch_id)
             for batch in batches
         ]

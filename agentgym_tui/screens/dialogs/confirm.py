@@ -12,6 +12,7 @@ from textual.widgets import Button
 
 from agentgym_tui.commands.keymap import commands_of, keymap_of
 from agentgym_tui.presenters.cells import Cell, Line
+from agentgym_tui.presenters.number_format import pluralize
 from agentgym_tui.safe_text import SafeText, sanitize_line, trusted
 from agentgym_tui.screens.base import DialogFrame, DialogScreen
 from agentgym_tui.state.data_model import BatchRun
@@ -69,6 +70,25 @@ class ConfirmDialog(DialogScreen[str]):
     @on(Button.Pressed)
     def _pressed(self, pressed: Button.Pressed) -> None:
         self.leave(pressed.button.id or "")
+
+
+class CancelAllDialog(ConfirmDialog):
+    """A dialog before everything that runs or waits is cancelled.
+
+    Args:
+        n_batches: number of batches that run or wait.
+    """
+
+    SCOPE = "cancel_all"
+
+    def __init__(self, n_batches: int) -> None:
+        super().__init__(trusted("Cancel everything?"), default="nothing")
+        self._n_batches = n_batches
+
+    def question(self) -> Sequence[Line]:
+        """Return a line with the number of batches."""
+        n_batches = pluralize(self._n_batches, "batch", "batches")
+        return [[Cell(n_batches, "head"), Cell(trusted(" that run or wait"))]]
 
 
 class CancelDialog(ConfirmDialog):

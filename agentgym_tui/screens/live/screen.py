@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from functools import partial, wraps
-from typing import Concatenate, Final, ParamSpec
+from collections.abc import Sequence
+from functools import partial
+from typing import Final
 
 from textual import on
 from textual.app import ComposeResult
 
 from agentgym_tui.commands.keymap import keymap_of
-from agentgym_tui.commands.registry import NODE
 from agentgym_tui.presenters.cells import Cell, Line
 from agentgym_tui.presenters.number_format import format_count
 from agentgym_tui.presenters.pane_titles import notice_line
 from agentgym_tui.presenters.status_line import progress_line, status_lines
 from agentgym_tui.presenters.text_width import LIST_MARGIN
 from agentgym_tui.safe_text import join, sanitize_line, sanitize_message, trusted
-from agentgym_tui.screens.base import WIDTH_BREAKPOINTS, ScreenContext, SessionScreen
+from agentgym_tui.screens.base import WIDTH_BREAKPOINTS, ScreenContext
+from agentgym_tui.screens.control import ControlScreen, needs_node
 from agentgym_tui.screens.live.episode_picker import EpisodePicker
 from agentgym_tui.screens.live.panes import LivePanes
-from agentgym_tui.services.timers import start_worker
 from agentgym_tui.sessions.protocols import ControlRequestError
 from agentgym_tui.sessions.run_commands import (
     MAX_TOAST_CHARS,
-    RunCommands,
     command_targets,
     control_error_text,
     unfinished_batches,
@@ -42,27 +40,13 @@ HEIGHT_BREAKPOINTS: Final = [(0, "-short"), (32, "-high")]
 START_COMMANDS: Final = ("run.selected", "run.form", "run.battery")
 """Ids of the commands that start a run."""
 
-P = ParamSpec("P")
 _TITLE: Final = (Cell(trusted("Live"), "head"), Cell(trusted(" · "), "dim"))
 _INDENT: Final = Cell(trusted("       "))
 _MAX_REASON_LINES: Final = 3
 """Status lines that may explain why the node cannot be reached."""
 
 
-def _needs_node(action: Callable[Concatenate[LiveScreen, P], None]) -> Callable[Concatenate[LiveScreen, P], None]:
-    """Return the action, or show why runs cannot be controlled where the session has no node of its own."""
-
-    @wraps(action)
-    def checked(screen: LiveScreen, /, *args: P.args, **kwargs: P.kwargs) -> None:
-        if NODE.is_met(screen.session):
-            action(screen, *args, **kwargs)
-        else:
-            screen.toast(NODE.reason(screen.session), failed=True)
-
-    return checked
-
-
-class LiveScreen(SessionScreen):
+class LiveScreen(ControlScreen):
     """The screen that shows a session's node and controls its runs; the UI state holds sort order and pane sizes."""
 
     SCOPE = "live"
@@ -75,7 +59,6 @@ class LiveScreen(SessionScreen):
     def __init__(self, context: ScreenContext) -> None:
         super().__init__(context)
         session = self.session
-        self.commands = RunCommands(session)
         self._picker = EpisodePicker()
         self._episode: Episode | None = None
         self._panes = LivePanes(session.store, session.read_only, self.ui_state)
@@ -133,7 +116,7 @@ class LiveScreen(SessionScreen):
         """Show the view that follows the current view in the order transcript, trace, rewards."""
         self._panes.next_view()
 
-    @_needs_node
+    @needs_node
     def action_run_selected(self) -> None:
         """Run the selected environment once."""
         if env := self._panes.environments.key:
@@ -141,7 +124,7 @@ class LiveScreen(SessionScreen):
         else:
             self.toast(trusted("environments not loaded yet"), failed=True)
 
-    @_needs_node
+    @needs_node
     def action_run_form(self, *envs: str) -> None:
         """Open the run form with ``envs`` checked."""
         from agentgym_tui.screens.dialogs.run_form import RunForm
@@ -149,14 +132,14 @@ class LiveScreen(SessionScreen):
         chosen = list(envs) or [env for env in [self._panes.environments.key] if env]
         self.app.push_screen(RunForm(self.session, self.commands, chosen), self._form_closed)
 
-    @_needs_node
+    @needs_node
     def action_run_battery(self) -> None:
         """Open the battery picker."""
         from agentgym_tui.screens.dialogs.battery_picker import BatteryPicker
 
         self.app.push_screen(BatteryPicker(self.session.store, self.commands.agent_choice()), self._battery_chosen)
 
-    @_needs_node
+    @needs_node
     def action_run_again(self) -> None:
         """Repeat the last run."""
         try:
@@ -164,7 +147,7 @@ class LiveScreen(SessionScreen):
         except ControlRequestError as exc:
             self.toast(control_error_text(exc), failed=True)
 
-    @_needs_node
+    @needs_node
     def action_cancel(self) -> None:
         """Cancel the running batch; if its battery has more batches, let the user choose how much to cancel."""
         batch = self._batch()
@@ -174,31 +157,31 @@ class LiveScreen(SessionScreen):
         unfinished = unfinished_batches(self.session.store)
         others = [each for each in unfinished if each.battery_id and each.battery_id == batch.battery_id]
         if len(others) < 2:
-            self._run_command(partial(self._cancel, [batch]))
+            self.run_command(partial(self._cancel, [batch]))
             return
         from agentgym_tui.screens.dialogs.confirm import CancelDialog
 
         def dialog_closed(answer: str | None) -> None:
             if answer in ("batch", "battery"):
-                self._run_command(partial(self._cancel, [batch] if answer == "batch" else others))
+                self.run_command(partial(self._cancel, [batch] if answer == "batch" else others))
 
         self.app.push_screen(CancelDialog(batch, len(others) - 1), dialog_closed)
 
-    @_needs_node
+    @needs_node
     def action_pause(self) -> None:
         """Pause or resume the batch of the watched episode; this also works between two episodes."""
         if (batch := self._batch()) is None:
             self.toast(trusted("no batch is running"))
         else:
-            self._run_command(partial(self._pause, batch))
+            self.run_command(partial(self._pause, batch))
 
-    @_needs_node
+    @needs_node
     def action_step(self) -> None:
         """Advance the watched episode by one step."""
         if self._episode is None or not self._episode.running:
             self.toast(trusted("no running episode selected"))
         else:
-            self._run_command(partial(self.commands.step, self._episode))
+            self.run_command(partial(self.commands.step, self._episode))
 
     @on(LineList.Selected)
     def _line_selected(self, chosen: LineList.Selected) -> None:
@@ -235,7 +218,7 @@ class LiveScreen(SessionScreen):
         if self.commands.agent_choice().problem:
             self.action_run_form(*envs)
         else:
-            self._run_command(partial(self._start, self.commands.single_run(envs)))
+            self.run_command(partial(self._start, self.commands.single_run(envs)))
 
     def _battery_chosen(self, envs: list[str] | None) -> None:
         if envs:
@@ -243,21 +226,12 @@ class LiveScreen(SessionScreen):
 
     def _form_closed(self, args: StartArgs | None) -> None:
         if args is not None:
-            self._run_command(partial(self._start, args))
+            self.run_command(partial(self._start, args))
 
     def _batch(self) -> BatchRun | None:
         store, episode = self.session.store, self._episode
         batch = store.batches.get(episode.batch_id) if episode is not None and episode.running else None
         return batch or store.active_batch() or next(iter(unfinished_batches(store)), None)
-
-    def _run_command(self, send: Callable[[], Awaitable[object]]) -> None:
-        start_worker(self, partial(self._send_command, send), group="commands")
-
-    async def _send_command(self, send: Callable[[], Awaitable[object]]) -> None:
-        try:
-            await send()
-        except ControlRequestError as exc:
-            self.toast(control_error_text(exc), failed=True)
 
     async def _start(self, args: StartArgs) -> None:
         warnings = await self.commands.start(args)

@@ -18,7 +18,7 @@ from agentgym_tui.state.data_model import BusLink, Episode
 from agentgym_tui.state.episode_list import UnreadableFile
 from agentgym_tui.state.run_store import RunStore
 from runner.errors import StoreError
-from runner.events.control import BatchState, NodeList, StartArgs
+from runner.events.control import BatchState, NodeList, ReplayArgs, StartArgs
 from runner.store.index_schema import EpisodeRow
 from runner.subscribe.buffer import RawMessage
 from runner.subscribe.messages import Since
@@ -27,6 +27,7 @@ from tests.support.console.samples import (
     HOSTILE,
     START,
     FakeClock,
+    batch_state,
     busy_store,
     empty_store,
     episode,
@@ -44,6 +45,8 @@ class FakeControl(NodeControl):
         super().__init__(lambda: None, lambda _: "")
         self.started: list[StartArgs] = []
         self.commands: list[tuple[RunCommand, str | None, str | None]] = []
+        self.moves: list[tuple[str, int]] = []
+        self.replays: list[ReplayArgs] = []
         self.fetched: list[str] = []
         self.files: dict[str, bytes] = {}
         self.refusal: ControlRequestError | None = None
@@ -70,6 +73,15 @@ class FakeControl(NodeControl):
     async def command(self, command: RunCommand, *, batch_id: str | None = None, episode_id: str | None = None) -> None:
         self._check()
         self.commands.append((command, batch_id, episode_id))
+
+    async def move(self, run_id: str, to: int) -> None:
+        self._check()
+        self.moves.append((run_id, to))
+
+    async def replay(self, args: ReplayArgs) -> list[BatchState]:
+        self._check()
+        self.replays.append(args)
+        return []
 
     async def fetch_list(self) -> NodeList:
         self._check()
@@ -195,6 +207,20 @@ def sortable_session() -> FakeSession:
 
 def busy_session(clock: FakeClock | None = None) -> FakeSession:
     return FakeSession(busy_store(clock))
+
+
+def mixed_session() -> FakeSession:
+    """Session with a running battery, two batches that wait, and one that was interrupted."""
+    session = FakeSession(busy_store())
+    states = [
+        batch_state(4, "interrupted", env="SQLGym", interruption="the server is gone"),
+        batch_state(3, "queued", env="TextCraft"),
+        batch_state(2, "queued", env="BabyAI"),
+        batch_state(1, "queued", env="Maze", battery_id="battery"),
+        batch_state(0, battery_id="battery"),
+    ]
+    session.store.apply_list(node_list(*states))
+    return session
 
 
 def error_session() -> FakeSession:

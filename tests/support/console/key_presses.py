@@ -58,7 +58,8 @@ def focused_id(app: Console) -> str | None:
 
 def n_requests(app: Console) -> int:
     assert isinstance(app.session, FakeSession)
-    return len(app.session.fake_control.commands) + len(app.session.fake_control.started)
+    control = app.session.fake_control
+    return len(control.commands) + len(control.started) + len(control.moves) + len(control.replays)
 
 
 def n_requests_and_screen(app: Console) -> tuple[int, str]:

@@ -141,3 +141,11 @@ def test_each_change_of_the_queue_is_reported(
     first = items[-1].batches[0]
     assert (first.env, first.agent, first.n_planned) == ("Maze", "oracle", 3)
     assert msgspec.json.decode(msgspec.json.encode(items[-1]), type=QueueChanged) == items[-1]
+
+
+def test_resume_queues_an_interrupted_batch_again(handler: ControlHandler, send_request: Callable[..., Any]) -> None:
+    batch_id = start(send_request, repeat=2)
+    assert send_request("resume", batch_id=batch_id)["error"]["code"] == "not_running"
+    handler.queue.set_status(batch_id, "interrupted")
+    assert send_request("resume", batch_id=batch_id)["ok"]
+    assert waiting_ids(handler) == [batch_id]

@@ -1,0 +1,208 @@
+"""Rows of the Runs screen: batteries, batches and episodes, and the lines above and below them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+from agentgym_tui.presenters.cells import Cell, Column, Line, Tone, flag_unsafe, join_parts, unsafe_texts
+from agentgym_tui.presenters.number_format import (
+    UNKNOWN,
+    format_cost,
+    format_count,
+    format_duration,
+    format_share,
+    pluralize,
+)
+from agentgym_tui.presenters.status_line import outcome_cell
+from agentgym_tui.presenters.text_width import shorten_environment
+from agentgym_tui.safe_text import SafeText, join, masked_line, sanitize_line, trusted
+
+if TYPE_CHECKING:
+    from agentgym_tui.state.data_model import BatchRun, Episode
+    from agentgym_tui.state.run_store import RunStore
+    from agentgym_tui.state.run_tree import RunRow, RunTree
+
+RUN_COLUMNS: Final = (
+    Column("run", None, min_width=20),
+    Column("state", 13),
+    Column("done", 9, right=True),
+    Column("success", 7, right=True, rank=1),
+    Column("errors", 6, right=True, rank=2),
+    Column("time left", 9, right=True),
+    Column("agent", 18, rank=3),
+    Column("tokens", 6, right=True, rank=4),
+    Column("cost", 7, right=True, rank=5),
+    Column("workers", 18, rank=6),
+    Column("id", 26, rank=7),
+)
+
+STATES: Final[dict[str, tuple[SafeText, Tone]]] = {
+    "running": (trusted("▶ running"), "accent"),
+    "paused": (trusted("‖ paused"), "warn"),
+    "queued": (trusted("… waits"), "plain"),
+    "interrupted": (trusted("! interrupted"), "warn"),
+    "completed": (trusted("✓ completed"), "good"),
+    "cancelled": (trusted("○ cancelled"), "dim"),
+}
+"""Label and tone of each status of a batch."""
+
+_ENV_WIDTH: Final = 24
+
+
+class RunRows:
+    """Rows of ``RUN_COLUMNS`` over the lines of a tree."""
+
+    def __init__(self, tree: RunTree, store: RunStore) -> None:
+        self._tree, self._store = tree, store
+
+    def __len__(self) -> int:
+        """Return the number of lines."""
+        return len(self._tree.rows)
+
+    def key(self, index: int) -> str:
+        """Return the key of a line."""
+        return self._tree.rows[index].key
+
+    def row_of(self, key: str) -> int | None:
+        """Return the index of the line with this key; None if there is none."""
+        return self._tree.place_of(key)
+
+    def line(self, index: int, width: int) -> Line:
+        """Return the cells of a line, one per table column."""
+        row = self._tree.rows[index]
+        if row.episode is not None:
+            return _episode_cells(row, row.episode)
+        batches, (tokens, cost) = row.batches, _usage(self._store, row)
+        n_errors, n_rated = sum(each.n_errors for each in batches), batches[0].n_rated
+        # environments are never mixed in one rate
+        rate = format_share(batches[0].n_success, n_rated) if len(batches) == 1 and n_rated else UNKNOWN
+        done = [trusted(f"{sum(each.n_done for each in batches):,}"), trusted(f"{sum(map(_n_planned, batches)):,}")]
+        return [
+            Cell(flag_unsafe(_name(row), unsafe_run_text(row)), "head" if row.depth == 0 else "plain"),
+            state_cell(row),
+            Cell(join(done, trusted("/"))),
+            Cell(rate),
+            Cell(format_count(n_errors), "bad") if n_errors else Cell(UNKNOWN, "dim"),
+            Cell(_time_left(row, self._store.now())),
+            Cell(_agent(row)),
+            Cell(format_count(tokens)) if tokens else Cell(UNKNOWN, "dim"),
+            Cell(UNKNOWN, "dim") if cost is None else Cell(format_cost(cost)),
+            _workers(row),
+            Cell(sanitize_line(row.run_id, 40), "dim"),
+        ]
+
+
+def state_cell(row: RunRow) -> Cell:
+    """Return the status of a battery or batch; for a waiting one, with its place in the queue."""
+    status = row.status
+    text, tone = STATES.get(status, (sanitize_line(status, 20), "plain"))
+    positions = [batch.position for batch in row.batches if batch.position is not None]
+    if status == "queued" and positions:
+        text = join([text, trusted(f"#{min(positions) + 1}")], " ")
+    return Cell(text, tone)
+
+
+def runs_summary(store: RunStore, width: int) -> Line:
+    """Return the line above the tree: numbers of batches by status."""
+    counts = Counter(batch.status for batch in store.batches.values())
+    named = (("running", "running"), ("paused", "paused"), ("queued", "waiting"), ("interrupted", "interrupted"))
+    parts: list[Line] = [[Cell(trusted("Runs"), "head")], [Cell(pluralize(len(store.batches), "batch", "batches"))]]
+    parts += [
+        [Cell(trusted(f"{counts[status]} {name}"), STATES[status][1])] for status, name in named if counts[status]
+    ]
+    return join_parts(parts, width)
+
+
+def run_detail(row: RunRow | None) -> Line:
+    """Return why a run waits or was interrupted; an empty line if it plays or has ended."""
+    for batch in row.batches if row is not None else ():
+        if batch.interruption:
+            return [Cell(join([trusted("interrupted: "), masked_line(batch.interruption, 300)]), "warn")]
+        if batch.waiting_for:
+            return [Cell(join([trusted("waits: "), masked_line(batch.waiting_for, 300)]), "warn")]
+    return []
+
+
+def unsafe_run_text(row: RunRow | None) -> str | None:
+    """Return the texts of a line that contain unsafe characters; None if no text contains any."""
+    if row is None:
+        return None
+    first = row.batches[0]
+    texts = (first.env, first.agent, first.model, row.battery_id, first.batch_id, first.interruption)
+    return unsafe_texts([text for text in texts if text])
+
+
+def time_left(batch: BatchRun, now: float) -> float | None:
+    """Return the estimated seconds until a batch ends, which pass while it runs; None if they are not known.
+
+    Args:
+        batch: the batch.
+        now: seconds of the console's monotonic clock.
+    """
+    if batch.eta_s is None or batch.status not in ("running", "paused"):
+        return None
+    passed_s = now - batch.eta_at_s if batch.eta_at_s is not None and batch.status == "running" else 0.0
+    return max(batch.eta_s - max(passed_s, 0.0), 0.0)
+
+
+def _time_left(row: RunRow, now: float) -> SafeText:
+    active = [left for batch in row.batches if (left := time_left(batch, now)) is not None]
+    if not active:
+        return UNKNOWN
+    shown = trusted(f"{active[0]:.0f} s") if active[0] < 60 else format_duration(float(round(active[0])))
+    waits = any(batch.status == "queued" for batch in row.batches)
+    return join([trusted("> "), shown]) if waits else shown
+
+
+def _name(row: RunRow) -> SafeText:
+    mark = trusted("  " * row.depth + ("▾ " if row.is_open else "▸ "))
+    if row.battery_id is not None:
+        return join([mark, trusted(f"battery of {len(row.batches)}")])
+    return join([mark, shorten_environment(sanitize_line(row.batches[0].env, 60), _ENV_WIDTH) or UNKNOWN])
+
+
+def _episode_cells(row: RunRow, episode: Episode) -> Line:
+    attempt = trusted(f", attempt {format_count(episode.attempt)}") if episode.attempt else trusted("")
+    name = join([trusted("  " * row.depth + "· task "), format_count(episode.task_index), attempt])
+    outcome = outcome_cell(episode)
+    return [
+        Cell(name),
+        outcome,
+        Cell(pluralize(episode.rounds, "step")),
+        Cell(UNKNOWN, "dim"),
+        Cell(UNKNOWN, "dim"),
+        Cell(UNKNOWN, "dim"),
+        Cell(sanitize_line(" ".join(filter(None, (episode.agent, episode.model))), 60) or UNKNOWN),
+        Cell(format_count(episode.tokens.total)) if episode.tokens.total else Cell(UNKNOWN, "dim"),
+        Cell(UNKNOWN, "dim") if episode.cost is None else Cell(format_cost(episode.cost)),
+        Cell(sanitize_line(episode.worker.id, 40) if episode.worker else UNKNOWN, "dim"),
+        Cell(sanitize_line(episode.episode_id, 40), "dim"),
+    ]
+
+
+def _agent(row: RunRow) -> SafeText:
+    names = dict.fromkeys((batch.agent, batch.model) for batch in row.batches)
+    if len(names) > 1:
+        return trusted(f"{len(names)} agents or models")
+    return sanitize_line(" ".join(filter(None, next(iter(names)))), 60) or UNKNOWN
+
+
+def _n_planned(batch: BatchRun) -> int:
+    return max(batch.n_planned, batch.n_done)
+
+
+def _usage(store: RunStore, row: RunRow) -> tuple[int, float | None]:
+    usages = [
+        store.usage_of(batch) if batch.status in ("running", "paused") else (batch.tokens, batch.cost)
+        for batch in row.batches
+    ]
+    costs = [cost for _, cost in usages if cost is not None]
+    return sum(tokens.total for tokens, _ in usages if tokens), sum(costs) if costs else None
+
+
+def _workers(row: RunRow) -> Cell:
+    for batch in row.batches:
+        if batch.workers is not None and batch.status in ("running", "paused"):
+            return Cell(trusted(batch.workers.text), "warn" if batch.workers.lost else "plain")
+    return Cell(UNKNOWN, "dim")

@@ -1,0 +1,51 @@
+"""Base of the screens that send commands to a node."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial, wraps
+from typing import Concatenate, ParamSpec, TypeVar
+
+from agentgym_tui.commands.registry import NODE
+from agentgym_tui.screens.base import ScreenContext, SessionScreen
+from agentgym_tui.services.timers import start_worker
+from agentgym_tui.sessions.protocols import ControlRequestError
+from agentgym_tui.sessions.run_commands import RunCommands, control_error_text
+
+P = ParamSpec("P")
+_ScreenT = TypeVar("_ScreenT", bound="ControlScreen")
+
+
+class ControlScreen(SessionScreen):
+    """A screen whose actions send commands to the node of the session.
+
+    Attributes:
+        commands: sends the commands.
+    """
+
+    def __init__(self, context: ScreenContext) -> None:
+        super().__init__(context)
+        self.commands = RunCommands(context.session)
+
+    def run_command(self, send: Callable[[], Awaitable[object]]) -> None:
+        """Send a command in the background; show the error if it fails."""
+        start_worker(self, partial(self._send_command, send), group="commands")
+
+    async def _send_command(self, send: Callable[[], Awaitable[object]]) -> None:
+        try:
+            await send()
+        except ControlRequestError as exc:
+            self.toast(control_error_text(exc), failed=True)
+
+
+def needs_node(action: Callable[Concatenate[_ScreenT, P], None]) -> Callable[Concatenate[_ScreenT, P], None]:
+    """Return the action, or show why runs cannot be controlled where the session has no node of its own."""
+
+    @wraps(action)
+    def checked(screen: _ScreenT, /, *args: P.args, **kwargs: P.kwargs) -> None:
+        if NODE.is_met(screen.session):
+            action(screen, *args, **kwargs)
+        else:
+            screen.toast(NODE.reason(screen.session), failed=True)
+
+    return checked

@@ -1,0 +1,211 @@
+"""The Runs screen: batteries, batches and episodes that run, wait or ended lately, and their control."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import ClassVar, Final, Literal
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import BindingType
+
+from agentgym_tui.presenters.cells import Cell, Line
+from agentgym_tui.presenters.run_rows import RUN_COLUMNS, RunRows, run_detail, runs_summary, unsafe_run_text
+from agentgym_tui.presenters.status_line import status_line
+from agentgym_tui.safe_text import join, sanitize_line, trusted
+from agentgym_tui.screens.base import ScreenContext
+from agentgym_tui.screens.control import ControlScreen, needs_node
+from agentgym_tui.screens.episode.screen import EpisodeScreen
+from agentgym_tui.sessions.run_commands import command_targets, unfinished_batches
+from agentgym_tui.state.data_model import BatchRun
+from agentgym_tui.state.run_store import RunStore
+from agentgym_tui.state.run_tree import RunRow, RunTree, waiting_runs
+from agentgym_tui.widgets.key_bar import KeyBar
+from agentgym_tui.widgets.line_list import LineList
+from agentgym_tui.widgets.static_lines import StaticLines
+from agentgym_tui.widgets.table import Table
+
+TICK_S: Final = 1.0
+"""Seconds between two drawings of the time left."""
+
+
+class RunTable(Table, inherit_bindings=False):
+    """A table that does not handle Enter; the screen does, so that the key bar can show the command."""
+
+    BINDINGS: ClassVar[list[BindingType]] = Table.BINDINGS
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Return False for ``choose``, the action of Enter, and True for all other actions."""
+        return action != "choose"
+
+
+class RunsScreen(ControlScreen):
+    """A tree of batteries, batches and episodes, and commands for its lines."""
+
+    SCOPE = "runs"
+    REQUIRED_WIDGETS = "#summary, #detail, #status, RunTable"
+    CSS_PATH = "../../styles/runs.tcss"
+    AUTO_FOCUS = "#runs"
+
+    def __init__(self, context: ScreenContext) -> None:
+        super().__init__(context)
+        self._tree = RunTree()
+        self._version = -1
+        self._table = RunTable(RUN_COLUMNS, RunRows(self._tree, self.session.store), id="runs")
+
+    def compose(self) -> ComposeResult:
+        """Yield heading, tree, details of the selected line, status and key bar."""
+        yield StaticLines(self._heading, id="summary")
+        yield self._table
+        yield StaticLines(self._detail, id="detail")
+        yield StaticLines(self._status_lines, id="status")
+        yield KeyBar(self.SCOPE, self.session)
+
+    def on_mount(self) -> None:
+        """Let the time left pass."""
+        self.set_interval(TICK_S, self._tick)
+
+    def draw(self, store: RunStore) -> None:
+        """Redraw if the store has changed."""
+        if self.is_ready and self._version != store.version:
+            self._version = store.version
+            self._show()
+
+    def unsafe_text(self) -> str | None:
+        """Return the raw text of the selected line if sanitizing changes it, else None."""
+        return unsafe_run_text(self._row)
+
+    def action_open(self) -> None:
+        """Open or close the selected battery or batch; open the selected episode."""
+        if (row := self._row) is None:
+            return
+        if row.episode is not None:
+            self.app.push_screen(EpisodeScreen(self.session, row.episode.episode_id, ui_state=self.ui_state))
+        else:
+            self._tree.toggle(row.key)
+            self._show()
+
+    @needs_node
+    def action_cancel(self) -> None:
+        """Cancel the selected battery, batch or running episode."""
+        row = self._row
+        if row is not None and row.episode is not None:
+            self.run_command(partial(self.commands.control.command, "cancel", episode_id=row.episode.episode_id))
+        elif row is not None:
+            self._cancel([batch for batch in row.batches if batch.status not in ("completed", "cancelled")])
+
+    @needs_node
+    def action_cancel_all(self) -> None:
+        """Cancel everything that runs or waits, after a question."""
+        from agentgym_tui.screens.dialogs.confirm import CancelAllDialog
+
+        batches = unfinished_batches(self.session.store)
+        if not batches:
+            self.toast(trusted("nothing runs or waits"))
+            return
+
+        def dialog_closed(answer: str | None) -> None:
+            if answer == "all":
+                self._cancel(batches)
+
+        self.app.push_screen(CancelAllDialog(len(batches)), dialog_closed)
+
+    @needs_node
+    def action_pause(self) -> None:
+        """Pause the selected run or episode; resume it if it is paused or was interrupted."""
+        row = self._row
+        if row is None:
+            return
+        if row.episode is not None:
+            name: Literal["pause", "resume"] = "resume" if row.episode.paused else "pause"
+            self.run_command(partial(self.commands.control.command, name, episode_id=row.episode.episode_id))
+        else:
+            self._pause([row])
+
+    @needs_node
+    def action_pause_all(self) -> None:
+        """Pause everything that runs; if all of it is paused, resume it."""
+        self._pause([RunRow("", 0, [batch]) for batch in unfinished_batches(self.session.store)])
+
+    @needs_node
+    def action_move(self, by: int) -> None:
+        """Move the selected waiting run by a number of places in the queue; a battery moves as a whole."""
+        row, waiting = self._row, waiting_runs(self.session.store)
+        run_id = "" if row is None else row.batches[0].battery_id or row.batches[0].batch_id
+        if run_id not in waiting:
+            self.toast(trusted("only what waits can be moved"))
+            return
+        others = [each for each in waiting if each != run_id]
+        place = max(0, min(waiting.index(run_id) + by, len(others)))
+        n_before = sum(
+            batch.status == "queued" and (batch.battery_id or batch.batch_id) in others[:place]
+            for batch in self.session.store.batches.values()
+        )
+        self.run_command(partial(self.commands.control.move, run_id, n_before))
+
+    @needs_node
+    def action_replay(self, only: Literal["errors", "all"]) -> None:
+        """Play the selected run again, or only what ended with an error."""
+        if (row := self._row) is not None:
+            self.run_command(partial(self._replay, row, only))
+
+    async def _replay(self, row: RunRow, only: Literal["errors", "all"]) -> None:
+        n_waiting = await self.commands.replay(row.run_id, only)
+        what = trusted("what ended with an error" if only == "errors" else "all episodes")
+        self.toast(join([trusted("plays again: "), what, trusted(f", {n_waiting:,}")]))
+
+    def _cancel(self, batches: Sequence[BatchRun]) -> None:
+        ids = [batch.batch_id for batch in batches] if len(batches) == 1 else command_targets(batches)
+        if ids:
+            self.run_command(partial(self.commands.cancel, ids))
+        else:
+            self.toast(trusted("it has ended"))
+
+    def _pause(self, rows: Sequence[RunRow]) -> None:
+        batches = [batch for row in rows for batch in row.batches]
+        running = [batch for batch in batches if batch.status == "running"]
+        stopped = [batch for batch in batches if batch.status in ("paused", "interrupted")]
+        if not running and not stopped:
+            self.toast(trusted("nothing to pause or resume"))
+        for batch in running or stopped:
+            self.run_command(partial(self._pause_one, batch))
+
+    async def _pause_one(self, batch: BatchRun) -> None:
+        result = await self.commands.pause_or_resume(batch)
+        self.toast(join([sanitize_line(batch.env, 40), trusted(f" {result}")]))
+
+    @on(LineList.Selected, "#runs")
+    def _line_selected(self) -> None:
+        if self.accepts_keys:
+            self.action_open()
+
+    @on(LineList.CursorMoved, "#runs")
+    def _cursor_moved(self) -> None:
+        if self.is_ready:
+            self.query_one("#detail", StaticLines).show(self._detail)
+
+    @property
+    def _row(self) -> RunRow | None:
+        return self._tree.get(self._table.key)
+
+    def _tick(self) -> None:
+        if self.accepts_keys and self.session.store.active_batch() is not None:
+            self._table.refresh_lines()
+
+    def _show(self) -> None:
+        self._tree.update(self.session.store)
+        self._table.refresh_lines()
+        for name, lines in (("summary", self._heading), ("detail", self._detail), ("status", self._status_lines)):
+            self.query_one(f"#{name}", StaticLines).show(lines)
+
+    def _heading(self, width: int) -> list[Line]:
+        return [runs_summary(self.session.store, width)]
+
+    def _detail(self, width: int) -> list[Line]:
+        if not self._tree.rows:
+            return [[Cell(trusted("Nothing has run yet."), "dim")]]
+        return [run_detail(self._row)]
+
+    def _status_lines(self, width: int) -> list[Line]:
+        return [status_line(self.session.store, self.session.title, width)]

@@ -1,0 +1,110 @@
+"""Tree of what runs, waits or ended lately: batteries, their batches, and the episodes of those."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from agentgym_tui.state.data_model import BatchRun, Episode
+
+if TYPE_CHECKING:
+    from agentgym_tui.state.run_store import RunStore
+
+_ORDER: Final = {"running": 0, "paused": 0, "queued": 1, "interrupted": 2}
+_ENDED: Final = 3
+_LAST: Final = 1_000_000
+
+
+class RunRow(NamedTuple):
+    """A line of the tree: a battery, a batch or an episode.
+
+    Attributes:
+        key: identifier of the line.
+        depth: number of enclosing lines.
+        battery_id: id of the battery; None for a line of a batch or an episode.
+        batches: the batch, or the batches of the battery; for an episode, its batch.
+        episode: the episode; None for a line of a battery or batch.
+        is_open: whether the lines below it are shown.
+    """
+
+    key: str
+    depth: int
+    batches: Sequence[BatchRun]
+    battery_id: str | None = None
+    episode: Episode | None = None
+    is_open: bool = False
+
+    @property
+    def run_id(self) -> str:
+        """Id for requests: of the battery, else of the batch."""
+        return self.battery_id or self.batches[0].batch_id
+
+    @property
+    def status(self) -> str:
+        """Status of the batch; of a battery, that of its batch that is furthest from its end."""
+        return min((batch.status for batch in self.batches), key=lambda status: _ORDER.get(status, _ENDED))
+
+
+class RunTree:
+    """The lines of the tree: what runs, then what waits, what was interrupted, and what ended, the newest first."""
+
+    def __init__(self) -> None:
+        self.rows: list[RunRow] = []
+        self._opened: set[str] = set()
+        self._places: dict[str, int] = {}
+
+    def update(self, store: RunStore) -> None:
+        """Take the lines from the store."""
+        groups = defaultdict[tuple[str | None, str], list[BatchRun]](list)
+        for batch in store.batches.values():
+            groups[batch.battery_id, batch.battery_id or batch.batch_id].append(batch)
+        numbered = enumerate(reversed(groups.items()))  # the newest first
+        self.rows = [
+            row
+            for _, ((battery_id, _), batches) in sorted(numbered, key=lambda each: _rank(each[0], each[1][1]))
+            for row in self._rows_of(store, battery_id, batches)
+        ]
+        self._places = {row.key: place for place, row in enumerate(self.rows)}
+
+    def toggle(self, key: str) -> None:
+        """Open or close a line; ``update`` applies it."""
+        self._opened ^= {key}
+
+    def get(self, key: str) -> RunRow | None:
+        """Return the line with this key, or None."""
+        place = self._places.get(key)
+        return None if place is None else self.rows[place]
+
+    def place_of(self, key: str) -> int | None:
+        """Return the index of the line with this key, or None."""
+        return self._places.get(key)
+
+    def _rows_of(self, store: RunStore, battery_id: str | None, batches: list[BatchRun]) -> Iterator[RunRow]:
+        depth = 0
+        if battery_id is not None:
+            key = f"battery {battery_id}"
+            yield RunRow(key, 0, batches, battery_id, is_open=key in self._opened)
+            if key not in self._opened:
+                return
+            depth = 1
+        for batch in batches:
+            key = f"batch {batch.batch_id}"
+            yield RunRow(key, depth, [batch], is_open=key in self._opened)
+            if key in self._opened:
+                played = [episode for episode in store.episodes.values() if episode.batch_id == batch.batch_id]
+                for episode in reversed(played):
+                    yield RunRow(f"episode {episode.episode_id}", depth + 1, [batch], episode=episode)
+
+
+def _rank(number: int, batches: Sequence[BatchRun]) -> tuple[int, int, int]:
+    order = min(_ORDER.get(batch.status, _ENDED) for batch in batches)
+    positions = [batch.position for batch in batches if batch.status == "queued" and batch.position is not None]
+    return order, min(positions, default=_LAST) if order == _ORDER["queued"] else 0, number
+
+
+def waiting_runs(store: RunStore) -> list[str]:
+    """Return the ids of the batteries, and of the batches without one, that wait, in the order in which they run."""
+    waiting = [batch for batch in store.batches.values() if batch.status == "queued"]
+    waiting.sort(key=lambda batch: _LAST if batch.position is None else batch.position)
+    return list(dict.fromkeys(batch.battery_id or batch.batch_id for batch in waiting))

@@ -1,0 +1,144 @@
+"""The Runs screen: the tree of batteries, batches and episodes, and what its keys send to the node."""
+
+from __future__ import annotations
+
+import pytest
+
+from agentgym_tui.presenters.run_rows import RunRows, time_left
+from agentgym_tui.state.data_model import BatchRun
+from agentgym_tui.state.run_tree import RunTree
+from runner.events.live import QueueChanged, WaitingBatch
+from tests.support.console.fake_session import FakeSession, empty_session, mixed_session
+from tests.support.console.live_items import START, FakeClock
+from tests.support.console.pilot import console_app, row_keys, screen_text, wait_for_text, wait_until
+from tests.support.console.samples import (
+    batch_id,
+    busy_store,
+    hostile_store,
+    live,
+    progress,
+    started,
+)
+
+SIZE = (120, 40)
+
+
+def queue_item(*numbers: int) -> QueueChanged:
+    waiting = [
+        WaitingBatch(
+            batch_id=batch_id(n), battery_id=None, env=f"Env{n}", agent="oracle", model=None, n_done=0, n_planned=4
+        )
+        for n in numbers
+    ]
+    return QueueChanged(at=START, batches=waiting, n_waiting=len(waiting))
+
+
+async def test_the_tree_shows_what_runs_first_and_opens_down_to_the_episode() -> None:
+    app = console_app(mixed_session())
+    async with app.run_test(size=SIZE) as pilot:
+        await pilot.press("6")
+        await wait_for_text(pilot, "battery of 2", "3 waiting", "1 interrupted")
+        keys = ["battery battery", f"batch {batch_id(2)}", f"batch {batch_id(3)}", f"batch {batch_id(4)}"]
+        assert row_keys(app, "#runs") == keys
+        await pilot.press("enter", "j", "enter")
+        await wait_for_text(pilot, "· task 3", "▾ Wordle", "▸ Maze")
+        await pilot.press("j", "enter")
+        await wait_until(pilot, lambda: type(app.screen).__name__ == "EpisodeScreen", "the episode")
+        await pilot.press("escape", "k", "k", "enter")
+        await wait_for_text(pilot, "▸ battery")
+        assert row_keys(app, "#runs") == keys
+
+
+async def test_the_detail_line_says_why_a_run_was_interrupted() -> None:
+    session = mixed_session()
+    app = console_app(session)
+    async with app.run_test(size=SIZE) as pilot:
+        await pilot.press("6")
+        await wait_for_text(pilot, "battery of 2")
+        await pilot.press("G")
+        await wait_for_text(pilot, "interrupted: the server is gone")
+        await pilot.press("space")
+        await wait_until(pilot, lambda: session.fake_control.commands == [("resume", batch_id(4), None)], "the request")
+
+
+@pytest.mark.parametrize(
+    ("row", "key", "moved"), [(2, "K", (3, 1)), (2, "J", (3, 2)), (1, "J", (2, 2)), (1, "K", (2, 0))]
+)
+async def test_a_waiting_run_moves_past_whole_batteries(row: int, key: str, moved: tuple[int, int]) -> None:
+    session = mixed_session()
+    app = console_app(session)
+    async with app.run_test(size=SIZE) as pilot:
+        await pilot.press("6")
+        await wait_for_text(pilot, "battery of 2")
+        await pilot.press(*["j"] * row, key)
+        n, to = moved
+        await wait_until(pilot, lambda: session.fake_control.moves == [(batch_id(n), to)], "the request")
+
+
+async def test_a_double_click_opens_a_battery() -> None:
+    app = console_app(mixed_session())
+    async with app.run_test(size=SIZE) as pilot:
+        await pilot.press("6")
+        await wait_for_text(pilot, "▸ battery")
+        await pilot.click("#runs", offset=(5, 1), times=2)
+        await wait_for_text(pilot, "▾ battery")
+
+
+async def test_without_runs_the_screen_is_empty_and_keys_do_nothing() -> None:
+    session = empty_session()
+    async with console_app(session).run_test(size=SIZE, notifications=True) as pilot:
+        await pilot.press("6")
+        await wait_for_text(pilot, "Nothing has run yet.")
+        await pilot.press("enter", "x", "space", "a", "e", "K", "C")
+        await wait_for_text(pilot, "nothing runs or waits")
+        assert not session.fake_control.commands
+
+
+async def test_a_session_that_only_watches_refuses_control() -> None:
+    session = FakeSession(busy_store(), read_only="this session only watches")
+    async with console_app(session).run_test(size=SIZE, notifications=True) as pilot:
+        await pilot.press("6")
+        await wait_for_text(pilot, "Wordle")
+        await pilot.press("x")
+        await wait_for_text(pilot, "this session only watches")
+        assert not session.fake_control.commands
+
+
+async def test_hostile_texts_are_made_safe() -> None:
+    session = FakeSession(hostile_store())
+    session.store.apply_events([live(started(0, env="\x1b[2J\u202e", agent="\x1b[31m"), progress())])
+    app = console_app(session)
+    async with app.run_test(size=SIZE) as pilot:
+        await pilot.press("6")
+        await wait_for_text(pilot, "Runs", "⚠")
+        assert "\x1b" not in screen_text(app)
+
+
+def test_the_time_left_passes_between_two_reports_and_stands_still_while_paused() -> None:
+    clock = FakeClock()
+    store = busy_store(clock)
+    store.apply_events([live(progress(seq=9, eta_s=30.0))])
+    batch = store.batches[batch_id(0)]
+    clock.at += 12
+    assert time_left(batch, store.now()) == 18.0
+    clock.at += 60
+    assert time_left(batch, store.now()) == 0.0
+    store.apply_events([live(progress(seq=10, eta_s=40.0))])
+    assert time_left(batch, store.now()) == 40.0
+    batch.status = "paused"
+    clock.at += 9
+    assert time_left(batch, store.now()) == 40.0
+    assert time_left(BatchRun("b"), 0.0) is None
+
+
+def test_queue_items_set_the_order_and_never_bring_back_what_has_started() -> None:
+    store = busy_store()
+    store.apply_events([live(queue_item(0, 5, 6))])
+    assert [store.batches[batch_id(n)].status for n in (0, 5, 6)] == ["running", "queued", "queued"]
+    store.apply_events([live(queue_item(6, 5))])
+    tree = RunTree()
+    tree.update(store)
+    assert [row.run_id for row in tree.rows] == [batch_id(0), batch_id(6), batch_id(5)]
+    rows = RunRows(tree, store)
+    assert [rows.line(index, 200)[1].text for index in range(3)] == ["▶ running", "… waits #1", "… waits #2"]
+    assert [rows.row_of(rows.key(index)) for index in range(3)] == [0, 1, 2]

@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+import pytest
+from textual.pilot import Pilot
+
+from tests.support.console.fake_session import empty_session, mixed_session
+from tests.support.console.pilot import console_app, wait_for_text
+from tests.support.console.snapshots import ALL_SIZES, SIZES, SnapCompare
+
+pytestmark = pytest.mark.usefixtures("utc")
+
+
+@ALL_SIZES
+@pytest.mark.parametrize("theme", ["textual-dark", "textual-light"])
+def test_runs_of_each_kind(snap_compare: SnapCompare, size: tuple[int, int], theme: str) -> None:
+    async def run_before(pilot: Pilot[None]) -> None:
+        pilot.app.theme = theme
+        await pilot.press("6")
+        await wait_for_text(pilot, "battery of 2")
+        await pilot.press("enter", "j", "enter")
+        await wait_for_text(pilot, "· task 3", "▸ SQLGym")
+        await pilot.pause()
+
+    assert snap_compare(console_app(mixed_session()), terminal_size=size, run_before=run_before)
+
+
+@SIZES
+def test_no_runs(snap_compare: SnapCompare, size: tuple[int, int]) -> None:
+    async def run_before(pilot: Pilot[None]) -> None:
+        await pilot.press("6")
+        await wait_for_text(pilot, "Nothing has run yet.")
+        await pilot.pause()
+
+    assert snap_compare(console_app(empty_session()), terminal_size=size, run_before=run_before)
