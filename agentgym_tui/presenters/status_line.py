@@ -123,7 +123,12 @@ def episode_line(store: RunStore, episode: Episode | None, width: int) -> Line:
 
 
 def progress_line(
-    batch: BatchRun | None, width: int, *, lost: bool = False, spent: tuple[Tokens, float | None] | None = None
+    batch: BatchRun | None,
+    width: int,
+    *,
+    lost: bool = False,
+    spent: tuple[Tokens, float | None] | None = None,
+    n_waiting: int = 0,
 ) -> Line:
     """Describe the progress of a batch; return an empty line if there is no batch.
 
@@ -132,6 +137,7 @@ def progress_line(
         width: columns available.
         lost: whether the batch's node is lost.
         spent: tokens and cost of all episodes of the batch, including running episodes; the cost is None if unknown.
+        n_waiting: number of batches that wait.
     """
     if batch is None:
         return []
@@ -151,6 +157,7 @@ def progress_line(
             _interruption_cells(batch, room),
             [NODE_LOST] if lost else _time_cells(batch),
             _worker_cells(batch) if incomplete else [],
+            [Cell(trusted(f"{n_waiting:,} waiting"))] if n_waiting else [],
             [Cell(trusted(f"success {format_count(batch.n_success)} of {format_count(rated)}"))] if rated else [],
             [Cell(pluralize(batch.n_errors, "error"), "bad")] if batch.n_errors else [],
             [Cell(trusted(f"mean reward {format_reward(batch.mean_reward)}"))] if batch.mean_reward is not None else [],

@@ -211,7 +211,9 @@ class LiveScreen(ControlScreen):
         if (newest_loss := store.recent_loss) is not None:
             return [notice_line(newest_loss, width)]
         batch = store.active_batch() or (None if store.newest_notice else store.interrupted_batch())
-        line = progress_line(batch, width, lost=store.all_nodes_lost, spent=store.usage_of(batch) if batch else None)
+        spent = store.usage_of(batch) if batch else None
+        n_waiting = sum(each.status == "queued" for each in store.batches.values())
+        line = progress_line(batch, width, lost=store.all_nodes_lost, spent=spent, n_waiting=n_waiting)
         return [line or notice_line(store.newest_notice, width)]
 
     def _run_once(self, envs: list[str]) -> None:

@@ -49,6 +49,14 @@ async def test_the_tree_shows_what_runs_first_and_opens_down_to_the_episode() ->
         assert row_keys(app, "#runs") == keys
 
 
+async def test_live_shows_how_many_batches_wait() -> None:
+    session = mixed_session()
+    async with console_app(session).run_test(size=SIZE) as pilot:
+        await wait_for_text(pilot, "3 waiting")
+        session.store.apply_events([live(queue_item(8))])
+        await wait_for_text(pilot, "4 waiting")
+
+
 async def test_the_detail_line_says_why_a_run_was_interrupted() -> None:
     session = mixed_session()
     app = console_app(session)
