@@ -8,7 +8,7 @@ from typing import ClassVar, Final, Self, get_args
 from rich.segment import Segment
 from rich.style import Style
 from textual import events
-from textual.color import Color
+from textual.color import BLACK, WHITE, Color
 from textual.geometry import Region, Size
 from textual.reactive import Reactive
 from textual.strip import Strip
@@ -25,6 +25,8 @@ _TONE_CLASS: Final[dict[Tone, str]] = {tone: f"tone--{tone}" for tone in get_arg
 _CURSOR_CLASS: Final = {True: "tone--cursor-focused", False: "tone--cursor"}
 
 
+MIN_CONTRAST: Final = 4.5
+"""Smallest contrast of a text to its background (WCAG 2.2, level AA)."""
 TONE_CLASSES: Final = {*_TONE_CLASS.values(), *_CURSOR_CLASS.values()}
 """Component classes that an app with line lists must declare."""
 
@@ -33,7 +35,32 @@ def tone_style(widget: Widget, tone: Tone, background: Color) -> Style:
     """Return the style of ``tone`` on ``background``; Textual looks the tone up once per app, not once per list."""
     styles = widget.app.get_component_styles(_TONE_CLASS[tone])
     color = background.get_contrast_text(styles.color.a) if styles.auto_color else styles.color
-    return Style.from_color((background + color).rich_color, background.rich_color) + styles.text_style
+    color = readable(background + color, background)
+    return Style.from_color(color.rich_color, background.rich_color) + styles.text_style
+
+
+def readable(color: Color, background: Color) -> Color:
+    """Return the color, mixed with black or white until its contrast to the background is ``MIN_CONTRAST``.
+
+    Colors that the terminal defines (themes ``ansi-…``) stay as they are.
+    """
+    if color.ansi is not None or background.ansi is not None:
+        return color
+    target = max((BLACK, WHITE), key=lambda end: contrast(end, background))
+    shares = (percent / 100 for percent in range(0, 101, 5))
+    mixed = (color.blend(target, share) for share in shares)
+    return next((each for each in mixed if contrast(each, background) >= MIN_CONTRAST), target)
+
+
+def contrast(first: Color, second: Color) -> float:
+    """Return the contrast ratio of two opaque colors, from 1 to 21 (WCAG 2.2, "contrast ratio")."""
+    darker, lighter = sorted((_luminance(first), _luminance(second)))
+    return (lighter + 0.05) / (darker + 0.05)
+
+
+def _luminance(color: Color) -> float:
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in color.normalized]
+    return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
 
 
 def cursor_style(widget: Widget) -> Style:
