@@ -231,6 +231,8 @@ def _host_parts(store: RunStore) -> list[Line]:
 def _model_part(store: RunStore) -> Line:
     if not store.endpoints:
         return [Cell(trusted("model not checked"), "dim")] if store.nodes else []
+    if store.nodes and all(node.lost for node in store.nodes.values()):
+        return [Cell(trusted("model unknown"), "dim")]
     answering = [name for name, endpoint in store.endpoints.items() if endpoint.is_answering]
     others = [name for name in store.endpoints if name not in answering]
     if not answering:

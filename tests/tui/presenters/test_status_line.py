@@ -45,6 +45,8 @@ def test_the_status_line_shows_problems() -> None:
     store = error_store()
     shown = line_text(status_line(store, "here", 200))
     assert "✗ disconnected · node pmoves-4090 ✗ node lost · connection refused" in shown
+    assert "model unknown" in shown, "the last check of a lost node says nothing about now"
+    assert "tensorzero up" not in shown
     store.link.cause = "refused because " * 50
     assert "✗ node lost · refused" in line_text(status_line(store, "here", 80))
     store.link.cause = ""
