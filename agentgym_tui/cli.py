@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Literal
 
 from runner import __version__
 from runner.util.argument_parser import SafeArgumentParser
+from runner.util.display_text import sanitize
 
 if TYPE_CHECKING:
     from agentgym_tui.sessions.node_launcher import LaunchOptions
@@ -47,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _config(write=args.write)
     from agentgym_tui.terminal.run import unsupported_reason
 
-    reason = unsupported_reason(os.environ) or _limit_error() or _location_error(args)
+    reason = _location_error(args) or unsupported_reason(os.environ) or _limit_error()
     if reason is not None:
         sys.stderr.write(f"agentgym-tui: {reason}\n")
         return 2
@@ -150,10 +151,13 @@ def _limit_error() -> str | None:
 
 
 def _location_error(args: argparse.Namespace) -> str | None:
-    """Return why ``--config`` or ``--node`` is invalid; None if they are valid.
+    """Return which path to open is missing, or why ``--config`` or ``--node`` is invalid; None if all are valid.
 
-    Without these options nothing is checked, so that no profile is read before the first paint.
+    Without these options no profile is read before the first paint.
     """
+    for path in args.paths if args.command == "open" else ():
+        if not path.exists():
+            return f"there is no file or folder {sanitize(str(path))}; give episode files, log files or folders of them"
     if getattr(args, "config", None) is None and getattr(args, "node", None) is None:
         return None
     from agentgym_tui.sessions.node_launcher import StateLocator

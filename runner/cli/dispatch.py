@@ -11,6 +11,7 @@ from runner.cli.arguments import Options, parse_options
 from runner.cli.signals import INTERRUPTED, exit_despite_stuck_threads
 from runner.cli.terminal import discard_output, output_stream, print_stderr, repair_std_streams, write_result
 from runner.errors import RunnerError
+from runner.util.display_text import sanitize
 from runner.util.resources import describe_shortage, find_shortage
 
 if TYPE_CHECKING:
@@ -38,6 +39,9 @@ def _run(arguments: list[str]) -> int:
         if arguments and (subcommand := _subcommand(arguments[0])) is not None:
             gc.enable()
             code = subcommand(arguments[1:])
+        elif arguments and not arguments[0].startswith("-"):
+            print_stderr(_unknown_subcommand(arguments[0]))
+            code = USAGE
         else:
             options = parse_options(arguments)
             failure = 1 if options.dry_run else USAGE
@@ -66,6 +70,13 @@ def _subcommand(name: str) -> Subcommand | None:
     module = name.replace("-", "_")
     subcommand: Subcommand = getattr(importlib.import_module(f"runner.cli.{module}"), f"main_{module}")
     return subcommand
+
+
+def _unknown_subcommand(name: str) -> str:
+    from runner.util.argument_parser import suggestion
+
+    shown, near = sanitize(name[:100]), suggestion(name, SUBCOMMANDS)
+    return f"agentgym-runner: there is no subcommand {shown!r}{near}; --help lists all, and runs start with --run"
 
 
 def _dispatch(options: Options) -> int:

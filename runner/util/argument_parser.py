@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
+from collections.abc import Iterable
 from functools import partial
 from typing import Any, NoReturn
 
 from runner.util.display_text import sanitize
+
+_INVALID_CHOICE = re.compile(r"invalid choice: '(?P<given>.{1,100})' \(choose from (?P<choices>.*)\)$", re.DOTALL)
 
 
 class SafeArgumentParser(argparse.ArgumentParser):
@@ -18,8 +22,18 @@ class SafeArgumentParser(argparse.ArgumentParser):
         super().__init__(formatter_class=partial(formatter_class, width=_columns() - 2), **kwargs)
 
     def error(self, message: str) -> NoReturn:
-        """Write the usage and the message to standard error, and exit with status 2."""
+        """Write the usage and the message, with the nearest valid choice, to standard error; exit with status 2."""
+        if (found := _INVALID_CHOICE.search(message)) is not None:
+            message += suggestion(found["given"], re.findall(r"[\w-]+", found["choices"]))
         super().error(sanitize(message))
+
+
+def suggestion(name: str, choices: Iterable[str]) -> str:
+    """Return a question for the choice that is nearest to a wrong name; empty if none is near."""
+    import difflib  # needed only after an error
+
+    close = difflib.get_close_matches(name.lower(), choices, n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""
 
 
 def _columns() -> int:

@@ -36,3 +36,15 @@ def test_no_profile_is_read_without_the_option(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setattr(terminal_run, "unsupported_reason", lambda _: None)
     monkeypatch.setattr(cli, "_run_console", lambda args: len(cli._session(args, "N").store.nodes))
     assert cli.main(["launch", "--data-dir", str(tmp_path)]) == 0
+
+
+def test_a_missing_path_and_a_wrong_subcommand_end_the_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["open", str(tmp_path), str(tmp_path / "n\x1bope")]) == 2
+    error = capsys.readouterr().err
+    assert f"there is no file or folder {tmp_path}/n" in error
+    assert "\x1b" not in error
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(["lunch"])
+    assert "did you mean 'launch'?" in capsys.readouterr().err

@@ -30,3 +30,12 @@ def test_the_console_shows_an_unknown_argument_safely(command: list[str], capsys
 def check_safe(error: str) -> None:
     assert SHOWN in error
     assert "\x1b" not in error
+
+
+def test_a_wrong_subcommand_is_answered_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main_runner(["wath", "--json"]) == 2
+    assert "there is no subcommand 'wath'; did you mean 'watch'?" in capsys.readouterr().err
+    assert main_runner(["BabyAI"]) == 2
+    assert capsys.readouterr().err == (
+        "agentgym-runner: there is no subcommand 'BabyAI'; --help lists all, and runs start with --run\n"
+    )
