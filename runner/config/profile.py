@@ -117,6 +117,7 @@ class AgentSettings(_Section, frozen=True):
     Attributes:
         timeout_sec: time limit of one answer in seconds, retries excluded.
         context_tokens: conversations are trimmed to this size before they are sent; a token is about 4 characters.
+        local_fallback: model of Ollama that answers if no endpoint does; None, or empty in the profile, for none.
         max_unparsed: number of consecutive replies without an action after which the episode fails.
         feedback: TensorZero metrics that receive the result of each episode; None sends no feedback.
         rate_limits: limits of endpoints, by the names in ``endpoint_names``.
@@ -125,7 +126,7 @@ class AgentSettings(_Section, frozen=True):
     mode: Literal["api", "local"] = "api"
     api_endpoint: Text = "http://localhost:3030/v1/chat/completions"
     model: Text = "qwen35_9b"
-    local_fallback: Text | None = "qwen3:8b"
+    local_fallback: str | None = "qwen3:8b"
     format: Literal["auto", "react", "tools"] = "auto"
     endpoints: tuple[EndpointConfig, ...] = ()
     price: dict[str, Price] = {}
@@ -137,6 +138,11 @@ class AgentSettings(_Section, frozen=True):
     max_unparsed: Count = 3
     feedback: FeedbackMetrics | None = None
     rate_limits: dict[str, RateLimit] = {}
+
+    def __post_init__(self) -> None:
+        """Take an empty name of the fallback model as none."""
+        if self.local_fallback == "":
+            msgspec.structs.force_setattr(self, "local_fallback", None)
 
     @property
     def endpoint_names(self) -> tuple[str, ...]:

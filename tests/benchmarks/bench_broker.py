@@ -29,7 +29,7 @@ N_WRITES: Final = 4
 MIN_BYTES, MAX_BYTES = 200, 7000
 """Sizes of live items; small ones are the most frequent."""
 
-MAX_MB: Final = 200
+MAX_MB: Final = 300
 POLL_S: Final = 0.02
 
 

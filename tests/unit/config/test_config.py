@@ -56,6 +56,13 @@ def load_error(tmp_path: Path, text: str | bytes, environ: dict[str, str] | None
     return message
 
 
+@pytest.mark.parametrize("value", ['""', "null"])
+def test_an_empty_fallback_model_means_none(tmp_path: Path, value: str) -> None:
+    agent = load(tmp_path, FIELD_RUNNER.replace('"llama3:8b"', value).replace("mode: local", "mode: api")).agent
+    assert agent.local_fallback is None
+    assert agent.endpoint_names == ("gateway",)
+
+
 def test_the_default_profile_has_the_values_of_field_runners(tmp_path: Path) -> None:
     profile = load_profile(None, environ={}, cwd=tmp_path)
     assert profile.id == "field-runner-4090"
