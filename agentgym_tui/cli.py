@@ -151,13 +151,13 @@ def _limit_error() -> str | None:
 
 
 def _location_error(args: argparse.Namespace) -> str | None:
-    """Return which path to open is missing, or why ``--config`` or ``--node`` is invalid; None if all are valid.
+    """Return that no path to open exists, or why ``--config`` or ``--node`` is invalid; None if all are valid.
 
     Without these options no profile is read before the first paint.
     """
-    for path in args.paths if args.command == "open" else ():
-        if not path.exists():
-            return f"there is no file or folder {sanitize(str(path))}; give episode files, log files or folders of them"
+    if args.command == "open" and args.paths and not any(path.exists() for path in args.paths):
+        shown = sanitize(str(args.paths[0]))
+        return f"there is no file or folder {shown}; give episode files, log files or folders of them"
     if getattr(args, "config", None) is None and getattr(args, "node", None) is None:
         return None
     from agentgym_tui.sessions.node_launcher import StateLocator

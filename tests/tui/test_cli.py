@@ -41,7 +41,7 @@ def test_no_profile_is_read_without_the_option(monkeypatch: pytest.MonkeyPatch, 
 def test_a_missing_path_and_a_wrong_subcommand_end_the_command(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.main(["open", str(tmp_path), str(tmp_path / "n\x1bope")]) == 2
+    assert cli.main(["open", str(tmp_path / "n\x1bope")]) == 2
     error = capsys.readouterr().err
     assert f"there is no file or folder {tmp_path}/n" in error
     assert "\x1b" not in error
