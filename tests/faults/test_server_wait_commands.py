@@ -117,7 +117,8 @@ async def test_a_batch_resumed_without_its_server_reports_why_it_ends(tmp_path: 
 
     async def on_batch(message: Msg) -> None:
         for item in json.loads(message.data)["items"]:
-            await progress.put(item)
+            if item["kind"] == "batch.progress":
+                await progress.put(item)
 
     with NodeProcess(tmp_path / "data", "--config", str(profile)) as node:
         async with await node.connect() as connection:
