@@ -23,6 +23,9 @@ class LineList(LineRenderer, can_focus=True, inherit_bindings=False):
     Args:
         source: the lines shown at first.
         cursor_type: whether the cursor is visible.
+
+    Attributes:
+        handles_enter: whether Enter posts ``Selected``; False leaves the key to the screen.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("list")]
@@ -65,6 +68,11 @@ class LineList(LineRenderer, can_focus=True, inherit_bindings=False):
         self._n_lines = self._cursor = self._n_visible = 0
         self._key = ""
         self._can_follow = self._follow = False
+        self.handles_enter = True
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Return False for the action of Enter where the screen handles that key, else True."""
+        return action != "choose" or self.handles_enter
 
     @property
     def cursor(self) -> int:

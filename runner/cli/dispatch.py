@@ -11,7 +11,8 @@ from runner.cli.arguments import Options, parse_options
 from runner.cli.signals import INTERRUPTED, exit_despite_stuck_threads
 from runner.cli.terminal import discard_output, output_stream, print_stderr, repair_std_streams, write_result
 from runner.errors import RunnerError
-from runner.util.display_text import sanitize
+from runner.util.argument_parser import suggestion
+from runner.util.display_text import one_line
 from runner.util.resources import describe_shortage, find_shortage
 
 if TYPE_CHECKING:
@@ -73,10 +74,8 @@ def _subcommand(name: str) -> Subcommand | None:
 
 
 def _unknown_subcommand(name: str) -> str:
-    from runner.util.argument_parser import suggestion
-
-    shown, near = sanitize(name[:100]), suggestion(name, SUBCOMMANDS)
-    return f"agentgym-runner: there is no subcommand {shown!r}{near}; --help lists all, and runs start with --run"
+    problem = f"there is no subcommand '{one_line(name, 100)}'{suggestion(name, SUBCOMMANDS)}"
+    return f"agentgym-runner: {problem}; --help lists all, and runs start with --run"
 
 
 def _dispatch(options: Options) -> int:

@@ -337,13 +337,13 @@ class BatchRunner:
         status = "cancelled" if self._is_cancelled else self._final_status
         if (queued := self._claimed) is None or self._stopping:  # the next start announces it
             return
-        result = self.stored.result(queued, status)
-        if status != "interrupted":
+        interruption = failure_text(problem) if status == "interrupted" else None
+        if interruption is not None:  # first, because the episodes may be unreadable
+            self._set_interruption(queued.batch_id, interruption)
+            self._forward(self.stored.interrupted_progress(queued, interruption))
+        result = msgspec.structs.replace(self.stored.result(queued, status), interruption=interruption)
+        if interruption is None:
             self._callbacks.on_result(result)
-        else:
-            self._set_interruption(queued.batch_id, text := failure_text(problem))
-            self._forward(self.stored.interrupted_progress(queued, text))
-            result = msgspec.structs.replace(result, interruption=text)
         self._callbacks.on_end(result)
 
     def _save_final_status(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Collection
 
@@ -11,12 +12,14 @@ from runner.batch.episode_queue import one_per_plan, split_plan
 from runner.batch.result import BatchResult, BatchStats, BatchStatus
 from runner.batch.spec import BatchSpec
 from runner.batch.workspace import Workspace
-from runner.errors import ConfigError
+from runner.errors import ConfigError, catch_foreign, log_failure
 from runner.events.live import QueueChanged, WaitingBatch
 from runner.node.batch_queue import BatchQueue, QueuedBatch
 from runner.store import EpisodeRecord
 from runner.types import BatchProgress, Outcome
 from runner.util.clock import Clock
+
+logger = logging.getLogger(__name__)
 
 MAX_CHOSEN = 3000
 """Maximum number of single episodes of a batch that are played again; one line of the journal names them all."""
@@ -111,7 +114,7 @@ def queue_reporter(queue: BatchQueue, report: Callable[[QueueChanged], object], 
     lock = threading.Lock()
 
     def report_queue() -> None:
-        with lock:
+        with lock, catch_foreign(log_failure(logger, "reporting the queue")):  # what changed it has succeeded
             waiting = queue.queued()
             batches = [_describe_waiting(batch) for batch in waiting[:MAX_WAITING]]
             report(QueueChanged(at=clock.now(), batches=batches, n_waiting=len(waiting)))

@@ -13,7 +13,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Final
 
@@ -25,6 +25,7 @@ from runner.inference.errors import EndpointFailure
 from runner.inference.http import SmallResponse, fetch, model_client
 from runner.store.episode_file import shared_fields
 from runner.types import Tokens
+from runner.util.clock import Clock
 from runner.util.display_text import mask, one_line, public_variables
 
 logger = logging.getLogger(__name__)
@@ -78,6 +79,7 @@ class Notifier:
         node: name of this machine in the notifications.
         environ: environment variables, of which the command gets all but the secrets.
         retry_delays_s: seconds before each further attempt to reach the webhook.
+        clock: gives the times of the notifications.
     """
 
     def __init__(
@@ -87,6 +89,7 @@ class Notifier:
         environ: Mapping[str, str],
         *,
         retry_delays_s: tuple[float, ...] = RETRY_DELAYS_S,
+        clock: Clock | None = None,
     ) -> None:
         """Start without a thread."""
         self._settings = profile.notify
@@ -94,6 +97,7 @@ class Notifier:
         self._node = node
         self._environ = environ
         self._retry_delays_s = retry_delays_s
+        self._clock = clock or Clock()
         self._queue: queue.Queue[bytes | None] = queue.Queue(MAX_QUEUED)
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
@@ -103,7 +107,7 @@ class Notifier:
         if not self._settings.command and self._settings.url is None:
             return
         shared = shared_fields(result, BatchNotification)
-        notification = BatchNotification(at=datetime.now(UTC), node=self._node, profile=self._profile, **shared)
+        notification = BatchNotification(at=self._clock.now(), node=self._node, profile=self._profile, **shared)
         try:
             self._queue.put_nowait(msgspec.json.encode(notification))
         except queue.Full:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from typing import ClassVar, Final
+from typing import Final
 
 from textual import on
 from textual.app import ComposeResult
-from textual.binding import BindingType
 
 from agentgym_tui.commands.keymap import keymap_of
 from agentgym_tui.presenters.cells import Cell, Line
@@ -41,21 +40,11 @@ duration of a read.
 """
 
 
-class EpisodeTable(SortableTable, inherit_bindings=False):
-    """A table that does not handle Enter; the screen does, so that the key bar can show the command."""
-
-    BINDINGS: ClassVar[list[BindingType]] = SortableTable.BINDINGS
-
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Return False for ``choose``, the action of Enter, and True for all other actions."""
-        return action != "choose"
-
-
 class EpisodesScreen(FilteredScreen):
     """A list of stored and running episodes, the newest first by default; the UI state holds filter and order."""
 
     SCOPE = "episodes"
-    REQUIRED_WIDGETS = "#summary, #nothing, #status, EpisodeTable"
+    REQUIRED_WIDGETS = "#summary, #nothing, #status, SortableTable"
     CSS_PATH = "../../styles/episodes.tcss"
     AUTO_FOCUS = "#episodes"
     FILTER_HINT = "words to match, such as: wordle error #7"
@@ -66,9 +55,10 @@ class EpisodesScreen(FilteredScreen):
         self._episodes.search(self.ui_state.filters.get(LIST_KEY, ""))
         self._episodes.sort(self.ui_state.sorting.get(LIST_KEY))
         self._rows = EpisodeRows(self._episodes)
-        self._table = EpisodeTable(
+        self._table = SortableTable(
             EPISODE_COLUMNS, self._rows, sorting=self._episodes.sorting, default_sorting=DEFAULT_SORTING, id=LIST_KEY
         )
+        self._table.handles_enter = False  # so that the key bar shows the command
         self._n_read: int | None = None
         if self.session.library is not None and self.session.library.first_rows:
             self._episodes.set_stored(self.session.library.first_rows)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import ClassVar, Final, Literal
+from typing import Final, Literal
 
 from textual import on
 from textual.app import ComposeResult
-from textual.binding import BindingType
 
 from agentgym_tui.presenters.cells import Cell, Line
 from agentgym_tui.presenters.run_rows import RUN_COLUMNS, RunRows, run_detail, runs_summary, unsafe_run_text
@@ -30,21 +29,11 @@ TICK_S: Final = 1.0
 """Seconds between two drawings of the time left."""
 
 
-class RunTable(Table, inherit_bindings=False):
-    """A table that does not handle Enter; the screen does, so that the key bar can show the command."""
-
-    BINDINGS: ClassVar[list[BindingType]] = Table.BINDINGS
-
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Return False for ``choose``, the action of Enter, and True for all other actions."""
-        return action != "choose"
-
-
 class RunsScreen(ControlScreen):
     """A tree of batteries, batches and episodes, and commands for its lines."""
 
     SCOPE = "runs"
-    REQUIRED_WIDGETS = "#summary, #detail, #status, RunTable"
+    REQUIRED_WIDGETS = "#summary, #detail, #status, Table"
     CSS_PATH = "../../styles/runs.tcss"
     AUTO_FOCUS = "#runs"
 
@@ -52,7 +41,8 @@ class RunsScreen(ControlScreen):
         super().__init__(context)
         self._tree = RunTree()
         self._version = -1
-        self._table = RunTable(RUN_COLUMNS, RunRows(self._tree, self.session.store), id="runs")
+        self._table = Table(RUN_COLUMNS, RunRows(self._tree, self.session.store), id="runs")
+        self._table.handles_enter = False  # so that the key bar shows the command
 
     def compose(self) -> ComposeResult:
         """Yield heading, tree, details of the selected line, status and key bar."""

@@ -13,14 +13,26 @@ from runner.batch.result import BatchResult
 from runner.batch.spec import BatchSpec
 from runner.batch.workspace import Workspace
 from runner.errors import ConfigError, StoreError
+from runner.events.live import QueueChanged
 from runner.node.batch_queue import BatchQueue, QueuedBatch, Status
 from runner.node.batch_runner import BatchCallbacks, BatchRunner
-from runner.node.stored_batches import StoredBatches
+from runner.node.stored_batches import StoredBatches, queue_reporter
 from runner.store import EpisodeRecord
 from tests.support.batches import place_spec
 
 
 def ignore(_: object) -> None: ...
+
+
+def play_all(runner: BatchRunner, queue: BatchQueue, queued: QueuedBatch) -> QueuedBatch | None:
+    """Play until the queue is empty; return the batch as the queue has it then."""
+    runner.start()
+    runner.drain()
+    assert runner.join(60)
+    runner.storage.close()
+    ended = queue.get(queued.batch_id)
+    queue.close()
+    return ended
 
 
 def ignore_progress(batch_id: str, n_done: int) -> None: ...
@@ -98,12 +110,7 @@ def test_a_batch_that_ends_on_a_full_disk_keeps_the_number_of_its_episodes(
     monkeypatch.setattr(queue, "set_status", set_status_later)
     monkeypatch.setattr(queue, "set_done", ignore_progress)
     runner = BatchRunner(workspace, queue, BatchCallbacks(ignore, ignore, on_busy=ignore), place=place_spec)
-    runner.start()
-    runner.drain()
-    assert runner.join(60)
-    runner.storage.close()
-    ended = queue.get(queued.batch_id)
-    queue.close()
+    ended = play_all(runner, queue, queued)
     assert ended is not None
     assert (ended.status, ended.n_done, failures) == ("completed", 2, [])
 
@@ -125,12 +132,7 @@ def test_a_batch_that_is_cancelled_on_a_full_disk_plays_nothing_when_there_is_ro
 
     monkeypatch.setattr(workspace.store, "save", save_later)
     runner = BatchRunner(workspace, queue, BatchCallbacks(ignore, ignore, on_busy=ignore), place=place_spec)
-    runner.start()
-    runner.drain()
-    assert runner.join(60)
-    runner.storage.close()
-    ended = queue.get(queued.batch_id)
-    queue.close()
+    ended = play_all(runner, queue, queued)
     assert accepted == [True]
     assert ended is not None
     assert (ended.status, ended.n_done) == ("cancelled", 1)
@@ -163,11 +165,7 @@ def test_a_batch_that_is_cancelled_while_its_server_is_searched_in_vain_is_annou
 
     callbacks = BatchCallbacks(ignore, results.append, on_busy=ignore)
     runner = BatchRunner(workspace, queue, callbacks, place=cancel_and_fail)
-    runner.start()
-    runner.drain()
-    assert runner.join(60)
-    ended = queue.get(queued.batch_id)
-    queue.close()
+    ended = play_all(runner, queue, queued)
     assert ended is not None
     assert (ended.status, [result.status for result in results]) == ("cancelled", ["cancelled"])
     assert (results[0].batch_id, results[0].n_episodes) == (queued.batch_id, 0)
@@ -195,3 +193,41 @@ def test_every_end_is_passed_on_also_that_of_a_batch_that_cannot_start(workspace
         ("interrupted", "the server of Maze is gone", 0),
         ("completed", None, 1),
     ]
+
+
+def test_the_reason_of_an_interruption_is_kept_if_the_episodes_are_unreadable(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = BatchQueue(workspace.data_dir / "queue.sqlite")
+    queued = QueuedBatch(batch_id=str(ULID()), battery_id=None, spec=BatchSpec(env="Maze", agent="oracle"))
+    queue.add(queued)
+
+    def place(spec: BatchSpec) -> ResolvedBatch:
+        raise ConfigError(f"the server of {spec.env} is gone")
+
+    def fail(batch_id: str) -> list[EpisodeRecord]:
+        raise StoreError(f"the episodes of {batch_id} cannot be read")
+
+    runner = BatchRunner(workspace, queue, BatchCallbacks(ignore, ignore, on_busy=ignore), place=place)
+    monkeypatch.setattr(runner.stored, "episodes", fail)
+    ended = play_all(runner, queue, queued)
+    assert ended is not None
+    assert ended.status == "interrupted"
+    assert runner.interruption(queued.batch_id) == "the server of Maze is gone"
+
+
+def test_a_failed_report_of_the_queue_does_not_fail_what_has_changed_it(
+    workspace: Workspace, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue = BatchQueue(workspace.data_dir / "queue.sqlite")
+    queued = QueuedBatch(batch_id=str(ULID()), battery_id=None, spec=BatchSpec(env="Maze", agent="oracle"))
+
+    def fail(item: QueueChanged) -> None:
+        raise StoreError(f"{item.n_waiting} batches cannot be reported")
+
+    queue.on_change = queue_reporter(queue, fail, workspace.clock)
+    queue.add(queued)
+    is_set = queue.set_status(queued.batch_id, "cancelled")
+    queue.close()
+    assert is_set
+    assert "1 batches cannot be reported" in caplog.text
