@@ -49,8 +49,8 @@ def print_comparison(comparison: Comparison, baseline: str) -> None:
     print_stderr(
         f"Against {baseline}: {pluralize(comparison.n_paired, 'common task')}, "
         f"{len(comparison.won)} won, {len(comparison.lost)} lost, {comparison.n_tied} tied, "
-        f"{comparison.n_unpaired} without a partner; {_rate(comparison.success_rate)} after "
-        f"{_rate(comparison.baseline_rate)}; p = {comparison.p_value:.3g} (sign test)"
+        f"{comparison.n_unpaired} without a partner; success {_rate(comparison.success_rate)}, "
+        f"baseline {_rate(comparison.baseline_rate)}; p = {comparison.p_value:.3g} (sign test)"
     )
 
 
