@@ -27,6 +27,7 @@ from agentgym_tui.widgets.split import resize_focused, zoom_focused
 
 if TYPE_CHECKING:
     from agentgym_tui.screens.episode.screen import EpisodeScreen
+    from agentgym_tui.screens.live.screen import LiveScreen
 
 STYLES: Final[list[str | PurePath]] = ["../styles/widgets.tcss", "../styles/app.tcss"]
 
@@ -101,6 +102,16 @@ class Console(RefreshingApp, inherit_bindings=False):
         await self.switch_mode("events")
         if isinstance(self.screen, EventsScreen):
             self.screen.show_episode(event.episode_id)
+
+    async def on_live_screen_episodes_requested(self, event: LiveScreen.EpisodesRequested) -> None:
+        """Show the list of episodes, filtered by an environment."""
+        from agentgym_tui.screens.episodes.screen import EpisodesScreen
+
+        await self.switch_mode("episodes")
+        while len(self.screen_stack) > 1:
+            await self.pop_screen()
+        if isinstance(self.screen, EpisodesScreen):
+            self.screen.set_filter(event.env)
 
     def action_leave(self) -> None:
         """Quit; first show the quit dialog if quitting affects running episodes."""

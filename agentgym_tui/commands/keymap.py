@@ -40,7 +40,7 @@ COMMANDS: Final = Registry(
         "live.previous", "left_square_bracket", "Previous run", "neighbor(-1)", "live", "previous running episode",
         footer=False,
     ),
-    Command("live.open", "enter", "Open", "open", "live", "open the watched episode", False),
+    Command("live.open", "enter", "Open", "open", "live", "open the episode, or those of the environment", False),
     Command("live.events", "a", "Events", "events", "live", "bus messages of this episode", False, BUS),
     Command("live.view", "v", "View", "next_view", "live", "switch between transcript, trace and rewards", False),
     Command("runs.open", "enter", "Open", "open", "runs", "open or close a line; open an episode"),

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from agentgym_tui.presenters.text_width import cut, display_width, fit, wrap_text
-from agentgym_tui.safe_text import SafeText, has_unsafe_chars, join, trusted
+from agentgym_tui.safe_text import SafeText, has_unsafe_chars, join, sanitize_line, trusted
 from agentgym_tui.state.sorting import Sorting
 
 Tone: TypeAlias = Literal["plain", "dim", "good", "bad", "warn", "accent", "head"]
@@ -167,6 +167,12 @@ def flag_unsafe(text: SafeText, unsafe: str | None) -> SafeText:
 def indented_rows(text: SafeText, width: int) -> list[Line]:
     """Return up to four rows of a text, wrapped for ``width`` columns and indented by two."""
     return [[Cell(trusted("  ")), Cell(row, "dim")] for row in wrap_text(text, max(width - 2, 20), 4)]
+
+
+def filter_cells(text: str, key: str, width: int) -> Line:
+    """Return the words of an active filter, cut to half of ``width`` columns, and the key that clears it."""
+    words = cut(sanitize_line(text, 60), max(width // 2 - len(key) - 9, 8))
+    return [Cell(words, "accent"), Cell(trusted(f" ({sanitize_line(key, 20)} clears)"), "dim")]
 
 
 def unsafe_texts(texts: Sequence[str]) -> str | None:

@@ -12,6 +12,7 @@ from agentgym_tui.presenters.cells import (
     Column,
     Line,
     Tone,
+    filter_cells,
     flag_unsafe,
     indented_rows,
     join_parts,
@@ -80,25 +81,23 @@ class EpisodeRows:
         return _unreadable_row(entry) if isinstance(entry, UnreadableFile) else _row(entry)
 
 
-def list_summary(episodes: EpisodeList, state: SafeText, width: int) -> Line:
+def list_summary(episodes: EpisodeList, state: SafeText, key: str, width: int) -> Line:
     """Return the line above the episode list: episode counts, filter words and sort order.
 
     Args:
         episodes: the list.
         state: additional status, such as how many files have been read; may be empty.
+        key: label of the key that clears the filter.
         width: columns available.
     """
     sorting = episodes.sorting
     n_shown, n_unreadable = len(episodes.shown), episodes.n_unreadable
-    matches = [
-        Cell(trusted(f"{n_shown:,} match "), "accent"),
-        Cell(sanitize_line(episodes.query.text, 60), "accent"),
-    ]
+    matches = [Cell(trusted(f"{n_shown:,} match "), "accent"), *filter_cells(episodes.query.text, key, width)]
     return join_parts(
         [
             [Cell(pluralize(episodes.n_episodes, "episode"), "head")],
-            [Cell(trusted(f"▶ {episodes.n_running} running"), "accent")] if episodes.n_running else [],
             matches if episodes.query else [],
+            [Cell(trusted(f"▶ {episodes.n_running} running"), "accent")] if episodes.n_running else [],
             [Cell(trusted(f"by {sorting.column} {sorting.sign}"), "accent")] if sorting is not None else [],
             [Cell(state, "warn")] if state else [],
             [Cell(trusted(f"✗ {pluralize(n_unreadable, 'file')} cannot be read"), "bad")] if n_unreadable else [],

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from typing import Final, TypeAlias, get_args
 
-from agentgym_tui.presenters.cells import Cell, Column, Line, Tone, flag_unsafe, indented_rows, join_parts
+from agentgym_tui.presenters.cells import Cell, Column, Line, Tone, filter_cells, flag_unsafe, indented_rows, join_parts
 from agentgym_tui.presenters.event_summary import MessageSummary, decode_error, summarize
 from agentgym_tui.presenters.number_format import UNKNOWN, format_count, format_per_second, format_time, pluralize
 from agentgym_tui.presenters.payload import payload_size
@@ -115,11 +115,12 @@ def _shorten_subject(subject: SafeText) -> SafeText:
 def events_heading(reader: EventReader, log: EventLog, store: RunStore, key: KeyLabel, width: int) -> list[Line]:
     """Return the two lines above the messages: query and reading state, then the message counters."""
     link, tone = LINK_STATES[store.link.status]
+    clear = key("events.clear")
     above = [
         [Cell(trusted("Events"), "head")],
+        [Cell(trusted("contains "), "accent"), *filter_cells(log.query.text, clear, width)] if log.query else [],
         [reading_state(reader, key)],
-        *_query_parts(reader.query),
-        [Cell(join([trusted("contains "), sanitize_line(log.query.text, 60)]), "accent")] if log.query else [],
+        *_query_parts(reader.query, clear, width),
         [Cell(link, tone)],
         [Cell(masked_line(store.link.address, 60), "dim")] if store.link.address else [],
     ]
@@ -142,11 +143,11 @@ def reading_state(reader: EventReader, key: KeyLabel) -> Cell:
     return Cell(trusted("● live"), "good")
 
 
-def _query_parts(query: EventQuery) -> Iterator[Line]:
+def _query_parts(query: EventQuery, key: str, width: int) -> Iterator[Line]:
     if query.patterns != ALL_SUBJECTS:
-        yield [Cell(sanitize_line(" ".join(query.patterns), 60), "accent")]
+        yield filter_cells(" ".join(query.patterns), key, width)
     if query.episode:
-        yield [Cell(join([trusted("episode "), sanitize_line(query.episode, 40)]), "accent")]
+        yield [Cell(trusted("episode "), "accent"), *filter_cells(query.episode, key, width)]
     if query.is_history:
         yield [Cell(join([trusted("from "), start_text(query)]))]
 

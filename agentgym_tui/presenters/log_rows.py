@@ -10,11 +10,21 @@ from typing import Final, NamedTuple
 from agentgym_tui.logs.log_file import LineIndex, LogFile, ReloadReason
 from agentgym_tui.logs.log_record import MAX_PARSED_BYTES, parse_record
 from agentgym_tui.logs.log_search import MAX_MATCHES, LogSearch
-from agentgym_tui.presenters.cells import UNSAFE_BADGE, Cell, Column, Line, Tone, flag_unsafe, indented_rows, join_parts
+from agentgym_tui.presenters.cells import (
+    UNSAFE_BADGE,
+    Cell,
+    Column,
+    Line,
+    Tone,
+    filter_cells,
+    flag_unsafe,
+    indented_rows,
+    join_parts,
+)
 from agentgym_tui.presenters.number_format import UNKNOWN, format_percent, format_size, format_time, pluralize
 from agentgym_tui.presenters.payload import payload_size
 from agentgym_tui.presenters.text_width import cut_start
-from agentgym_tui.safe_text import has_unsafe_chars, join, masked_line, sanitize_line, trusted
+from agentgym_tui.safe_text import has_unsafe_chars, masked_line, sanitize_line, trusted
 from agentgym_tui.state.log_entries import EventMessage, LogEntry
 
 LOG_COLUMNS: Final = (
@@ -180,15 +190,14 @@ def line_info(entry: LogEntry | None, view: str) -> Line:
 
 def log_heading(state: LogViewState, width: int) -> list[Line]:
     """Return the two lines above a log: its path, reading state and search words, then its counters and warnings."""
-    log, search = state.rows.log, state.rows.search
+    log = state.rows.log
     index, n_logs = state.position
     above: list[Line] = [
         *log_name_parts(log, width),
         [Cell(trusted(f"{index + 1} of {n_logs}"), "dim")] if n_logs > 1 else [],
         [_reading_state(state)],
-        _search_parts(search),
     ]
-    return [join_parts(above, width), join_parts(list(_detail_parts(state)), width)]
+    return [join_parts(above, width), join_parts(list(_detail_parts(state, width)), width)]
 
 
 def log_name_parts(log: LogFile, width: int) -> list[Line]:
@@ -239,18 +248,13 @@ def _reading_state(state: LogViewState) -> Cell:
     return Cell(trusted(f"{state.key('list.bottom')} follows the end"), "dim")
 
 
-def _search_parts(search: LogSearch | None) -> Line:
-    if search is None:
-        return []
-    return [Cell(join([trusted("contains "), sanitize_line(search.query.text, _MAX_NAME)]), "accent")]
-
-
-def _detail_parts(state: LogViewState) -> Iterator[Line]:
+def _detail_parts(state: LogViewState, width: int) -> Iterator[Line]:
     log, search = state.rows.log, state.rows.search
+    if search is not None:
+        yield [Cell(trusted("contains "), "accent"), *filter_cells(search.query.text, state.key("log.clear"), width)]
+        yield [_match_count(log, search, len(state.rows))]
     yield [Cell(pluralize(len(log.index), "line"))]
     yield [Cell(format_size(log.size), "dim")]
-    if search is not None:
-        yield [_match_count(log, search, len(state.rows))]
     if state.has_unsafe:
         yield [UNSAFE_BADGE]
     if log.reload_reason:

@@ -54,6 +54,11 @@ class FilteredScreen(SessionScreen):
         self._filter = FilterInput(words, placeholder=self.FILTER_HINT, id="filter", max_length=MAX_QUERY_CHARS)
         return self._filter
 
+    def set_filter(self, words: str) -> None:
+        """Replace the words in the filter; without words, hide it."""
+        self.set_class(bool(words), "-filtering")
+        self._filter.value = words
+
     def action_filter(self) -> None:
         """Open the filter."""
         self.add_class("-filtering")
@@ -126,11 +131,6 @@ class LineBrowser(FilteredScreen):
     def unsafe_text(self) -> str | None:
         """Return the raw text of the selected line if sanitizing changes it, else None."""
         return unsafe_text(self.entry)
-
-    def set_filter(self, words: str) -> None:
-        """Replace the words in the filter; without words, hide it."""
-        self.set_class(bool(words), "-filtering")
-        self._filter.value = words
 
     def open_prompt(self, prompt_id: str, hint: str) -> None:
         """Open the prompt; ``prompt_id`` is passed to ``entered``."""

@@ -56,7 +56,7 @@ def episode_preview(episodes: Sequence[EpisodeRow], sorting: Sorting | None, col
     known.sort(sorting)
     known.set_stored(episodes)
     rows, width = EpisodeRows(known), columns - LIST_MARGIN
-    head = [_line_text(list_summary(known, reading_progress(None), width))]
+    head = [_line_text(list_summary(known, reading_progress(None), "", width))]
     shown = [rows.line(row, width) for row in range(min(len(rows), lines - len(head) - 1 - _FOOTER_LINES))]
     return [*head, *_table_lines(EPISODE_COLUMNS, shown, known.sorting or DEFAULT_SORTING, width)] if shown else []
 

@@ -180,7 +180,10 @@ class EpisodesScreen(FilteredScreen):
     def heading_lines(self, width: int) -> list[Line]:
         """Return the lines above the list: counts, filter and order, and why the library cannot be read."""
         state = reading_progress(self.session.store.read_progress) if self._is_filling else trusted("")
-        return [list_summary(self._episodes, state, width), [Cell(self._failure, "bad")]]
+        return [
+            list_summary(self._episodes, state, keymap_of(self.app).key("episodes.clear"), width),
+            [Cell(self._failure, "bad")],
+        ]
 
     def nothing_lines(self, width: int) -> list[Line]:
         """Return the lines that replace an empty list, unless it is still being filled."""

@@ -68,7 +68,7 @@ def _check_list(episodes: list[EpisodeRow]) -> None:
         lines += episode_heading(episode, trusted("x"), trusted("y"), 80)
         check_displayable(error_text(episode), lines=True)
         unsafe_fields(episode)
-    for line in (*lines, list_summary(listed, trusted("x"), 80), *all_lines(store, (80,))):
+    for line in (*lines, list_summary(listed, trusted("x"), "esc", 80), *all_lines(store, (80,))):
         for cell in line:
             check_displayable(cell.text)
 

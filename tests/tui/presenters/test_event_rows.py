@@ -196,7 +196,7 @@ def test_the_heading_lists_all_problems() -> None:
         ({"paused": True, "n_waiting": 12}, "‖ paused, 12 waiting"),
         ({"query": EventQuery(start=7, is_history=True)}, "◂ history · from #7"),
         ({"query": EventQuery(start=START, is_history=True)}, "◂ history · from 2026-03-04"),
-        ({"query": EventQuery(("a.>",), episode="e1")}, "● live · a.> · episode e1"),
+        ({"query": EventQuery(("a.>",), episode="e1")}, "● live · a.> (esc clears) · episode e1 (esc clears)"),
     ],
 )
 def test_the_heading_shows_the_query_and_the_reading_state(state: dict[str, Any], expected: str) -> None:
@@ -205,6 +205,15 @@ def test_the_heading_shows_the_query_and_the_reading_state(state: dict[str, Any]
     for name, value in state.items():
         setattr(reader, name, value)
     assert expected in line_text(events_heading(reader, log, RunStore(), Keymap().key, 200)[0])
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_the_heading_shows_a_filter_of_any_length_and_the_key_that_clears_it(width: int) -> None:
+    log = EventLog()
+    log.search("orders " * 20)
+    heading = events_heading(make_reader(log), log, RunStore(), Keymap().key, width)[0]
+    assert "contains orders" in line_text(heading) and "(esc clears)" in line_text(heading)
+    assert line_width(heading) <= width
 
 
 def test_a_full_log_that_is_not_followed_names_the_key_to_continue() -> None:

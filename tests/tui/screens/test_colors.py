@@ -70,7 +70,7 @@ def run_cells() -> Iterator[Cell]:
         lines = [
             *status_lines(store, "x", 200, max_cause_lines=3),
             *welcome_lines(store, 200, Keymap().key),
-            list_summary(episode_list, trusted(""), 200),
+            list_summary(episode_list, trusted(""), "esc", 200),
         ]
         yield from (cell for line in [*lines, progress_line(store.active_batch(), 200, lost=True)] for cell in line)
 

@@ -13,6 +13,7 @@ from textual.pilot import Pilot
 from agentgym_tui.app.console import Console
 from agentgym_tui.config.ui_state import UiState
 from agentgym_tui.presenters.environment_rows import ENV_COLUMNS
+from agentgym_tui.screens.episode.screen import EpisodeScreen
 from agentgym_tui.screens.live.episode_picker import EpisodePicker
 from agentgym_tui.screens.live.live_panes import LivePane
 from agentgym_tui.screens.live.panes import LivePanes
@@ -32,6 +33,7 @@ from tests.support.console.pilot import (
     screen_text,
     wait_for_no_text,
     wait_for_text,
+    wait_for_widget_text,
     wait_until,
     widget_text,
 )
@@ -396,8 +398,6 @@ async def test_brackets_switch_between_running_episodes() -> None:
 
 
 async def test_enter_and_double_click_open_the_watched_episode() -> None:
-    from agentgym_tui.screens.episode.screen import EpisodeScreen
-
     async with Console(busy_session()).run_test(size=(120, 40)) as pilot:
         await wait_for_text(pilot, "task 3")
         await pilot.press("tab", "enter")
@@ -408,11 +408,19 @@ async def test_enter_and_double_click_open_the_watched_episode() -> None:
         await wait_until(pilot, lambda: isinstance(pilot.app.screen, EpisodeScreen), "the episode")
 
 
-async def test_enter_on_an_environment_opens_the_run_form_for_it() -> None:
+async def test_enter_on_an_environment_opens_its_episodes_and_another_key_the_run_form_for_it() -> None:
     async with Console(busy_session()).run_test(size=(120, 40)) as pilot:
         await wait_for_text(pilot, "task 3")
-        await pilot.press("j", "enter")
+        await pilot.press("j", "R")
         await wait_for_text(pilot, "╭─ Run", "[x] TextCraft")
+        await pilot.press("escape", "2")
+        await wait_for_widget_text(pilot, "#summary", "episodes")
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: isinstance(pilot.app.screen, EpisodeScreen), "an episode of any environment")
+        await pilot.press("1", "enter")
+        await wait_for_widget_text(pilot, "#summary", "match textcraft (esc clears)")
+        await pilot.press("escape")
+        await wait_until(pilot, lambda: "match" not in widget_text(pilot, "#summary"), "all episodes")
 
 
 async def test_opening_without_an_episode_says_so() -> None:

@@ -138,7 +138,7 @@ async def test_a_filter_shows_matching_lines_and_escape_shows_all_around_the_sam
     async with logs_pilot(log) as pilot:
         await pilot.press("slash")
         await type_text(pilot, "TOKEN 42}")
-        await wait_for_widget_text(pilot, "#summary", "contains token 42}", "5 match")
+        await wait_for_widget_text(pilot, "#summary", "contains token 42} (esc clears)", "5 match")
         await wait_for_widget_text(pilot, "#lines", '"number": 42', '"number": 142')
         append(log, log_lines(1, 4_242))
         await wait_for_widget_text(pilot, "#summary", "6 match")

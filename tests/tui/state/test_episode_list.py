@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from agentgym_tui.commands.keymap import Keymap
+from agentgym_tui.presenters.cells import line_width
 from agentgym_tui.presenters.episode_rows import (
     EPISODE_COLUMNS,
     EpisodeRows,
@@ -205,10 +206,22 @@ def test_times_out_of_range_are_shown_as_unknown() -> None:
 def test_the_summary_counts_episodes_and_unreadable_files() -> None:
     episodes = episode_list()
     episodes.update_live([episode(9, outcome=None)])
-    assert line_text(list_summary(episodes, trusted(""), 120)) == "4 episodes · ▶ 1 running · ✗ 1 file cannot be read"
+    assert (
+        line_text(list_summary(episodes, trusted(""), "esc", 120))
+        == "4 episodes · ▶ 1 running · ✗ 1 file cannot be read"
+    )
     episodes.search("#1")
-    assert "1 match #1" in line_text(list_summary(episodes, trusted("reading …"), 120))
-    assert "reading …" in line_text(list_summary(episodes, trusted("reading …"), 120))
+    assert "1 match #1" in line_text(list_summary(episodes, trusted("reading …"), "esc", 120))
+    assert "reading …" in line_text(list_summary(episodes, trusted("reading …"), "esc", 120))
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_the_summary_shows_a_filter_of_any_length_and_the_key_that_clears_it(width: int) -> None:
+    episodes = episode_list()
+    episodes.search("wordle " * 20)
+    summary = list_summary(episodes, trusted("reading 3 of 9 files"), "esc", width)
+    assert "match wordle wordle" in line_text(summary) and "(esc clears)" in line_text(summary)
+    assert line_width(summary) <= width
 
 
 def test_a_fallback_endpoint_is_shown_in_the_row_and_the_heading() -> None:
