@@ -68,11 +68,11 @@ def _run_console(args: argparse.Namespace) -> int:
         path = state_path(os.environ)
         settings = read_settings(config_path(os.environ))
         session = _session(args, settings.keys.key("node.start"))
-        console = Console(session, settings, read_ui_state(path))
+        console = Console(session, settings, read_ui_state(path, place := _place(args)))
     code = run_console(console, session, prepared=bool(first))
     if code != 1:
         with contextlib.suppress(OSError):  # an unwritable home directory is not worth an error at every exit
-            write_ui_state(path, console.ui_state)
+            write_ui_state(path, console.ui_state, place)
     return code
 
 
@@ -86,7 +86,7 @@ def _preview(args: argparse.Namespace) -> list[str]:
     from agentgym_tui.terminal.startup_preview import log_preview
 
     if (path := next(filter(is_log, args.paths), None)) is None:
-        return _episode_preview(args.paths)
+        return _episode_preview(args.paths, _place(args))
     from agentgym_tui.logs.log_file import LogFile
 
     log = LogFile(path)
@@ -96,7 +96,7 @@ def _preview(args: argparse.Namespace) -> list[str]:
     return lines
 
 
-def _episode_preview(paths: Sequence[Path]) -> list[str]:
+def _episode_preview(paths: Sequence[Path], place: str) -> list[str]:
     """Return the newest cached episodes below the paths; no lines if a filter would hide some of them."""
     from agentgym_tui.config.ui_state import read_ui_state, state_path
     from agentgym_tui.sessions.file_library import FileLibrary
@@ -104,10 +104,21 @@ def _episode_preview(paths: Sequence[Path]) -> list[str]:
     from agentgym_tui.terminal.run import terminal_size
     from agentgym_tui.terminal.startup_preview import episode_preview
 
-    ui_state = read_ui_state(state_path(os.environ))
+    ui_state = read_ui_state(state_path(os.environ), place)
     if not (rows := FileLibrary(paths, _cache_folder()).first_rows) or ui_state.filters.get(LIST_KEY):
         return []
     return episode_preview(rows, ui_state.sorting.get(LIST_KEY), *terminal_size())
+
+
+def _place(args: argparse.Namespace) -> str:
+    """Return what the session shows, for the UI state. No profile is read, because that would delay the first paint."""
+    if args.command == "open":
+        return "\n".join(["files", *(str(path.absolute()) for path in args.paths)])
+    if getattr(args, "nats", None):
+        return f"bus\n{args.nats}"
+    chosen = args.data_dir or os.environ.get("AGENTGYM_DATA_DIR")
+    by_profile = args.config if args.config and not chosen else ""
+    return f"{Path(chosen or 'data').absolute()}\n{by_profile}"
 
 
 def _cache_folder() -> Path:

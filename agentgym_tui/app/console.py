@@ -71,10 +71,11 @@ class Console(RefreshingApp, inherit_bindings=False):
         return self._make_screen(SCREENS[self._first])
 
     def on_mount(self) -> None:
-        """Switch to the screen that the last run showed at its end, and report invalid settings."""
+        """Switch to the screen that the last run showed at its end, if it only watches; report invalid settings."""
         self.add_mode(self._first, self.get_default_screen)
         last = SCREENS.get(self.ui_state.screen)
-        if self._first == "live" and last is not None and last.available.is_met(self.session):
+        is_watching = self._first == "live" and bool(self.session.read_only)
+        if is_watching and last is not None and last.available.is_met(self.session):
             self._show_mode(last.id)
         if problems := self.settings.problems:
             toast(self, problem_summary(problems), failed=True)

@@ -1,11 +1,15 @@
 """UI state that is kept between sessions: last screen, filter words, sort orders and pane sizes.
 
+Sort orders and pane sizes apply to all sessions; screen and filters only to sessions of the same place: a state
+directory, a bus, or opened files.
+
 The state file is untrusted: invalid entries are ignored.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -21,6 +25,9 @@ MAX_NAMES: Final = 40
 
 MAX_WORDS: Final = 200
 """Maximum number of characters of a filter that is stored."""
+
+MAX_PLACES: Final = 20
+"""Maximum number of places whose screen and filters are stored; the ones used last are kept."""
 
 RENAMED_COLUMNS: Final = {"over": "transport"}
 """New titles of sort columns, by the old title that an earlier version of the console stored."""
@@ -63,12 +70,17 @@ def state_path(environ: Mapping[str, str]) -> Path:
     return xdg_folder(environ, "XDG_STATE_HOME", ".local/state") / "console.json"
 
 
-def read_ui_state(path: Path) -> UiState:
-    """Read the UI state file. Each invalid field gets its default; without a readable file, all fields do."""
-    try:
-        fields = msgspec.json.decode(read_regular(path, MAX_BYTES, links=False)[0], type=dict[str, msgspec.Raw])
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return UiState()
+def read_ui_state(path: Path, place: str = "") -> UiState:
+    """Read the UI state file. Each invalid field gets its default; without a readable file, all fields do.
+
+    Args:
+        path: the file. In a file of an earlier version, screen and filters apply to all places.
+        place: what the session shows; "" for screen and filters that belong to no place.
+    """
+    fields = _read_fields(path)
+    if place and "places" in fields:
+        own = _read_places(fields).get(_place_key(place), {})
+        fields = {name: fields[name] for name in _SHARED if name in fields} | own
     state = UiState(
         **{
             field.name: _decode_field(field, fields)
@@ -84,14 +96,42 @@ def read_ui_state(path: Path) -> UiState:
     return state
 
 
-def write_ui_state(path: Path, state: UiState) -> None:
-    """Write the UI state file with mode 0600.
+def write_ui_state(path: Path, state: UiState, place: str = "") -> None:
+    """Write the UI state file with mode 0600; keep screens and filters of other places than ``place``.
 
     Raises:
         OSError: the file cannot be written.
     """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    replace_file(path, msgspec.json.encode(state))
+    fields = msgspec.structs.asdict(state)
+    if place:
+        places = _read_places(_read_fields(path))
+        places.pop(key := _place_key(place), None)
+        newest = [*places.items(), (key, {name: fields.pop(name) for name in _OF_PLACE})][-MAX_PLACES:]
+        fields["places"] = dict(newest)
+    replace_file(path, msgspec.json.encode(fields))
+
+
+_SHARED: Final = ("sorting", "sizes")
+_OF_PLACE: Final = ("screen", "filters")
+
+
+def _place_key(place: str) -> str:
+    return sha256(place.encode("utf-8", "surrogateescape")).hexdigest()[:16]  # a bus address may contain a password
+
+
+def _read_fields(path: Path) -> dict[str, msgspec.Raw]:
+    try:
+        return msgspec.json.decode(read_regular(path, MAX_BYTES, links=False)[0], type=dict[str, msgspec.Raw])
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return {}
+
+
+def _read_places(fields: Mapping[str, msgspec.Raw]) -> dict[str, dict[str, msgspec.Raw]]:
+    try:
+        return msgspec.json.decode(fields.get("places", b"{}"), type=dict[str, dict[str, msgspec.Raw]])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return {}
 
 
 def _decode_field(field: msgspec.structs.FieldInfo, fields: Mapping[str, msgspec.Raw]) -> Any:  # noqa: ANN401 - the type of the field

@@ -108,7 +108,9 @@ async def test_an_added_screen_has_a_key_in_the_key_bar_the_help_and_the_palette
         await pilot.press("escape", "1", "colon", *"noted", "enter")
         await wait_for_text(pilot, "notes on 1 node")
     assert ui_state.screen == "notes"
-    async with console_app(busy_session(), ui_state=ui_state).run_test(size=SMALL) as pilot:
+    watching = busy_session()
+    watching.read_only = "watching only"
+    async with console_app(watching, ui_state=ui_state).run_test(size=SMALL) as pilot:
         await wait_for_text(pilot, "notes on 1 node")
 
 

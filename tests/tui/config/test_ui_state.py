@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentgym_tui.config.ui_state import MAX_NAMES, UiState, read_ui_state, state_path, write_ui_state
+from agentgym_tui.config.ui_state import MAX_NAMES, MAX_PLACES, UiState, read_ui_state, state_path, write_ui_state
 from agentgym_tui.safe_text import has_unsafe_chars
 from agentgym_tui.state.sorting import Sorting
 from tests.support.console.samples import HOSTILE
@@ -58,6 +58,32 @@ def test_a_file_of_the_previous_version_keeps_every_entry(path: Path) -> None:
         {"environments": Sorting("transport", True), "episodes": Sorting("reward")},
         {"live.wide.left": 40, "episode.narrow.steps": 30},
     )
+
+
+def test_screen_and_filters_are_kept_for_each_place_and_sorting_and_sizes_for_all(path: Path) -> None:
+    write_ui_state(path, UI_STATE, "/srv/a")
+    assert read_ui_state(path, "/srv/b") == UiState(sorting=UI_STATE.sorting, sizes=UI_STATE.sizes)
+    write_ui_state(path, UiState("events", {"events": "x"}), "nats://user:secret@host")
+    assert read_ui_state(path, "/srv/a") == UiState("episodes", {"episodes": "wordle"})
+    assert read_ui_state(path, "nats://user:secret@host") == UiState("events", {"events": "x"})
+    assert b"secret" not in path.read_bytes()
+
+
+def test_a_file_of_the_previous_version_applies_to_the_first_place_that_is_opened(path: Path) -> None:
+    write_ui_state(path, UI_STATE)
+    assert read_ui_state(path, "/srv/a") == UI_STATE
+    write_ui_state(path, UI_STATE, "/srv/a")
+    assert read_ui_state(path, "/srv/a") == UI_STATE
+    assert read_ui_state(path, "/srv/b").filters == {}
+
+
+def test_the_places_used_last_are_kept(path: Path) -> None:
+    for number in range(MAX_PLACES + 1):
+        write_ui_state(path, UiState(filters={"episodes": str(number)}), f"/srv/{number}")
+    assert read_ui_state(path, "/srv/0").filters == {}
+    assert read_ui_state(path, "/srv/1").filters == {"episodes": "1"}
+    path.write_text('{"places": {"a": 5}}')
+    assert read_ui_state(path, "/srv/1") == UiState()
 
 
 def test_a_failed_write_leaves_no_temporary_file(path: Path) -> None:

@@ -49,13 +49,19 @@ async def test_a_screenshot_has_the_text_of_the_screen_and_no_control_characters
         await wait_for_text(pilot, "screenshot failed: /proc is not writable")
 
 
+def watching(session: FakeSession) -> FakeSession:
+    """Return the session without permission to send commands."""
+    session.read_only = "watching only"
+    return session
+
+
 def files_in(folder: Path) -> list[Path]:
     return list(folder.iterdir())
 
 
 async def test_screen_filter_sorting_and_sizes_are_restored() -> None:
     ui_state = UiState("episodes", {"episodes": "maze"}, {"episodes": Sorting("reward")}, {"live.wide.left": 30})
-    app = console_app(sortable_session(), ui_state=ui_state)
+    app = console_app(watching(sortable_session()), ui_state=ui_state)
     async with app.run_test(size=SIZE) as pilot:
         await wait_for_text(pilot, "2 match maze", "by reward ▲")
         assert app.screen.query_one(Input).display
@@ -86,7 +92,7 @@ async def test_invalid_ui_state_is_ignored(ui_state: UiState) -> None:
 
 async def test_filter_and_subjects_of_the_events_are_restored() -> None:
     ui_state = UiState("events", {"events": "eu 3", "events.subjects": "orders.> bills"})
-    session = session_with_messages(*["orders.eu"] * 5, "bills")
+    session = watching(session_with_messages(*["orders.eu"] * 5, "bills"))
     app = console_app(session, ui_state=ui_state)
     async with app.run_test(size=SIZE) as pilot:
         await wait_for_text(pilot, "contains eu 3", "orders.> bills", '{"n": 3}')
@@ -107,8 +113,14 @@ async def test_filter_and_subjects_of_the_events_are_restored() -> None:
     assert ui_state.screen == "events"
 
 
+async def test_a_session_that_controls_its_node_starts_on_live() -> None:
+    async with console_app(busy_session(), ui_state=UiState("episodes")).run_test(size=SIZE) as pilot:
+        await wait_for_text(pilot, "task 3")
+        assert isinstance(pilot.app.screen, LiveScreen)
+
+
 async def test_a_session_without_a_bus_does_not_start_on_the_events_screen() -> None:
-    session = busy_session()
+    session = watching(busy_session())
     session.events = None
     async with console_app(session, ui_state=UiState("events")).run_test(size=SIZE) as pilot:
         await wait_for_text(pilot, "task 3")
@@ -117,7 +129,7 @@ async def test_a_session_without_a_bus_does_not_start_on_the_events_screen() -> 
 
 @pytest.mark.parametrize("text", ["no..pattern", "a " * 40, ". \t"])
 async def test_an_invalid_stored_subject_pattern_shows_all_subjects(text: str) -> None:
-    session = session_with_messages("orders.eu")
+    session = watching(session_with_messages("orders.eu"))
     async with console_app(session, ui_state=UiState("events", {"events.subjects": text})).run_test(size=SIZE) as pilot:
         await wait_for_text(pilot, "orders.eu", "● live")
         assert session.fake_events.opened == [((">",), session.fake_events.opened[0][1])]

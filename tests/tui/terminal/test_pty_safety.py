@@ -201,6 +201,7 @@ def test_hostile_settings_and_ui_state_and_a_screenshot_of_them(tmp_path: Path) 
     folders = {"XDG_CONFIG_HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path)}
     with hostile_console("0 settings", tmp_path, 120, 40, **folders) as terminal:
         terminal.wait_for("console.yaml, ignored settings", 60)
+        walk(terminal, "3")
         terminal.wait_for("contains")
         terminal.send(SYNC_OUTPUT_REPORT)
         walk(terminal, ESCAPE, ESCAPE)
