@@ -66,9 +66,14 @@ class RefreshingApp(OrderedKeysApp[None], ReliableTimers, inherit_bindings=False
 
     async def on_event(self, event: events.Event) -> None:
         """Record user input, which has priority over bus messages, and handle the event."""
-        if isinstance(event, _INPUT_EVENTS) and not event.is_forwarded:
-            self.session.input_priority.input_received()
+        if not isinstance(event, _INPUT_EVENTS) or event.is_forwarded:
+            await super().on_event(event)
+            return
+        priority = self.session.input_priority
+        priority.input_received()
         await super().on_event(event)
+        receiver = self.mouse_over if isinstance(event, events.MouseEvent) else self.focused
+        (receiver or self).call_later(priority.input_handled)  # after the event, which may wait in the same queue
 
     def post_display_hook(self) -> None:
         """Record that the screen was painted."""
