@@ -109,6 +109,16 @@ class NodeSession(Session):
         self.store.apply_profile(
             [(tier, entry.name, entry.ram or "") for tier, entry in location.profile.tiered_entries()]
         )
+        episode = location.profile.episode
+        self.store.set_profile_defaults(
+            location.profile.id,
+            {
+                "concurrency": episode.concurrent,
+                "workers": episode.workers,
+                "max_rounds": episode.max_rounds,
+                "max_duration_sec": episode.max_duration_sec,
+            },
+        )
         return location
 
     def _fail(self, exc: RunnerError) -> None:

@@ -8,7 +8,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from agentgym_tui.safe_text import SafeText, trusted
+from agentgym_tui.safe_text import SafeText, sanitize_line, trusted
 from runner.events.control import StartArgs
 
 INTEGER_LIMIT: Final = 2**62
@@ -60,9 +60,6 @@ FORM_FIELDS: Final = (
         fraction=True,
     ),
 )
-PROFILE_DEFAULT: Final = trusted("default")
-"""Placeholder in an empty field whose number the profile supplies."""
-
 _INTEGER: Final = re.compile(r"[0-9]{1,19}", re.ASCII)
 _DECIMAL: Final = re.compile(r"[0-9]{1,9}(\.[0-9]{1,6})?", re.ASCII)
 
@@ -107,6 +104,20 @@ def parse_form(
         return Parsed(None, errors)
     given = {"batch_id": batch_id, "envs": list(envs), "agent": agent, "model": model}
     return Parsed(msgspec.convert(values | given, StartArgs), {})
+
+
+def default_text(field: FormField, defaults: Mapping[str, float | str | None]) -> SafeText:
+    """Return the placeholder of a field: for an empty optional field, the value that the profile supplies.
+
+    Args:
+        field: the field.
+        defaults: values of the node's profile by field id; a field without an entry has an unknown value.
+    """
+    if not field.optional:
+        return trusted("")
+    if field.id not in defaults:
+        return trusted("profile")
+    return trusted(f"{sanitize_line(_number_text(defaults[field.id]), 10) or 'auto'} (profile)")
 
 
 def parse_number(field: FormField, text: str) -> tuple[int | float | str | None, SafeText | None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
@@ -79,6 +79,7 @@ class RunStore:
     ) -> None:
         self.link = BusLink()
         self.agents: list[str] = []
+        self._profile_defaults: tuple[str, Mapping[str, float | str | None]] = "", {}
         self.model_names: list[str] = []
         self.n_ended = 0
         self.n_stored: int | None = None
@@ -216,6 +217,16 @@ class RunStore:
         for item in health.items:
             self._reducer.apply_health_item(item, node.name)
         self._commit()
+
+    @property
+    def profile_defaults(self) -> Mapping[str, float | str | None]:
+        """Values of the profile, by name of the field of a start request; empty if a node may have another profile."""
+        profile, values = self._profile_defaults
+        return values if all(node.profile in ("", profile) for node in self.nodes.values()) else {}
+
+    def set_profile_defaults(self, profile: str, values: Mapping[str, float | str | None]) -> None:
+        """Set the values that the profile with the id ``profile`` supplies where a start request has none."""
+        self._profile_defaults = profile, values
 
     def apply_profile(self, entries: Iterable[tuple[str, str, str | None]]) -> None:
         """Set the order, tiers and server memory of the environments from a profile.

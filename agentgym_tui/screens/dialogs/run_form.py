@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Final
 
+from msgspec.structs import replace
 from textual import on
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
@@ -15,7 +17,8 @@ from agentgym_tui.presenters.cells import Cell, Line
 from agentgym_tui.presenters.text_width import wrap_text
 from agentgym_tui.safe_text import SafeText, join, masked_rows, sanitize_line, trusted
 from agentgym_tui.screens.base import DialogFrame, DialogScreen
-from agentgym_tui.sessions.protocols import Session
+from agentgym_tui.services.timers import start_worker
+from agentgym_tui.sessions.protocols import ControlRequestError, Session
 from agentgym_tui.sessions.run_commands import (
     FALLBACK_AGENT,
     MODELLESS_AGENTS,
@@ -25,10 +28,10 @@ from agentgym_tui.sessions.run_commands import (
 )
 from agentgym_tui.sessions.run_form_fields import (
     FORM_FIELDS,
-    PROFILE_DEFAULT,
     FieldId,
     FormField,
     Parsed,
+    default_text,
     form_texts,
     parse_form,
 )
@@ -48,20 +51,32 @@ _MIN_ERROR_WIDTH: Final = 66
 KEYS: Final = "{form.start} starts · {focus.next} next · {checks.toggle} chooses · {form.close} closes"
 
 
-class RunForm(DialogScreen[StartArgs]):
-    """A form in which the user chooses what to run; its result is the start request for the node.
+class RunForm(DialogScreen[None]):
+    """A form in which the user chooses what to run; it closes when the node has accepted the run.
 
     Args:
         session: provides environments, agents and models.
         commands: the run commands, which remember the last run.
         envs: names of the environments that are checked at first.
+        start: sends the start request; raises ``ControlRequestError`` where it is refused.
     """
 
     SCOPE = "form"
     AUTO_FOCUS = "#envs"
 
-    def __init__(self, session: Session, commands: RunCommands, envs: Sequence[str]) -> None:
+    def __init__(
+        self,
+        session: Session,
+        commands: RunCommands,
+        envs: Sequence[str],
+        start: Callable[[StartArgs], Awaitable[object]],
+    ) -> None:
         super().__init__()
+        self._start = start
+        self._sent: StartArgs | None = None
+        self._is_sending = False
+        self._refusal = ""
+        self._defaults = session.store.profile_defaults
         store = session.store
         self._commands = commands
         self._env_names = list(store.envs)
@@ -103,11 +118,27 @@ class RunForm(DialogScreen[StartArgs]):
                 yield Button(Content("Close"), id="close", compact=True)
 
     def action_start(self) -> None:
-        """Close the form with the start request as its result; do nothing if the form has errors."""
+        """Send the start request and close the form; keep it open if it has errors or the request is refused."""
         parsed = self._parsed()
+        self._refusal = ""
         self._show_errors(parsed.errors)
-        if parsed.args is not None:
-            self.leave(parsed.args)
+        if (args := parsed.args) is None or self._is_sending:
+            return
+        if self._sent is not None and replace(args, batch_id=self._sent.batch_id) == self._sent:
+            args = self._sent  # the node starts a request whose reply was lost only once
+        self._sent, self._is_sending = args, True
+        start_worker(self, partial(self._send, args), group="start")
+
+    async def _send(self, args: StartArgs) -> None:
+        try:
+            await self._start(args)
+        except ControlRequestError as exc:
+            self._refusal = "; ".join(filter(None, (str(exc), exc.hint)))
+            self.query_one("#note", StaticLines).show(self._note)
+        else:
+            self.leave()
+        finally:
+            self._is_sending = False
 
     @on(Button.Pressed, "#start")
     @on(Input.Submitted)
@@ -146,7 +177,7 @@ class RunForm(DialogScreen[StartArgs]):
             id=field.id,
             restrict="|".join([DIGITS, *(field.word[: n + 1] for n in range(len(field.word)))]),
             max_length=MAX_DIGITS,
-            placeholder=PROFILE_DEFAULT if field.optional else "",
+            placeholder=default_text(field, self._defaults),
             compact=True,
             select_on_focus=True,
         )
@@ -181,6 +212,9 @@ class RunForm(DialogScreen[StartArgs]):
         invalid = next((field for field in FORM_FIELDS if field.id in self._errors), None)
         if invalid is not None and width < _MIN_ERROR_WIDTH:
             return [[Cell(join([trusted("✗ "), invalid.title, trusted(": "), self._errors[invalid.id]]), "bad")]]
+        if self._refusal:
+            text = join([trusted("✗ "), masked_rows(self._refusal)])
+            return [[Cell(row, "bad")] for row in wrap_text(text, width, self._n_note)]
         if not self._model_problem:
             return []
         hint = trusted("choose the oracle agent: no model needed")

@@ -138,7 +138,7 @@ class LiveScreen(ControlScreen):
         from agentgym_tui.screens.dialogs.run_form import RunForm
 
         chosen = list(envs) or [env for env in [self._panes.environments.key] if env]
-        self.app.push_screen(RunForm(self.session, self.commands, chosen), self._form_closed)
+        self.app.push_screen(RunForm(self.session, self.commands, chosen, self._start))
 
     @needs_node
     def action_run_battery(self) -> None:
@@ -151,9 +151,11 @@ class LiveScreen(ControlScreen):
     def action_run_again(self) -> None:
         """Repeat the last run."""
         try:
-            self._form_closed(self.commands.repeat_run([keymap_of(self.app).key(id) for id in START_COMMANDS]))
+            args = self.commands.repeat_run([keymap_of(self.app).key(id) for id in START_COMMANDS])
         except ControlRequestError as exc:
             self.toast(control_error_text(exc), failed=True)
+        else:
+            self.run_command(partial(self._start, args))
 
     @needs_node
     def action_cancel(self) -> None:
@@ -233,10 +235,6 @@ class LiveScreen(ControlScreen):
     def _battery_chosen(self, envs: list[str] | None) -> None:
         if envs:
             self._run_once(envs)
-
-    def _form_closed(self, args: StartArgs | None) -> None:
-        if args is not None:
-            self.run_command(partial(self._start, args))
 
     def _batch(self) -> BatchRun | None:
         store, episode = self.session.store, self._episode

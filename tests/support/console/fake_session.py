@@ -44,6 +44,7 @@ class FakeControl(NodeControl):
     def __init__(self) -> None:
         super().__init__(lambda: None, lambda _: "")
         self.started: list[StartArgs] = []
+        self.refused: list[StartArgs] = []
         self.commands: list[tuple[RunCommand, str | None, str | None]] = []
         self.moves: list[tuple[str, int]] = []
         self.replays: list[ReplayArgs] = []
@@ -53,6 +54,8 @@ class FakeControl(NodeControl):
         self.warning: str | None = None
 
     async def start(self, args: StartArgs) -> list[BatchState]:
+        if self.refusal is not None:
+            self.refused.append(args)
         self._check()
         self.started.append(args)
         return [
@@ -252,4 +255,10 @@ def bus_session() -> FakeSession:
     session = FakeSession(busy_store(), read_only="watching only: nothing can be started or stopped from here")
     session.title, session.library = "watch nats://broker:4222", None
     session.fake_control.files = {episode_id(0): b'{"schema": 1}'}
+    return session
+
+
+def watching(session: FakeSession) -> FakeSession:
+    """Return the session without permission to send commands."""
+    session.read_only = "watching only"
     return session

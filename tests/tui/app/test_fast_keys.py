@@ -18,7 +18,7 @@ from agentgym_tui.screens.episode.screen import EpisodeScreen
 from agentgym_tui.sessions.run_form_fields import FORM_FIELDS
 from agentgym_tui.widgets.form_controls import CheckList
 from agentgym_tui.widgets.table import SortableTable
-from tests.support.console.fake_session import FakeSession, busy_session
+from tests.support.console.fake_session import FakeSession, busy_session, watching
 from tests.support.console.log_consoles import logs_app
 from tests.support.console.pilot import wait_for_text, wait_until
 from tests.support.console.samples import episode_id
@@ -187,7 +187,7 @@ async def test_each_key_in_a_dialog_acts_on_the_control_focused_at_its_turn() ->
 
 
 async def test_keys_typed_right_after_a_filter_act_on_the_filtered_list() -> None:
-    app = Console(busy_session(), Settings(), UiState("events"))
+    app = Console(watching(busy_session()), Settings(), UiState("events"))
     async with app.run_test(size=(80, 24)) as pilot:
         await wait_until(pilot, lambda: bool(app.screen.query("#filter")), "a screen")
         await pilot.pause()

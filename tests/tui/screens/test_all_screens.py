@@ -20,6 +20,7 @@ from tests.support.console.fake_session import (
     files_session,
     session_with_messages,
     sortable_session,
+    watching,
 )
 from tests.support.console.pilot import SIZE, console_app, row_keys, screen_text, wait_for_text, wait_until
 from tests.support.console.samples import episode_id, hostile_store
@@ -47,12 +48,6 @@ async def test_a_screenshot_has_the_text_of_the_screen_and_no_control_characters
         monkeypatch.chdir("/proc")
         await pilot.press("ctrl+s")
         await wait_for_text(pilot, "screenshot failed: /proc is not writable")
-
-
-def watching(session: FakeSession) -> FakeSession:
-    """Return the session without permission to send commands."""
-    session.read_only = "watching only"
-    return session
 
 
 def files_in(folder: Path) -> list[Path]:

@@ -14,7 +14,7 @@ from agentgym_tui.screens.live.live_panes import LivePane
 from agentgym_tui.screens.live.panes import live_shares
 from agentgym_tui.screens.logs.screen import SHARES as LOG_SHARES
 from agentgym_tui.widgets.split import RESIZE_STEPS, Share
-from tests.support.console.fake_session import busy_session, files_session, session_with_messages
+from tests.support.console.fake_session import busy_session, files_session, session_with_messages, watching
 from tests.support.console.pilot import SIZE, SMALL, console_app, wait_for_text, wait_until
 from tests.support.console.samples import episode_id
 
@@ -137,7 +137,7 @@ def regions(pilot: Pilot[None]) -> list[Region]:
 @pytest.mark.parametrize("size", [SIZE, (60, 20)], ids=str)
 async def test_every_pane_of_the_events_is_visible_at_its_size_limits(size: tuple[int, int], bound: str) -> None:
     sizes = {each.key: getattr(each, bound) for each in EVENT_SHARES}
-    app = console_app(session_with_messages("orders.eu"), ui_state=UiState("events", sizes=sizes))
+    app = console_app(watching(session_with_messages("orders.eu")), ui_state=UiState("events", sizes=sizes))
     async with app.run_test(size=size) as pilot:
         await wait_for_text(pilot, "● Formatted", "orders")
         await pilot.press("t")
@@ -150,7 +150,7 @@ async def test_every_pane_of_the_events_is_visible_at_its_size_limits(size: tupl
 @pytest.mark.parametrize("focused", WIDGETS)
 async def test_each_pane_of_the_events_grows_shrinks_and_is_reset(size: tuple[int, int], focused: str) -> None:
     ui_state = UiState("events")
-    app = console_app(session_with_messages("orders.eu"), ui_state=ui_state)
+    app = console_app(watching(session_with_messages("orders.eu")), ui_state=ui_state)
     async with app.run_test(size=size, notifications=True) as pilot:
         await wait_for_text(pilot, "● Formatted", "orders")
         await pilot.press("t")
@@ -176,7 +176,7 @@ async def test_each_pane_of_the_events_grows_shrinks_and_is_reset(size: tuple[in
 
 async def test_dragging_the_border_of_the_tree_resizes_it_and_zoom_overrides_sizes() -> None:
     ui_state = UiState("events")
-    app = console_app(session_with_messages("orders.eu"), ui_state=ui_state)
+    app = console_app(watching(session_with_messages("orders.eu")), ui_state=ui_state)
     async with app.run_test(size=SIZE, notifications=True) as pilot:
         await wait_for_text(pilot, "● Formatted", "orders")
         right = app.screen.query_one("#right")
@@ -201,7 +201,7 @@ async def test_dragging_the_border_of_the_tree_resizes_it_and_zoom_overrides_siz
 
 async def test_the_width_of_a_hidden_tree_cannot_change() -> None:
     ui_state = UiState("events")
-    async with console_app(session_with_messages("a"), ui_state=ui_state).run_test(
+    async with console_app(watching(session_with_messages("a")), ui_state=ui_state).run_test(
         size=SMALL, notifications=True
     ) as pilot:
         await wait_for_text(pilot, "● Formatted")

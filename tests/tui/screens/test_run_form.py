@@ -16,7 +16,7 @@ from agentgym_tui.sessions.run_commands import default_agent, model_problem, sta
 from agentgym_tui.sessions.run_form_fields import FORM_FIELDS, MAX_EPISODES, FieldId, form_texts, parse_form
 from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.widgets.form_controls import CheckList, OptionStepper
-from runner.events.control import NodeList, StartArgs
+from runner.events.control import NodeHealth, NodeList, StartArgs
 from tests.support.console.fake_session import FakeSession, empty_session
 from tests.support.console.pilot import screen_text, wait_for_text, wait_until
 from tests.support.console.samples import HOSTILE, empty_store, live, model_health
@@ -253,9 +253,45 @@ async def test_a_rejected_run_is_shown_and_not_repeated_by_full_stop() -> None:
         await wait_for_text(pilot, "Welcome")
         await pilot.press("R", "ctrl+s")
         await wait_for_text(pilot, "start: no response")
-        await pilot.press("full_stop")
+        await pilot.press("escape", "full_stop")
         await wait_for_text(pilot, "nothing has been started")
     assert session.fake_control.started == []
+
+
+@pytest.mark.parametrize("size", [SMALL, (120, 40)])
+async def test_a_refused_form_keeps_its_entries_and_is_sent_again_with_the_same_id(size: tuple[int, int]) -> None:
+    session = empty_session()
+    session.fake_control.refusal = ControlRequestError("start: node n does not answer", "press N to start it again")
+    async with Console(session).run_test(size=size, notifications=True) as pilot:
+        await wait_for_text(pilot, "Welcome")
+        await pilot.press("R", "tab", "right", "tab", "tab", "5", "enter")
+        await wait_for_text(pilot, "✗ start: node n does not answer; press N to start it again")
+        assert pilot.app.screen.query_one("#repeat", Input).value == "5"
+        assert pilot.app.screen.query_one("#agent", OptionStepper).index == 1
+        session.fake_control.refusal = None
+        await pilot.press("enter")
+        await wait_for_text(pilot, "5 episodes")
+        await wait_until(pilot, lambda: not isinstance(pilot.app.screen, RunForm), "the closed form")
+    [started] = session.fake_control.started
+    [refused] = {args.batch_id for args in session.fake_control.refused}
+    assert (started.batch_id, started.repeat, started.agent) == (refused, 5, "random")
+
+
+async def test_empty_fields_show_the_values_of_the_profile() -> None:
+    session = empty_session()
+    defaults = {"concurrency": 4, "workers": None, "max_rounds": 15, "max_duration_sec": 300.0}
+    session.store.set_profile_defaults("field-runner-4090", defaults)
+    health = NodeHealth(
+        node="n", boot="b", pid=1, profile="other", version="1", status="idle", uptime_s=1.0, data_dir="/d", egress=None
+    )
+    async with Console(session).run_test(size=SMALL) as pilot:
+        await wait_for_text(pilot, "Welcome")
+        await pilot.press("R")
+        await wait_for_text(pilot, "4 (profile)", "auto (profile)", "15 (profile)", "300 (profile)")
+        await pilot.press("escape")
+        session.store.apply_health(health)  # the node was started with another profile
+        await pilot.press("R")
+        await wait_for_text(pilot, "concurrency  profile")
 
 
 CAUSE = "HTTP 503 from the gateway: no healthy upstream; start the model server with agentgym-runner serve-model"

@@ -150,8 +150,11 @@ def test_live_with_hostile_text(snap_compare: SnapCompare, size: tuple[int, int]
 
 @SIZES
 def test_run_form(snap_compare: SnapCompare, size: tuple[int, int]) -> None:
+    session = empty_session()
+    defaults = {"concurrency": 4, "workers": None, "max_rounds": 15, "max_duration_sec": 300.0}
+    session.store.set_profile_defaults("field-runner-4090", defaults)
     before = after_keys("R", "space", "tab", "tab", "tab", "0", texts=("✗ at least 1", "✗ choose one"))
-    assert snap_compare(console_app(empty_session()), terminal_size=size, run_before=before)
+    assert snap_compare(console_app(session), terminal_size=size, run_before=before)
 
 
 @SIZES

@@ -5,7 +5,7 @@ from __future__ import annotations
 from agentgym_tui.config.ui_state import UiState
 from agentgym_tui.state.sorting import Sorting
 from agentgym_tui.widgets.table import SortableTable
-from tests.support.console.fake_session import busy_session, session_with_messages, sortable_session
+from tests.support.console.fake_session import busy_session, session_with_messages, sortable_session, watching
 from tests.support.console.pilot import (
     SIZE,
     console_app,
@@ -110,7 +110,9 @@ async def test_subjects_are_sorted_within_their_branches() -> None:
 
 async def test_the_tree_restores_its_saved_order_and_ignores_an_unknown_one() -> None:
     for sorting, keys in ((Sorting("count"), BY_COUNT_ASCENDING), (Sorting("\x1b[2J", True), BY_SUBJECT)):
-        app = console_app(session_with_messages(*SUBJECTS), ui_state=UiState("events", sorting={"subjects": sorting}))
+        app = console_app(
+            watching(session_with_messages(*SUBJECTS)), ui_state=UiState("events", sorting={"subjects": sorting})
+        )
         async with app.run_test(size=SIZE) as pilot:
             await wait_for_text(pilot, "zoo")
             await wait_until(pilot, lambda: row_keys(app, "#subjects") == keys, "the order")  # noqa: B023
