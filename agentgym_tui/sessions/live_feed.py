@@ -32,8 +32,8 @@ MAX_MESSAGES: Final = 2_000
 MAX_READ_BYTES: Final = 2 << 20
 """Size in bytes after which no further message is added to a read; the last message may exceed it."""
 
-SLICE_BYTES: Final = 256 * 1024
-"""Size in bytes of the messages that are decoded without a pause, which takes a few milliseconds."""
+SLICE_S: Final = 0.005
+"""CPU time in seconds after which decoding pauses; the message in progress is decoded to its end."""
 
 GATHER_FACTOR: Final = 3
 """The time for which further messages gather is ``GATHER_FACTOR`` times the CPU time of the last read.
@@ -73,8 +73,9 @@ class LiveFeed:
     Args:
         store: the run store.
         input_priority: delays messages until pending input is painted.
-        cpu_time_s: returns the CPU time of the current thread in seconds. The pause after a portion of messages is half
-            the CPU time of the portion. Wall time would be wrong where the console was suspended in between.
+        cpu_time_s: returns the CPU time of the current thread in seconds. It ends a slice of decoding, and the pause
+            after a portion of messages is half the CPU time of the portion. Wall time would be wrong where the console
+            was suspended in between.
     """
 
     def __init__(
@@ -120,17 +121,17 @@ class LiveFeed:
         self, received: Iterable[RawMessage | Notice], subscription: Subscription
     ) -> list[SubscriptionItem]:
         decoded: list[SubscriptionItem] = []
-        n_bytes = 0
+        started_s = self._cpu_time_s()
         for each in received:
             if isinstance(each, Notice):
                 decoded.append(each)
                 continue
             if (message := subscription.decode(each)) is not None:
                 decoded.append(message)
-            if (n_bytes := n_bytes + len(each.payload)) >= SLICE_BYTES:
-                n_bytes = 0
+            if self._cpu_time_s() - started_s >= SLICE_S:
                 await asyncio.sleep(0)
                 await self._input_priority.wait_until_idle()
+                started_s = self._cpu_time_s()
         return decoded
 
 

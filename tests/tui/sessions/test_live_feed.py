@@ -17,6 +17,7 @@ from agentgym_tui.sessions.input_priority import InputPriority
 from agentgym_tui.sessions.live_feed import (
     MAX_MESSAGES,
     MAX_READ_BYTES,
+    SLICE_S,
     LiveFeed,
     batch_age,
     is_behind,
@@ -31,7 +32,8 @@ from runner.events.codec import encode
 from runner.events.live import EpisodeStarted, Heartbeat, LiveBatch, LiveItem
 from runner.events.subjects import LIVE_STREAM, LIVE_SUBJECTS, DurableNames, live_subject
 from runner.subscribe.buffer import RawMessage
-from runner.subscribe.messages import Notice
+from runner.subscribe.messages import BusMessage, Notice
+from runner.subscribe.subscription import Subscription
 from tests.support.console.live_items import token
 from tests.support.episodes import new_id
 from tests.support.nats_server import Bus, NatsServer
@@ -191,6 +193,38 @@ async def test_a_jumping_clock_blocks_no_message(bus: Bus) -> None:
                     changed.clear()
                     await changed.wait()
     assert list(store.episodes) == ids
+
+
+async def test_decoding_pauses_after_a_slice_of_time_however_small_the_messages_are(
+    bus: Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, n_messages, turns = RunStore(), 20, [0]
+    decoded_in: list[int] = []
+    decode = Subscription.decode
+
+    def record(self: Subscription, message: RawMessage) -> BusMessage | None:
+        decoded_in.append(turns[0])
+        return decode(self, message)
+
+    async def count_turns() -> None:
+        while True:
+            turns[0] += 1
+            await asyncio.sleep(0)
+
+    monkeypatch.setattr(Subscription, "decode", record)
+    slices = itertools.count(step=2 * SLICE_S)
+    async with await NatsConnection.open(BusAddress(bus.url), name="test") as connection:
+        js = connection.client.jetstream()
+        await ensure_streams(js, DurableNames().all())
+        for _ in range(n_messages):
+            await js.publish(live_subject("episode", "n1"), encode(started(new_id())))
+        counting = asyncio.create_task(count_turns())
+        async with feeding(connection, store, lambda: next(slices)) as changed, asyncio.timeout(20):
+            while len(store.episodes) < n_messages:
+                changed.clear()
+                await changed.wait()
+        counting.cancel()
+    assert len(set(decoded_in)) == n_messages
 
 
 @pytest.mark.parametrize("status", ["connecting", "connected", "stalled", "disconnected"])
