@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from textual.app import App
 
     from agentgym_tui.config.settings import Notify
-    from agentgym_tui.state.data_model import BatchRun
+    from agentgym_tui.state.data_model import BatchRun, Episode
     from agentgym_tui.state.run_store import RunStore
 
 OSC_9: Final = "\x1b]9;AgentGym: a batch has ended\x07"
@@ -37,10 +37,16 @@ _UNFINISHED: Final = frozenset({"queued", *ACTIVE})
 
 
 class EndedBatch(NamedTuple):
-    """A batch that ran and has ended; ``is_last`` is True unless other batches of its battery are unfinished."""
+    """A batch that ran and has ended.
+
+    Attributes:
+        is_last: whether no other batch of its battery is unfinished.
+        limits: how many of its episodes a limit stopped, and which; "" if there are none or they are not known.
+    """
 
     batch: BatchRun
     is_last: bool
+    limits: str = ""
 
 
 class BatchEndDetector:
@@ -63,16 +69,28 @@ class BatchEndDetector:
         self._queued_ids = {batch_id for batch_id, batch in batches.items() if batch.status == "queued"}
         for batch in ended:
             if batch.status != "queued" and not _is_history(batch, now):
-                yield EndedBatch(batch, not any(_is_unfinished_sibling(other, batch) for other in batches.values()))
+                is_last = not any(_is_unfinished_sibling(other, batch) for other in batches.values())
+                yield EndedBatch(batch, is_last, limits_text(store.episodes.values(), batch.batch_id))
 
 
-def ended_text(batch: BatchRun) -> SafeText:
-    """Return the environment, final status, success and error counts of an ended batch, and why it was interrupted."""
+def limits_text(episodes: Iterable[Episode], batch_id: str) -> str:
+    """Return how many episodes of a batch a limit stopped, and which limit; "" if there are none."""
+    own = [episode for episode in episodes if episode.batch_id == batch_id]
+    rounds = [episode.rounds for episode in own if episode.outcome == "truncated"]
+    n_timeouts = sum(episode.outcome == "timeout" for episode in own)
+    limit = f"the limit of {pluralize(rounds[0], 'round')}" if len(set(rounds)) == 1 else "their limits"
+    stopped = [f"{format_count(len(rounds))} stopped at {limit}"] if rounds else []
+    return ", ".join([*stopped, *([pluralize(n_timeouts, "timeout")] if n_timeouts else [])])
+
+
+def ended_text(batch: BatchRun, limits: str = "") -> SafeText:
+    """Return the environment, final status and counts of an ended batch, ``limits``, and why it was interrupted."""
     status = join([sanitize_line(batch.env or "?", 60), trusted(" "), sanitize_line(batch.status, 20)])
     success = trusted(f"success {format_count(batch.n_success)} of {format_count(batch.n_rated)}")
     errors = pluralize(batch.n_errors, "error")
     n_left = max(batch.n_planned - batch.n_done, 0) if batch.status == "interrupted" else 0
     parts = [*([success] if batch.n_rated else []), *([errors] if batch.n_errors else [])]
+    parts += [trusted(limits)] if limits else []
     line = join([status, *parts, *([trusted(f"{format_count(n_left)} left to resume")] if n_left else [])], ", ")
     reason = batch.interruption if batch.status == "interrupted" else None
     return join([line, sanitize_message(reason, MAX_REASON_CHARS)], trusted(": ")) if reason else line
@@ -115,7 +133,7 @@ def notify_batch_ends(app: App[Any], ended: Iterable[EndedBatch], notify: Notify
     """Show a toast for each ended batch; ring the bell and send a desktop message only at the end of a battery."""
     for each in ended:
         if notify.toast:
-            announce(app, ended_text(each.batch))
+            announce(app, ended_text(each.batch, each.limits))
         if notify.bell and each.is_last:
             app.bell()
         if notify.desktop and each.is_last and (driver := driver_of(app)) is not None:

@@ -43,11 +43,12 @@ from agentgym_tui.state.normalize import as_aware
 from runner.types import WorkerInfo
 
 ENV_WIDTH: Final = 11
+OUTCOME_WIDTH: Final = 24
 EPISODE_COLUMNS: Final = (
     Column("started", 12),
     Column("environment", ENV_WIDTH),
     Column("task", 5, right=True, rank=3),
-    Column("outcome", 24),
+    Column("outcome", OUTCOME_WIDTH),
     Column("reward", 6, right=True),
     Column("rounds", 6, right=True, rank=2),
     Column("time", 7, right=True, rank=1),
@@ -152,7 +153,8 @@ def episode_heading(entry: ListEntry | None, state: SafeText, position: SafeText
     if entry is None or isinstance(entry, UnreadableFile):
         name = sanitize_line(entry.path.name, 120) if entry else trusted("episode")
         return [join_parts([[Cell(name, "head")], status, where], width), [], [], []]
-    room, outcome = max(width // 3, 8), outcome_cell(entry)
+    room = max(width // 3, 8)
+    outcome = outcome_cell(entry, room)
     shown = Cell(cut(outcome.text, room), outcome.tone)
     badge = [[UNSAFE_BADGE]] if unsafe_fields(entry) else []
     return [
@@ -181,7 +183,7 @@ def _row(episode: ListedEpisode) -> Sequence[Cell]:
         Cell(format_time(as_aware(episode.started_at)), "dim"),
         Cell(flag_unsafe(_env_text(episode, ENV_WIDTH), unsafe_fields(episode))),
         Cell(format_exact(episode.task_index), "dim"),
-        outcome_cell(episode),
+        outcome_cell(episode, OUTCOME_WIDTH),
         Cell(format_reward(episode.reward), _reward_tone(episode)),
         Cell(format_count(episode.rounds)),
         Cell(format_duration(episode.duration_s)),

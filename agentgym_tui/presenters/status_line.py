@@ -99,7 +99,8 @@ def episode_line(store: RunStore, episode: Episode | None, width: int) -> Line:
     """Describe the watched episode: environment, task, outcome, progress and agent."""
     if episode is None:
         return join_parts([[Cell(trusted("no episode running"), "dim")]], width)
-    room, outcome = max(width // 3, 8), outcome_cell(episode)
+    room = max(width // 3, 8)
+    outcome = outcome_cell(episode, room)
     return join_parts(
         [
             [
@@ -273,16 +274,34 @@ def _loss_part(store: RunStore) -> Line:
     return [Cell(trusted(", ".join(parts)), "warn")] if parts else []
 
 
-def outcome_cell(episode: Episode | EpisodeRow) -> Cell:
-    """Return the outcome of an episode with its error type; for an unfinished episode: running, paused or node lost."""
+def outcome_cell(episode: Episode | EpisodeRow, width: int = 80) -> Cell:
+    """Return the outcome of an episode with its reason or error type; for an unfinished episode its state.
+
+    A reason that does not fit into ``width`` columns is shortened or left out.
+    """
     if episode.outcome is not None:
         text, tone = OUTCOMES.get(episode.outcome, (sanitize_line(episode.outcome, 20), "plain"))
+        text = next((reason for reason in _outcome_reasons(episode) if display_width(reason) <= width), text)
         detail = [trusted(": "), sanitize_line(episode.error_type, 60)] if episode.error_type else []
         return Cell(join([text, *detail, trusted(", unscored" if episode.unscored else "")]), tone)
     if isinstance(episode, Episode) and episode.node_lost:
         return NODE_LOST
     paused = isinstance(episode, Episode) and episode.paused
     return Cell(trusted("‖ paused"), "warn") if paused else Cell(trusted("▶ running"), "accent")
+
+
+def _outcome_reasons(episode: Episode | EpisodeRow) -> Iterator[SafeText]:
+    """Yield texts that say why an episode ended, the longest first; none where the outcome needs no reason."""
+    rounds, last = pluralize(episode.rounds, "round"), episode.steps[-1:] if isinstance(episode, Episode) else []
+    if episode.outcome == "truncated" and last and last[0].done:
+        yield trusted(f"… stopped by the environment after {rounds}")
+    elif episode.outcome == "truncated":
+        yield trusted(f"… stopped at the limit of {rounds}")
+        yield trusted(f"… limit of {rounds}")
+    elif episode.outcome == "timeout" and episode.duration_s is not None:
+        yield trusted(f"◔ timeout after {format_duration(episode.duration_s)}")
+    elif episode.outcome == "failure" and last and not last[0].done and not last[0].valid:
+        yield trusted("✗ failure: too many invalid actions")
 
 
 def _running_count(store: RunStore) -> Line:

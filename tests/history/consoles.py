@@ -29,7 +29,8 @@ _NAME: Final = "console"
 _OUTCOMES: Final = {
     "✓ success": "success",
     "✗ failure": "failure",
-    "… stopped at limit": "truncated",
+    "… limit of": "truncated",
+    "… stopped": "truncated",
     "◔ timeout": "timeout",
     "○ cancelled": "cancelled",
     "! error": "error",
@@ -152,8 +153,9 @@ def _show_episodes(terminal: Terminal) -> None:
 def _parse(row: str) -> Iterator[dict[str, Any]]:
     """Yield the id and the values of a row of the list, if it is that of an ended episode."""
     cells = re.split(r"\s{2,}", row.strip())
-    if len(cells) == _N_COLUMNS and _ID.fullmatch(cells[-1]) and cells[3].partition(":")[0] in _OUTCOMES:
-        outcome = _OUTCOMES[cells[3].partition(":")[0]]
+    if len(cells) != _N_COLUMNS or not _ID.fullmatch(cells[-1]):
+        return
+    for outcome in (outcome for text, outcome in _OUTCOMES.items() if cells[3].startswith(text)):
         yield {
             "id": cells[-1],
             "env": cells[1],

@@ -22,6 +22,8 @@ from agentgym_tui.screens.base import WIDTH_BREAKPOINTS, ScreenContext
 from agentgym_tui.screens.control import ControlScreen, needs_node
 from agentgym_tui.screens.live.episode_picker import EpisodePicker
 from agentgym_tui.screens.live.panes import LivePanes
+from agentgym_tui.services.timers import start_worker
+from agentgym_tui.sessions.episode_loader import EpisodeLoadError, load_episode
 from agentgym_tui.sessions.protocols import ControlRequestError
 from agentgym_tui.sessions.run_commands import (
     MAX_TOAST_CHARS,
@@ -69,6 +71,8 @@ class LiveScreen(ControlScreen):
         session = self.session
         self._picker = EpisodePicker()
         self._episode: Episode | None = None
+        self._loaded_id = ""
+        self._loaded: Episode | None = None
         self._panes = LivePanes(session.store, session.read_only, self.ui_state)
         self._status = StaticLines(self._status_lines, id="status")
         self._progress = StaticLines(self._progress_lines, id="progress")
@@ -86,7 +90,7 @@ class LiveScreen(ControlScreen):
 
     def draw(self, store: RunStore) -> None:
         """Redraw after the store changed."""
-        self._episode = self._picker.select_episode(store, following=self._panes.steps.follow)
+        self._episode = self._with_steps(self._picker.select_episode(store, following=self._panes.steps.follow))
         self._show_status()
         self._progress.show(self._progress_lines)
         self._panes.draw(self._episode)
@@ -204,6 +208,25 @@ class LiveScreen(ControlScreen):
     @on(LineList.FollowChanged)
     def _follow_changed(self) -> None:
         self.draw(self.session.store)
+
+    def _with_steps(self, episode: Episode | None) -> Episode | None:
+        """Return the episode; one that ended before the console saw its steps is replaced by its file once loaded."""
+        if episode is None or episode.running or episode.steps or not episode.rounds:
+            return episode
+        if self._loaded_id != episode.episode_id:
+            self._loaded_id, self._loaded = episode.episode_id, None
+            start_worker(self, partial(self._load, episode), group="file", exclusive=True)
+        return self._loaded or episode
+
+    async def _load(self, episode: Episode) -> None:
+        try:
+            loaded = (await load_episode(self.session, None, episode.episode_id)).episode
+        except EpisodeLoadError:  # the outcome stays visible, and opening the episode shows the reason
+            return
+        if loaded is not episode and self._loaded_id == episode.episode_id:
+            loaded.version = episode.version + 1
+            self._loaded = loaded
+            self.draw(self.session.store)
 
     def _status_lines(self, width: int) -> Sequence[Line]:
         store, room = self.session.store, max(width - len(_INDENT.text), 0)

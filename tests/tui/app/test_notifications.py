@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from agentgym_tui.app.notifications import OSC_9, OSC_777, BatchEndDetector, desktop_sequence, ended_text
+from agentgym_tui.app.notifications import OSC_9, OSC_777, BatchEndDetector, desktop_sequence, ended_text, limits_text
 from agentgym_tui.config.settings import Notify, Settings
 from agentgym_tui.safe_text import has_unsafe_chars, trusted
 from agentgym_tui.services.toast import toast
@@ -24,6 +24,7 @@ from tests.support.console.samples import (
     batch_state,
     busy_store,
     durable,
+    episode,
     node_list,
 )
 
@@ -113,6 +114,15 @@ def test_a_batch_that_ended_long_ago_or_twice_is_not_reported() -> None:
     [batch_end] = new_detector.detect(store, START)
     assert batch_end.batch.batch_id == batch_id(0)
     assert list(new_detector.detect(store, START)) == []
+
+
+def test_the_end_of_a_batch_names_the_limit_that_stopped_its_episodes() -> None:
+    episodes = [episode(n, 15, outcome="truncated") for n in range(2)]
+    limits = limits_text([*episodes, episode(3, outcome="timeout"), episode(4, batch_id="other")], batch_id(0))
+    expected = "Maze completed, 2 stopped at the limit of 15 rounds, 1 timeout"
+    assert ended_text(BatchRun("b", env="Maze", status="completed"), limits) == expected
+    assert limits_text([*episodes, episode(5, 9, outcome="truncated")], batch_id(0)) == "3 stopped at their limits"
+    assert limits_text([episode(1)], batch_id(0)) == ""
 
 
 @pytest.mark.parametrize(

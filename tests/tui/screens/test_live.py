@@ -41,6 +41,8 @@ from tests.support.console.samples import (
     HOSTILE,
     batch_id,
     busy_store,
+    completed,
+    durable,
     empty_store,
     ended,
     env_health,
@@ -421,6 +423,14 @@ async def test_enter_on_an_environment_opens_its_episodes_and_another_key_the_ru
         await wait_for_widget_text(pilot, "#summary", "match textcraft (esc clears)")
         await pilot.press("escape")
         await wait_until(pilot, lambda: "match" not in widget_text(pilot, "#summary"), "all episodes")
+
+
+async def test_the_steps_of_a_stored_last_episode_are_shown() -> None:
+    session = empty_session()
+    session.store.apply_events([durable(completed(2))])
+    async with Console(session).run_test(size=(120, 40)) as pilot:
+        await wait_for_text(pilot, "task 2", "guess 2", "observation 3", "Trace · 2 spans")
+        assert session.fake_library.loaded == [episode_id(2)]
 
 
 async def test_opening_without_an_episode_says_so() -> None:

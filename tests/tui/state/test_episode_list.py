@@ -224,6 +224,25 @@ def test_the_summary_shows_a_filter_of_any_length_and_the_key_that_clears_it(wid
     assert line_width(summary) <= width
 
 
+@pytest.mark.parametrize(
+    ("fields", "width", "expected"),
+    [
+        ({"outcome": "truncated", "n_steps": 15}, 80, "… stopped at the limit of 15 rounds"),
+        ({"outcome": "truncated", "n_steps": 15}, 24, "… limit of 15 rounds"),
+        (
+            {"outcome": "truncated", "steps": [step(0, done=True)], "rounds": 1},
+            80,
+            "… stopped by the environment after 1 round",
+        ),
+        ({"outcome": "timeout", "duration_s": 300.0}, 24, "◔ timeout after 5:00"),
+        ({"outcome": "failure", "steps": [step(0, valid=False)]}, 80, "✗ failure: too many invalid actions"),
+        ({"outcome": "failure", "steps": [step(0, done=True)]}, 80, "✗ failure"),
+    ],
+)
+def test_an_outcome_says_why_the_episode_ended(fields: dict[str, Any], width: int, expected: str) -> None:
+    assert outcome_cell(episode(1, **fields), width).text == expected
+
+
 def test_a_fallback_endpoint_is_shown_in_the_row_and_the_heading() -> None:
     episodes = EpisodeList()
     episodes.set_stored([row(1, agent="react", model="m", fallback="ollama", cost=0.0125), row(0)])
