@@ -24,7 +24,7 @@ from runner.util.clock import Clock
 from runner.util.resources import find_shortage
 from runner.worker.environment_thread import EnvironmentThread, blocks_loop, wait_shielded
 from runner.worker.episode_reporter import EpisodeReporter
-from runner.worker.episode_thread import EpisodeWorker
+from runner.worker.episode_thread import EpisodeThreads
 from runner.worker.frame_sink import FrameSink, ReportedControl
 from runner.worker.frames import (
     Command,
@@ -82,6 +82,7 @@ class Engine:
         clock: the clock of this process.
         clock_ns: the monotonic clock of this process in nanoseconds, for spans.
         on_warm: called once, when an episode has ended, so that everything that episodes need is imported.
+        threads: threads that were started before; they end with the engine.
     """
 
     def __init__(
@@ -91,6 +92,7 @@ class Engine:
         clock: Clock | None = None,
         clock_ns: Callable[[], int] = time.monotonic_ns,
         on_warm: Callable[[], object] = _nothing,
+        threads: EpisodeThreads | None = None,
     ) -> None:
         """Store the settings; the first episode builds the runner."""
         self._link = link
@@ -103,12 +105,11 @@ class Engine:
         self._on_warm = on_warm
         self._gate: RemoteGate | None = None
         self._rests: dict[str, EndpointRest] = {}
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._wants_tokens = False
         self._episodes: dict[str, _Episode] = {}
         self._traces: dict[str, TraceEncoder] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._idle_threads: list[EpisodeWorker] = []
+        self._threads = threads or EpisodeThreads()
         self._all_ended = threading.Condition()
         use_registry(RemoteRegistry(link))
 
@@ -167,8 +168,7 @@ class Engine:
         self._stop_all()
         with self._all_ended:
             self._all_ended.wait_for(lambda: not self._episodes, timeout_s)
-        for thread in self._idle_threads:
-            thread.close()
+        self._threads.close()
 
     def _stop_all(self) -> None:
         for episode in list(self._episodes.values()):
@@ -194,14 +194,9 @@ class Engine:
         )
 
     def _start(self, play: Play) -> None:
-        loop = self._loop or self._start_loop()
+        loop = self._threads.loop()
         self._register(play, partial(loop.call_soon_threadsafe, self._stop_later, play.header.episode_id))
         loop.call_soon_threadsafe(self._create_task, loop, play)
-
-    def _start_loop(self) -> asyncio.AbstractEventLoop:
-        self._loop = loop = asyncio.new_event_loop()
-        threading.Thread(target=_run_forever, args=(loop,), name="episodes", daemon=True).start()
-        return loop
 
     def _create_task(self, loop: asyncio.AbstractEventLoop, play: Play) -> None:
         task = loop.create_task(self.play(play))
@@ -261,7 +256,7 @@ class Engine:
     async def _play_on_thread(self, play: Play) -> None:
         loop = asyncio.get_running_loop()
         done: asyncio.Future[BaseException | None] = loop.create_future()
-        thread = self._idle_threads.pop() if self._idle_threads else EpisodeWorker("episode")
+        thread = self._threads.take()
         self._register(play, thread.interrupt)
 
         def on_done(problem: BaseException | None) -> None:
@@ -271,7 +266,7 @@ class Engine:
         try:
             problem = await wait_shielded(done, thread.interrupt)
         finally:
-            self._idle_threads.append(thread)
+            self._threads.put_back(thread)
         if problem is not None:
             raise problem
 
@@ -310,13 +305,6 @@ class Engine:
                     shortage=find_shortage(problems[0]),
                 )
             )
-
-
-def _run_forever(loop: asyncio.AbstractEventLoop) -> None:
-    while not loop.is_closed():
-        # SystemExit from a task that an environment started, or stopping the loop, ends ``run_forever``.
-        with catch_foreign(log_failure(logger, "a task of an agent or environment")):
-            loop.run_forever()
 
 
 def _shifted_clock(clock: Clock, offset_s: float) -> Clock:

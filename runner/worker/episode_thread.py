@@ -1,4 +1,4 @@
-"""Episode workers: daemon threads with their own event loops that play episodes one after another."""
+"""The threads that play episodes: daemon threads with event loops, shared or one for each episode."""
 
 from __future__ import annotations
 
@@ -96,6 +96,35 @@ class EpisodeWorker:
         self._task = None
 
 
+class EpisodeThreads:
+    """The threads on which an engine plays; each is started when it is first needed."""
+
+    def __init__(self) -> None:
+        """Start no thread."""
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._idle: list[EpisodeWorker] = []
+
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """Return the event loop that all episodes share; its thread runs until the end of the process."""
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            threading.Thread(target=_run_forever, args=(self._loop,), name="episodes", daemon=True).start()
+        return self._loop
+
+    def take(self) -> EpisodeWorker:
+        """Return an idle episode worker, or a new one."""
+        return self._idle.pop() if self._idle else EpisodeWorker("episode")
+
+    def put_back(self, worker: EpisodeWorker) -> None:
+        """Keep an idle episode worker for a later episode."""
+        self._idle.append(worker)
+
+    def close(self) -> None:
+        """End the idle episode workers."""
+        for worker in self._idle:
+            worker.close()
+
+
 def start_workers(n_workers: int, next_name: Callable[[], str]) -> tuple[list[EpisodeWorker], Resource | None]:
     """Start workers; if the system does not allow all of them, keep a third.
 
@@ -122,6 +151,13 @@ def start_workers(n_workers: int, next_name: Callable[[], str]) -> tuple[list[Ep
                 worker.join(JOIN_TIMEOUT_S)
             return workers[:n_kept], shortage
     return workers, None
+
+
+def _run_forever(loop: asyncio.AbstractEventLoop) -> None:
+    while not loop.is_closed():
+        # SystemExit from a task that an environment started, or stopping the loop, ends ``run_forever``.
+        with catch_foreign(log_failure(logger, "a task of an agent or environment")):
+            loop.run_forever()
 
 
 def _log_unless_shortage(failure: BaseException) -> None:

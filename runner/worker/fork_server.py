@@ -19,7 +19,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple, NoReturn
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 import msgspec
 
@@ -35,6 +35,9 @@ from runner.worker.server_protocol import (
     receive,
     send_request,
 )
+
+if TYPE_CHECKING:
+    from runner.worker.episode_thread import EpisodeThreads
 
 GRACE_S = 3.0
 """Seconds that the workers have to end after their driver has ended; then they are killed."""
@@ -193,7 +196,7 @@ class ForkServer:
         except OSError:  # the machine has no processes, files or memory to spare
             self._n_spares = 0
 
-    def _fork_process(self, prepare: Callable[[], None] | None, *inherited: int) -> _ForkedProcess:
+    def _fork_process(self, prepare: Callable[[], EpisodeThreads] | None, *inherited: int) -> _ForkedProcess:
         """Fork a process that calls ``prepare``, closes the descriptors ``inherited``, and waits to become a worker."""
         server = os.getpid()
         gc.freeze()  # a collection in the worker would otherwise copy all pages that it shares with the server
@@ -213,9 +216,7 @@ class ForkServer:
                     sockets = (ours, *self._own_sockets, *(spare.sock for spare in self._spares))
                     for descriptor in (*inherited, *(sock.fileno() for sock in sockets)):
                         os.close(descriptor)
-                    if prepare is not None:
-                        prepare()
-                    _await_start(theirs)
+                    _await_start(theirs, None if prepare is None else prepare())
             finally:
                 os._exit(1)
 
@@ -298,8 +299,8 @@ def _die_with(server: int) -> None:
             os._exit(1)
 
 
-def _await_start(sock: socket.socket) -> None:
-    """Become a worker when the server sends a ``StartWorker``; return if it ends before."""
+def _await_start(sock: socket.socket, threads: EpisodeThreads | None) -> None:
+    """Become a worker with ``threads`` when the server sends a ``StartWorker``; return if it ends before."""
     with sock:
         data, descriptors = receive(sock)
     if data is None:
@@ -312,19 +313,20 @@ def _await_start(sock: socket.socket) -> None:
     os.environb.update(request.environ)
     os.chdir(request.folder)
     random.seed()
-    run_worker_process(channel, request.name, [os.fsdecode(entry) for entry in request.path])
+    run_worker_process(channel, request.name, [os.fsdecode(entry) for entry in request.path], threads)
 
 
-def run_worker_process(channel: int, name: str, path: list[str]) -> NoReturn:
+def run_worker_process(channel: int, name: str, path: list[str], threads: EpisodeThreads | None = None) -> NoReturn:
     """Run a worker in this process, whose standard streams and working directory are already set.
 
     Args:
         channel: descriptor of its channel to the driver.
         name: id of the worker.
         path: the driver's ``sys.path``.
+        threads: threads of this process that episodes are played on.
     """
     from runner.worker.process import run_worker
 
     sys.path[:] = path
     os.set_inheritable(channel, False)
-    run_worker(socket.socket(fileno=channel), name)
+    run_worker(socket.socket(fileno=channel), name, threads)
