@@ -44,7 +44,7 @@ BRANCHES: Final = ("plant", "line0")
 
 
 class Measurement(NamedTuple):
-    """Measurements during a load: CPU percentages of each second, and response seconds of each key."""
+    """Measurements during a load: CPU percentages of its seconds or of all of it, and response seconds of each key."""
 
     sent: LoadReport
     cpu: list[float]
@@ -67,8 +67,7 @@ def _live() -> Iterator[Row]:
     for _ in range(MAX_RUNS):
         with run_console() as console:
             first = console.watch_load(Load("live", console.url, LIVE, N_LIVE_ITEMS / LIVE - SECONDS))
-            measured = _measure(console, Load("live", console.url, LIVE, SECONDS), ENVS)
-            console.wait_until_idle()
+            measured = _measure_until_idle(console, Load("live", console.url, LIVE, SECONDS), SECONDS)
             megabytes, counts = console.megabytes, console.quit()
         if _is_fast_enough(LIVE, first, measured.sent):
             break
@@ -89,10 +88,7 @@ def _fleet(rate: int) -> Iterator[Row]:
     for _ in range(MAX_RUNS):
         with run_console() as console:
             first = console.watch_load(Load("fleet", console.url, rate, WARM_UP_S))
-            before_s = console.cpu_s
-            measured = _measure(console, Load("fleet", console.url, rate, FLEET_SECONDS), ENVS, FLEET_SECONDS)
-            console.wait_until_idle()
-            cpu = 100 * (console.cpu_s - before_s) / FLEET_SECONDS  # includes the work left at the end of the load
+            measured = _measure_until_idle(console, Load("fleet", console.url, rate, FLEET_SECONDS), FLEET_SECONDS)
             n_stored, megabytes, counts = console.n_stored(), console.megabytes, console.quit()
         if _is_fast_enough(rate, measured.sent):
             break
@@ -101,7 +97,7 @@ def _fleet(rate: int) -> Iterator[Row]:
         return
     n_sent = first.n + measured.sent.n
     is_bounded = rate == min(FLEET)
-    yield from _rows(name, measured._replace(cpu=[cpu] * 2), MAX_LIVE_KEY_MS if is_bounded else None)
+    yield from _rows(name, measured, MAX_LIVE_KEY_MS if is_bounded else None)
     behind_s = _max_behind_s(measured.sent, [(at_s, n - first.n) for at_s, n in counts.samples])
     yield _bounded(f"{name}, longest time behind", behind_s, MAX_BEHIND_S if is_bounded else None, "{:.1f} s")
     yield _reported_loss(name, n_sent, n_stored, counts)
@@ -188,6 +184,15 @@ def _measure(console: MeasuredConsole, load: Load, words: Sequence[str], seconds
         load.start()
         cpu, keys = console.measure_keys(seconds - 0.5, words)
         return Measurement(load.wait(), cpu, keys)
+
+
+def _measure_until_idle(console: MeasuredConsole, load: Load, seconds: float) -> Measurement:
+    """Press keys during a load of ``seconds``; the CPU is that of the whole load with the work left at its end."""
+    before_s = console.cpu_s
+    measured = _measure(console, load, ENVS, seconds)
+    console.wait_until_idle()
+    cpu = 100 * (console.cpu_s - before_s) / seconds
+    return measured._replace(cpu=[cpu] * 2)
 
 
 def _rows(name: str, measured: Measurement, max_key_ms: tuple[float, float] | None) -> Iterator[Row]:
