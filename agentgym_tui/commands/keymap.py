@@ -67,6 +67,7 @@ COMMANDS: Final = Registry(
     Command("episode.evaluation", "v", "Evaluation", "tab('evaluation')", "episode", "verdict and events", False),
     Command("episode.copy", "y", "Copy", "copy", "episode", "copy the shown text, made safe"),
     Command("episode.copy_raw", "Y", "Copy raw", "copy(True)", "episode", "copy the original, unsafe text", False),
+    Command("episode.copy_path", "c", "Copy path", "copy_path", "episode", "the file's path, or the id", False),
     Command("episode.export", "e", "Export", "export", "episode", "write the episode as JSON to this folder"),
     Command("episode.events", "a", "Events", "events", "episode", "bus messages of this episode", available=BUS),
     Command("events.pause", "space", "Pause", "pause", "events", "stop reading until pressed again; messages wait"),

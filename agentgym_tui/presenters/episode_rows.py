@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Final
 
 from agentgym_tui.presenters.answering_endpoint import FALLBACK_MARK
@@ -16,6 +17,7 @@ from agentgym_tui.presenters.cells import (
     flag_unsafe,
     indented_rows,
     join_parts,
+    line_width,
     unsafe_texts,
 )
 from agentgym_tui.presenters.number_format import (
@@ -28,7 +30,7 @@ from agentgym_tui.presenters.number_format import (
     pluralize,
 )
 from agentgym_tui.presenters.status_line import outcome_cell
-from agentgym_tui.presenters.text_width import cut, shorten_environment
+from agentgym_tui.presenters.text_width import cut, cut_start, shorten_environment
 from agentgym_tui.safe_text import SafeText, fill_in, join, masked_line, sanitize_line, trusted
 from agentgym_tui.state.data_model import Episode, ReadProgress
 from agentgym_tui.state.episode_list import (
@@ -139,7 +141,9 @@ def empty_episodes_lines(episodes: EpisodeList, key: Callable[[str], str], read_
     ]
 
 
-def episode_heading(entry: ListEntry | None, state: SafeText, position: SafeText, width: int) -> list[Line]:
+def episode_heading(
+    entry: ListEntry | None, state: SafeText, position: SafeText, width: int, path: Path | None = None
+) -> list[Line]:
     """Return four lines that describe an episode and its outcome.
 
     Args:
@@ -147,6 +151,7 @@ def episode_heading(entry: ListEntry | None, state: SafeText, position: SafeText
         state: additional status, such as ``loading …``; may be empty.
         position: position of the episode in the list; may be empty.
         width: columns of the terminal.
+        path: path of the episode's file; None if it is not known.
     """
     status: Line = [Cell(state, "warn")] if state else []
     where: Line = [Cell(position, "dim")] if position else []
@@ -160,7 +165,7 @@ def episode_heading(entry: ListEntry | None, state: SafeText, position: SafeText
     return [
         join_parts([_task_cells(entry, room), [shown], *badge, status, where, *_result_parts(entry)], width),
         join_parts(list(_agent_parts(entry)), width),
-        join_parts(list(_id_parts(entry)), width),
+        join_parts(_id_parts(entry, path, width), width),
         join_parts([[Cell(error_text(entry), "bad")]], width),
     ]
 
@@ -259,14 +264,19 @@ def _worker_cells(worker: WorkerInfo) -> Line:
     return [Cell(sanitize_line(worker.id, 40))]
 
 
-def _id_parts(episode: ListedEpisode) -> Iterator[Line]:
-    yield [Cell(sanitize_line(episode.episode_id, 40))]
-    yield [Cell(format_time(as_aware(episode.started_at), "%Y-%m-%d %H:%M:%S"), "dim")]
-    yield [Cell(trusted(f"attempt {format_count(episode.attempt)}"), "dim")]
-    yield [Cell(trusted(f"seed {format_exact(episode.seed)}"), "dim")]
-    yield [Cell(trusted("batch "), "dim"), Cell(sanitize_line(episode.batch_id, 40) or UNKNOWN, "dim")]
-    if episode.profile:
-        yield [Cell(sanitize_line(episode.profile, 64), "dim")]
+def _id_parts(episode: ListedEpisode, path: Path | None, width: int) -> list[Line]:
+    """Return the ids and the path, whose start is cut; a known path has the id of the batch."""
+    parts: list[Line] = [
+        [Cell(sanitize_line(episode.episode_id, 40))],
+        [Cell(format_time(as_aware(episode.started_at), "%Y-%m-%d %H:%M:%S"), "dim")],
+        [Cell(trusted(f"attempt {format_count(episode.attempt)}"), "dim")],
+        [Cell(trusted(f"seed {format_exact(episode.seed)}"), "dim")],
+    ]
+    if path is not None:
+        room = width - line_width(join_parts([*parts[:1], [Cell(trusted(""))]], width))
+        return [parts[0], [Cell(cut_start(masked_line(path, 400), room), "dim")], *parts[1:]]
+    parts.append([Cell(trusted("batch "), "dim"), Cell(sanitize_line(episode.batch_id, 40) or UNKNOWN, "dim")])
+    return [*parts, *([[Cell(sanitize_line(episode.profile, 64), "dim")]] if episode.profile else [])]
 
 
 def _token_count(episode: ListedEpisode) -> int:

@@ -102,14 +102,18 @@ class StateDirLibrary:
         from runner.store.episode_file import decode_episode
         from runner.util.files import read_file
 
-        store, index = self._open()
-        known = index.select("SELECT batch_id FROM episodes WHERE episode_id = ? LIMIT 1", (episode_id,))
-        if not known:
+        if (path := self.path(episode_id)) is None:
+            store, _ = self._open()
             data = store.read_bytes(episode_id)
             return episode_from_bytes(data, store.runs / episode_id), data
-        path = store.path(known[0][0], episode_id)
         data = read_file(path)
         return episode_from_record(decode_episode(data, path)), data
+
+    def path(self, episode_id: str) -> Path | None:
+        """Return the path of an episode file; None if the index does not list it. Raises ``StoreError``."""
+        store, index = self._open()
+        known = index.select("SELECT batch_id FROM episodes WHERE episode_id = ? LIMIT 1", (episode_id,))
+        return store.path(known[0][0], episode_id) if known else None
 
     def read_journals(self, batch_ids: Iterable[str]) -> list[Episode]:
         """Return the running episodes of the given batches, each with all steps that its journal contains."""

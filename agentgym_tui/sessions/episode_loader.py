@@ -21,11 +21,13 @@ class LoadedEpisode(NamedTuple):
         data: content of the episode file; None if ``episode`` comes from the live state.
         missing_reason: why the file of an ended episode is not available; "" for a running episode and where ``data``
             is set. The text is untrusted.
+        path: path of the episode file on this machine; None where it is not known.
     """
 
     episode: Episode
     data: bytes | None
     missing_reason: str = ""
+    path: Path | None = None
 
 
 class EpisodeLoadError(Exception):
@@ -65,18 +67,19 @@ async def load_file(session: Session, entry: ListEntry | None, episode_id: str) 
     if isinstance(entry, UnreadableFile):
         raise EpisodeLoadError(f"{entry.path}\n{entry.reason}")
     try:
-        return LoadedEpisode(*await _fetch(session, episode_id))
+        return await _fetch(session, episode_id)
     except (StoreError, ControlRequestError) as exc:
         raise EpisodeLoadError(_error_text(exc)) from exc
 
 
-async def _fetch(session: Session, episode_id: str) -> tuple[Episode, bytes]:
-    if session.library is not None:
-        return await asyncio.to_thread(session.library.load, episode_id)
+async def _fetch(session: Session, episode_id: str) -> LoadedEpisode:
+    if (library := session.library) is not None:
+        episode, data = await asyncio.to_thread(library.load, episode_id)
+        return LoadedEpisode(episode, data, path=await asyncio.to_thread(library.path, episode_id))
     if session.control is None:
         raise ControlRequestError("no node can supply this episode")
     data = await session.control.fetch_episode(episode_id)
-    return await asyncio.to_thread(episode_from_bytes, data, Path(f"{episode_id[:40]}.json")), data
+    return LoadedEpisode(await asyncio.to_thread(episode_from_bytes, data, Path(f"{episode_id[:40]}.json")), data)
 
 
 def _error_text(exc: Exception) -> str:

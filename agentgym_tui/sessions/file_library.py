@@ -82,12 +82,17 @@ class FileLibrary:
         from runner.errors import StoreError
         from runner.util.files import read_file
 
-        with self._lock:
-            if (row := self._rows.get(episode_id)) is None:
-                raise StoreError(f"the opened files have no episode {episode_id!r}")
-            path = self._renamed.get(episode_id) or Path(self._folders[row.batch_id], f"{episode_id}.json")
+        if (path := self.path(episode_id)) is None:
+            raise StoreError(f"the opened files have no episode {episode_id!r}")
         data = read_file(path)
         return episode_from_bytes(data, path), data
+
+    def path(self, episode_id: str) -> Path | None:
+        """Return the path of an episode file; None if it is not known."""
+        with self._lock:
+            if (row := self._rows.get(episode_id)) is None:
+                return None
+            return self._renamed.get(episode_id) or Path(self._folders[row.batch_id], f"{episode_id}.json")
 
     def scan(self) -> Iterator[list[EpisodeRow]]:
         """Read the episode files in descending order of their names, and yield the new list rows of each part."""

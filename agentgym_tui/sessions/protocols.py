@@ -58,6 +58,10 @@ class Library(Protocol):
         """Return an episode and the content of its file; raises ``StoreError``."""
         ...
 
+    def path(self, episode_id: str) -> Path | None:
+        """Return the path of an episode file; None if it is not known. Raises ``StoreError``."""
+        ...
+
 
 class Session(Protocol):
     """Source of the state that the console shows, and recipient of the user's commands.

@@ -134,6 +134,10 @@ class EpisodeScreen(ResultScreen[str]):
         """Copy the text of the shown tab; visible symbols replace control characters unless ``raw`` is True."""
         copy_to_clipboard(self.app, self._views.text(raw=raw), raw=raw, whole="export writes all of it")
 
+    def action_copy_path(self) -> None:
+        """Copy the path of the episode's file, or the id of the episode where the file is not on this machine."""
+        copy_to_clipboard(self.app, str(self._path or self._key), raw=False)
+
     def action_export(self) -> None:
         """Write the episode's file to the working directory."""
         start_worker(self, partial(self._export, self._key, self._loaded), group="export")
@@ -156,6 +160,11 @@ class EpisodeScreen(ResultScreen[str]):
     def _entry(self) -> ListEntry | None:
         known = self._loaded.episode if self._loaded else None
         return known if known and known.episode_id == self._key else self._episodes.get(self._key)
+
+    @property
+    def _path(self) -> Path | None:
+        loaded = self._loaded
+        return loaded.path if loaded is not None and loaded.episode.episode_id == self._key else None
 
     def _retry_load(self) -> None:
         if self._load_context not in (None, now := self._current_context()):
@@ -236,12 +245,12 @@ class EpisodeScreen(ResultScreen[str]):
         self._views.show_step(int(key) if key.isdecimal() else 0, follow=self._steps.follow)
 
     def _show_heading(self, state: SafeText) -> None:
-        self._state, entry = state, self._entry
+        self._state, entry, path = state, self._entry, self._path
         index = self._episodes.index(self._key)
         position = trusted("" if index is None else f"{index + 1:,} of {len(self._episodes.shown):,}")
 
         def make_lines(width: int) -> list[Line]:
-            return episode_heading(entry, state, position, width)
+            return episode_heading(entry, state, position, width, path)
 
         self.query_one("#heading", StaticLines).show(make_lines)
         self.set_class(bool(error_text(entry)), "-failed")

@@ -111,9 +111,13 @@ class FakeLibrary:
         self.damaged: dict[str, str] = {}
         self.stored = [row(number) for number in range(n)]
         self.loaded: list[str] = []
+        self.folder: Path | None = None
 
     def rows(self) -> Sequence[EpisodeRow]:
         return list(reversed(self.stored))
+
+    def path(self, episode_id: str) -> Path | None:
+        return self.folder and self.folder / f"{episode_id}.json"
 
     def load(self, episode_id: str) -> tuple[Episode, bytes]:
         self.loaded.append(episode_id)

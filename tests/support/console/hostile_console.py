@@ -75,6 +75,9 @@ class HostileLibrary:
         fields: dict[str, Any] = dict.fromkeys(names, self._text)
         return [row(n, **fields) for n in (95, 94, 93, 90)]
 
+    def path(self, episode_id: str) -> Path | None:
+        return None
+
     def load(self, episode_id: str) -> tuple[Episode, bytes]:
         if episode_id == UNREADABLE or not episode_id[-5:].isdecimal():
             raise StoreError(self._text)

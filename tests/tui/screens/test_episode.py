@@ -272,6 +272,20 @@ async def test_a_copy_is_safe_unless_copied_raw() -> None:
         assert "\x1b]52;c" in pilot.app.clipboard
 
 
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+async def test_the_path_is_in_the_heading_and_copied_or_else_the_id(size: tuple[int, int]) -> None:
+    session = session_with_episode(episode(1))
+    session.fake_library.folder = Path("/srv/\x1b[2J", "runs" * 20)
+    async with episode_pilot(session, size=size) as pilot:
+        await wait_for_widget_text(pilot, HEADING, episode_id(1) + " · …", f"/{episode_id(1)}.json")
+        await pilot.press("c")
+        await wait_until(pilot, lambda: pilot.app.clipboard.endswith(f"/{episode_id(1)}.json"))
+        assert pilot.app.clipboard.startswith("/srv/␛[2J/runs")
+    async with episode_pilot(session_with_episode(episode(1)), size=size) as pilot:
+        await pilot.press("c")
+        await wait_until(pilot, lambda: pilot.app.clipboard == episode_id(1))
+
+
 async def test_a_long_copy_is_truncated_and_the_toast_says_so() -> None:
     async with episode_pilot(
         session_with_episode(episode(1), json.dumps({"a": "x" * 2 * MAX_CLIPBOARD_BYTES}).encode())
