@@ -10,11 +10,10 @@ from agentgym_tui.presenters.number_format import (
     UNKNOWN,
     format_cost,
     format_count,
-    format_duration,
     format_share,
     pluralize,
 )
-from agentgym_tui.presenters.status_line import outcome_cell
+from agentgym_tui.presenters.status_line import format_time_left, outcome_cell, time_left
 from agentgym_tui.presenters.text_width import shorten_environment
 from agentgym_tui.safe_text import SafeText, join, masked_line, sanitize_line, trusted
 
@@ -133,24 +132,11 @@ def unsafe_run_text(row: RunRow | None) -> str | None:
     return unsafe_texts([text for text in texts if text])
 
 
-def time_left(batch: BatchRun, now: float) -> float | None:
-    """Return the estimated seconds until a batch ends, which pass while it runs; None if they are not known.
-
-    Args:
-        batch: the batch.
-        now: seconds of the console's monotonic clock.
-    """
-    if batch.eta_s is None or batch.status not in ("running", "paused"):
-        return None
-    passed_s = now - batch.eta_at_s if batch.eta_at_s is not None and batch.status == "running" else 0.0
-    return max(batch.eta_s - max(passed_s, 0.0), 0.0)
-
-
 def _time_left(row: RunRow, now: float) -> SafeText:
     active = [left for batch in row.batches if (left := time_left(batch, now)) is not None]
     if not active:
         return UNKNOWN
-    shown = trusted(f"{active[0]:.0f} s") if active[0] < 60 else format_duration(float(round(active[0])))
+    shown = format_time_left(active[0])
     waits = any(batch.status == "queued" for batch in row.batches)
     return join([trusted("> "), shown]) if waits else shown
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -127,6 +128,7 @@ def progress_line(
     batch: BatchRun | None,
     width: int,
     *,
+    now: float,
     lost: bool = False,
     spent: tuple[Tokens, float | None] | None = None,
     n_waiting: int = 0,
@@ -136,6 +138,7 @@ def progress_line(
     Args:
         batch: the batch; None if there is none.
         width: columns available.
+        now: seconds of the console's monotonic clock.
         lost: whether the batch's node is lost.
         spent: tokens and cost of all episodes of the batch, including running episodes; the cost is None if unknown.
         n_waiting: number of batches that wait.
@@ -156,7 +159,7 @@ def progress_line(
             *first,
             [Cell(trusted("paused"), "warn")] if batch.status == "paused" else [],
             _interruption_cells(batch, room),
-            [NODE_LOST] if lost else _time_cells(batch),
+            [NODE_LOST] if lost else _time_cells(batch, now),
             _worker_cells(batch) if incomplete else [],
             [Cell(trusted(f"{n_waiting:,} waiting"))] if n_waiting else [],
             [Cell(trusted(f"success {format_count(batch.n_success)} of {format_count(rated)}"))] if rated else [],
@@ -332,11 +335,33 @@ def _worker_cells(batch: BatchRun) -> Line:
     return [Cell(trusted(batch.workers.text), "warn" if batch.workers.lost else "plain")]
 
 
-def _time_cells(batch: BatchRun) -> Line:
+def _time_cells(batch: BatchRun, now: float) -> Line:
     if batch.status == "interrupted":
         return []
     if batch.waiting_s is None:
-        return [Cell(join([trusted("time left "), format_duration(batch.eta_s)]))]
-    is_short = 0 <= batch.waiting_s < 60
-    left = trusted(f"{batch.waiting_s:.0f} s") if is_short else format_duration(batch.waiting_s)
+        return [Cell(join([trusted("time left "), format_time_left(time_left(batch, now))]))]
+    left = format_time_left(max(batch.waiting_s - _passed_s(batch, now), 0.0))
     return [Cell(join([trusted("waiting for the server, "), left, trusted(" left")]), "warn")]
+
+
+def time_left(batch: BatchRun, now: float) -> float | None:
+    """Return the estimated seconds until a batch ends, which pass while it runs; None if they are not known.
+
+    Args:
+        batch: the batch.
+        now: seconds of the console's monotonic clock.
+    """
+    if batch.eta_s is None or batch.status not in ("running", "paused"):
+        return None
+    return max(batch.eta_s - _passed_s(batch, now), 0.0)
+
+
+def format_time_left(seconds: float | None) -> SafeText:
+    """Format seconds that pass, such as ``12 s`` and ``3:21``; an en dash if they are not known."""
+    if seconds is None or not math.isfinite(seconds):
+        return UNKNOWN
+    return trusted(f"{seconds:.0f} s") if seconds < 59.5 else format_duration(float(round(seconds)))
+
+
+def _passed_s(batch: BatchRun, now: float) -> float:
+    return 0.0 if batch.eta_at_s is None or batch.status != "running" else max(now - batch.eta_at_s, 0.0)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import partial, wraps
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import Concatenate, Final, ParamSpec, TypeVar
 
 from agentgym_tui.commands.registry import NODE
 from agentgym_tui.screens.base import ScreenContext, SessionScreen
 from agentgym_tui.services.timers import start_worker
 from agentgym_tui.sessions.protocols import ControlRequestError
 from agentgym_tui.sessions.run_commands import RunCommands, control_error_text
+
+TICK_S: Final = 1.0
+"""Seconds between two drawings of the time left."""
 
 P = ParamSpec("P")
 _ScreenT = TypeVar("_ScreenT", bound="ControlScreen")
@@ -27,9 +30,20 @@ class ControlScreen(SessionScreen):
         super().__init__(context)
         self.commands = RunCommands(context.session)
 
+    def on_mount(self) -> None:
+        """Let the time left pass between two messages."""
+        self.set_interval(TICK_S, self._tick)
+
+    def draw_time_left(self) -> None:
+        """Draw the time left again."""
+
     def run_command(self, send: Callable[[], Awaitable[object]]) -> None:
         """Send a command in the background; show the error if it fails."""
         start_worker(self, partial(self._send_command, send), group="commands")
+
+    def _tick(self) -> None:
+        if self.accepts_keys and self.session.store.active_batch() is not None:
+            self.draw_time_left()
 
     async def _send_command(self, send: Callable[[], Awaitable[object]]) -> None:
         try:

@@ -95,6 +95,10 @@ class LiveScreen(ControlScreen):
         self._progress.show(self._progress_lines)
         self._panes.draw(self._episode)
 
+    def draw_time_left(self) -> None:
+        """Draw the progress again."""
+        self._progress.show(self._progress_lines)
+
     def unsafe_text(self) -> str | None:
         """Return the raw text of the selected table row if sanitizing changes it, else None."""
         return self._panes.unsafe_text()
@@ -246,7 +250,8 @@ class LiveScreen(ControlScreen):
         batch = store.active_batch() or (None if store.newest_notice else store.interrupted_batch())
         spent = store.usage_of(batch) if batch else None
         n_waiting = sum(each.status == "queued" for each in store.batches.values())
-        line = progress_line(batch, width, lost=store.all_nodes_lost, spent=spent, n_waiting=n_waiting)
+        now, lost = store.now(), store.all_nodes_lost
+        line = progress_line(batch, width, now=now, lost=lost, spent=spent, n_waiting=n_waiting)
         return [line or notice_line(store.newest_notice, width)]
 
     def _run_once(self, envs: list[str]) -> None:

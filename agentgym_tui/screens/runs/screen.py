@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Final, Literal
+from typing import Literal
 
 from textual import on
 from textual.app import ComposeResult
@@ -24,9 +24,6 @@ from agentgym_tui.widgets.key_bar import KeyBar
 from agentgym_tui.widgets.line_list import LineList
 from agentgym_tui.widgets.static_lines import StaticLines
 from agentgym_tui.widgets.table import Table
-
-TICK_S: Final = 1.0
-"""Seconds between two drawings of the time left."""
 
 
 class RunsScreen(ControlScreen):
@@ -52,15 +49,15 @@ class RunsScreen(ControlScreen):
         yield StaticLines(self._status_lines, id="status")
         yield KeyBar(self.SCOPE, self.session)
 
-    def on_mount(self) -> None:
-        """Let the time left pass."""
-        self.set_interval(TICK_S, self._tick)
-
     def draw(self, store: RunStore) -> None:
         """Redraw if the store has changed."""
         if self.is_ready and self._version != store.version:
             self._version = store.version
             self._show()
+
+    def draw_time_left(self) -> None:
+        """Draw the lines again."""
+        self._table.refresh_lines()
 
     def unsafe_text(self) -> str | None:
         """Return the raw text of the selected line if sanitizing changes it, else None."""
@@ -178,10 +175,6 @@ class RunsScreen(ControlScreen):
     @property
     def _row(self) -> RunRow | None:
         return self._tree.get(self._table.key)
-
-    def _tick(self) -> None:
-        if self.accepts_keys and self.session.store.active_batch() is not None:
-            self._table.refresh_lines()
 
     def _show(self) -> None:
         self._tree.update(self.session.store)

@@ -50,8 +50,8 @@ def all_lines(store: RunStore, widths: Iterable[int] = WIDTHS) -> Iterable[Line]
     for width in widths:
         bounded = [
             status_line(store, "title \x1b[2J\n", width),
-            progress_line(store.active_batch(), width),
-            *(progress_line(batch, width, spent=store.usage_of(batch)) for batch in store.batches.values()),
+            progress_line(store.active_batch(), width, now=0.0),
+            *(progress_line(batch, width, now=0.0, spent=store.usage_of(batch)) for batch in store.batches.values()),
             *(episode_line(store, each, width) for each in [None, *store.episodes.values()]),
             *status_lines(store, "title \x1b[2J\n", width, max_cause_lines=3),
             *(welcome_lines(store, width, Keymap().key) if width >= 80 else ()),

@@ -133,7 +133,7 @@ def test_the_progress_line_shows_tokens_and_cost() -> None:
     store = streaming_store()
     batch = store.active_batch()
     assert batch is not None
-    shown = line_text(progress_line(batch, 120, spent=store.usage_of(batch)))
+    shown = line_text(progress_line(batch, 120, now=0.0, spent=store.usage_of(batch)))
     assert "8.6k tokens · cost 0.00482" in shown
 
 
@@ -148,20 +148,20 @@ def test_secrets_in_a_cause_are_masked() -> None:
 def test_the_progress_line_has_a_bar_and_the_time_left() -> None:
     store = busy_store()
     batch = store.active_batch()
-    assert line_text(progress_line(batch, 80)) == (
+    assert line_text(progress_line(batch, 80, now=0.0)) == (
         "████░░░░░░░░░ 3/10 · Wordle · time left 3:21 · success 2 of 3 · mean reward 0.5"
     )
     assert batch is not None
     batch.n_planned, batch.status = 0, "paused"
-    assert "░ 3/– · Wordle · paused".replace("–", UNKNOWN) in line_text(progress_line(batch, 80))  # noqa: RUF001
-    assert line_text(progress_line(None, 80)) == ""
+    assert "░ 3/– · Wordle · paused".replace("–", UNKNOWN) in line_text(progress_line(batch, 80, now=0.0))  # noqa: RUF001
+    assert line_text(progress_line(None, 80, now=0.0)) == ""
 
 
 def test_the_progress_line_counts_errors_apart() -> None:
     batch = BatchRun("b", env="Wordle", n_done=12, n_planned=20, n_rated=6, n_success=6, n_errors=6)
-    assert line_text(progress_line(batch, 120)).endswith("success 6 of 6 · 6 errors")
+    assert line_text(progress_line(batch, 120, now=0.0)).endswith("success 6 of 6 · 6 errors")
     batch.n_rated, batch.n_success, batch.n_errors = 0, 0, 1
-    shown = line_text(progress_line(batch, 120))
+    shown = line_text(progress_line(batch, 120, now=0.0))
     assert shown.endswith("1 error")
     assert "success" not in shown
 
@@ -180,7 +180,7 @@ def test_the_progress_line_has_the_numbers_of_workers_and_prefers_those_of_lost_
 ) -> None:
     store = busy_store()
     store.apply_events([live(progress(seq=99, workers=counts))])
-    line = progress_line(store.active_batch(), width)
+    line = progress_line(store.active_batch(), width, now=0.0)
     shown = line_text(line)
     assert len(shown) <= width
     assert shown.index("time left") < (shown.index(text) if text in shown else width)
@@ -189,18 +189,18 @@ def test_the_progress_line_has_the_numbers_of_workers_and_prefers_those_of_lost_
     if counts != WorkerCounts(n=2) and width > 60:
         assert f"time left 3:21 · {text}" in shown
     store.apply_events([live(progress(seq=100))])
-    assert "worker" not in line_text(progress_line(store.active_batch(), width))
+    assert "worker" not in line_text(progress_line(store.active_batch(), width, now=0.0))
 
 
 def test_the_progress_line_shows_the_wait_for_a_server() -> None:
     store = busy_store()
     waiting = progress(waiting_for="http://me:hunter22@h:1: \x1b[2Jrefused", waiting_s=42.0, seq=99)
     store.apply_events([live(waiting)])
-    shown = line_text(progress_line(store.active_batch(), 200))
+    shown = line_text(progress_line(store.active_batch(), 200, now=0.0))
     assert "3/10 · Wordle · waiting for the server, 42 s left · success 2 of 3" in shown
     assert "[2Jrefused" in shown and "\x1b" not in shown and "hunter22" not in shown
     store.apply_events([live(progress(seq=100))])
-    assert "time left 3:21" in line_text(progress_line(store.active_batch(), 200))
+    assert "time left 3:21" in line_text(progress_line(store.active_batch(), 200, now=0.0))
 
 
 def test_the_episode_line_shows_the_watched_episode() -> None:
@@ -227,7 +227,7 @@ def test_an_episode_before_its_first_step_shows_no_duration() -> None:
 
 def test_the_progress_of_a_lost_node_has_no_time_left() -> None:
     store = error_store()
-    shown = line_text(progress_line(store.active_batch(), 80, lost=store.all_nodes_lost))
+    shown = line_text(progress_line(store.active_batch(), 80, now=0.0, lost=store.all_nodes_lost))
     assert "✗ node lost" in shown
     assert "time left" not in shown
 

@@ -72,7 +72,8 @@ def run_cells() -> Iterator[Cell]:
             *welcome_lines(store, 200, Keymap().key),
             list_summary(episode_list, trusted(""), "esc", 200),
         ]
-        yield from (cell for line in [*lines, progress_line(store.active_batch(), 200, lost=True)] for cell in line)
+        progress = progress_line(store.active_batch(), 200, now=0.0, lost=True)
+        yield from (cell for line in [*lines, progress] for cell in line)
 
 
 def event_cells() -> Iterator[Cell]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from agentgym_tui.presenters.run_rows import RunRows, time_left
+from agentgym_tui.presenters.run_rows import RunRows
+from agentgym_tui.presenters.status_line import progress_line, time_left
 from agentgym_tui.state.data_model import BatchRun
 from agentgym_tui.state.run_tree import RunTree
 from runner.events.live import QueueChanged, WaitingBatch
@@ -55,6 +56,26 @@ async def test_live_shows_how_many_batches_wait() -> None:
         await wait_for_text(pilot, "3 waiting")
         session.store.apply_events([live(queue_item(8))])
         await wait_for_text(pilot, "4 waiting")
+
+
+@pytest.mark.parametrize("screen", ["1", "6"])
+async def test_the_time_left_passes_on_the_screen_without_a_message(screen: str) -> None:
+    clock = FakeClock()
+    session = FakeSession(busy_store(clock))
+    async with console_app(session).run_test(size=SIZE) as pilot:
+        await pilot.press(screen)
+        await wait_for_text(pilot, "3:21")
+        clock.at += 12
+        await wait_for_text(pilot, "3:09")
+
+
+def test_a_wait_for_a_server_passes_between_two_reports() -> None:
+    clock = FakeClock()
+    store = busy_store(clock)
+    store.apply_events([live(progress(seq=9, waiting_for="http://h", waiting_s=42.0))])
+    clock.at += 12
+    shown = progress_line(store.active_batch(), 200, now=store.now())
+    assert any(cell.text == "waiting for the server, 30 s left" for cell in shown)
 
 
 async def test_the_detail_line_says_why_a_run_was_interrupted() -> None:
