@@ -16,6 +16,7 @@ from agentgym_tui.presenters.number_format import (
 from agentgym_tui.presenters.status_line import format_time_left, outcome_cell, time_left
 from agentgym_tui.presenters.text_width import shorten_environment
 from agentgym_tui.safe_text import SafeText, join, masked_line, sanitize_line, trusted
+from runner.types import WorkerCounts
 
 if TYPE_CHECKING:
     from agentgym_tui.state.data_model import BatchRun, Episode
@@ -188,7 +189,8 @@ def _usage(store: RunStore, row: RunRow) -> tuple[int, float | None]:
 
 
 def _workers(row: RunRow) -> Cell:
-    for batch in row.batches:
-        if batch.workers is not None and batch.status in ("running", "paused"):
-            return Cell(trusted(batch.workers.text), "warn" if batch.workers.lost else "plain")
-    return Cell(UNKNOWN, "dim")
+    active = [batch.workers for batch in row.batches if batch.workers and batch.status in ("running", "paused")]
+    if not active:
+        return Cell(UNKNOWN, "dim")
+    n, starting, lost = (sum(counts) for counts in zip(*((w.n, w.starting, w.lost) for w in active), strict=True))
+    return Cell(trusted(WorkerCounts(n=n, starting=starting, lost=lost).text), "warn" if lost else "plain")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from agentgym_tui.presenters.run_rows import RunRows
@@ -9,14 +10,17 @@ from agentgym_tui.presenters.status_line import progress_line, time_left
 from agentgym_tui.state.data_model import BatchRun
 from agentgym_tui.state.run_tree import RunTree
 from runner.events.live import QueueChanged, WaitingBatch
+from runner.types import WorkerCounts
 from tests.support.console.fake_session import FakeSession, empty_session, mixed_session
 from tests.support.console.live_items import START, FakeClock
 from tests.support.console.pilot import console_app, row_keys, screen_text, wait_for_text, wait_until
 from tests.support.console.samples import (
     batch_id,
+    batch_state,
     busy_store,
     hostile_store,
     live,
+    node_list,
     progress,
     started,
 )
@@ -76,6 +80,16 @@ def test_a_wait_for_a_server_passes_between_two_reports() -> None:
     clock.at += 12
     shown = progress_line(store.active_batch(), 200, now=store.now())
     assert any(cell.text == "waiting for the server, 30 s left" for cell in shown)
+
+
+def test_a_battery_has_the_workers_of_all_its_batches() -> None:
+    store = busy_store()
+    store.apply_list(node_list(*(batch_state(n, "running", battery_id="battery") for n in (1, 0))))
+    for n, counts in enumerate((WorkerCounts(n=2, lost=1), WorkerCounts(n=3, starting=1))):
+        store.apply_events([live(msgspec.structs.replace(progress(seq=99, workers=counts), batch_id=batch_id(n)))])
+    tree = RunTree()
+    tree.update(store)
+    assert RunRows(tree, store).line(0, 300)[9].text == "5 workers, 1 starting, 1 lost"
 
 
 async def test_the_detail_line_says_why_a_run_was_interrupted() -> None:
