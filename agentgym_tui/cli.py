@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Literal
 
 from runner import __version__
 from runner.util.argument_parser import SafeArgumentParser
+from runner.util.data_dir import default_data_dir
 from runner.util.display_text import sanitize
 
 if TYPE_CHECKING:
@@ -118,7 +119,8 @@ def _place(args: argparse.Namespace) -> str:
         return f"bus\n{args.nats}"
     chosen = args.data_dir or os.environ.get("AGENTGYM_DATA_DIR")
     by_profile = args.config if args.config and not chosen else ""
-    return f"{Path(chosen or 'data').absolute()}\n{by_profile}"
+    folder = Path(chosen).absolute() if chosen else default_data_dir(os.environ, Path.cwd()).path
+    return f"{folder}\n{by_profile}"
 
 
 def _cache_folder() -> Path:
@@ -275,7 +277,11 @@ def _add_config(commands: argparse._SubParsersAction[SafeArgumentParser]) -> Non
 
 def _add_location_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config", metavar="NAME|PATH", help="the profile (default field-runner-4090)")
-    parser.add_argument("--data-dir", metavar="DIR", help="the state directory (default ./data)")
+    parser.add_argument(
+        "--data-dir",
+        metavar="DIR",
+        help="the state directory (default: ./data in a checkout, else the platform's data folder)",
+    )
 
 
 def parse_since(text: str) -> timedelta | Literal["all"]:

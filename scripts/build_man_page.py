@@ -45,7 +45,8 @@ def man_page() -> str:
     lines += [".SH EXIT STATUS", ".nf", *map(_escape, codes.splitlines()), ".fi"]
     lines += [
         ".SH FILES",
-        "\\&./data: the state directory, unless \\-\\-data\\-dir or AGENTGYM_DATA_DIR names another.",
+        "$XDG_DATA_HOME/agentgym\\-console or ~/.local/share/agentgym\\-console: the state directory, unless",
+        "\\-\\-data\\-dir or AGENTGYM_DATA_DIR names another; in a checkout of the repository, \\&./data.",
     ]
     return "\n".join(lines) + "\n"
 

@@ -58,11 +58,13 @@ class StateLocation(msgspec.Struct, frozen=True):
         data_dir: absolute path of the state directory.
         node: name of a node that is started in the state directory.
         profile: profile of the node.
+        notice: what the user should know about the choice of the state directory, "" if nothing.
     """
 
     data_dir: Path
     node: str
     profile: Profile
+    notice: str = ""
 
 
 class StateLocator:
@@ -97,12 +99,13 @@ class StateLocator:
             return self._location
 
     def _read(self) -> StateLocation:
-        from runner.config import load_profile, resolve_data_dir, resolve_node
+        from runner.config import find_data_dir, load_profile, resolve_node
 
         options, environ = self.options, self._environ
         profile = load_profile(options.config, environ=environ, cwd=self._cwd)
-        data_dir = resolve_data_dir(options.data_dir, environ, profile, self._cwd)
-        return StateLocation(data_dir, resolve_node(options.node, environ, profile, socket.gethostname()), profile)
+        data_dir, notice = find_data_dir(options.data_dir, environ, profile, self._cwd)
+        node = resolve_node(options.node, environ, profile, socket.gethostname())
+        return StateLocation(data_dir, node, profile, notice)
 
 
 class NodeStartError(RunnerError):

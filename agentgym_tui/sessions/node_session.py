@@ -106,6 +106,8 @@ class NodeSession(Session):
             self._fail(exc)
             return None
         self.data_dir = location.data_dir
+        if location.notice:
+            self.store.add_notice(location.notice)
         self.store.apply_profile(
             [(tier, entry.name, entry.ram or "") for tier, entry in location.profile.tiered_entries()]
         )

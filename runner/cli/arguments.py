@@ -215,7 +215,11 @@ def _add_results_options(parser: argparse.ArgumentParser) -> None:
 def _add_general_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("general options")
     group.add_argument("--config", metavar="NAME|PATH", help="profile (default field-runner-4090)")
-    group.add_argument("--data-dir", metavar="DIR", help="state directory (default ./data)")
+    group.add_argument(
+        "--data-dir",
+        metavar="DIR",
+        help="state directory (default: ./data in a checkout, else the platform's data folder)",
+    )
     group.add_argument("--node", metavar="NAME", help="name of this machine (default: profile, then host name)")
     group.add_argument("--json", action="store_true", help="print the result as JSON on standard output")
 

@@ -64,7 +64,11 @@ def build_parser() -> argparse.ArgumentParser:
         description="Print the URL of the node's broker and the file with its user and password.",
         allow_abbrev=False,
     )
-    parser.add_argument("--data-dir", metavar="DIR", help="state directory (default ./data)")
+    parser.add_argument(
+        "--data-dir",
+        metavar="DIR",
+        help="state directory (default: ./data in a checkout, else the platform's data folder)",
+    )
     parser.add_argument("--config", metavar="NAME|PATH", help="profile (default field-runner-4090)")
     parser.add_argument("--json", action="store_true", help="print JSON")
     return parser

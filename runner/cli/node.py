@@ -60,7 +60,11 @@ def build_parser() -> argparse.ArgumentParser:
         description="Run the node of a state directory: it runs batches on request over the bus.",
     )
     parser.add_argument("--config", metavar="NAME|PATH", help="profile (default field-runner-4090)")
-    parser.add_argument("--data-dir", metavar="DIR", help="state directory (default ./data)")
+    parser.add_argument(
+        "--data-dir",
+        metavar="DIR",
+        help="state directory (default: ./data in a checkout, else the platform's data folder)",
+    )
     parser.add_argument("--node", metavar="NAME", help="name of this machine (default: profile, then host name)")
     parser.add_argument("--idle-exit", type=positive_seconds, metavar="SEC", help="exit after SEC idle seconds")
     return parser

@@ -59,7 +59,11 @@ def build_parser() -> argparse.ArgumentParser:
         epilog="A running node delivers events, and so do --run and --battery while they run.",
         allow_abbrev=False,
     )
-    parser.add_argument("--data-dir", metavar="DIR", help="state directory (default ./data)")
+    parser.add_argument(
+        "--data-dir",
+        metavar="DIR",
+        help="state directory (default: ./data in a checkout, else the platform's data folder)",
+    )
     parser.add_argument("--config", metavar="NAME|PATH", help="profile (default field-runner-4090)")
     parser.add_argument("--retry", metavar="ID|all", help="queue one dead letter, or all, for delivery again")
     parser.add_argument("--json", action="store_true", help="print JSON on standard output")

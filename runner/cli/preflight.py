@@ -85,6 +85,10 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--concurrency", type=at_least(1), metavar="N", help="episodes at a time of the run")
     parser.add_argument("--workers", type=workers, metavar="N|ray", help="workers of the run, as for --run")
     parser.add_argument("--config", metavar="NAME|PATH", help="profile (default field-runner-4090)")
-    parser.add_argument("--data-dir", metavar="DIR", help="state directory (default ./data)")
+    parser.add_argument(
+        "--data-dir",
+        metavar="DIR",
+        help="state directory (default: ./data in a checkout, else the platform's data folder)",
+    )
     parser.add_argument("--json", action="store_true", help="print the result as JSON on standard output")
     return parser

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from runner.cli.arguments import Options
 from runner.cli.terminal import print_stderr
-from runner.config import EnvironmentEntry, Profile, load_profile, resolve_data_dir, resolve_node
+from runner.config import EnvironmentEntry, Profile, find_data_dir, load_profile, resolve_node
 from runner.errors import ConfigError
 
 if TYPE_CHECKING:  # loaded by the methods below: a list of environments or results needs none of it
@@ -28,17 +28,20 @@ class RunSession(NamedTuple):
 
     @classmethod
     def open(cls, options: Options) -> RunSession:
-        """Load the profile and resolve all paths and names, without creating files.
+        """Load the profile and resolve all paths and names, without creating files; report an unusual state directory.
 
         Raises:
             ConfigError: the profile or a name is invalid.
         """
         cwd = Path.cwd()
         profile = load_profile(options.config, environ=os.environ, cwd=cwd)
+        data_dir = find_data_dir(options.data_dir, os.environ, profile, cwd)
+        if data_dir.notice:
+            print_stderr(data_dir.notice)
         return cls(
             options=options,
             profile=profile,
-            data_dir=resolve_data_dir(options.data_dir, os.environ, profile, cwd),
+            data_dir=data_dir.path,
             node=resolve_node(options.node, os.environ, profile, socket.gethostname()),
         )
 

@@ -170,7 +170,11 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--json", action="store_true", help="print one JSON document per line")
     parser.add_argument("--config", metavar="NAME|PATH", help="profile with the subjects (default field-runner-4090)")
-    parser.add_argument("--data-dir", metavar="DIR", help="state directory of the node (default ./data)")
+    parser.add_argument(
+        "--data-dir",
+        metavar="DIR",
+        help="state directory of the node (default: ./data in a checkout, else the platform's data folder)",
+    )
     return parser
 
 

@@ -1,6 +1,6 @@
 """Profiles: the environments, limits and models of a node, and the location of its state directory."""
 
-from runner.config.load import load_profile, resolve_data_dir, resolve_node, resolve_path
+from runner.config.load import find_data_dir, load_profile, resolve_data_dir, resolve_node, resolve_path
 from runner.config.profile import (
     AgentSettings,
     ARESettings,
@@ -43,6 +43,7 @@ __all__ = [
     "SkipEntry",
     "StreamSettings",
     "Tier",
+    "find_data_dir",
     "load_profile",
     "resolve_data_dir",
     "resolve_node",

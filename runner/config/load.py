@@ -13,6 +13,7 @@ from runner.config.field_types import NODE_EXPECTED, NODE_PATTERN
 from runner.config.profile import Profile
 from runner.config.validate import build_profile
 from runner.errors import ConfigError
+from runner.util.data_dir import DataDir, default_data_dir
 from runner.util.display_text import MASK, is_secret_name, mask, one_line
 from runner.util.files import read_regular
 from runner.util.package_data import package_resource
@@ -146,13 +147,20 @@ def user_config_dir(environ: Mapping[str, str]) -> Path | None:
     return Path(base, "agentgym-console", "configs")
 
 
-def resolve_data_dir(option: str | None, environ: Mapping[str, str], profile: Profile, cwd: Path) -> Path:
-    """Return the absolute path of the state directory.
+def find_data_dir(option: str | None, environ: Mapping[str, str], profile: Profile, cwd: Path) -> DataDir:
+    """Return the state directory.
 
-    The first non-empty value applies: ``--data-dir``, ``AGENTGYM_DATA_DIR``, the profile's ``data_dir``, ``./data``.
+    The first non-empty value applies: ``--data-dir``, ``AGENTGYM_DATA_DIR``, the profile's ``data_dir``, the default.
     A leading ``~`` that no shell has expanded is the home folder.
     """
-    return resolve_path(option or environ.get("AGENTGYM_DATA_DIR") or profile.data_dir or "data", environ, cwd)
+    if chosen := option or environ.get("AGENTGYM_DATA_DIR") or profile.data_dir:
+        return DataDir(resolve_path(chosen, environ, cwd))
+    return default_data_dir(environ, cwd)
+
+
+def resolve_data_dir(option: str | None, environ: Mapping[str, str], profile: Profile, cwd: Path) -> Path:
+    """Return the absolute path of the state directory that ``find_data_dir`` finds."""
+    return find_data_dir(option, environ, profile, cwd).path
 
 
 def resolve_path(path: str, environ: Mapping[str, str], cwd: Path) -> Path:

@@ -50,7 +50,7 @@ def test_the_wheel_plays_every_embedded_environment_outside_the_checkout(install
     )
     assert sorted(batch["env"] for batch in played["batches"]) == EMBEDDED
     assert all(batch["outcomes"] == {"success": 2} for batch in played["batches"])
-    assert played["data_dir"] == str(tmp_path / "data")
+    assert played["data_dir"] == str(tmp_path / ".local" / "share" / "agentgym-console")
 
 
 def test_the_wheel_carries_profiles_licences_and_both_commands(installed: Path, tmp_path: Path) -> None:

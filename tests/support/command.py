@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 COMMAND = str(Path(sys.executable).with_name("agentgym-runner"))
-ENVIRON = {"PATH": os.environ["PATH"], "HOME": "/nonexistent"}
+ENVIRON = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", "AGENTGYM_DATA_DIR": "data"}
 REPOSITORY = Path(__file__).parents[2]
 
 

@@ -66,7 +66,7 @@ def test_an_empty_fallback_model_means_none(tmp_path: Path, value: str) -> None:
 def test_the_default_profile_has_the_values_of_field_runners(tmp_path: Path) -> None:
     profile = load_profile(None, environ={}, cwd=tmp_path)
     assert profile.id == "field-runner-4090"
-    assert profile.hardware == runner.config.Hardware(gpu="RTX 4090 Laptop", vram_gb=16, ram_gb=64, node="pmoves-4090")
+    assert profile.hardware == runner.config.Hardware(gpu="RTX 4090 Laptop", vram_gb=16, ram_gb=64)
     assert profile.episode == runner.config.EpisodeSettings(max_duration_sec=300, max_rounds=15, concurrent=1)
     assert profile.agent == runner.config.AgentSettings(
         mode="api",

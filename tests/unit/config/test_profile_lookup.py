@@ -78,7 +78,7 @@ def test_the_state_directory_is_option_then_variable_then_profile_then_default(t
     assert resolve_data_dir("opt", environ, profile, tmp_path) == tmp_path / "opt"
     assert resolve_data_dir(None, environ, profile, tmp_path) == Path("/from/env")
     assert resolve_data_dir(None, {"AGENTGYM_DATA_DIR": ""}, profile, tmp_path) == tmp_path / "from" / "profile"
-    assert resolve_data_dir(None, {}, Profile(id="x"), tmp_path) == tmp_path / "data"
+    assert resolve_data_dir(None, {"XDG_DATA_HOME": "/xdg"}, Profile(id="x"), tmp_path) == Path("/xdg/agentgym-console")
     assert resolve_data_dir("~/gym", environ, profile, tmp_path) == Path("/home/me/gym")
     assert resolve_data_dir("x", {}, profile, Path("sub")).is_absolute()
 

@@ -1,0 +1,72 @@
+"""The default state directory: where episodes are stored and a node keeps its files if no folder is named."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final, NamedTuple
+
+FOLDER_NAME: Final = "agentgym-console"
+_STATE_FILES: Final = ("node.lock", "index.sqlite", "outbox.sqlite")
+_ULID_LENGTH: Final = 26
+
+
+class DataDir(NamedTuple):
+    """A state directory.
+
+    Attributes:
+        path: absolute path.
+        notice: what the user should know about the choice, "" if nothing.
+    """
+
+    path: Path
+    notice: str = ""
+
+
+def default_data_dir(environ: Mapping[str, str], cwd: Path) -> DataDir:
+    """Return the state directory that applies if none is named.
+
+    In a checkout of this repository it is the checkout's ``data``. Elsewhere it is the platform's folder for data of
+    applications, unless ``./data`` already is a state directory.
+    """
+    local = cwd.absolute() / "data"
+    if (checkout := _find_checkout(cwd.absolute())) is not None and (checkout / "data" == local or not _is_used(local)):
+        return DataDir(checkout / "data")
+    default = _platform_folder(environ, cwd)
+    if not _is_used(local):
+        return DataDir(default)
+    return DataDir(
+        local,
+        f"the state directory is {local}, because it has been used before; "
+        f"without it, it would be {default} (--data-dir or AGENTGYM_DATA_DIR names another one)",
+    )
+
+
+def _find_checkout(cwd: Path) -> Path | None:
+    """Return the root of the checkout of this repository that contains ``cwd``; None outside of one."""
+    marks = ("pyproject.toml", "runner/util/data_dir.py", "agentgym_tui/cli.py")
+    return next((each for each in (cwd, *cwd.parents) if all(_exists(each / mark) for mark in marks)), None)
+
+
+def _is_used(folder: Path) -> bool:
+    """Return whether a folder holds the state of a node or the episodes of a run; other projects have ``data``, too."""
+    if any(_exists(folder / name) for name in _STATE_FILES):
+        return True
+    try:
+        return any(len(batch.name) == _ULID_LENGTH for batch in (folder / "runs").iterdir())
+    except OSError:
+        return False
+
+
+def _platform_folder(environ: Mapping[str, str], cwd: Path) -> Path:
+    base = environ.get("XDG_DATA_HOME", "")
+    if base.startswith("/"):  # XDG Base Directory Specification: relative paths are ignored
+        return Path(base, FOLDER_NAME)
+    from platformdirs import user_data_path  # slow to import
+
+    return cwd.absolute() / user_data_path(FOLDER_NAME, appauthor=False)
+
+
+def _exists(path: Path) -> bool:
+    return os.path.exists(path)  # noqa: PTH110 - Path.exists raises in a folder that cannot be searched
