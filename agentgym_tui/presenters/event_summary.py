@@ -9,9 +9,10 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from agentgym_tui.presenters.answering_endpoint import FALLBACK_MARK
 from agentgym_tui.presenters.cells import Cell, Tone
 from agentgym_tui.presenters.number_format import format_count, format_percent, format_reward, pluralize
-from agentgym_tui.safe_text import SafeText, has_unsafe_chars, join, sanitize_line, trusted
+from agentgym_tui.safe_text import SafeText, has_unsafe_chars, join, masked_line, sanitize_line, trusted
 from agentgym_tui.state.log_entries import EventMessage
 from runner.events.codec import DurableRow, ForeignRow, LiveRow, RawRow, decode, decode_item
 from runner.events.durable import BatchCompleted, DurableEvent, EpisodeCompleted, FieldStatus
@@ -147,6 +148,8 @@ def _event_parts(event: DurableEvent) -> Iterator[SafeText]:
             yield trusted(f"reward {format_reward(event.reward)}")
             yield pluralize(event.rounds, "round")
             yield sanitize_line(f"{event.agent} {event.model or ''}".strip(), 80)
+            if event.fallback:
+                yield join([FALLBACK_MARK, trusted(" answered by "), masked_line(event.fallback, 60)])
         case BatchCompleted():
             yield sanitize_line(f"{event.env} {event.status}", 80)
             yield pluralize(event.n_episodes, "episode")

@@ -159,6 +159,7 @@ class Episode(msgspec.Struct):
         node_lost: whether the node was lost while the episode ran on it.
         worker: the worker that plays or played the episode; None if it is not known.
         unscored: whether the evaluation leaves the episode unscored, because idle play can succeed.
+        reported_fallback: ``fallback`` of the completion event or the index row, for an episode without its steps.
         evaluation: the environment's evaluation of the episode, any JSON object; None where it is not known or there
             is none, and for a running episode. Only an episode file has it.
         version: counter that grows with each change; a view draws the episode again when the counter has changed.
@@ -198,6 +199,7 @@ class Episode(msgspec.Struct):
     node_lost: bool = False
     worker: WorkerInfo | None = None
     unscored: bool = False
+    reported_fallback: str | None = None
     evaluation: dict[str, Any] | None = None
     version: int = 0
 
@@ -223,7 +225,7 @@ class Episode(msgspec.Struct):
     @property
     def fallback(self) -> str | None:
         """Endpoints that answered after another endpoint had failed, as one text; None if no endpoint failed."""
-        return fallback_endpoints((step.endpoint, step.warnings) for step in self.steps)
+        return fallback_endpoints((step.endpoint, step.warnings) for step in self.steps) or self.reported_fallback
 
 
 class EnvironmentState(msgspec.Struct):

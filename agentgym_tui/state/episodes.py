@@ -155,6 +155,7 @@ class EpisodeRegistry:
             setattr(episode, field, clip_name(getattr(event, field)))
         episode.model, episode.task_index = clip_optional(event.model), event.task_index
         episode.tokens, episode.cost = event.tokens, event.cost
+        episode.reported_fallback = clip_optional(event.fallback)
         self._record_result(episode, event)
         return True
 
@@ -179,6 +180,7 @@ class EpisodeRegistry:
         """Record the result of a running episode from its index row; an index row exists only for an ended episode."""
         if (episode := self.running.get(row.episode_id)) is not None:
             episode.error_type = clip_optional(row.error_type)
+            episode.reported_fallback = clip_optional(row.fallback)
             self._record_result(episode, row)
 
     def merge_file(self, episode: Episode, boot: str) -> bool:

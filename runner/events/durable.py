@@ -21,6 +21,7 @@ from runner.types.fields import (
     EnvName,
     EpisodeId,
     EpisodeOutcome,
+    Fallback,
     MeanReward,
     ModelName,
     NodeName,
@@ -58,6 +59,7 @@ class EpisodeCompleted(msgspec.Struct, kw_only=True):
     profile: ProfileId
     cost: Annotated[float | None, Meta(description="cost of all timesteps; null when no price is known")] = None
     unscored: Unscored = False
+    fallback: Fallback = None
 
 
 class BatchCompleted(msgspec.Struct, kw_only=True):

@@ -27,6 +27,10 @@ Success: TypeAlias = Annotated[bool, Meta(description="whether the task was solv
 Unscored: TypeAlias = Annotated[
     bool, Meta(description="whether the evaluation leaves the episode unscored, because idle play can succeed")
 ]
+Fallback: TypeAlias = Annotated[
+    str | None,
+    Meta(description="model endpoints that answered in place of a failed one, joined by commas; null if none did"),
+]
 Rounds: TypeAlias = Annotated[int, Meta(description="number of timesteps")]
 Seconds: TypeAlias = Annotated[float, Meta(description="seconds from start to end, pauses included")]
 EpisodeOutcome: TypeAlias = Annotated[Outcome, Meta(description="how the episode ended")]

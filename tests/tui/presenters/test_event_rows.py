@@ -62,6 +62,12 @@ def make_reader(log: EventLog, query: EventQuery | None = None) -> EventReader:
     ("subject", "event", "summary", "episode"),
     [
         (EPISODE_COMPLETED, completed(1), "Wordle success · reward 0.75 · 3 rounds · oracle", episode_id(1)),
+        (
+            EPISODE_COMPLETED,
+            completed(1, agent="react", model="big", fallback="http://me:pw@host, olla\x1bma"),
+            "Wordle success · reward 0.75 · 3 rounds · react big · ↷ answered by http://***@host, olla␛ma",
+            episode_id(1),
+        ),
         (BATCH_COMPLETED, batch_completed(), "Wordle completed · 10 episodes · success 70% · mean reward 0.5", ""),
         (
             BATCH_COMPLETED,

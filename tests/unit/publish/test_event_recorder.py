@@ -20,7 +20,7 @@ from runner.publish.event_recorder import EventRecorder, batch_event
 from runner.publish.outbox import KEEP_ACKED_S, LOCAL, Ack, Outbox, OutboxEvent, SinkCounts
 from runner.store import EpisodeIndex
 from runner.types import Outcome, Tokens
-from tests.support.episodes import END, RecordedEpisode, as_json, new_id
+from tests.support.episodes import END, RecordedEpisode, as_json, make_step, new_id
 from tests.support.publishing import open_outbox
 from tests.support.schemas import validate
 from tests.unit.publish.conftest import ManualWallClock
@@ -102,7 +102,22 @@ def test_an_episode_event_contains_the_record(index: EpisodeIndex) -> None:
         "profile": "lab",
         "cost": record.cost,
         "unscored": False,
+        "fallback": None,
     }
+
+
+def test_an_episode_event_names_the_fallback_that_answered(index: EpisodeIndex, outbox: Outbox) -> None:
+    recording = _new_episode(index)
+    recording.start()
+    recording.play(make_step(0, endpoint="gateway", model="m"))
+    recording.play(make_step(1, endpoint="ollama", model="m", warnings=("gateway: HTTP 500",)))
+    recording.end()
+    sent = _event_of(index)
+    assert validate(sent.type, sent.payload)["fallback"] == "ollama"
+    index.close()
+    (outbox.data_dir / "index.sqlite").unlink()
+    with open_outbox(outbox.data_dir) as rebuilt:
+        assert rebuilt.pending(LOCAL, 9) == [sent]
 
 
 def test_a_file_and_its_recorded_row_produce_the_same_event(index: EpisodeIndex) -> None:
