@@ -170,6 +170,13 @@ class ForkServerClient:
         with self._lock:
             self._close_server(timeout_s)
 
+    def leave(self) -> None:
+        """Let the server end its workers and itself without waiting for it; this process is about to end, too."""
+        with self._lock:
+            self._close_server(0.0)
+            if self._process is not None and self._process.returncode is None:
+                self._process.returncode = 0  # it may outlive this process; without one, its finalizer warns of that
+
     def _environ(self) -> dict[str, str]:
         return public_variables(os.environ, self._key_names)
 
@@ -262,6 +269,6 @@ def open_client(key_names: Iterable[str] = ()) -> ForkServerClient:
 
 
 @atexit.register
-def _close_clients() -> None:
+def _leave_servers() -> None:
     for client in _clients.values():
-        client.close(0.0)
+        client.leave()

@@ -49,6 +49,19 @@ for line in sys.stdin:
 """
 
 
+LEAVING_DRIVER = """
+from runner.pool import fork_server
+
+client = fork_server.open_client()
+worker = client.start_worker("w", print)
+print(client.pid, worker.pid)
+worker.sock.close()
+fork_server._leave_servers()
+fork_server._clients.clear()
+del client, worker
+"""
+
+
 BOTH_MODES = pytest.mark.parametrize("client", ["fork", "spawn"], indirect=True)
 
 
@@ -344,6 +357,13 @@ def test_no_process_survives_a_killed_driver(environ: dict[str, str]) -> None:
         pids.append(int(read_line(driver, "child").split()[-1]))
         os.kill(driver.pid, signal.SIGKILL)
         wait_until_gone(pids, 10)
+
+
+def test_a_driver_that_ends_before_its_server_warns_of_nothing(environ: dict[str, str]) -> None:
+    command = [sys.executable, "-W", "error::ResourceWarning", "-c", LEAVING_DRIVER]
+    driver = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, env=environ, cwd=REPOSITORY)
+    assert (driver.returncode, driver.stderr) == (0, "")
+    wait_until_gone([int(pid) for pid in driver.stdout.split()], 10)
 
 
 def test_ctrl_c_reaches_only_the_driver(environ: dict[str, str]) -> None:
