@@ -178,7 +178,8 @@ class EpisodeLoop:
         self._agent = agent = self._factory.build_agent()
         agent.tracer = self._tracer
         if (enter := optional_method(agent, SupportsEpisodeInfo.enter)) is not None:
-            enter(EpisodeInfo(self._context.header, self._time_left_s, self._tokens.add))
+            rounds = self._limits.max_rounds
+            enter(EpisodeInfo(self._context.header, self._time_left_s, self._tokens.add, rounds))
         if (bind := optional_method(agent, SupportsBind.bind)) is not None:
             await maybe_await(bind(environment, self._reset_kwargs))
         with self._tracer.span("env.reset", "environment", semantic="environment"):

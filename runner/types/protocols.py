@@ -75,11 +75,13 @@ class EpisodeInfo:
         time_left_s: function that returns the seconds until the episode's time limit.
         stream: function that publishes the model's answer while it arrives. A string is new text; an empty string
             discards the text of this step. A ``StreamDelta`` can also hold reasoning, tool calls and endpoint changes.
+        max_rounds: maximum number of steps of the episode.
     """
 
     header: EpisodeHeader
     time_left_s: Callable[[], float]
     stream: Callable[[str | StreamDelta], None]
+    max_rounds: int
 
 
 @runtime_checkable

@@ -87,7 +87,7 @@ async def act_with_agent(settings: AgentSettings) -> None:
         agent = ReactAgent(inference_mngr=manager, settings=settings)
         agent.tracer = Tracer(collectors=(SpanList(),))
         deltas: list[str | StreamDelta] = []
-        agent.enter(EpisodeInfo(episode_header(), lambda: 60.0, deltas.append))
+        agent.enter(EpisodeInfo(episode_header(), lambda: 60.0, deltas.append, 15))
         for message in CHAT[start % len(CHAT) :][: len(CHAT) // 2]:
             _, action = await agent.act([message], TOOLS)
             assert action == Action(text="move up")

@@ -8,14 +8,21 @@ from typing import Any, NamedTuple
 from runner.agents.model.reply_parsing import ActionStyle, action_style
 from runner.inference.json_accessors import as_dict, as_text
 from runner.types import ToolSchema
-from runner.util.display_text import one_line
+from runner.util.display_text import one_line, pluralize
 
 
 class EnvironmentGuide(NamedTuple):
-    """Rules of an environment and description of its actions, as parts of the system prompt."""
+    """Rules of an environment and description of its actions, as parts of the system prompt.
+
+    Attributes:
+        unit: what a step is called, in the singular.
+        own_limit: number of steps after which the environment itself ends an episode; None: no such limit.
+    """
 
     rules: str
     actions: str
+    unit: str = "action"
+    own_limit: int | None = None
 
 
 _GUIDES = {
@@ -24,9 +31,10 @@ _GUIDES = {
         "reached. You can carry one object at a time. Go to a receptacle to see what is on it, and open it if it is "
         "closed, to look in it, take from it or put into it. To heat, cool or clean an object, carry it to a "
         "microwave, a fridge or a sinkbasin and use that command there. To examine an object under a lamp, carry it "
-        'and use the lamp. "Nothing happens." means that the action was not possible. You have 50 actions.',
+        'and use the lamp. "Nothing happens." means that the action was not possible.',
         "The action is one from the list of available actions that ends each observation, exactly as it stands there, "
         "such as: go to fridge 1",
+        own_limit=50,
     ),
     "babyai": EnvironmentGuide(
         "You are in a grid world of rooms and have to reach the goal that the first observation names. You see only "
@@ -41,9 +49,11 @@ _GUIDES = {
         "You walk through a maze to its goal, in as few moves as you can. Each observation tells the goal, your "
         "position and the walls around you. A position is a row and a column: move down adds 1 to the first number, "
         "move up takes 1 off; move right adds 1 to the second, move left takes 1 off. A move into a wall leaves you "
-        "where you are and still counts. You have 50 moves. The way to the goal may lead away from it, so remember "
-        "where you have been and do not go back and forth.",
+        "where you are and still counts. The way to the goal may lead away from it, so remember where you have been "
+        "and do not go back and forth.",
         "The action is one of: move up, move down, move left, move right",
+        unit="move",
+        own_limit=50,
     ),
     "sciworld": EnvironmentGuide(
         "You do an experiment of primary school science in a house with rooms, a workshop, a greenhouse and an outdoor "
@@ -64,6 +74,7 @@ _GUIDES = {
         "that were asked for. Select exactly the columns that were asked for and nothing else, and quote names with "
         "spaces or other special characters with double quotes. The database can only be read.",
         "The action is one SQL statement.",
+        own_limit=1,
     ),
     "textcraft": EnvironmentGuide(
         "You craft an item of Minecraft. The first observation lists crafting commands and names the goal; crafting "
@@ -86,11 +97,13 @@ _GUIDES = {
         "The action is one of: search[<keywords>] or click[<something on the page>]. For example: click[Buy Now]",
     ),
     "wordle": EnvironmentGuide(
-        "You find a hidden English word of five letters with at most six guesses. After each guess its letters are "
+        "You find a hidden English word of five letters in a few guesses. After each guess its letters are "
         "marked in order: g = right letter in the right place, y = in the word but in another place, b = not in the "
         'word, or not once more. A guess that is not a known word is answered with "invalid word" and uses up a '
         "guess. Each guess should fit all marks so far.",
         "The action is the word alone, five lower-case letters, such as: crane",
+        unit="attempt",
+        own_limit=6,
     ),
 }
 _FORMS: dict[ActionStyle, str] = {
@@ -102,13 +115,14 @@ _FORMS: dict[ActionStyle, str] = {
 _AS_CALL = 'The action is a JSON object with the name and the arguments, such as: {"name": "…", "arguments": {…}}'
 
 
-def system_prompt(env: str, schemas: Sequence[ToolSchema], *, as_calls: bool) -> str:
+def system_prompt(env: str, schemas: Sequence[ToolSchema], *, as_calls: bool, max_rounds: int | None = None) -> str:
     """Return the system prompt for an environment.
 
     Args:
         env: the environment's name, case-insensitive; an unknown environment is described by its tools alone.
         schemas: the environment's tools.
         as_calls: whether to request tool calls; the prompt then also explains the text form as a fallback.
+        max_rounds: maximum number of steps of the episode; None: only the environment limits them.
     """
     guide = _GUIDES.get(env.lower()) or EnvironmentGuide(
         f"You act in the environment {one_line(env)}.", _actions_of(schemas)
@@ -118,7 +132,13 @@ def system_prompt(env: str, schemas: Sequence[ToolSchema], *, as_calls: bool) ->
         how = "Answer each observation with exactly one tool call. Only where you cannot call tools, write instead:"
     else:
         how = "Answer each observation with exactly one action and nothing after it, in this form:"
-    return f"{guide.rules}\n\n{how}\n\n{form}"
+    return f"{guide.rules}{_limit_of(guide, max_rounds)}\n\n{how}\n\n{form}"
+
+
+def _limit_of(guide: EnvironmentGuide, max_rounds: int | None) -> str:
+    """Name the limit that is reached first: that of the run or that of the environment."""
+    limits = [limit for limit in (guide.own_limit, max_rounds) if limit is not None]
+    return f" You have at most {pluralize(min(limits), guide.unit)}." if limits else ""
 
 
 def _words_of(env: str, schemas: Sequence[ToolSchema]) -> str:

@@ -65,7 +65,7 @@ class ReactAgent:
         self.last_usage = None
         as_calls = self._calls_tools(session, tool_schemas)
         self._conversation.add_observation(observation)
-        chat = self._chat(episode.header.env, tool_schemas, as_calls)
+        chat = self._chat(episode, tool_schemas, as_calls)
         inference = await session.infer(
             chat,
             tools=tool_schemas if as_calls else [],
@@ -84,15 +84,15 @@ class ReactAgent:
             return False
         return self._settings.format == "tools" or session.supports_tools
 
-    def _chat(self, env: str, schemas: list[ToolSchema], as_calls: bool) -> Chat:
-        text, budget = self._system_prompt(env, schemas, as_calls)
+    def _chat(self, episode: EpisodeInfo, schemas: list[ToolSchema], as_calls: bool) -> Chat:
+        text, budget = self._system_prompt(episode, schemas, as_calls)
         opening, turns = self._conversation.opening, self._conversation.turns
         return fit_chat(text, opening, turns if as_calls else [flatten_tool_calls(turn) for turn in turns], budget)
 
-    def _system_prompt(self, env: str, schemas: list[ToolSchema], as_calls: bool) -> tuple[str, int]:
+    def _system_prompt(self, episode: EpisodeInfo, schemas: list[ToolSchema], as_calls: bool) -> tuple[str, int]:
         # cached until the tools change
         if self._prompt_cache is None or self._prompt_cache[:2] != (schemas, as_calls):
-            text = system_prompt(env, schemas, as_calls=as_calls)
+            text = system_prompt(episode.header.env, schemas, as_calls=as_calls, max_rounds=episode.max_rounds)
             self._prompt_cache = schemas, as_calls, text, chat_budget(self._settings, schemas if as_calls else [])
         return self._prompt_cache[2:]
 

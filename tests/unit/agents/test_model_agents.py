@@ -124,6 +124,11 @@ async def test_too_many_unparsed_replies_end_the_episode() -> None:
     assert result.chats[1][-2:] == [{"role": "assistant", "content": "hm"}, user(expected)]
 
 
+async def test_the_request_names_the_limit_of_the_episode() -> None:
+    result = await play_counter(UP, goal=1, limits=Limits(max_rounds=7, max_duration_s=30))
+    assert "You have at most 7 actions." in str(result.chats[0][0]["content"])
+
+
 async def test_an_unknown_action_is_sent_to_the_environment() -> None:
     result = await play_counter("Action: jump", limits=Limits(max_rounds=4, max_unparsed=2, max_duration_s=30))
     assert result.trajectory.outcome is Outcome.TRUNCATED

@@ -13,6 +13,8 @@ from runner.agents.model.conversation import CHARS_PER_TOKEN, chat_budget, fit_c
 from runner.agents.model.prompts import system_prompt
 from runner.agents.model.reply_parsing import action_style, parse_reply
 from runner.config.profile import AgentSettings
+from runner.envs import maze, wordle
+from runner.envs.alfworld import environment as alfworld
 from runner.envs.http.dialects import dialect_for
 from runner.envs.http.environment import FreeTextRules
 from runner.types import Action, Chat, ToolSchema
@@ -116,6 +118,31 @@ def test_each_environment_has_its_own_instructions(env: str) -> None:
     assert "tool call" not in text
     assert "exactly one tool call" in system_prompt(env, schemas, as_calls=True)
     assert length_of([{"role": "system", "content": text}]) < 2000
+
+
+@pytest.mark.parametrize(
+    ("env", "max_rounds", "limit"),
+    [
+        ("Maze", 15, "at most 15 moves."),
+        ("Maze", 60, "at most 50 moves."),
+        ("Maze", None, "at most 50 moves."),
+        ("ALFWorld", 15, "at most 15 actions."),
+        ("Wordle", 15, "at most 6 attempts."),
+        ("Wordle", 1, "at most 1 attempt."),
+        ("BabyAI", 15, "at most 15 actions."),
+        ("MyEnv", 15, "at most 15 actions."),
+    ],
+)
+def test_the_instructions_name_the_limit_that_is_reached_first(env: str, max_rounds: int | None, limit: str) -> None:
+    for as_calls in (True, False):
+        text = system_prompt(env, SCHEMAS, as_calls=as_calls, max_rounds=max_rounds)
+        assert text.count(limit) == text.count("You have at most") == 1
+    assert ("50" in text) == ("50" in limit)
+
+
+def test_the_limits_of_the_instructions_are_those_of_the_environments() -> None:
+    for env, limit in (("Maze", maze.MAX_STEPS), ("ALFWorld", alfworld.MAX_STEPS), ("Wordle", wordle.MAX_GUESSES)):
+        assert f"You have at most {limit} " in system_prompt(env, [], as_calls=False, max_rounds=1_000_000)
 
 
 @pytest.mark.parametrize(
