@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from textual.screen import Screen
 
-from agentgym_tui.app.refresh import RefreshingApp
+from agentgym_tui.app.run_starter import RunStartingApp
 from agentgym_tui.commands.keymap import AvailableCommand, available_commands, bindings
-from agentgym_tui.commands.registry import BUS, LOGS, SCREENS, ScreenSpec
+from agentgym_tui.commands.registry import APP_SCOPES, BUS, LOGS, SCREENS, ScreenSpec
 from agentgym_tui.config.settings import Settings, problem_summary
 from agentgym_tui.config.ui_state import UiState
 from agentgym_tui.safe_text import trusted
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 STYLES: Final[list[str | PurePath]] = ["../styles/widgets.tcss", "../styles/app.tcss"]
 
 
-class Console(RefreshingApp, inherit_bindings=False):
+class Console(RunStartingApp, inherit_bindings=False):
     """The application that shows a session.
 
     Args:
@@ -60,7 +60,8 @@ class Console(RefreshingApp, inherit_bindings=False):
         self.ui_state = ui_state or UiState()
         self.keys = self.settings.keys
         self.theme = self.settings.theme
-        add_bindings(self, bindings("everywhere"))
+        for scope in APP_SCOPES:
+            add_bindings(self, bindings(scope))
         self.set_keymap(dict(self.keys.overrides))
         for screen in SCREENS:
             if screen.id != self._first:
@@ -167,10 +168,6 @@ class Console(RefreshingApp, inherit_bindings=False):
         """Start the node again."""
         await self._report_failure(self.session.start_node())
 
-    @property
-    def _screen_accepts_keys(self) -> bool:
-        return isinstance(self.screen, ConsoleScreen) and self.screen.accepts_keys
-
     def _available_commands(self) -> list[AvailableCommand]:
         return available_commands(self, self.session)
 
@@ -200,7 +197,7 @@ class Console(RefreshingApp, inherit_bindings=False):
         return False
 
     def _make_screen(self, screen: ScreenSpec) -> Screen[None]:
-        return screen.factory(ScreenContext(self.session, self.ui_state, self._now))
+        return screen.factory(ScreenContext(self.session, self.ui_state, self._now, self.commands))
 
 
 def first_screen(session: Session) -> str:

@@ -28,10 +28,10 @@ COMMANDS: Final = Registry(
     *(screen.command for screen in SCREENS),
     Command("app.quit", "q,ctrl+q,ctrl+c", "Quit", "leave", "everywhere", "quit; asks first if episodes are running"),
     Command("app.zoom", "z", "Zoom", "zoom", "everywhere", "maximize or restore the focused pane", False),
-    Command("run.selected", "r", "Run", "run_selected", "live", "run the selected environment once", available=NODE),
-    Command("run.form", "R", "Run…", "run_form", "live", "choose what to run and how", available=NODE),
-    Command("run.battery", "b", "Battery", "run_battery", "live", "run all environments of a tier", available=NODE),
-    Command("run.repeat", "full_stop", "Again", "run_again", "live", "repeat the last run", available=NODE),
+    Command("run.selected", "r", "Run", "run_selected", "run", "run the selected environment once", available=NODE),
+    Command("run.form", "R", "Run…", "run_form", "run", "choose what to run and how", available=NODE),
+    Command("run.battery", "b", "Battery", "run_battery", "run", "run all environments of a tier", available=NODE),
+    Command("run.repeat", "full_stop", "Again", "run_again", "run", "repeat the last run", available=NODE),
     Command("run.cancel", "x", "Cancel", "cancel", "live", "cancel the running batch", available=NODE),
     Command("run.pause", "space", "Pause", "pause", "live", "pause or resume", available=NODE),
     Command("run.step", "s", "Step", "step", "live", "run one step, then pause", available=NODE),
@@ -207,14 +207,17 @@ class AvailableCommand(NamedTuple):
 
 
 def available_commands(app: App[None], session: Session) -> list[AvailableCommand]:
-    """Return the commands of the screen, the focused widget and the app that the session supports."""
+    """Return the commands of the screen, the focused widget and the app that the session supports.
+
+    Those that start runs come first.
+    """
     available: list[AvailableCommand] = []
     for node in filter(None, (app.screen, app.focused, app)):
         bound = [command for id in binding_ids(node) if (command := COMMANDS.get(id)) is not None]
         for scope in dict.fromkeys(command.scope for command in bound):
             commands = [each for each in commands_of(scope) if each in bound and each.available.is_met(session)]
             available += [AvailableCommand(c, node) for c in commands if node.check_action(c.action, ()) is not False]
-    return available
+    return sorted(available, key=lambda each: each.command.scope != "run")
 
 
 def display_keys(keys: str) -> list[str]:

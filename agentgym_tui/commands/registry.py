@@ -14,7 +14,10 @@ if TYPE_CHECKING:
     from agentgym_tui.sessions.protocols import Session
 
 Scope: TypeAlias = str
-"""The screens or widgets in which keys apply: a screen, a dialog, a kind of widget, or ``everywhere``."""
+"""The screens or widgets in which keys apply: a screen, a dialog, a kind of widget, ``run`` or ``everywhere``."""
+
+APP_SCOPES: Final[tuple[Scope, ...]] = ("everywhere", "run")
+"""Scopes whose commands the app executes on every screen; those of ``run`` start runs."""
 
 ScreenFactory: TypeAlias = "Callable[..., Screen[None]]"
 """Makes a screen from a ``ScreenContext``."""

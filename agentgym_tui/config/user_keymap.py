@@ -33,7 +33,7 @@ TERMINAL_ALIASES: Final = {
 
 _MODIFIERS: Final = frozenset({"ctrl", "alt", "shift", "super", "hyper", "meta"})
 _KEY_NAMES: Final = frozenset(name.value.rpartition("+")[2] for name in Keys if not name.value.startswith("<"))
-_SHARED_SCOPES: Final[frozenset[Scope]] = frozenset({"everywhere", "list", "table"})
+_SHARED_SCOPES: Final[frozenset[Scope]] = frozenset({"everywhere", "run", "list", "table"})
 """Scopes whose keys work on every screen."""
 
 _EXCLUSIVE_SCOPES: Final[frozenset[Scope]] = frozenset(

@@ -18,6 +18,7 @@ from agentgym_tui.safe_text import SafeText, trusted
 from agentgym_tui.services.timers import ReliableTimers
 from agentgym_tui.services.toast import toast
 from agentgym_tui.sessions.protocols import Session
+from agentgym_tui.sessions.run_commands import RunCommands
 from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.textual_compat import add_bindings
 
@@ -73,6 +74,10 @@ class ConsoleScreen(Screen[ScreenResultType], ReliableTimers):
         """Return the selected raw text, for the hex dump; None if sanitizing did not change it."""
         return None
 
+    def selected_env(self) -> str:
+        """Return the environment that is selected on the screen; "" without one. The name is untrusted text."""
+        return ""
+
     def toast(self, text: SafeText, *, failed: bool = False) -> None:
         """Show the reply to a command as a toast, styled as an error if ``failed`` is True."""
         toast(self.app, text, failed=failed)
@@ -85,11 +90,13 @@ class ScreenContext(msgspec.Struct, frozen=True):
         session: the session that the screen shows.
         ui_state: the saved UI state; updated in place.
         now: returns the time of a monotonic clock in seconds.
+        commands: sends the commands of all screens; None for a screen that sends its own.
     """
 
     session: Session
     ui_state: UiState = msgspec.field(default_factory=UiState)
     now: Callable[[], float] = time.monotonic
+    commands: RunCommands | None = None
 
 
 class SessionScreen(ConsoleScreen[None]):

@@ -28,7 +28,7 @@ class ControlScreen(SessionScreen):
 
     def __init__(self, context: ScreenContext) -> None:
         super().__init__(context)
-        self.commands = RunCommands(context.session)
+        self.commands = context.commands or RunCommands(context.session)
 
     def on_mount(self) -> None:
         """Let the time left pass between two messages."""

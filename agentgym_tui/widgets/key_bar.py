@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from textual import events
 
 from agentgym_tui.commands.keymap import commands_of, keymap_of
-from agentgym_tui.commands.registry import Command, Scope
+from agentgym_tui.commands.registry import APP_SCOPES, Command, Scope
 from agentgym_tui.presenters.cells import Cell, Line
 from agentgym_tui.presenters.text_width import display_width
 from agentgym_tui.safe_text import trusted
@@ -40,17 +40,19 @@ class KeyBar(StaticLines):
     Args:
         scope: scope of the commands at the left; the commands that work on every screen are at the right.
         session: the session; commands that it does not support are left out.
+        first: scope of commands that stand before those of ``scope``; "" for none.
     """
 
-    def __init__(self, scope: Scope, session: Session) -> None:
+    def __init__(self, scope: Scope, session: Session, *, first: Scope = "") -> None:
         super().__init__(self._make_lines)
-        self._scope, self._session = scope, session
+        self._scope, self._session, self._first = scope, session, first
         self._local_keys: list[_Key] = []
         self._everywhere: list[_Key] = []
 
     def on_mount(self) -> None:
         """Create the keys from the app's keymap."""
-        self._local_keys = list(self._footer_keys(self._scope))
+        scopes = filter(None, (self._first, self._scope))
+        self._local_keys = [key for scope in scopes for key in self._footer_keys(scope)]
         shown = f"app.{self._scope}"
         self._everywhere = [key for key in self._footer_keys("everywhere") if key.command.id != shown]
         self.refresh()
@@ -60,7 +62,7 @@ class KeyBar(StaticLines):
         for start, key in self._positions(max(self.size.width - 2, 0)):
             if start <= event.x - 1 < start + key.width:
                 await self.app.run_action(
-                    key.command.action, self.app if key.command.scope == "everywhere" else self.screen
+                    key.command.action, self.app if key.command.scope in APP_SCOPES else self.screen
                 )
 
     def _footer_keys(self, scope: Scope) -> Iterator[_Key]:

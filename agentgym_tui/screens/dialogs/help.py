@@ -19,6 +19,7 @@ from agentgym_tui.widgets.static_lines import WrappedText
 
 _SCOPE_TITLES: Final[dict[Scope, str]] = {
     "everywhere": "Everywhere",
+    "run": "Start a run",
     "list": "In lists",
     "table": "In sorted tables",
 }

@@ -115,6 +115,11 @@ class EpisodeScreen(ResultScreen[str]):
         """Return the raw text of the shown tab, else that of the heading, if sanitizing changed it."""
         return self._views.unsafe_text() or unsafe_fields(self._entry)
 
+    def selected_env(self) -> str:
+        """Return the environment of the episode."""
+        entry = self._entry
+        return "" if entry is None or isinstance(entry, UnreadableFile) else entry.env
+
     def action_back(self) -> None:
         """Go back to the previous screen."""
         self.leave(self._key)

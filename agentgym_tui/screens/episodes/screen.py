@@ -25,7 +25,7 @@ from agentgym_tui.screens.episode.screen import EpisodeScreen
 from agentgym_tui.screens.line_browser import FilteredScreen
 from agentgym_tui.services.timers import start_worker
 from agentgym_tui.state.data_model import READING_FILES, BusLink
-from agentgym_tui.state.episode_list import DEFAULT_SORTING, LIST_KEY, EpisodeList
+from agentgym_tui.state.episode_list import DEFAULT_SORTING, LIST_KEY, EpisodeList, UnreadableFile
 from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.widgets.key_bar import KeyBar
 from agentgym_tui.widgets.line_list import LineList
@@ -91,6 +91,11 @@ class EpisodesScreen(FilteredScreen):
     def unsafe_text(self) -> str | None:
         """Return the raw text of the selected row if sanitizing changed it, else None."""
         return unsafe_fields(self._episodes.get(self._table.key))
+
+    def selected_env(self) -> str:
+        """Return the environment of the selected episode."""
+        entry = self._episodes.get(self._table.key)
+        return "" if entry is None or isinstance(entry, UnreadableFile) else entry.env
 
     def action_open(self) -> None:
         """Open the selected episode."""

@@ -200,6 +200,11 @@ class EventsScreen(LineBrowser):
         self.reader.update()
         self.show_texts()
 
+    def selected_env(self) -> str:
+        """Return the environment of the selected message's episode, if the episode is known."""
+        episode = self.session.store.episodes.get(self._rows.episode_id(self.table.cursor))
+        return "" if episode is None else episode.env
+
     def action_subject(self) -> None:
         """Prompt for the subjects to show."""
         self.open_prompt("subject", SUBJECT_HINT)

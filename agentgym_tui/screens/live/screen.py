@@ -13,22 +13,18 @@ from textual.message import Message
 
 from agentgym_tui.commands.keymap import keymap_of
 from agentgym_tui.presenters.cells import Cell, Line
-from agentgym_tui.presenters.number_format import format_count
 from agentgym_tui.presenters.pane_titles import notice_line
 from agentgym_tui.presenters.status_line import progress_line, status_lines
 from agentgym_tui.presenters.text_width import LIST_MARGIN
-from agentgym_tui.safe_text import join, sanitize_line, sanitize_message, trusted
+from agentgym_tui.safe_text import join, sanitize_line, trusted
 from agentgym_tui.screens.base import WIDTH_BREAKPOINTS, ScreenContext
 from agentgym_tui.screens.control import ControlScreen, needs_node
 from agentgym_tui.screens.live.episode_picker import EpisodePicker
 from agentgym_tui.screens.live.panes import LivePanes
 from agentgym_tui.services.timers import start_worker
 from agentgym_tui.sessions.episode_loader import EpisodeLoadError, load_episode
-from agentgym_tui.sessions.protocols import ControlRequestError
 from agentgym_tui.sessions.run_commands import (
-    MAX_TOAST_CHARS,
     command_targets,
-    control_error_text,
     unfinished_batches,
 )
 from agentgym_tui.state.data_model import BatchRun, Episode
@@ -36,13 +32,9 @@ from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.widgets.key_bar import KeyBar
 from agentgym_tui.widgets.line_list import LineList
 from agentgym_tui.widgets.static_lines import StaticLines
-from runner.events.control import StartArgs
 
 HEIGHT_BREAKPOINTS: Final = [(0, "-short"), (32, "-high")]
 """Sizes at which the arrangement of the screen changes."""
-
-START_COMMANDS: Final = ("run.selected", "run.form", "run.battery")
-"""Ids of the commands that start a run."""
 
 _TITLE: Final = (Cell(trusted("Live"), "head"), Cell(trusted(" · "), "dim"))
 _INDENT: Final = Cell(trusted("       "))
@@ -71,7 +63,7 @@ class LiveScreen(ControlScreen):
         session = self.session
         self._picker = EpisodePicker()
         self._episode: Episode | None = None
-        self._loaded_id = ""
+        self._loaded_id = self._started_id = ""
         self._loaded: Episode | None = None
         self._panes = LivePanes(session.store, session.read_only, self.ui_state)
         self._status = StaticLines(self._status_lines, id="status")
@@ -82,7 +74,7 @@ class LiveScreen(ControlScreen):
         yield self._status
         yield self._panes
         yield self._progress
-        yield KeyBar(self.SCOPE, self.session)
+        yield KeyBar(self.SCOPE, self.session, first="run")
 
     def on_resize(self) -> None:
         """Show the status for the new width; a narrow screen needs more lines."""
@@ -90,6 +82,9 @@ class LiveScreen(ControlScreen):
 
     def draw(self, store: RunStore) -> None:
         """Redraw after the store changed."""
+        if (last := self.commands.last_run) is not None and last.batch_id != self._started_id:
+            self._started_id = last.batch_id
+            self._picker.watch_batch(last.batch_id)  # its first episode is shown once it exists
         self._episode = self._with_steps(self._picker.select_episode(store, following=self._panes.steps.follow))
         self._show_status()
         self._progress.show(self._progress_lines)
@@ -102,6 +97,10 @@ class LiveScreen(ControlScreen):
     def unsafe_text(self) -> str | None:
         """Return the raw text of the selected table row if sanitizing changes it, else None."""
         return self._panes.unsafe_text()
+
+    def selected_env(self) -> str:
+        """Return the environment under the cursor."""
+        return self._panes.environments.key
 
     def action_open(self) -> None:
         """Open the watched episode."""
@@ -131,39 +130,6 @@ class LiveScreen(ControlScreen):
     def action_next_view(self) -> None:
         """Show the view that follows the current view in the order transcript, trace, rewards."""
         self._panes.next_view()
-
-    @needs_node
-    def action_run_selected(self) -> None:
-        """Run the selected environment once."""
-        if env := self._panes.environments.key:
-            self._run_once([env])
-        else:
-            self.toast(trusted("environments not loaded yet"), failed=True)
-
-    @needs_node
-    def action_run_form(self, *envs: str) -> None:
-        """Open the run form with ``envs`` checked."""
-        from agentgym_tui.screens.dialogs.run_form import RunForm
-
-        chosen = list(envs) or [env for env in [self._panes.environments.key] if env]
-        self.app.push_screen(RunForm(self.session, self.commands, chosen, self._start))
-
-    @needs_node
-    def action_run_battery(self) -> None:
-        """Open the battery picker."""
-        from agentgym_tui.screens.dialogs.battery_picker import BatteryPicker
-
-        self.app.push_screen(BatteryPicker(self.session.store, self.commands.agent_choice()), self._battery_chosen)
-
-    @needs_node
-    def action_run_again(self) -> None:
-        """Repeat the last run."""
-        try:
-            args = self.commands.repeat_run([keymap_of(self.app).key(id) for id in START_COMMANDS])
-        except ControlRequestError as exc:
-            self.toast(control_error_text(exc), failed=True)
-        else:
-            self.run_command(partial(self._start, args))
 
     @needs_node
     def action_cancel(self) -> None:
@@ -254,31 +220,10 @@ class LiveScreen(ControlScreen):
         line = progress_line(batch, width, now=now, lost=lost, spent=spent, n_waiting=n_waiting)
         return [line or notice_line(store.newest_notice, width)]
 
-    def _run_once(self, envs: list[str]) -> None:
-        if self.commands.agent_choice().problem:
-            self.action_run_form(*envs)
-        else:
-            self.run_command(partial(self._start, self.commands.single_run(envs)))
-
-    def _battery_chosen(self, envs: list[str] | None) -> None:
-        if envs:
-            self._run_once(envs)
-
     def _batch(self) -> BatchRun | None:
         store, episode = self.session.store, self._episode
         batch = store.batches.get(episode.batch_id) if episode is not None and episode.running else None
         return batch or store.active_batch() or next(iter(unfinished_batches(store)), None)
-
-    async def _start(self, args: StartArgs) -> None:
-        warnings = await self.commands.start(args)
-        agent = sanitize_line(f"{args.agent} {args.model}" if args.model else args.agent or "?", 60)
-        n_episodes = len(args.envs) * args.repeat * args.attempts
-        count = trusted("" if n_episodes == 1 else f", {format_count(n_episodes)} episodes")
-        envs = sanitize_line(", ".join(args.envs[:4]) + ", …" * (len(args.envs) > 4), 120)
-        started = join([agent, trusted(" started on "), envs, count])
-        self.toast(join([started, *(sanitize_message(text, MAX_TOAST_CHARS) for text in warnings)], trusted("\n")))
-        self._picker.watch_batch(args.batch_id)  # its first episode is shown once it exists
-        self.draw(self.session.store)
 
     async def _pause(self, batch: BatchRun) -> None:
         result = await self.commands.pause_or_resume(batch)

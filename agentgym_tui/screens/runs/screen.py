@@ -63,6 +63,11 @@ class RunsScreen(ControlScreen):
         """Return the raw text of the selected line if sanitizing changes it, else None."""
         return unsafe_run_text(self._row)
 
+    def selected_env(self) -> str:
+        """Return the environment of the selected batch or episode."""
+        row = self._row
+        return "" if row is None or row.battery_id is not None else row.batches[0].env
+
     def action_open(self) -> None:
         """Open or close the selected battery or batch; open the selected episode."""
         if (row := self._row) is None:

@@ -17,7 +17,7 @@ from tests.support.console.samples import (
 
 def test_the_welcome_lists_keys_and_missing_parts() -> None:
     shown = line_texts(welcome_lines(empty_store(), 100, Keymap({"run.form": "f4,R"}).key))
-    commands = {command.id: command for command in COMMANDS if command.scope in ("live", "everywhere")}
+    commands = {command.id: command for command in COMMANDS if command.scope in ("run", "live", "everywhere")}
     assert all(commands[id].help == what for id, what in (*KEYS, *READ_ONLY_KEYS))
     assert [each for each in shown if any(what in each for _, what in KEYS)] == [
         "  r  run the selected environment once",

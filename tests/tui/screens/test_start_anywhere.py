@@ -1,0 +1,109 @@
+"""The keys that start runs, on every screen."""
+
+from __future__ import annotations
+
+import pytest
+from textual.pilot import Pilot
+
+from tests.support.console.fake_session import FakeSession, mixed_session
+from tests.support.console.live_items import started, timestep
+from tests.support.console.pilot import SIZE, console_app, wait_for_no_text, wait_for_text, wait_until
+from tests.support.console.samples import live
+
+SCREENS = {
+    "live": (("1", "j"), "LiveScreen", "TextCraft"),
+    "episodes": (("2",), "EpisodesScreen", "Wordle"),
+    "episode": (("2", "enter"), "EpisodeScreen", "Wordle"),
+    "events": (("3",), "EventsScreen", ""),
+    "runs": (("6", "j"), "RunsScreen", "BabyAI"),
+}
+
+
+def ready_session() -> FakeSession:
+    session = mixed_session()
+    session.store.agents = ["oracle", "react"]
+    return session
+
+
+async def show(pilot: Pilot[None], keys: tuple[str, ...], screen: str) -> None:
+    for key in keys:
+        await pilot.press(key)
+        await pilot.pause()
+    await wait_until(pilot, lambda: type(pilot.app.screen).__name__ == screen, screen)
+    if screen != "EventsScreen":
+        await wait_for_text(pilot, "Wordle" if screen != "RunsScreen" else "battery of 2")
+
+
+@pytest.mark.parametrize("name", SCREENS)
+async def test_r_runs_what_is_selected_and_full_stop_repeats_it_on_another_screen(name: str) -> None:
+    keys, screen, env = SCREENS[name]
+    session = ready_session()
+    async with console_app(session).run_test(size=SIZE, notifications=True) as pilot:
+        await wait_for_text(pilot, "task 3")
+        await show(pilot, keys, screen)
+        await pilot.press("r")
+        if not env:  # nothing to run is selected
+            await wait_for_text(pilot, "╭─ Run")
+            await pilot.press("space", "enter")
+            env = "BabyAI"
+        await wait_for_text(pilot, f"started on {env}")
+        await wait_until(pilot, lambda: type(pilot.app.screen).__name__ == screen, screen)
+        await pilot.press("2", "full_stop")
+        await wait_until(pilot, lambda: len(session.fake_control.started) == 2, "the same run again")
+        first, second = session.fake_control.started
+        assert first.envs == second.envs == [env] and first.agent == second.agent
+
+
+@pytest.mark.parametrize("name", SCREENS)
+async def test_the_form_and_the_batteries_open_and_start_on_every_screen(name: str) -> None:
+    keys, screen, env = SCREENS[name]
+    session = ready_session()
+    async with console_app(session).run_test(size=SIZE, notifications=True) as pilot:
+        await wait_for_text(pilot, "task 3")
+        await show(pilot, keys, screen)
+        await pilot.press("R")
+        await wait_for_text(pilot, "╭─ Run")
+        await pilot.press(*([] if env else ["space"]), "enter")
+        await wait_until(pilot, lambda: len(session.fake_control.started) == 1, "the run of the form")
+        assert session.fake_control.started[0].envs == [env or "BabyAI"]
+        await wait_for_no_text(pilot, "╭─ Run")
+        await pilot.press("b")
+        await wait_for_text(pilot, "╭─ Battery")
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: len(session.fake_control.started) == 2, "the battery")
+        assert len(session.fake_control.started[1].envs) > 1
+        await wait_until(pilot, lambda: type(pilot.app.screen).__name__ == screen, screen)
+
+
+async def test_live_shows_the_run_that_another_screen_has_started() -> None:
+    session = ready_session()
+    async with console_app(session).run_test(size=SIZE, notifications=True) as pilot:
+        await wait_for_text(pilot, "task 3")
+        await pilot.press("6", "j", "r")
+        await wait_for_text(pilot, "started on BabyAI")
+        run_id = session.fake_control.started[0].batch_id
+        session.store.apply_events([live(started(7, batch_id=run_id, env="BabyAI"), timestep(7, 0))])
+        await pilot.press("1")
+        await wait_for_text(pilot, "BabyAI task 7")
+
+
+async def test_letters_that_are_typed_into_a_filter_start_nothing() -> None:
+    session = ready_session()
+    async with console_app(session).run_test(size=SIZE, notifications=True) as pilot:
+        await pilot.press("2")
+        await wait_for_text(pilot, "Wordle")
+        await pilot.press("slash", "r", "b", "full_stop", "R")
+        await wait_for_text(pilot, "rb.r")
+        assert not session.fake_control.started and type(pilot.app.screen).__name__ == "EpisodesScreen"
+
+
+async def test_the_keys_act_on_no_dialog() -> None:
+    session = ready_session()
+    async with console_app(session).run_test(size=SIZE, notifications=True) as pilot:
+        await pilot.press("6")
+        await wait_for_text(pilot, "battery of 2")
+        await pilot.press("C")
+        await wait_until(pilot, lambda: type(pilot.app.screen).__name__ == "CancelAllDialog", "the question")
+        await pilot.press("r", "R", "b", "full_stop")
+        await pilot.pause()
+        assert not session.fake_control.started and type(pilot.app.screen).__name__ == "CancelAllDialog"
