@@ -4,7 +4,7 @@
 - Sources of lines: ``TextSource``, ``KeyLookup``, ``FixedLines``.
 - Text with a warning sign: ``flag_unsafe``.
 - Table columns: ``Column``, ``arrange_columns``, ``fit_row``.
-- Sorting by a column: ``sorting_after_click``, ``next_sorting``, ``column_title``.
+- Sorting by a column: ``sorting_after_click``, ``next_sorting``, ``header_row``.
 """
 
 from __future__ import annotations
@@ -226,23 +226,25 @@ def next_sorting(sorting: Sorting | None, columns: Sequence[Column]) -> Sorting 
     return Sorting(titles[at], columns[at].right) if at < len(columns) else None
 
 
-def header_cells(
+def header_row(
     columns: Sequence[Column], layout: ColumnLayout, sorting: Sorting | None = None
-) -> list[tuple[str, Tone]]:
-    """Return the column titles; the title of the sort column shows the sort direction."""
-    widths = {number: size for number, size, _ in layout}
-    return [(column_title(column, sorting, widths.get(n, 0)), "head") for n, column in enumerate(columns)]
+) -> Iterator[tuple[str, Tone]]:
+    """Yield one padded title per visible column; an arrow at the title of the sort column shows the direction.
 
-
-def column_title(column: Column, sorting: Sorting | None, width: int) -> str:
-    """Return the title of a column, with an arrow for the sort direction if the rows are sorted by this column.
-
-    Only a title with an arrow is cut to ``width`` characters.
+    An arrow for which the column has no room is in the gap beside it, so that no letter of the title is cut.
     """
-    if sorting is None or sorting.column != column.title or width < 1:
-        return column.title
-    return (
-        f"{column.title[: width - 2]} {sorting.sign}"
-        if len(column.title) + 2 <= width
-        else (f"{column.title[: width - 1]}{sorting.sign}")
-    )
+    gap = ""
+    for place, (number, size, right) in enumerate(layout):
+        title, sign = columns[number].title, ""
+        if sorting is not None and sorting.column == title:
+            sign = sorting.sign
+        needs_gap = bool(sign) and len(title) >= size
+        in_left_gap = needs_gap and bool(gap) and (right or place == len(layout) - 1)
+        if in_left_gap:
+            yield gap[1:] + sign + fit(title, size, right=right), "head"
+        elif needs_gap:
+            yield gap + fit(title, size) + sign, "head"
+        else:
+            separator = " " if len(title) + 2 <= size else ""
+            yield gap + fit(title + separator * bool(sign) + sign, size, right=right), "head"
+        gap = COLUMN_GAP[1:] if needs_gap and not in_left_gap else COLUMN_GAP

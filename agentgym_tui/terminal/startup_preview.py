@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from rich.cells import set_cell_size
 
-from agentgym_tui.presenters.cells import Column, Line, arrange_columns, fit_row, header_cells, join_parts
+from agentgym_tui.presenters.cells import Column, Line, arrange_columns, fit_row, header_row, join_parts
 from agentgym_tui.presenters.text_width import LIST_MARGIN
 
 if TYPE_CHECKING:
@@ -66,8 +66,8 @@ def _table_lines(
 ) -> Iterator[str]:
     width = list_width - _SCROLLBAR_COLUMNS
     layout = arrange_columns(columns, width)
-    for row in (header_cells(columns, layout, sorting), *rows):
-        yield " " + set_cell_size("".join(text for text, _ in fit_row(row, columns, layout, width)), width)
+    for cells in (header_row(columns, layout, sorting), *(fit_row(row, columns, layout, width) for row in rows)):
+        yield " " + set_cell_size("".join(text for text, _ in cells), width)
 
 
 def _line_text(line: Line) -> str:

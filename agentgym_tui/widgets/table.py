@@ -18,7 +18,7 @@ from agentgym_tui.presenters.cells import (
     Tone,
     arrange_columns,
     fit_row,
-    header_cells,
+    header_row,
     next_sorting,
     sorting_after_click,
 )
@@ -53,7 +53,7 @@ class Table(LineList):
 
     def header(self, width: int) -> Iterable[tuple[str, Tone]]:
         """Return the column titles."""
-        return self._fit_cells(header_cells(self._columns, self.visible_columns(width)), width)
+        return header_row(self._columns, self.visible_columns(width))
 
     def row_cells(self, index: int, width: int) -> Iterable[tuple[str, Tone]]:
         """Return the cells of the visible columns, each as wide as its column."""
@@ -102,7 +102,7 @@ class SortableTable(Table, inherit_bindings=False):
     def header(self, width: int) -> Iterable[tuple[str, Tone]]:
         """Return the column titles; the title of the sort column shows the sort direction."""
         shown = self.sorting or self._default_sorting
-        return self._fit_cells(header_cells(self._columns, self.visible_columns(width), shown), width)
+        return header_row(self._columns, self.visible_columns(width), shown)
 
     def on_click(self, event: events.Click) -> None:
         """Request sorting by the column whose title was clicked."""

@@ -92,7 +92,7 @@ async def test_custom_keys_work_on_the_events_screen_and_in_its_input_fields() -
         await pilot.press("T")
         await wait_until(pilot, lambda: focused_id(app) == "subjects", "the tree")
         await pilot.press("m")
-        await wait_for_text(pilot, "coun▼")
+        await wait_for_text(pilot, "▼count")
         await pilot.press("question_mark")
         await wait_for_text(pilot, "╭─ Help", "f6               Pause", "i                Jump")
         await pilot.press("escape", "colon", *"jump")

@@ -1,10 +1,16 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
-from agentgym_tui.presenters.cells import Cell, Column, Line, arrange_columns
+from agentgym_tui.presenters.cells import Cell, Column, Line, arrange_columns, header_row
+from agentgym_tui.presenters.environment_rows import ENV_COLUMNS
+from agentgym_tui.presenters.episode_rows import EPISODE_COLUMNS
+from agentgym_tui.presenters.event_rows import SUBJECT_COLUMNS
 from agentgym_tui.presenters.text_width import LIST_MARGIN
 from agentgym_tui.safe_text import trusted
+from agentgym_tui.state.sorting import Sorting
 from agentgym_tui.widgets.line_list import LineList
 from agentgym_tui.widgets.payload_view import TextView
 from agentgym_tui.widgets.table import Table
@@ -71,6 +77,21 @@ async def test_cells_are_aligned_under_their_titles() -> None:
             "a" + " " * 27 + " second 0",
             "b" * 25 + "…" + "   second 1",
         ]
+
+
+@pytest.mark.parametrize("columns", [EPISODE_COLUMNS, ENV_COLUMNS, SUBJECT_COLUMNS])
+@pytest.mark.parametrize("descending", [False, True])
+def test_a_sort_arrow_covers_no_letter_of_a_title(columns: Sequence[Column], descending: bool) -> None:
+    for width in range(30, 220):
+        layout = arrange_columns(columns, width)
+        if sum(size for _, size, _ in layout) + 2 * (len(layout) - 1) != width:
+            continue  # too narrow for the columns that are never dropped
+        for number, _, _ in layout:
+            sorting = Sorting(columns[number].title, descending)
+            header = "".join(text for text, _ in header_row(columns, layout, sorting))
+            titles = [columns[each].title for each, size, _ in layout if size >= len(columns[each].title)]
+            assert len(header) == width == len("".join(text for text, _ in header_row(columns, layout)))
+            assert sorting.sign in header and [title for title in titles if title not in header] == []
 
 
 def test_a_column_is_dropped_before_another_falls_below_its_minimum_width() -> None:
