@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from agentgym_tui.sessions.protocols import Session
 
 COMMANDS: Final = Registry(
-    Command("app.help", "question_mark", "Help", "help", "everywhere", "show the keys of this screen"),
+    Command("app.help", "question_mark,f1", "Help", "help", "everywhere", "show the keys of this screen or dialog"),
     Command("app.palette", "ctrl+p,colon", "Palette", "command_palette", "everywhere", "find a command by name"),
     *(screen.command for screen in SCREENS),
     Command("app.quit", "q,ctrl+q,ctrl+c", "Quit", "leave", "everywhere", "quit; asks first if episodes are running"),
@@ -142,6 +142,9 @@ _KEY_CHARACTERS: Final = {"slash": "/", "backslash": "\\", "at": "@", "minus": "
 """Characters, by Textual key name, whose Unicode name differs from the Textual key name."""
 
 
+HELP: Final = "app.help"
+"""The command of the app that dialogs have, too."""
+
 FIXED_KEYS: Final = {"focus.next": "tab", "focus.previous": "shift+tab", "field.submit": "enter"}
 """Keys that Textual's own widgets handle, by what they do; the user cannot change them."""
 
@@ -209,10 +212,11 @@ class AvailableCommand(NamedTuple):
 def available_commands(app: App[None], session: Session) -> list[AvailableCommand]:
     """Return the commands of the screen, the focused widget and the app that the session supports.
 
-    Those that start runs come first.
+    Those that start runs come first. While a dialog is open, the commands of the app do not apply, except for those
+    that the dialog binds itself.
     """
     available: list[AvailableCommand] = []
-    for node in filter(None, (app.screen, app.focused, app)):
+    for node in filter(None, (app.screen, app.focused, None if app.screen.is_modal else app)):
         bound = [command for id in binding_ids(node) if (command := COMMANDS.get(id)) is not None]
         for scope in dict.fromkeys(command.scope for command in bound):
             commands = [each for each in commands_of(scope) if each in bound and each.available.is_met(session)]

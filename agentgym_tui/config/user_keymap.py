@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from textual.binding import Binding
 from textual.keys import Keys
 
-from agentgym_tui.commands.keymap import COMMANDS, FIXED_KEYS, Keymap, display_keys, typed_character
+from agentgym_tui.commands.keymap import COMMANDS, FIXED_KEYS, HELP, Keymap, display_keys, typed_character
 from agentgym_tui.commands.registry import Command, Scope
 from agentgym_tui.safe_text import SafeText, join, sanitize_line, trusted
 
@@ -45,6 +45,7 @@ _DIALOG_SCOPES: Final[tuple[frozenset[Scope], ...]] = (
     frozenset({"dialog", "list"}),
     frozenset({"form", "checks", "choice"}),
 )
+_DIALOGS_WITH_HELP: Final[frozenset[Scope]] = frozenset({"dialog", "form", "quit", "cancel", "cancel_all"})
 _TYPING_SCOPES: Final[frozenset[Scope]] = frozenset({"filter", "entry", "form", "palette"})
 """Scopes with a text field that receives characters."""
 
@@ -144,7 +145,7 @@ def _find_conflict(changed: Mapping[str, str]) -> _Conflict | None:
     candidates = (
         (a, b, key)
         for a, b in combinations(COMMANDS, 2)
-        if (a.id in changed or b.id in changed) and _scopes_overlap(a.scope, b.scope)
+        if (a.id in changed or b.id in changed) and (_scopes_overlap(a.scope, b.scope) or _is_help_in_dialog(a, b))
         for key in _shared_keys(keys.keys_for(a), keys.keys_for(b))
         if key not in _shared_keys(a.keys, b.keys)
     )
@@ -157,6 +158,10 @@ def _find_conflict(changed: Mapping[str, str]) -> _Conflict | None:
     if a.id not in changed or (b.id in changed and order.index(b.id) > order.index(a.id)):
         a, b = b, a
     return _Conflict(a.id, trusted(f"keymap: {a.id}: {display_keys(key)[0]} is already the key of {b.id}"))
+
+
+def _is_help_in_dialog(a: Command, b: Command) -> bool:
+    return HELP in (a.id, b.id) and bool({a.scope, b.scope} & _DIALOGS_WITH_HELP)
 
 
 def _shared_keys(keys: str, other_keys: str) -> Iterator[str]:

@@ -12,7 +12,7 @@ from textual.content import Content
 from textual.screen import ModalScreen, Screen, ScreenResultType
 from textual.widget import Widget
 
-from agentgym_tui.commands.keymap import bindings, keymap_of
+from agentgym_tui.commands.keymap import HELP, bindings, keymap_of
 from agentgym_tui.config.ui_state import UiState
 from agentgym_tui.safe_text import SafeText, trusted
 from agentgym_tui.services.timers import ReliableTimers
@@ -144,6 +144,14 @@ class DialogScreen(ModalScreen[ScreenResultType], ResultScreen[ScreenResultType]
     """A modal screen. ``ModalScreen`` is the first base class because styles are inherited only from the first base."""
 
     HORIZONTAL_BREAKPOINTS = WIDTH_BREAKPOINTS
+
+    def __init__(self, name: str | None = None, id: str | None = None, classes: str | None = None) -> None:
+        super().__init__(name, id, classes)
+        add_bindings(self, [each for each in bindings("everywhere") if each.id == HELP])
+
+    async def action_help(self) -> None:
+        """Show the keys of this dialog."""
+        await self.app.run_action("app.help")
 
     def action_close(self) -> None:
         """Close without a result."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
@@ -21,15 +22,25 @@ class TextField(Input):
 
     Textual's ``Input`` inserts a letter at once but resolves other keys only after every ancestor has seen them. When
     keys arrive together, as over a slow connection, a letter would overtake the backspace before it.
+
+    A character that ``restrict`` does not allow is a key like any other, so that ``?`` opens the help in a field of
+    numbers.
     """
 
     async def on_key(self, event: events.Key) -> None:
         """Run the key's binding of this input or of the screen; if an earlier key moved the focus, forward this key."""
         if self.app.focused is not self:
             self.app.post_message(events.Key(event.key, event.character))
-        elif event.is_printable or not await self._run_binding(event.key):
+        elif self._is_typed(event) or not await self._run_binding(event.key):
             return
         event.stop().prevent_default()
+
+    def _is_typed(self, event: events.Key) -> bool:
+        if not event.is_printable or event.character is None:
+            return False
+        start, end = sorted(self.selection)
+        value = self.value[:start] + event.character + self.value[end:]
+        return self.restrict is None or re.fullmatch(self.restrict, value) is not None
 
     async def _run_binding(self, key: str) -> bool:
         for node in (self, self.screen):

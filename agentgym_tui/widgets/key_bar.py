@@ -15,12 +15,8 @@ from agentgym_tui.safe_text import trusted
 from agentgym_tui.sessions.protocols import Session
 from agentgym_tui.widgets.static_lines import StaticLines
 
-ALWAYS_SHOWN: Final = ("app.help", "app.quit")
-"""Commands that are shown however narrow the screen is."""
-
-
-PALETTE: Final = "app.palette"
-
+ALWAYS_SHOWN: Final = ("app.help", "app.palette", "app.quit")
+"""Commands that are shown however narrow the screen is; the first two lead to all others."""
 
 _GAP: Final = "  "
 
@@ -81,15 +77,14 @@ class KeyBar(StaticLines):
         return [line]
 
     def _positions(self, width: int) -> Iterator[tuple[int, _Key]]:
-        """Yield each key with its column: the screen's keys at the left, at least help and quit at the right.
+        """Yield each key with its column: the screen's keys at the left, ``ALWAYS_SHOWN`` at the right.
 
-        If there is room, the keys of the other screens are added first and the key of the command palette last.
+        If there is room, the keys of the other screens are added at the right.
         """
         always_shown = [key for key in self._everywhere if key.command.id in ALWAYS_SHOWN]
         local_keys = _fit_keys(self._local_keys, width - _total_width(always_shown) - 2 * len(_GAP))
         room = width - _total_width(local_keys) - 2 * len(_GAP)
-        ranked = sorted(self._everywhere, key=lambda key: key.command.id == PALETTE)
-        right_ids = {key.command.id for key in _fit_keys([*always_shown, *ranked], room)}
+        right_ids = {key.command.id for key in _fit_keys([*always_shown, *self._everywhere], room)}
         right_keys = [key for key in self._everywhere if key.command.id in right_ids]
         yield from _row(local_keys, 0)
         yield from _row(right_keys, width - _total_width(right_keys))

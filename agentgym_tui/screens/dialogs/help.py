@@ -20,6 +20,9 @@ from agentgym_tui.widgets.static_lines import WrappedText
 _SCOPE_TITLES: Final[dict[Scope, str]] = {
     "everywhere": "Everywhere",
     "run": "Start a run",
+    "form": "This form",
+    "checks": "In the list of environments",
+    "choice": "In a choice",
     "list": "In lists",
     "table": "In sorted tables",
 }
@@ -54,6 +57,10 @@ class HelpDialog(DialogScreen[None]):
     def __init__(self, commands: Sequence[AvailableCommand]) -> None:
         super().__init__()
         self._commands = [each.command for each in commands]
+
+    async def action_help(self) -> None:
+        """Close the help."""
+        self.action_close()
 
     def compose(self) -> ComposeResult:
         """Yield the help text."""

@@ -47,6 +47,8 @@ SEQUENCES = {
             KeyPress("dialog.close", "escape", HELP, False),
             KeyPress("app.help", "question_mark", HELP, True),
             KeyPress("dialog.close", "q", HELP, False),
+            KeyPress("app.help", "f1", HELP, True),
+            KeyPress("dialog.close", "escape", HELP, False),
             KeyPress("app.palette", "colon", PALETTE, True),
             KeyPress("palette.down", "down", cursor_of("#commands"), 1),
             KeyPress("palette.down", "ctrl+n", cursor_of("#commands"), 2),

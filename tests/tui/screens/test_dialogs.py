@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from textual.widgets import Input
 
 from agentgym_tui.app.console import Console
 from agentgym_tui.commands.keymap import COMMANDS, AvailableCommand, available_commands
@@ -25,7 +26,7 @@ from tests.support.console.fake_session import (
     error_session,
     files_session,
 )
-from tests.support.console.pilot import screen_text, wait_for_no_text, wait_for_text, wait_until
+from tests.support.console.pilot import screen_text, wait_for_no_text, wait_for_text, wait_for_widget_text, wait_until
 from tests.support.console.samples import (
     NODE,
     batch_id,
@@ -50,6 +51,42 @@ async def test_help_lists_the_keys_of_the_screen_and_closes() -> None:
         await wait_for_text(pilot, "Signs", "wheel")
         await pilot.press("escape")
         await wait_for_no_text(pilot, "╭─ Help")
+
+
+@pytest.mark.parametrize("focus", ["envs", "repeat", "agent"])
+@pytest.mark.parametrize("key", ["question_mark", "f1"])
+async def test_help_opens_from_the_run_form_and_leaves_its_entries(focus: str, key: str) -> None:
+    async with Console(busy_session()).run_test(size=(120, 50)) as pilot:
+        await wait_for_text(pilot, "task 3")
+        await pilot.press("R")
+        await wait_for_text(pilot, "╭─ Run")
+        pilot.app.screen.query_one("#repeat", Input).value = "12"
+        pilot.app.screen.query_one(f"#{focus}").focus()
+        await pilot.press(key)
+        await wait_for_text(pilot, "╭─ Help", "This form", "start the run")
+        assert "run all environments of a tier" not in screen_text(pilot.app)
+        await pilot.press(key)
+        await wait_for_no_text(pilot, "╭─ Help")
+        assert pilot.app.screen.query_one("#repeat", Input).value == "12"
+
+
+async def test_a_question_mark_is_typed_into_a_filter_and_f1_opens_the_help() -> None:
+    async with Console(busy_session()).run_test(size=(120, 50)) as pilot:
+        await wait_for_text(pilot, "task 3")
+        await pilot.press("2")
+        await wait_for_text(pilot, "episodes")
+        await pilot.press("slash", "question_mark", "a")
+        assert pilot.app.screen.query_one("#filter", Input).value == "?a"
+        await pilot.press("f1")
+        await wait_for_text(pilot, "╭─ Help", "Clear filter")
+
+
+@pytest.mark.parametrize("width", [80, 120, 200])
+@pytest.mark.parametrize("key", ["1", "2", "3", "6"])
+async def test_the_key_bar_shows_help_palette_and_quit_on_every_screen(width: int, key: str) -> None:
+    async with Console(busy_session()).run_test(size=(width, 24)) as pilot:
+        await pilot.press(key)
+        await wait_for_widget_text(pilot, "KeyBar", "? Help", "^p Palette", "q Quit")
 
 
 @pytest.mark.parametrize("scope", ["live", "everywhere", "list"])
