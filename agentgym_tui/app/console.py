@@ -178,9 +178,9 @@ class Console(RunStartingApp, inherit_bindings=False):
         else:
             self.switch_mode(mode)
 
-    def _run_chosen(self, chosen: AvailableCommand | None) -> None:
+    async def _run_chosen(self, chosen: AvailableCommand | None) -> None:
         if chosen is not None:
-            self.call_later(self.run_action, chosen.command.action, chosen.node)
+            await self.run_action(chosen.command.action, chosen.node)
 
     async def _quit_answered(self, answer: str | None) -> None:
         from agentgym_tui.screens.dialogs.quit import stop_all

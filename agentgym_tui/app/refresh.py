@@ -14,6 +14,7 @@ from typing import Final
 from textual import events
 from textual.timer import Timer
 
+from agentgym_tui.app.key_queue import KeyQueue
 from agentgym_tui.app.notifications import BatchEndDetector, FailoverDetector, notify_batch_ends, notify_failover
 from agentgym_tui.config.settings import Settings
 from agentgym_tui.screens.base import ConsoleScreen
@@ -47,6 +48,7 @@ class RefreshingApp(OrderedKeysApp[None], ReliableTimers, inherit_bindings=False
         self._end_detector, self._failover_detector = BatchEndDetector(), FailoverDetector()
         self._session_task: asyncio.Task[None] | None = None
         self._throttle, self._now = RedrawThrottle(now), now
+        self._keys = KeyQueue(self, self._handle_input, lambda: self._screen_accepts_keys)
         self._draw_timer: Timer | None = None
         self._tick_timer: Timer | None = None
         self._tick_at = math.inf
@@ -69,15 +71,25 @@ class RefreshingApp(OrderedKeysApp[None], ReliableTimers, inherit_bindings=False
         if not isinstance(event, _INPUT_EVENTS) or event.is_forwarded:
             await super().on_event(event)
             return
-        priority = self.session.input_priority
-        priority.input_received()
-        await super().on_event(event)
-        receiver = self.mouse_over if isinstance(event, events.MouseEvent) else self.focused
-        (receiver or self).call_later(priority.input_handled)  # after the event, which may wait in the same queue
+        self.session.input_priority.input_received()
+        if isinstance(event, events.Key):
+            await self._keys.add(event)
+        else:
+            await self._handle_input(event)
 
     def post_display_hook(self) -> None:
         """Record that the screen was painted."""
         self.session.input_priority.painted()
+
+    async def _handle_input(self, event: events.Event) -> None:
+        priority = self.session.input_priority
+        await super().on_event(event)
+        receiver = self.mouse_over if isinstance(event, events.MouseEvent) else self.focused
+        (receiver or self).call_later(priority.input_handled)  # after the event, which may wait in the same queue
+
+    @property
+    def _screen_accepts_keys(self) -> bool:
+        return not isinstance(self.screen, ConsoleScreen) or self.screen.accepts_keys
 
     def _start_session(self) -> None:
         if not gc.isenabled():  # the command disables it during start-up

@@ -19,6 +19,7 @@ from agentgym_tui.sessions.run_form_fields import FORM_FIELDS
 from agentgym_tui.widgets.form_controls import CheckList
 from agentgym_tui.widgets.table import SortableTable
 from tests.support.console.fake_session import FakeSession, busy_session, watching
+from tests.support.console.key_presses import running_battery
 from tests.support.console.log_consoles import logs_app
 from tests.support.console.pilot import wait_for_text, wait_until
 from tests.support.console.samples import episode_id
@@ -73,6 +74,55 @@ async def test_the_console_can_exit_before_it_is_mounted() -> None:
     async with Console(FakeSession()).run_test(size=(80, 24)) as pilot:
         pilot.app.exit(return_code=0)
     assert pilot.app.return_code == 0
+
+
+@pytest.mark.parametrize(
+    ("keys", "commands", "screen"),
+    [
+        (["q", "s"], ["cancel"], "LiveScreen"),
+        (["x", "b"], ["cancel"], "LiveScreen"),
+        (["colon", *"quit", "enter", "s"], ["cancel"], "LiveScreen"),
+        (["colon", *"cancel", "enter", "b"], ["cancel"], "LiveScreen"),
+        (["colon", *"cancel", "enter", "escape", "q"], [], "QuitDialog"),
+        (["6", "C", "y"], ["cancel"], "RunsScreen"),
+        (["6", "C", "n", "1", "R", "escape", "2"], [], "EpisodesScreen"),
+        (["R", "question_mark", "escape", "escape", "3"], [], "EventsScreen"),
+    ],
+)
+async def test_a_key_typed_ahead_acts_on_the_dialog_that_the_key_before_it_opens(
+    keys: list[str], commands: list[str], screen: str
+) -> None:
+    session = running_battery()
+    async with Console(session).run_test(size=(120, 40)) as pilot:
+        await wait_for_text(pilot, "task 4")
+        send_keys(pilot, keys)
+        await wait_until(
+            pilot,
+            lambda: (
+                type(pilot.app.screen).__name__ == screen
+                and [command for command, _, _ in session.fake_control.commands] == commands
+            ),
+            screen,
+        )
+
+
+@pytest.mark.parametrize("keys", [["b", "enter"], ["colon", *"how", "enter"], ["R"]])
+async def test_keys_typed_ahead_fill_in_the_form_that_opens_in_several_steps(keys: list[str]) -> None:
+    app = Console(busy_session())
+    async with app.run_test(size=(120, 40)) as pilot:
+        await wait_for_text(pilot, "Transcript")
+        send_keys(pilot, [*keys, "tab", "tab", "tab", "7"])
+        await wait_until(
+            pilot, lambda: any(each.value == "7" for each in app.screen.query("#repeat").results(Input)), "the text"
+        )
+
+
+async def test_keys_typed_ahead_open_an_episode_and_act_on_its_screen() -> None:
+    app = Console(busy_session())
+    async with app.run_test(size=(120, 40)) as pilot:
+        await wait_for_text(pilot, "Transcript")
+        send_keys(pilot, ["tab", "enter", "J"])
+        await wait_until(pilot, lambda: app.focused is not None and app.focused.id == "json", "the file")
 
 
 async def test_text_typed_right_after_tab_goes_to_the_newly_focused_field() -> None:
