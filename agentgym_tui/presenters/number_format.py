@@ -6,7 +6,8 @@ import math
 from datetime import datetime
 from typing import Final
 
-from agentgym_tui.safe_text import SafeText, trusted
+from agentgym_tui.safe_text import SafeText, sanitize_line, trusted
+from runner.util.display_text import format_amount
 
 UNKNOWN: Final = trusted("\N{EN DASH}")
 _MAX_SHOWN_S: Final = 360_000
@@ -56,9 +57,9 @@ def format_rate(value: float | None) -> SafeText:
     return trusted(f"{value:.1f}") if value < 9.95 else format_count(round(value))
 
 
-def format_cost(value: float) -> SafeText:
-    """Format an amount in the profile's currency, such as ``0.0123``."""
-    return trusted(f"{value:.3g}") if math.isfinite(value) else UNKNOWN
+def format_cost(value: float, currency: str = "") -> SafeText:
+    """Format an amount of money without an exponent, such as ``0.0123`` or ``0.0123 USD``; NaN is unknown."""
+    return sanitize_line(format_amount(value, currency), 40) if math.isfinite(value) else UNKNOWN
 
 
 def format_count(number: int | None) -> SafeText:

@@ -111,6 +111,7 @@ class NodeSession(Session):
         self.store.apply_profile(
             [(tier, entry.name, entry.ram or "") for tier, entry in location.profile.tiered_entries()]
         )
+        self.store.currency = location.profile.agent.currency
         episode = location.profile.episode
         self.store.set_profile_defaults(
             location.profile.id,

@@ -67,6 +67,7 @@ class RunStore:
             counter has changed.
         read_progress: progress of reading files; None while no files are being read.
         n_stored: number of index rows received; None before the first rows.
+        currency: currency of all costs; "" where no profile is known.
     """
 
     def __init__(
@@ -81,6 +82,7 @@ class RunStore:
         self.agents: list[str] = []
         self._profile_defaults: tuple[str, Mapping[str, float | str | None]] = "", {}
         self.model_names: list[str] = []
+        self.currency = ""
         self.n_ended = 0
         self.n_stored: int | None = None
         self.read_progress: ReadProgress | None = None

@@ -11,7 +11,7 @@ from runner.batch.result import BatchResult
 from runner.cli.terminal import print_json, print_stderr, print_table
 from runner.store import DamagedFile, EpisodeRecord
 from runner.types import Tokens
-from runner.util.display_text import pluralize
+from runner.util.display_text import format_amount, pluralize
 
 MAX_ERRORS = 5
 """Maximum number of errors to print per batch; the episode files contain all errors."""
@@ -25,7 +25,9 @@ class SkippedBatch(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
 
-def print_summary(results: list[BatchResult], skipped: list[SkippedBatch], data_dir: Path, *, as_json: bool) -> None:
+def print_summary(
+    results: list[BatchResult], skipped: list[SkippedBatch], data_dir: Path, *, as_json: bool, currency: str = ""
+) -> None:
     """Print a table with one row per batch; as JSON, print the results with all episodes, and the skipped batches."""
     if as_json:
         print_json({"data_dir": str(data_dir), "batches": results, "skipped": skipped})
@@ -34,7 +36,9 @@ def print_summary(results: list[BatchResult], skipped: list[SkippedBatch], data_
     rows = [_row(result, data_dir) for result in results]
     if any(result.answers for result in results):
         columns += USAGE_COLUMNS
-        rows = [[*row, *usage_cells(r.tokens, r.latency_s, r.cost)] for row, r in zip(rows, results, strict=True)]
+        rows = [
+            [*row, *usage_cells(r.tokens, r.latency_s, r.cost, currency)] for row, r in zip(rows, results, strict=True)
+        ]
     title, models = _agent_label(results[0]), {result.model for result in results}
     if len(models) > 1:
         title, columns = results[0].agent, ["model", *columns]
@@ -104,14 +108,16 @@ def outcomes_cell(outcomes: Mapping[str, int], n_unscored: int = 0) -> str:
     return ", ".join([*counts, f"{n_unscored} unscored: idle play can succeed"] if n_unscored else counts)
 
 
-def usage_cells(tokens: Tokens, latency_s: float | None, cost: float | None) -> tuple[str, str, str]:
+def usage_cells(
+    tokens: Tokens, latency_s: float | None, cost: float | None, currency: str = ""
+) -> tuple[str, str, str]:
     """Return the texts for the table columns ``USAGE_COLUMNS``: tokens, latency and cost."""
     parts = [
         f"{tokens.prompt} in" + (f" ({tokens.cached} cached)" if tokens.cached else ""),
         f"{tokens.completion} out" + (f" ({tokens.reasoning} reasoning)" if tokens.reasoning else ""),
     ]
     latency = "-" if latency_s is None else f"{latency_s:.3g} s"
-    return ", ".join(parts) if tokens.total else "-", latency, "-" if cost is None else f"{cost:.4g}"
+    return ", ".join(parts) if tokens.total else "-", latency, "-" if cost is None else format_amount(cost, currency)
 
 
 def format_success(rate: float | None, n_rated: int, n_episodes: int) -> str:

@@ -57,12 +57,13 @@ def show_results(session: RunSession) -> int:
     if options.json:
         reported = [{"path": str(file.path), "reason": file.reason} for file in damaged]
         document: dict[str, object] = {"data_dir": str(session.data_dir), "results": rows, "damaged": reported}
+        document["currency"] = session.profile.agent.currency
         document |= {"matrices": matrices} if matrices is not None else {}
         document |= {"comparison": comparison} if comparison is not None else {}
         return write_result(gate, lambda: print_json(document))
 
     def show() -> None:
-        print_results(rows, session.profile.metrics)
+        print_results(rows, session.profile.metrics, session.profile.agent.currency)
         print_matrices(matrices or [])
         if comparison is not None and options.baseline is not None:
             print_comparison(comparison, options.baseline)
@@ -109,17 +110,18 @@ def _check_env(env: str, session: RunSession, stored: list[str]) -> None:
     print_stderr(f"No episodes of {known[env.lower()]} in {session.data_dir} yet{advice}")
 
 
-def print_results(rows: Sequence[ResultRow], metrics: Sequence[str]) -> None:
+def print_results(rows: Sequence[ResultRow], metrics: Sequence[str], currency: str = "") -> None:
     """Print a table for models, then a table for baselines, which has no column for the model.
 
     Args:
         rows: the results.
         metrics: names of the attributes of ``ResultRow`` that get a column.
+        currency: currency of the costs.
     """
     columns = ("n", "errors", "95% interval", *metrics, "outcomes")
     models, baselines = [row for row in rows if not row.baseline], [row for row in rows if row.baseline]
     if models:
-        cells = [(*_names(row), row.model or "-", *_numbers(row, metrics), *_usage(row)) for row in models]
+        cells = [(*_names(row), row.model or "-", *_numbers(row, metrics), *_usage(row, currency)) for row in models]
         print_table("Models", ("environment", "agent", "model", *columns, *USAGE_COLUMNS), cells)
     if baselines:
         cells = [(*_names(row), *_numbers(row, metrics)) for row in baselines]
@@ -141,8 +143,8 @@ def _numbers(row: ResultRow, metrics: Sequence[str]) -> tuple[str, ...]:
     )
 
 
-def _usage(row: ResultRow) -> tuple[str, ...]:
-    return usage_cells(row.tokens, row.latency_s, row.cost)
+def _usage(row: ResultRow, currency: str) -> tuple[str, ...]:
+    return usage_cells(row.tokens, row.latency_s, row.cost, currency)
 
 
 def _metric(row: ResultRow, metric: str) -> str:

@@ -89,8 +89,10 @@ def run_batches(session: RunSession) -> int:
             sequence = _BatchSequence(session, workspace, recorder, observers, signals, battery_id, models, notifier)
             results, skipped = sequence.run(batches)
         code = _exit_code(results, skipped, interrupted=signals.received)
-        as_json = session.options.json
-        code = write_result(code, lambda: print_summary(results, skipped, session.data_dir, as_json=as_json))
+        as_json, currency = session.options.json, session.profile.agent.currency
+        code = write_result(
+            code, lambda: print_summary(results, skipped, session.data_dir, as_json=as_json, currency=currency)
+        )
         if not as_json:
             report_errors(results, session.data_dir)
         report_models(results)

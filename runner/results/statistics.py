@@ -15,7 +15,8 @@ def wilson_interval(successes: int, n: int) -> tuple[float, float]:
     rate, spread = successes / n, _Z * _Z / n
     center = rate + spread / 2
     half_width = _Z * math.sqrt(rate * (1 - rate) / n + spread / (4 * n))
-    return max(0.0, (center - half_width) / (1 + spread)), min(1.0, (center + half_width) / (1 + spread))
+    low, high = (center - half_width) / (1 + spread), (center + half_width) / (1 + spread)
+    return max(0.0, min(low, rate)), min(1.0, max(high, rate))  # also where rounding moves a bound past the rate
 
 
 def pass_at_k(successes: int, n: int, k: int) -> float:

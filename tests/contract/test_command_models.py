@@ -95,7 +95,7 @@ def test_model_usage_is_summarized_and_the_key_is_never_stored(profile: str, tmp
     assert "Results of react other" in other.stdout
     assert all(text in other.stdout for text in (" in, ", " out", "latency"))
     output = run_agentgym(tmp_path, "--results").stdout
-    assert f"{batch['cost']:.4g}" in output
+    assert f"{batch['cost']:.3g} USD" in output
     rows = {row["model"]: row for row in json.loads(run_agentgym(tmp_path, "--results", "--json").stdout)["results"]}
     assert rows["small"]["tokens"] == batch["tokens"]
     assert (rows["small"]["cost"], rows["other"]["cost"]) == (pytest.approx(priced), None)

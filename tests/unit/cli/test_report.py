@@ -18,9 +18,9 @@ from runner.cli.results import print_results
 from runner.cli.terminal import print_table
 from runner.results.summary import summarize_results
 from runner.store import EpisodeIndex, EpisodeStore, open_index
-from runner.types import Outcome
+from runner.types import Outcome, Tokens
 from tests.support.are_episodes import DETAILS, IDLE, are_record, store_records
-from tests.support.episodes import RecordedEpisode
+from tests.support.episodes import RecordedEpisode, make_step
 
 SIX_AND_SIX = [Outcome.SUCCESS, Outcome.ERROR] * 6
 
@@ -102,6 +102,16 @@ def test_unscored_episodes_are_marked_and_count_in_no_rate(
     assert "2 success, 1 unscored: idle play can succeed" in stored["outcomes"]
     assert "1 unscored: idle play can succeed" in summary["outcomes"]
     assert (result.n_rated, result.n_unscored) == (1, 1)
+
+
+def test_costs_have_their_currency_and_no_exponent(capsys: pytest.CaptureFixture[str], index: EpisodeIndex) -> None:
+    recording = RecordedEpisode(index._store, index, agent="react", model="small")
+    recording.start()
+    recording.reset()
+    recording.play(make_step(0, tokens=Tokens(10, 2), cost=0.0000123))
+    recording.end()
+    print_results(summarize_results(index), ["success_rate"], "EUR")
+    assert cells_by_column(capsys.readouterr().out)["cost"] == "0.0000123 EUR"
 
 
 def test_wide_characters_keep_the_columns_aligned(capsys: pytest.CaptureFixture[str]) -> None:
