@@ -38,6 +38,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         won: the tasks with a higher success rate than in the baseline.
         lost: the tasks with a lower one.
+        tied: the tasks with the same one.
         n_tied: number of tasks with the same one.
         n_unpaired: number of tasks that only one of the two has.
         p_value: of the exact two-sided sign test over the won and lost tasks.
@@ -45,6 +46,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
     won: list[PairedTask]
     lost: list[PairedTask]
+    tied: list[PairedTask] = []
     n_tied: int
     n_unpaired: int
     success_rate: float | None
@@ -81,10 +83,12 @@ def compare(selected: Sequence[TaskMatrix], baseline: Sequence[TaskMatrix]) -> C
     ]
     won = [pair for pair in pairs if pair.rate > pair.baseline_rate]
     lost = [pair for pair in pairs if pair.rate < pair.baseline_rate]
+    tied = [pair for pair in pairs if pair.rate == pair.baseline_rate]
     return Comparison(
         won=won,
         lost=lost,
-        n_tied=len(pairs) - len(won) - len(lost),
+        tied=tied,
+        n_tied=len(tied),
         n_unpaired=len(groups.keys() | baseline_groups.keys()) - len(pairs),
         success_rate=_mean([pair.rate for pair in pairs]),
         baseline_rate=_mean([pair.baseline_rate for pair in pairs]),

@@ -41,6 +41,7 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
         env: name of the environment, ignoring case.
         batch: id of a batch or a battery.
         excluded_batch: id of a batch or a battery whose episodes are left out.
+        has_model: whether the agent used a model; False for baselines, which ``model`` cannot select.
     """
 
     env: str | None = None
@@ -50,6 +51,7 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
     excluded_batch: str | None = None
     data_label: str | None = None
     mode: str | None = None
+    has_model: bool | None = None
 
     def condition(self) -> tuple[str, dict[str, object]]:
         """Return the SQL condition of the selection and its parameters."""
@@ -64,6 +66,7 @@ _CONDITIONS = {
     "batch": ":batch IN (batch_id, battery_id)",
     "data_label": "data_label = :data_label",
     "mode": "mode = :mode",
+    "has_model": "(model IS NOT NULL) = :has_model",
     "excluded_batch": "NOT (batch_id = :excluded_batch OR battery_id IS :excluded_batch)",
 }
 

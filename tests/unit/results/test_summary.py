@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from runner.errors import StoreError
 from runner.results.statistics import wilson_interval
-from runner.results.summary import Selection, summarize_results
-from runner.store import EpisodeIndex
+from runner.results.summary import _QUERY, Selection, summarize_results
+from runner.store import EpisodeIndex, open_index
 from runner.types import UNRATED, Outcome, Tokens
 from tests.support.are_episodes import DETAILS, IDLE, JUDGE_FAILED, MISSED, are_record, store_records
 from tests.support.episodes import RecordedEpisode, make_step
@@ -168,3 +168,11 @@ def test_the_file_of_an_episode_names_the_category_of_a_failed_judge(index: Epis
     loaded = index._store.load(index._store.save(record))
     assert loaded.error is not None and loaded.error.category == "evaluation"
     assert (loaded.outcome, loaded.evaluation) == (Outcome.ERROR, JUDGE_FAILED)
+
+
+def test_results_are_summed_without_sorting_also_in_an_index_of_an_earlier_version(index: EpisodeIndex) -> None:
+    with index.transaction() as connection:
+        connection.execute("DROP INDEX summed")
+    open_index(index._store).close()
+    plan = [step[-1] for step in index.select(f"EXPLAIN QUERY PLAN {_QUERY.format(condition='TRUE')}")]
+    assert plan == ["SCAN episodes USING COVERING INDEX summed"]

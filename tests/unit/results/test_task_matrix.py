@@ -75,6 +75,7 @@ def test_tasks_are_compared_in_pairs(index: EpisodeIndex) -> None:
     comparison = compared(index)
     assert [pair.task.task_index for pair in comparison.won] == [1]
     assert [pair.task.task_index for pair in comparison.lost] == [0]
+    assert [pair.task.task_index for pair in comparison.tied] == [2]
     assert (comparison.n_tied, comparison.n_unpaired, comparison.p_value) == (1, 3, 1.0)
     assert (comparison.success_rate, comparison.baseline_rate) == (0.5, 0.5)
     assert not comparison.is_worse
