@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Final
 
 from agentgym_tui.safe_text import SafeText, sanitize_line, trusted
-from runner.util.display_text import format_amount
+from runner.util.amounts import format_amount
 
 UNKNOWN: Final = trusted("\N{EN DASH}")
 _MAX_SHOWN_S: Final = 360_000

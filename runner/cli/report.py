@@ -11,7 +11,8 @@ from runner.batch.result import BatchResult
 from runner.cli.terminal import print_json, print_stderr, print_table
 from runner.store import DamagedFile, EpisodeRecord
 from runner.types import Tokens
-from runner.util.display_text import format_amount, pluralize
+from runner.util.amounts import format_amount
+from runner.util.display_text import pluralize
 
 MAX_ERRORS = 5
 """Maximum number of errors to print per batch; the episode files contain all errors."""

@@ -7,7 +7,6 @@ quote secrets. For a text that needs both functions, call ``mask`` first: it doe
 
 from __future__ import annotations
 
-import math
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,9 +23,6 @@ MIN_SECRET_DIGITS = 8
 
 MAX_MARKS: Final = 2
 """Largest number of combining marks shown on one character; a stack of marks covers the lines above and below it."""
-
-_SMALLEST_AMOUNT: Final = 1e-8
-_TRILLION: Final = 1e12
 
 _NOT_SECRET = frozenset({"true", "false", "none", "null"})
 """Values that are never masked: settings such as ``TOKENIZERS_PARALLELISM`` only have a name like a secret."""
@@ -96,24 +92,6 @@ def unsafe_offsets(text: str) -> Iterator[int]:
 def one_line(text: str, limit: int = 200) -> str:
     """Make external text safe for a single line: like ``sanitize``, but newlines and tabs become symbols."""
     return sanitize(text, limit=limit).replace("\n", "␊").replace("\t", "␉")
-
-
-def format_amount(value: float, currency: str = "") -> str:
-    """Format an amount of money without an exponent, such as ``0.0000123 USD``, ``1.25`` and ``12,300``."""
-    if not math.isfinite(value):
-        return "-"
-    size = abs(value)
-    if size >= _TRILLION:
-        text = f"{'> ' if value > 0 else '< -'}1T"
-    elif size >= 1000 or size == 0:
-        text = f"{value:,.0f}"
-    elif size < _SMALLEST_AMOUNT:
-        text = f"< {_SMALLEST_AMOUNT:.8f}"
-    elif size >= 1:
-        text = f"{value:.2f}"
-    else:
-        text = f"{value:.{2 - math.floor(math.log10(size))}f}".rstrip("0")  # three significant digits
-    return f"{text} {currency}".rstrip()
 
 
 def pluralize(count: int, noun: str) -> str:

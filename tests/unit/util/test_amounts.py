@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.util.display_text import format_amount
+from runner.util.amounts import format_amount
 
 
 @pytest.mark.parametrize(
