@@ -12,9 +12,6 @@ NODE_PATTERN = r"\A[A-Za-z0-9_-]{1,64}\Z"
 NODE_EXPECTED = "a name of 1 to 64 letters, digits, _ and -"
 Text: TypeAlias = Annotated[str, Meta(min_length=1, description="a non-empty text")]
 ShortText: TypeAlias = Annotated[str, Meta(min_length=1, max_length=200, description="a text of 1 to 200 characters")]
-Currency: TypeAlias = Annotated[
-    str, Meta(pattern=r"\A[A-Za-z\u00a2-\u00a5\u20a0-\u20c0$]{1,8}\Z", description="a currency, such as USD or €")
-]
 Count: TypeAlias = Annotated[int, Meta(ge=1, description="a whole number of at least 1")]
 Rounds: TypeAlias = Annotated[int, Meta(ge=1, le=MAX_ROUNDS, description="a whole number from 1 to 1000000")]
 Amount: TypeAlias = Annotated[float, Meta(ge=0, description="a number of at least 0")]

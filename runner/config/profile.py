@@ -12,7 +12,6 @@ from msgspec import Meta
 from runner.config.field_types import (
     Amount,
     Count,
-    Currency,
     DiskBytes,
     HostName,
     MemoryBytes,
@@ -119,7 +118,6 @@ class AgentSettings(_Section, frozen=True):
         timeout_sec: time limit of one answer in seconds, retries excluded.
         context_tokens: conversations are trimmed to this size before they are sent; a token is about 4 characters.
         local_fallback: model of Ollama that answers if no endpoint does; None, or empty in the profile, for none.
-        currency: currency of the prices, and so of all costs.
         max_unparsed: number of consecutive replies without an action after which the episode fails.
         feedback: TensorZero metrics that receive the result of each episode; None sends no feedback.
         rate_limits: limits of endpoints, by the names in ``endpoint_names``.
@@ -132,7 +130,7 @@ class AgentSettings(_Section, frozen=True):
     format: Literal["auto", "react", "tools"] = "auto"
     endpoints: tuple[EndpointConfig, ...] = ()
     price: dict[str, Price] = {}
-    currency: Currency = "USD"
+    currency: ShortText = "USD"
     temperature: Amount | None = None
     max_tokens: Count | None = None
     timeout_sec: Seconds = 60.0

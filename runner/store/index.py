@@ -17,7 +17,7 @@ import msgspec
 from runner.errors import StoreError
 from runner.store.episode_file import EpisodeRecord
 from runner.store.episode_store import EpisodeFile, EpisodeStore
-from runner.store.index_schema import COLUMNS, SCHEMA, SUMMARY_INDEX, EpisodeRow, episode_row, from_columns, to_columns
+from runner.store.index_schema import COLUMNS, SCHEMA, EpisodeRow, episode_row, from_columns, to_columns
 from runner.store.old_outbox import add_deleted_index, take_over
 from runner.util.files import DamagedFile, file_lock
 from runner.util.resources import file_advice
@@ -340,8 +340,6 @@ def open_index(store: EpisodeStore, *, is_owner: bool = False, busy_timeout_s: f
     # Without the lock, two processes could find a corrupt database and one delete the other's new one.
     with file_lock(store.runs, wait=True):
         connection = open_database(store.data_dir / FILE_NAME, SCHEMA, busy_timeout_s=busy_timeout_s)
-        with suppress(*DATABASE_ERRORS):  # results are only slower without it
-            connection.execute(SUMMARY_INDEX)
         try:
             if is_owner:
                 take_over(store.data_dir / "outbox.sqlite", connection)

@@ -7,7 +7,7 @@ import os
 import sqlite3
 import stat
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
@@ -46,6 +46,7 @@ class SqliteSchema:
             None: a file is always replaced as a whole.
         upgrade_from: lowest version whose other tables ``upgrade`` may keep.
         kept_probes: queries that fail unless the file has the tables that ``upgrade`` keeps.
+        indexes: statements that add indexes which files of earlier versions lack, and which only save time.
         source: what the file is rebuilt from, for messages.
         durable: whether a commit must survive power loss; then a replaced file is also kept, with ``DAMAGED_SUFFIX``.
     """
@@ -56,6 +57,7 @@ class SqliteSchema:
     upgrade: str | None = None
     upgrade_from: int = 0
     kept_probes: tuple[str, ...] = ()
+    indexes: tuple[str, ...] = ()
     source: str = "the episode files"
     durable: bool = False
 
@@ -184,6 +186,9 @@ def _prepare(connection: sqlite3.Connection, schema: SqliteSchema) -> None:
         logger.info("%s is read again: %s", schema.source, exc)
         with _sql_errors_as_incompatible():
             connection.executescript(schema.upgrade)
+    for index in schema.indexes:
+        with suppress(sqlite3.OperationalError):  # another process is writing; the next start adds it
+            connection.execute(index)
 
 
 def _probe(connection: sqlite3.Connection, probes: tuple[str, ...]) -> None:
