@@ -26,9 +26,7 @@ help:
 
 $(STAMP): requirements.lock pyproject.toml
 	@test -n "$(PYTHON)" || { echo 'Python 3.11 or newer is needed and none was found; install one, or run: make PYTHON=/path/to/python3' >&2; exit 1; }
-	@$(PYTHON) -m venv $(VENV) || { echo 'Creating .venv failed; on Debian and Ubuntu the package python3-venv is missing.' >&2; exit 1; }
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@$(PYTHON) scripts/set_up.py $(VENV) requirements.lock --editable .
 	@touch $@
 
 install: $(STAMP)
@@ -63,7 +61,7 @@ test-failed: $(STAMP)
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --last-failed --last-failed-no-failures=none
 
 $(RAY_STAMP): $(STAMP) tests/ray/requirements.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r tests/ray/requirements.lock
+	@$(BIN)/python scripts/set_up.py $(VENV) tests/ray/requirements.lock
 	@touch $@
 
 test-ray: $(RAY_STAMP)
@@ -71,8 +69,7 @@ test-ray: $(RAY_STAMP)
 
 $(ARE_STAMP): tests/are/requirements.lock
 	@test -n "$(PYTHON)" || { echo 'Python 3.11 or newer is needed and none was found; install one, or run: make PYTHON=/path/to/python3' >&2; exit 1; }
-	@$(PYTHON) -m venv $(ARE_VENV)
-	$(ARE_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps --no-compile -r tests/are/requirements.lock
+	@$(PYTHON) scripts/set_up.py $(ARE_VENV) tests/are/requirements.lock --no-compile
 	@# compile only what the tests import: all packages would take as long as their installation
 	PYTHONDONTWRITEBYTECODE= $(ARE_VENV)/bin/python -c 'import are.simulation.scenario_runner; from are.simulation.scenarios.utils.registry import registry; registry.get_all_scenarios()'
 	@touch $@
@@ -87,7 +84,7 @@ soak: $(STAMP)
 	@$(BIN)/python -m tests.history --seconds $(SOAK_S) $(if $(SEED),--seed $(SEED))
 
 $(FUZZ_STAMP): $(STAMP) tests/fuzz/requirements.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r tests/fuzz/requirements.lock
+	@$(BIN)/python scripts/set_up.py $(VENV) tests/fuzz/requirements.lock
 	@touch $@
 
 fuzz: $(FUZZ_STAMP)

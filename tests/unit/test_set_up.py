@@ -1,0 +1,176 @@
+"""The first set-up says at once what it does, shows its progress, and explains a failure."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from scripts.build_sbom import ROOT, locked_packages
+from scripts.set_up import DOWNLOAD_MB, PipProgress, cause_of, count_packages
+from tests.support.package_index import PackageIndex, make_lock, make_wheel
+from tests.support.terminal import Terminal
+
+SCRIPT = str(ROOT / "scripts" / "set_up.py")
+TIMEOUT_S = 100.0
+
+
+def find_pythons() -> list[str]:
+    """Return this Python and the others that are installed and supported."""
+    found = {sys.version_info[:2]: sys.executable}
+    for minor in range(11, 15):
+        command = shutil.which(f"python3.{minor}")
+        if (3, minor) not in found and command is not None:
+            asked = subprocess.run([command, "-m", "venv", "-h"], capture_output=True, timeout=TIMEOUT_S, check=False)
+            found |= {(3, minor): command} if asked.returncode == 0 else {}
+    return list(found.values())
+
+
+def environ(index_url: str, home: Path) -> dict[str, str]:
+    """Return variables with which pip uses only this index."""
+    return {
+        "PATH": os.environ["PATH"],
+        "HOME": str(home),
+        "LANG": "C.UTF-8",
+        "PIP_CONFIG_FILE": os.devnull,
+        "PIP_INDEX_URL": index_url,
+        "PIP_RETRIES": "1",
+        "PIP_DEFAULT_TIMEOUT": str(TIMEOUT_S),
+    }
+
+
+def run_set_up(folder: Path, url: str, python: str = sys.executable) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [python, SCRIPT, "venv", "test.lock"],
+        cwd=folder,
+        env=environ(url, folder),
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+
+
+def test_the_announced_number_of_packages_is_that_of_the_installed_lock() -> None:
+    assert count_packages((ROOT / "requirements.lock").read_text("utf-8")) == len(locked_packages())
+
+
+def test_the_locks_with_a_known_size_exist() -> None:
+    assert [lock for lock in DOWNLOAD_MB if not (ROOT / lock).is_file()] == []
+
+
+def test_the_progress_counts_what_is_looked_up_and_downloaded_and_installed(tmp_path: Path) -> None:
+    packages = tmp_path / "lib" / "python3.11" / "site-packages"
+    (packages / "pip-23.2.1.dist-info").mkdir(parents=True)
+    progress, texts = PipProgress(tmp_path, 3), []
+    for line in (
+        "Collecting hydra-core==1.3.2 (from -r requirements.lock (line 1))\n",
+        "  Using cached hydra_core-1.3.2-py3-none-any.whl.metadata (5.5 kB)\n",
+        "Processing /wheels/aiosignal-1.4.0-py3-none-any.whl (from -r requirements.lock (line 2))\n",
+        "Requirement already satisfied: attrs==25.1 in ./site-packages\n",
+        "  Downloading http://127.0.0.1/hydra_core-1.3.2-py3-none-any.whl (154 kB)\n",
+        "Installing collected packages: hydra-core, aiosignal\n",
+    ):
+        progress.read(line)
+        texts.append(progress.text())
+    (packages / "aiosignal-1.4.0.dist-info").mkdir()
+    assert texts == [
+        "found 1/3 hydra-core",
+        "found 1/3 hydra-core",
+        "found 2/3 aiosignal",
+        "found 3/3 attrs",
+        "downloading 1/3 hydra_core (154 kB)",
+        "installing 0/2",
+    ]
+    assert progress.text() == "installing 1/2"
+
+
+def test_the_cause_of_a_failure_starts_at_its_first_error() -> None:
+    lines = [
+        "Collecting a\n",
+        "WARNING: slow\n",
+        "ERROR: no\x1b[31m file\n",
+        "\n",
+        "    Expected x\n",
+        "[notice] new pip\n",
+    ]
+    assert cause_of(lines) == ["ERROR: no [31m file", "    Expected x"]
+    assert cause_of(["one\n", "two\n"]) == ["one", "two"]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("python", find_pythons())
+def test_a_set_up_without_a_terminal_is_short(python: str, tmp_path: Path) -> None:
+    with PackageIndex("alpha", "beta") as index:
+        (tmp_path / "test.lock").write_text(make_lock(*index.wheels))
+        result = run_set_up(tmp_path, index.url, python)
+    assert result.returncode == 0, result.stdout + result.stderr
+    first, *rest, last = result.stdout.splitlines()
+    assert first == "Setting up venv: 2 packages, usually under a minute; once"
+    assert last.startswith("venv is ready after ")
+    assert len(rest) <= TIMEOUT_S / 20 and all(line.startswith("  ") for line in rest)
+    assert result.stderr == ""
+    command = [str(tmp_path / "venv" / "bin" / "python"), "-c", "import alpha, beta"]
+    assert subprocess.run(command, timeout=TIMEOUT_S, check=False).returncode == 0
+
+
+@pytest.mark.long
+def test_a_slow_index_leaves_no_silence_on_a_terminal(tmp_path: Path) -> None:
+    with PackageIndex("alpha", "beta", "gamma", held=("alpha", "gamma")) as index:
+        (tmp_path / "test.lock").write_text(make_lock(*index.wheels))
+        command = [sys.executable, SCRIPT, "venv", "test.lock"]
+        with Terminal(*command, env=environ(index.url, tmp_path), cwd=tmp_path) as terminal:
+            terminal.wait_for("Setting up venv: 3 packages")
+            terminal.wait_for("starting pip, ", TIMEOUT_S)
+            index.release("alpha")
+            terminal.wait_for("2/3 beta", TIMEOUT_S)
+            terminal.wait_for(lambda: len(set(terminal.raw.split(b"2/3 beta")[1:])) > 2, TIMEOUT_S)  # the clock runs
+            index.release("gamma")
+            terminal.wait_for("venv is ready after ", TIMEOUT_S)
+            assert terminal.wait_exit() == 0
+            assert len([line for line in terminal.lines if line]) == 2
+
+
+@pytest.mark.long
+def test_a_file_that_is_not_that_of_the_lock_is_named_with_the_next_step(tmp_path: Path) -> None:
+    with PackageIndex("alpha", "beta") as index:
+        (tmp_path / "test.lock").write_text(make_lock(*index.wheels))
+        index.wheels["beta"] = make_wheel("beta") + b"\n"
+        result = run_set_up(tmp_path, index.url)
+        assert result.returncode == 1
+        assert "Setting up venv failed:\nERROR: THESE PACKAGES DO NOT MATCH THE HASHES" in result.stdout
+        assert "beta==1.0" in result.stdout and "Expected sha256" in result.stdout
+        assert "use another index" in result.stdout.splitlines()[-1]
+        assert str(Path("venv", "setup.log")) in result.stdout.splitlines()[-1]
+        index.wheels["beta"] = make_wheel("beta")
+        assert run_set_up(tmp_path, index.url).returncode == 0
+
+
+@pytest.mark.long
+def test_an_index_that_does_not_answer_is_reported_while_pip_tries_and_at_the_end(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://me:topsecret@127.0.0.1:{server.getsockname()[1]}/simple/"
+    (tmp_path / "test.lock").write_text(make_lock("alpha"))
+    result = run_set_up(tmp_path, url)
+    assert result.returncode == 1
+    assert "  pip tries again after connection broken by " in result.stdout
+    assert "ERROR: No matching distribution found for alpha==1.0" in result.stdout
+    assert "check the network" in result.stdout.splitlines()[-1]
+    assert "topsecret" not in result.stdout + (tmp_path / "venv" / "setup.log").read_text()
+
+
+@pytest.mark.long
+def test_a_set_up_that_is_done_prints_nothing(tmp_path: Path) -> None:
+    for name in ("Makefile", "requirements.lock", "pyproject.toml"):
+        shutil.copy(ROOT / name, tmp_path)
+    (tmp_path / ".venv").mkdir()
+    (tmp_path / ".venv" / ".installed").touch()
+    result = subprocess.run(
+        ["make", "--silent", "install"], cwd=tmp_path, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+    )
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
