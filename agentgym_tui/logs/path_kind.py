@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Final
 
 _LOG_SUFFIXES: Final = (".jsonl", ".ndjson", ".log")
+ARCHIVE_SUFFIX: Final = ".zip"
+"""Suffix of an archive of episodes."""
 _HEAD_BYTES: Final = 64 << 10
 
 
@@ -24,10 +26,10 @@ def is_log(path: Path) -> bool:
     """Return whether a path is a log file, which is shown line by line; else it is an episode file or a folder.
 
     A file with the suffix ``.jsonl``, ``.ndjson`` or ``.log`` is a log. A ``.json`` file is a log where its first line
-    is a complete JSON value and more lines follow. A file with any other suffix is a log unless it starts like an
-    episode file.
+    is a complete JSON value and more lines follow. A ``.zip`` file is an archive of episodes. A file with any other
+    suffix is a log unless it starts like an episode file.
     """
-    if is_folder(path):
+    if is_folder(path) or path.name.endswith(ARCHIVE_SUFFIX):
         return False
     if path.name.endswith(_LOG_SUFFIXES):
         return True

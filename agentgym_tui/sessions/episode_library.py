@@ -100,17 +100,20 @@ class StateDirLibrary:
     def load(self, episode_id: str) -> tuple[Episode, bytes]:
         """Return an episode and the content of its file; raises ``StoreError``."""
         from runner.store.episode_file import decode_episode
-        from runner.util.files import read_file
 
-        if (path := self.path(episode_id)) is None:
-            store, _ = self._open()
+        store, _ = self._open()
+        if (path := self._file(episode_id)) is None:
             data = store.read_bytes(episode_id)
             return episode_from_bytes(data, store.runs / episode_id), data
-        data = read_file(path)
+        data = store.read(path)
         return episode_from_record(decode_episode(data, path)), data
 
     def path(self, episode_id: str) -> Path | None:
-        """Return the path of an episode file; None if the index does not list it. Raises ``StoreError``."""
+        """Return the path of an episode's file or archive; None if it is not listed. Raises ``StoreError``."""
+        path = self._file(episode_id)
+        return path if path is None or path.exists() else self._open()[0].archive_of(path) or path
+
+    def _file(self, episode_id: str) -> Path | None:
         store, index = self._open()
         known = index.select("SELECT batch_id FROM episodes WHERE episode_id = ? LIMIT 1", (episode_id,))
         return store.path(known[0][0], episode_id) if known else None

@@ -13,7 +13,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from agentgym_tui.logs.path_kind import is_folder
+from agentgym_tui.logs.path_kind import ARCHIVE_SUFFIX, is_folder
 from agentgym_tui.state.data_model import Episode, ReadProgress
 from agentgym_tui.state.episode_list import UnreadableFile
 
@@ -80,11 +80,10 @@ class FileLibrary:
         """Return an episode and the content of its file; raises ``StoreError``."""
         from agentgym_tui.sessions.episode_library import episode_from_bytes
         from runner.errors import StoreError
-        from runner.util.files import read_file
 
         if (path := self.path(episode_id)) is None:
             raise StoreError(f"the opened files have no episode {episode_id!r}")
-        data = read_file(path)
+        data = _read_episode(path)
         return episode_from_bytes(data, path), data
 
     def path(self, episode_id: str) -> Path | None:
@@ -171,6 +170,8 @@ class FileLibrary:
             real = Path(os.path.realpath(path))
             if is_folder(real):
                 yield from self._below(str(real / "runs" if is_folder(real / "runs") else real), MAX_DEPTH)
+            elif real.name.endswith(ARCHIVE_SUFFIX):
+                yield from self._archived(str(real))
             else:
                 yield str(real.parent), [real.name]
 
@@ -193,11 +194,23 @@ class FileLibrary:
         for name, is_folder_below in is_dir.items():
             if is_folder_below and depth > 1:
                 yield from self._below(f"{folder}{os.sep}{name}", depth - 1)
+            elif name.endswith(ARCHIVE_SUFFIX):
+                yield from self._archived(f"{folder}{os.sep}{name}")
             elif name.endswith(".journal.jsonl"):
                 self._add_unreadable(
                     Path(folder, name),
                     "still running, or its node died; the node completes the episode when it starts again",
                 )
+
+    def _archived(self, archive: str) -> Iterator[tuple[str, Sequence[str]]]:
+        """Yield an archive, as if it was a folder, with the names of its episode files."""
+        from runner.errors import StoreError
+        from runner.store.archive import read_episodes
+
+        try:
+            yield archive, [*read_episodes(Path(archive))]
+        except StoreError as exc:
+            self._add_unreadable(Path(archive), str(exc))
 
     def _read(self, file: FoundFile, reader: SummaryReader, cache: RowCache | None) -> EpisodeRow | None:
         from runner.errors import StoreError
@@ -214,16 +227,27 @@ class FileLibrary:
 
 def _read_row(file: FoundFile, reader: SummaryReader, cache: RowCache | None) -> EpisodeRow:
     """Return the row of an episode file from the cache, else from the file; raises ``StoreError``."""
-    from runner.util.files import read_file
-
     status = None
     if cache is not None:
         with suppress(OSError):
             status = file.status()  # before reading: the file may be replaced meanwhile
     if cache is None or status is None:
-        return reader.row(read_file(file.path), file.path)
+        return reader.row(_read_episode(file.path), file.path)
     if (known := cache.get(file, status)) is not None:
         return reader.share_texts(known)
-    row = reader.row(read_file(file.path), file.path)
+    row = reader.row(_read_episode(file.path), file.path)
     cache.add(file, status, row)
     return row
+
+
+def _read_episode(path: Path) -> bytes:
+    """Return the content of an episode file, which may be in an archive; raises ``StoreError``."""
+    from runner.errors import StoreError
+    from runner.store.archive import read_episodes, read_member
+    from runner.util.files import read_file
+
+    if not path.parent.name.endswith(ARCHIVE_SUFFIX) or is_folder(path.parent):
+        return read_file(path)
+    if (member := read_episodes(path.parent).get(path.name)) is None:
+        raise StoreError(f"{path.parent} has no file {path.name!r} any more; reload it")
+    return read_member(path.parent, member)

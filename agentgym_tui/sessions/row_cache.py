@@ -47,8 +47,11 @@ class FoundFile(NamedTuple):
         return Path(self.folder, self.name)
 
     def status(self) -> os.stat_result:
-        """Return the file's status, without a ``Path``, which would take longer; raises ``OSError``."""
-        return os.lstat(f"{self.folder}{os.sep}{self.name}")
+        """Return the status of the file, or of its archive, without a slow ``Path``; raises ``OSError``."""
+        try:
+            return os.lstat(f"{self.folder}{os.sep}{self.name}")
+        except NotADirectoryError:
+            return os.lstat(self.folder)
 
 
 class _Entry(NamedTuple):

@@ -160,14 +160,14 @@ class Batch:
         self._starter.reserve()
         with closing(SlotTable(self._pool, self.batch_id, self.spec.concurrency, self._inbox.put)) as slots:
             self._fill(slots)
-            self._workspace.store.create_batch_folder(self.batch_id)  # the disk works while processes start
-            while self._queue or self._running:
-                self._fill(slots)
-                if not self._wait.active:
-                    for slot, planned, earlier in slots.assign(self._queue, self._running.n_playing):
-                        self._start_episode(slot, planned, earlier)
-                self._wait_for_slots(slots)
-                self._update_wait()
+            with self._workspace.store.playing(self.batch_id):  # the disk works while processes start
+                while self._queue or self._running:
+                    self._fill(slots)
+                    if not self._wait.active:
+                        for slot, planned, earlier in slots.assign(self._queue, self._running.n_playing):
+                            self._start_episode(slot, planned, earlier)
+                    self._wait_for_slots(slots)
+                    self._update_wait()
             self._wait.close()
             self._starter.close()
         if (reason := self._lost.interruption) is not None and self._status == "completed":

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 USAGE = 2
 Subcommand: TypeAlias = Callable[[Sequence[str]], int]
 
-SUBCOMMANDS = ("node", "watch", "outbox", "preflight", "serve", "serve-model", "nats-info", "completion")
+SUBCOMMANDS = (
+    *("node", "watch", "outbox", "preflight", "serve", "serve-model", "nats-info", "prune", "tag", "completion"),
+)
 """Each is the function ``main_NAME`` of the module NAME in this package, which is imported only for it."""
 
 

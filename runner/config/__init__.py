@@ -22,6 +22,7 @@ from runner.config.profile import (
     StreamSettings,
     Tier,
 )
+from runner.config.retention import RetentionSettings
 
 __all__ = [
     "ARESettings",
@@ -40,6 +41,7 @@ __all__ = [
     "Profile",
     "RateLimit",
     "RaySettings",
+    "RetentionSettings",
     "SkipEntry",
     "StreamSettings",
     "Tier",

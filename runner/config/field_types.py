@@ -29,6 +29,9 @@ WaitSeconds: TypeAlias = Annotated[
 RetentionSeconds: TypeAlias = Annotated[  # the NATS server rejects retention below 0.1 s
     float, Meta(ge=1, le=1_000_000_000, description="a number of seconds from 1 to 1000000000")
 ]
+AGE_PATTERN = r"\A[0-9]{1,6}[smhdw]\Z"
+AGE_EXPECTED = "an age such as 12h, 30d or 8w"
+Age: TypeAlias = Annotated[str, Meta(pattern=AGE_PATTERN, description=AGE_EXPECTED)]
 DiskBytes: TypeAlias = Annotated[
     int, Meta(ge=1 << 20, le=4 << 30, description="a whole number of bytes from 1048576 (1 MiB) to 4294967296 (4 GiB)")
 ]

@@ -29,6 +29,7 @@ from runner.config.field_types import (
     WaitSeconds,
     Workers,
 )
+from runner.config.retention import RetentionSettings
 from runner.types import SpanLevel
 from runner.util.display_text import MASK, mask, one_line
 
@@ -335,6 +336,7 @@ class Profile(_Section, frozen=True):
     ray: RaySettings = RaySettings()
     are: ARESettings = ARESettings()
     notify: NotifySettings = NotifySettings()
+    retention: RetentionSettings = RetentionSettings()
     metrics: tuple[Text, ...] = ("score", "success_rate", "avg_rounds", "completion_time_sec", "token_count")
     data_dir: Text | None = None
     tracing: SpanLevel = "full"
@@ -350,12 +352,8 @@ class Profile(_Section, frozen=True):
 
     def find_entry(self, name: str) -> EnvironmentEntry | SkipEntry | None:
         """Return the environment with the given name, ignoring case; None if there is none."""
-        environments = self.environments
-        entries: tuple[EnvironmentEntry | SkipEntry, ...] = (
-            *environments.lightweight,
-            *environments.moderate,
-            *environments.skip,
-        )
+        envs = self.environments
+        entries: tuple[EnvironmentEntry | SkipEntry, ...] = (*envs.lightweight, *envs.moderate, *envs.skip)
         return next((entry for entry in entries if entry.name.casefold() == name.casefold()), None)
 
     def wait_sec(self, name: str) -> float:

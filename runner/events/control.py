@@ -24,6 +24,7 @@ from runner.types.fields import (
     WaitingFor,
     WaitingSeconds,
 )
+from runner.types.notes import Note
 
 _Choice: TypeAlias = Annotated[str | None, Meta(description="null: use the profile's value")]
 
@@ -114,6 +115,29 @@ class EpisodeArgs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     offset: Annotated[int, Meta(description="offset in bytes from the start of the file")] = 0
 
 
+_Tags: TypeAlias = Annotated[list[str], Meta(max_length=50)]
+
+
+class AnnotateArgs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Add tags and a note to an episode or a step, and remove others; without a change, only return what it has.
+
+    Several clients may change the same episode at the same time. Repeating a request has no effect.
+    """
+
+    episode_id: EpisodeId
+    step: Annotated[int | None, Meta(description="index of the timestep; null: the whole episode")] = None
+    add: Annotated[_Tags, Meta(description="tags to add: 1 to 64 printable characters without spaces and commas")] = (
+        msgspec.field(default_factory=list)
+    )
+    remove: Annotated[_Tags, Meta(description="tags to remove")] = msgspec.field(default_factory=list)
+    note: Annotated[str | None, Meta(description="note to add: 1 to 4000 characters")] = None
+    note_id: Annotated[
+        str | None,
+        Meta(description="a new ULID for the note, chosen by the client; without `note`, the note to remove"),
+    ] = None
+    author: Annotated[str | None, Meta(description="name of the author: 1 to 64 characters")] = None
+
+
 class SubmitActionArgs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Action for an episode with a human agent."""
 
@@ -148,6 +172,7 @@ Op: TypeAlias = Literal[
     "replay",
     "submit_action",
     "episode",
+    "annotate",
     "health",
     "list",
     "server_start",
@@ -155,7 +180,16 @@ Op: TypeAlias = Literal[
     "shutdown",
 ]
 Args: TypeAlias = (
-    StartArgs | TargetArgs | MoveArgs | ReplayArgs | EpisodeArgs | SubmitActionArgs | ServerArgs | ShutdownArgs | NoArgs
+    StartArgs
+    | TargetArgs
+    | MoveArgs
+    | ReplayArgs
+    | EpisodeArgs
+    | AnnotateArgs
+    | SubmitActionArgs
+    | ServerArgs
+    | ShutdownArgs
+    | NoArgs
 )
 ARGS: dict[Op, type[Args]] = {
     "start": StartArgs,
@@ -167,6 +201,7 @@ ARGS: dict[Op, type[Args]] = {
     "replay": ReplayArgs,
     "submit_action": SubmitActionArgs,
     "episode": EpisodeArgs,
+    "annotate": AnnotateArgs,
     "health": NoArgs,
     "list": NoArgs,
     "server_start": ServerArgs,
@@ -196,7 +231,7 @@ ERRORS: Final[dict[str, str]] = {
     "unknown_agent": "the node has no agent with this name",
     "unknown_model": "the node's profile has no model with this name",
     "no_model": "the agent needs a model, and no endpoint responds",
-    "not_found": "no batch or running episode has this id",
+    "not_found": "no batch or episode has this id, or the episode is not running",
     "not_running": "the batch is not running",
     "not_queued": "the batch does not wait in the queue",
     "nothing_left": "no episode of the batch ended with an error",
@@ -313,6 +348,7 @@ RESULTS: Final[dict[Op, Any]] = {
     "replay": list[BatchState],
     "submit_action": NoArgs,
     "episode": EpisodeChunk,
+    "annotate": list[Note],
     "health": NodeHealth,
     "list": NodeList,
     "server_start": ServerInfo,

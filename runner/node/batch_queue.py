@@ -257,17 +257,22 @@ class BatchQueue:
                 raise StoreError(f"the batch queue cannot be used: {exc}; {advice}") from exc
 
 
-def queued_ids(path: Path) -> set[str]:
+def queued_ids(path: Path, *, unfinished: bool = False) -> set[str]:
     """Return the batch ids in a queue file without changing it; a running node may have the file open.
+
+    Args:
+        path: the queue file.
+        unfinished: only those of batches that run, wait or can be resumed.
 
     Raises:
         StoreError: if the file exists and cannot be read.
     """
     if not path.exists():
         return set()
+    condition = "WHERE status NOT IN ('completed', 'cancelled')" if unfinished else ""
     try:
         with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=BUSY_TIMEOUT_S)) as connection:
-            return {batch_id for (batch_id,) in connection.execute("SELECT batch_id FROM batches")}
+            return {batch_id for (batch_id,) in connection.execute(f"SELECT batch_id FROM batches {condition}")}
     except sqlite3.Error as exc:
         raise StoreError(f"{path} cannot be read: {exc}; the next node restores it (no episode is lost)") from exc
 

@@ -175,6 +175,11 @@ class BatchRunner:
         claimed = self._claimed
         return claimed is not None and claimed.batch_id == batch_id
 
+    def plays(self, episode_id: str) -> bool:
+        """Return whether an episode is running, or waits for its server."""
+        batch = self._batch
+        return batch is not None and batch.accepts("cancel", episode_id)
+
     def command_episode(self, name: CommandName, episode_id: str) -> bool:
         """Send a command to an episode; return False if the episode is not running."""
         batch = self._batch

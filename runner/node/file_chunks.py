@@ -18,6 +18,9 @@ CHUNK_BYTES = 256 * 1024
 MAX_CACHED_HASHES = 64
 """Maximum number of files whose hashes are cached."""
 
+MAX_KEPT_BYTES = 16 << 20
+"""Maximum size in bytes of the archived episode that is kept unpacked."""
+
 
 class _CachedHash(msgspec.Struct, frozen=True):
     """Hash of a file, with the size and modification time that the file had when it was hashed."""
@@ -35,6 +38,7 @@ class EpisodeFiles:
         self._index = index
         self._max_cached_hashes = max_cached_hashes
         self._hashes: OrderedDict[Path, _CachedHash] = OrderedDict()
+        self._archived: tuple[Path | None, bytes] = (None, b"")
         self._lock = threading.Lock()
 
     def chunk(self, episode_id: str, offset: int) -> EpisodeChunk:
@@ -44,6 +48,8 @@ class EpisodeFiles:
             StoreError: if the episode does not exist or its file cannot be read.
         """
         path = self._path(episode_id)
+        if not path.exists():
+            return self._archived_chunk(path, offset)
         try:
             stamp = _stamp(path)
             if (cached := self._cached(path, stamp)) is None:
@@ -56,11 +62,28 @@ class EpisodeFiles:
                 f"{path} cannot be read: {exc.strerror}; check that it exists and that you may read it"
             ) from exc
 
+    def has(self, episode_id: str) -> bool:
+        """Return whether the episode is stored; raises a ``StoreError`` if the index cannot be read."""
+        return bool(self._batch_of(episode_id))
+
+    def _batch_of(self, episode_id: str) -> list[tuple[str]]:
+        return self._index.select("SELECT batch_id FROM episodes WHERE episode_id = ? LIMIT 1", (episode_id,))
+
     def _path(self, episode_id: str) -> Path:
-        rows = self._index.select("SELECT batch_id FROM episodes WHERE episode_id = ? LIMIT 1", (episode_id,))
-        if not rows:
+        if not (rows := self._batch_of(episode_id)):
             raise StoreError(f"this node has no episode {episode_id!r}; check the id and the node")
         return self._store.path(rows[0][0], episode_id)
+
+    def _archived_chunk(self, path: Path, offset: int) -> EpisodeChunk:
+        """Return a chunk of an archived episode, whose content is kept for the next one unless it is large."""
+        with self._lock:
+            kept_path, data = self._archived
+        if kept_path != path:
+            data = self._store.read(path)
+            with self._lock:
+                self._archived = (path, data) if len(data) <= MAX_KEPT_BYTES else (None, b"")
+        part = data[offset : offset + CHUNK_BYTES] if offset >= 0 else b""
+        return EpisodeChunk(total=len(data), sha256=hashlib.sha256(data).hexdigest(), data=part)
 
     def _read_whole(self, path: Path, stamp: tuple[int, int], offset: int) -> EpisodeChunk:
         data = read_file(path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, assert_never
@@ -17,6 +16,7 @@ from runner.batch.spec import DEFAULT_AGENT, BatchSpec
 from runner.config import Profile
 from runner.errors import RunnerError, catch_foreign
 from runner.events.control import (
+    AnnotateArgs,
     BatchState,
     ControlReply,
     ControlRequest,
@@ -45,8 +45,11 @@ from runner.node.control_requests import (
 )
 from runner.node.env_servers.manager import EnvServerManager
 from runner.node.file_chunks import EpisodeFiles
+from runner.node.queue_entries import queue_entry
 from runner.store import is_ulid
-from runner.util.clock import derive_ulid, new_ulid
+from runner.store.notes import InvalidNote, Notes
+from runner.types.notes import Note, NoteChange
+from runner.util.clock import new_ulid
 
 MAX_LISTED_BATCHES = 200
 MAX_ENVS = 200
@@ -65,6 +68,7 @@ class ControlHandler:
 
     profile: Profile
     files: EpisodeFiles
+    notes: Notes
     queue: BatchQueue
     batch_runner: BatchRunner
     servers: EnvServerManager
@@ -103,6 +107,8 @@ class ControlHandler:
                 return self._replay(replay)
             case EpisodeArgs() as episode:
                 return self.files.chunk(episode.episode_id, episode.offset)
+            case AnnotateArgs() as annotation:
+                return self._annotate(annotation)
             case SubmitActionArgs() as action:
                 raise RequestRejected("not_human", f"episode {action.episode_id} is not played by a person")
             case ServerArgs() as server:
@@ -144,7 +150,7 @@ class ControlHandler:
             raise RequestRejected("stopping", "this node is stopping", "start it again, or use another node")
 
     def _enqueue(self, requested_id: str, specs: list[BatchSpec]) -> list[BatchState]:
-        batches = [_queue_entry(requested_id, spec, alone=len(specs) == 1) for spec in specs]
+        batches = [queue_entry(requested_id, spec, alone=len(specs) == 1) for spec in specs]
         self.queue.add(*batches)
         self.batch_runner.wake()
         return [self._state(batch) for batch in batches]
@@ -173,6 +179,16 @@ class ControlHandler:
                 raise problem
         self._require_model(specs[0])
         return self._enqueue(new_id, specs)
+
+    def _annotate(self, args: AnnotateArgs) -> list[Note]:
+        if not (self.batch_runner.plays(args.episode_id) or self.files.has(args.episode_id)):
+            raise RequestRejected(
+                "not_found", f"this node has no episode {args.episode_id!r}", "check the id and the node"
+            )
+        try:
+            return self.notes.change(args.episode_id, msgspec.convert(args, NoteChange, from_attributes=True))
+        except InvalidNote as exc:
+            raise RequestRejected("bad_request", str(exc)) from exc
 
     def _batches(self, batch_id: str) -> list[QueuedBatch]:
         batch = self.queue.get(batch_id)
@@ -348,18 +364,6 @@ def _check_same(args: StartArgs, specs: list[BatchSpec], *, resumes: bool = Fals
             f"batch {args.batch_id} already exists and differs in {', '.join(different)}",
             "use a new batch_id for a different request",
         )
-
-
-def derived_batch_id(battery_id: str, env: str) -> str:
-    """Return the batch id for one environment of a battery: a ULID derived only from the arguments."""
-    digest = hashlib.blake2b(f"{battery_id}/{env}".encode(), digest_size=10).digest()
-    return derive_ulid(battery_id, digest)
-
-
-def _queue_entry(requested_id: str, spec: BatchSpec, *, alone: bool) -> QueuedBatch:
-    if alone:
-        return QueuedBatch(batch_id=requested_id, battery_id=None, spec=spec)
-    return QueuedBatch(batch_id=derived_batch_id(requested_id, spec.env), battery_id=requested_id, spec=spec)
 
 
 def _as_command(op: Op) -> CommandName:

@@ -36,6 +36,7 @@ from runner.node.handlers import ControlHandler
 from runner.node.health import HealthMonitor
 from runner.node.name_check import check_name_is_free
 from runner.node.queue_recovery import recover_queue
+from runner.node.retention import Policy, Pruner, prune_when_idle
 from runner.node.shutdown import RETRY_S, publish_remaining, run_with_restarts, stop_batches
 from runner.node.state_lock import NodeFile, StateLock, keep_files
 from runner.node.storage import storage_required
@@ -44,6 +45,7 @@ from runner.publish.event_recorder import EventRecorder
 from runner.publish.live_publisher import LivePublisher
 from runner.publish.notifier import Notifier
 from runner.publish.publisher import Publisher, Sink
+from runner.store.notes import Notes
 from runner.types.fields import NodeStatus
 
 logger = logging.getLogger(__name__)
@@ -184,6 +186,13 @@ class Node:
             "control server": partial(serve_requests, local_requests, lambda: broker.address, on_served=ready.set),
             "control server of the egress broker": partial(serve_requests, egress_requests, self._egress),
             "keeper of the state files": partial(keep_files, restore_files),
+            "retention": partial(
+                prune_when_idle,
+                Pruner(workspace.store, workspace.index, recorder.outbox, workspace.clock),
+                Policy.from_profile(self._profile.retention),
+                partial(_is_idle, batch_runner),
+                lambda: not batch_runner.is_idle,
+            ),
         }
         async with asyncio.TaskGroup() as tasks:
             service_tasks = [
@@ -274,6 +283,7 @@ class Node:
         return ControlHandler(
             profile=self._profile,
             files=EpisodeFiles(workspace.store, workspace.index),
+            notes=Notes(workspace.data_dir, workspace.clock),
             queue=queue,
             batch_runner=batch_runner,
             servers=self._servers,

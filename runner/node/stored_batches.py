@@ -81,10 +81,19 @@ class StoredBatches:
         return True
 
     def publish_missing_results(self, published: Collection[str]) -> None:
-        """Publish the results of the ended batches except those with an id in ``published``."""
+        """Publish the results of the ended batches except those with an id in ``published``.
+
+        Of a batch with deleted episodes, no other result than the earlier one can be published.
+        """
         for queued in self._queue.finished():
-            if queued.batch_id not in published:
+            if queued.batch_id not in published and not self._lacks_episodes(queued):
                 self.publish(queued, "completed" if queued.status == "completed" else "cancelled")
+
+    def _lacks_episodes(self, queued: QueuedBatch) -> bool:
+        if queued.status == "completed":
+            return self.n_finished(queued.batch_id) < queued.spec.n_planned
+        query = "SELECT 1 FROM episodes WHERE batch_id = ? LIMIT 1"
+        return queued.n_done > 0 and not self._workspace.index.select(query, (queued.batch_id,))
 
     def interrupted_progress(self, queued: QueuedBatch, reason: str) -> BatchProgress:
         """Return the progress item of a batch that was interrupted for a reason; its ``seq`` is 0."""

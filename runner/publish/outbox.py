@@ -286,6 +286,14 @@ class Outbox:
         for table in ("marks", "events"):
             connection.executemany(f"DELETE FROM {table} WHERE n = ?", rows)
 
+    def undelivered_episodes(self) -> set[str]:
+        """Return the ids of the episodes whose event a sink has not acknowledged, or so lately that it may lose it."""
+        query = (
+            "SELECT DISTINCT substr(id, 9) FROM marks CROSS JOIN events USING (n) "
+            "WHERE id >= 'episode:' AND id < 'episode;' AND (state != 'acked' OR at > ?)"
+        )
+        return {episode_id for (episode_id,) in self.index.select(query, (self._now() - KEEP_ACKED_S,))}
+
     def known_ids(self, kind: str = "") -> set[str]:
         """Return the ids of all events that were ever added, or of those that begin with ``kind`` and a colon."""
         bounds = (f"{kind}:", f"{kind};") if kind else ("", "\U0010ffff")

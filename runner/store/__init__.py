@@ -2,7 +2,8 @@
 
 from runner.store.episode_file import EpisodeRecord, is_ulid
 from runner.store.episode_store import EpisodeFile, EpisodeStore
-from runner.store.index import EpisodeIndex, open_index, open_index_to_read
+from runner.store.index import EpisodeIndex
+from runner.store.index_opening import open_index, open_index_to_read
 from runner.store.index_schema import EpisodeRow
 from runner.store.recorder import EpisodeRecorder
 from runner.util.files import DamagedFile

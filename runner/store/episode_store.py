@@ -13,6 +13,8 @@ from pathlib import Path
 import msgspec
 
 from runner.errors import StoreError
+from runner.store.archive import SUFFIX as ARCHIVE_SUFFIX
+from runner.store.archive import episode_member, read_directory, read_member
 from runner.store.episode_file import EpisodeRecord, decode_episode, is_ulid
 from runner.store.journal import JOURNAL_SUFFIX, read_journal, unfinished_record
 from runner.store.safe_json import encode
@@ -44,8 +46,19 @@ class EpisodeFile(msgspec.Struct, frozen=True):
     mtime_ns: int
 
 
+class ArchiveFile(msgspec.Struct, frozen=True):
+    """Directory entry of an archive of episodes; ``size`` or ``mtime_ns`` changes whenever its content changes."""
+
+    batch_id: str
+    path: Path
+    size: int
+    mtime_ns: int
+
+
 class EpisodeStore:
     """Reads and writes ``<data_dir>/runs/<batch_id>/<episode_id>.json``; safe for threads and processes.
+
+    An episode without a file is read from the archives of its batch, ``<data_dir>/runs/<batch_id>/*.zip``.
 
     ``damaged`` lists the journals that the last ``recover`` could not read, or could read only in part.
     """
@@ -91,6 +104,13 @@ class EpisodeStore:
             for folder in (self.runs, self.data_dir):  # a killed process may have created them without a sync
                 sync_folder(folder)
 
+    @contextlib.contextmanager
+    def playing(self, batch_id: str) -> Iterator[None]:
+        """Create the folder of a batch, and keep other processes from pruning the batch until the block ends."""
+        self.create_batch_folder(batch_id)
+        with file_lock(self.runs / batch_id, wait=False):
+            yield
+
     def save(self, record: EpisodeRecord) -> Path:
         """Write an episode file durably, then remove its journal.
 
@@ -126,28 +146,69 @@ class EpisodeStore:
             StoreError: the episode does not exist, or its file is invalid.
         """
         path = source if isinstance(source, Path) else self._find(source)
-        return decode_episode(read_file(path), path)
+        return decode_episode(self.read(path), path)
 
     def read_bytes(self, episode_id: str) -> bytes:
         """Return the raw content of an episode file; raises a ``StoreError`` if it does not exist."""
-        return read_file(self._find(episode_id))
+        return self.read(self._find(episode_id))
+
+    def read(self, path: Path) -> bytes:
+        """Return the content of the episode file ``path``, from an archive of its batch if there is no such file.
+
+        Raises:
+            StoreError: there is neither, or it cannot be read.
+        """
+        try:
+            return read_file(path)
+        except StoreError:
+            if os.path.lexists(path) or (archive := self.archive_of(path)) is None:
+                raise
+        return read_member(archive, read_directory(archive)[_member_of(path)])
+
+    def archive_of(self, path: Path) -> Path | None:
+        """Return the newest readable archive with the episode of the file ``path``, which need not exist."""
+        for archive in sorted(self.list_archives(path.parent.name), key=lambda each: each.path.name, reverse=True):
+            with contextlib.suppress(StoreError):  # reported by the index
+                if _member_of(path) in read_directory(archive.path):
+                    return archive.path
+        return None
+
+    def list_archives(self, batch_id: str) -> Iterator[ArchiveFile]:
+        """Yield the archives of a batch in arbitrary order; raises a ``StoreError`` if its folder cannot be read."""
+        if not is_ulid(batch_id):
+            return
+        for entry in _entries(self.runs / batch_id):
+            if entry.name.endswith(ARCHIVE_SUFFIX) and is_ulid(entry.name.removesuffix(ARCHIVE_SUFFIX)):
+                with contextlib.suppress(FileNotFoundError):
+                    yield _archive_file(batch_id, entry)
+
+    def batch_ids(self) -> Iterator[str]:
+        """Yield the ids of all batches with a folder; raises a ``StoreError`` if they cannot be read."""
+        return (batch.name for batch in self._batch_folders())
 
     def _find(self, episode_id: str) -> Path:
-        for batch in self._batch_folders():
-            path = batch / f"{episode_id}.json"
-            if is_ulid(episode_id) and path.exists():
-                return path
+        if is_ulid(episode_id):
+            for is_here in (os.path.lexists, self.archive_of):  # reading archives takes longer
+                for batch in self._batch_folders():
+                    if is_here(path := batch / f"{episode_id}.json"):
+                        return path
         raise StoreError(f"there is no episode {episode_id!r} under {self.runs}; check the id and the state directory")
 
-    def list_files(self, damaged: list[DamagedFile] | None = None) -> Iterator[EpisodeFile]:
+    def list_files(
+        self, damaged: list[DamagedFile] | None = None, archives: list[ArchiveFile] | None = None
+    ) -> Iterator[EpisodeFile]:
         """Yield all episode files in arbitrary order.
 
         Args:
             damaged: receives the JSON files whose name is not an episode id.
+            archives: receives the archives.
         """
         for batch in self._batch_folders():
             for entry in _entries(batch):
                 stem, _, suffix = entry.name.partition(".")
+                if suffix == "zip" and archives is not None and is_ulid(stem):
+                    with contextlib.suppress(FileNotFoundError):
+                        archives.append(_archive_file(batch.name, entry))
                 if suffix != "json":
                     continue
                 if is_ulid(stem):
@@ -242,8 +303,17 @@ def _paths(runs: Path, batch_id: str, episode_id: str) -> tuple[Path, Path]:
     return folder / f"{episode_id}.json", folder / (episode_id + JOURNAL_SUFFIX)
 
 
+def _member_of(path: Path) -> str:
+    return episode_member(path.parent.name, path.stem)
+
+
 def _episode_file(batch_id: str, episode_id: str, status: os.stat_result) -> EpisodeFile:
     return EpisodeFile(batch_id, episode_id, status.st_size, status.st_mtime_ns % 2**63)
+
+
+def _archive_file(batch_id: str, entry: os.DirEntry[str]) -> ArchiveFile:
+    status = entry.stat(follow_symlinks=False)
+    return ArchiveFile(batch_id, Path(entry.path), status.st_size, status.st_mtime_ns % 2**63)
 
 
 def _entries(folder: Path) -> Iterator[os.DirEntry[str]]:

@@ -15,10 +15,11 @@ from typing import Any, TypeAlias
 import msgspec
 
 from runner.errors import StoreError
+from runner.store.archived_episodes import Key, Stamp, add_settled_events, keep_archived, read_archive
 from runner.store.episode_file import EpisodeRecord
-from runner.store.episode_store import EpisodeFile, EpisodeStore
+from runner.store.episode_store import ArchiveFile, EpisodeFile, EpisodeStore
 from runner.store.index_schema import COLUMNS, SCHEMA, EpisodeRow, episode_row, from_columns, to_columns
-from runner.store.old_outbox import add_deleted_index, take_over
+from runner.store.old_outbox import add_deleted_index
 from runner.util.files import DamagedFile, file_lock
 from runner.util.resources import file_advice
 from runner.util.safe_values import escape_surrogates
@@ -43,11 +44,6 @@ MAX_UNWRITTEN = 10_000
 
 Statement: TypeAlias = tuple[str, tuple[object, ...]]
 """An SQL statement and its parameters."""
-Key: TypeAlias = tuple[str, str]
-"""Batch id and episode id."""
-Stamp: TypeAlias = tuple[int, int]
-"""Size in bytes and modification time in nanoseconds of an episode file."""
-
 FileId: TypeAlias = tuple[int, int]
 """Device and inode of the open database file."""
 
@@ -204,10 +200,14 @@ class EpisodeIndex:
         rows = self.select("SELECT batch_id, episode_id, size, mtime_ns, reason FROM damaged")
         rejected = {(batch, episode): ((size, mtime_ns), reason) for batch, episode, size, mtime_ns, reason in rows}
         self.damaged = []
-        changed = sorted(self._changed_files(known, rejected), key=lambda file: file.episode_id)
+        archives: list[ArchiveFile] = []
+        changed = sorted(self._changed_files(known, rejected, archives), key=lambda file: file.episode_id)
+        unread = self._keep_archived(known, rejected, archives)
         self._delete_rows([*known, *rejected])
         for start in range(0, len(changed), FILES_PER_TRANSACTION):
             self._add_files(changed[start : start + FILES_PER_TRANSACTION])
+        for archive in unread:
+            self._add_archive(archive)
 
     def close(self) -> None:
         """Write what was not written yet, if possible, and close the database."""
@@ -219,9 +219,42 @@ class EpisodeIndex:
         with self._lock:
             self._connection.close()
 
-    def _changed_files(self, known: dict[Key, Stamp], rejected: dict[Key, tuple[Stamp, str]]) -> Iterator[EpisodeFile]:
-        """Yield new and changed files; remove the keys of all existing files from ``known`` and ``rejected``."""
-        for file in self._store.list_files(self.damaged):
+    def _keep_archived(
+        self, known: dict[Key, Stamp], rejected: dict[Key, tuple[Stamp, str]], archives: list[ArchiveFile]
+    ) -> list[ArchiveFile]:
+        """Remove the keys of archived episodes from ``known`` and ``rejected``; return the archives to read."""
+        stamps = {key: stamp for key, (stamp, _) in rejected.items()} | known
+        # the newest last: of an episode in several archives, its row counts
+        unread = sorted(keep_archived(self._store, archives, stamps), key=lambda each: each.path.name)
+        for key in [key for key in known if key not in stamps]:
+            del known[key]
+        for key in [key for key in rejected if key not in stamps]:
+            self.damaged.append(DamagedFile(self._store.path(*key), rejected.pop(key)[1]))
+        return unread
+
+    def _add_archive(self, archive: ArchiveFile) -> None:
+        """Replace the rows of the episodes in an archive, all at once: its stamp in a row means that it was read."""
+        rows, damaged = read_archive(self._store, archive, self.damaged)
+        if not rows and not damaged:
+            return
+        ids = [str(row[0]) for row in [*rows, *damaged]]
+        with self.transaction() as connection:
+            _delete(connection, [(archive.batch_id, episode_id) for episode_id in ids])
+            add_settled_events(connection, [str(row[0]) for row in rows])
+            connection.executemany(_INSERT, rows)
+            connection.executemany("INSERT OR REPLACE INTO damaged VALUES (?, ?, ?, ?, ?)", damaged)
+
+    def _changed_files(
+        self, known: dict[Key, Stamp], rejected: dict[Key, tuple[Stamp, str]], archives: list[ArchiveFile]
+    ) -> Iterator[EpisodeFile]:
+        """Yield new and changed files; remove the keys of all existing files from ``known`` and ``rejected``.
+
+        Args:
+            known: stamps of the rows.
+            rejected: stamps of the damaged files, and their problems.
+            archives: receives the archives.
+        """
+        for file in self._store.list_files(self.damaged, archives):
             key, stamp = (file.batch_id, file.episode_id), (file.size, file.mtime_ns)
             known_stamp, rejection = known.pop(key, None), rejected.pop(key, None)
             if rejection is not None and rejection[0] == stamp:
@@ -277,7 +310,7 @@ class EpisodeIndex:
     def _session(self) -> Iterator[sqlite3.Connection]:
         with self._lock:
             try:
-                if self._file_id not in (None, _file_id(self._path)):
+                if self._file_id not in (None, file_id(self._path)):
                     with suppress(StoreError):  # without room for a new file, the deleted one serves
                         self._reopen()
                 yield self._connection
@@ -295,7 +328,7 @@ class EpisodeIndex:
                     new.close()
                     raise self.unusable(exc) from exc
             self._connection.close()
-            self._connection, self._file_id = new, _file_id(self._path)
+            self._connection, self._file_id = new, file_id(self._path)
         logger.warning("%s was deleted or replaced while it was open; its rows were written again", self._path)
         self.reconcile()
 
@@ -304,7 +337,8 @@ class EpisodeIndex:
         return StoreError(f"{self._path} cannot be used: {exc}; {file_advice(exc, _ADVICE)}")
 
 
-def _file_id(path: Path) -> FileId | None:
+def file_id(path: Path) -> FileId | None:
+    """Return the identity of a database file; None if there is none."""
     try:
         status = path.stat()
     except OSError:
@@ -321,57 +355,6 @@ def _execute(connection: sqlite3.Connection, statement: Statement) -> int:
     except (ValueError, OverflowError, sqlite3.DataError) as exc:
         logger.error("%r cannot be executed and is dropped: %s; report this as a bug", statement[0], exc)
         return 0
-
-
-def open_index(store: EpisodeStore, *, is_owner: bool = False, busy_timeout_s: float = BUSY_TIMEOUT_S) -> EpisodeIndex:
-    """Open the index of a store and synchronize it with the files.
-
-    A missing or corrupt index is rebuilt; one of another version since 5 keeps its events and marks.
-
-    Args:
-        store: the episode files.
-        is_owner: whether no node of another process uses the state directory; only then, the outbox of an earlier
-            version is taken over, because a node of that version may be using it.
-        busy_timeout_s: seconds to wait for another process that has locked the database.
-
-    Raises:
-        StoreError: the files or the database cannot be read or written.
-    """
-    # Without the lock, two processes could find a corrupt database and one delete the other's new one.
-    with file_lock(store.runs, wait=True):
-        connection = open_database(store.data_dir / FILE_NAME, SCHEMA, busy_timeout_s=busy_timeout_s)
-        try:
-            if is_owner:
-                take_over(store.data_dir / "outbox.sqlite", connection)
-        except StoreError:
-            connection.close()
-            raise
-        index = EpisodeIndex(store, connection, busy_timeout_s, _file_id(store.data_dir / FILE_NAME))
-    return _reconciled(index)
-
-
-def open_index_to_read(store: EpisodeStore) -> EpisodeIndex:
-    """Open the index of a store that is only read; where its file cannot be written, build the index in memory.
-
-    Raises:
-        StoreError: the episode files cannot be read.
-    """
-    try:
-        return open_index(store)
-    except StoreError as exc:
-        logger.warning("%s. Every episode file is read instead", exc)
-    connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
-    connection.executescript(SCHEMA.tables)
-    return _reconciled(EpisodeIndex(store, connection))
-
-
-def _reconciled(index: EpisodeIndex) -> EpisodeIndex:
-    try:
-        index.reconcile()
-    except StoreError:
-        index.close()
-        raise
-    return index
 
 
 def _delete(connection: sqlite3.Connection, keys: Iterable[Key]) -> None:

@@ -13,6 +13,7 @@ import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 import msgspec
 
@@ -99,6 +100,31 @@ def replace_file(path: Path, data: bytes) -> None:
         with contextlib.suppress(OSError):
             temporary.unlink()  # on a full disk, leftovers would accumulate
         raise
+    sync_folder(path.parent)
+
+
+@contextlib.contextmanager
+def replacing_file(path: Path) -> Iterator[IO[bytes]]:
+    """Yield a file, mode 0600, that becomes ``path`` at the end of the block, atomically and durably.
+
+    Raises:
+        OSError: a step failed; ``path`` has its previous or its new content, never a part of it.
+    """
+    temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
+    temporary.unlink(missing_ok=True)  # a leftover could have another mode
+    descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    is_complete = False
+    try:
+        with os.fdopen(descriptor, "w+b") as file:
+            yield file
+            file.flush()
+            os.fsync(descriptor)
+        temporary.rename(path)
+        is_complete = True
+    finally:
+        if not is_complete:
+            with contextlib.suppress(OSError):
+                temporary.unlink()  # on a full disk, leftovers would accumulate
     sync_folder(path.parent)
 
 

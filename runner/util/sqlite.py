@@ -49,6 +49,7 @@ class SqliteSchema:
         indexes: statements that add indexes which files of earlier versions lack, and which only save time.
         source: what the file is rebuilt from, for messages.
         durable: whether a commit must survive power loss; then a replaced file is also kept, with ``DAMAGED_SUFFIX``.
+        refuse_later: whether a file of a later version is an error; else it is replaced.
     """
 
     version: int
@@ -60,6 +61,7 @@ class SqliteSchema:
     indexes: tuple[str, ...] = ()
     source: str = "the episode files"
     durable: bool = False
+    refuse_later: bool = False
 
 
 class _IncompatibleDatabase(sqlite3.DatabaseError):
@@ -90,7 +92,8 @@ def open_database(
         on_damage: called with the problem of a file before it is replaced.
 
     Raises:
-        StoreError: the file can be neither opened nor replaced, or another process keeps it locked.
+        StoreError: the file can be neither opened nor replaced, another process keeps it locked, or it is of a later
+            version that the schema refuses.
     """
     try:
         _remove_impostors(path, keep=schema.durable)
@@ -110,6 +113,8 @@ def open_database(
     except (*DATABASE_ERRORS, OSError) as exc:
         advice = file_advice(exc, "check its permissions and the free disk space")
         raise StoreError(f"{path} cannot be opened: {exc}; {advice}") from exc
+    except StoreError as exc:
+        raise StoreError(f"{path} cannot be opened: {exc}") from exc
 
 
 def file_state(path: Path) -> FileState:
@@ -156,7 +161,7 @@ def _open(path: Path, schema: SqliteSchema, busy_timeout_s: float) -> sqlite3.Co
         _prepare(connection, schema)
         if schema.durable:
             sync_folder(path.parent)  # the file may be new
-    except (*DATABASE_ERRORS, OSError):
+    except (*DATABASE_ERRORS, OSError, StoreError):
         connection.close()
         raise
     return connection
@@ -170,6 +175,8 @@ def _prepare(connection: sqlite3.Connection, schema: SqliteSchema) -> None:
     if version == 0 and n_tables == 0:
         connection.executescript(schema.tables)
         return
+    if schema.refuse_later and version > schema.version:
+        raise StoreError(f"it has schema {version}, this version reads {schema.version}; use the version that wrote it")
     if version != schema.version and (schema.upgrade is None or version < schema.upgrade_from):
         raise _IncompatibleDatabase(f"its schema is {version}, expected {schema.version}")
     (check_result,) = connection.execute("PRAGMA quick_check(1)").fetchone()

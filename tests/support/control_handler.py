@@ -14,6 +14,7 @@ from runner.node.batch_runner import BatchCallbacks, BatchRunner
 from runner.node.env_servers.manager import EnvServerManager
 from runner.node.file_chunks import EpisodeFiles
 from runner.node.handlers import ControlHandler
+from runner.store.notes import Notes
 from tests.support.batches import place_spec
 
 
@@ -28,6 +29,7 @@ def control_handler(workspace: Workspace, health: Callable[[], NodeHealth]) -> I
     yield ControlHandler(
         profile=profile,
         files=EpisodeFiles(workspace.store, workspace.index),
+        notes=Notes(workspace.data_dir),
         queue=queue,
         batch_runner=BatchRunner(
             workspace,

@@ -1,0 +1,128 @@
+"""``agentgym-runner prune``: archive or delete old episodes, by their age and by the size of all."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+
+import msgspec
+
+from runner.bus.address import durable_names
+from runner.cli.arguments import at_least
+from runner.cli.logging_setup import log_to_stderr
+from runner.cli.terminal import print_json, print_stderr, print_table
+from runner.config import load_profile, resolve_data_dir
+from runner.config.field_types import AGE_EXPECTED, AGE_PATTERN
+from runner.config.retention import RetentionSettings
+from runner.errors import ConfigError
+from runner.node.retention import Policy, Pruner, PruneReport
+from runner.node.state_lock import is_node_alive
+from runner.publish.outbox import Outbox
+from runner.store import EpisodeStore, open_index
+from runner.util.argument_parser import SafeArgumentParser
+from runner.util.display_text import one_line, pluralize
+
+_BYTES = re.compile(r"([0-9]{1,15})([KMGT]?)i?B?", re.ASCII)
+
+
+def main_prune(argv: Sequence[str]) -> int:
+    """Prune the episodes of a state directory and print what was done; return 0, or 1 if a batch could not be pruned.
+
+    Raises:
+        RunnerError: the profile or the state directory cannot be used, or neither an age nor a size is given.
+    """
+    options = build_parser().parse_args(argv)
+    log_to_stderr()
+    profile = load_profile(options.config, environ=os.environ, cwd=Path.cwd())
+    data_dir = resolve_data_dir(options.data_dir, os.environ, profile, Path.cwd())
+    policy = _policy(options, profile.retention)
+    if not policy.prunes:
+        raise ConfigError("give --older or --max-bytes, or set retention.older or retention.max_bytes in the profile")
+    if not (data_dir / "runs").is_dir():
+        print_stderr(f"No episodes in {data_dir} yet")
+        return _print_report(PruneReport(), options)
+    store = EpisodeStore(data_dir)
+    with closing(open_index(store, is_owner=not is_node_alive(data_dir))) as index:
+        outbox = Outbox(index, durable_names(profile.nats))
+        report = Pruner(store, index, outbox).prune(policy, dry_run=options.dry_run)
+    return _print_report(report, options)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the subcommand."""
+    parser = SafeArgumentParser(
+        prog="agentgym-runner prune",
+        description="Archive or delete old episodes. An archive is a zip file beside the other episodes of its batch, "
+        "which --results and agentgym-tui read. Batches that run, wait or can be resumed are kept, and so are episodes "
+        "whose events are not delivered yet.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--older", type=_age, metavar="AGE", help="prune episodes that ended before, e.g. 12h, 30d, 8w")
+    parser.add_argument(
+        "--max-bytes",
+        type=_size,
+        metavar="SIZE",
+        help="prune the oldest episodes until all files and archives take at most as much, e.g. 20G",
+    )
+    parser.add_argument("--keep", choices=["tagged", "none"], help="episodes to keep (default: from the profile)")
+    parser.add_argument("--delete", action="store_true", help="delete the episodes, and old archives, for good")
+    parser.add_argument(
+        "--undelivered", action="store_true", help="also prune episodes whose events were not delivered to every broker"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="show what would be pruned; change nothing")
+    parser.add_argument("--data-dir", metavar="DIR", help="state directory (default ./data)")
+    parser.add_argument("--config", metavar="NAME|PATH", help="profile (default field-runner-4090)")
+    parser.add_argument("--json", action="store_true", help="print JSON on standard output")
+    return parser
+
+
+def _policy(options: argparse.Namespace, settings: RetentionSettings) -> Policy:
+    """Return the policy of the command line, where each missing option has the value of the profile."""
+    if options.older is not None or options.max_bytes is not None:
+        settings = msgspec.structs.replace(settings, older=options.older, max_bytes=options.max_bytes)
+    if options.keep is not None:
+        settings = msgspec.structs.replace(settings, keep=options.keep)
+    if options.delete:
+        settings = msgspec.structs.replace(settings, archive=False)
+    elif options.older is not None or options.max_bytes is not None:
+        settings = msgspec.structs.replace(settings, archive=True)
+    return msgspec.structs.replace(Policy.from_profile(settings), undelivered=options.undelivered)
+
+
+def _print_report(report: PruneReport, options: argparse.Namespace) -> int:
+    for problem in report.problems:
+        print_stderr(f"agentgym-runner: {one_line(problem, 1000)}")
+    if options.json:
+        print_json({"dry_run": options.dry_run, **msgspec.structs.asdict(report)})
+        return 1 if report.problems else 0
+    done = [(name, n) for name, n in (("archived", report.n_archived), ("deleted", report.n_deleted)) if n]
+    would = "would be " if options.dry_run else ""
+    rows = [(would + name, pluralize(n, "episode")) for name, n in done] or [(would + "pruned", "0 episodes")]
+    rows.append((f"{would}freed", f"{'about ' if options.dry_run else ''}{_mib(report.n_freed)}"))
+    rows += [(f"kept: {reason}", pluralize(n, "episode")) for reason, n in report.kept.items()]
+    rows.append(("left on the disk", _mib(report.n_bytes)))
+    print_table("Pruning", ("", ""), rows)
+    if report.kept.get("event not delivered"):
+        print_stderr("A running node delivers events; --undelivered prunes these episodes, too")
+    return 1 if report.problems else 0
+
+
+def _mib(n_bytes: int) -> str:
+    return f"{n_bytes / (1 << 20):,.1f} MiB"
+
+
+def _age(text: str) -> str:
+    if re.fullmatch(AGE_PATTERN, text, re.ASCII) is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not {AGE_EXPECTED}")
+    return text
+
+
+def _size(text: str) -> int:
+    if (match := _BYTES.fullmatch(text)) is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 500M or 20G")
+    n_bytes = int(match[1]) << 10 * " KMGT".index(match[2] or " ")
+    return at_least(1)(str(n_bytes))

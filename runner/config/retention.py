@@ -1,0 +1,32 @@
+"""The section ``retention`` of a profile, and the age in it."""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+import msgspec
+
+from runner.config.field_types import Age, Count
+
+_UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+
+
+class RetentionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What an idle node does with old episodes; without ``older`` and ``max_bytes``, it keeps all.
+
+    Attributes:
+        older: age of the episodes that are pruned.
+        max_bytes: size of the episode files, archives and traces above which the oldest episodes are pruned.
+        keep: ``tagged`` episodes are kept, or ``none``.
+        archive: whether pruned episodes are archived, or deleted.
+    """
+
+    older: Age | None = None
+    max_bytes: Count | None = None
+    keep: Literal["tagged", "none"] = "tagged"
+    archive: bool = True
+
+
+def age_seconds(age: str) -> float:
+    """Return the seconds of an age such as 30d, which matches ``AGE_PATTERN``."""
+    return float(int(age[:-1]) * _UNITS[age[-1]])

@@ -1,0 +1,258 @@
+"""Archives of episodes: zip files with the episode files of a batch, compressed one by one.
+
+``runs/<batch_id>/<archive id>.zip`` has members named ``runs/<batch_id>/<episode_id>.json`` and
+``traces/<batch_id>.pftrace``, so ``unzip`` in the state directory restores them. Reading is bounded, because an archive
+may come from elsewhere: number and size of the members, the size of the directory, and what a member unpacks to.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import struct
+import zlib
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from runner.errors import StoreError
+from runner.util.files import MAX_FILE_BYTES, replacing_file
+
+if TYPE_CHECKING:
+    import zipfile  # loads several compression modules, so it is imported where it is used
+
+SUFFIX: Final = ".zip"
+MAX_MEMBERS: Final = 20_000
+"""Maximum number of members of an archive that is read; one that is written has at most half as many."""
+MAX_DIRECTORY_BYTES: Final = 8 << 20
+"""Maximum size in bytes of the directory of an archive that is read."""
+MAX_UNPACKED_BYTES: Final = 64 << 30
+"""Maximum size in bytes of all files in an archive that is read."""
+MAX_WRITTEN_BYTES: Final = 1 << 30
+"""Bytes of uncompressed files after which the next archive begins; far below the limit of the plain zip format."""
+
+_END = struct.Struct("<4s4H2LH")
+_LOCAL = struct.Struct("<4s5H3L2H")
+_N_LOCATOR = 20
+"""Bytes of the record that precedes the end of a zip file with numbers of 64 bits."""
+_STORED, _DEFLATED, _ENCRYPTED = 0, 8, 0x1
+_PART_BYTES: Final = 1 << 20
+
+
+class Member(NamedTuple):
+    """A file in an archive.
+
+    Attributes:
+        name: path of the file below the state directory; outside text where the archive comes from elsewhere.
+        size: bytes of the file.
+        crc: CRC-32 of the file.
+        offset: place of its header in the archive.
+        n_packed: its bytes in the archive.
+        method: how it is compressed, as a number of the format.
+    """
+
+    name: str
+    size: int
+    crc: int
+    offset: int
+    n_packed: int
+    method: int
+
+
+class Source(NamedTuple):
+    """A file to archive, and the name of its member."""
+
+    name: str
+    path: Path
+
+
+def episode_member(batch_id: str, episode_id: str) -> str:
+    """Return the name of the member of an episode."""
+    return f"runs/{batch_id}/{episode_id}.json"
+
+
+def trace_member(batch_id: str) -> str:
+    """Return the name of the member of a batch's trace."""
+    return f"traces/{batch_id}.pftrace"
+
+
+def read_directory(archive: Path) -> Mapping[str, Member]:
+    """Return the members of an archive by name; the last of several with one name counts.
+
+    Raises:
+        StoreError: it is missing, unreadable, not a zip file, or exceeds the bounds.
+    """
+    return _read_directory(archive, *_stamp(archive))
+
+
+def read_episodes(archive: Path) -> Mapping[str, Member]:
+    """Return the JSON files of any archive by their names without folders; raises like ``read_directory``."""
+    return _read_episodes(archive, *_stamp(archive))
+
+
+def _stamp(archive: Path) -> tuple[int, int, int]:
+    try:
+        status = archive.stat(follow_symlinks=False)
+    except OSError as exc:
+        raise _unreadable(archive, exc) from exc
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+@lru_cache(maxsize=4)
+def _read_episodes(archive: Path, *stamp: int) -> Mapping[str, Member]:
+    members = _read_directory(archive, *stamp).values()
+    return {member.name.rpartition("/")[2]: member for member in members if member.name.endswith(".json")}
+
+
+@lru_cache(maxsize=4)  # thousands of members are read one after another
+def _read_directory(archive: Path, _inode: int, _size: int, _mtime_ns: int) -> Mapping[str, Member]:
+    import zipfile
+
+    try:
+        descriptor = os.open(archive, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+        with os.fdopen(descriptor, "rb") as file:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise StoreError(f"{archive} is not a regular file; move it away")
+            _check_bounds(archive, descriptor)
+            with zipfile.ZipFile(file) as opened:
+                members = {info.filename: _member(info) for info in opened.infolist() if not info.is_dir()}
+    except OSError as exc:
+        raise _unreadable(archive, exc) from exc
+    except (zipfile.BadZipFile, NotImplementedError, ValueError, struct.error, OverflowError) as exc:
+        raise StoreError(f"{archive} is damaged: {exc}; restore it or move it away") from exc
+    if sum(member.size for member in members.values()) > MAX_UNPACKED_BYTES:
+        raise StoreError(
+            f"{archive} has more than {MAX_UNPACKED_BYTES >> 30} GiB of files; unpack it and open the folder"
+        )
+    return members
+
+
+def _check_bounds(archive: Path, descriptor: int) -> None:
+    """Read the end of the directory, before the whole directory is read; zip files with a comment are refused."""
+    size = os.fstat(descriptor).st_size
+    end = os.pread(descriptor, _END.size, max(size - _END.size, 0))
+    if len(end) < _END.size or not end.startswith(b"PK\5\6"):
+        raise StoreError(
+            f"{archive} is damaged or no archive of episodes: its end is missing; restore it or move it away"
+        )
+    _, _, _, _, n_members, n_directory, _, _ = _END.unpack(end)
+    # numbers of 64 bits, which precede the end, would replace those that are checked here
+    is_zip64 = os.pread(descriptor, 4, max(size - _END.size - _N_LOCATOR, 0)) == b"PK\6\7"
+    if is_zip64 or n_members > MAX_MEMBERS or n_directory > MAX_DIRECTORY_BYTES:
+        raise StoreError(
+            f"{archive} has more than {MAX_MEMBERS} files, or names that are too long; unpack it and open the folder"
+        )
+
+
+def _member(info: zipfile.ZipInfo) -> Member:
+    method = -1 if info.flag_bits & _ENCRYPTED else info.compress_type
+    return Member(info.filename, info.file_size, info.CRC, info.header_offset, info.compress_size, method)
+
+
+def read_member(archive: Path, member: Member, *, max_bytes: int = MAX_FILE_BYTES) -> bytes:
+    """Return the content of a member.
+
+    Raises:
+        StoreError: the archive or the member is damaged, encrypted, or compressed otherwise than zip files usually are,
+            or the member is larger than ``max_bytes``.
+    """
+    where = f"{archive}: {PurePosixPath(member.name).name!r}"
+    if member.size > max_bytes or member.n_packed > max_bytes:
+        raise StoreError(f"{where} is larger than {max_bytes} bytes; unpack it")
+    try:
+        descriptor = os.open(archive, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+        try:
+            packed = _read_packed(descriptor, member)
+        finally:
+            os.close(descriptor)
+        content = _unpack(packed, member)
+    except OSError as exc:
+        raise _unreadable(archive, exc) from exc
+    except (ValueError, zlib.error, struct.error, OverflowError) as exc:
+        raise StoreError(f"{where} is damaged: {exc}; restore the archive or move it away") from exc
+    return content
+
+
+def _read_packed(descriptor: int, member: Member) -> bytes:
+    header = os.pread(descriptor, _LOCAL.size, member.offset)
+    if len(header) < _LOCAL.size or not header.startswith(b"PK\3\4"):
+        raise ValueError("its header is missing")
+    *_, n_name, n_extra = _LOCAL.unpack(header)
+    packed = os.pread(descriptor, member.n_packed, member.offset + _LOCAL.size + n_name + n_extra)
+    if len(packed) < member.n_packed:
+        raise ValueError("it is truncated")
+    return packed
+
+
+def _unpack(packed: bytes, member: Member) -> bytes:
+    """Return the content; at most one byte more than announced is unpacked."""
+    if member.method == _DEFLATED:
+        content = zlib.decompressobj(-zlib.MAX_WBITS).decompress(packed, member.size + 1)
+    elif member.method == _STORED:
+        content = packed
+    else:
+        raise ValueError("it is encrypted or compressed in an unknown way")
+    if len(content) != member.size or zlib.crc32(content) != member.crc:
+        raise ValueError("its checksum differs")
+    return content
+
+
+def write_archive(archive: Path, sources: Iterable[Source]) -> None:
+    """Write files into a new archive: on the disk and read back when this returns, or not there at all.
+
+    Raises:
+        StoreError: a file cannot be read or is a link, the archive cannot be written, or it has other content than
+            was written. No archive is left.
+    """
+    import zipfile
+
+    try:
+        with replacing_file(archive) as file:
+            with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as opened:
+                checksums = {source.name: _add(opened, source) for source in sources}
+            _check_written(archive, file.fileno(), checksums)
+    except OSError as exc:
+        raise StoreError(f"{archive} cannot be written: {exc}; free disk space or check the permissions") from exc
+    except (zipfile.BadZipFile, zipfile.LargeZipFile, ValueError, zlib.error) as exc:
+        raise StoreError(f"{archive} cannot be written: {exc}; check the disk") from exc
+
+
+def _add(opened: zipfile.ZipFile, source: Source) -> tuple[int, int]:
+    """Copy a file into an archive; return its size and CRC-32."""
+    from zipfile import ZipInfo
+
+    info = ZipInfo(source.name)  # with a fixed time: the episode has its own
+    info.compress_type, info.external_attr = _DEFLATED, (stat.S_IFREG | 0o600) << 16
+    size = crc = 0
+    descriptor = os.open(source.path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+    with os.fdopen(descriptor, "rb") as file, opened.open(info, "w") as member:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise ValueError(f"{source.path} is not a regular file")
+        while part := file.read(_PART_BYTES):
+            member.write(part)
+            size, crc = size + len(part), zlib.crc32(part, crc)
+    return size, crc
+
+
+def _check_written(archive: Path, descriptor: int, checksums: Mapping[str, tuple[int, int]]) -> None:
+    from zipfile import ZipFile
+
+    with os.fdopen(os.dup(descriptor), "rb") as file, ZipFile(file) as opened:
+        if (damaged := opened.testzip()) is not None:
+            raise ValueError(f"{damaged} could not be read back")
+        if {info.filename: (info.file_size, info.CRC) for info in opened.infolist()} != dict(checksums):
+            raise ValueError("it has other content than was written")
+
+
+def file_checksum(path: Path) -> tuple[int, int]:
+    """Return the size and the CRC-32 of a regular file; raises an ``OSError`` if it cannot be read."""
+    size = crc = 0
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW), "rb") as file:
+        while part := file.read(_PART_BYTES):
+            size, crc = size + len(part), zlib.crc32(part, crc)
+    return size, crc
+
+
+def _unreadable(archive: Path, exc: OSError) -> StoreError:
+    return StoreError(f"{archive} cannot be read: {exc.strerror}; check that it exists and that you own it")

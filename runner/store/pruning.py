@@ -1,0 +1,197 @@
+"""Pruning of a batch: its episode files are moved into an archive, or deleted, so that no crash loses or doubles any.
+
+An archive is complete and synced before the index names it and the files are deleted. After a crash in between, the
+index takes the files, which precede archives, and the next pruning deletes those that an archive already has.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from runner.errors import StoreError
+from runner.store.archive import (
+    MAX_MEMBERS,
+    MAX_WRITTEN_BYTES,
+    SUFFIX,
+    Source,
+    episode_member,
+    file_checksum,
+    read_directory,
+    trace_member,
+    write_archive,
+)
+from runner.store.episode_store import EpisodeStore
+from runner.store.index import EpisodeIndex
+from runner.store.journal import JOURNAL_SUFFIX
+from runner.util.clock import new_ulid
+from runner.util.files import file_lock, sync_folder
+
+_MOVE = "UPDATE episodes SET size = ?, mtime_ns = ? WHERE batch_id = ? AND episode_id = ?"
+_DELETE = "DELETE FROM episodes WHERE batch_id = ? AND episode_id = ?"
+
+
+class Pruned(NamedTuple):
+    """What the pruning of a batch has done.
+
+    Attributes:
+        n_episodes: number of archived or deleted episodes.
+        n_freed: bytes of their files and the trace, less those of new archives.
+    """
+
+    n_episodes: int = 0
+    n_freed: int = 0
+
+
+class BatchInUse(StoreError):
+    """A process plays the batch."""
+
+
+def archive_episodes(store: EpisodeStore, index: EpisodeIndex, batch_id: str, episode_ids: Collection[str]) -> Pruned:
+    """Move episode files into archives, and with the last ones the trace of the batch.
+
+    Raises:
+        BatchInUse: a process plays the batch.
+        StoreError: a file cannot be read, written or deleted; no episode is lost.
+    """
+    with _locked(store, batch_id):
+        sources = [Source(episode_member(batch_id, each), store.path(batch_id, each)) for each in sorted(episode_ids)]
+        sources += _trace_source(store, batch_id, episode_ids)
+        places = _archived_before(store, batch_id, sources)
+        n_new_bytes = 0
+        for part in _parts([source for source in sources if source.name not in places]):
+            archive = store.runs / batch_id / f"{new_ulid()}{SUFFIX}"
+            write_archive(archive, part)
+            places |= {source.name: archive for source in part}
+            n_new_bytes += archive.stat().st_size
+        with index.transaction() as connection:
+            for episode_id in episode_ids:
+                status = places[episode_member(batch_id, episode_id)].stat()
+                stamp = status.st_size, status.st_mtime_ns % 2**63
+                connection.execute(_MOVE, (*stamp, batch_id, episode_id))
+        n_bytes = _unlink([source.path for source in sources])
+        return Pruned(len(episode_ids), n_bytes - n_new_bytes)
+
+
+def delete_episodes(store: EpisodeStore, index: EpisodeIndex, batch_id: str, episode_ids: Collection[str]) -> Pruned:
+    """Delete episode files, and with the last ones the trace of the batch; delete archives without other episodes.
+
+    Raises:
+        BatchInUse: a process plays the batch.
+        StoreError: a file cannot be read or deleted.
+    """
+    with _locked(store, batch_id):
+        archives, archived = _deletable_archives(store, batch_id, episode_ids)
+        files = {each for each in episode_ids if os.path.lexists(store.path(batch_id, each))}
+        deleted = files | archived
+        paths = [store.path(batch_id, each) for each in sorted(files)]
+        trace = [source.path for source in _trace_source(store, batch_id, files)] if files else []
+        n_bytes = _unlink([*paths, *trace, *archives])
+        with index.transaction() as connection:
+            connection.executemany(_DELETE, [(batch_id, each) for each in deleted])
+        with contextlib.suppress(OSError):  # it has other files
+            (store.runs / batch_id).rmdir()
+        return Pruned(len(deleted), n_bytes)
+
+
+@contextlib.contextmanager
+def _locked(store: EpisodeStore, batch_id: str) -> Iterator[None]:
+    with file_lock(store.runs / batch_id, wait=False) as is_locked:
+        if not is_locked or any(name.endswith(JOURNAL_SUFFIX) for name in _names(store.runs / batch_id)):
+            raise BatchInUse(f"batch {batch_id} is being played; prune it after its end")
+        yield
+
+
+def _trace_source(store: EpisodeStore, batch_id: str, episode_ids: Collection[str]) -> list[Source]:
+    """Return the trace of a batch if it keeps no other episode file; a trace that fits no archive stays."""
+    kept = {name for name in _names(store.runs / batch_id) if name.endswith(".json")}
+    trace = store.data_dir / "traces" / f"{batch_id}.pftrace"
+    if kept - {f"{episode_id}.json" for episode_id in episode_ids} or not 0 < _n_bytes(trace) <= MAX_WRITTEN_BYTES:
+        return []
+    return [Source(trace_member(batch_id), trace)]
+
+
+def _archived_before(store: EpisodeStore, batch_id: str, sources: Sequence[Source]) -> dict[str, Path]:
+    """Return the archives that already have the same files, by member name: an earlier pruning was interrupted."""
+    places: dict[str, Path] = {}
+    for archive in store.list_archives(batch_id):
+        with contextlib.suppress(StoreError):
+            members = read_directory(archive.path)
+            for source in sources:
+                member = members.get(source.name)
+                if member is not None and _checksum(source.path) == (member.size, member.crc):
+                    places[source.name] = archive.path
+    return places
+
+
+def _deletable_archives(
+    store: EpisodeStore, batch_id: str, episode_ids: Collection[str]
+) -> tuple[list[Path], set[str]]:
+    """Return the archives that have only these episodes, and the episodes in them."""
+    archives: list[Path] = []
+    archived: set[str] = set()
+    for archive in store.list_archives(batch_id):
+        with contextlib.suppress(StoreError):
+            names = [name for name in read_directory(archive.path) if name.startswith("runs/")]
+            ids = {Path(name).stem for name in names}
+            if ids <= set(episode_ids):
+                archives.append(archive.path)
+                archived |= ids
+    return archives, archived
+
+
+def _parts(sources: Sequence[Source]) -> Iterator[list[Source]]:
+    """Divide the files among archives of a bounded size and number of members."""
+    part: list[Source] = []
+    n_bytes = 0
+    for source in sources:
+        size = _n_bytes(source.path)
+        if part and (len(part) == MAX_MEMBERS // 2 or n_bytes + size > MAX_WRITTEN_BYTES):
+            yield part
+            part, n_bytes = [], 0
+        part.append(source)
+        n_bytes += size
+    if part:
+        yield part
+
+
+def _unlink(paths: Sequence[Path]) -> int:
+    """Delete files durably; return their size in bytes."""
+    n_bytes = sum(map(_n_bytes, paths))
+    try:
+        for path in paths:
+            path.unlink(missing_ok=True)
+        for folder in {path.parent for path in paths}:
+            sync_folder(folder)
+    except OSError as exc:
+        raise StoreError(
+            f"{exc.filename or paths[0]} cannot be deleted: {exc.strerror}; check its permissions"
+        ) from exc
+    return n_bytes
+
+
+def _n_bytes(path: Path) -> int:
+    """Return the size of a regular file; 0 if there is none."""
+    try:
+        status = path.stat(follow_symlinks=False)
+    except OSError:
+        return 0
+    return status.st_size if stat.S_ISREG(status.st_mode) else 0
+
+
+def _checksum(path: Path) -> tuple[int, int] | None:
+    try:
+        return file_checksum(path)
+    except OSError:
+        return None
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return [path.name for path in folder.iterdir()]
+    except OSError as exc:
+        raise StoreError(f"{folder} cannot be read: {exc.strerror}; check its permissions") from exc

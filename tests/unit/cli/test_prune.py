@@ -1,0 +1,81 @@
+"""``agentgym-runner prune`` and ``tag`` on a state directory."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from runner.cli.dispatch import run
+from runner.cli.prune import main_prune
+from runner.cli.tag import main_tag
+from runner.errors import ConfigError
+from runner.store import EpisodeStore, open_index
+from tests.support.episodes import RecordedEpisode, new_id
+
+
+@pytest.fixture
+def ids(tmp_path: Path) -> list[str]:
+    """Ids of two stored episodes of a batch, which ended long ago, and whose events were never sent."""
+    batch_id, ids = new_id(), []
+    store = EpisodeStore(tmp_path)
+    with closing(open_index(store)) as index:
+        for _ in range(2):
+            recording = RecordedEpisode(store, index, batch_id=batch_id)
+            recording.record_episode()
+            ids.append(recording.header.episode_id)
+    return ids
+
+
+def output(capsys: pytest.CaptureFixture[str]) -> dict[str, object]:
+    document: dict[str, object] = json.loads(capsys.readouterr().out)
+    return document
+
+
+def test_tagged_and_undelivered_episodes_are_kept(
+    tmp_path: Path, ids: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = ["--data-dir", str(tmp_path), "--json"]
+    assert main_tag([ids[0], "good", "loop", *folder]) == 0
+    assert main_tag([ids[0], "loop", "--remove", *folder]) == 0
+    capsys.readouterr()
+    assert main_tag([ids[0], *folder]) == 0
+    tags = output(capsys)["tags"]
+    assert isinstance(tags, list)
+    assert [tag["text"] for tag in tags] == ["good"]
+    assert main_prune(["--older", "1d", *folder]) == 0
+    assert output(capsys)["kept"] == {"tagged": 1, "event not delivered": 1}
+    assert main_prune(["--older", "1d", "--undelivered", "--keep", "tagged", "--dry-run", *folder]) == 0
+    assert output(capsys)["n_archived"] == 1
+    assert main_prune(["--older", "1d", "--undelivered", "--keep", "tagged", *folder]) == 0
+    assert output(capsys)["n_archived"] == 1
+    assert run(["--results", *folder]) == 0
+    assert (
+        main_prune(["--max-bytes", "1K", "--undelivered", "--keep", "none", "--delete", "--data-dir", str(tmp_path)])
+        == 0
+    )
+    assert "2 episodes" in capsys.readouterr().out
+    assert list((tmp_path / "runs").iterdir()) == []
+    assert main_prune(["--older", "1d", "--data-dir", str(tmp_path / "none")]) == 0
+
+
+@pytest.mark.parametrize("option", [["--older", "soon"], ["--older", "1y"], ["--max-bytes", "0"], ["--max-bytes", "x"]])
+def test_invalid_values_are_refused(option: list[str]) -> None:
+    with pytest.raises(SystemExit):
+        main_prune(option)
+
+
+def test_what_to_prune_has_to_be_given(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--older or --max-bytes"):
+        main_prune(["--data-dir", str(tmp_path)])
+
+
+def test_unknown_episodes_and_tags_are_refused(tmp_path: Path, ids: list[str]) -> None:
+    for episode in (new_id(), "../x\x1b"):
+        with pytest.raises(ConfigError, match="there is no episode"):
+            main_tag([episode, "a", "--data-dir", str(tmp_path)])
+    assert run(["tag", ids[0], "a b", "--data-dir", str(tmp_path)]) == 2
+    assert run(["tag", ids[0], "--remove", "--data-dir", str(tmp_path)]) == 2
+    assert run(["tag", ids[0], "a", "--step", "2", "--data-dir", str(tmp_path)]) == 0
