@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from runner.util.clock import new_ulid
 from runner.util.data_dir import default_data_dir
 from tests.support.command import REPOSITORY
 
@@ -24,7 +23,9 @@ def test_a_folder_of_another_project_named_data_is_left_alone(tmp_path: Path) ->
     assert default_data_dir({"XDG_DATA_HOME": "/xdg"}, tmp_path).path == Path("/xdg/agentgym-console")
 
 
-@pytest.mark.parametrize("content", ["node.lock", "index.sqlite", "outbox.sqlite", f"runs/{new_ulid()}/x.json"])
+@pytest.mark.parametrize(
+    "content", ["node.lock", "index.sqlite", "outbox.sqlite", "runs/01JZ0000000000000000000000/x.json"]
+)
 def test_a_folder_that_holds_state_goes_on_being_used(tmp_path: Path, content: str) -> None:
     file = tmp_path / "data" / content
     file.parent.mkdir(parents=True)
