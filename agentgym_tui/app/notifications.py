@@ -32,6 +32,9 @@ MAX_AGE: Final = timedelta(minutes=1)
 MAX_REASON_CHARS: Final = 300
 """Largest number of characters of the reason of an interruption in a toast."""
 
+MAX_LINES: Final = 3
+"""Largest number of batches named in a toast; those of many nodes may end together."""
+
 ACTIVE: Final = frozenset({"running", "paused"})
 _UNFINISHED: Final = frozenset({"queued", *ACTIVE})
 
@@ -130,11 +133,14 @@ def notify_failover(app: App[Any], failover: Failover | None, notify: Notify) ->
 
 
 def notify_batch_ends(app: App[Any], ended: Iterable[EndedBatch], notify: Notify) -> None:
-    """Show a toast for each ended batch; ring the bell and send a desktop message only at the end of a battery."""
-    for each in ended:
-        if notify.toast:
-            announce(app, ended_text(each.batch, each.limits))
-        if notify.bell and each.is_last:
-            app.bell()
-        if notify.desktop and each.is_last and (driver := driver_of(app)) is not None:
-            driver.write(desktop_sequence(os.environ))
+    """Show one toast for the ended batches; ring the bell and send a desktop message only at the end of a battery."""
+    batches = list(ended)
+    is_last = any(each.is_last for each in batches)
+    if notify.toast and batches:
+        texts = [ended_text(each.batch, each.limits) for each in batches[:MAX_LINES]]
+        more = [trusted(f"and {n_more:,} more")] if (n_more := len(batches) - len(texts)) else []
+        announce(app, join([*texts, *more], trusted("\n")))
+    if notify.bell and is_last:
+        app.bell()
+    if notify.desktop and is_last and (driver := driver_of(app)) is not None:
+        driver.write(desktop_sequence(os.environ))

@@ -97,6 +97,20 @@ async def test_a_batch_that_cannot_start_is_reported_with_its_reason() -> None:
         assert not has_unsafe_chars(screen_text(pilot.app))
 
 
+async def test_batches_that_end_together_are_announced_in_one_toast(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = busy_session()
+    app, texts = console_app(session), list[str]()
+    async with app.run_test(size=SIZE) as pilot:
+        for status in ("running", "completed"):
+            await wait_until(pilot, lambda: app._draw_timer is None, "a redraw")
+            monkeypatch.setattr(app, "notify", lambda text, **_: texts.append(text))
+            session.store.apply_list(node_list(*(batch_state(n, status, env="Maze") for n in range(50))))
+        await wait_until(pilot, lambda: bool(texts), "the toast")
+        assert texts[0].split("\n") == ["Maze completed"] * 3 + ["and 47 more"]
+        await wait_until(pilot, lambda: app._draw_timer is None, "a redraw")
+    assert len(texts) == 1
+
+
 def test_desktop_notifications_have_a_fixed_text() -> None:
     assert desktop_sequence({"TERM": "xterm-256color"}) == OSC_9 == "\x1b]9;AgentGym: a batch has ended\x07"
     assert desktop_sequence({"TERM": "rxvt-unicode"}) == desktop_sequence({"VTE_VERSION": "7000"}) == OSC_777
