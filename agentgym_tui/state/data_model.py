@@ -76,8 +76,8 @@ class StreamingToolCall(msgspec.Struct, frozen=True):
     n_dropped: int = 0
 
 
-class StreamingAnswer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The received part of the model's answer for the current step.
+class StreamingAnswer(msgspec.Struct, kw_only=True, gc=False):
+    """The received part of the model's answer for the current step; it grows in place.
 
     Attributes:
         n_text_dropped: number of characters before ``text`` that are not kept.
@@ -105,6 +105,13 @@ class StreamingAnswer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     ttft_s: float | None = None
     first_at: datetime | None = None
     newest_at: datetime | None = None
+
+    @property
+    def answered(self) -> tuple[int, str, datetime] | None:
+        """Step, endpoint and time of the first text; None before it or where the endpoint is not known."""
+        if self.first_at is None or self.endpoint is None:
+            return None
+        return self.step, self.endpoint, self.first_at
 
     @property
     def skipped_endpoints(self) -> list[str]:

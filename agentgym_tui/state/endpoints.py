@@ -8,7 +8,7 @@ from copy import copy
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
-from agentgym_tui.state.data_model import EndpointState, Episode, StepState, StreamingAnswer
+from agentgym_tui.state.data_model import EndpointState, Episode, StepState
 from agentgym_tui.state.normalize import MAX_CAUSE_CHARS, as_aware, clip_name, clip_optional
 from agentgym_tui.state.streaming_answer import MAX_FAILURES
 from runner.events.live import ModelHealth, TokenText
@@ -62,23 +62,14 @@ class EndpointRegistry:
                 endpoint.failure = None
         return endpoint != before
 
-    def apply_answer(self, items: Sequence[TokenText], before: StreamingAnswer | None, episode: Episode) -> None:
-        """Update endpoints and failovers from answer items that were already applied to an episode.
+    def apply_request(self, item: TokenText, episode: Episode) -> None:
+        """Update endpoints and failovers from an item that reports a request or a failed one.
 
         Args:
-            items: a sequence of ``answer_parts``.
-            before: the streaming answer of the episode before ``items`` were applied; None if there was none.
-            episode: the episode after ``items`` were applied.
+            item: the item, which was not yet applied to the episode.
+            episode: its episode.
         """
-        if items[0].failure is not None or items[0].endpoint is not None:
-            self._apply_failures(items[0], before, episode)
-        answer = episode.streaming
-        if answer is None or answer is before or answer.endpoint is None or answer.first_at is None:
-            return
-        if before is None or answer.first_at is not before.first_at or answer.endpoint != before.endpoint:
-            self._mark_answered(answer.endpoint)
-
-    def _apply_failures(self, item: TokenText, before: StreamingAnswer | None, episode: Episode) -> None:
+        before = episode.streaming
         failures = before.failures if before is not None and before.step == item.step else ()
         if item.failure is not None:
             failures = (*failures, item.failure[:MAX_CAUSE_CHARS])[-MAX_FAILURES:]
@@ -99,13 +90,14 @@ class EndpointRegistry:
         for step in steps:
             if step.endpoint is None or not (step.warnings or step is steps[-1]):
                 continue  # the newest step names the same endpoint
-            self._mark_answered(step.endpoint)
-            if step.skipped_endpoints:
+            self.mark_answered(step.endpoint)
+            if step.warnings and step.skipped_endpoints:
                 self._record_failover(episode.env, step.warnings, step.endpoint, at)
             elif self.failovers and self.failovers[-1].failed:
                 self._add_failover(Failover(episode.env, (), "", step.endpoint, as_aware(at)))
 
-    def _mark_answered(self, endpoint: str) -> None:
+    def mark_answered(self, endpoint: str) -> None:
+        """Record that an endpoint answers."""
         if (known := self._get(endpoint)) is not None:
             known.failure = known.rest_s = None
             known.status = "up" if known.status == "unknown" else known.status

@@ -220,8 +220,9 @@ def _apply_ended(episode: Episode, item: EpisodeEnded) -> None:
 def _add_steps(episode: Episode, tracker: SequenceTracker, items: Sequence[LazyTimestep]) -> None:
     if not episode.reset_observation:
         resets = (raw for item in items if (raw := bytes(item.reset_observation)) not in _EMPTY_RESETS)
-        episode.reset_observation = reset = decode_messages(next(resets, b"[]"))
-        tracker.size += json_size(reset) if reset else 0
+        if (raw_reset := next(resets, None)) is not None:
+            episode.reset_observation = reset = decode_messages(raw_reset)
+            tracker.size += json_size(reset) if reset else 0
     steps = [step_from_item(item) for item in items]
     indices = [step.index for step in steps]
     if episode.streaming is not None and max(indices) >= episode.streaming.step:
@@ -249,10 +250,14 @@ def _insert(episode: Episode, tracker: SequenceTracker, position: int, steps: Se
 
 def _apply_tokens(episode: Episode, items: Sequence[TokenText], endpoints: EndpointRegistry) -> None:
     for part in answer_parts(items):
-        before = episode.streaming
-        if episode.outcome is None and part[0].step > episode.last_step_index:
-            episode.streaming = update_answer(before, part)
-        endpoints.apply_answer(part, before, episode)
+        first, before = part[0], episode.streaming
+        if first.failure is not None or first.endpoint is not None:
+            endpoints.apply_request(first, episode)
+        if episode.outcome is None and first.step > episode.last_step_index:
+            answered = before and before.answered
+            episode.streaming = answer = update_answer(before, part)
+            if answer.endpoint is not None and answer.answered not in (None, answered):
+                endpoints.mark_answered(answer.endpoint)
 
 
 def _add_spans(episode: Episode, tracker: SequenceTracker, items: Sequence[LazySpan]) -> None:

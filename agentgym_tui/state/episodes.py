@@ -52,7 +52,7 @@ EPISODE_SLACK: Final = 100
 MAX_AWAITED: Final = 200_000
 """Largest number of missing sequence numbers listed for all episodes together."""
 
-FREED_SHARE: Final = 1 / 16
+FREED_SHARE: Final = 1 / 64
 """Share of the memory limit that is freed beyond the limit, so that freeing memory is rare under a high load."""
 
 MAX_CHECKED_NODES: Final = 1_000
@@ -313,6 +313,8 @@ class EpisodeRegistry:
     def _drop_messages(self, episode: Episode, target: int) -> None:
         """Drop messages of an episode, the oldest first, and finally its spans; stop when ``target`` bytes are left."""
         tracker = self._trackers[episode.episode_id]
+        if tracker.n_stripped == len(episode.steps) and not (episode.spans or episode.reset_observation):
+            return  # as in most of the oldest episodes under a high load
         episode.version += 1
         while tracker.n_stripped < len(episode.steps):
             if self._bytes <= target:

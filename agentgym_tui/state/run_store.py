@@ -91,6 +91,7 @@ class RunStore:
         self.on_change: Callable[[], None] | None = None
         self._notices = NoticeList(now)
         self._queue_notice: str | None = None
+        self._lost: set[str] = set()
         self._nodes = NodeRegistry(now, lost_after_s)
         self._envs = EnvironmentRegistry()
         self._endpoints = EndpointRegistry()
@@ -296,10 +297,12 @@ class RunStore:
         for node in self.nodes.values():
             if node.status == "stopped":
                 self._episodes.mark_interrupted(node.name, "")
-        for episode in self._episodes.running.values():
-            episode_node = self.nodes.get(episode.node)
-            if episode.node_lost != (is_lost := episode_node is not None and episode_node.lost):
-                episode.node_lost, episode.version = is_lost, episode.version + 1
+        lost = {node.name for node in self.nodes.values() if node.lost}
+        if lost or self._lost:  # else no episode has a lost node, and with many of them the walk is slow
+            for episode in self._episodes.running.values():
+                if episode.node_lost != (is_lost := episode.node in lost):
+                    episode.node_lost, episode.version = is_lost, episode.version + 1
+        self._lost = lost
         ended = self._episodes.ended
         for episode in ended:
             self._envs.apply_ended(episode)
