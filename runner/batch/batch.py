@@ -36,7 +36,7 @@ from runner.pool.choose import open_pool
 from runner.pool.protocol import Slot, WorkerChange, WorkerLost, WorkerPool
 from runner.store import EpisodeRecord
 from runner.types import Outcome, TokensStreamed, WorkerState
-from runner.util.clock import new_ulid
+from runner.util.clock import Stopwatch, new_ulid
 from runner.util.resources import describe_shortage
 
 logger = logging.getLogger(__name__)
@@ -126,6 +126,7 @@ class Batch:
         self._paused = False
         self._seq, self._worker_seq = itertools.count(), itertools.count()
         self._started = self._clock.monotonic()
+        self._playing = Stopwatch(self._clock.monotonic)
 
     @property
     def episode_ids(self) -> set[str]:
@@ -346,19 +347,19 @@ class Batch:
 
     def _emit_progress(self) -> None:
         n_left, n_new = self.spec.n_planned - len(self._stats.episodes), len(self._stats.episodes) - self._n_before
-        elapsed, waiting = self._clock.monotonic() - self._started, self._wait.waiting
+        waiting = self._wait.waiting
         progress = self._stats.progress(
             self.batch_id,
             self.spec.n_planned,
             at=self._clock.now(),
             seq=next(self._seq),
-            eta_s=elapsed / n_new * n_left if n_new else None,
+            eta_s=self._playing.seconds / n_new * n_left if n_new else None,
             waiting_for=None if waiting is None else waiting.server,
             waiting_s=None if waiting is None else waiting.left_s,
             interrupted=self._status == "interrupted",
             interruption=None if self._interruption is None else self._interruption[0],
         )
-        self._hub.emit(progress)
+        self._hub.emit(msgspec.structs.replace(progress, paused=self._paused))
 
     def _apply(self, command: EpisodeCommand) -> None:
         for episode in self._running.values():
@@ -377,3 +378,5 @@ class Batch:
         else:
             self._paused = command.name != "resume"
             self._wait.set_paused(self._paused)
+            self._playing.set_paused(self._paused)
+            self._emit_progress()

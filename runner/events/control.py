@@ -274,6 +274,7 @@ class BatchState(msgspec.Struct, kw_only=True):
     waiting_for: WaitingFor = None
     waiting_s: WaitingSeconds = None
     interruption: Interruption = None
+    paused: Annotated[bool, Meta(description="whether a waiting batch does not start before it is resumed")] = False
     concurrency: Annotated[int | None, Meta(description="requested number of parallel episodes")] = None
     workers: Annotated[
         Workers | None,
@@ -325,7 +326,10 @@ class NodeHealth(msgspec.Struct, kw_only=True):
 
 
 class NodeList(msgspec.Struct, kw_only=True):
-    """Batches, newest first, and the environments, agents and models available on the node."""
+    """Batches, newest first, and the environments, agents and models available on the node.
+
+    Of the waiting batches the first 200 are listed, of the others those that run and the newest 200.
+    """
 
     batches: list[BatchState]
     envs: Annotated[list[str], Meta(description="environments of the profile")]
@@ -336,6 +340,7 @@ class NodeList(msgspec.Struct, kw_only=True):
         str | None,
         Meta(description="what the queue file had lost when the node started, and what was restored; null: nothing"),
     ] = None
+    n_waiting: Annotated[int | None, Meta(description="number of all waiting batches; null in older replies")] = None
 
 
 RESULTS: Final[dict[Op, Any]] = {

@@ -187,6 +187,7 @@ class WaitingBatch(msgspec.Struct, kw_only=True):
     model: ModelName
     n_done: Annotated[int, Meta(description="finished episodes, if it was resumed")]
     n_planned: Annotated[int, Meta(description="episodes in total")]
+    paused: Annotated[bool, Meta(description="whether it does not start before it is resumed")] = False
 
 
 class QueueChanged(ItemBase, kw_only=True, tag="queue"):

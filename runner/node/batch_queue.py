@@ -70,6 +70,7 @@ class BatchQueue:
             StoreError: if the file cannot be used.
         """
         self._lock = threading.Lock()
+        self._held: set[str] = set()
         self._path = path
         self._journal = BatchJournal(path.with_name("batches.jsonl"))
         self.notice: str | None = None
@@ -124,6 +125,34 @@ class BatchQueue:
         """Return the batches with the status ``queued``, in the order in which they will run."""
         return self._select("WHERE status = 'queued' ORDER BY position", ())
 
+    def ready(self) -> list[QueuedBatch]:
+        """Return the queued batches that are not held, in the order in which they will run."""
+        return [batch for batch in self.queued() if batch.batch_id not in self._held]
+
+    def is_held(self, batch_id: str) -> bool:
+        """Return whether a batch does not start before ``release``."""
+        return batch_id in self._held
+
+    def hold(self, batch_id: str) -> bool:
+        """Keep a queued batch from starting until ``release``; return False if it is not queued.
+
+        This is not stored, because a batch that is queued when the node ends has to be resumed anyway.
+        """
+        with self._transaction() as connection:
+            is_queued = bool(_select(connection, "WHERE batch_id = ? AND status = 'queued'", (batch_id,)))
+            if is_queued:
+                self._held.add(batch_id)
+        return is_queued
+
+    def release(self, batch_id: str) -> bool:
+        """Let a held batch start when its turn comes; return False if it is not held."""
+        with self._lock:
+            was_held = batch_id in self._held
+            self._held.discard(batch_id)
+        if was_held:
+            self.on_change()
+        return was_held
+
     def interrupted(self) -> list[QueuedBatch]:
         """Return the batches with the status ``interrupted``."""
         return self._select("WHERE status = 'interrupted' ORDER BY position", ())
@@ -132,9 +161,23 @@ class BatchQueue:
         """Return the completed and cancelled batches."""
         return self._select("WHERE status IN ('completed', 'cancelled') ORDER BY position", ())
 
-    def newest(self, limit: int) -> list[QueuedBatch]:
-        """Return the most recently added batches, the newest first."""
-        return self._select("ORDER BY position DESC LIMIT ?", (limit,))
+    def listed(self, *, n_waiting: int, n_others: int) -> list[QueuedBatch]:
+        """Return the batches that matter most, the newest first: what runs, what runs next, and the newest others.
+
+        Args:
+            n_waiting: maximum number of queued batches.
+            n_others: maximum number of other batches.
+        """
+        first = "SELECT position FROM batches WHERE status = 'queued' ORDER BY position LIMIT ?"
+        others = "WHERE status != 'queued' ORDER BY status != 'running', position DESC LIMIT ?"
+        condition = f"position IN ({first}) OR position IN (SELECT position FROM batches {others})"
+        return self._select(f"WHERE {condition} ORDER BY position DESC", (n_waiting, n_others))
+
+    @property
+    def n_queued(self) -> int:
+        """Number of batches with the status ``queued``."""
+        with self._locked_connection() as connection:
+            return int(connection.execute("SELECT COUNT(*) FROM batches WHERE status = 'queued'").fetchone()[0])
 
     def set_status(
         self, batch_id: str, status: Status, *, n_done: int | None = None, only: tuple[Status, ...] = ()

@@ -234,10 +234,12 @@ class BatchRunner:
         with self._changed:
             self._early_commands.clear()
             while (queued := self._claim()) is None:
-                if self._stopping or (self._draining and not self._queue.has_queued):
+                if self._stopping or (self._draining and not self._queue.ready()):
                     return False
                 self._changed.wait()
             self._claimed, self._final_status, self._is_cancelled = queued, "interrupted", False
+            if self._queue.release(queued.batch_id):  # held when it was just about to start
+                self._early_commands.append("pause")
             self._final_n_done = None
             self._interruptions.pop(queued.batch_id, None)
         self._run_batch(queued)
@@ -246,8 +248,8 @@ class BatchRunner:
     def _claim(self) -> QueuedBatch | None:
         if self._stopping or self.storage.problem is not None:
             return None
-        queued = self._queue.queued()
-        claimed = (batch for batch in queued if self._queue.set_status(batch.batch_id, "running", only=("queued",)))
+        ready = self._queue.ready()
+        claimed = (batch for batch in ready if self._queue.set_status(batch.batch_id, "running", only=("queued",)))
         return next(claimed, None)
 
     def _run_batch(self, queued: QueuedBatch) -> None:

@@ -51,7 +51,8 @@ from runner.store.notes import InvalidNote, Notes
 from runner.types.notes import Note, NoteChange
 from runner.util.clock import new_ulid
 
-MAX_LISTED_BATCHES = 200
+MAX_LISTED_WAITING, MAX_LISTED_OTHERS = 200, 200
+"""Maximum numbers of batches in a reply to ``list``: those that wait, and all others."""
 MAX_ENVS = 200
 """Maximum number of environments in one start request."""
 
@@ -210,6 +211,12 @@ class ControlHandler:
         self.batch_runner.wake()
         return self._batches(existing[0].battery_id or existing[0].batch_id)
 
+    def _release(self, batch: QueuedBatch) -> bool:
+        """Let a held batch start when its turn comes; return False if it is not held."""
+        if was_held := self.queue.release(batch.batch_id):
+            self.batch_runner.wake()
+        return was_held
+
     def _queue_again(self, batch: QueuedBatch) -> bool:
         """Queue an interrupted batch again; return False if it is not interrupted.
 
@@ -270,7 +277,8 @@ class ControlHandler:
         accepted = [
             self.batch_runner.command(name, batch.batch_id)
             or (name == "cancel" and self.batch_runner.stored.cancel_unstarted(batch))
-            or (name == "resume" and self._queue_again(batch))
+            or (name == "pause" and self.queue.hold(batch.batch_id))
+            or (name == "resume" and (self._release(batch) or self._queue_again(batch)))
             or self.batch_runner.command(name, batch.batch_id)
             for batch in batches
         ]
@@ -297,6 +305,7 @@ class ControlHandler:
             waiting_for=self._waits_for(batch) if waiting is None else waiting.server,
             waiting_s=None if waiting is None else waiting.left_s,
             interruption=self.batch_runner.interruption(batch.batch_id) if batch.status == "interrupted" else None,
+            paused=batch.status == "queued" and self.queue.is_held(batch.batch_id),
             concurrency=batch.spec.concurrency,
             workers=batch.spec.workers,
             warning=self._lowered(batch),
@@ -321,13 +330,15 @@ class ControlHandler:
         return self.batch_runner.storage.problem if batch.status in ("queued", "running") else None
 
     def _list(self) -> NodeList:
+        listed = self.queue.listed(n_waiting=MAX_LISTED_WAITING, n_others=MAX_LISTED_OTHERS)
         return NodeList(
-            batches=[self._state(batch) for batch in self.queue.newest(MAX_LISTED_BATCHES)],
+            batches=[self._state(batch) for batch in listed],
             envs=[entry.name for _, entry in self.profile.tiered_entries()],
             agents=plugins.registered_names(plugins.AGENTS),
             models=self.models.names,
             storage=self.batch_runner.storage_problem,
             queue=self.queue.notice,
+            n_waiting=self.queue.n_queued,
         )
 
 

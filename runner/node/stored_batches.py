@@ -125,13 +125,15 @@ def queue_reporter(queue: BatchQueue, report: Callable[[QueueChanged], object], 
     def report_queue() -> None:
         with lock, catch_foreign(log_failure(logger, "reporting the queue")):  # what changed it has succeeded
             waiting = queue.queued()
-            batches = [_describe_waiting(batch) for batch in waiting[:MAX_WAITING]]
+            batches = [
+                _describe_waiting(batch, paused=queue.is_held(batch.batch_id)) for batch in waiting[:MAX_WAITING]
+            ]
             report(QueueChanged(at=clock.now(), batches=batches, n_waiting=len(waiting)))
 
     return report_queue
 
 
-def _describe_waiting(batch: QueuedBatch) -> WaitingBatch:
+def _describe_waiting(batch: QueuedBatch, *, paused: bool) -> WaitingBatch:
     spec = batch.spec
     return WaitingBatch(
         batch_id=batch.batch_id,
@@ -141,4 +143,5 @@ def _describe_waiting(batch: QueuedBatch) -> WaitingBatch:
         model=spec.model,
         n_done=batch.n_done,
         n_planned=spec.n_planned,
+        paused=paused,
     )

@@ -138,6 +138,7 @@ class BatchProgress(ItemBase, kw_only=True, tag="batch.progress"):
     workers: Annotated[
         WorkerCounts | None, Meta(description="worker processes; null when the batch's own process plays the episodes")
     ] = None
+    paused: Annotated[bool | None, Meta(description="whether its episodes are paused; null in older items")] = None
 
 
 class WorkerState(ItemBase, kw_only=True, tag="worker"):

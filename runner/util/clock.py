@@ -71,3 +71,30 @@ class Clock:
 
     monotonic: Callable[[], float] = time.monotonic
     now: Callable[[], datetime] = _utc_now
+
+
+class Stopwatch:
+    """Measures the seconds since its creation, except those during which it is paused.
+
+    Args:
+        now: returns the time of a monotonic clock in seconds.
+    """
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        """Start it."""
+        self._now = now
+        self._started_at = now()
+        self._paused_at: float | None = None
+
+    @property
+    def seconds(self) -> float:
+        """The measured seconds."""
+        return (self._now() if self._paused_at is None else self._paused_at) - self._started_at
+
+    def set_paused(self, paused: bool) -> None:
+        """Stop the time, or let it go on."""
+        if paused and self._paused_at is None:
+            self._paused_at = self._now()
+        elif not paused and self._paused_at is not None:
+            self._started_at += self._now() - self._paused_at
+            self._paused_at = None

@@ -247,8 +247,11 @@ def test_cancel_abandons_a_blocked_step_after_the_grace_period(workspace: Worksp
 def test_pause_and_resume_apply_to_all_running_episodes(workspace: Workspace) -> None:
     paused: queue.Queue[Item] = queue.Queue()
     timesteps: list[Item] = []
+    reported: list[bool | None] = []
 
     def observe(item: Item) -> None:
+        if isinstance(item, BatchProgress):
+            reported.append(item.paused)
         if isinstance(item, EpisodePaused):
             paused.put(item)
         elif isinstance(item, TimestepPlayed):
@@ -268,6 +271,7 @@ def test_pause_and_resume_apply_to_all_running_episodes(workspace: Workspace) ->
     batch_thread.batch.command("resume")
     Gated.gate.release(4)
     assert batch_thread.result().outcomes == {"success": 2}
+    assert reported == [True, True, False, False, False]
 
 
 def test_observers_receive_every_event_and_cannot_fail_the_batch(workspace: Workspace) -> None:

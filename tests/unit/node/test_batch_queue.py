@@ -60,7 +60,10 @@ def reopen(path: Path) -> Iterator[Callable[[], BatchQueue]]:
 
 
 def states(queue: BatchQueue) -> dict[str, tuple[Status, int, int]]:
-    return {batch.batch_id: (batch.status, batch.n_done, batch.spec.n_planned) for batch in queue.newest(10)}
+    return {
+        batch.batch_id: (batch.status, batch.n_done, batch.spec.n_planned)
+        for batch in queue.listed(n_waiting=10, n_others=10)
+    }
 
 
 def expected_states(ids: dict[Status, str]) -> dict[str, tuple[Status, int, int]]:
@@ -174,7 +177,7 @@ def test_records_of_an_earlier_version_without_workers_are_read(
         (path if kept == "batches.jsonl" else path.with_name("batches.jsonl")).unlink()
     queue = reopen()
     assert states(queue) == expected_states(batches)
-    assert [batch.spec.workers for batch in queue.newest(10)] == [None] * 3
+    assert [batch.spec.workers for batch in queue.listed(n_waiting=10, n_others=10)] == [None] * 3
     remote = {id_: msgspec.structs.replace(queue.get(id_).spec, workers="ray") for id_ in [batches["interrupted"]]}  # type: ignore[union-attr]
     queue.queue_again(remote)
     queue.close()

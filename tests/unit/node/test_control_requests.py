@@ -234,6 +234,6 @@ def test_a_battery_that_does_not_fit_into_the_queue_is_not_added(
     queue = BatchQueue(tmp_path / "queue.sqlite")
     with pytest.raises(QueueFull, match="3 batches"):
         queue.add(*batches)
-    assert queue.newest(10) == []
+    assert queue.listed(n_waiting=10, n_others=10) == []
     assert to_control_error(QueueFull("full")).code == "queue_full"
     queue.close()

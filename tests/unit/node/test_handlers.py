@@ -65,7 +65,7 @@ def test_a_reopened_queue_has_its_batches_as_interrupted(tmp_path: Path) -> None
     queue.close()
     reopened = BatchQueue(tmp_path / "queue.sqlite")
     assert reopened.queued() == []
-    assert [batch.status for batch in reopened.newest(10)] == ["interrupted", "interrupted"]
+    assert [batch.status for batch in reopened.listed(n_waiting=10, n_others=10)] == ["interrupted", "interrupted"]
     assert reopened.get(batches[1].batch_id) == msgspec.structs.replace(batches[1], status="interrupted")
     reopened.close()
 

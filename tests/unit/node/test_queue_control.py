@@ -13,7 +13,7 @@ from ulid import ULID
 from runner.batch.spec import BatchSpec
 from runner.batch.workspace import Workspace
 from runner.events.live import QueueChanged
-from runner.node import stored_batches
+from runner.node import handlers, stored_batches
 from runner.node.batch_queue import BatchQueue, QueuedBatch
 from runner.node.handlers import ControlHandler
 from runner.node.queue_entries import derived_batch_id
@@ -48,7 +48,7 @@ def test_only_waiting_batches_move(handler: ControlHandler, send_request: Callab
     ids = [start(send_request) for _ in range(3)]
     handler.queue.set_status(ids[0], "running")
     assert send_request("move", batch_id=ids[2], to=0)["ok"]
-    assert [batch.batch_id for batch in handler.queue.newest(5)] == [ids[1], ids[2], ids[0]]
+    assert [batch.batch_id for batch in handler.queue.listed(n_waiting=5, n_others=5)] == [ids[1], ids[2], ids[0]]
     assert send_request("move", batch_id=ids[0], to=0)["error"]["code"] == "not_queued"
     assert send_request("move", batch_id=str(ULID()), to=0)["error"]["code"] == "not_found"
     assert send_request("move", batch_id=ids[1], to=-1)["error"]["code"] == "bad_request"
@@ -150,3 +150,42 @@ def test_resume_queues_an_interrupted_batch_again(handler: ControlHandler, send_
     handler.queue.set_status(batch_id, "interrupted")
     assert send_request("resume", batch_id=batch_id)["ok"]
     assert waiting_ids(handler) == [batch_id]
+
+
+def test_a_waiting_batch_is_paused_and_resumed(
+    handler: ControlHandler, send_request: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    items: list[QueueChanged] = []
+    handler.queue.on_change = queue_reporter(handler.queue, items.append, Clock())
+    ids = [start(send_request) for _ in range(2)]
+    for _ in range(2):
+        assert send_request("pause", batch_id=ids[0])["ok"]
+        assert [batch.batch_id for batch in handler.queue.ready()] == ids[1:]
+        assert [(each["status"], each["paused"]) for each in send_request("list")["result"]["batches"]] == [
+            ("queued", False),
+            ("queued", True),
+        ]
+    assert [waiting.paused for waiting in items[-1].batches] == [True, False]
+    assert send_request("move", batch_id=ids[0], to=1)["ok"]
+    assert send_request("resume", batch_id=ids[0])["ok"]
+    assert [batch.batch_id for batch in handler.queue.ready()] == ids[::-1]
+    assert [waiting.paused for waiting in items[-1].batches] == [False, False]
+    assert send_request("resume", batch_id=ids[0])["error"]["code"] == "not_running"
+    handler.queue.set_status(ids[0], "completed")
+    assert send_request("pause", batch_id=ids[0])["error"]["code"] == "not_running"
+
+
+def test_a_long_queue_is_listed_from_its_front(
+    handler: ControlHandler, send_request: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handlers, "MAX_LISTED_WAITING", 3)
+    monkeypatch.setattr(handlers, "MAX_LISTED_OTHERS", 2)
+    ids = [start(send_request) for _ in range(9)]
+    handler.queue.set_status(ids[0], "completed")
+    handler.queue.set_status(ids[1], "running")
+    for ended in ids[2:4]:
+        handler.queue.set_status(ended, "completed")
+    assert send_request("move", batch_id=ids[8], to=0)["ok"]
+    result = send_request("list")["result"]
+    assert [batch["batch_id"] for batch in result["batches"]] == [ids[5], ids[4], ids[8], ids[3], ids[1]]
+    assert result["n_waiting"] == 5
