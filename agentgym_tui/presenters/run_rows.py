@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from agentgym_tui.presenters.cells import Cell, Column, Line, Tone, flag_unsafe, join_parts, unsafe_texts
@@ -10,6 +11,8 @@ from agentgym_tui.presenters.number_format import (
     UNKNOWN,
     format_cost,
     format_count,
+    format_rate,
+    format_reward,
     format_share,
     pluralize,
 )
@@ -31,10 +34,11 @@ RUN_COLUMNS: Final = (
     Column("errors", 6, right=True, rank=2),
     Column("time left", 9, right=True),
     Column("agent", 18, rank=3),
-    Column("tokens", 6, right=True, rank=4),
-    Column("cost", 7, right=True, rank=5),
-    Column("workers", 18, rank=6),
-    Column("id", 26, rank=7),
+    Column("ep/min", 6, right=True, rank=4),
+    Column("tokens", 6, right=True, rank=5),
+    Column("cost", 11, right=True, rank=6),
+    Column("workers", 18, rank=7),
+    Column("id", 26, rank=8),
 )
 
 STATES: Final[dict[str, tuple[SafeText, Tone]]] = {
@@ -46,6 +50,9 @@ STATES: Final[dict[str, tuple[SafeText, Tone]]] = {
     "cancelled": (trusted("○ cancelled"), "dim"),
 }
 """Label and tone of each status of a batch."""
+
+HELD: Final = Cell(trusted("‖ waits"), "warn")
+"""State of a waiting batch that was paused, so that it does not start."""
 
 _ENV_WIDTH: Final = 24
 
@@ -72,7 +79,7 @@ class RunRows:
         """Return the cells of a line, one per table column."""
         row = self._tree.rows[index]
         if row.episode is not None:
-            return _episode_cells(row, row.episode)
+            return _episode_cells(row, row.episode, self._store.currency)
         batches, (tokens, cost) = row.batches, _usage(self._store, row)
         n_errors, n_rated = sum(each.n_errors for each in batches), batches[0].n_rated
         # environments are never mixed in one rate
@@ -86,8 +93,9 @@ class RunRows:
             Cell(format_count(n_errors), "bad") if n_errors else Cell(UNKNOWN, "dim"),
             Cell(_time_left(row, self._store.now())),
             Cell(_agent(row)),
+            _rate_cell(batches),
             Cell(format_count(tokens)) if tokens else Cell(UNKNOWN, "dim"),
-            Cell(UNKNOWN, "dim") if cost is None else Cell(format_cost(cost)),
+            Cell(UNKNOWN, "dim") if cost is None else Cell(format_cost(cost, self._store.currency)),
             _workers(row),
             Cell(sanitize_line(row.run_id, 40), "dim"),
         ]
@@ -97,6 +105,8 @@ def state_cell(row: RunRow) -> Cell:
     """Return the status of a battery or batch; for a waiting one, with its place in the queue."""
     status = row.status
     text, tone = STATES.get(status, (sanitize_line(status, 20), "plain"))
+    if status == "queued" and all(batch.is_held for batch in row.batches if batch.status == "queued"):
+        text, tone = HELD
     positions = [batch.position for batch in row.batches if batch.position is not None]
     if status == "queued" and positions:
         text = join([text, trusted(f"#{min(positions) + 1}")], " ")
@@ -108,15 +118,44 @@ def runs_summary(store: RunStore, width: int) -> Line:
     counts = Counter(batch.status for batch in store.batches.values())
     named = (("running", "running"), ("paused", "paused"), ("queued", "waiting"), ("interrupted", "interrupted"))
     parts: list[Line] = [[Cell(trusted("Runs"), "head")], [Cell(pluralize(len(store.batches), "batch", "batches"))]]
+    n_unlisted = max(store.n_waiting - counts["queued"], 0)
+    counts["queued"] += n_unlisted
     parts += [
-        [Cell(trusted(f"{counts[status]} {name}"), STATES[status][1])] for status, name in named if counts[status]
+        [Cell(trusted(f"{counts[status]:,} {name}"), STATES[status][1])] for status, name in named if counts[status]
     ]
+    parts += [[Cell(trusted(f"the last {n_unlisted:,} of them are not listed"), "dim")]] if n_unlisted else []
     return join_parts(parts, width)
 
 
-def run_detail(row: RunRow | None) -> Line:
-    """Return why a run waits or was interrupted; an empty line if it plays or has ended."""
-    for batch in row.batches if row is not None else ():
+def run_detail(row: RunRow | None, store: RunStore, width: int) -> Line:
+    """Return why a run waits or was interrupted, else what the columns have no room for."""
+    if row is None:
+        return []
+    return _problem(row) or join_parts(list(_details(row, store)), width)
+
+
+def _details(row: RunRow, store: RunStore) -> Iterator[Line]:
+    """Yield who plays, the mean reward, the rate, tokens, cost, workers and the id of a line."""
+    if (episode := row.episode) is not None:
+        yield [Cell(sanitize_line(" ".join(filter(None, (episode.agent, episode.model))), 60) or UNKNOWN)]
+        yield [Cell(trusted(f"reward {format_reward(episode.reward)}"))]
+        yield [Cell(sanitize_line(episode.episode_id, 40), "dim")]
+        return
+    (tokens, cost), rate, workers = _usage(store, row), _rate_cell(row.batches), _workers(row)
+    yield [Cell(_agent(row))]
+    if len(row.batches) == 1 and (reward := row.batches[0].mean_reward) is not None:
+        yield [Cell(trusted(f"mean reward {format_reward(reward)}"))]
+    yield [Cell(trusted(f"{rate.text} episodes/min"))] if rate.text != UNKNOWN else []
+    yield [Cell(trusted(f"{format_count(tokens)} tokens"))] if tokens else []
+    yield [Cell(trusted(f"cost {format_cost(cost, store.currency)}"))] if cost is not None else []
+    yield [workers] if workers.text != UNKNOWN else []
+    yield [Cell(sanitize_line(row.run_id, 40), "dim")]
+
+
+def _problem(row: RunRow) -> Line:
+    for batch in row.batches:
+        if batch.is_held and batch.status == "queued":
+            return [Cell(trusted("paused: it does not start before it is resumed"), "warn")]
         if batch.interruption:
             return [Cell(join([trusted("interrupted: "), masked_line(batch.interruption, 300)]), "warn")]
         if batch.waiting_for:
@@ -142,6 +181,19 @@ def _time_left(row: RunRow, now: float) -> SafeText:
     return join([trusted("> "), shown]) if waits else shown
 
 
+def episodes_per_minute(batch: BatchRun) -> float | None:
+    """Return the rate of a batch at its last report, or up to its end; None if it is not known."""
+    is_active = batch.status in ("running", "paused")
+    n, seconds = (batch.n_planned - batch.n_done, batch.eta_s) if is_active else (batch.n_done, batch.duration_s)
+    return 60 * n / seconds if n > 0 and seconds else None
+
+
+def _rate_cell(batches: Sequence[BatchRun]) -> Cell:
+    shown = [batch for batch in batches if batch.status == "running"] or (batches if len(batches) == 1 else [])
+    rates = [rate for batch in shown if (rate := episodes_per_minute(batch)) is not None]
+    return Cell(format_rate(sum(rates))) if rates else Cell(UNKNOWN, "dim")
+
+
 def _name(row: RunRow) -> SafeText:
     mark = trusted("  " * row.depth + ("▾ " if row.is_open else "▸ "))
     if row.battery_id is not None:
@@ -149,7 +201,7 @@ def _name(row: RunRow) -> SafeText:
     return join([mark, shorten_environment(sanitize_line(row.batches[0].env, 60), _ENV_WIDTH) or UNKNOWN])
 
 
-def _episode_cells(row: RunRow, episode: Episode) -> Line:
+def _episode_cells(row: RunRow, episode: Episode, currency: str) -> Line:
     attempt = trusted(f", attempt {format_count(episode.attempt)}") if episode.attempt else trusted("")
     name = join([trusted("  " * row.depth + "· task "), format_count(episode.task_index), attempt])
     outcome = outcome_cell(episode)
@@ -161,8 +213,9 @@ def _episode_cells(row: RunRow, episode: Episode) -> Line:
         Cell(UNKNOWN, "dim"),
         Cell(UNKNOWN, "dim"),
         Cell(sanitize_line(" ".join(filter(None, (episode.agent, episode.model))), 60) or UNKNOWN),
+        Cell(UNKNOWN, "dim"),
         Cell(format_count(episode.tokens.total)) if episode.tokens.total else Cell(UNKNOWN, "dim"),
-        Cell(UNKNOWN, "dim") if episode.cost is None else Cell(format_cost(episode.cost)),
+        Cell(UNKNOWN, "dim") if episode.cost is None else Cell(format_cost(episode.cost, currency)),
         Cell(sanitize_line(episode.worker.id, 40) if episode.worker else UNKNOWN, "dim"),
         Cell(sanitize_line(episode.episode_id, 40), "dim"),
     ]

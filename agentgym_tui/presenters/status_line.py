@@ -132,6 +132,7 @@ def progress_line(
     lost: bool = False,
     spent: tuple[Tokens, float | None] | None = None,
     n_waiting: int = 0,
+    currency: str = "",
 ) -> Line:
     """Describe the progress of a batch; return an empty line if there is no batch.
 
@@ -142,6 +143,7 @@ def progress_line(
         lost: whether the batch's node is lost.
         spent: tokens and cost of all episodes of the batch, including running episodes; the cost is None if unknown.
         n_waiting: number of batches that wait.
+        currency: currency of the cost.
     """
     if batch is None:
         return []
@@ -167,7 +169,7 @@ def progress_line(
             [Cell(trusted(f"mean reward {format_reward(batch.mean_reward)}"))] if batch.mean_reward is not None else [],
             [] if incomplete else _worker_cells(batch),
             [Cell(trusted(f"{format_count(spent[0].total)} tokens"))] if spent and spent[0].total else [],
-            [Cell(trusted(f"cost {format_cost(spent[1])}"))] if spent and spent[1] is not None else [],
+            [Cell(trusted(f"cost {format_cost(spent[1], currency)}"))] if spent and spent[1] is not None else [],
             [Cell(sanitize_line(_agent_text(batch.agent, batch.model), 80))] if batch.agent else [],
             [Cell(masked_line(batch.waiting_for, 200), "warn")] if batch.waiting_for and not lost else [],
         ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 
 POLL_INTERVAL_S: Final = 20.0
 """Seconds between requests for the state of the node; a node that gets no requests for two minutes exits."""
+
+MIN_POLL_GAP_S: Final = 0.25
+"""Seconds between two requests where another console changes the queue; ten times as long as a request, if more."""
 
 RETRY_INTERVAL_S: Final = 1.0
 """Seconds between requests while the node does not reply."""
@@ -73,6 +77,7 @@ class NodeSession(Session):
         self._connection: NatsConnection | None = None
         self._node = ""
         self._poll_now = asyncio.Event()
+        self.store.on_queue_change = self._poll_now.set
         self._listed = asyncio.Event()
         self._node_is_up = asyncio.Event()
         self._start = asyncio.Event()
@@ -191,13 +196,15 @@ class NodeSession(Session):
         self._poll_now.set()
 
     async def _keep_polling(self, location: StateLocation) -> None:
-        """Request the state of the node after each change of the connection, after each command and at intervals.
+        """Request the state of the node after changes of the connection or the queue, after commands and at intervals.
 
         Where the node does not answer, check whether its process is alive.
         """
         while True:
             self._poll_now.clear()
+            started_s = time.monotonic()
             answered = await self._poll(location)
+            await asyncio.sleep(max(MIN_POLL_GAP_S, 10 * (time.monotonic() - started_s)) if answered else 0)
             if not answered and not self._starting:
                 await self._check_process(location)
             with contextlib.suppress(TimeoutError):

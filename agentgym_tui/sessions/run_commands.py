@@ -111,6 +111,16 @@ def unfinished_batches(store: RunStore) -> list[BatchRun]:
     return [batch for batch in store.batches.values() if batch.status in _UNFINISHED]
 
 
+def can_pause(batch: BatchRun) -> bool:
+    """Return whether a batch runs, or waits and starts when its turn comes."""
+    return batch.status == "running" or (batch.status == "queued" and not batch.is_held)
+
+
+def can_resume(batch: BatchRun) -> bool:
+    """Return whether a batch is paused, was paused while it waits, or was interrupted."""
+    return batch.status in ("paused", "interrupted") or (batch.status == "queued" and batch.is_held)
+
+
 def command_targets(batches: Sequence[BatchRun]) -> list[str]:
     """Return the distinct ids for a command on ``batches``: the battery id where a batch has one, else the batch id."""
     return list(dict.fromkeys(batch.battery_id or batch.batch_id for batch in batches))
@@ -176,6 +186,11 @@ class RunCommands:
             return "resumed"
         await self.control.command("pause", batch_id=batch.batch_id)
         return "pauses after this step"
+
+    async def send_all(self, command: Literal["pause", "resume"], run_ids: Sequence[str]) -> None:
+        """Pause or resume the batches or batteries with the given ids; a waiting one that is paused does not start."""
+        for run_id in run_ids:
+            await self.control.command(command, batch_id=run_id)
 
     async def replay(self, run_id: str, only: Literal["errors", "all"]) -> int:
         """Play a batch or battery again, or only what ended with an error; return the number of episodes."""

@@ -27,7 +27,9 @@ _FINISHED: Final = frozenset({"completed", "cancelled"})
 
 
 class BatchRegistry:
-    """Up to ``MAX_BATCHES`` batches by id, the newest last; finished batches are evicted before unfinished batches.
+    """Up to ``MAX_BATCHES`` batches by id, the newest last.
+
+    Finished batches are evicted first, then those that start last.
 
     Args:
         now: returns the time of the console's monotonic clock in seconds.
@@ -37,6 +39,13 @@ class BatchRegistry:
         self._now = now
         self.batches: dict[str, BatchRun] = {}
         self._latest_progress: dict[str, tuple[str, int]] = {}
+        self._n_waiting: dict[str, int] = {}
+
+    @property
+    def n_waiting(self) -> int:
+        """Number of batches that wait, including those that are not listed because they are too many."""
+        n_listed = sum(batch.status == "queued" for batch in self.batches.values())
+        return max(n_listed, clamp_count(sum(self._n_waiting.values())))
 
     def active(self) -> BatchRun | None:
         """Return the newest batch that is running or paused."""
@@ -53,6 +62,7 @@ class BatchRegistry:
             batch.env, batch.agent, batch.model = clip_name(item.env), clip_name(item.agent), clip_optional(item.model)
             batch.battery_id = clip_optional(item.battery_id)
             batch.status = "running" if batch.status in _PENDING else batch.status
+            batch.started_at = min(filter(None, (batch.started_at, item.at)))
 
     def apply_progress(self, item: BatchProgress, boot: str) -> None:
         """Update a batch from a progress item; ignore an item older than the item applied last.
@@ -74,6 +84,8 @@ class BatchRegistry:
         batch.n_rated = clamp_count(item.n_done if item.n_rated is None else item.n_rated)
         batch.n_errors, batch.tokens, batch.cost = clamp_count(item.errors), item.tokens, item.cost
         batch.waiting_for, batch.waiting_s = clip_optional(item.waiting_for), item.waiting_s
+        batch.node_paused = bool(item.paused)
+        batch.status = "paused" if batch.node_paused and batch.status == "running" else batch.status
         batch.workers = clamp_workers(item.workers)
         batch.interruption = clip_optional(item.interruption, MAX_CAUSE_CHARS)
         if item.interrupted and batch.status in _ACTIVE:
@@ -100,8 +112,17 @@ class BatchRegistry:
         batch.tokens, batch.cost = event.tokens, event.cost
         batch.waiting_for = batch.waiting_s = batch.interruption = None
 
-    def apply_list(self, states: Iterable[BatchState]) -> None:
-        """Update batches from the list that a node replied with; the newest batch is first in the list."""
+    def set_n_waiting(self, node: str, n_waiting: int | None) -> None:
+        """Set the number of batches that wait on the only node; None if it did not report the number."""
+        self._n_waiting = {} if n_waiting is None else {node: n_waiting}
+
+    def apply_list(self, states: Iterable[BatchState], *, is_new: bool = False) -> None:
+        """Update batches from a reply of a node.
+
+        Args:
+            states: the batches, the newest first.
+            is_new: whether these are batches that were just added to the queue, instead of all of its front.
+        """
         n_waiting = 0
         for state in reversed(list(states)[:MAX_BATCHES]):
             if (batch := self._get(state.batch_id)) is None:
@@ -116,11 +137,13 @@ class BatchRegistry:
             batch.n_done, batch.n_planned = clamp_count(state.n_done), clamp_count(state.n_planned)
             batch.waiting_for, batch.waiting_s = clip_optional(state.waiting_for), state.waiting_s
             batch.interruption = clip_optional(state.interruption, MAX_CAUSE_CHARS)
-            batch.position = n_waiting if state.status == "queued" else None
+            batch.position = n_waiting if state.status == "queued" and not is_new else None
+            batch.is_held, batch.node_paused = state.paused, state.status == "paused"
             n_waiting += state.status == "queued"
 
-    def apply_queue(self, item: QueueChanged) -> None:
-        """Add the batches that wait, and set their positions; a batch that has started or ended stays as it is."""
+    def apply_queue(self, item: QueueChanged, node: str) -> None:
+        """Add the batches that wait on a node, and set their positions; a batch that has started or ended stays."""
+        self._n_waiting[node] = item.n_waiting
         for position, waiting in enumerate(item.batches[:MAX_BATCHES]):
             is_new = waiting.batch_id not in self.batches
             batch = self._get(waiting.batch_id)
@@ -129,15 +152,15 @@ class BatchRegistry:
             batch.env, batch.agent = clip_name(waiting.env), clip_name(waiting.agent)
             batch.model, batch.battery_id = clip_optional(waiting.model), clip_optional(waiting.battery_id)
             batch.n_done, batch.n_planned = clamp_count(waiting.n_done), clamp_count(waiting.n_planned)
-            batch.status, batch.position = "queued", position
+            batch.status, batch.position, batch.is_held = "queued", position, waiting.paused
 
     def update_paused(self, batch_id: str, episodes: Iterable[Episode]) -> None:
-        """Mark an active batch as paused where all of its running episodes are paused, else as running."""
+        """Mark an active batch as paused where it or all of its running episodes are paused, else as running."""
         batch = self.batches.get(batch_id)
         if batch is None or batch.status not in _ACTIVE:
             return
         paused = [episode.paused for episode in episodes if episode.batch_id == batch_id]
-        batch.status = "paused" if paused and all(paused) else "running"
+        batch.status = "paused" if batch.node_paused or (paused and all(paused)) else "running"
 
     def apply_episode_ended(self, episode: Episode) -> None:
         """Mark the active batch of an ended episode as interrupted where the episode was interrupted."""
@@ -156,6 +179,7 @@ class BatchRegistry:
     def _trim(self) -> None:
         while len(self.batches) > MAX_BATCHES:
             finished = (batch_id for batch_id, batch in self.batches.items() if batch.status in _FINISHED)
-            oldest = next(finished, next(iter(self.batches)))
-            del self.batches[oldest]
-            self._latest_progress.pop(oldest, None)
+            queued = (batch_id for batch_id, batch in reversed(self.batches.items()) if batch.status == "queued")
+            evicted = next(finished, None) or next(queued, None) or next(iter(self.batches))
+            del self.batches[evicted]
+            self._latest_progress.pop(evicted, None)

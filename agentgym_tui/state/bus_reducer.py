@@ -50,6 +50,7 @@ class BusReducer:
     Attributes:
         n_items: number of live items received.
         n_malformed: number of messages and live items that could not be decoded or have no valid episode id.
+        n_queue_items: number of items that reported a change of a node's queue.
     """
 
     def __init__(
@@ -62,7 +63,7 @@ class BusReducer:
         episodes: EpisodeRegistry,
         notices: NoticeList,
     ) -> None:
-        self.n_items = self.n_malformed = 0
+        self.n_items = self.n_malformed = self.n_queue_items = 0
         self._nodes = nodes
         self._envs = envs
         self._endpoints = endpoints
@@ -123,8 +124,12 @@ class BusReducer:
                     self._batches.update_paused(episode.batch_id, self._episodes.running.values())
             case BatchProgress():
                 self._batches.apply_progress(first, boot)
+                batch = self._batches.batches.get(first.batch_id)
+                if batch is not None and batch.status == "paused" and not first.paused:
+                    self._batches.update_paused(first.batch_id, self._episodes.running.values())
             case QueueChanged():
-                self._batches.apply_queue(first)
+                self._batches.apply_queue(first, node)
+                self.n_queue_items += 1
             case WorkerState():
                 return False  # progress items have the numbers of workers
             case EnvHealth() | ModelHealth() | Host() | Heartbeat():

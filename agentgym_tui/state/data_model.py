@@ -12,6 +12,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 import msgspec
 
 from agentgym_tui.state.episode_content import DecodedMessages, Messages, RawMessages, Spans
+from agentgym_tui.state.normalize import as_aware
 from runner.events.live import LiveAction
 from runner.types import Tokens, WorkerCounts, WorkerInfo, fallback_endpoints, skipped_endpoints
 
@@ -285,6 +286,9 @@ class BatchRun(msgspec.Struct):
         workers: numbers of worker processes; None if the node's own process plays, and where they are not known.
         ended_at: when the batch ended; None while it runs, and where no stream stored its completion event.
         position: number of batches that wait before it; None where it does not wait or that is not known.
+        is_held: whether it waits and does not start before it is resumed.
+        node_paused: whether the node reports that all of its episodes are paused.
+        started_at: when its first known episode started; None until one has started.
     """
 
     batch_id: str
@@ -309,6 +313,16 @@ class BatchRun(msgspec.Struct):
     workers: WorkerCounts | None = None
     ended_at: datetime | None = None
     position: int | None = None
+    is_held: bool = False
+    node_paused: bool = False
+    started_at: datetime | None = None
+
+    @property
+    def duration_s(self) -> float | None:
+        """Seconds from its first episode to its end; None while it runs, and where they are not known."""
+        if self.started_at is None or self.ended_at is None:
+            return None
+        return max((as_aware(self.ended_at) - as_aware(self.started_at)).total_seconds(), 0.0)
 
 
 class NodeInfo(msgspec.Struct):

@@ -55,6 +55,7 @@ class RunStore:
 
     Attributes:
         now: returns the time of the console's monotonic clock in seconds.
+        on_queue_change: called when a node has reported a change of its queue; the list of the node has all of it.
         agents: agents that the node can run.
         model_names: models of the profile.
         notices: notices about the subscription, the newest last.
@@ -89,6 +90,7 @@ class RunStore:
         self.version = 0
         self.now = now
         self.on_change: Callable[[], None] | None = None
+        self.on_queue_change: Callable[[], None] | None = None
         self._notices = NoticeList(now)
         self._queue_notice: str | None = None
         self._lost: set[str] = set()
@@ -168,6 +170,11 @@ class RunStore:
         """Return the episodes without an outcome, including those of lost nodes, sorted with the newest last."""
         return sorted(self._episodes.running.values(), key=attrgetter("started_at"))
 
+    @property
+    def n_waiting(self) -> int:
+        """Number of batches that wait, including those that are not listed because they are too many."""
+        return self._batches.n_waiting
+
     def active_batch(self) -> BatchRun | None:
         """Return the newest batch that is running or paused."""
         return self._batches.active()
@@ -190,9 +197,12 @@ class RunStore:
 
     def apply_events(self, messages: Sequence[Received]) -> None:
         """Update the state from bus messages in the given order."""
+        n_queue_items = self._reducer.n_queue_items
         changed = [self._reducer.apply(message) for message in messages]
         if any(changed):
             self._commit()
+        if self._reducer.n_queue_items > n_queue_items and self.on_queue_change is not None:
+            self.on_queue_change()
 
     def apply_list(self, listed: NodeList) -> None:
         """Update the state from a node's reply to a list request: batches, agents, models and environments.
@@ -203,6 +213,7 @@ class RunStore:
             self._notices.add(listed.queue, 0)
         self._queue_notice = listed.queue
         self._batches.apply_list(listed.batches)
+        self._batches.set_n_waiting(next(iter(self.nodes), ""), listed.n_waiting)
         self.agents, self.model_names = clip_names(listed.agents), clip_names(listed.models)
         for env in clip_names(listed.envs):
             self._envs.get(env)
@@ -210,7 +221,7 @@ class RunStore:
 
     def apply_batches(self, batches: Sequence[BatchState]) -> None:
         """Update the state from a node's reply to a start request, whose batches are in the order of their start."""
-        self._batches.apply_list(batches[::-1])
+        self._batches.apply_list(batches[::-1], is_new=True)
         self._commit()
 
     def apply_health(self, health: NodeHealth) -> None:

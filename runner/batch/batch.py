@@ -123,7 +123,6 @@ class Batch:
             step_grace_s=step_grace_s,
         )
         self._status: BatchStatus = "completed"
-        self._paused = False
         self._seq, self._worker_seq = itertools.count(), itertools.count()
         self._started = self._clock.monotonic()
         self._playing = Stopwatch(self._clock.monotonic)
@@ -141,7 +140,7 @@ class Batch:
     @property
     def paused(self) -> bool:
         """Whether the episodes are paused."""
-        return self._paused
+        return self._playing.is_paused
 
     @property
     def waiting(self) -> Waiting | None:
@@ -201,7 +200,7 @@ class Batch:
     def _start_episode(self, slot: Slot, planned: PlannedEpisode, earlier: RunningEpisode | None) -> None:
         episode = self._starter.prepare(slot, planned, earlier, can_wait=self._wait.is_possible)
         self._running[episode.header.episode_id] = episode
-        episode.start(paused=self._paused)
+        episode.start(paused=self.paused)
 
     def _wait_for_slots(self, slots: SlotTable) -> None:
         """Wait for a finished episode, a command, a new slot or the next deadline, and act on it."""
@@ -269,7 +268,7 @@ class Batch:
 
     def _begin_wait(self) -> None:
         if self._wait.is_possible and self._queue:
-            self._wait.begin(paused=self._paused)
+            self._wait.begin(paused=self.paused)
 
     def _apply_check(self, checked: ServerChecked) -> None:
         was_waiting = self._wait.waiting is not None
@@ -359,7 +358,7 @@ class Batch:
             interrupted=self._status == "interrupted",
             interruption=None if self._interruption is None else self._interruption[0],
         )
-        self._hub.emit(msgspec.structs.replace(progress, paused=self._paused))
+        self._hub.emit(msgspec.structs.replace(progress, paused=self.paused))
 
     def _apply(self, command: EpisodeCommand) -> None:
         for episode in self._running.values():
@@ -376,7 +375,6 @@ class Batch:
             for episode in self._queue.clear():
                 self._release(episode, command.end_outcome)
         else:
-            self._paused = command.name != "resume"
-            self._wait.set_paused(self._paused)
-            self._playing.set_paused(self._paused)
+            self._playing.set_paused(command.name != "resume")
+            self._wait.set_paused(self.paused)
             self._emit_progress()

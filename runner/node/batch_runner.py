@@ -238,9 +238,8 @@ class BatchRunner:
                     return False
                 self._changed.wait()
             self._claimed, self._final_status, self._is_cancelled = queued, "interrupted", False
-            if self._queue.release(queued.batch_id):  # held when it was just about to start
-                self._early_commands.append("pause")
             self._final_n_done = None
+            self._early_commands += ["pause"] if self._queue.release(queued.batch_id) else []  # held just before
             self._interruptions.pop(queued.batch_id, None)
         self._run_batch(queued)
         return True

@@ -52,7 +52,6 @@ from runner.types.notes import Note, NoteChange
 from runner.util.clock import new_ulid
 
 MAX_LISTED_WAITING, MAX_LISTED_OTHERS = 200, 200
-"""Maximum numbers of batches in a reply to ``list``: those that wait, and all others."""
 MAX_ENVS = 200
 """Maximum number of environments in one start request."""
 
@@ -212,7 +211,6 @@ class ControlHandler:
         return self._batches(existing[0].battery_id or existing[0].batch_id)
 
     def _release(self, batch: QueuedBatch) -> bool:
-        """Let a held batch start when its turn comes; return False if it is not held."""
         if was_held := self.queue.release(batch.batch_id):
             self.batch_runner.wake()
         return was_held
@@ -332,7 +330,7 @@ class ControlHandler:
     def _list(self) -> NodeList:
         listed = self.queue.listed(n_waiting=MAX_LISTED_WAITING, n_others=MAX_LISTED_OTHERS)
         return NodeList(
-            batches=[self._state(batch) for batch in listed],
+            batches=list(map(self._state, listed)),
             envs=[entry.name for _, entry in self.profile.tiered_entries()],
             agents=plugins.registered_names(plugins.AGENTS),
             models=self.models.names,

@@ -87,6 +87,11 @@ class Stopwatch:
         self._paused_at: float | None = None
 
     @property
+    def is_paused(self) -> bool:
+        """Whether the time stands still."""
+        return self._paused_at is not None
+
+    @property
     def seconds(self) -> float:
         """The measured seconds."""
         return (self._now() if self._paused_at is None else self._paused_at) - self._started_at

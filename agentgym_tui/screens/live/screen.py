@@ -215,9 +215,15 @@ class LiveScreen(ControlScreen):
             return [notice_line(newest_loss, width)]
         batch = store.active_batch() or (None if store.newest_notice else store.interrupted_batch())
         spent = store.usage_of(batch) if batch else None
-        n_waiting = sum(each.status == "queued" for each in store.batches.values())
-        now, lost = store.now(), store.all_nodes_lost
-        line = progress_line(batch, width, now=now, lost=lost, spent=spent, n_waiting=n_waiting)
+        line = progress_line(
+            batch,
+            width,
+            now=store.now(),
+            lost=store.all_nodes_lost,
+            spent=spent,
+            n_waiting=store.n_waiting,
+            currency=store.currency,
+        )
         return [line or notice_line(store.newest_notice, width)]
 
     def _batch(self) -> BatchRun | None:

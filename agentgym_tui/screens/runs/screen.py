@@ -10,13 +10,14 @@ from textual import on
 from textual.app import ComposeResult
 
 from agentgym_tui.presenters.cells import Cell, Line
+from agentgym_tui.presenters.number_format import pluralize
 from agentgym_tui.presenters.run_rows import RUN_COLUMNS, RunRows, run_detail, runs_summary, unsafe_run_text
 from agentgym_tui.presenters.status_line import status_line
 from agentgym_tui.safe_text import join, sanitize_line, trusted
 from agentgym_tui.screens.base import ScreenContext
 from agentgym_tui.screens.control import ControlScreen, needs_node
 from agentgym_tui.screens.episode.screen import EpisodeScreen
-from agentgym_tui.sessions.run_commands import command_targets, unfinished_batches
+from agentgym_tui.sessions.run_commands import can_pause, can_resume, command_targets, unfinished_batches
 from agentgym_tui.state.data_model import BatchRun
 from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.state.run_tree import RunRow, RunTree, waiting_runs
@@ -105,7 +106,7 @@ class RunsScreen(ControlScreen):
 
     @needs_node
     def action_pause(self) -> None:
-        """Pause the selected run or episode; resume it if it is paused or was interrupted."""
+        """Pause the selected run or episode, running or waiting; resume it if it is paused or was interrupted."""
         row = self._row
         if row is None:
             return
@@ -113,12 +114,12 @@ class RunsScreen(ControlScreen):
             name: Literal["pause", "resume"] = "resume" if row.episode.paused else "pause"
             self.run_command(partial(self.commands.control.command, name, episode_id=row.episode.episode_id))
         else:
-            self._pause([row])
+            self._pause(row.batches, is_batch=row.battery_id is None)
 
     @needs_node
     def action_pause_all(self) -> None:
-        """Pause everything that runs; if all of it is paused, resume it."""
-        self._pause([RunRow("", 0, [batch]) for batch in unfinished_batches(self.session.store)])
+        """Pause everything that runs or waits; if all of it is paused, resume it, and what was interrupted."""
+        self._pause([*self.session.store.batches.values()])
 
     @needs_node
     def action_move(self, by: int) -> None:
@@ -154,18 +155,24 @@ class RunsScreen(ControlScreen):
         else:
             self.toast(trusted("it has ended"))
 
-    def _pause(self, rows: Sequence[RunRow]) -> None:
-        batches = [batch for row in rows for batch in row.batches]
-        running = [batch for batch in batches if batch.status == "running"]
-        stopped = [batch for batch in batches if batch.status in ("paused", "interrupted")]
-        if not running and not stopped:
+    def _pause(self, batches: Sequence[BatchRun], *, is_batch: bool = False) -> None:
+        """Pause what can be paused; if nothing can, resume what can be resumed."""
+        command: Literal["pause", "resume"] = "pause" if any(map(can_pause, batches)) else "resume"
+        targets = list(filter(can_pause if command == "pause" else can_resume, batches))
+        if targets:
+            ids = [batch.batch_id for batch in targets] if is_batch else command_targets(targets)
+            self.run_command(partial(self._send_pause, command, targets, ids))
+        else:
             self.toast(trusted("nothing to pause or resume"))
-        for batch in running or stopped:
-            self.run_command(partial(self._pause_one, batch))
 
-    async def _pause_one(self, batch: BatchRun) -> None:
-        result = await self.commands.pause_or_resume(batch)
-        self.toast(join([sanitize_line(batch.env, 40), trusted(f" {result}")]))
+    async def _send_pause(
+        self, command: Literal["pause", "resume"], batches: Sequence[BatchRun], run_ids: Sequence[str]
+    ) -> None:
+        is_running = any(batch.status == "running" for batch in batches)
+        await self.commands.send_all(command, run_ids)
+        what = sanitize_line(batches[0].env, 40) if len(batches) == 1 else pluralize(len(batches), "batch", "batches")
+        effect = "resumed" if command == "resume" else "paused after this step" if is_running else "paused"
+        self.toast(join([what, trusted(f" {effect}")]))
 
     @on(LineList.Selected, "#runs")
     def _line_selected(self) -> None:
@@ -193,7 +200,7 @@ class RunsScreen(ControlScreen):
     def _detail(self, width: int) -> list[Line]:
         if not self._tree.rows:
             return [[Cell(trusted("Nothing has run yet."), "dim")]]
-        return [run_detail(self._row)]
+        return [run_detail(self._row, self.session.store, width)]
 
     def _status_lines(self, width: int) -> list[Line]:
         return [status_line(self.session.store, self.session.title, width)]

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import msgspec
 import pytest
 
-from agentgym_tui.presenters.run_rows import RunRows
+from agentgym_tui.presenters.run_rows import RunRows, episodes_per_minute, runs_summary
 from agentgym_tui.presenters.status_line import progress_line, time_left
+from agentgym_tui.state.batches import MAX_BATCHES
 from agentgym_tui.state.data_model import BatchRun
-from agentgym_tui.state.run_tree import RunTree
+from agentgym_tui.state.run_tree import RunTree, waiting_runs
 from runner.events.live import QueueChanged, WaitingBatch
 from runner.types import WorkerCounts
 from tests.support.console.fake_session import FakeSession, empty_session, mixed_session
+from tests.support.console.line_views import line_text
 from tests.support.console.live_items import START, FakeClock
 from tests.support.console.pilot import console_app, row_keys, screen_text, wait_for_text, wait_until
 from tests.support.console.samples import (
@@ -28,14 +32,21 @@ from tests.support.console.samples import (
 SIZE = (120, 40)
 
 
-def queue_item(*numbers: int) -> QueueChanged:
+def queue_item(*numbers: int, held: tuple[int, ...] = (), n_waiting: int | None = None) -> QueueChanged:
     waiting = [
         WaitingBatch(
-            batch_id=batch_id(n), battery_id=None, env=f"Env{n}", agent="oracle", model=None, n_done=0, n_planned=4
+            batch_id=batch_id(n),
+            battery_id=None,
+            env=f"Env{n}",
+            agent="oracle",
+            model=None,
+            n_done=0,
+            n_planned=4,
+            paused=n in held,
         )
         for n in numbers
     ]
-    return QueueChanged(at=START, batches=waiting, n_waiting=len(waiting))
+    return QueueChanged(at=START, batches=waiting, n_waiting=len(waiting) if n_waiting is None else n_waiting)
 
 
 async def test_the_tree_shows_what_runs_first_and_opens_down_to_the_episode() -> None:
@@ -89,7 +100,7 @@ def test_a_battery_has_the_workers_of_all_its_batches() -> None:
         store.apply_events([live(msgspec.structs.replace(progress(seq=99, workers=counts), batch_id=batch_id(n)))])
     tree = RunTree()
     tree.update(store)
-    assert RunRows(tree, store).line(0, 300)[9].text == "5 workers, 1 starting, 1 lost"
+    assert RunRows(tree, store).line(0, 300)[10].text == "5 workers, 1 starting, 1 lost"
 
 
 async def test_the_detail_line_says_why_a_run_was_interrupted() -> None:
@@ -185,3 +196,62 @@ def test_queue_items_set_the_order_and_never_bring_back_what_has_started() -> No
     rows = RunRows(tree, store)
     assert [rows.line(index, 200)[1].text for index in range(3)] == ["▶ running", "… waits #1", "… waits #2"]
     assert [rows.row_of(rows.key(index)) for index in range(3)] == [0, 1, 2]
+
+
+async def test_waiting_runs_are_paused_and_resumed() -> None:
+    session = mixed_session()
+    async with console_app(session).run_test(size=SIZE, notifications=True) as pilot:
+        await pilot.press("6")
+        await wait_for_text(pilot, "battery of 2")
+        await pilot.press("j", "space")
+        await wait_until(pilot, lambda: session.fake_control.commands == [("pause", batch_id(2), None)], "the request")
+        session.store.apply_events([live(queue_item(2, 3, held=(2,)))])
+        await wait_for_text(pilot, "‖ waits #1", "paused: it does not start before it is resumed")
+        await pilot.press("space")
+        await wait_until(pilot, lambda: session.fake_control.commands[1:] == [("resume", batch_id(2), None)], "resume")
+        session.fake_control.commands.clear()
+        await pilot.press("P")
+        paused = [("pause", run_id, None) for run_id in ("battery", batch_id(3))]
+        await wait_until(pilot, lambda: sorted(session.fake_control.commands) == sorted(paused), "all of them")
+
+
+def test_a_long_queue_keeps_what_runs_and_names_the_number_of_all_that_wait() -> None:
+    store = busy_store()
+    states = [batch_state(n, "queued", env=f"Env{n}") for n in range(600, 0, -1)]
+    store.apply_list(msgspec.structs.replace(node_list(*states[-200:], batch_state(0)), n_waiting=600))
+    tree = RunTree()
+    tree.update(store)
+    assert [row.run_id for row in tree.rows] == [batch_id(n) for n in range(201)]
+    assert "600 waiting · the last 400 of them are not listed" in line_text(runs_summary(store, 200))
+    store.apply_batches([batch_state(n, "queued", env=f"Env{n}") for n in range(1000, 1300)])
+    tree.update(store)
+    assert len(tree.rows) == MAX_BATCHES
+    assert tree.rows[0].run_id == batch_id(0)
+    store.apply_events([live(queue_item(*range(1, 201), n_waiting=900))])
+    assert store.n_waiting == 900
+
+
+def test_started_batches_stand_at_the_end_of_the_queue_until_the_node_lists_them() -> None:
+    store = busy_store()
+    store.apply_list(node_list(batch_state(2, "queued"), batch_state(1, "queued"), batch_state(0)))
+    store.apply_batches([batch_state(3, "queued", battery_id="b")])
+    assert waiting_runs(store) == [batch_id(1), batch_id(2), "b"]
+
+
+@pytest.mark.parametrize(("status", "paused", "shown"), [("running", True, "paused"), ("paused", False, "running")])
+def test_the_node_reports_that_a_batch_is_paused_before_its_episodes_are(status: str, paused: bool, shown: str) -> None:
+    store = busy_store()
+    store.apply_list(node_list(batch_state(0, status)))
+    store.apply_events([live(progress(seq=50, paused=paused))])
+    assert store.batches[batch_id(0)].status == shown
+    store.apply_events([live(progress(seq=51, paused=paused))])
+    assert store.batches[batch_id(0)].status == shown
+
+
+def test_the_rate_is_that_of_the_time_left_and_of_the_whole_run_once_it_has_ended() -> None:
+    batch = BatchRun("b", n_done=4, n_planned=10, eta_s=90.0)
+    assert episodes_per_minute(batch) == 4.0
+    batch.status, batch.n_done, batch.eta_s = "completed", 10, None
+    assert episodes_per_minute(batch) is None
+    batch.started_at, batch.ended_at = START, START + timedelta(minutes=4)
+    assert episodes_per_minute(batch) == 2.5
