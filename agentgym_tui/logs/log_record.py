@@ -1,4 +1,4 @@
-"""Finds the time and the kind of a log line, whatever program wrote the line."""
+"""Finds time, kind and message of a log line, whatever program wrote the line."""
 
 from __future__ import annotations
 
@@ -18,6 +18,19 @@ _TIME_FIELDS: Final = ("at", "time", "timestamp", "ts", "@timestamp", "datetime"
 _KIND_FIELDS: Final = ("kind", "subject", "type", "event", "op", "level", "levelname", "severity")
 """Names of the JSON fields that may contain the kind of a record, the most informative first."""
 
+_LEVEL_FIELDS: Final = ("levelname", "level", "severity", "lvl", "log.level")
+_MESSAGE_FIELDS: Final = ("message", "msg", "event")
+_LOGGER_FIELDS: Final = ("logger", "logger_name", "name", "target", "module")
+"""Names of the JSON fields of a log record; ``event`` is a message only beside a level, as structlog writes it."""
+
+_MAX_FIELDS: Final = 20
+_MAX_FIELD_CHARS: Final = 80
+_LEVEL: Final = re.compile(
+    rb"[\])]?\s*[-|:]?\s*\[?(TRACE|DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|CRITICAL|FATAL)\]?(?:\s*[-|:]\s+|\s+)",
+    re.ASCII | re.I,
+)
+"""The level of a text line, after its time and before its message."""
+
 _TIMESTAMP: Final = re.compile(
     rb"[\[(]?(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d(?::\d\d)?)(?:[.,](\d{1,9}))?\s?(Z|[+-]\d\d:?\d\d)?", re.ASCII
 )
@@ -27,15 +40,21 @@ _EPOCH_UNITS: Final = ((1e17, 1e9), (1e14, 1e6), (1e11, 1e3), (1e8, 1.0))
 
 
 class LogRecord(NamedTuple):
-    """Time and kind of a log line.
+    """Time, kind and message of a log line; all texts are untrusted.
 
     Attributes:
         at: time with a zone; None if the line contains no time.
-        kind: kind of the record, such as its level; "" where the line contains no kind. The text is untrusted.
+        kind: the level of a log record, or the kind of another record; "" where the line contains none.
+        message: message of a log record; None for another record, of which only the whole line tells what it says.
+        logger: name of the logger that wrote a log record; "" if it is not known.
+        fields: other fields of a log record in JSON as ``name=value``; an object or list is shortened to its brackets.
     """
 
     at: datetime | None = None
     kind: str = ""
+    message: str | None = None
+    logger: str = ""
+    fields: tuple[str, ...] = ()
 
 
 EMPTY_RECORD: Final = LogRecord()
@@ -48,15 +67,50 @@ def parse_record(line: bytes) -> LogRecord:
         line: first bytes of the line; more than ``MAX_PARSED_BYTES`` bytes are parsed as plain text, not as JSON.
     """
     if line[:1] != b"{" or len(line) > MAX_PARSED_BYTES:
-        return LogRecord(_leading_time(line))
+        return _text_record(line)
     try:
         check_limits(line)
         fields = _OBJECT_DECODER.decode(line)
     except (ValueError, RecursionError):
         return EMPTY_RECORD
     times = (_parse_time(value) for value in _scalar_values(fields, _TIME_FIELDS))
-    kinds = (value for value in _scalar_values(fields, _KIND_FIELDS) if isinstance(value, str) and value)
-    return LogRecord(next(filter(None, times), None), next(kinds, ""))
+    at = next(filter(None, times), None)
+    level, message_field = _first_text(fields, _LEVEL_FIELDS), _message_field(fields)
+    if message_field is None:
+        return LogRecord(at, _first_text(fields, _KIND_FIELDS))
+    shown = {message_field, *_TIME_FIELDS, *_LEVEL_FIELDS, *_LOGGER_FIELDS}
+    others = [(name, raw) for name, raw in fields.items() if name not in shown][:_MAX_FIELDS]
+    return LogRecord(
+        at,
+        level or _first_text(fields, _KIND_FIELDS),
+        _first_text(fields, (message_field,)),
+        _first_text(fields, _LOGGER_FIELDS),
+        tuple(f"{name}={_field_text(raw)}"[:_MAX_FIELD_CHARS] for name, raw in others),
+    )
+
+
+def _text_record(line: bytes) -> LogRecord:
+    at, match = _leading_time(line), _TIMESTAMP.match(line)
+    level = _LEVEL.match(line, match.end()) if match is not None else None
+    if at is None or level is None:
+        return LogRecord(at)
+    return LogRecord(at, level[1].decode(), line[level.end() :].decode("utf-8", "replace"))
+
+
+def _message_field(fields: Mapping[str, msgspec.Raw]) -> str | None:
+    """Return the name of the field with the message of a log record; None if the record is none."""
+    has_level = bool(_first_text(fields, _LEVEL_FIELDS))
+    names = _MESSAGE_FIELDS if has_level else _MESSAGE_FIELDS[:-1]
+    return next((name for name in names if _first_text(fields, (name,))), None)
+
+
+def _first_text(fields: Mapping[str, msgspec.Raw], names: Iterable[str]) -> str:
+    return next((value for value in _scalar_values(fields, names) if isinstance(value, str) and value), "")
+
+
+def _field_text(raw: msgspec.Raw) -> str:
+    brackets = {b"{": "{…}", b"[": "[…]"}.get(bytes(raw)[:1])
+    return brackets or str(_decode_scalar(raw))
 
 
 def _scalar_values(fields: Mapping[str, msgspec.Raw], names: Iterable[str]) -> Iterable[object]:

@@ -124,7 +124,7 @@ def events_heading(reader: EventReader, log: EventLog, store: RunStore, key: Key
         [Cell(link, tone)],
         [Cell(masked_line(store.link.address, 60), "dim")] if store.link.address else [],
     ]
-    return [join_parts(above, width), join_parts(list(_counter_parts(log, store)), width)]
+    return [join_parts(above, width), join_parts(list(_counter_parts(reader, log, store)), width)]
 
 
 def reading_state(reader: EventReader, key: KeyLabel) -> Cell:
@@ -162,9 +162,11 @@ def start_text(query: EventQuery) -> SafeText:
     return trusted("the beginning" if query.start == "all" else "now")
 
 
-def _counter_parts(log: EventLog, store: RunStore) -> Iterator[Line]:
+def _counter_parts(reader: EventReader, log: EventLog, store: RunStore) -> Iterator[Line]:
     yield [Cell(pluralize(log.n_received, "message"))]
-    if rate := format_per_second(log.subjects.rate):
+    if log.is_replaying and reader.is_reading:
+        yield [Cell(trusted("replaying history"), "accent")]
+    elif rate := format_per_second(log.subjects.rate):
         yield [Cell(rate, "accent")]
     yield [Cell(trusted(f"lag {format_count(log.lag)}"), "warn" if log.lag > 1_000 else "dim")]
     for n, label in ((log.n_gap, "in gaps"), (log.n_skipped, "skipped"), (store.n_malformed, "malformed")):

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
 from agentgym_tui.logs.log_file import LineIndex, LogFile, ReloadReason
-from agentgym_tui.logs.log_record import MAX_PARSED_BYTES, parse_record
+from agentgym_tui.logs.log_record import MAX_PARSED_BYTES, LogRecord, parse_record
 from agentgym_tui.logs.log_search import MAX_MATCHES, LogSearch
 from agentgym_tui.presenters.cells import (
     UNSAFE_BADGE,
@@ -225,7 +225,8 @@ def empty_log_lines(state: LogViewState, width: int) -> list[Line]:
 def _row(log: LogFile, number: int) -> Line:
     raw_line = log.line(number, MAX_PARSED_BYTES)
     record = parse_record(raw_line.head)
-    text = raw_line.head[: 4 * MAX_SHOWN].decode("utf-8", "replace")[:MAX_SHOWN]
+    text = _row_text(record) or raw_line.head[: 4 * MAX_SHOWN].decode("utf-8", "replace")
+    text = text[:MAX_SHOWN]
     tone = _TONES.get(record.kind.lower(), "accent" if record.kind else "dim")
     return [
         Cell(trusted(f"{number + 1:,}"), "dim"),
@@ -233,6 +234,14 @@ def _row(log: LogFile, number: int) -> Line:
         Cell(sanitize_line(record.kind, 40) or UNKNOWN, tone),
         Cell(flag_unsafe(sanitize_line(text, MAX_SHOWN), text if has_unsafe_chars(text) else None)),
     ]
+
+
+def _row_text(record: LogRecord) -> str:
+    """Return logger, message and fields of a log record; "" for another record, of which the line itself is shown."""
+    if not record.message:
+        return ""
+    message = f"{record.logger}: {record.message}" if record.logger else record.message
+    return "  ".join((message, *record.fields))
 
 
 def _reading_state(state: LogViewState) -> Cell:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 
 from agentgym_tui.state.clock_skew import ClockSkewEstimator
@@ -25,6 +25,9 @@ MAX_PAYLOAD_BYTES: Final = 1 << 20
 """Largest number of payload bytes kept per message."""
 
 MAX_STREAMS: Final = 1_000
+MAX_LIVE_AGE: Final = timedelta(seconds=2)
+"""Age of a message up to which its stream counts as read to its end; streams are merged within this time."""
+
 _NO_HEADERS: Final[dict[str, str]] = {}
 
 
@@ -60,6 +63,7 @@ class EventLog:
         self._required = b""
         self.n_bytes = self._number = 0
         self._pending: dict[str, int] = {}
+        self._caught_up: set[str] = set()
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -74,11 +78,17 @@ class EventLog:
         """Number of unread messages in the streams, as each stream reported with its last delivered message."""
         return clamp_count(sum(self._pending.values()))
 
+    @property
+    def is_replaying(self) -> bool:
+        """Whether the messages of a stream are still those of its history, which count in no rate."""
+        return len(self._caught_up) < len(self._pending)
+
     def reset(self, required: str = "") -> None:
         """Remove all entries and set the counters to 0; from then on, keep only messages that contain ``required``."""
         self._entries.clear()
         self.shown.clear()
         self._pending.clear()
+        self._caught_up.clear()
         self.subjects.reset_counts()
         self.n_received = self.n_evicted = self.n_gap = self.n_skipped = self.n_matched = self.n_bytes = 0
         self._required = required.encode("utf-8", "replace")
@@ -110,9 +120,9 @@ class EventLog:
 
     def _append_message(self, message: RawMessage, at: datetime) -> None:
         self.n_received += 1
-        subject = self.subjects.add(message.subject)
         if message.stream is not None and (message.stream in self._pending or len(self._pending) < MAX_STREAMS):
             self._pending[message.stream] = message.pending
+        subject = self.subjects.add(message.subject, is_live=self._is_live(message, at))
         headers = _limit_headers(message.headers)
         if (
             self._required
@@ -127,6 +137,14 @@ class EventLog:
                 self._next_number(), message.time or at, subject, headers, payload, len(message.payload), *position
             )
         )
+
+    def _is_live(self, message: RawMessage, at: datetime) -> bool:
+        if message.stream not in self._pending or message.stream in self._caught_up:
+            return True
+        is_recent = message.time is not None and at - message.time < MAX_LIVE_AGE
+        if is_recent or not message.pending:
+            self._caught_up.add(message.stream)
+        return is_recent
 
     def _next_number(self) -> int:
         self._number += 1

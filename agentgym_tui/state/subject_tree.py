@@ -26,7 +26,7 @@ AUTO_OPEN_MAX: Final = 16
 
 class _SubjectCount(msgspec.Struct):
     n: int = 0
-    n_before: int = 0
+    n_live: int = 0
     rate: float = 0.0
 
 
@@ -46,7 +46,7 @@ class SubjectRow(NamedTuple):
         word: the word of this row.
         depth: number of rows above this row on the way to the root.
         n: number of messages on ``path`` and on all subjects below it.
-        rate: messages per second on ``path`` and on all subjects below it.
+        rate: live messages per second on ``path`` and on all subjects below it.
         n_children: number of rows directly below this row, including hidden rows.
         is_open: whether the rows directly below this row are shown.
         is_subject: whether messages arrive on ``path`` itself.
@@ -74,7 +74,7 @@ class SubjectTree:
     """Message counts and rates of the subjects of a bus.
 
     Attributes:
-        rate: messages per second on all subjects.
+        rate: live messages per second on all subjects.
     """
 
     def __init__(self) -> None:
@@ -94,17 +94,23 @@ class SubjectTree:
         """Number of messages on subjects that have neither a count of their own nor a group."""
         return self._others.n
 
-    def add(self, subject: str) -> str:
-        """Count a message; return its subject as a string object that all messages on that subject share."""
+    def add(self, subject: str, *, is_live: bool = True) -> str:
+        """Count a message; return its subject as a string object that all messages on that subject share.
+
+        Args:
+            subject: the subject.
+            is_live: whether the message has just been sent; only such messages count in the rates.
+        """
         if (count := self._counts.get(subject)) is None:
             subject, count = self._new(subject)
         count.n += 1
+        count.n_live += is_live
         return self._interned.get(subject, subject)
 
     def reset_counts(self) -> None:
         """Set all counts and rates to 0; the subjects stay in the tree."""
         for count in self._all_counts():
-            count.n = count.n_before = 0
+            count.n = count.n_live = 0
             count.rate = 0.0
         self.rate, self._ticked_at = 0.0, None
 
@@ -114,8 +120,8 @@ class SubjectTree:
         if elapsed_s is not None and elapsed_s <= 0:
             return
         for count in self._all_counts():
-            count.rate = (count.n - count.n_before) / elapsed_s if elapsed_s else 0.0
-            count.n_before = count.n
+            count.rate = count.n_live / elapsed_s if elapsed_s else 0.0
+            count.n_live = 0
         self._ticked_at = now
         self.rate = sum(count.rate for count in self._all_counts())
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+import tempfile
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -10,6 +12,9 @@ from hypothesis import strategies as st
 from agentgym_tui.logs.log_file import LogFile
 from agentgym_tui.logs.log_record import LogRecord, parse_record
 from agentgym_tui.logs.log_search import LogSearch, find_last_time, find_line_at
+from agentgym_tui.presenters.cells import Line
+from agentgym_tui.presenters.log_rows import LogRows
+from agentgym_tui.safe_text import has_unsafe_chars
 from tests.tui.logs.test_log_file import expected_lines, open_log, read_to_end
 
 START = datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
@@ -83,8 +88,21 @@ def test_a_search_ends_when_the_file_is_reloaded(tmp_path: Path) -> None:
         (b'{"at": true, "kind": 7}', LogRecord()),
         (b'{"at": 1e999, "kind": "a"}', LogRecord(None, "a")),
         (b'{"at": 12, "kind": "\\ud800"}', LogRecord()),
-        (b"2026-03-04T05:06:07Z INFO started", LogRecord(START)),
-        (b"[2026-03-04 05:06:07,000Z] INFO started", LogRecord(START)),
+        (b"2026-03-04T05:06:07Z INFO started", LogRecord(START, "INFO", "started")),
+        (b"[2026-03-04 05:06:07,000Z] INFO started", LogRecord(START, "INFO", "started")),
+        (b"2026-03-04 05:06:07Z - warning - disk full", LogRecord(START, "warning", "disk full")),
+        (b"2026-03-04T05:06:07Z information", LogRecord(START)),
+        (
+            b'{"at": "2026-03-04T05:06:07Z", "level": "info", "logger": "a.b", "message": "hi", "n": 3, "x": {"y": 1}}',
+            LogRecord(START, "info", "hi", "a.b", ("n=3", "x={\u2026}")),
+        ),
+        (
+            b'{"event": "logged in", "level": "warn", "user": "eu"}',
+            LogRecord(None, "warn", "logged in", "", ("user=eu",)),
+        ),
+        (b'{"event": "e", "message": "m"}', LogRecord(None, "e", "m", "", ("event=e",))),
+        (b'{"message": {"role": "user"}, "level": ["x"]}', LogRecord()),
+        (b'{"message": 7, "level": 30, "msg": ""}', LogRecord()),
         (b"2026-02-30 05:06:07Z never", LogRecord()),
         (b"9999-12-31T23:59:59-23:59", LogRecord()),
         (b"INFO no time", LogRecord()),
@@ -97,10 +115,40 @@ def test_time_and_kind_of_a_line_are_parsed(line: bytes, record: LogRecord) -> N
     assert parse_record(line) == record
 
 
-@given(st.binary(max_size=200) | st.builds(lambda data: b'{"at":' + data + b"}", st.binary(max_size=60)))
+LOG_RECORDS = st.dictionaries(
+    st.sampled_from(["time", "level", "message", "msg", "event", "logger"]) | st.text(max_size=3),
+    st.recursive(st.none() | st.booleans() | st.floats() | st.text(max_size=9), st.lists, max_leaves=3),
+    max_size=6,
+)
+
+
+@given(
+    st.binary(max_size=200)
+    | st.builds(lambda data: b'{"at":' + data + b"}", st.binary(max_size=60))
+    | st.builds(lambda text: b"2026-03-04T05:06:07Z error " + text, st.binary(max_size=60))
+    | LOG_RECORDS.map(lambda record: json.dumps(record).encode())
+)
 def test_any_line_parses_without_an_error(line: bytes) -> None:
-    at = parse_record(line).at
-    assert at is None or at.tzinfo is not None
+    record = parse_record(line)
+    assert record.at is None or record.at.tzinfo is not None
+    assert record.message is None or record.kind or line.startswith(b"{")
+    for cell in record_cells(line):
+        assert not has_unsafe_chars(cell.text) and "\n" not in cell.text
+
+
+def record_cells(line: bytes) -> Line:
+    """Return the cells of a row that shows one line."""
+    with tempfile.TemporaryDirectory() as folder:
+        rows = LogRows(open_log(Path(folder) / "a.jsonl", line.replace(b"\n", b" ") + b"\n"))
+        rows.refresh()
+        return rows.line(0, 80)
+
+
+def test_a_row_of_a_log_record_shows_logger_message_and_fields() -> None:
+    record = {"time": "2026-03-04T05:06:07Z", "level": "info", "logger": "a.b", "message": "hi\x1b[2J", "n": 3}
+    _, _, kind, message = record_cells(json.dumps(record).encode())
+    assert (kind.text, message.text) == ("info", "⚠ a.b: hi␛[2J  n=3")
+    assert record_cells(b'{"kind": "token", "text": "x"}')[3].text == '{"kind": "token", "text": "x"}'
 
 
 def timed_log(path: Path, *seconds: float | None) -> LogFile:

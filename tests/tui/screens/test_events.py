@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from textual.pilot import Pilot
@@ -109,6 +109,18 @@ async def test_the_message_rate_is_shown() -> None:
         session.fake_events.publish(*(order(n) for n in range(500)))
         await wait_for_widget_text(pilot, "#summary", "/s", "500 messages")
         await wait_for_widget_text(pilot, "#subjects", "/s", "500")
+
+
+async def test_messages_of_the_history_are_replayed_without_a_rate() -> None:
+    session = session_with_items()
+    async with events_pilot(session) as pilot:
+        await wait_for_widget_text(pilot, "#summary", "● live")
+        at = datetime.now(UTC) - timedelta(seconds=30)
+        session.fake_events.publish(*(RawMessage("orders", {}, b"", "S", n, at, 500 - n) for n in range(400)))
+        await wait_for_widget_text(pilot, "#summary", "400 messages", "replaying history")
+        session.fake_events.publish(*(RawMessage("orders", {}, b"", "S", n, at, 500 - n) for n in range(400, 501)))
+        await wait_for_widget_text(pilot, "#summary", "501 messages · lag 0")
+        assert "/s" not in widget_text(pilot, "#subjects")
 
 
 async def test_a_filter_selects_messages_and_escape_shows_all() -> None:

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from hypothesis import given, settings
@@ -51,6 +51,24 @@ def test_lag_is_the_sum_of_the_unread_messages_of_each_stream() -> None:
     assert log.lag == 12
     log.append([RawMessage("a", {}, b"", "A", 8, START, 0)], NOW)
     assert log.lag == 5
+
+
+def test_messages_of_the_history_count_in_no_rate() -> None:
+    log = EventLog()
+    log.subjects.tick(0.0)
+    sent = [START + timedelta(seconds=n) for n in range(4)]
+    log.append([RawMessage("a", {}, b"", "A", n, at, 3 - n) for n, at in enumerate(sent[:3])], NOW)
+    log.subjects.tick(1.0)
+    assert log.is_replaying and log.subjects.rate == 0.0 and log.n_received == 3
+    log.append([RawMessage("a", {}, b"", "A", 3, sent[3], 0), RawMessage("core", {}, b"")], NOW)
+    log.subjects.tick(2.0)
+    assert not log.is_replaying and log.subjects.rate == 1.0
+    log.append([RawMessage("a", {}, b"", "A", n, sent[3], 5) for n in range(4, 7)], NOW)
+    log.subjects.tick(3.0)
+    assert log.subjects.rate == 3.0
+    log.reset()
+    log.append([RawMessage("a", {}, b"", "A", 9, NOW, 5)], NOW)
+    assert not log.is_replaying
 
 
 def test_the_oldest_entries_are_evicted_and_counted() -> None:
