@@ -6,7 +6,13 @@ from collections.abc import Sequence
 from typing import Final
 
 from agentgym_tui.presenters.cells import Cell, Line
-from agentgym_tui.presenters.number_format import format_cost, format_count, format_duration, format_rate
+from agentgym_tui.presenters.number_format import (
+    format_cost,
+    format_count,
+    format_duration,
+    format_rate,
+    format_time_left,
+)
 from agentgym_tui.safe_text import SafeText, fill_in, join, masked_line, sanitize_line, trusted
 from agentgym_tui.state.data_model import EndpointState, Episode, StepState, StreamingAnswer
 from agentgym_tui.state.endpoints import Failover
@@ -15,29 +21,43 @@ from runner.types import Tokens
 FALLBACK_MARK: Final = trusted("\N{CLOCKWISE TOP SEMICIRCLE ARROW}")
 """Marks an answer that did not come from the first endpoint of the chain."""
 
+MIN_SILENCE_S: Final = 2.0
+"""Seconds without a token from which on they are counted; between two tokens fewer are usual."""
+
 _MAX_NAME: Final = 40
 _MAX_REASON: Final = 120
 
 
-def streaming_parts(answer: StreamingAnswer) -> list[Line]:
-    """Describe an answer while it is streamed: endpoint, estimated tokens per second and time to the first token."""
+def streaming_parts(answer: StreamingAnswer, waiting_s: float | None = None) -> list[Line]:
+    """Describe an answer while it is streamed: endpoint, estimated tokens per second and time to the first token.
+
+    Args:
+        answer: the received part of the answer.
+        waiting_s: for how many seconds the endpoint has sent nothing; None if that is not known.
+    """
     name = [Cell(_endpoint_names([answer.endpoint]))] if answer.endpoint else []
     mark = [Cell(join([FALLBACK_MARK, trusted(" ")]), "warn")] if answer.skipped_endpoints else []
     rate = answer.tokens_per_s
     return [
         [*mark, *name] if name else [*mark, Cell(trusted("no endpoint has answered"), "warn")] if mark else [],
-        [] if answer.n_tokens else [Cell(trusted("no answer yet"), "dim")],
+        _silence(answer, waiting_s),
         [Cell(trusted(f"≈ {format_rate(rate)} tokens/s"), "accent")] if rate is not None else [],
         _first_token(answer.ttft_s),
     ]
 
 
-def answer_parts(episode: Episode, index: int) -> list[Line]:
-    """Describe the answer of the step with this index; for an unfinished step, the streaming answer if there is one."""
+def answer_parts(episode: Episode, index: int, waiting_s: float | None = None) -> list[Line]:
+    """Describe the answer of the step with this index; for an unfinished step, the streaming answer if there is one.
+
+    Args:
+        episode: the episode.
+        index: index of the step.
+        waiting_s: for how many seconds the endpoint of the streaming answer has sent nothing; None if not known.
+    """
     step = next((step for step in reversed(episode.steps) if step.index == index), None)
     if step is not None:
         return step_parts(step)
-    return streaming_parts(episode.streaming) if episode.streaming is not None else []
+    return streaming_parts(episode.streaming, waiting_s) if episode.streaming is not None else []
 
 
 def step_parts(step: StepState) -> list[Line]:
@@ -99,6 +119,13 @@ def _instead_of(endpoint: SafeText, failed: Sequence[str]) -> Line:
     if not failed:
         return []
     return [Cell(fill_in("{} {} instead of {}", FALLBACK_MARK, endpoint, _endpoint_names(failed)), "warn")]
+
+
+def _silence(answer: StreamingAnswer, waiting_s: float | None) -> Line:
+    seconds = None if waiting_s is None or waiting_s < MIN_SILENCE_S else format_time_left(waiting_s)
+    if not answer.n_tokens:
+        return [Cell(trusted("no answer yet") if seconds is None else fill_in("no answer for {}", seconds), "dim")]
+    return [] if seconds is None else [Cell(fill_in("nothing for {}", seconds), "warn")]
 
 
 def _first_token(seconds: float | None) -> Line:

@@ -108,3 +108,10 @@ def progress_bar(share: float, width: int) -> str:
 def format_per_second(rate: float) -> SafeText:
     """Format a rate per second with the unit, such as ``0.5/s`` and ``1.2k/s``; an empty text for zero."""
     return trusted(f"{format_rate(rate)}/s" if rate > 0 else "")
+
+
+def format_time_left(seconds: float | None) -> SafeText:
+    """Format seconds that pass, such as ``12 s`` and ``3:21``; an en dash if they are not known."""
+    if seconds is None or not math.isfinite(seconds):
+        return UNKNOWN
+    return trusted(f"{seconds:.0f} s") if seconds < 59.5 else format_duration(float(round(seconds)))

@@ -52,7 +52,7 @@ def steps_title(store: RunStore, episode: Episode | None, key: str, width: int) 
     return [justify(episode_line(store, episode, max(width - line_width(note) - 2, 0)), note, width)]
 
 
-def transcript_title(episode: Episode, index: int, key: str, width: int) -> list[Line]:
+def transcript_title(episode: Episode, index: int, key: str, width: int, waiting_s: float | None = None) -> list[Line]:
     """Return the title of the transcript pane: the shown step and a description of its answer.
 
     Args:
@@ -60,8 +60,9 @@ def transcript_title(episode: Episode, index: int, key: str, width: int) -> list
         index: index of the shown step.
         key: label of the key that goes to the end of the transcript; "" while the pane follows the end.
         width: columns of the pane.
+        waiting_s: for how many seconds the endpoint of the streaming answer has sent nothing; None if not known.
     """
-    parts = answer_parts(episode, index)
+    parts = answer_parts(episode, index, waiting_s)
     note = _not_following(key)
     room = max(width - line_width(note) - (2 if note else 0), 0)
     return [justify(join_parts([_title("Transcript", trusted(f"step {index}")), *parts], room), note, width)]

@@ -14,9 +14,10 @@ from agentgym_tui.presenters.number_format import (
     format_rate,
     format_reward,
     format_share,
+    format_time_left,
     pluralize,
 )
-from agentgym_tui.presenters.status_line import format_time_left, outcome_cell, time_left
+from agentgym_tui.presenters.status_line import outcome_cell, time_left
 from agentgym_tui.presenters.text_width import shorten_environment
 from agentgym_tui.safe_text import SafeText, join, masked_line, sanitize_line, trusted
 from runner.types import WorkerCounts

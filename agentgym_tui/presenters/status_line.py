@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -15,6 +14,7 @@ from agentgym_tui.presenters.number_format import (
     format_duration,
     format_percent,
     format_reward,
+    format_time_left,
     pluralize,
     progress_bar,
 )
@@ -356,13 +356,6 @@ def time_left(batch: BatchRun, now: float) -> float | None:
     if batch.eta_s is None or batch.status not in ("running", "paused"):
         return None
     return max(batch.eta_s - _passed_s(batch, now), 0.0)
-
-
-def format_time_left(seconds: float | None) -> SafeText:
-    """Format seconds that pass, such as ``12 s`` and ``3:21``; an en dash if they are not known."""
-    if seconds is None or not math.isfinite(seconds):
-        return UNKNOWN
-    return trusted(f"{seconds:.0f} s") if seconds < 59.5 else format_duration(float(round(seconds)))
 
 
 def _passed_s(batch: BatchRun, now: float) -> float:

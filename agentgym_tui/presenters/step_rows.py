@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
-from agentgym_tui.presenters.answering_endpoint import FALLBACK_MARK
+from agentgym_tui.presenters.answering_endpoint import FALLBACK_MARK, MIN_SILENCE_S
 from agentgym_tui.presenters.are_blocks import app_and_function, is_are
 from agentgym_tui.presenters.cells import Cell, Column, Line, Tone, flag_unsafe, unsafe_texts
-from agentgym_tui.presenters.number_format import UNKNOWN, format_count, format_duration, format_reward
+from agentgym_tui.presenters.number_format import (
+    UNKNOWN,
+    format_count,
+    format_duration,
+    format_reward,
+    format_time_left,
+)
 from agentgym_tui.presenters.text_width import cut_start, display_width
 from agentgym_tui.safe_text import SafeText, join, sanitize_line, trusted
 from agentgym_tui.state.data_model import Episode, StepState, StreamingAnswer
@@ -32,9 +38,15 @@ class StepRows:
     """Steps of an episode as rows of ``STEP_COLUMNS``; consecutive steps that were not received form one row, a gap.
 
     While the model answers in a running episode, the last row shows the streaming answer of the step in progress.
+
+    Args:
+        episode: the episode.
+        waiting_s: returns for how many seconds the endpoint of the streaming answer has sent nothing; None if that is
+            not known.
     """
 
-    def __init__(self, episode: Episode) -> None:
+    def __init__(self, episode: Episode, waiting_s: Callable[[], float | None] = lambda: None) -> None:
+        self._waiting_s = waiting_s
         self._is_are = is_are(episode.env)
         self._rows: list[StepState | tuple[int, int]] = []
         next_index = 0
@@ -80,7 +92,7 @@ class StepRows:
             case _:
                 return _spanning_row(
                     trusted(str(self._next_index)),
-                    _streaming_text(self._streaming or StreamingAnswer(), width),
+                    _streaming_text(self._streaming or StreamingAnswer(), width, self._waiting_s()),
                     "accent",
                 )
 
@@ -133,13 +145,14 @@ def _step_row(step: StepState, shown: str, unsafe: str | None) -> Sequence[Cell]
     ]
 
 
-def _streaming_text(answer: StreamingAnswer, width: int) -> SafeText:
+def _streaming_text(answer: StreamingAnswer, width: int, waiting_s: float | None) -> SafeText:
     """Return the end of a streaming answer; before the first token, name the endpoint that has not answered yet."""
     call = answer.calls[-1] if answer.calls else None
     tail = answer.text or answer.reasoning if call is None else f"{call.tool} {call.arguments}"
     tail = tail[-2 * width :].strip().replace("\n", " ")
     if not tail:
-        tail = f"waiting for {answer.endpoint}" if answer.endpoint else ""
+        seconds = "" if waiting_s is None or waiting_s < MIN_SILENCE_S else f" · {format_time_left(waiting_s)}"
+        tail = f"waiting for {answer.endpoint}{seconds}" if answer.endpoint else ""
     thinking = trusted("thinking: " if answer.reasoning and not answer.text and call is None else "")
     prefix = join([*[FALLBACK_MARK, trusted(" ")] * bool(answer.skipped_endpoints), thinking])
     text = cut_start(

@@ -84,6 +84,7 @@ class StreamingAnswer(msgspec.Struct, kw_only=True, gc=False):
         n_text_dropped: number of characters before ``text`` that are not kept.
         n_reasoning_dropped: number of characters before ``reasoning`` that are not kept.
         endpoint: the endpoint that answers; None if it is not known or all endpoints failed.
+        requested_at: time of the request to ``endpoint``, by the sender's clock; None if it is not known.
         failures: reason for each endpoint that failed or was skipped, preceded by the name of the endpoint.
         n_tokens: approximate number of tokens received.
         n_first_tokens: approximate number of tokens in the first item that carried text.
@@ -99,6 +100,7 @@ class StreamingAnswer(msgspec.Struct, kw_only=True, gc=False):
     n_text_dropped: int = 0
     n_reasoning_dropped: int = 0
     endpoint: str | None = None
+    requested_at: datetime | None = None
     model: str | None = None
     failures: tuple[str, ...] = ()
     n_tokens: int = 0

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable
 from copy import copy
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
 from agentgym_tui.state.data_model import NodeInfo
-from agentgym_tui.state.normalize import MAX_CAUSE_CHARS, clamp_count, clip_name
+from agentgym_tui.state.normalize import MAX_CAUSE_CHARS, as_aware, clamp_count, clip_name
 from runner.events.durable import FieldStatus
 from runner.events.live import Gpu, Heartbeat, Host
 
@@ -29,6 +31,7 @@ class NodeRegistry:
 
     def __init__(self, now: Callable[[], float], lost_after_s: float) -> None:
         self.nodes: dict[str, NodeInfo] = {}
+        self._clocks: dict[str, tuple[datetime, float]] = {}
         self._now = now
         self._lost_after_s = lost_after_s
 
@@ -37,7 +40,9 @@ class NodeRegistry:
         node_name = clip_name(node_name)
         if (node := self.nodes.get(node_name)) is None:
             if len(self.nodes) >= MAX_NODES:
-                del self.nodes[min(self.nodes.values(), key=lambda known: known.last_seen_at).name]
+                evicted = min(self.nodes.values(), key=lambda known: known.last_seen_at).name
+                del self.nodes[evicted]
+                self._clocks.pop(evicted, None)
             node = self.nodes[node_name] = NodeInfo(node_name, last_seen_at=self._now())
         return node
 
@@ -73,11 +78,21 @@ class NodeRegistry:
         node = self.get(node_name)
         before = copy(node)
         if isinstance(item, Heartbeat):
+            self._clocks[node.name] = as_aware(item.at), self._now()
             node.storage = (item.storage or "")[:MAX_CAUSE_CHARS]
         else:
             node.cpu, node.ram = _percent(item.cpu), _percent(item.ram)
             node.gpus = [_gpu(gpu) for gpu in (item.gpu or ())[:MAX_GPUS]]
         return node != before
+
+    def clock_of(self, node_name: str) -> datetime | None:
+        """Return the time of a node's own clock, as of its newest heartbeat; None before the first one."""
+        if (known := self._clocks.get(clip_name(node_name))) is None:
+            return None
+        at, seen_s = known
+        with contextlib.suppress(OverflowError):
+            return at + timedelta(seconds=self._now() - seen_s)
+        return None
 
     def on_status_event(self, event: FieldStatus) -> NodeInfo:
         """Update a node from its status event, and return the node; ignore an event of an earlier process."""

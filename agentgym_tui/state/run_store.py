@@ -282,6 +282,13 @@ class RunStore:
             self._nodes.on_reconnect()
         self._commit()
 
+    def answer_wait_s(self, episode: Episode) -> float | None:
+        """Return for how many seconds the endpoint of an awaited answer has sent nothing; None if that is not known."""
+        answer = episode.streaming if episode.running and not episode.node_lost else None
+        since = None if answer is None else answer.newest_at or answer.requested_at
+        now = None if since is None else self._nodes.clock_of(episode.node)
+        return None if now is None or since is None else max((now - since).total_seconds(), 0.0)
+
     @property
     def next_tick_s(self) -> float:
         """Seconds until ``tick`` may find a node lost or a shown notice too old; infinite without both."""

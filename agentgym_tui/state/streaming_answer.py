@@ -62,9 +62,10 @@ def update_answer(before: StreamingAnswer | None, items: Sequence[TokenText]) ->
         answer = StreamingAnswer(step=first.step, failures=answer.failures)
     if first.failure is not None:
         answer.failures = (*answer.failures, first.failure[:MAX_CAUSE_CHARS])[-MAX_FAILURES:]
-        answer.endpoint = answer.model = None
+        answer.endpoint = answer.requested_at = answer.model = None
     if first.endpoint is not None:
         answer.endpoint, answer.model = clip_name(first.endpoint), clip_optional(first.model)
+        answer.requested_at = as_aware(first.at)
     if first.text or first.tool:
         _append(answer, items)
     return answer

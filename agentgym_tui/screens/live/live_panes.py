@@ -109,6 +109,11 @@ class LivePane(Vertical):
         if self._drawn_version != previous:
             self.update(state)
 
+    def draw_time(self, state: LiveState) -> None:
+        """Draw again what changes with the time alone; only rows that have changed are repainted."""
+        self._title.show(lambda width: self.title(state, width))
+        self.view.refresh_lines()
+
     def title(self, state: LiveState, width: int) -> list[Line]:
         """Return the lines of the title for ``width`` columns."""
         raise NotImplementedError
@@ -181,7 +186,8 @@ class StepsPane(LivePane):
 
     def update(self, state: LiveState) -> None:
         """Show the rows of the steps."""
-        self.table.show(StepRows(state.episode) if state.episode else FixedLines(()))
+        episode, store = state.episode, state.store
+        self.table.show(FixedLines(()) if episode is None else StepRows(episode, lambda: store.answer_wait_s(episode)))
 
     def unsafe_text(self, state: LiveState) -> str | None:
         """Return the raw text of the selected step, else of the episode, if sanitizing changes it."""
@@ -223,9 +229,10 @@ class TranscriptPane(LivePane):
 
     def title(self, state: LiveState, width: int) -> list[Line]:
         """Return the shown step and a description of its answer."""
-        return (
-            [] if state.episode is None else transcript_title(state.episode, state.step, self.follow_key(state), width)
-        )
+        if state.episode is None:
+            return []
+        waiting_s = state.store.answer_wait_s(state.episode)
+        return transcript_title(state.episode, state.step, self.follow_key(state), width, waiting_s)
 
     def version(self, state: LiveState) -> object:
         """Return the selected step and the version of its episode."""

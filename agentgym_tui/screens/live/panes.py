@@ -111,6 +111,12 @@ class LivePanes(Split):
             self._n_envs = n_envs
             self.fit()
 
+    def draw_waiting(self) -> None:
+        """Draw again for how long the endpoint of the watched episode has sent nothing."""
+        if self._episode is not None and self._store.answer_wait_s(self._episode) is not None:
+            for id in ("steps", "transcript"):
+                self._panes[id].draw_time(self._state)
+
     @property
     def _state(self) -> LiveState:
         return LiveState(

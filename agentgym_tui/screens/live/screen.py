@@ -93,6 +93,7 @@ class LiveScreen(ControlScreen):
     def draw_time_left(self) -> None:
         """Draw the progress again."""
         self._progress.show(self._progress_lines)
+        self._panes.draw_waiting()
 
     def unsafe_text(self) -> str | None:
         """Return the raw text of the selected table row if sanitizing changes it, else None."""

@@ -59,16 +59,16 @@ def test_messages_of_the_history_count_in_no_rate() -> None:
     sent = [START + timedelta(seconds=n) for n in range(4)]
     log.append([RawMessage("a", {}, b"", "A", n, at, 3 - n) for n, at in enumerate(sent[:3])], NOW)
     log.subjects.tick(1.0)
-    assert log.is_replaying and log.subjects.rate == 0.0 and log.n_received == 3
+    assert (log.is_replaying, log.subjects.rate, log.n_received) == (True, 0.0, 3)
     log.append([RawMessage("a", {}, b"", "A", 3, sent[3], 0), RawMessage("core", {}, b"")], NOW)
     log.subjects.tick(2.0)
-    assert not log.is_replaying and log.subjects.rate == 1.0
+    assert (log.is_replaying, log.subjects.rate) == (False, 1.0)
     log.append([RawMessage("a", {}, b"", "A", n, sent[3], 5) for n in range(4, 7)], NOW)
     log.subjects.tick(3.0)
     assert log.subjects.rate == 3.0
     log.reset()
     log.append([RawMessage("a", {}, b"", "A", 9, NOW, 5)], NOW)
-    assert not log.is_replaying
+    assert (log.is_replaying, log.n_received) == (False, 1)
 
 
 def test_the_oldest_entries_are_evicted_and_counted() -> None:

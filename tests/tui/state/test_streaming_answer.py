@@ -5,16 +5,21 @@ from typing import Any
 
 import msgspec
 
+from agentgym_tui.presenters.pane_titles import transcript_title
+from agentgym_tui.presenters.step_rows import StepRows
 from agentgym_tui.state.data_model import Episode
 from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.state.streaming_answer import MAX_ARGUMENT_CHARS, MAX_CALLS, MAX_FAILURES, MAX_STREAMED_CHARS
-from runner.events.live import TokenText
+from runner.events.live import Heartbeat, TokenText
 from runner.types import Tokens
+from tests.support.console.line_views import line_text
 from tests.support.console.samples import (
     START,
+    FakeClock,
     batch_id,
     completed,
     durable,
+    empty_store,
     ended,
     episode_id,
     episode_items,
@@ -164,3 +169,23 @@ def test_text_of_a_finished_step_is_not_shown(run_store: RunStore) -> None:
     assert streamed_text(run_store.episodes[episode_id(0)]) == ""
     run_store.apply_events([live(token(0, 3, "one", 1), token(0, 4, "two", 2))])
     assert streamed_text(run_store.episodes[episode_id(0)]) == "two"
+
+
+def test_the_seconds_without_a_token_are_counted_by_the_clock_of_the_node() -> None:
+    clock = FakeClock()
+    store = empty_store(clock)
+    requested_at, now = START, START + timedelta(seconds=7)
+    store.apply_events([live(started(0)), live(token(seq=1, text="", endpoint="gateway", at=requested_at))])
+    played = store.episodes[episode_id(0)]
+    assert store.answer_wait_s(played) is None
+    store.apply_events([live(Heartbeat(at=now))])
+    assert store.answer_wait_s(played) == 7.0
+    clock.at += 5.0
+    assert store.answer_wait_s(played) == 12.0
+    assert "gateway · no answer for 12 s" in line_text(transcript_title(played, 0, "", 100, 12.0)[0])
+    assert "waiting for gateway · 12 s" in "".join(cell.text for cell in StepRows(played, lambda: 12.0).line(0, 80))
+    store.apply_events([live(token(seq=2, text="hm", at=now + timedelta(seconds=1)))])
+    assert store.answer_wait_s(store.episodes[episode_id(0)]) == 4.0
+    assert "nothing for 4 s" in line_text(transcript_title(played, 0, "", 100, 4.0)[0])
+    store.apply_events([live(ended(0, seq=3))])
+    assert store.answer_wait_s(store.episodes[episode_id(0)]) is None
