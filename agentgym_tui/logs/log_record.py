@@ -45,7 +45,7 @@ class LogRecord(NamedTuple):
     Attributes:
         at: time with a zone; None if the line contains no time.
         kind: the level of a log record, or the kind of another record; "" where the line contains none.
-        message: message of a log record; None for another record, of which only the whole line tells what it says.
+        message: message of a log record; None for any other line, which is shown as it is.
         logger: name of the logger that wrote a log record; "" if it is not known.
         fields: other fields of a log record in JSON as ``name=value``; an object or list is shortened to its brackets.
     """
