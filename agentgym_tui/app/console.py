@@ -27,6 +27,7 @@ from agentgym_tui.widgets.split import resize_focused, zoom_focused
 
 if TYPE_CHECKING:
     from agentgym_tui.screens.episode.screen import EpisodeScreen
+    from agentgym_tui.screens.episodes.screen import EpisodesScreen
     from agentgym_tui.screens.live.screen import LiveScreen
 
 STYLES: Final[list[str | PurePath]] = ["../styles/widgets.tcss", "../styles/app.tcss"]
@@ -104,6 +105,14 @@ class Console(RunStartingApp, inherit_bindings=False):
         await self.switch_mode("events")
         if isinstance(self.screen, EventsScreen):
             self.screen.show_episode(event.episode_id)
+
+    async def on_episodes_screen_log_requested(self, event: EpisodesScreen.LogRequested) -> None:
+        """Show a log of an opened folder."""
+        from agentgym_tui.screens.logs.screen import LogScreen
+
+        await self.switch_mode("logs")
+        if isinstance(self.screen, LogScreen):
+            self.screen.show_path(event.path)
 
     async def on_live_screen_episodes_requested(self, event: LiveScreen.EpisodesRequested) -> None:
         """Show the list of episodes, filtered by an environment."""

@@ -142,7 +142,8 @@ class LogFile:
         self.replaced = self.deleted = False
         self._reading, self._lock = threading.Lock(), threading.Lock()
         self._descriptor: int | None = None
-        self._buffer = bytearray(read_bytes)
+        self._read_bytes = read_bytes
+        self._buffer = bytearray()  # not before the first read: a folder can have many logs
         self._tail = b""
         self._blocks: dict[tuple[LineIndex, int, int], array[int]] = {}
         self._suspect = False
@@ -279,6 +280,7 @@ class LogFile:
         with self._lock:
             if self._descriptor is None:
                 return False
+            self._buffer = self._buffer or bytearray(self._read_bytes)
             n = os.preadv(self._descriptor, [self._buffer], index.size)
         n = min(n, self.size - index.size)
         if n <= 0:

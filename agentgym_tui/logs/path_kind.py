@@ -8,7 +8,8 @@ import stat
 from pathlib import Path
 from typing import Final
 
-_LOG_SUFFIXES: Final = (".jsonl", ".ndjson", ".log")
+LOG_SUFFIXES: Final = (".jsonl", ".ndjson", ".log")
+"""Suffixes of files that are shown line by line."""
 ARCHIVE_SUFFIX: Final = ".zip"
 """Suffix of an archive of episodes."""
 _HEAD_BYTES: Final = 64 << 10
@@ -31,7 +32,7 @@ def is_log(path: Path) -> bool:
     """
     if is_folder(path) or path.name.endswith(ARCHIVE_SUFFIX):
         return False
-    if path.name.endswith(_LOG_SUFFIXES):
+    if path.name.endswith(LOG_SUFFIXES):
         return True
     if not path.exists():
         return False

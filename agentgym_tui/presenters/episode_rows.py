@@ -35,6 +35,7 @@ from agentgym_tui.safe_text import SafeText, fill_in, join, masked_line, sanitiz
 from agentgym_tui.state.data_model import Episode, ReadProgress
 from agentgym_tui.state.episode_list import (
     EpisodeList,
+    FoundLog,
     ListedEpisode,
     ListEntry,
     UnreadableFile,
@@ -104,6 +105,7 @@ def list_summary(episodes: EpisodeList, state: SafeText, key: str, width: int) -
             [Cell(trusted(f"by {sorting.column} {sorting.sign}"), "accent")] if sorting is not None else [],
             [Cell(state, "warn")] if state else [],
             [Cell(trusted(f"✗ {pluralize(n_unreadable, 'file')} cannot be read"), "bad")] if n_unreadable else [],
+            [Cell(pluralize(episodes.n_logs, "log"))] if episodes.n_logs else [],
         ],
         width,
     )
@@ -200,6 +202,9 @@ def _row(episode: ListedEpisode) -> Sequence[Cell]:
 
 
 def _unreadable_row(file: UnreadableFile) -> Sequence[Cell]:
+    if isinstance(file, FoundLog):
+        text = fill_in("{} · {}", sanitize_line(file.path.name, 200), sanitize_line(file.reason, 80))
+        return [Cell(trusted("≡ log"), "accent"), Cell(flag_unsafe(text, unsafe_fields(file)))]
     name, reason = file.path.name, file.reason.replace(str(file.path), file.path.name)
     text = masked_line(reason if name in reason else f"{name}: {reason}", 400)
     return [Cell(trusted("✗ unreadable"), "bad"), Cell(flag_unsafe(text, unsafe_fields(file)), "bad")]

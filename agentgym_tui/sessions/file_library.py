@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -13,9 +14,9 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from agentgym_tui.logs.path_kind import ARCHIVE_SUFFIX, is_folder
+from agentgym_tui.logs.path_kind import ARCHIVE_SUFFIX, LOG_SUFFIXES, is_folder
 from agentgym_tui.state.data_model import Episode, ReadProgress
-from agentgym_tui.state.episode_list import UnreadableFile
+from agentgym_tui.state.episode_list import FoundLog, UnreadableFile
 
 if TYPE_CHECKING:
     from agentgym_tui.sessions.episode_summary import SummaryReader
@@ -28,6 +29,9 @@ MAX_DEPTH: Final = 2
 MAX_FILES: Final = 200_000
 """Largest number of episode files read."""
 
+MAX_LOGS: Final = 200
+"""Largest number of logs listed of all folders; others can be opened by their paths."""
+
 N_FIRST_ROWS: Final = 200
 """Number of cached rows that are shown before the files are found."""
 
@@ -36,6 +40,9 @@ FIRST_PART_FILES: Final = 50
 
 PART_FILES: Final = 400
 """Number of files in each later part."""
+
+JOURNAL_SUFFIX: Final = ".journal.jsonl"
+"""Suffix of the journal of an unfinished episode; ``runner.store.journal`` takes long to import."""
 
 _NAME: Final = re.compile("[^/]+")
 
@@ -51,11 +58,13 @@ class FileLibrary:
         cache_folder: where the rows of many files are kept for the next time; None: nowhere.
 
     Attributes:
+        unreadable: files found that cannot be read, and the logs (``FoundLog``).
         progress: how many of the files found ``scan`` has read.
     """
 
     def __init__(self, paths: Sequence[Path], cache_folder: Path | None = None) -> None:
         self._unreadable: list[UnreadableFile] = []
+        self._n_logs = 0
         self.unreadable: Sequence[UnreadableFile] = self._unreadable
         self.progress = ReadProgress(0, 0)
         self._named_paths, self._cache_folder = paths, cache_folder
@@ -81,13 +90,19 @@ class FileLibrary:
         from agentgym_tui.sessions.episode_library import episode_from_bytes
         from runner.errors import StoreError
 
-        if (path := self.path(episode_id)) is None:
+        if (path := self._path(episode_id)) is None:
             raise StoreError(f"the opened files have no episode {episode_id!r}")
         data = _read_episode(path)
         return episode_from_bytes(data, path), data
 
     def path(self, episode_id: str) -> Path | None:
-        """Return the path of an episode file; None if it is not known."""
+        """Return the path of the file that has an episode; None if it is not known."""
+        from agentgym_tui.sessions.episode_lines import is_line
+
+        path = self._path(episode_id)
+        return path.parent if path is not None and is_line(path) else path
+
+    def _path(self, episode_id: str) -> Path | None:
         with self._lock:
             if (row := self._rows.get(episode_id)) is None:
                 return None
@@ -169,7 +184,10 @@ class FileLibrary:
         for path in self._named_paths:
             real = Path(os.path.realpath(path))
             if is_folder(real):
-                yield from self._below(str(real / "runs" if is_folder(real / "runs") else real), MAX_DEPTH)
+                if is_state := is_folder(real / "runs"):
+                    self._add_logs_of(real)
+                    self._add_logs_of(real / "logs")
+                yield from self._below(str(real / "runs" if is_state else real), MAX_DEPTH)
             elif real.name.endswith(ARCHIVE_SUFFIX):
                 yield from self._archived(str(real))
             else:
@@ -190,17 +208,47 @@ class FileLibrary:
         except OSError as exc:
             self._add_unreadable(Path(folder), exc.strerror or str(exc))
             return
-        yield folder, [name for name in is_dir if name.endswith(".json") and not is_dir[name]]
+        suffixes = (".json", JOURNAL_SUFFIX)
+        yield folder, [name for name in is_dir if name.endswith(suffixes) and not is_dir[name]]
         for name, is_folder_below in is_dir.items():
             if is_folder_below and depth > 1:
                 yield from self._below(f"{folder}{os.sep}{name}", depth - 1)
             elif name.endswith(ARCHIVE_SUFFIX):
                 yield from self._archived(f"{folder}{os.sep}{name}")
-            elif name.endswith(".journal.jsonl"):
-                self._add_unreadable(
-                    Path(folder, name),
-                    "still running, or its node died; the node completes the episode when it starts again",
-                )
+            elif name.endswith(LOG_SUFFIXES) and not name.endswith(JOURNAL_SUFFIX):
+                yield from self._lines_or_log(Path(folder, name))
+
+    def _lines_or_log(self, path: Path) -> Iterator[tuple[str, Sequence[str]]]:
+        """Yield a file whose lines are episodes, as if it was a folder; list any other file as a log."""
+        from agentgym_tui.sessions.episode_lines import holds_episodes, line_names
+        from runner.errors import StoreError
+
+        if not holds_episodes(path):
+            self._add_log(path)
+            return
+        try:
+            yield str(path), list(islice(line_names(path), MAX_FILES))
+        except StoreError as exc:
+            self._add_unreadable(path, str(exc))
+
+    def _add_logs_of(self, folder: Path) -> None:
+        with suppress(OSError):  # without the folder there are no logs
+            for path in sorted(folder.iterdir()):
+                if path.name.endswith(LOG_SUFFIXES):
+                    self._add_log(path)
+
+    def _add_log(self, path: Path) -> None:
+        try:
+            status = path.lstat()
+        except OSError:
+            return
+        if not stat.S_ISREG(status.st_mode):
+            return
+        self._n_logs += 1
+        if self._n_logs <= MAX_LOGS:
+            self._unreadable.append(FoundLog(path, f"{status.st_size:,} bytes"))
+        elif self._n_logs == MAX_LOGS + 1:
+            self._add_unreadable(path, f"there are more than {MAX_LOGS} logs; open the others by their paths")
 
     def _archived(self, archive: str) -> Iterator[tuple[str, Sequence[str]]]:
         """Yield an archive, as if it was a folder, with the names of its episode files."""
@@ -241,11 +289,16 @@ def _read_row(file: FoundFile, reader: SummaryReader, cache: RowCache | None) ->
 
 
 def _read_episode(path: Path) -> bytes:
-    """Return the content of an episode file, which may be in an archive; raises ``StoreError``."""
+    """Return the content of an episode file, in an archive, on a line or unfinished, too; raises ``StoreError``."""
+    from agentgym_tui.sessions.episode_lines import is_line, read_line, read_unfinished
     from runner.errors import StoreError
     from runner.store.archive import read_episodes, read_member
     from runner.util.files import read_file
 
+    if path.name.endswith(JOURNAL_SUFFIX):
+        return read_unfinished(path)
+    if is_line(path) and not is_folder(path.parent):
+        return read_line(path)
     if not path.parent.name.endswith(ARCHIVE_SUFFIX) or is_folder(path.parent):
         return read_file(path)
     if (member := read_episodes(path.parent).get(path.name)) is None:

@@ -13,6 +13,7 @@ from agentgym_tui.sessions.file_library import FileLibrary
 from agentgym_tui.sessions.input_priority import InputPriority
 from agentgym_tui.sessions.protocols import Session
 from agentgym_tui.state.data_model import BusLink
+from agentgym_tui.state.episode_list import FoundLog
 from agentgym_tui.state.run_store import RunStore
 
 FILES_ONLY: Final = "files only: nothing can be started here; use `agentgym-tui launch`"
@@ -40,10 +41,16 @@ class FileSession(Session):
         parts = self._files.scan()
         self.store.set_link(BusLink("none", "reading files"))
         while (rows := await asyncio.to_thread(next, parts, None)) is not None:
+            self._add_found_logs()
             self.store.read_progress = self._files.progress
             self.store.apply_stored(rows)
         self.store.read_progress = None
         self.store.set_link(BusLink("none", "files"))
+
+    def _add_found_logs(self) -> None:
+        known = {log.path for log in self.logs}
+        found = (file.path for file in self._files.unreadable if isinstance(file, FoundLog))
+        self.logs = [*self.logs, *(LogFile(path) for path in found if path not in known)]
 
     async def close(self) -> None:
         """Close the log files."""

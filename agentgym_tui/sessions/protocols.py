@@ -74,7 +74,7 @@ class Session(Protocol):
         library: episodes stored on this machine; None for a session that only watches a bus.
         control: client for requests to nodes; None for a session without a node.
         events: source of the raw messages of the bus; None for a session without a bus.
-        logs: log files named on the command line.
+        logs: log files named on the command line, or found in opened folders; only grows.
         data_dir: the state directory; None if it is not known yet or the session has none.
     """
 

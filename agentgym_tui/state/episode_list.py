@@ -32,6 +32,12 @@ class UnreadableFile(NamedTuple):
     reason: str
 
 
+class FoundLog(UnreadableFile):
+    """A log in an opened folder, which is listed below the episodes; ``reason`` describes it."""
+
+    __slots__ = ()
+
+
 ListedEpisode: TypeAlias = "EpisodeRow | Episode"
 """A stored or live episode; each of the two types has all fields that the list shows."""
 
@@ -90,7 +96,12 @@ class EpisodeList:
     @property
     def n_unreadable(self) -> int:
         """Number of unreadable files."""
-        return len(self._unreadable)
+        return len(self._unreadable) - self.n_logs
+
+    @property
+    def n_logs(self) -> int:
+        """Number of logs."""
+        return sum(isinstance(file, FoundLog) for file in self._unreadable)
 
     def set_stored(self, rows: Iterable[ListedEpisode], unreadable: Sequence[UnreadableFile] = ()) -> None:
         """Replace the stored episodes and the unreadable files."""
@@ -142,12 +153,13 @@ class EpisodeList:
             by: number of rows to go down; negative to go up.
 
         Returns:
-            The key of the entry found; None past the first or last row. Where ``key`` is not shown, the key of the
-            first row.
+            The key of the entry found; None past the first or last row, and for a log. Where ``key`` is not shown, the
+            key of the first row.
         """
         index = self.index(key)
         at = 0 if index is None else index + by
-        return entry_key(self.shown[at]) if 0 <= at < len(self.shown) else None
+        found = self.shown[at] if 0 <= at < len(self.shown) else None
+        return None if found is None or isinstance(found, FoundLog) else entry_key(found)
 
     def _arrange(self) -> None:
         live = [episode for known, episode in self._live.items() if known not in self._stored]
@@ -189,7 +201,8 @@ def _search_text(entry: ListEntry) -> str:
 def searchable_fields(entry: ListEntry) -> tuple[str | None, ...]:
     """Return the texts of an entry that ``EpisodeList.search`` searches; None for a field without a value."""
     if isinstance(entry, UnreadableFile):
-        return ("unreadable", entry.path.name, entry.reason)
+        kind = "log" if isinstance(entry, FoundLog) else "unreadable"
+        return (kind, entry.path.name, entry.reason)
     return (
         *(entry.env, entry.outcome or "running", entry.error_type, entry.agent, entry.model, entry.node),
         *(entry.data_label, entry.episode_id, entry.batch_id, _task(entry.task_index)),

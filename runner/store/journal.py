@@ -107,8 +107,12 @@ _STEPS = msgspec.json.Decoder(TimeStep)
 _EXTRAS = msgspec.json.Decoder(JournalExtras)
 
 
-def read_journal(path: Path) -> Journal:
+def read_journal(path: Path, *, was_moved: bool = False) -> Journal:
     """Read a journal up to its first damaged line; a last line without a newline is incomplete and ignored.
+
+    Args:
+        path: the journal.
+        was_moved: whether its path need not contain the ids of the episode.
 
     Raises:
         StoreError: the file or its header is unreadable.
@@ -117,7 +121,7 @@ def read_journal(path: Path) -> Journal:
     if not lines:
         raise StoreError(f"{path} has no complete line: nothing was recorded; delete it")
     header = decode(first, _HEADERS, path)
-    check_header(header, path)
+    check_header(header, Path(header.batch_id, f"{header.episode_id}{JOURNAL_SUFFIX}") if was_moved else path)
     journal = Journal(header=header)
     for number, data in enumerate(lines[:-1], start=2):
         if (problem := apply_line(journal, data)) is not None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from textual import on
 from textual.app import ComposeResult
+from textual.message import Message
 
 from agentgym_tui.commands.keymap import keymap_of
 from agentgym_tui.presenters.cells import Cell, Line
@@ -25,7 +28,7 @@ from agentgym_tui.screens.episode.screen import EpisodeScreen
 from agentgym_tui.screens.line_browser import FilteredScreen
 from agentgym_tui.services.timers import start_worker
 from agentgym_tui.state.data_model import READING_FILES, BusLink
-from agentgym_tui.state.episode_list import DEFAULT_SORTING, LIST_KEY, EpisodeList, UnreadableFile
+from agentgym_tui.state.episode_list import DEFAULT_SORTING, LIST_KEY, EpisodeList, FoundLog, UnreadableFile
 from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.widgets.key_bar import KeyBar
 from agentgym_tui.widgets.line_list import LineList
@@ -48,6 +51,12 @@ class EpisodesScreen(FilteredScreen):
     CSS_PATH = "../../styles/episodes.tcss"
     AUTO_FOCUS = "#episodes"
     FILTER_HINT = "words to match, such as: wordle error #7"
+
+    @dataclass
+    class LogRequested(Message):
+        """The user has requested a log."""
+
+        path: Path
 
     def __init__(self, context: ScreenContext) -> None:
         super().__init__(context)
@@ -98,8 +107,10 @@ class EpisodesScreen(FilteredScreen):
         return "" if entry is None or isinstance(entry, UnreadableFile) else entry.env
 
     def action_open(self) -> None:
-        """Open the selected episode."""
-        if key := self._table.key:
+        """Open the selected episode or log."""
+        if isinstance(log := self._episodes.get(self._table.key), FoundLog):
+            self.post_message(self.LogRequested(log.path))
+        elif key := self._table.key:
             self.app.push_screen(
                 EpisodeScreen(self.session, key, self._episodes, ui_state=self.ui_state), self._episode_closed
             )

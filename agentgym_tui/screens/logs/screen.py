@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 from textual import on
@@ -89,7 +90,8 @@ class LogScreen(LineBrowser):
         self.call_after_refresh(self._start_reading)
 
     def on_screen_resume(self) -> None:
-        """Resume reading."""
+        """Resume reading, and add the logs that were found meanwhile."""
+        self.logs += [OpenedLog(log) for log in self.session.logs[len(self.logs) :]]
         self._suspended = False
         self._wake.set()
 
@@ -244,9 +246,18 @@ class LogScreen(LineBrowser):
         if len(self.logs) == 1:
             self.toast(trusted("no other log is open"))
             return
+        self._show_log(self.logs[(self.logs.index(self.opened) + by) % len(self.logs)])
+
+    def show_path(self, path: Path) -> None:
+        """Show the log at a path, if it is open."""
+        found = next((opened for opened in self.logs if opened.log.path == path), None)
+        if found is not None and found is not self.opened:
+            self._show_log(found)
+
+    def _show_log(self, opened: OpenedLog) -> None:
         previous = self.opened
         previous.line, previous.follow = previous.rows.number(self.table.cursor), self.table.follow
-        self.opened = self.logs[(self.logs.index(previous) + by) % len(self.logs)]
+        self.opened = opened
         self.set_filter(self.opened.text)
         self.table.follow = self.opened.follow
         self.refresh_view()

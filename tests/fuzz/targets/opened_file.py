@@ -12,11 +12,11 @@ from runner.store.episode_file import is_ulid
 from tests.fuzz.oracles import check_displayable, outcome, scratch_folder
 from tests.fuzz.targets.episode_file import BATCH, EPISODE
 
-TOKENS = (b".json\n", b".journal.jsonl\n", b".log\n", b'{"schema":1', b"}\n{")
+TOKENS = (b".json\n", b".journal.jsonl\n", b".jsonl\n", b".log\n", b'{"schema":1', b"}\n{")
 FOLDER = scratch_folder("opened_file")
 RUNS = FOLDER / "runs" / BATCH
 RUNS.mkdir(parents=True)
-SUFFIXES = (b".json", b".journal.jsonl", b".log", b".txt")
+SUFFIXES = (b".json", b".journal.jsonl", b".jsonl", b".log", b".txt")
 
 
 def check(data: bytes) -> None:
