@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 MAX_MESSAGES: Final = 2_000
 """Largest number of messages read at once."""
 
-MAX_READ_BYTES: Final = 2 << 20
+MAX_READ_BYTES: Final = 3 << 20
 """Size in bytes after which no further message is added to a read; the last message may exceed it."""
 
 SLICE_S: Final = 0.005
@@ -41,13 +41,13 @@ GATHER_FACTOR: Final = 3
 Messages of one subject are merged, so the more messages arrive, the less CPU time each of them takes.
 """
 
-MAX_GATHER_S: Final = 0.15
+MAX_GATHER_S: Final = 0.25
 """Longest time for which messages gather, in seconds; under such a load the screen is not repainted more often."""
 
 MAX_PAUSE_S: Final = 0.05
 """Longest pause after a portion of messages, in seconds."""
 
-MAX_WAITING_BYTES: Final = 8 << 20
+MAX_WAITING_BYTES: Final = 6 << 20
 """Largest size of the unread messages buffered in this process. Messages that a stream stores wait in the stream."""
 
 GC_THRESHOLDS: Final = (10_000, 50, 20)

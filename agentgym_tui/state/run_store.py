@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 MAX_EPISODES: Final = 400
 """Largest number of episodes kept."""
 
-MAX_EPISODE_BYTES: Final = 28 << 20
+MAX_EPISODE_BYTES: Final = 24 << 20
 """Approximate memory limit of all episodes, in bytes."""
 
 LOST_AFTER_S: Final = 5.0

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from sys import intern
 
 from msgspec.structs import replace
 
 from agentgym_tui.state.data_model import Episode, StepState
 from agentgym_tui.state.episode_content import FIELD_BYTES, DecodedMessages, RawMessages, Spans
-from agentgym_tui.state.normalize import MAX_CAUSE_CHARS, clamp_count, clamp_finite, clip_optional, json_size
+from agentgym_tui.state.normalize import MAX_CAUSE_CHARS, clamp_count, clamp_finite, clip_name, clip_optional, json_size
 from runner.events.live import LazyTimestep, LiveAction
 from runner.types import Tokens
 
@@ -29,8 +30,8 @@ def step_from_item(item: LazyTimestep) -> StepState:
         done=item.done,
         model_s=item.model_s,
         env_s=item.env_s,
-        endpoint=clip_optional(item.endpoint),
-        model=clip_optional(item.model),
+        endpoint=_shared(item.endpoint),
+        model=_shared(item.model),
         ttft_s=item.ttft_s,
         tokens_per_s=item.tokens_per_s,
         tokens=item.tokens,
@@ -38,6 +39,11 @@ def step_from_item(item: LazyTimestep) -> StepState:
         warnings=tuple([warning[:MAX_CAUSE_CHARS] for warning in item.warnings[:MAX_WARNINGS]]),
         left_out=clamp_count(item.left_out),
     )
+
+
+def _shared(name: str | None) -> str | None:
+    """Return a name as one object for all steps that have it, clipped."""
+    return None if name is None else intern(clip_name(name))
 
 
 def step_size(step: StepState) -> int:

@@ -124,8 +124,9 @@ class DedupBuffer:
             self.put(message)
 
     def fetch_limit(self, stream: str) -> FetchLimit:
-        """Return the limits of the next fetch of a stream's reader."""
-        return FetchLimit(MAX_FETCH.count, max(MAX_FETCH.size // max(len(self._stream_ends), 1), MIN_FETCH.size))
+        """Return the limits of the next fetch of a stream's reader, which starts while the buffer is half full."""
+        size = min(MAX_FETCH.size, self._max_bytes // 2) // max(len(self._stream_ends), 1)
+        return FetchLimit(MAX_FETCH.count, max(size, MIN_FETCH.size))
 
     async def wait_for_space(self, stream: str) -> None:
         """Wait until a stream's reader may fetch more: until the buffer is at most half full."""

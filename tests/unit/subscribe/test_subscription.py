@@ -70,6 +70,12 @@ async def test_the_total_size_is_limited() -> None:
     assert len(items) < 8
 
 
+def test_a_fetch_that_starts_while_the_buffer_is_half_full_does_not_exceed_it() -> None:
+    buffer = DedupBuffer(DurableNames(), max_bytes=1 << 20)
+    buffer.add_stream("A", 0)
+    assert buffer.fetch_limit("A").size == 1 << 19
+
+
 async def test_a_stream_reader_waits_for_space() -> None:
     buffer = DedupBuffer(DurableNames(), capacity=10)
     for n in range(10):
