@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
 from pathlib import PurePath
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from textual.screen import Screen
 
-from agentgym_tui.app.run_starter import RunStartingApp
+from agentgym_tui.app.node_control import NodeControlApp
 from agentgym_tui.commands.keymap import AvailableCommand, available_commands, bindings
-from agentgym_tui.commands.registry import APP_SCOPES, BUS, LOGS, SCREENS, ScreenSpec
+from agentgym_tui.commands.registry import APP_SCOPES, BUS, SCREENS, ScreenSpec
 from agentgym_tui.config.settings import Settings, problem_summary
 from agentgym_tui.config.ui_state import UiState
 from agentgym_tui.safe_text import trusted
 from agentgym_tui.screens.base import ConsoleScreen, ScreenContext
 from agentgym_tui.services.toast import toast
-from agentgym_tui.sessions.protocols import ControlRequestError, Session
-from agentgym_tui.sessions.run_commands import control_error_text
+from agentgym_tui.sessions.protocols import Session
+from agentgym_tui.sessions.run_commands import has_unfinished
 from agentgym_tui.textual_compat import add_bindings, start_in_mode
 from agentgym_tui.widgets.line_list import LineList
 from agentgym_tui.widgets.line_renderer import TONE_CLASSES
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 STYLES: Final[list[str | PurePath]] = ["../styles/widgets.tcss", "../styles/app.tcss"]
 
 
-class Console(RunStartingApp, inherit_bindings=False):
+class Console(NodeControlApp, inherit_bindings=False):
     """The application that shows a session.
 
     Args:
@@ -90,7 +90,7 @@ class Console(RunStartingApp, inherit_bindings=False):
     def action_show_screen(self, screen: str) -> None:
         """Show the screen with the id ``screen``, or why this session does not have it."""
         requirement = SCREENS[screen].available
-        if requirement.is_met(self.session):
+        if requirement.is_met(self.session) and (screen != "logs" or self.session.open_logs()):
             self._show_mode(screen)
         else:
             toast(self, requirement.reason(self.session))
@@ -126,9 +126,9 @@ class Console(RunStartingApp, inherit_bindings=False):
 
     def action_leave(self) -> None:
         """Quit; first show the quit dialog if quitting affects running episodes."""
-        from agentgym_tui.screens.dialogs.quit import QuitDialog, stays_behind
+        from agentgym_tui.screens.dialogs.quit import QuitDialog
 
-        if stays_behind(self.session):
+        if has_unfinished(self.session):
             self.push_screen(QuitDialog(self.session), self._quit_answered)
         else:
             self.exit()
@@ -173,10 +173,6 @@ class Console(RunStartingApp, inherit_bindings=False):
         else:
             self.push_screen(HexDumpDialog(text))
 
-    async def action_start_node(self) -> None:
-        """Start the node again."""
-        await self._report_failure(self.session.start_node())
-
     def _available_commands(self) -> list[AvailableCommand]:
         return available_commands(self, self.session)
 
@@ -194,16 +190,8 @@ class Console(RunStartingApp, inherit_bindings=False):
     async def _quit_answered(self, answer: str | None) -> None:
         from agentgym_tui.screens.dialogs.quit import stop_all
 
-        if answer == "leave" or (answer == "stop" and not await self._report_failure(stop_all(self.session))):
+        if answer == "leave" or (answer == "stop" and not await self.report_failure(stop_all(self.session))):
             self.exit()
-
-    async def _report_failure(self, request: Awaitable[None]) -> bool:
-        try:
-            await request
-        except ControlRequestError as exc:
-            toast(self, control_error_text(exc), failed=True)
-            return True
-        return False
 
     def _make_screen(self, screen: ScreenSpec) -> Screen[None]:
         return screen.factory(ScreenContext(self.session, self.ui_state, self._now, self.commands))
@@ -211,6 +199,6 @@ class Console(RunStartingApp, inherit_bindings=False):
 
 def first_screen(session: Session) -> str:
     """Return the id of the screen to show first; mounting another one first would delay it."""
-    if LOGS.is_met(session):
+    if session.logs:
         return "logs"
     return "episodes" if session.control is None else "live"

@@ -123,7 +123,11 @@ class RefreshingApp(OrderedKeysApp[None], ReliableTimers, inherit_bindings=False
         store, now, notify = self.session.store, datetime.now(UTC), self.settings.notify
         notify_failover(self, self._failover_detector.detect(store, now), notify)
         notify_batch_ends(self, self._end_detector.detect(store, now), notify)
+        self.after_draw()
         self._keep_ticking()
+
+    def after_draw(self) -> None:
+        """React to the state that was drawn."""
 
     def _tick(self) -> None:
         self._tick_timer, self._tick_at = None, math.inf

@@ -35,6 +35,8 @@ COMMANDS: Final = Registry(
     Command("run.cancel", "x", "Cancel", "cancel", "live", "cancel the running batch", available=NODE),
     Command("run.pause", "space", "Pause", "pause", "live", "pause or resume", available=NODE),
     Command("run.step", "s", "Step", "step", "live", "run one step, then pause", available=NODE),
+    Command("env.start", "S", "Start server", "start_server", "live", "of this environment, on the node", False, NODE),
+    Command("env.stop", "D", "Stop server", "stop_server", "live", "one that the node started", False, NODE),
     Command("live.next", "right_square_bracket", "Next run", "neighbor(1)", "live", "next running episode", False),
     Command(
         "live.previous", "left_square_bracket", "Previous run", "neighbor(-1)", "live", "previous running episode",
@@ -93,7 +95,12 @@ COMMANDS: Final = Registry(
     Command("entry.take", "enter", "Apply", "take", "entry", "use this input"),
     Command("entry.leave", "escape", "Cancel", "leave", "entry", "change nothing"),
     Command(
-        "node.start", "N", "Start node", "start_node", "everywhere", "restart the node after it is lost", False, NODE
+        "node.start", "N", "Start node", "start_node", "everywhere", "start the node after it has ended", False, NODE
+    ),
+    Command("node.stop", "ctrl+t", "Stop node", "stop_node", "everywhere", "its batches can be resumed", False, NODE),
+    Command(
+        "node.restart", "ctrl+e", "Restart node", "restart_node", "everywhere", "stop, load the profile, go on",
+        False, NODE,
     ),
     Command("text.hex", "X", "Hex", "hex", "everywhere", "bytes of a text marked as unsafe", False),
     Command("app.screenshot", "ctrl+s", "Screenshot", "picture", "everywhere", "picture of the screen (SVG)", False),
@@ -130,6 +137,18 @@ COMMANDS: Final = Registry(
     Command("cancel.nothing", "escape,q", "Nothing", "answer('nothing')", "cancel", "keep running"),
     Command("cancel_all.all", "y", "Cancel them", "answer('all')", "cancel_all", "they stay cancelled"),
     Command("cancel_all.nothing", "escape,q,n", "Nothing", "answer('nothing')", "cancel_all", "keep running"),
+    Command(
+        "stop_node.now", "s", "Now", "answer('now')", "stop_node", "after the running steps; batches can be resumed"
+    ),
+    Command("stop_node.drain", "d", "After all batches", "answer('drain')", "stop_node", "also those that wait"),
+    Command("stop_node.nothing", "escape,q,n", "Nothing", "answer('nothing')", "stop_node", "keep it running"),
+    Command(
+        "restart_node.restart", "N", "Restart", "answer('restart')", "restart_node",
+        "after the running steps; batches continue",
+    ),
+    Command("restart_node.nothing", "escape,q,g", "Go on", "answer('nothing')", "restart_node", "keep it as it is"),
+    Command("stop_server.stop", "y", "Stop it", "answer('stop')", "stop_server", "start it again to go on"),
+    Command("stop_server.nothing", "escape,q,n", "Nothing", "answer('nothing')", "stop_server", "keep it running"),
     Command("palette.close", "escape", "Close", "close", "palette", "", False),
     Command("palette.down", "down,ctrl+n", "Down", "move(1)", "palette", "", False),
     Command("palette.up", "up,ctrl+p", "Up", "move(-1)", "palette", "", False),

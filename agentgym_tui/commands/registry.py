@@ -96,8 +96,12 @@ LIVE: Final = Requirement(
     lambda session: trusted("files have no runs: use `agentgym-tui launch` or `agentgym-tui watch`"),
 )
 LOGS: Final = Requirement(
-    lambda session: bool(session.logs),
-    lambda session: trusted("no log is open: use `agentgym-tui open FILE.jsonl`"),
+    lambda session: bool(session.logs) or session.has_node_logs,
+    lambda session: trusted(
+        "the state directory of the node is not known yet"
+        if session.has_node_logs
+        else "no log is open: use `agentgym-tui open FILE.jsonl`"
+    ),
 )
 
 
@@ -177,7 +181,15 @@ SCREENS: Final = Registry(
     ScreenSpec(
         "events", "3", "Events", lazy("screens.events.screen:EventsScreen"), BUS, "all bus messages", "lines.tcss"
     ),
-    ScreenSpec("logs", "4", "Logs", lazy("screens.logs.screen:LogScreen"), LOGS, "opened logs", "lines.tcss"),
+    ScreenSpec(
+        "logs",
+        "4",
+        "Logs",
+        lazy("screens.logs.screen:LogScreen"),
+        LOGS,
+        "logs of the node, or opened ones",
+        "lines.tcss",
+    ),
     ScreenSpec(
         "runs", "6", "Runs", lazy("screens.runs.screen:RunsScreen"), LIVE, "what runs, waits and has ended", "runs.tcss"
     ),

@@ -37,7 +37,10 @@ _SHARED_SCOPES: Final[frozenset[Scope]] = frozenset({"everywhere", "run", "list"
 """Scopes whose keys work on every screen."""
 
 _EXCLUSIVE_SCOPES: Final[frozenset[Scope]] = frozenset(
-    {"filter", "entry", "dialog", "form", "checks", "choice", "quit", "cancel", "palette"}
+    {
+        *("filter", "entry", "dialog", "form", "checks", "choice", "palette"),
+        *("quit", "cancel", "cancel_all", "stop_node", "restart_node", "stop_server"),
+    }
 )
 """Scopes whose keys never apply together with the shared ones."""
 

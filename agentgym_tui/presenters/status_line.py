@@ -21,6 +21,7 @@ from agentgym_tui.presenters.number_format import (
 from agentgym_tui.presenters.text_width import cut, cut_start, display_width, shorten_environment, wrap_text
 from agentgym_tui.safe_text import SafeText, fill_in, join, masked_line, sanitize_line, trusted
 from agentgym_tui.state.data_model import BatchRun, BusLinkStatus, Episode, NodeInfo
+from agentgym_tui.state.nodes import ProfileDifference
 from runner.types import Tokens
 
 if TYPE_CHECKING:
@@ -220,14 +221,24 @@ def _node_cells(store: RunStore) -> Line:
         text = f"{len(store.nodes)} nodes" + (f", {len(lost)} lost" if lost else "")
         return [Cell(trusted(text), "bad" if lost else "plain")]
     for node in store.nodes.values():
-        return [Cell(join([trusted("node "), sanitize_line(node.name, 64)])), *_node_state(node)]
+        return [
+            Cell(join([trusted("node "), sanitize_line(node.name, 64)])),
+            *_node_state(store, node),
+            *_profile_cells(store.profile_difference),
+        ]
     return []
 
 
-def _node_state(node: NodeInfo) -> Line:
+def _node_state(store: RunStore, node: NodeInfo) -> Line:
     if node.lost:
         return [Cell(trusted(" ")), NODE_LOST]
-    return [Cell(sanitize_line(f" {node.status}", 20), "dim")] if node.status else []
+    return [Cell(sanitize_line(f" {store.node_status(node)}", 20), "dim")] if node.status else []
+
+
+def _profile_cells(difference: ProfileDifference | None) -> Line:
+    if difference is None:
+        return []
+    return [SEPARATOR, Cell(trusted("its profile has changed" if difference.is_changed else "other profile"), "warn")]
 
 
 def _host_parts(store: RunStore) -> list[Line]:

@@ -26,6 +26,9 @@ from runner.events.control import (
     NodeList,
     Op,
     ReplayArgs,
+    ServerArgs,
+    ServerInfo,
+    ShutdownArgs,
     StartArgs,
     TargetArgs,
 )
@@ -106,6 +109,18 @@ class NodeControl:
     async def replay(self, args: ReplayArgs) -> list[BatchState]:
         """Play a batch or battery again; return the new batches."""
         return await self._command("replay", args, list[BatchState])
+
+    async def shutdown(self, *, drain: bool) -> None:
+        """Stop the node: after the running steps, or with ``drain`` after all queued batches."""
+        await self._command("shutdown", ShutdownArgs(drain=drain), NoArgs)
+
+    async def start_server(self, env: str) -> ServerInfo:
+        """Start the server of an environment without waiting until it is ready."""
+        return await self._command("server_start", ServerArgs(env=env), ServerInfo)
+
+    async def stop_server(self, env: str) -> ServerInfo:
+        """Stop the server of an environment that the node started."""
+        return await self._command("server_stop", ServerArgs(env=env), ServerInfo)
 
     async def fetch_list(self) -> NodeList:
         """Fetch the batches, agents, models and environments of the node."""

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from runner.errors import RunnerError, StoreError
+from agentgym_tui.state.nodes import ProfileDifference
+from runner.errors import ConfigError, RunnerError, StoreError
 from runner.util.files import create_private, make_folder, read_regular
 
 if TYPE_CHECKING:
-    from runner.config import Profile
+    from runner.config import Profile, ProfileFile
     from runner.node.state_lock import NodeFile
 
 NODE_IDLE_EXIT_S: Final = 120
@@ -27,8 +28,11 @@ NODE_IDLE_EXIT_S: Final = 120
 START_TIMEOUT_S: Final = 40.0
 """Seconds to wait for a node to start."""
 
+STOP_TIMEOUT_S: Final = 60.0
+"""Seconds to wait for a node to stop: it ends the running steps, and publishes the remaining events."""
+
 POLL_INTERVAL_S: Final = 0.05
-"""Seconds between reads of ``node.json`` while a node starts."""
+"""Seconds between checks while a node starts or stops."""
 
 MAX_LOG_LINES: Final = 6
 """Number of lines shown from the end of a failed node's log."""
@@ -59,12 +63,14 @@ class StateLocation(msgspec.Struct, frozen=True):
         node: name of a node that is started in the state directory.
         profile: profile of the node.
         notice: what the user should know about the choice of the state directory, "" if nothing.
+        profile_file: the file that the profile was read from.
     """
 
     data_dir: Path
     node: str
     profile: Profile
     notice: str = ""
+    profile_file: ProfileFile | None = None
 
 
 class StateLocator:
@@ -98,14 +104,32 @@ class StateLocator:
                 self._location = self._read()
             return self._location
 
+    def reload(self) -> StateLocation:
+        """Read the file of the profile again; return the location with it.
+
+        Raises:
+            ConfigError: the profile is no longer valid; ``find`` then returns the previous location.
+        """
+        from runner.config import read_profile
+
+        known = self.find()
+        config = self.options.config if known.profile_file is None else str(known.profile_file.path)
+        profile, file = read_profile(config, environ=self._environ, cwd=self._cwd)
+        location = msgspec.structs.replace(known, profile=profile, profile_file=file, notice="")
+        with self._lock:
+            self._location = location
+        return location
+
     def _read(self) -> StateLocation:
-        from runner.config import find_data_dir, load_profile, resolve_node
+        from runner.config import find_data_dir, read_profile, resolve_node
 
         options, environ = self.options, self._environ
-        profile = load_profile(options.config, environ=environ, cwd=self._cwd)
+        profile, file = read_profile(options.config, environ=environ, cwd=self._cwd)
         data_dir, notice = find_data_dir(options.data_dir, environ, profile, self._cwd)
         node = resolve_node(options.node, environ, profile, socket.gethostname())
-        return StateLocation(data_dir, node, profile, notice)
+        if options.config is None and (running := _running_profile(data_dir, environ)) is not None:
+            profile, file = running
+        return StateLocation(data_dir, node, profile, notice, file)
 
 
 class NodeStartError(RunnerError):
@@ -122,6 +146,58 @@ def read_node_file(data_dir: Path) -> NodeFile | None:
         return msgspec.json.decode(read_regular(data_dir / "node.json", MAX_NODE_FILE_BYTES)[0], type=NodeFile)
     except (OSError, ValueError):
         return None
+
+
+def _running_profile(data_dir: Path, environ: Mapping[str, str]) -> tuple[Profile, ProfileFile] | None:
+    """Return the profile of the node that runs in a state directory; None if none runs or its file is not valid."""
+    from runner.config import read_profile
+    from runner.node.state_lock import is_node_alive
+
+    node_file = read_node_file(data_dir)
+    if node_file is None or not node_file.profile_path or not is_node_alive(data_dir):
+        return None
+    try:
+        return read_profile(node_file.profile_path, environ=environ, cwd=data_dir)
+    except ConfigError:
+        return None
+
+
+def profile_difference(location: StateLocation, node_file: NodeFile) -> ProfileDifference | None:
+    """Return how the profile that the running node has loaded differs from the location's file as it is now.
+
+    None if it does not differ, or if that is unknown: the node is of an earlier version, or the file is gone.
+    """
+    from runner.config import profile_digest
+
+    if location.profile_file is None or not node_file.profile_digest:
+        return None
+    path = location.profile_file.path
+    digest = profile_digest(path)
+    if digest is None or digest == node_file.profile_digest:
+        return None
+    return ProfileDifference(
+        boot=node_file.boot,
+        digest=digest,
+        is_changed=node_file.profile_path == str(path),
+        running=(node_file.profile, node_file.profile_path),
+        wanted=(location.profile.id, str(path)),
+    )
+
+
+async def wait_until_stopped(data_dir: Path) -> None:
+    """Wait until no node owns the state directory.
+
+    Raises:
+        NodeStartError: it is still running after ``STOP_TIMEOUT_S``.
+    """
+    from runner.node.state_lock import is_node_alive
+
+    try:
+        async with asyncio.timeout(STOP_TIMEOUT_S):
+            while await asyncio.to_thread(is_node_alive, data_dir):  # noqa: ASYNC110 - the node is another process
+                await asyncio.sleep(POLL_INTERVAL_S)
+    except TimeoutError:
+        raise NodeStartError(f"the node did not stop within {STOP_TIMEOUT_S:g} s; see its log") from None
 
 
 async def ensure_node(location: StateLocation, config: str | None) -> None:
@@ -189,6 +265,14 @@ def _start(location: StateLocation, config: str | None, log: Path) -> subprocess
             os.close(stderr)
     except OSError as exc:
         raise NodeStartError(f"the node could not be started: {exc.strerror or exc}; check {log}") from exc
+
+
+def node_logs(data_dir: Path) -> list[Path]:
+    """Return the logs of a node that exist: its own one first, then those of its start, its broker and its servers."""
+    folder = data_dir / "logs"
+    names = ["runner.log", "node-start.log", "nats-server.log"]
+    paths = [folder / name for name in names] + sorted(folder.glob("server-*.log"))
+    return [path for path in paths if path.is_file()] or paths[:1]
 
 
 def read_last_lines(log: Path) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -15,7 +15,16 @@ from agentgym_tui.sessions.episode_library import StateDirLibrary
 from agentgym_tui.sessions.event_source import EventSource
 from agentgym_tui.sessions.input_priority import InputPriority
 from agentgym_tui.sessions.live_feed import LiveFeed, batch_age, feed_subjects, link_from_state
-from agentgym_tui.sessions.node_launcher import LaunchOptions, StateLocation, StateLocator, ensure_node, read_node_file
+from agentgym_tui.sessions.node_launcher import (
+    LaunchOptions,
+    StateLocation,
+    StateLocator,
+    ensure_node,
+    node_logs,
+    profile_difference,
+    read_node_file,
+    wait_until_stopped,
+)
 from agentgym_tui.sessions.protocols import ControlRequestError, Session
 from agentgym_tui.state.data_model import BusLink
 from agentgym_tui.state.run_store import LOST_AFTER_S, RunStore
@@ -23,6 +32,7 @@ from runner.errors import RunnerError
 from runner.util.files import world_writable_problem
 
 if TYPE_CHECKING:
+    from agentgym_tui.logs.log_file import LogFile
     from runner.bus.address import BusAddress
     from runner.bus.connection import NatsConnection
     from runner.bus.errors import BusState
@@ -65,6 +75,7 @@ class NodeSession(Session):
     def __init__(self, options: LaunchOptions, start_key: str = "N", *, lost_after_s: float = LOST_AFTER_S) -> None:
         self.title = "node"
         self.read_only = ""
+        self.has_node_logs = True
         self.store, self.input_priority = RunStore(lost_after_s=lost_after_s), InputPriority()
         self._feed = LiveFeed(self.store, self.input_priority)
         self._start_key = start_key
@@ -84,10 +95,47 @@ class NodeSession(Session):
         self._since = MIN_HISTORY
         self._repaired: dict[str, int] = {}
         self._starting = False
+        self._to_resume: list[str] = []
+        self._location: StateLocation | None = None
+        self.logs: list[LogFile] = []
 
     async def start_node(self) -> None:
         """Start the node again where it has stopped or failed to start."""
         self._start.set()
+
+    async def stop_node(self, *, drain: bool = False) -> None:
+        """Request the node to stop; see ``Session.stop_node``."""
+        await self._client.shutdown(drain=drain)
+
+    async def restart_node(self) -> None:
+        """Stop the node and start it again; see ``Session.restart_node``."""
+        try:
+            location = await asyncio.to_thread(self._locator.reload)
+        except RunnerError as exc:
+            raise ControlRequestError(f"the node was not restarted: {exc}", "fix its profile and try again") from exc
+        listed = await self._client.fetch_list()
+        await self._client.shutdown(drain=False)
+        self._starting = True
+        try:
+            await wait_until_stopped(location.data_dir)
+        except RunnerError as exc:
+            self._starting = False
+            raise ControlRequestError(str(exc), f"press {self._start_key} once it has stopped") from exc
+        self._to_resume = _unfinished_ids(listed)
+        self._start.set()
+
+    def open_logs(self) -> Sequence[LogFile]:
+        """Return the logs of the node: its own one first, then those of its start, its broker and its servers.
+
+        None while the state directory is not known yet.
+        """
+        if (location := self._location) is None:
+            return self.logs
+        from agentgym_tui.logs.log_file import LogFile
+
+        known = {log.path for log in self.logs}
+        self.logs = [*self.logs, *(LogFile(path) for path in node_logs(location.data_dir) if path not in known)]
+        return self.logs
 
     async def run(self) -> None:
         """Find or start the node, and apply the messages of its bus to the store until cancelled."""
@@ -101,6 +149,8 @@ class NodeSession(Session):
     async def close(self) -> None:
         """Close the index of episodes; the node keeps running."""
         await asyncio.to_thread(self._library.close)
+        for log in self.logs:
+            log.close()
 
     async def _locate(self) -> StateLocation | None:
         self._start.clear()
@@ -110,9 +160,13 @@ class NodeSession(Session):
         except RunnerError as exc:
             self._fail(exc)
             return None
-        self.data_dir = location.data_dir
         if location.notice:
             self.store.add_notice(location.notice)
+        self._apply_location(location)
+        return location
+
+    def _apply_location(self, location: StateLocation) -> None:
+        self._location, self.data_dir = location, location.data_dir
         self.store.apply_profile(
             [(tier, entry.name, entry.ram or "") for tier, entry in location.profile.tiered_entries()]
         )
@@ -127,7 +181,6 @@ class NodeSession(Session):
                 "max_duration_sec": episode.max_duration_sec,
             },
         )
-        return location
 
     def _fail(self, exc: RunnerError) -> None:
         self.store.set_link(BusLink("failed", f"{exc}\nfix it, then press {self._start_key} to try again"))
@@ -144,7 +197,8 @@ class NodeSession(Session):
             self._start.clear()
             self._starting = True
             try:
-                await ensure_node(location, self._locator.options.config)
+                config = location.profile_file and str(location.profile_file.path)
+                await ensure_node(location, config or self._locator.options.config)
             except RunnerError as exc:
                 self._fail(exc)
             else:
@@ -154,6 +208,8 @@ class NodeSession(Session):
             self._starting = False
             self._poll_now.set()
             await self._start.wait()
+            with contextlib.suppress(RunnerError):  # the start of the node reports it
+                self._apply_location(location := await asyncio.to_thread(self._locator.reload))
             if self._connection is None or not self._connection.connected:
                 self.store.set_link(BusLink("starting"))
 
@@ -217,15 +273,28 @@ class NodeSession(Session):
         if (node_file := await asyncio.to_thread(read_node_file, location.data_dir)) is not None:
             self._node = node_file.node
             self.title = f"node {node_file.node}"
+            difference = await asyncio.to_thread(profile_difference, self._location or location, node_file)
+            self.store.set_profile_difference(difference)
         try:
             self.store.apply_health(await self._client.fetch_health())
             listed = await self._client.fetch_list()
         except ControlRequestError:
             return False
         self.store.apply_list(listed)
+        await self._resume_restarted(listed)
         if not self._listed.is_set():
             await self._prepare(listed)
         return True
+
+    async def _resume_restarted(self, listed: NodeList) -> None:
+        """Resume the batches that a restart has interrupted."""
+        interrupted = {batch.batch_id for batch in listed.batches if batch.status == "interrupted"}
+        batch_ids, self._to_resume = [each for each in self._to_resume if each in interrupted], []
+        for batch_id in batch_ids:
+            try:
+                await self._client.command("resume", batch_id=batch_id)
+            except ControlRequestError as exc:
+                self.store.add_notice(f"a batch stays interrupted: {exc}")
 
     async def _check_process(self, location: StateLocation) -> None:
         from runner.node.state_lock import is_node_alive
@@ -235,6 +304,7 @@ class NodeSession(Session):
                 BusLink("disconnected", f"the node has stopped; press {self._start_key} to start it again")
             )
             self.store.mark_node_lost(self._node)
+            self.store.set_profile_difference(None)
 
     async def _prepare(self, listed: NodeList) -> None:
         """Set the age of the oldest live items to read, and merge the journals of running batches into the store."""
@@ -268,3 +338,14 @@ class NodeSession(Session):
         with contextlib.suppress(RunnerError):
             episode, _ = await asyncio.to_thread(self._library.load, episode_id)
             self.store.merge_episode(episode)
+
+
+def _unfinished_ids(listed: NodeList) -> list[str]:
+    """Return the ids of the batches that run or wait, in this order; none if a paused one holds up the others.
+
+    Batches that wait and were paused stay interrupted.
+    """
+    if any(batch.status == "paused" for batch in listed.batches):
+        return []
+    oldest_first = [batch for batch in listed.batches[::-1] if not batch.paused]
+    return [batch.batch_id for status in ("running", "queued") for batch in oldest_first if batch.status == status]

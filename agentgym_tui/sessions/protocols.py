@@ -74,7 +74,8 @@ class Session(Protocol):
         library: episodes stored on this machine; None for a session that only watches a bus.
         control: client for requests to nodes; None for a session without a node.
         events: source of the raw messages of the bus; None for a session without a bus.
-        logs: log files named on the command line, or found in opened folders; only grows.
+        logs: log files named on the command line, or found in opened folders, or opened by ``open_logs``; only grows.
+        has_node_logs: whether ``open_logs`` returns the logs of a node on this machine.
         data_dir: the state directory; None if it is not known yet or the session has none.
     """
 
@@ -86,6 +87,7 @@ class Session(Protocol):
     control: NodeControl | None = None
     events: EventSource | None = None
     logs: Sequence[LogFile] = ()
+    has_node_logs: bool = False
     data_dir: Path | None = None
 
     async def start_node(self) -> None:
@@ -95,6 +97,31 @@ class Session(Protocol):
             ControlRequestError: the session cannot start a node.
         """
         raise ControlRequestError(self.read_only)
+
+    async def stop_node(self, *, drain: bool = False) -> None:
+        """Stop the node after the running steps, or with ``drain`` after all queued batches.
+
+        Batches that run or wait are interrupted, and can be resumed when a node runs again.
+
+        Raises:
+            ControlRequestError: the session cannot stop the node, or the node does not reply.
+        """
+        raise ControlRequestError(self.read_only)
+
+    async def restart_node(self) -> None:
+        """Stop the node after the running steps, and start it with the profile as it is now.
+
+        Batches that ran or waited are resumed, unless one was paused: then all of them can be resumed.
+
+        Raises:
+            ControlRequestError: the session cannot restart the node, the profile is not valid, or the node does not
+                reply or does not stop.
+        """
+        raise ControlRequestError(self.read_only)
+
+    def open_logs(self) -> Sequence[LogFile]:
+        """Return the logs that the log screen shows: ``logs``, or those of the session's node."""
+        return self.logs
 
     async def run(self) -> None:
         """Connect to the source and update ``store`` until cancelled or until all files are read.

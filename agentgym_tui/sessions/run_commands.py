@@ -121,6 +121,16 @@ def can_resume(batch: BatchRun) -> bool:
     return batch.status in ("paused", "interrupted") or (batch.status == "queued" and batch.is_held)
 
 
+def reachable_batches(store: RunStore) -> list[BatchRun]:
+    """Return the batches that are queued, running or paused on a node that is not lost."""
+    return [] if store.all_nodes_lost else unfinished_batches(store)
+
+
+def has_unfinished(session: Session) -> bool:
+    """Return whether this console may stop runs and some batch is still running or waiting."""
+    return not session.read_only and session.control is not None and bool(reachable_batches(session.store))
+
+
 def command_targets(batches: Sequence[BatchRun]) -> list[str]:
     """Return the distinct ids for a command on ``batches``: the battery id where a batch has one, else the batch id."""
     return list(dict.fromkeys(batch.battery_id or batch.batch_id for batch in batches))

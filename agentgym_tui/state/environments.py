@@ -52,6 +52,8 @@ class EnvironmentRegistry:
             entries: tier, environment name and memory of the environment's server, in the order of the profile.
         """
         others, self.envs = self.envs, {}
+        for other in others.values():
+            other.tier = ""
         for tier, env, ram in entries:
             self.envs.setdefault(clip_name(env), others.pop(clip_name(env), EnvironmentState(clip_name(env))))
             self.envs[clip_name(env)].tier, self.envs[clip_name(env)].ram = clip_name(tier), clip_name(ram or "")

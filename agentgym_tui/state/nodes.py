@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 from copy import copy
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from agentgym_tui.state.data_model import NodeInfo
 from agentgym_tui.state.normalize import MAX_CAUSE_CHARS, as_aware, clamp_count, clip_name
@@ -19,6 +19,24 @@ if TYPE_CHECKING:
 
 MAX_NODES: Final = 200
 MAX_GPUS: Final = 16
+
+
+class ProfileDifference(NamedTuple):
+    """The running node has loaded another profile than the console, or its profile has changed since.
+
+    Attributes:
+        boot: id of the node's process.
+        digest: digest of the file that the node would load now.
+        is_changed: whether it is the same file, which has changed; else it is another one.
+        running: id and path of the profile that the node has loaded; untrusted text.
+        wanted: id and path of the profile that it would load now; untrusted text.
+    """
+
+    boot: str
+    digest: str
+    is_changed: bool
+    running: tuple[str, str]
+    wanted: tuple[str, str]
 
 
 class NodeRegistry:

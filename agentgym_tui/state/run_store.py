@@ -15,13 +15,14 @@ from agentgym_tui.state.data_model import (
     BusLink,
     EnvironmentState,
     Episode,
+    NodeInfo,
     ReadProgress,
 )
 from agentgym_tui.state.endpoints import EndpointRegistry
 from agentgym_tui.state.environments import EnvironmentRegistry
 from agentgym_tui.state.episodes import EpisodeRegistry
 from agentgym_tui.state.live_batches import Received
-from agentgym_tui.state.nodes import NodeRegistry
+from agentgym_tui.state.nodes import NodeRegistry, ProfileDifference
 from agentgym_tui.state.normalize import clamp_finite, clip_names
 from agentgym_tui.state.notices import FeedNotice, NoticeList
 from runner.types import Tokens
@@ -60,6 +61,7 @@ class RunStore:
         model_names: models of the profile.
         notices: notices about the subscription, the newest last.
         nodes: nodes by name.
+        profile_difference: how the profile of the running node differs from the console's; None if it does not.
         endpoints: model endpoints by name, in the order in which agents try them.
         failovers: the newest changes from one endpoint to another and back, the newest last.
         batches: batches by id, the newest last.
@@ -80,6 +82,7 @@ class RunStore:
         lost_after_s: float = LOST_AFTER_S,
     ) -> None:
         self.link = BusLink()
+        self.profile_difference: ProfileDifference | None = None
         self.agents: list[str] = []
         self._profile_defaults: tuple[str, Mapping[str, float | str | None]] = "", {}
         self.model_names: list[str] = []
@@ -165,6 +168,16 @@ class RunStore:
     def all_nodes_lost(self) -> bool:
         """Whether all nodes are lost; False if no node is known."""
         return bool(self.nodes) and all(node.lost for node in self.nodes.values())
+
+    def node_status(self, node: NodeInfo) -> str:
+        """Return the status of a node: ``running`` while its episodes run, even if its status event is late or missed.
+
+        Live items and status events are not ordered against each other.
+        """
+        is_playing = node.status == "idle" and any(
+            each.is_active and each.node == node.name for each in self._episodes.running.values()
+        )
+        return "running" if is_playing else node.status
 
     def running_episodes(self) -> list[Episode]:
         """Return the episodes without an outcome, including those of lost nodes, sorted with the newest last."""
@@ -270,6 +283,12 @@ class RunStore:
         """Add a notice that does not come from the bus; ``text`` is untrusted."""
         self._notices.add(text, 0)
         self._commit()
+
+    def set_profile_difference(self, difference: ProfileDifference | None) -> None:
+        """Set how the profile of the running node differs from the console's."""
+        if difference != self.profile_difference:
+            self.profile_difference = difference
+            self._commit()
 
     def set_link(self, link: BusLink) -> None:
         """Set the state of the connection to the bus."""

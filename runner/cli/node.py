@@ -48,6 +48,7 @@ def main_node(argv: Sequence[str]) -> int:
         egress=egress_reader(session.profile),
         idle_exit_s=options.idle_exit,
         on_ready=print_address,
+        profile_file=session.profile_file,
     )
     asyncio.run(_run(node, session.data_dir))
     return 0

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from runner.cli.arguments import Options
 from runner.cli.terminal import print_stderr
-from runner.config import EnvironmentEntry, Profile, find_data_dir, load_profile, resolve_node
+from runner.config import EnvironmentEntry, Profile, ProfileFile, find_data_dir, read_profile, resolve_node
 from runner.errors import ConfigError
 
 if TYPE_CHECKING:  # loaded by the methods below: a list of environments or results needs none of it
@@ -19,12 +19,13 @@ if TYPE_CHECKING:  # loaded by the methods below: a list of environments or resu
 
 
 class RunSession(NamedTuple):
-    """The options, profile, state directory and node name of one invocation."""
+    """The options, profile, state directory and node name of one invocation, and the file of the profile."""
 
     options: Options
     profile: Profile
     data_dir: Path
     node: str
+    profile_file: ProfileFile | None = None
 
     @classmethod
     def open(cls, options: Options) -> RunSession:
@@ -34,7 +35,7 @@ class RunSession(NamedTuple):
             ConfigError: the profile or a name is invalid.
         """
         cwd = Path.cwd()
-        profile = load_profile(options.config, environ=os.environ, cwd=cwd)
+        profile, profile_file = read_profile(options.config, environ=os.environ, cwd=cwd)
         data_dir = find_data_dir(options.data_dir, os.environ, profile, cwd)
         if data_dir.notice:
             print_stderr(data_dir.notice)
@@ -43,6 +44,7 @@ class RunSession(NamedTuple):
             profile=profile,
             data_dir=data_dir.path,
             node=resolve_node(options.node, os.environ, profile, socket.gethostname()),
+            profile_file=profile_file,
         )
 
     def batches(self) -> list[ResolvedBatch]:

@@ -1,6 +1,15 @@
 """Profiles: the environments, limits and models of a node, and the location of its state directory."""
 
-from runner.config.load import find_data_dir, load_profile, resolve_data_dir, resolve_node, resolve_path
+from runner.config.load import (
+    ProfileFile,
+    find_data_dir,
+    load_profile,
+    profile_digest,
+    read_profile,
+    resolve_data_dir,
+    resolve_node,
+    resolve_path,
+)
 from runner.config.profile import (
     AgentSettings,
     ARESettings,
@@ -39,6 +48,7 @@ __all__ = [
     "NotifySettings",
     "Price",
     "Profile",
+    "ProfileFile",
     "RateLimit",
     "RaySettings",
     "RetentionSettings",
@@ -47,6 +57,8 @@ __all__ = [
     "Tier",
     "find_data_dir",
     "load_profile",
+    "profile_digest",
+    "read_profile",
     "resolve_data_dir",
     "resolve_node",
     "resolve_path",

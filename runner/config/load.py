@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from hashlib import sha256
 from pathlib import Path
+from typing import NamedTuple
 
 from runner.config.diagnostics import KeyPath, format_key_path, is_server_variable
 from runner.config.document import YamlValue, parse_yaml
@@ -25,10 +27,29 @@ SUFFIXES = (".yaml", ".yml")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
+class ProfileFile(NamedTuple):
+    """The file that a profile was read from.
+
+    Attributes:
+        path: absolute path.
+        digest: SHA-256 of the content, in hex; it shows whether the file has changed.
+    """
+
+    path: Path
+    digest: str
+
+
 def load_profile(
     name_or_path: str | None, *, environ: Mapping[str, str], cwd: Path, user_config: Path | None = None
 ) -> Profile:
-    """Load a profile.
+    """Load a profile; see ``read_profile``."""
+    return read_profile(name_or_path, environ=environ, cwd=cwd, user_config=user_config)[0]
+
+
+def read_profile(
+    name_or_path: str | None, *, environ: Mapping[str, str], cwd: Path, user_config: Path | None = None
+) -> tuple[Profile, ProfileFile]:
+    """Load a profile; return it with its file.
 
     Args:
         name_or_path: a path if it contains a slash or ends in .yaml or .yml; otherwise a name, searched in
@@ -43,12 +64,13 @@ def load_profile(
     """
     file = _find_profile(name_or_path or DEFAULT_PROFILE, cwd, user_config or user_config_dir(environ))
     try:
-        data = parse_yaml(_read(file))
+        text, digest = _read(file)
+        data = parse_yaml(text)
     except ConfigError as exc:
         raise ConfigError(f"{file}: {one_line(mask(str(exc), environ))}") from exc
     built = build_profile(expand_all(data, environ), lambda key_path, value: _format_value(key_path, value, environ))
     if isinstance(built, Profile):
-        return built
+        return built, ProfileFile(cwd.absolute() / file, digest)
     lines = [f"{one_line(format_key_path(key_path))}: {reason}" for key_path, reason in built]
     raise ConfigError("\n  ".join([f"{file}:", *lines]) if len(lines) > 1 else f"{file}: {lines[0]}")
 
@@ -122,15 +144,24 @@ def _profile_names(folder: Path) -> list[str]:
     return [file.stem for file in files if file.suffix in SUFFIXES]
 
 
-def _read(file: Path) -> str:
+def _read(file: Path) -> tuple[str, str]:
+    """Return the text of a file and the digest of its content."""
     try:
         content, _ = read_regular(file, MAX_PROFILE_BYTES)
     except OSError as exc:
         raise ConfigError(f"cannot be read: {exc.strerror}") from exc
     try:
-        return content.decode("utf-8-sig")
+        return content.decode("utf-8-sig"), sha256(content).hexdigest()
     except UnicodeDecodeError as exc:
         raise ConfigError(f"is not UTF-8 text: {exc.reason} at byte {exc.start}") from exc
+
+
+def profile_digest(file: Path) -> str | None:
+    """Return the digest of a profile's file as it is now; None if the file cannot be read."""
+    try:
+        return sha256(read_regular(file, MAX_PROFILE_BYTES)[0]).hexdigest()
+    except OSError:
+        return None
 
 
 def user_config_dir(environ: Mapping[str, str]) -> Path | None:

@@ -23,7 +23,7 @@ from runner.bus.broker.broker import Broker
 from runner.bus.errors import BusError
 from runner.bus.request_server import RequestHandler
 from runner.bus.rpc import serve
-from runner.config import Profile
+from runner.config import Profile, ProfileFile
 from runner.events.control import NodeHealth
 from runner.events.subjects import control_subject
 from runner.inference.profile_models import Models
@@ -74,6 +74,7 @@ class Node:
             attempt to connect.
         idle_exit_s: stop the node after this many seconds without batches and requests; None: never.
         on_ready: called when the node answers requests, with the contents of ``node.json``.
+        profile_file: the file that the profile was read from.
         retry_s: seconds until a failed service of the node restarts.
     """
 
@@ -86,6 +87,7 @@ class Node:
         egress: Callable[[], BusAddress | None],
         idle_exit_s: float | None = None,
         on_ready: Callable[[NodeFile], object] = _ignore,
+        profile_file: ProfileFile | None = None,
         retry_s: float = RETRY_S,
     ) -> None:
         """Store the settings; ``run`` opens the files and sockets."""
@@ -95,6 +97,7 @@ class Node:
         self._egress = egress
         self._idle_exit_s = idle_exit_s
         self._on_ready = on_ready
+        self._profile_file = profile_file
         self._retry_s = retry_s
         self._servers = EnvServerManager(profile, data_dir / "logs")
         self._models = Models(profile.agent, os.environ)
@@ -317,6 +320,9 @@ class Node:
             credential_file=str(broker.credential_file),
             started_at=workspace.clock.now(),
             version=__version__,
+            profile=self._profile.id,
+            profile_path="" if self._profile_file is None else str(self._profile_file.path),
+            profile_digest="" if self._profile_file is None else self._profile_file.digest,
         )
 
 

@@ -34,7 +34,13 @@ MAX_ULID_MS = 2**48 - 1
 
 
 class NodeFile(msgspec.Struct, kw_only=True):
-    """Contents of ``node.json``, which clients read to find a node; ``is_node_alive`` shows whether the node runs."""
+    """Contents of ``node.json``, which clients read to find a node; ``is_node_alive`` shows whether the node runs.
+
+    Attributes:
+        profile: id of the node's profile.
+        profile_path: file that the profile was read from.
+        profile_digest: SHA-256 of that file when the node read it, in hex.
+    """
 
     node: str
     boot: str
@@ -43,6 +49,9 @@ class NodeFile(msgspec.Struct, kw_only=True):
     credential_file: str
     started_at: datetime
     version: str
+    profile: str = ""
+    profile_path: str = ""
+    profile_digest: str = ""
 
 
 class StateLock:

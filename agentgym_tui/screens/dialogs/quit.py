@@ -9,8 +9,7 @@ from agentgym_tui.presenters.number_format import pluralize
 from agentgym_tui.safe_text import sanitize_line, trusted
 from agentgym_tui.screens.dialogs.confirm import ConfirmDialog
 from agentgym_tui.sessions.protocols import Session
-from agentgym_tui.sessions.run_commands import RunCommands, command_targets, unfinished_batches
-from agentgym_tui.state.data_model import BatchRun
+from agentgym_tui.sessions.run_commands import RunCommands, command_targets, reachable_batches
 from agentgym_tui.state.run_store import RunStore
 
 _MAX_BATCHES: Final = 4
@@ -31,18 +30,7 @@ class QuitDialog(ConfirmDialog):
 
     def question(self) -> list[Line]:
         """Return lines that describe the running and the waiting batches."""
-        batches = _unfinished(self._session.store)
-        if not batches:
-            return [[Cell(trusted("Nothing is running."))]]
-        n_running = sum(episode.is_active for episode in self._session.store.running_episodes())
-        n_left = sum(max(batch.n_planned - batch.n_done, 0) for batch in batches)
-        lines: list[Line] = [[Cell(trusted(f"{pluralize(n_running, 'episode')} running, {n_left} remaining"))]]
-        for batch in batches[:_MAX_BATCHES]:
-            done = Cell(trusted(f"  {batch.n_done}/{batch.n_planned} "), "accent")
-            lines.append([done, Cell(sanitize_line(batch.env, 40)), Cell(sanitize_line(f" {batch.status}", 20), "dim")])
-        if len(batches) > _MAX_BATCHES:
-            lines.append([Cell(trusted(f"  and {len(batches) - _MAX_BATCHES} more"), "dim")])
-        return lines
+        return unfinished_lines(self._session.store)
 
     def draw(self, store: RunStore) -> None:
         """Redraw after the store changed."""
@@ -50,9 +38,20 @@ class QuitDialog(ConfirmDialog):
             self.ask()
 
 
-def stays_behind(session: Session) -> bool:
-    """Return whether this console may stop runs and some batch is still running or waiting."""
-    return not session.read_only and session.control is not None and bool(_unfinished(session.store))
+def unfinished_lines(store: RunStore) -> list[Line]:
+    """Return lines that describe the running and the waiting batches."""
+    batches = reachable_batches(store)
+    if not batches:
+        return [[Cell(trusted("Nothing is running."))]]
+    n_running = sum(episode.is_active for episode in store.running_episodes())
+    n_left = sum(max(batch.n_planned - batch.n_done, 0) for batch in batches)
+    lines: list[Line] = [[Cell(trusted(f"{pluralize(n_running, 'episode')} running, {n_left} remaining"))]]
+    for batch in batches[:_MAX_BATCHES]:
+        done = Cell(trusted(f"  {batch.n_done}/{batch.n_planned} "), "accent")
+        lines.append([done, Cell(sanitize_line(batch.env, 40)), Cell(sanitize_line(f" {batch.status}", 20), "dim")])
+    if len(batches) > _MAX_BATCHES:
+        lines.append([Cell(trusted(f"  and {len(batches) - _MAX_BATCHES} more"), "dim")])
+    return lines
 
 
 async def stop_all(session: Session) -> None:
@@ -61,8 +60,4 @@ async def stop_all(session: Session) -> None:
     Raises:
         ControlRequestError: the node rejected the request or did not reply.
     """
-    await RunCommands(session).cancel(command_targets(_unfinished(session.store)))
-
-
-def _unfinished(store: RunStore) -> list[BatchRun]:
-    return [] if store.all_nodes_lost else unfinished_batches(store)
+    await RunCommands(session).cancel(command_targets(reachable_batches(session.store)))

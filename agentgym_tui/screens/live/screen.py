@@ -16,7 +16,7 @@ from agentgym_tui.presenters.cells import Cell, Line
 from agentgym_tui.presenters.pane_titles import notice_line
 from agentgym_tui.presenters.status_line import progress_line, status_lines
 from agentgym_tui.presenters.text_width import LIST_MARGIN
-from agentgym_tui.safe_text import join, sanitize_line, trusted
+from agentgym_tui.safe_text import join, sanitize_line, sanitize_message, trusted
 from agentgym_tui.screens.base import WIDTH_BREAKPOINTS, ScreenContext
 from agentgym_tui.screens.control import ControlScreen, needs_node
 from agentgym_tui.screens.live.episode_picker import EpisodePicker
@@ -24,6 +24,7 @@ from agentgym_tui.screens.live.panes import LivePanes
 from agentgym_tui.services.timers import start_worker
 from agentgym_tui.sessions.episode_loader import EpisodeLoadError, load_episode
 from agentgym_tui.sessions.run_commands import (
+    MAX_TOAST_CHARS,
     command_targets,
     unfinished_batches,
 )
@@ -32,6 +33,7 @@ from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.widgets.key_bar import KeyBar
 from agentgym_tui.widgets.line_list import LineList
 from agentgym_tui.widgets.static_lines import StaticLines
+from runner.events.control import ServerInfo
 
 HEIGHT_BREAKPOINTS: Final = [(0, "-short"), (32, "-high")]
 """Sizes at which the arrangement of the screen changes."""
@@ -168,6 +170,28 @@ class LiveScreen(ControlScreen):
         else:
             self.run_command(partial(self.commands.step, self._episode))
 
+    @needs_node
+    def action_start_server(self) -> None:
+        """Start the server of the selected environment."""
+        if env := self._panes.environments.key:
+            self.run_command(partial(self._start_server, env))
+
+    @needs_node
+    def action_stop_server(self) -> None:
+        """Stop the server of the selected environment; first ask if episodes run there."""
+        from agentgym_tui.screens.dialogs.node import StopServerDialog, running_in
+
+        env, store = self._panes.environments.key, self.session.store
+
+        def dialog_closed(answer: str | None) -> None:
+            if answer == "stop":
+                self.run_command(partial(self._stop_server, env))
+
+        if env and running_in(store, env):
+            self.app.push_screen(StopServerDialog(store, env), dialog_closed)
+        elif env:
+            self.run_command(partial(self._stop_server, env))
+
     @on(LineList.Selected)
     def _line_selected(self, chosen: LineList.Selected) -> None:
         if chosen.view is self._panes.environments:
@@ -231,6 +255,17 @@ class LiveScreen(ControlScreen):
         store, episode = self.session.store, self._episode
         batch = store.batches.get(episode.batch_id) if episode is not None and episode.running else None
         return batch or store.active_batch() or next(iter(unfinished_batches(store)), None)
+
+    async def _start_server(self, env: str) -> None:
+        self._report_server(await self.commands.control.start_server(env))
+
+    async def _stop_server(self, env: str) -> None:
+        self._report_server(await self.commands.control.stop_server(env))
+
+    def _report_server(self, info: ServerInfo) -> None:
+        status = [trusted("server of "), sanitize_line(info.env, 40), trusted(f" {info.status}")]
+        cause = [trusted(": "), sanitize_message(info.cause, MAX_TOAST_CHARS)] if info.cause else []
+        self.toast(join([*status, *cause]), failed=info.status == "failed")
 
     async def _pause(self, batch: BatchRun) -> None:
         result = await self.commands.pause_or_resume(batch)

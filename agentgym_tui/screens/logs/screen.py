@@ -66,7 +66,7 @@ class LogScreen(LineBrowser):
 
     def __init__(self, context: ScreenContext) -> None:
         super().__init__(context)
-        self.logs = [OpenedLog(log) for log in self.session.logs]
+        self.logs = [OpenedLog(log) for log in self.session.open_logs()]
         self.opened = self.logs[0]
         self.opened.log.advance(0.0)  # so that the first paint shows lines
         self.opened.rows.refresh()
@@ -90,8 +90,8 @@ class LogScreen(LineBrowser):
         self.call_after_refresh(self._start_reading)
 
     def on_screen_resume(self) -> None:
-        """Resume reading, and add the logs that were found meanwhile."""
-        self.logs += [OpenedLog(log) for log in self.session.logs[len(self.logs) :]]
+        """Resume reading, and add the logs that were found or created meanwhile."""
+        self.logs += [OpenedLog(log) for log in self.session.open_logs()[len(self.logs) :]]
         self._suspended = False
         self._wake.set()
 

@@ -18,7 +18,7 @@ from agentgym_tui.state.data_model import BusLink, Episode
 from agentgym_tui.state.episode_list import UnreadableFile
 from agentgym_tui.state.run_store import RunStore
 from runner.errors import StoreError
-from runner.events.control import BatchState, NodeList, ReplayArgs, StartArgs
+from runner.events.control import BatchState, NodeList, ReplayArgs, ServerInfo, StartArgs
 from runner.store.index_schema import EpisodeRow
 from runner.subscribe.buffer import RawMessage
 from runner.subscribe.messages import Since
@@ -48,6 +48,7 @@ class FakeControl(NodeControl):
         self.commands: list[tuple[RunCommand, str | None, str | None]] = []
         self.moves: list[tuple[str, int]] = []
         self.replays: list[ReplayArgs] = []
+        self.servers: list[tuple[str, str]] = []
         self.fetched: list[str] = []
         self.files: dict[str, bytes] = {}
         self.refusal: ControlRequestError | None = None
@@ -85,6 +86,16 @@ class FakeControl(NodeControl):
         self._check()
         self.replays.append(args)
         return []
+
+    async def start_server(self, env: str) -> ServerInfo:
+        self._check()
+        self.servers.append(("start", env))
+        return ServerInfo(env=env, status="starting", cause=None)
+
+    async def stop_server(self, env: str) -> ServerInfo:
+        self._check()
+        self.servers.append(("stop", env))
+        return ServerInfo(env=env, status="stopped", cause="requested")
 
     async def fetch_list(self) -> NodeList:
         self._check()
@@ -175,16 +186,27 @@ class FakeSession:
         self.fake_events = FakeEvents()
         self.events: EventSource | None = self.fake_events
         self.logs: Sequence[LogFile] = ()
+        self.has_node_logs = False
         self.data_dir = data_dir
         self.running = asyncio.Event()
         self.closed = asyncio.Event()
-        self.n_starts = 0
+        self.n_starts = self.n_restarts = 0
+        self.stops: list[bool] = []
         self.failure: BaseException | None = None
 
     async def start_node(self) -> None:
         self.n_starts += 1
         if self.fake_control.refusal is not None:
             raise self.fake_control.refusal
+
+    async def stop_node(self, *, drain: bool = False) -> None:
+        self.stops.append(drain)
+
+    async def restart_node(self) -> None:
+        self.n_restarts += 1
+
+    def open_logs(self) -> Sequence[LogFile]:
+        return self.logs
 
     async def run(self) -> None:
         self.running.set()

@@ -162,10 +162,20 @@ class HostileSession:
         self.control: NodeControl | None = HostileControl(text)
         self.events: EventSource | None = HostileEvents(text)
         self.logs: Sequence[LogFile] = ()
+        self.has_node_logs = False
         self.data_dir: Path | None = Path("/x", text[:200].replace("\0", "").encode("utf-8", "replace").decode())
 
     async def start_node(self) -> None:
         raise ControlRequestError(self.title, self.title)
+
+    async def stop_node(self, *, drain: bool = False) -> None:
+        raise ControlRequestError(self.title, self.title)
+
+    async def restart_node(self) -> None:
+        raise ControlRequestError(self.title, self.title)
+
+    def open_logs(self) -> Sequence[LogFile]:
+        return self.logs
 
     async def run(self) -> None:
         await asyncio.Event().wait()

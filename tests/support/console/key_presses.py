@@ -59,7 +59,8 @@ def focused_id(app: Console) -> str | None:
 def n_requests(app: Console) -> int:
     assert isinstance(app.session, FakeSession)
     control = app.session.fake_control
-    return len(control.commands) + len(control.started) + len(control.moves) + len(control.replays)
+    requests = [*control.commands, *control.started, *control.moves, *control.replays, *control.servers]
+    return len(requests)
 
 
 def n_requests_and_screen(app: Console) -> tuple[int, str]:
@@ -69,6 +70,16 @@ def n_requests_and_screen(app: Console) -> tuple[int, str]:
 def n_node_starts(app: Console) -> int:
     assert isinstance(app.session, FakeSession)
     return app.session.n_starts
+
+
+def n_node_restarts(app: Console) -> int:
+    assert isinstance(app.session, FakeSession)
+    return app.session.n_restarts
+
+
+def node_stops(app: Console) -> list[bool]:
+    assert isinstance(app.session, FakeSession)
+    return app.session.stops
 
 
 def clipboard(app: Console) -> str:

@@ -103,8 +103,10 @@ async def test_an_added_screen_has_a_key_in_the_key_bar_the_help_and_the_palette
         await wait_for_text(pilot, "notes on 1 node", "a Add")
         await pilot.press("a")
         await wait_until(pilot, lambda: toast_text(pilot) == "note added", "the action")
-        await pilot.press("question_mark")
-        await wait_for_text(pilot, "what was noted", "add a note")
+        await pilot.press("question_mark", "G")
+        await wait_for_text(pilot, "what was noted")
+        await pilot.press("g")
+        await wait_for_text(pilot, "add a note")
         await pilot.press("escape", "1", "colon", *"noted", "enter")
         await wait_for_text(pilot, "notes on 1 node")
     assert ui_state.screen == "notes"

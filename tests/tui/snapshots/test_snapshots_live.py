@@ -3,7 +3,9 @@ from __future__ import annotations
 import pytest
 from textual.pilot import Pilot
 
+from agentgym_tui.config.settings import Settings
 from agentgym_tui.screens.dialogs.hex_dump import HexDumpDialog
+from agentgym_tui.state.nodes import ProfileDifference
 from agentgym_tui.state.run_store import RunStore
 from runner.types import Outcome, WorkerCounts
 from tests.support.console.fake_session import FakeSession, busy_session, empty_session, error_session
@@ -174,6 +176,30 @@ def test_dialogs(snap_compare: SnapCompare, size: tuple[int, int], key: str, tex
     battery = [batch_state(0, battery_id="battery"), batch_state(1, "queued", battery_id="battery", n_planned=0)]
     session.store.apply_list(node_list(*battery))
     assert snap_compare(console_app(session), terminal_size=size, run_before=after_keys(key, texts=(text,)))
+
+
+@SIZES
+@pytest.mark.parametrize("theme", ["textual-dark", "textual-light"])
+def test_restart_offer(snap_compare: SnapCompare, size: tuple[int, int], theme: str) -> None:
+    session = busy_session()
+    battery = [batch_state(0, battery_id="battery"), batch_state(1, "queued", battery_id="battery", n_planned=0)]
+    session.store.apply_list(node_list(*battery))
+    paths = ("/home/you/.config/agentgym-console/configs/mine.yaml", "/srv/agentgym/configs/field-runner-4090.yaml")
+    session.store.set_profile_difference(
+        ProfileDifference("boot", "digest", False, ("field-runner-4090", paths[1]), ("mine", paths[0]))
+    )
+    app = console_app(session, Settings(theme=theme))
+    assert snap_compare(app, terminal_size=size, run_before=after_keys(texts=("Restart the node?",)))
+
+
+@SIZES
+@pytest.mark.parametrize(
+    ("keys", "text"),
+    [(("ctrl+t",), "Stop the node?"), (("j", "j", "j", "D"), "Stop the server?")],
+    ids=["node", "server"],
+)
+def test_stop_dialogs(snap_compare: SnapCompare, size: tuple[int, int], keys: tuple[str, ...], text: str) -> None:
+    assert snap_compare(console_app(busy_session()), terminal_size=size, run_before=after_keys(*keys, texts=(text,)))
 
 
 @SIZES

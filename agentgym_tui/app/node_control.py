@@ -1,0 +1,87 @@
+"""An app whose keys start, stop and restart the node, and which offers a restart when the node's profile differs."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import PurePath
+
+from agentgym_tui.app.run_starter import RunStartingApp
+from agentgym_tui.commands.keymap import keymap_of
+from agentgym_tui.config.settings import Settings
+from agentgym_tui.safe_text import trusted
+from agentgym_tui.services.timers import start_worker
+from agentgym_tui.services.toast import toast
+from agentgym_tui.sessions.protocols import ControlRequestError, Session
+from agentgym_tui.sessions.run_commands import control_error_text, has_unfinished
+from agentgym_tui.state.nodes import ProfileDifference
+
+
+class NodeControlApp(RunStartingApp, inherit_bindings=False):
+    """An app that controls the node of its session."""
+
+    def __init__(
+        self, session: Session, settings: Settings, now: Callable[[], float], styles: list[str | PurePath]
+    ) -> None:
+        super().__init__(session, settings, now, styles)
+        self._offered: ProfileDifference | None = None
+
+    async def action_start_node(self) -> None:
+        """Start the node again."""
+        await self.report_failure(self.session.start_node())
+
+    def action_stop_node(self) -> None:
+        """Stop the node; first ask if it has unfinished batches."""
+        if has_unfinished(self.session):
+            from agentgym_tui.screens.dialogs.node import StopNodeDialog
+
+            self.push_screen(StopNodeDialog(self.session.store), self._stop_answered)
+        else:
+            self._stop_answered("now")
+
+    def action_restart_node(self) -> None:
+        """Restart the node; first ask if it has unfinished batches."""
+        if has_unfinished(self.session):
+            self._offer_restart(None)
+        else:
+            self._restart_answered("restart")
+
+    def after_draw(self) -> None:
+        """Offer to restart the node when its profile differs, once for each difference, and not over a dialog."""
+        difference = self.session.store.profile_difference
+        if difference in (None, self._offered) or not self._screen_accepts_keys or self.screen.is_modal:
+            return
+        self._offered = difference
+        self._offer_restart(difference)
+
+    async def report_failure(self, request: Awaitable[None]) -> bool:
+        """Await a request; if it fails, show why and return True."""
+        try:
+            await request
+        except ControlRequestError as exc:
+            toast(self, control_error_text(exc), failed=True)
+            return True
+        return False
+
+    def _offer_restart(self, difference: ProfileDifference | None) -> None:
+        from agentgym_tui.screens.dialogs.node import RestartNodeDialog
+
+        self.push_screen(RestartNodeDialog(self.session.store, difference), self._restart_answered)
+
+    def _stop_answered(self, answer: str | None) -> None:
+        if answer in ("now", "drain"):
+            start_worker(self, partial(self._stop_node, drain=answer == "drain"), group="node")
+
+    async def _stop_node(self, *, drain: bool) -> None:
+        if not await self.report_failure(self.session.stop_node(drain=drain)):
+            when = "after all its batches" if drain else "after the running steps"
+            key = keymap_of(self).key("node.start")
+            toast(self, trusted(f"the node stops {when}; press {key} to start it again"))
+
+    def _restart_answered(self, answer: str | None) -> None:
+        if answer == "restart":
+            start_worker(self, self._restart_node, group="node")
+
+    async def _restart_node(self) -> None:
+        toast(self, trusted("the node restarts after the running steps"))
+        await self.report_failure(self.session.restart_node())

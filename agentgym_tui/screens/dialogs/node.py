@@ -1,0 +1,126 @@
+"""Dialogs before the node or one of its environment servers is stopped while it is in use."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from agentgym_tui.presenters.cells import Cell, Line
+from agentgym_tui.presenters.number_format import pluralize
+from agentgym_tui.presenters.text_width import cut_start
+from agentgym_tui.safe_text import join, masked_line, sanitize_line, trusted
+from agentgym_tui.screens.dialogs.confirm import ConfirmDialog
+from agentgym_tui.screens.dialogs.quit import unfinished_lines
+from agentgym_tui.sessions.run_commands import reachable_batches
+from agentgym_tui.state.nodes import ProfileDifference
+from agentgym_tui.state.run_store import RunStore
+
+_PATH_WIDTH: Final = 68
+"""Columns for a path; the width of the dialog without its frame and an indent."""
+
+
+class _NodeDialog(ConfirmDialog):
+    """A dialog that shows what runs on the node, and keeps showing it while it changes."""
+
+    def __init__(self, store: RunStore, title: str, *, default: str) -> None:
+        super().__init__(trusted(title), default=default)
+        self._store = store
+
+    def question(self) -> Sequence[Line]:
+        """Return lines that describe the running and the waiting batches."""
+        return unfinished_lines(self._store)
+
+    def draw(self, store: RunStore) -> None:
+        """Redraw after the store changed."""
+        if self.query("#question"):
+            self.ask()
+
+
+class StopNodeDialog(_NodeDialog):
+    """A dialog for stopping a node that has unfinished batches; its result is ``now``, ``drain`` or ``nothing``."""
+
+    SCOPE = "stop_node"
+
+    def __init__(self, store: RunStore) -> None:
+        super().__init__(store, "Stop the node?", default="nothing")
+
+
+class RestartNodeDialog(_NodeDialog):
+    """A dialog for restarting the node; its result is ``restart`` or ``nothing``.
+
+    Args:
+        store: the run state.
+        difference: why the console offers the restart; None if the user requested it. The dialog closes by itself when
+            the profiles no longer differ.
+    """
+
+    SCOPE = "restart_node"
+
+    def __init__(self, store: RunStore, difference: ProfileDifference | None = None) -> None:
+        super().__init__(store, "Restart the node?", default="nothing")
+        self._difference = difference
+
+    def question(self) -> Sequence[Line]:
+        """Return lines that describe how the profiles differ, and what runs."""
+        lines = [*(difference_lines(self._difference) if self._difference else ()), *super().question()]
+        if any(batch.status == "paused" for batch in reachable_batches(self._store)):
+            lines.append(
+                [Cell(trusted("A batch is paused: resume it and the others on Runs after the restart."), "warn")]
+            )
+        return lines
+
+    def draw(self, store: RunStore) -> None:
+        """Redraw after the store changed; close if another console has restarted the node."""
+        if self._difference is not None and store.profile_difference is None:
+            self.leave("nothing")
+        else:
+            super().draw(store)
+
+
+class StopServerDialog(_NodeDialog):
+    """A dialog for stopping an environment server while episodes use it; its result is ``stop`` or ``nothing``.
+
+    Args:
+        store: the run state.
+        env: name of the environment.
+    """
+
+    SCOPE = "stop_server"
+
+    def __init__(self, store: RunStore, env: str) -> None:
+        super().__init__(store, "Stop the server?", default="nothing")
+        self._env = env
+
+    def question(self) -> Sequence[Line]:
+        """Return the number of episodes that run in the environment, and what happens to them."""
+        n_running = len(running_in(self._store, self._env))
+        env = Cell(sanitize_line(self._env, 40), "head")
+        return [
+            [env, Cell(trusted(f": {pluralize(n_running, 'episode')} running"))],
+            [Cell(trusted("A batch waits for its server a while, then it is interrupted."), "dim")],
+        ]
+
+
+def running_in(store: RunStore, env: str) -> list[str]:
+    """Return the ids of the episodes that run in an environment, on nodes that are not lost."""
+    return [each.episode_id for each in store.running_episodes() if each.is_active and each.env == env]
+
+
+def difference_lines(difference: ProfileDifference) -> list[Line]:
+    """Describe how the profile that the node has loaded differs from the one that it would load now."""
+    (running_id, running_path), (wanted_id, wanted_path) = difference.running, difference.wanted
+    running, wanted = sanitize_line(running_id or "?", 40), sanitize_line(wanted_id or "?", 40)
+    if difference.is_changed:
+        first = join([trusted("The profile "), running, trusted(" has changed since the node loaded it:")])
+        return [[Cell(first, "warn")], _path_line(running_path), []]
+    return [
+        [Cell(join([trusted("The node runs the profile "), running, trusted(":")]), "warn")],
+        _path_line(running_path),
+        [Cell(join([trusted("This console was started with "), wanted, trusted(":")]), "warn")],
+        _path_line(wanted_path),
+        [],
+    ]
+
+
+def _path_line(path: str) -> Line:
+    return [Cell(trusted("  ")), Cell(cut_start(masked_line(path, 4_096), _PATH_WIDTH), "dim")]

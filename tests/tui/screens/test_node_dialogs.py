@@ -1,0 +1,115 @@
+"""Stopping and restarting the node, its environment servers, and the offer when its profile differs."""
+
+from __future__ import annotations
+
+import pytest
+
+from agentgym_tui.app.console import Console
+from agentgym_tui.screens.live.screen import LiveScreen
+from agentgym_tui.sessions.protocols import ControlRequestError
+from agentgym_tui.state.data_model import BusLink
+from agentgym_tui.state.nodes import ProfileDifference
+from tests.support.console.fake_session import busy_session, empty_session, watching
+from tests.support.console.pilot import screen_text, wait_for_no_text, wait_for_text, wait_until
+from tests.support.console.samples import HOSTILE
+
+SIZE = (100, 30)
+OTHER = ProfileDifference("boot", "digest", False, ("first", "/etc/first.yaml"), ("second", "/etc/second.yaml"))
+CHANGED = ProfileDifference("boot", "new", True, ("mine", "/etc/mine.yaml"), ("mine", "/etc/mine.yaml"))
+
+
+async def test_another_profile_is_shown_and_a_restart_is_offered_once() -> None:
+    session = busy_session()
+    async with Console(session).run_test(size=SIZE) as pilot:
+        await wait_for_text(pilot, "task 3")
+        session.store.set_profile_difference(OTHER)
+        await wait_for_text(pilot, "The node runs the profile first", "/etc/first.yaml", "was started with second")
+        assert "1 episode running" in screen_text(pilot.app)
+        await pilot.press("r", "escape")  # keys of the screen below do not answer
+        await wait_for_no_text(pilot, "Restart the node?")
+        assert session.n_restarts == 0 and not session.fake_control.started
+        assert "other profile" in screen_text(pilot.app)
+        session.store.set_link(BusLink("disconnected", "drawn again"))
+        await wait_for_text(pilot, "drawn again")
+        assert "Restart the node?" not in screen_text(pilot.app)
+        session.store.set_profile_difference(CHANGED)
+        await wait_for_text(pilot, "mine has changed since the node loaded it", "/etc/mine.yaml")
+        await pilot.press("N")
+        await wait_until(pilot, lambda: session.n_restarts == 1, "a restart")
+
+
+async def test_the_offer_waits_for_an_open_dialog_and_closes_when_another_console_restarts_the_node() -> None:
+    session = busy_session()
+    async with Console(session).run_test(size=SIZE) as pilot:
+        await wait_for_text(pilot, "task 3")
+        await pilot.press("R")
+        await wait_for_text(pilot, "╭─ Run")
+        session.store.set_profile_difference(CHANGED)
+        await pilot.pause(0.2)
+        assert "Restart the node?" not in screen_text(pilot.app)
+        await pilot.press("escape")
+        await wait_for_no_text(pilot, "╭─ Run")
+        session.store.add_notice("next message")
+        await wait_for_text(pilot, "Restart the node?")
+        session.store.set_profile_difference(None)
+        await wait_for_no_text(pilot, "Restart the node?")
+        assert session.n_restarts == 0
+
+
+async def test_an_idle_node_stops_and_restarts_without_a_question() -> None:
+    session = empty_session()
+    async with Console(session).run_test(size=SIZE, notifications=True) as pilot:
+        await wait_for_text(pilot, "BabyAI")
+        await pilot.press("ctrl+e")
+        await wait_until(pilot, lambda: session.n_restarts == 1, "a restart")
+        await pilot.press("ctrl+t")
+        await wait_until(pilot, lambda: session.stops == [False], "a stop")
+        await wait_for_text(pilot, "the node stops after the running")
+
+
+async def test_a_hostile_profile_is_shown_safely() -> None:
+    session = empty_session()
+    async with Console(session).run_test(size=SIZE) as pilot:
+        await wait_for_text(pilot, "BabyAI")
+        session.store.set_profile_difference(OTHER._replace(running=(HOSTILE, HOSTILE), wanted=(HOSTILE, HOSTILE)))
+        await wait_for_text(pilot, "Restart the node?", "The node runs the profile")
+        assert "\x1b" not in screen_text(pilot.app)
+
+
+async def test_watching_neither_stops_nor_restarts_a_node() -> None:
+    session = watching(busy_session())
+    async with Console(session).run_test(size=SIZE, notifications=True) as pilot:
+        await wait_for_text(pilot, "task 3")
+        await pilot.press("S")
+        await wait_for_text(pilot, "watching only")
+        assert session.fake_control.servers == []
+
+
+@pytest.mark.parametrize(("env", "asks"), [("BabyAI", False), ("Wordle", True)])
+async def test_a_server_is_stopped_at_once_only_if_no_episode_uses_it(env: str, asks: bool) -> None:
+    session = busy_session()
+    app = Console(session)
+    async with app.run_test(size=SIZE, notifications=True) as pilot:
+        await wait_for_text(pilot, "task 3")
+        assert isinstance(app.screen, LiveScreen)
+        table = app.screen.query_one("#environments")
+        while getattr(table, "key", "") != env:
+            await pilot.press("j")
+        await pilot.press("S")
+        await wait_for_text(pilot, f"server of {env} starting")
+        await pilot.press("D")
+        if asks:
+            await wait_for_text(pilot, "1 episode running", "waits for its server")
+            assert session.fake_control.servers == [("start", env)]
+            await pilot.press("y")
+        await wait_until(pilot, lambda: session.fake_control.servers == [("start", env), ("stop", env)], "a stop")
+        await wait_for_text(pilot, f"server of {env} stopped: requested")
+
+
+async def test_a_refused_server_start_shows_the_reason() -> None:
+    session = empty_session()
+    session.fake_control.refusal = ControlRequestError("server_start: BabyAI has no server_cmd", "add one")
+    async with Console(session).run_test(size=SIZE, notifications=True) as pilot:
+        await wait_for_text(pilot, "BabyAI")
+        await pilot.press("S")
+        await wait_for_text(pilot, "BabyAI has no server_cmd", "add one")

@@ -1,0 +1,173 @@
+"""The node's profile: differences from the console's, and stopping and restarting a real node."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from agentgym_tui.sessions.node_launcher import LaunchOptions, StateLocator, profile_difference, read_node_file
+from agentgym_tui.sessions.protocols import ControlRequestError
+from runner.node.state_lock import is_node_alive
+from tests.support.console.running_session import RunningSession, node_session, running
+from tests.support.node_process import COMMAND, NodeProcess
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(120)]
+
+
+def write_profile(path: Path, profile_id: str, *envs: str) -> Path:
+    entries = "".join(f"    - name: {env}\n" for env in envs)
+    path.write_text(f"id: {profile_id}\nenvironments:\n  lightweight:\n{entries}")
+    return path
+
+
+def boot_of(data_dir: Path) -> str:
+    node_file = read_node_file(data_dir)
+    assert node_file is not None
+    return node_file.boot
+
+
+def status_of(console: RunningSession, batch_id: str) -> str:
+    batch = console.store.batches.get(batch_id)
+    return "" if batch is None else batch.status
+
+
+async def test_another_profile_than_the_nodes_is_reported_and_a_restart_loads_it(
+    data_dir: Path, tmp_path: Path
+) -> None:
+    running_profile = write_profile(tmp_path / "a.yaml", "first", "Maze")
+    wanted_profile = write_profile(tmp_path / "b.yaml", "second", "Wordle")
+    with NodeProcess(data_dir, "--config", str(running_profile)):
+        async with running(node_session(data_dir, config=str(wanted_profile))) as console:
+            await console.wait_until(lambda: console.store.profile_difference is not None)
+            difference = console.store.profile_difference
+            assert difference is not None
+            assert not difference.is_changed
+            assert difference.running == ("first", str(running_profile))
+            assert difference.wanted == ("second", str(wanted_profile))
+            await console.session.restart_node()
+            await console.wait_until(lambda: console.store.nodes["n1"].profile == "second")
+            await console.wait_until(lambda: console.store.profile_difference is None)
+            assert console.store.profile_defaults
+
+
+async def test_a_changed_profile_is_reported_and_a_restart_resumes_what_ran(data_dir: Path, tmp_path: Path) -> None:
+    profile = write_profile(tmp_path / "p.yaml", "mine", "Maze", "Wordle")
+    with NodeProcess(data_dir, "--config", str(profile)):
+        async with running(node_session(data_dir)) as console:  # without --config it uses the profile of the node
+            await console.wait_until_connected()
+            assert [env.tier for env in console.store.envs.values()] == ["lightweight", "lightweight"]
+            before = console.store.profile_difference
+            assert before is None
+            playing = await console.start("Maze", repeat=2_000)
+            waiting = await console.start("Wordle", repeat=2)
+            await console.wait_until(lambda: len(console.finished(playing)) > 2)
+            write_profile(profile, "mine", "Maze", "Wordle", "BabyAI")
+            await console.control.command("pause", batch_id=playing)  # a command is followed by a poll
+            await console.wait_until(lambda: console.store.profile_difference is not None)
+            difference = console.store.profile_difference
+            assert difference is not None and difference.is_changed
+            await console.control.command("resume", batch_id=playing)
+            await console.wait_until(lambda: status_of(console, playing) == "running")
+            boot, n_before = boot_of(data_dir), len(console.finished(playing))
+            await console.session.restart_node()
+            await console.wait_until(
+                lambda: console.store.profile_difference is None and "BabyAI" in console.store.envs
+            )
+            assert boot_of(data_dir) != boot
+            await console.wait_until(lambda: status_of(console, playing) == "running")
+            await console.wait_until(lambda: len(console.finished(playing)) > n_before)
+            assert status_of(console, waiting) == "queued"
+            await console.control.command("cancel", batch_id=playing)
+            await console.wait_until(lambda: status_of(console, waiting) == "completed")
+
+
+async def test_an_invalid_profile_leaves_the_node_running(data_dir: Path, tmp_path: Path) -> None:
+    profile = write_profile(tmp_path / "p.yaml", "mine", "Maze")
+    with NodeProcess(data_dir, "--config", str(profile)):
+        async with running(node_session(data_dir, config=str(profile))) as console:
+            await console.wait_until_connected()
+            before = boot_of(data_dir)
+            profile.write_text("id: [")
+            with pytest.raises(ControlRequestError, match=r"was not restarted: .*p\.yaml"):
+                await console.session.restart_node()
+            assert boot_of(data_dir) == before and is_node_alive(data_dir)
+
+
+async def test_a_stopped_node_starts_again_and_its_batches_can_be_resumed(data_dir: Path) -> None:
+    async with running(node_session(data_dir)) as console:
+        await console.wait_until_connected()
+        playing = await console.start("Maze", repeat=2_000)
+        waiting = await console.start("Wordle", repeat=2)
+        await console.wait_until(lambda: len(console.finished(playing)) > 1)
+        await console.session.stop_node()
+        await console.wait_until(lambda: "has stopped" in console.store.link.cause)
+        assert not is_node_alive(data_dir)
+        await console.session.start_node()
+        await console.wait_until_connected()
+        await console.wait_until(lambda: status_of(console, waiting) == status_of(console, playing) == "interrupted")
+        n_before = len(console.finished(playing))
+        for batch_id in (waiting, playing):
+            await console.control.command("resume", batch_id=batch_id)
+        await console.wait_until(lambda: status_of(console, waiting) == "completed")
+        await console.wait_until(lambda: len(console.finished(playing)) > n_before)
+        await console.control.command("cancel", batch_id=playing)
+
+
+async def test_a_drained_node_ends_after_all_batches(data_dir: Path) -> None:
+    async with running(node_session(data_dir)) as console:
+        await console.wait_until_connected()
+        batch_ids = [await console.start(env, repeat=3) for env in ("Maze", "Wordle")]
+        await console.session.stop_node(drain=True)
+        await console.wait_until(lambda: "has stopped" in console.store.link.cause)
+        assert [status_of(console, each) for each in batch_ids] == ["completed", "completed"]
+
+
+async def test_the_node_is_shown_running_while_it_plays_and_its_log_can_be_opened(data_dir: Path) -> None:
+    async with running(node_session(data_dir)) as console, running(node_session(data_dir)) as other:
+        for each in (console, other):
+            await each.wait_until_connected()
+            await each.wait_until(lambda: each.store.nodes["n1"].status == "idle")  # noqa: B023
+        batch_id = await console.start("Maze", repeat=2_000)
+        for each in (console, other):
+            await each.wait_until(lambda: bool(each.store.running_episodes()))  # noqa: B023
+            assert each.store.node_status(each.store.nodes["n1"]) == "running"
+        await console.control.command("cancel", batch_id=batch_id)
+        for each in (console, other):
+            await each.wait_until(lambda: each.store.nodes["n1"].status == "idle")  # noqa: B023
+        assert console.session.has_node_logs
+        logs = console.session.open_logs()
+        assert [log.path.name for log in logs][:2] == ["runner.log", "node-start.log"]
+        logs[0].advance()
+        assert batch_id.encode() in logs[0].read(0, 100_000)
+        assert console.session.open_logs() == logs
+
+
+def test_a_node_without_a_known_profile_has_no_difference(tmp_path: Path) -> None:
+    location = StateLocator(LaunchOptions(data_dir=str(tmp_path / "state")), environ={}).find()
+    with NodeProcess(tmp_path / "state"):
+        node_file = read_node_file(tmp_path / "state")
+    assert node_file is not None and profile_difference(location, node_file) is None
+    node_file.profile_digest = ""  # as an earlier version wrote it
+    assert profile_difference(location, node_file) is None
+
+
+async def test_the_server_of_an_environment_is_started_and_stopped(data_dir: Path, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    profile = tmp_path / "p.yaml"
+    command = f"{COMMAND} serve Maze --port {port}"
+    profile.write_text(
+        "id: p\nenvironments:\n  lightweight:\n"
+        f"    - {{name: Maze, port: {port}, server_cmd: {command}}}\n    - {{name: Wordle}}\n"
+    )
+    async with running(node_session(data_dir, config=str(profile))) as console:
+        await console.wait_until_connected()
+        assert (await console.control.start_server("Maze")).status in ("starting", "running")
+        await console.wait_until(lambda: console.store.envs["Maze"].transport == "http")
+        assert (await console.control.stop_server("Maze")).env == "Maze"
+        await console.wait_until(lambda: console.store.envs["Maze"].transport == "embedded")
+        with pytest.raises(ControlRequestError, match="Wordle"):
+            await console.control.start_server("Wordle")
+        assert any(log.path.name == "server-Maze.log" for log in console.session.open_logs())
