@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+from runner.config import AgentSettings
 from runner.store import EpisodeRecord
 from runner.types import UNFINISHED, Budget, Outcome
-from runner.util.display_text import mask, one_line
+from runner.util.display_text import mask, one_line, pluralize
 
 MAX_ERROR_CHARS = 300
 """Maximum length of the error that is quoted as the reason of an interruption."""
+
+
+def unpriced_note(budget: Budget | None, model: str | None, settings: AgentSettings) -> str | None:
+    """Return which models have no price, so that a budget of cost does not limit their answers; None if it does."""
+    if budget is None or budget.cost is None or model is None:
+        return None
+    fallback = settings.local_fallback
+    models = [model, *(each.model or model for each in settings.endpoints), *([fallback] if fallback else [])]
+    unpriced = [name for name in dict.fromkeys(models) if name not in settings.price]
+    if not unpriced:
+        return None
+    names = ", ".join(one_line(name, 100) for name in unpriced)
+    return f"no price for {names}: such answers count as 0 in the budget of cost; set agent.price, or limit tokens, too"
 
 
 class BudgetWatch:
@@ -20,6 +34,7 @@ class BudgetWatch:
         """Start with nothing used."""
         self._budget = budget or Budget()
         self._cost = 0.0
+        self._n_unpriced = 0
         self._n_tokens = 0
         self._n_errors = 0
         self._last_error = ""
@@ -31,6 +46,7 @@ class BudgetWatch:
         errors.
         """
         self._cost += record.cost or 0.0
+        self._n_unpriced += any(step.tokens is not None and step.cost is None for step in record.timesteps)
         self._n_tokens += record.tokens.total
         if record.outcome is Outcome.ERROR:
             self._n_errors += 1
@@ -43,7 +59,10 @@ class BudgetWatch:
     def _reached(self) -> str | None:
         budget = self._budget
         if budget.cost is not None and self._cost >= budget.cost:
-            return f"its episodes cost {self._cost:.4f}, the budget is {budget.cost:g}"
+            unpriced = f", without {pluralize(self._n_unpriced, 'episode')} that had answers without a price"
+            return (
+                f"its episodes cost {self._cost:.4f}{unpriced * bool(self._n_unpriced)}, the budget is {budget.cost:g}"
+            )
         if budget.tokens is not None and self._n_tokens >= budget.tokens:
             return f"its episodes used {self._n_tokens} tokens, the budget is {budget.tokens}"
         if budget.errors_in_a_row is not None and self._n_errors >= budget.errors_in_a_row:

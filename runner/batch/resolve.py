@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from runner import plugins
+from runner.batch.budget import unpriced_note
 from runner.batch.slots import fit_concurrency
 from runner.batch.spec import DEFAULT_AGENT, BatchSpec
 from runner.config import AgentSettings, EnvironmentEntry, Profile, RaySettings
@@ -89,6 +90,7 @@ class ResolvedBatch(msgspec.Struct, frozen=True, kw_only=True):
         env_files: files that one episode's environment opens, apart from the connection to its server.
         placement: where the environment runs; see ``place_batch``.
         lowered: a text that names the concurrency that was lowered to fit the open files; None if none was.
+        unpriced: a text that names the models whose answers a budget of cost does not count; None if there are none.
     """
 
     spec: BatchSpec
@@ -99,6 +101,12 @@ class ResolvedBatch(msgspec.Struct, frozen=True, kw_only=True):
     env_files: int = 0
     placement: Placement = Placement()
     lowered: str | None = None
+    unpriced: str | None = None
+
+    @property
+    def warning(self) -> str | None:
+        """What differs from the request, for people; None if nothing does."""
+        return "; ".join(filter(None, (self.lowered, self.unpriced))) or None
 
     def placed(self, placement: Placement) -> ResolvedBatch:
         """Return the batch at a placement."""
@@ -182,6 +190,7 @@ def _resolve(profile: Profile, spec: BatchSpec, env: Plugin, agent: Plugin) -> R
         entry=environment_entry(profile, env.name),
         wait_s=profile.wait_sec(env.name),
         ray=profile.ray,
+        unpriced=unpriced_note(spec.budget, spec.model, profile.agent),
         env_files=int(getattr(environment, "open_files", 0)),
     )
 

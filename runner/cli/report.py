@@ -50,8 +50,14 @@ def print_summary(
 def report_errors(results: list[BatchResult], data_dir: Path) -> None:
     """Print the first errors of each batch, and the folder of its episode files."""
     for result in results:
-        _report_batch_errors(result)
-        print_stderr(f"{result.env}: episodes in {data_dir / 'runs' / result.batch_id}")
+        label = batch_label(result.env, result.model if len(results) > 1 else None)
+        _report_batch_errors(result, label)
+        print_stderr(f"{label}: episodes in {data_dir / 'runs' / result.batch_id}")
+
+
+def batch_label(env: str, model: str | None) -> str:
+    """Return the name of a batch in a line of a run: its environment, and its model if several batches are played."""
+    return env if model is None else f"{env} {model}"
 
 
 def _agent_label(result: BatchResult) -> str:
@@ -77,12 +83,12 @@ def _n_not_stored(result: BatchResult, data_dir: Path) -> int:
     return sum(episode.episode_id not in stored for episode in result.episodes)
 
 
-def _report_batch_errors(result: BatchResult) -> None:
+def _report_batch_errors(result: BatchResult, label: str) -> None:
     errors = [f"task {episode.task_index}: {episode.error}" for episode in result.episodes if episode.error]
     for line in [*errors, *result.problems][:MAX_ERRORS]:
-        print_stderr(f"{result.env}: {line}")
+        print_stderr(f"{label}: {line}")
     if (more := len(errors) + len(result.problems) - MAX_ERRORS) > 0:
-        print_stderr(f"{result.env}: {more} more errors, see the episode files")
+        print_stderr(f"{label}: {more} more errors, see the episode files")
 
 
 def report_recovered(records: list[EpisodeRecord]) -> None:

@@ -203,7 +203,7 @@ class _BatchSequence:
         return played
 
     def _run_batch(self, placed: ResolvedBatch) -> BatchResult:
-        for note in filter(None, (placed.placement.note, placed.lowered)):
+        for note in filter(None, (placed.placement.note, placed.warning)):
             print_stderr(f"{placed.spec.env}: {note}")
         with batch_progress(placed.spec) as progress:
             batch = Batch(

@@ -282,7 +282,10 @@ class BatchState(msgspec.Struct, kw_only=True):
     ] = None
     warning: Annotated[
         str | None,
-        Meta(description="what the node lowers to fit its limit of open files, with the numbers; null: nothing"),
+        Meta(
+            description="what the node lowers to fit its limit of open files, with the numbers, and the models that a "
+            "budget of cost does not count, because they have no price; null: nothing"
+        ),
     ] = None
 
 

@@ -254,8 +254,8 @@ class BatchRunner:
     def _run_batch(self, queued: QueuedBatch) -> None:
         placed = self._place(queued.spec)
         logger.info("batch %s: %s runs %s", queued.batch_id, placed.spec.env, placed.placement.note)
-        if placed.lowered is not None:
-            logger.warning("batch %s: %s", queued.batch_id, placed.lowered)
+        if placed.warning is not None:
+            logger.warning("batch %s: %s", queued.batch_id, placed.warning)
         result = self._play(queued, placed)
         while self._unstored and self._wait_for_room() and result.interrupted_by is None:
             result = self._play(queued, placed)

@@ -306,7 +306,7 @@ class ControlHandler:
             paused=batch.status == "queued" and self.queue.is_held(batch.batch_id),
             concurrency=batch.spec.concurrency,
             workers=batch.spec.workers,
-            warning=self._lowered(batch),
+            warning=self._warning(batch),
         )
 
     def _status(self, batch: QueuedBatch) -> Status | Literal["paused"]:
@@ -315,12 +315,12 @@ class ControlHandler:
         ends = batch.status == "cancelled" and self.batch_runner.is_running(batch.batch_id)
         return "running" if ends else batch.status
 
-    def _lowered(self, batch: QueuedBatch) -> str | None:
-        """Return what the node lowers for a batch that is yet to end, or why it cannot play it; None if neither."""
+    def _warning(self, batch: QueuedBatch) -> str | None:
+        """Return what differs from the request of a batch that is yet to end, or why it cannot play, or None."""
         if batch.status not in ("queued", "running"):  # loading its environment would hold up other requests
             return None
         try:
-            return fit_batch(resolve_spec(self.profile, batch.spec), NODE_FILES).lowered
+            return fit_batch(resolve_spec(self.profile, batch.spec), NODE_FILES).warning
         except RunnerError as exc:
             return safe_hint(str(exc))
 

@@ -10,15 +10,17 @@ import msgspec
 import pytest
 
 from runner.batch.batch import Batch
+from runner.batch.budget import BudgetWatch, unpriced_note
 from runner.batch.resolve import BatchRequest, resolve_batch
 from runner.batch.result import BatchResult
 from runner.batch.workspace import Workspace
 from runner.config import AgentSettings, Profile
-from runner.config.profile import Price
+from runner.config.profile import EndpointConfig, Price
 from runner.errors import ConfigError
 from runner.types import BatchProgress, Budget, Item, Outcome, StepResult, Tokens, Usage
 from tests.conftest import Install
 from tests.support.batches import resolved_batch
+from tests.support.episodes import episode_header, finished_record, make_step, make_trajectory
 from tests.support.fakes import Counter, UpAgent
 
 REPEAT = 6
@@ -119,3 +121,31 @@ def test_a_budget_of_cost_without_prices_is_refused(workspace: Workspace) -> Non
     priced = Profile(id="p", agent=AgentSettings(price={"m": Price(prompt_per_mtok=1.0)}))
     assert resolve_batch(priced, request).spec.budget == Budget(cost=1.0)
     assert resolve_batch(Profile(id="p"), msgspec.structs.replace(request, agent="oracle")).spec.budget is not None
+
+
+def test_the_reason_counts_the_episodes_whose_cost_is_unknown() -> None:
+    watch, reason = BudgetWatch(Budget(cost=1.0)), None
+    for costs in ([None, 0.4], [None], [], [0.6]):
+        header = episode_header()
+        steps = [make_step(n, cost=cost, tokens=Tokens(prompt=5)) for n, cost in enumerate(costs)]
+        steps.append(make_step(len(costs), tokens=None))  # no answer
+        assert reason is None
+        reason = watch.add(finished_record(header, make_trajectory(header, steps)))
+    unpriced = "without 2 episodes that had answers without a price"
+    assert reason == f"its episodes cost 1.0000, {unpriced}, the budget is 1"
+
+
+def test_models_without_a_price_are_named_before_the_batch_starts() -> None:
+    endpoints = (EndpointConfig(url="http://h/v1", model="other\x1b"), EndpointConfig(url="http://i/v1"))
+    settings = AgentSettings(price={"m": Price()}, endpoints=endpoints, local_fallback="local")
+    cost = Budget(cost=1.0)
+    note = unpriced_note(cost, "m", settings)
+    assert note is not None
+    assert note.startswith("no price for other␛, local: such answers count as 0 in the budget of cost")
+    profile = Profile(id="p", agent=settings)
+    resolved = resolve_batch(profile, BatchRequest(env="Maze", model="m", budget=cost))
+    assert (resolved.unpriced, resolved.warning) == (note, note)
+    priced = AgentSettings(price={"m": Price()}, local_fallback=None)
+    assert unpriced_note(cost, "m", priced) is None
+    assert unpriced_note(cost, None, settings) is None
+    assert unpriced_note(Budget(tokens=1), "m", settings) is None

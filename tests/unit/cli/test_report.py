@@ -13,7 +13,7 @@ from rich.cells import cell_len
 
 from runner.batch.result import BatchStats
 from runner.batch.spec import BatchSpec
-from runner.cli.report import print_summary
+from runner.cli.report import print_summary, report_errors
 from runner.cli.results import print_results
 from runner.cli.terminal import print_table
 from runner.results.summary import summarize_results
@@ -132,3 +132,25 @@ def test_a_table_for_an_encoding_without_its_lines_is_ascii(monkeypatch: pytest.
         "| one  | up    |",
         "+------+-------+",
     ]
+
+
+def test_lines_of_several_batches_name_the_model(index: EpisodeIndex, capsys: pytest.CaptureFixture[str]) -> None:
+    stats = record_outcomes(index, [Outcome.SUCCESS, Outcome.ERROR])
+    results = [
+        stats.result(
+            BatchSpec(env="Maze", agent="react", model=model, repeat=2),
+            batch_id=batch_id,
+            battery_id=None,
+            status="completed",
+            data_label="",
+            duration_s=0.0,
+        )
+        for batch_id, model in (("A", "small"), ("B", "large"))
+    ]
+    report_errors(results, index.data_dir)
+    lines = capsys.readouterr().err.splitlines()
+    folders = [line for line in lines if "episodes in" in line]
+    assert [line.partition(": ")[0] for line in folders] == ["Maze small", "Maze large"]
+    assert {line.partition(": ")[0] for line in lines} == {"Maze small", "Maze large"}
+    report_errors(results[:1], index.data_dir)
+    assert f"Maze: episodes in {index.data_dir / 'runs' / 'A'}" in capsys.readouterr().err.splitlines()
