@@ -19,6 +19,20 @@ MAX_EPISODES = 1_000_000
 DEFAULT_AGENT = "react"
 
 
+class Adaptive(msgspec.Struct, frozen=True, kw_only=True):
+    """The adaptive repeats of which a batch is a part.
+
+    Attributes:
+        width: width of the interval of the success rate that ends them.
+        task_index: the first task of the first part.
+        repeat: maximum number of tasks of all parts.
+    """
+
+    width: float
+    task_index: int
+    repeat: int
+
+
 class BatchSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of one batch: play each task from ``task_index`` to ``task_index + repeat - 1`` ``attempts`` times.
 
@@ -30,6 +44,7 @@ class BatchSpec(msgspec.Struct, frozen=True, kw_only=True):
         workers: where the episodes run; None: in this process one at a time, else in local processes.
         budget: what the batch may use up each time it is started or resumed; None: no limit.
         chosen: (task index, attempt) of the only episodes to play; None: all.
+        adaptive: the adaptive repeats of which the batch is a part; None: it is no part.
     """
 
     env: str
@@ -48,6 +63,7 @@ class BatchSpec(msgspec.Struct, frozen=True, kw_only=True):
     workers: Workers | None = None
     budget: Budget | None = None
     chosen: tuple[tuple[int, int], ...] | None = None
+    adaptive: Adaptive | None = None
 
     @property
     def n_planned(self) -> int:

@@ -55,7 +55,9 @@ _DECODER = msgspec.json.Decoder(QueuedBatch)
 def check_batch(batch: QueuedBatch) -> QueuedBatch:
     """Return a batch that was read from a file; raise a ``ValueError`` if no node can have written it."""
     spec, ids = batch.spec, (batch.batch_id, batch.battery_id or batch.batch_id)
-    numbers = (batch.n_done, spec.seed, spec.task_index, *chain.from_iterable(spec.chosen or ()))
+    numbers = [batch.n_done, spec.seed, spec.task_index, *chain.from_iterable(spec.chosen or ())]
+    if spec.adaptive is not None:
+        numbers += [spec.adaptive.task_index, spec.adaptive.repeat]
     is_planned = min(spec.repeat, spec.attempts, spec.n_planned) > 0 and spec.n_planned <= MAX_EPISODES
     is_planned = is_planned and (not isinstance(spec.workers, int) or 0 <= spec.workers <= MAX_WORKERS)
     if not (all(map(is_ulid, ids)) and is_planned and all(abs(number) < INTEGER_LIMIT for number in numbers)):

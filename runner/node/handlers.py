@@ -12,7 +12,7 @@ from runner import plugins
 from runner.batch.resolve import BatchRequest, ResolvedBatch, fit_batch, resolve_batch, resolve_spec
 from runner.batch.running_episode import CommandName
 from runner.batch.slots import NODE_FILES
-from runner.batch.spec import DEFAULT_AGENT, BatchSpec
+from runner.batch.spec import BatchSpec
 from runner.config import Profile
 from runner.errors import RunnerError, catch_foreign
 from runner.events.control import (
@@ -45,15 +45,14 @@ from runner.node.control_requests import (
 )
 from runner.node.env_servers.manager import EnvServerManager
 from runner.node.file_chunks import EpisodeFiles
-from runner.node.queue_entries import queue_entry
+from runner.node.queue_entries import queue_entries
+from runner.node.start_requests import check_same, split_models, with_changes, with_parts
 from runner.store import is_ulid
 from runner.store.notes import InvalidNote, Notes
 from runner.types.notes import Note, NoteChange
 from runner.util.clock import new_ulid
 
 MAX_LISTED_WAITING, MAX_LISTED_OTHERS = 200, 200
-MAX_ENVS = 200
-"""Maximum number of environments in one start request."""
 
 
 @dataclass(frozen=True)
@@ -123,25 +122,21 @@ class ControlHandler:
 
     def _start(self, args: StartArgs) -> list[BatchState]:
         self._check_start("batch_id", args.batch_id)
-        if not args.envs:
-            raise RequestRejected("bad_request", "envs is empty", "name at least one environment of the profile")
+        requests = split_models(args)
         if existing := self._batches(args.batch_id):
             resumes = args.resume and any(batch.status == "interrupted" for batch in existing)
-            _check_same(args, [batch.spec for batch in existing], resumes=resumes)
+            check_same(args, [batch.spec for batch in existing], resumes=resumes)
             return [self._state(batch) for batch in (self._resume(args, existing) if resumes else existing)]
-        if len(args.envs) > MAX_ENVS:
-            raise RequestRejected(
-                "bad_request", f"envs has {len(args.envs)} names; one request starts at most {MAX_ENVS}", "send several"
-            )
-        resolved = [self._resolve(args, env) for env in args.envs]
-        if len({batch.spec.env for batch in resolved}) < len(resolved):
+        resolved = [self._resolve(request, env) for request in requests for env in args.envs]
+        if len({(batch.spec.env, batch.spec.model) for batch in resolved}) < len(resolved):
             raise RequestRejected(
                 "bad_request", "envs names an environment twice", "use repeat or attempts to run more episodes of it"
             )
-        self._require_model(resolved[0].spec)
+        for batch in resolved[:: len(args.envs)]:
+            self._require_model(batch.spec)
         for batch in resolved:
             fit_batch(batch, NODE_FILES)
-        return self._enqueue(args.batch_id, [batch.spec for batch in resolved])
+        return self._enqueue(args.batch_id, [with_parts(args, batch.spec) for batch in resolved])
 
     def _check_start(self, name: str, batch_id: str) -> None:
         if not is_ulid(batch_id):
@@ -150,7 +145,7 @@ class ControlHandler:
             raise RequestRejected("stopping", "this node is stopping", "start it again, or use another node")
 
     def _enqueue(self, requested_id: str, specs: list[BatchSpec]) -> list[BatchState]:
-        batches = [queue_entry(requested_id, spec, alone=len(specs) == 1) for spec in specs]
+        batches = queue_entries(requested_id, specs)
         self.queue.add(*batches)
         self.batch_runner.wake()
         return [self._state(batch) for batch in batches]
@@ -169,7 +164,7 @@ class ControlHandler:
         if existing := self._batches(new_id):
             return [self._state(batch) for batch in existing]
         batches = self._known(args.batch_id)
-        specs = [batch.spec for batch in batches]
+        specs = [msgspec.structs.replace(batch.spec, adaptive=None) for batch in batches]
         if args.only == "errors":
             specs = list(filter(None, map(self.batch_runner.stored.spec_of_errors, batches)))
         if not specs:
@@ -201,7 +196,7 @@ class ControlHandler:
 
     def _resume(self, args: StartArgs, existing: list[QueuedBatch]) -> list[QueuedBatch]:
         """Queue the interrupted batches again, with the concurrency and workers of the request if it has them."""
-        specs = {batch.batch_id: _with_changes(batch.spec, args) for batch in existing if batch.status == "interrupted"}
+        specs = {batch.batch_id: with_changes(batch.spec, args) for batch in existing if batch.status == "interrupted"}
         problems = [problem for spec in specs.values() if (problem := self._problem(spec)) is not None]
         if len(problems) == len(specs):  # else the others play, and a batch that cannot be played ends with its reason
             raise problems[0]
@@ -337,41 +332,6 @@ class ControlHandler:
             storage=self.batch_runner.storage_problem,
             queue=self.queue.notice,
             n_waiting=self.queue.n_queued,
-        )
-
-
-_CHANGEABLE = ("concurrency", "workers", "budget")
-"""Arguments that may differ when an interrupted batch is resumed."""
-
-
-def _with_changes(spec: BatchSpec, args: StartArgs) -> BatchSpec:
-    changes = {name: value for name in _CHANGEABLE if (value := getattr(args, name)) is not None}
-    return msgspec.structs.replace(spec, **changes)
-
-
-def _check_same(args: StartArgs, specs: list[BatchSpec], *, resumes: bool = False) -> None:
-    """Reject a start request that differs from the known batch with its id; values it omits do not differ.
-
-    If it ``resumes`` an interrupted batch, the arguments in ``_CHANGEABLE`` may differ.
-    """
-    first, limits = specs[0], specs[0].limits
-    existing = msgspec.structs.asdict(first) | {
-        "envs": {spec.env.lower() for spec in specs},
-        "agent": first.agent.lower(),
-        "max_rounds": limits.max_rounds,
-        "max_duration_sec": limits.max_duration_s,
-    }
-    requested = msgspec.structs.asdict(args) | {
-        "envs": {env.lower() for env in args.envs},
-        "agent": (args.agent or DEFAULT_AGENT).lower(),
-    }
-    ignored = _CHANGEABLE if resumes else ()
-    compared = {name: value for name, value in requested.items() if name in existing and name not in ignored}
-    if different := [name for name, value in compared.items() if value not in (None, existing[name])]:
-        raise RequestRejected(
-            "refused",
-            f"batch {args.batch_id} already exists and differs in {', '.join(different)}",
-            "use a new batch_id for a different request",
         )
 
 

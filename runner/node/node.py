@@ -15,6 +15,7 @@ from typing import Any
 
 from runner import __version__
 from runner.batch.resolve import ResolvedBatch, place_batch, resolve_spec
+from runner.batch.result import BatchResult
 from runner.batch.slots import NODE_FILES
 from runner.batch.spec import BatchSpec
 from runner.batch.workspace import Workspace
@@ -27,6 +28,7 @@ from runner.config import Profile, ProfileFile
 from runner.events.control import NodeHealth
 from runner.events.subjects import control_subject
 from runner.inference.profile_models import Models
+from runner.node.adaptive_runs import AdaptiveRuns
 from runner.node.batch_queue import BatchQueue, queued_ids
 from runner.node.batch_runner import BatchCallbacks, BatchRunner
 from runner.node.control_requests import find_problem, reject
@@ -142,6 +144,7 @@ class Node:
             stack.callback(queue.close)
             recorder = EventRecorder(workspace, durable_names(self._profile.nats), role="node")
             recover_queue(queue, workspace, recorder.ended_batches())
+            AdaptiveRuns(workspace, queue).restore()
             recorder.record_missed_batches(partial(queued_ids, self._data_dir / "queue.sqlite"))
             broker = Broker(
                 self._data_dir,
@@ -259,12 +262,18 @@ class Node:
             if not self._stopping.is_set():
                 self._set_status("running" if is_busy else "idle", recorder)
 
+        adaptive_runs = AdaptiveRuns(workspace, queue)
+
+        def on_end(result: BatchResult) -> None:
+            adaptive_runs.on_end(result)
+            self._notifier.notify(result)
+
         callbacks = BatchCallbacks(
             on_item=live,
             on_result=recorder.record_batch,
             on_busy=on_busy,
             wants_item=live.wants,
-            on_end=self._notifier.notify,
+            on_end=on_end,
         )
         return BatchRunner(
             workspace,

@@ -6,6 +6,8 @@ import logging
 from collections.abc import Collection, Iterable
 from itertools import groupby
 
+import msgspec
+
 from runner.batch.spec import BatchSpec
 from runner.batch.workspace import Workspace
 from runner.errors import StoreError
@@ -74,6 +76,10 @@ def _batch_of(workspace: Workspace, batch_id: str, rows: Iterable[tuple[str, str
         return None
     n_attempts = max(attempt for *_, attempt in episodes) + 1
     spec = _spec_of(first, first.n_planned, n_attempts if first.n_planned % n_attempts == 0 else 1)
+    played = {(task_index, attempt) for _, _, task_index, attempt in episodes}
+    if not played <= {(planned.task_index, planned.attempt) for planned in spec.plan()}:
+        # single episodes were chosen: those that were not played are unknown, and no others may be played
+        spec = msgspec.structs.replace(spec, chosen=tuple(sorted(played)))
     n_done = workspace.n_finished(batch_id)  # saved here and not one by one, because each save is synced
     status: Status = "completed" if n_done >= spec.n_planned else "interrupted"
     return QueuedBatch(batch_id=batch_id, battery_id=first.battery_id, spec=spec, status=status, n_done=n_done)

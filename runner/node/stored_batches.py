@@ -71,7 +71,7 @@ class StoredBatches:
                 f"{len(errors)} episodes of batch {batch.batch_id} ended with an error; at most {MAX_CHOSEN} can be "
                 "chosen, so play all of its episodes again"
             )
-        return msgspec.structs.replace(batch.spec, chosen=tuple(errors)) if errors else None
+        return msgspec.structs.replace(batch.spec, chosen=tuple(errors), adaptive=None) if errors else None
 
     def cancel_unstarted(self, queued: QueuedBatch) -> bool:
         """Cancel a queued or interrupted batch for good; return False if it has started or ended in the meantime."""

@@ -10,9 +10,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from runner.batch.adaptive import is_narrow, planned_looks
 from runner.batch.resolve import ResolvedBatch
 from runner.batch.result import BatchResult, BatchStats
-from runner.cli.adaptive import adaptive_parts, is_narrow, planned_looks
+from runner.cli.adaptive import adaptive_parts
 from runner.cli.arguments import parse_options
 from runner.results.statistics import wilson_interval
 from runner.types import Budget, Tokens

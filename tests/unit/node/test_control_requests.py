@@ -204,7 +204,10 @@ def test_the_largest_numbers_are_accepted(send_request: Callable[..., Any]) -> N
 
 def test_too_many_environments_are_rejected(send_request: Callable[..., Any]) -> None:
     error = send_request("start", batch_id=str(ULID()), envs=["Maze"] * 201, agent="oracle")["error"]
-    assert (error["code"], error["message"]) == ("bad_request", "envs has 201 names; one request starts at most 200")
+    assert (error["code"], error["message"]) == (
+        "bad_request",
+        "the request is for 201 batches; one request starts at most 200",
+    )
 
 
 def test_a_full_queue_rejects_starts_and_resumes_until_a_batch_is_cancelled(

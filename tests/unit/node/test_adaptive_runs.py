@@ -1,0 +1,132 @@
+"""Adaptive repeats on a node: which part follows, once, and before all others that wait."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+
+from runner.batch.adaptive import first_part
+from runner.batch.result import BatchResult, BatchStats, BatchStatus
+from runner.batch.spec import BatchSpec
+from runner.batch.workspace import Workspace
+from runner.node.adaptive_runs import AdaptiveRuns
+from runner.node.batch_queue import BatchQueue, QueuedBatch
+from runner.node.queue_entries import queue_entries
+from runner.node.queue_recovery import recover_queue
+from runner.types import Outcome, Tokens
+from tests.support.episodes import RecordedEpisode, make_step, new_id
+
+WIDE = 0.5
+"""A width that the interval of 6 successes is below, and that of 6 mixed ones is not."""
+
+
+@pytest.fixture
+def queue(workspace: Workspace) -> Iterator[BatchQueue]:
+    queue = BatchQueue(workspace.data_dir / "queue.sqlite")
+    yield queue
+    queue.close()
+
+
+def play_part(workspace: Workspace, queue: BatchQueue, part: QueuedBatch, n_success: int, n: int = 6) -> BatchResult:
+    """Store ``n`` episodes of a part, which are enough for the rule, and end it."""
+    for number in range(n):
+        is_success = number < n_success
+        recording = RecordedEpisode(
+            workspace.store,
+            workspace.index,
+            batch_id=part.batch_id,
+            battery_id=part.battery_id,
+            env=part.spec.env,
+            agent="react",
+            model=part.spec.model,
+            task_index=part.spec.task_index + number,
+        )
+        outcome = Outcome.SUCCESS if is_success else Outcome.FAILURE
+        recording.start()
+        recording.reset()
+        recording.play(make_step(0, tokens=Tokens(prompt=1)))
+        recording.end(outcome=outcome, success=is_success)
+    return end(queue, part, "completed")
+
+
+def end(queue: BatchQueue, part: QueuedBatch, status: BatchStatus) -> BatchResult:
+    queue.set_status(part.batch_id, status)
+    return BatchStats().result(
+        part.spec,
+        batch_id=part.batch_id,
+        battery_id=part.battery_id,
+        status=status,
+        data_label="",
+        duration_s=0.0,
+    )
+
+
+def add(queue: BatchQueue, width: float, **fields: object) -> QueuedBatch:
+    whole = msgspec.convert({"env": "Maze", "agent": "react", "model": "m", "repeat": 100, **fields}, BatchSpec)
+    (part,) = queue_entries(new_id(), [first_part(whole, width)])
+    queue.add(part)
+    return part
+
+
+def waiting(queue: BatchQueue) -> list[tuple[int, int]]:
+    return [(batch.spec.task_index, batch.spec.repeat) for batch in queue.queued()]
+
+
+def test_the_next_part_is_queued_once_and_before_other_batches(workspace: Workspace, queue: BatchQueue) -> None:
+    part = add(queue, WIDE, task_index=7)
+    queue.add(QueuedBatch(batch_id=new_id(), battery_id=None, spec=BatchSpec(env="Maze", task_index=500)))
+    result = play_part(workspace, queue, part, 3)
+    runs = AdaptiveRuns(workspace, queue)
+    for _ in range(2):
+        runs.on_end(result)
+        runs.restore()
+        assert waiting(queue) == [(39, 32), (500, 1)]
+    (following,) = [each for each in queue.in_battery(part.battery_id or "") if each.batch_id != part.batch_id]
+    assert following.spec == msgspec.structs.replace(part.spec, task_index=39, repeat=32)
+
+
+@pytest.mark.parametrize("reason", ["narrow", "cancelled", "interrupted", "budget", "maximum", "other model"])
+def test_no_part_follows(workspace: Workspace, queue: BatchQueue, reason: str) -> None:
+    budget = {"tokens": 6} if reason == "budget" else None
+    part = add(queue, WIDE, repeat=32 if reason == "maximum" else 100, budget=budget)
+    if reason == "other model":
+        play_part(
+            workspace, queue, msgspec.structs.replace(part, spec=msgspec.structs.replace(part.spec, model="x")), 6
+        )
+    result = play_part(workspace, queue, part, 6 if reason == "narrow" else 3)
+    if reason in ("cancelled", "interrupted"):
+        result = end(queue, part, "cancelled" if reason == "cancelled" else "interrupted")
+    AdaptiveRuns(workspace, queue).on_end(result)
+    expected = [(32, 32)] if reason == "other model" else []
+    assert waiting(queue) == expected
+
+
+def test_a_part_that_a_killed_node_did_not_queue_can_be_resumed(workspace: Workspace, queue: BatchQueue) -> None:
+    part = add(queue, WIDE)
+    play_part(workspace, queue, part, 3)
+    AdaptiveRuns(workspace, queue).restore()
+    assert [(each.spec.task_index, each.status) for each in queue.interrupted()] == [(32, "interrupted")]
+    queue.close()
+    (workspace.data_dir / "queue.sqlite").unlink()
+    reopened = BatchQueue(workspace.data_dir / "queue.sqlite")
+    assert [each.spec.adaptive for each in reopened.interrupted()] == [part.spec.adaptive]
+    reopened.close()
+
+
+def test_chosen_episodes_of_a_lost_queue_are_no_range_of_tasks(workspace: Workspace, queue: BatchQueue) -> None:
+    queue.close()
+    batch_id = new_id()
+    for task_index in (3, 900):
+        RecordedEpisode(
+            workspace.store, workspace.index, batch_id=batch_id, task_index=task_index, attempt=0, n_planned=4
+        ).record_episode()
+    (workspace.data_dir / "nats").mkdir()
+    for name in ("queue.sqlite", "batches.jsonl"):
+        (workspace.data_dir / name).unlink()
+    restored = BatchQueue(workspace.data_dir / "queue.sqlite")
+    recover_queue(restored, workspace, ())
+    (batch,) = restored.newest(9)
+    assert (batch.spec.chosen, batch.status) == (((3, 0), (900, 0)), "completed")
+    restored.close()
