@@ -127,6 +127,7 @@ def test_chosen_episodes_of_a_lost_queue_are_no_range_of_tasks(workspace: Worksp
         (workspace.data_dir / name).unlink()
     restored = BatchQueue(workspace.data_dir / "queue.sqlite")
     recover_queue(restored, workspace, ())
-    (batch,) = restored.newest(9)
+    batch = restored.get(batch_id)
+    assert batch is not None
     assert (batch.spec.chosen, batch.status) == (((3, 0), (900, 0)), "completed")
     restored.close()
