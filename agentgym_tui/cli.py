@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 
 from runner import __version__
 from runner.util.argument_parser import SafeArgumentParser
-from runner.util.data_dir import default_data_dir
+from runner.util.data_dir import default_data_dir, unwritable_reason
 from runner.util.display_text import sanitize
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _config(write=args.write)
     from agentgym_tui.terminal.run import unsupported_reason
 
-    reason = _location_error(args) or unsupported_reason(os.environ) or _limit_error()
+    reason = _location_error(args) or unsupported_reason(os.environ) or _folder_error(args) or _limit_error()
     if reason is not None:
         sys.stderr.write(f"agentgym-tui: {reason}\n")
         return 2
@@ -183,6 +183,33 @@ def _location_error(args: argparse.Namespace) -> str | None:
 
         return sanitize_message(str(exc))
     return None
+
+
+def _folder_error(args: argparse.Namespace) -> str | None:
+    """Return why the state directory cannot be used; None if it can, or if the session has none."""
+    if args.command == "open" or getattr(args, "nats", None):
+        return None
+    folder = _state_folder(args)
+    shown = sanitize(str(folder))
+    if args.command == "watch":
+        no_node = f"no node has run in {shown}; start one with `agentgym-tui launch`, or name a bus with --nats"
+        return None if (folder / "node.json").exists() else no_node
+    if not (reason := unwritable_reason(folder)):
+        return None
+    from runner.node.state_lock import is_node_alive
+
+    hint = "choose another folder with --data-dir"
+    return None if is_node_alive(folder) else f"the state directory {shown} cannot be used: {sanitize(reason)}; {hint}"
+
+
+def _state_folder(args: argparse.Namespace) -> Path:
+    """Return the state directory; without ``--config`` no profile is read."""
+    if args.config:
+        from agentgym_tui.sessions.node_launcher import StateLocator
+
+        return StateLocator(_launch_options(args)).find().data_dir
+    chosen = args.data_dir or os.environ.get("AGENTGYM_DATA_DIR")
+    return Path(chosen).expanduser().absolute() if chosen else default_data_dir(os.environ, Path.cwd()).path
 
 
 def _launch_options(args: argparse.Namespace) -> LaunchOptions:

@@ -18,6 +18,7 @@ from runner.node.state_lock import is_node_alive
 from runner.publish.outbox import LOCAL, DeadLetter, Outbox, SinkCounts
 from runner.store import EpisodeStore, open_index
 from runner.util.argument_parser import SafeArgumentParser
+from runner.util.data_dir import require_named_folder
 
 ALL = "all"
 
@@ -41,6 +42,7 @@ def main_outbox(argv: Sequence[str]) -> int:
     log_to_stderr()
     profile = load_profile(options.config, environ=os.environ, cwd=Path.cwd())
     data_dir = resolve_data_dir(options.data_dir, os.environ, profile, Path.cwd())
+    require_named_folder(options.data_dir, data_dir)
     if not (data_dir / "runs").is_dir():
         print_stderr(f"No outbox in {data_dir}: no episode has run there yet")
         return _report({}, [], as_json=options.json)

@@ -24,6 +24,7 @@ from runner.node.state_lock import is_node_alive
 from runner.publish.outbox import Outbox
 from runner.store import EpisodeStore, open_index
 from runner.util.argument_parser import SafeArgumentParser
+from runner.util.data_dir import require_named_folder
 from runner.util.display_text import one_line, pluralize
 
 _BYTES = re.compile(r"([0-9]{1,15})([KMGT]?)i?B?", re.ASCII)
@@ -39,6 +40,7 @@ def main_prune(argv: Sequence[str]) -> int:
     log_to_stderr()
     profile = load_profile(options.config, environ=os.environ, cwd=Path.cwd())
     data_dir = resolve_data_dir(options.data_dir, os.environ, profile, Path.cwd())
+    require_named_folder(options.data_dir, data_dir)
     policy = _policy(options, profile.retention)
     if not policy.prunes:
         raise ConfigError("give --older or --max-bytes, or set retention.older or retention.max_bytes in the profile")

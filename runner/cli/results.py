@@ -28,16 +28,18 @@ from runner.results.comparison import Comparison, compare
 from runner.results.summary import ResultRow, Selection, summarize_results
 from runner.results.task_matrix import task_matrices
 from runner.store import EpisodeIndex, EpisodeStore, open_index_to_read
+from runner.util.data_dir import require_named_folder
 
 
 def show_results(session: RunSession) -> int:
     """Print the results of the selected episodes in the state directory; return the exit code.
 
     Raises:
-        ConfigError: the environment of ``--env`` or the batch of ``--batch`` or ``--baseline`` is unknown, or a
-            compared selection mixes agents or models.
+        ConfigError: ``--data-dir`` names no folder, the environment of ``--env`` or the batch of ``--batch`` or
+            ``--baseline`` is unknown, or a compared selection mixes agents or models.
     """
     options = session.options
+    require_named_folder(options.data_dir, session.data_dir)
     log_to_file(session.data_dir)
     if not (session.data_dir / "runs").is_dir():
         print_stderr(f"No episodes in {session.data_dir} yet; try: agentgym-runner --battery lightweight")

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from runner.errors import ConfigError
+
 FOLDER_NAME: Final = "agentgym-console"
 _STATE_FILES: Final = ("node.lock", "index.sqlite", "outbox.sqlite")
 _ULID_LENGTH: Final = 26
@@ -41,6 +43,26 @@ def default_data_dir(environ: Mapping[str, str], cwd: Path) -> DataDir:
         f"the state directory is {local}, because it has been used before; "
         f"without it, it would be {default} (--data-dir or AGENTGYM_DATA_DIR names another one)",
     )
+
+
+def require_named_folder(option: str | None, data_dir: Path) -> None:
+    """Check the state directory of a command that only reads: the folder of ``--data-dir`` exists.
+
+    Raises:
+        ConfigError: the option names no folder. Without the option, a folder that does not exist yet has no episodes.
+    """
+    if option and not data_dir.is_dir():
+        raise ConfigError(f"There is no folder {data_dir}; check --data-dir")
+
+
+def unwritable_reason(data_dir: Path) -> str:
+    """Return why files cannot be written into a folder, or why it cannot be created; "" if they probably can."""
+    folder = data_dir
+    while not _exists(folder) and folder != folder.parent:
+        folder = folder.parent
+    if not folder.is_dir():
+        return f"{folder} is not a folder"
+    return "" if os.access(folder, os.W_OK | os.X_OK) else f"{folder} cannot be written"
 
 
 def _find_checkout(cwd: Path) -> Path | None:

@@ -78,7 +78,7 @@ async def test_a_changed_profile_is_reported_and_a_restart_resumes_what_ran(data
             assert boot_of(data_dir) != boot
             await console.wait_until(lambda: status_of(console, playing) == "running")
             await console.wait_until(lambda: len(console.finished(playing)) > n_before)
-            assert status_of(console, waiting) == "queued"
+            await console.wait_until(lambda: status_of(console, waiting) == "queued")
             await console.control.command("cancel", batch_id=playing)
             await console.wait_until(lambda: status_of(console, waiting) == "completed")
 

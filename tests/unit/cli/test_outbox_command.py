@@ -79,9 +79,9 @@ def test_retry_queues_dead_letters_for_delivery(tmp_path: Path, capsys: pytest.C
 
 
 def test_an_empty_state_directory_stays_empty(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main_outbox(["--data-dir", str(tmp_path / "data"), "--json"]) == 0
+    assert main_outbox(["--data-dir", str(tmp_path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"sinks": {}, "dead_letters": []}
-    assert not (tmp_path / "data").exists()
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_command_does_not_import_the_nats_client() -> None:

@@ -58,7 +58,8 @@ def test_tagged_and_undelivered_episodes_are_kept(
     )
     assert "2 episodes" in capsys.readouterr().out
     assert list((tmp_path / "runs").iterdir()) == []
-    assert main_prune(["--older", "1d", "--data-dir", str(tmp_path / "none")]) == 0
+    (tmp_path / "empty").mkdir()
+    assert main_prune(["--older", "1d", "--data-dir", str(tmp_path / "empty")]) == 0
 
 
 @pytest.mark.parametrize("option", [["--older", "soon"], ["--older", "1y"], ["--max-bytes", "0"], ["--max-bytes", "x"]])

@@ -1,0 +1,79 @@
+"""A state directory that cannot be used, or a path that is missing, ends every command with code 2 and its cause."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from agentgym_tui.cli import main as main_console
+from agentgym_tui.terminal import run as terminal_run
+from tests.support.command import run_agentgym
+
+RUN = ["--run", "Maze", "--agent", "oracle"]
+WRITING = [RUN, ["--battery", "lightweight", "--agent", "oracle"], ["node"]]
+READING = [["--results"], ["outbox"], ["prune", "--older", "30d"], ["nats-info"], ["watch"]]
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the console think that it has a terminal."""
+    monkeypatch.setattr(terminal_run, "unsupported_reason", lambda _: None)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("command", [*WRITING, *READING], ids=" ".join)
+def test_a_folder_below_a_file_is_unusable_for_the_runner(command: list[str], tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    completed = run_agentgym(tmp_path, *command, "--data-dir", "file/state")
+    assert completed.returncode == 2
+    assert f"{tmp_path}/file/state" in completed.stderr
+    assert completed.stdout == ""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("command", READING, ids=" ".join)
+def test_a_command_that_reads_does_not_create_the_folder_that_it_was_given(command: list[str], tmp_path: Path) -> None:
+    completed = run_agentgym(tmp_path, *command, "--data-dir", "typo")
+    assert completed.returncode == 2
+    assert f"{tmp_path}/typo" in completed.stderr
+    assert not (tmp_path / "typo").exists()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("command", [RUN, ["node"], ["--results"], ["preflight"]], ids=" ".join)
+def test_a_missing_profile_ends_the_runner(command: list[str], tmp_path: Path) -> None:
+    completed = run_agentgym(tmp_path, *command, "--config", "none.yaml")
+    assert completed.returncode == 2
+    assert f"There is no profile {tmp_path}/none.yaml" in completed.stderr
+
+
+@pytest.mark.usefixtures("terminal")
+@pytest.mark.parametrize("environ", [False, True])
+def test_an_unusable_folder_ends_the_console_before_it_starts(
+    environ: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    folder = tmp_path / "file" / "state"
+    if environ:
+        monkeypatch.setenv("AGENTGYM_DATA_DIR", str(folder))
+    assert main_console(["launch", *([] if environ else ["--data-dir", str(folder)])]) == 2
+    error = capsys.readouterr().err
+    assert f"the state directory {folder} cannot be used: {tmp_path}/file is not a folder" in error
+    assert "--data-dir" in error
+
+
+@pytest.mark.usefixtures("terminal")
+def test_the_folder_of_the_profile_is_checked_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").touch()
+    profile = tmp_path / "p.yaml"
+    profile.write_text(f"id: p\ndata_dir: {tmp_path}/file/state\n")
+    assert main_console(["launch", "--config", str(profile)]) == 2
+    assert "is not a folder" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("terminal")
+def test_watching_a_folder_without_a_node_ends_the_console(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main_console(["watch", "--data-dir", str(tmp_path / "none")]) == 2
+    assert f"no node has run in {tmp_path}/none" in capsys.readouterr().err
+    assert not (tmp_path / "none").exists()
