@@ -139,8 +139,11 @@ class SocketLink(DriverLink):
             if is_full or len(data) > _COPIED_BYTES:
                 self._ring()
             send_frame(self._sock, data)
-            if not isinstance(frame, _CAN_WAIT) or self._is_first_step(frame):
+            is_first_step = self._is_first_step(frame)
+            if is_first_step or not isinstance(frame, _CAN_WAIT):
                 self._ring()
+            if is_first_step:
+                os.sched_yield()  # the driver shows the step first if there are too few CPUs for both
         except OSError:
             self._on_broken()
         finally:

@@ -1,8 +1,10 @@
 """``python -m tests.benchmarks.first_step HOW [WORKERS]``: seconds until the first step of a batch of Maze.
 
 HOW is ``embedded`` for one episode in this process, ``cold`` for two workers whose fork server starts with the batch,
-and ``warm`` for two workers of a fork server that is ready, each from the start of the batch in a process that has
-imported the driver. ``command`` is ``agentgym-runner`` with that many workers, from its start to the step on the disk.
+and ``warm`` for two workers of a fork server that is ready, each in a process that has imported the driver. The seconds
+are those of a node, from a batch of its queue to its first live item of a step: the batch is resolved and placed, its
+workers start, and the first one plays a step. ``command`` is ``agentgym-runner`` with that many workers, from its start
+to the step on the disk.
 """
 
 from __future__ import annotations
@@ -18,12 +20,13 @@ import psutil
 
 from runner.batch.batch import Batch
 from runner.batch.observers import SelectiveObserver
+from runner.batch.spec import BatchSpec
 from runner.batch.workspace import Workspace
 from runner.config import AgentSettings
-from runner.pool.choose import open_pool, preload_fork_server
+from runner.pool.choose import preload_fork_server
 from runner.pool.fork_server import open_client
 from runner.types import Item, TimestepPlayed
-from tests.support.batches import resolved_batch
+from tests.support.batches import place_spec
 from tests.support.command import COMMAND
 
 ENV = "Maze"
@@ -33,7 +36,9 @@ IDLE_S, MAX_WARM_UP_S = 0.3, 30.0
 
 def start_batch(how: str, folder: Path) -> None:
     """Play until the first step, print the seconds, and end the process."""
-    n_episodes = 1 if how == "embedded" else 2
+    n_workers = 0 if how == "embedded" else 2
+    n_episodes = max(n_workers, 1)
+    spec = BatchSpec(env=ENV, agent="oracle", repeat=n_episodes, concurrency=n_episodes, workers=n_workers)
     workspace = Workspace(folder, node="bench", profile="bench")
     if how == "warm":
         warm_up_fork_server()
@@ -45,9 +50,7 @@ def start_batch(how: str, folder: Path) -> None:
 
     # As the live items of a node: an observer with a thread gets its items every 50 ms, or when the batch ends.
     observer = SelectiveObserver(on_step, lambda kind: kind is TimestepPlayed, is_inline=True)
-    planned = resolved_batch(env=ENV, agent="oracle", repeat=n_episodes, concurrency=n_episodes)
-    pool = open_pool(0 if how == "embedded" else 2, planned.spec, planned.setup, None, log=print)
-    Batch(planned, workspace, observers=[observer], pool=pool).run()
+    Batch(place_spec(spec), workspace, observers=[observer]).run()
 
 
 def warm_up_fork_server() -> None:
