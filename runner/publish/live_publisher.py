@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import threading
 import time
 from collections import deque
@@ -191,7 +192,7 @@ class LivePublisher:
         self._queues = [_SinkQueue(sink_connection, node, boot, capacity) for sink_connection in sink_connections]
         self._loop: asyncio.AbstractEventLoop | None = None  # of ``run``, while it may sleep
         self._added = asyncio.Event()
-        self._tokens_requested_at = time.monotonic()
+        self._tokens_requested_at = -math.inf
 
     @property
     def dropped(self) -> list[int]:

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from nats.aio.msg import Msg
 
 from runner.batch.workspace import Workspace
 from runner.bus.connection import BusAddress, NatsConnection
 from runner.config import LiveTokens
 from runner.events.live import LiveBatch, TokenText
-from runner.events.subjects import LIVE_SUBJECTS
+from runner.events.subjects import LIVE_STREAM, LIVE_SUBJECTS
 from runner.publish.live_publisher import LivePublisher
 from runner.publish.outbox import LOCAL, Outbox
 from runner.publish.publisher import Sink
@@ -101,6 +102,29 @@ async def test_tokens_are_wanted_while_the_stream_of_the_own_broker_is_read(
         async with connection, Subscription(connection, patterns=[LIVE_SUBJECTS], since="now"):
             await wait_until(lambda: live.wants(TokensStreamed))
         await wait_until(lambda: not live.wants(TokensStreamed))
+
+
+async def test_the_readers_of_the_own_stream_are_counted_only_while_there_may_be_tokens(
+    nats_server: NatsServer, outbox: Outbox
+) -> None:
+    requests: list[str] = []
+
+    async def record(message: Msg) -> None:
+        requests.append(message.subject)
+
+    subject = f"$JS.API.STREAM.INFO.{LIVE_STREAM}"
+    async with run_live(outbox, sink_to(nats_server, LOCAL)) as live, nats_client(nats_server) as viewer:
+        await viewer.subscribe(subject, cb=record)
+        await viewer.flush()
+        watch = live._queues[0].tokens
+        for n_seconds in range(4):
+            if n_seconds == 2:
+                requests.clear()  # the first one has looked up the stream
+            watch.is_watched = False
+            await wait_until(lambda: watch.is_watched)  # as before the first check
+        assert requests == []
+        assert live.wants(TokensStreamed)
+        await wait_until(lambda: subject in requests and not watch.is_watched)
 
 
 async def test_without_a_connection_no_tokens_are_wanted(nats_server: NatsServer, outbox: Outbox) -> None:
