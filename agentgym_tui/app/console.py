@@ -28,7 +28,6 @@ from agentgym_tui.widgets.split import resize_focused, zoom_focused
 if TYPE_CHECKING:
     from agentgym_tui.screens.episode.screen import EpisodeScreen
     from agentgym_tui.screens.episodes.screen import EpisodesScreen
-    from agentgym_tui.screens.live.screen import LiveScreen
 
 STYLES: Final[list[str | PurePath]] = ["../styles/widgets.tcss", "../styles/app.tcss"]
 
@@ -114,15 +113,15 @@ class Console(NodeControlApp, inherit_bindings=False):
         if isinstance(self.screen, LogScreen):
             self.screen.show_path(event.path)
 
-    async def on_live_screen_episodes_requested(self, event: LiveScreen.EpisodesRequested) -> None:
-        """Show the list of episodes, filtered by an environment."""
+    async def on_console_screen_episodes_requested(self, event: ConsoleScreen.EpisodesRequested) -> None:
+        """Show the list of episodes with a filter."""
         from agentgym_tui.screens.episodes.screen import EpisodesScreen
 
         await self.switch_mode("episodes")
         while len(self.screen_stack) > 1:
             await self.pop_screen()
         if isinstance(self.screen, EpisodesScreen):
-            self.screen.set_filter(event.env)
+            self.screen.set_filter(event.words)
 
     def action_leave(self) -> None:
         """Quit; first show the quit dialog if quitting affects running episodes."""

@@ -95,6 +95,11 @@ LIVE: Final = Requirement(
     lambda session: session.events is not None,
     lambda session: trusted("files have no runs: use `agentgym-tui launch` or `agentgym-tui watch`"),
 )
+LIBRARY: Final = Requirement(
+    lambda session: session.library is not None,
+    lambda session: trusted("a watched bus has no stored episodes: use `agentgym-tui launch` or `agentgym-tui open`"),
+)
+"""Stored episodes."""
 LOGS: Final = Requirement(
     lambda session: bool(session.logs) or session.has_node_logs,
     lambda session: trusted(
@@ -192,6 +197,15 @@ SCREENS: Final = Registry(
     ),
     ScreenSpec(
         "runs", "6", "Runs", lazy("screens.runs.screen:RunsScreen"), LIVE, "what runs, waits and has ended", "runs.tcss"
+    ),
+    ScreenSpec(
+        "results",
+        "7",
+        "Results",
+        lazy("screens.results.screen:ResultsScreen"),
+        LIBRARY,
+        "success rates, tasks, comparisons",
+        "results.tcss",
     ),
 )
 """The screens, in the order in which the key bar lists them."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import ClassVar, Final
 
 import msgspec
 from textual.containers import Vertical
 from textual.content import Content
+from textual.message import Message
 from textual.screen import ModalScreen, Screen, ScreenResultType
 from textual.widget import Widget
 
@@ -36,6 +38,12 @@ class ConsoleScreen(Screen[ScreenResultType], ReliableTimers):
     """Comma-separated selectors of the widgets that must be mounted."""
 
     _required: tuple[Widget, ...] = ()
+
+    @dataclass
+    class EpisodesRequested(Message):
+        """The user has requested a list of episodes; ``words`` is its filter."""
+
+        words: str
 
     def __init__(self, name: str | None = None, id: str | None = None, classes: str | None = None) -> None:
         super().__init__(name, id, classes)

@@ -97,6 +97,10 @@ class StateDirLibrary:
         self.unreadable = [UnreadableFile(bad.path, bad.reason) for bad in index.damaged]
         return index.recent(MAX_ROWS)
 
+    def result_source(self) -> EpisodeIndex:
+        """Return the index of episodes; raises ``StoreError``."""
+        return self._open()[1]
+
     def load(self, episode_id: str) -> tuple[Episode, bytes]:
         """Return an episode and the content of its file; raises ``StoreError``."""
         from runner.store.episode_file import decode_episode

@@ -21,6 +21,8 @@ from agentgym_tui.state.episode_list import FoundLog, UnreadableFile
 if TYPE_CHECKING:
     from agentgym_tui.sessions.episode_summary import SummaryReader
     from agentgym_tui.sessions.row_cache import FoundFile, RowCache
+    from agentgym_tui.sessions.row_table import RowTable
+    from runner.results.summary import ResultSource
     from runner.store.index_schema import EpisodeRow
 
 MAX_DEPTH: Final = 2
@@ -73,6 +75,8 @@ class FileLibrary:
         self._folders: dict[str, str] = {}
         self._renamed: dict[str, Path] = {}
         self._unchecked: dict[str, FoundFile] = {}
+        self._table: RowTable | None = None
+        self._n_parts = 0
         if (cache := self._open_cache()) is not None:
             cached = list(islice(cache.entries(), N_FIRST_ROWS))
             cache.close(complete=False)
@@ -84,6 +88,19 @@ class FileLibrary:
         """Return the known rows, the newest episode first."""
         with self._lock:
             return sorted(self._rows.values(), key=attrgetter("episode_id"), reverse=True)
+
+    def result_source(self) -> ResultSource:
+        """Return a table of the known rows; it is kept until further rows are known."""
+        from agentgym_tui.sessions.row_table import RowTable
+
+        with self._lock:
+            if self._table is not None:
+                return self._table
+            rows, n_parts = list(self._rows.values()), self._n_parts
+        table = RowTable(rows)
+        with self._lock:
+            self._table = table if n_parts == self._n_parts else None
+        return table
 
     def load(self, episode_id: str) -> tuple[Episode, bytes]:
         """Return an episode and the content of its file; raises ``StoreError``."""
@@ -138,6 +155,7 @@ class FileLibrary:
         """
         added = []
         with self._lock:
+            self._table, self._n_parts = None, self._n_parts + 1
             for reached in [known for known, file in self._unchecked.items() if last is None or file >= last]:
                 del self._unchecked[reached], self._rows[reached]
             for file, row in found:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from agentgym_tui.logs.log_file import LogFile
     from agentgym_tui.sessions.control_client import NodeControl
     from agentgym_tui.sessions.event_source import EventSource
+    from runner.results.summary import ResultSource
     from runner.store.index_schema import EpisodeRow
 
 RunCommand: TypeAlias = Literal["cancel", "pause", "resume", "step"]
@@ -52,6 +53,10 @@ class Library(Protocol):
 
     def rows(self) -> Sequence[EpisodeRow]:
         """Return the list rows of all known episodes, the newest first; raises ``StoreError``."""
+        ...
+
+    def result_source(self) -> ResultSource:
+        """Return the table from which results are aggregated; raises ``StoreError``."""
         ...
 
     def load(self, episode_id: str) -> tuple[Episode, bytes]:

@@ -7,8 +7,8 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
+from agentgym_tui.state.episode_query import MAX_TASK_INDEX, EpisodeQuery
 from agentgym_tui.state.normalize import as_aware
-from agentgym_tui.state.query import Query
 from agentgym_tui.state.sorting import Rank, Sorting, number_rank, sort_by_rank, text_rank
 
 if TYPE_CHECKING:
@@ -20,9 +20,6 @@ LIST_KEY: Final = "episodes"
 
 MAX_SEARCHED_CHARS: Final = 200
 """Number of characters at the start of a field that are searched."""
-
-MAX_TASK_INDEX: Final = 10**15
-"""Smallest task index that is abbreviated, because Python does not format integers of thousands of digits."""
 
 
 class UnreadableFile(NamedTuple):
@@ -68,13 +65,13 @@ class EpisodeList:
 
     Attributes:
         shown: entries that match ``query``. A live episode is the object of the run store, not a copy.
-        query: the words that the searchable fields of shown entries contain.
+        query: the words and exact values that shown entries have; see ``EpisodeQuery``.
         sorting: order of the episodes; None for the newest first.
     """
 
     def __init__(self) -> None:
         self.shown: list[ListEntry] = []
-        self.query = Query()
+        self.query = EpisodeQuery()
         self.sorting: Sorting | None = None
         self._stored: dict[str, ListedEpisode] = {}
         self._unreadable: Sequence[UnreadableFile] = ()
@@ -121,8 +118,8 @@ class EpisodeList:
         return changed
 
     def search(self, text: str) -> None:
-        """Show only entries whose searchable fields contain the words of ``text``."""
-        if (query := Query(text)).words != self.query.words:
+        """Show only entries that match ``text``; see ``EpisodeQuery``."""
+        if (query := EpisodeQuery(text)).words != self.query.words:
             self.query = query
             self._filter()
 
@@ -173,7 +170,11 @@ class EpisodeList:
     def _filter(self) -> None:
         self.shown = self._entries
         if self.query:
-            self.shown = [entry for entry in self._entries if self.query.matches(self._cached_text(entry))]
+            self.shown = [entry for entry in self._entries if self._matches(entry)]
+
+    def _matches(self, entry: ListEntry) -> bool:
+        episode = None if isinstance(entry, UnreadableFile) else entry
+        return self.query.matches(episode, lambda: self._cached_text(entry))
 
     def _cached_text(self, entry: ListEntry) -> str:
         if (key := entry_key(entry)) not in self._stored:

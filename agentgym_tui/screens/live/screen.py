@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
 from textual import on
 from textual.app import ComposeResult
-from textual.message import Message
 
 from agentgym_tui.commands.keymap import keymap_of
 from agentgym_tui.presenters.cells import Cell, Line
@@ -53,12 +51,6 @@ class LiveScreen(ControlScreen):
     BLANK = True  # fully covered by the panes
     HORIZONTAL_BREAKPOINTS = WIDTH_BREAKPOINTS
     VERTICAL_BREAKPOINTS = HEIGHT_BREAKPOINTS
-
-    @dataclass
-    class EpisodesRequested(Message):
-        """The user has requested the episodes of an environment."""
-
-        env: str
 
     def __init__(self, context: ScreenContext) -> None:
         super().__init__(context)

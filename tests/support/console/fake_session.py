@@ -14,11 +14,13 @@ from agentgym_tui.sessions.control_client import NodeControl
 from agentgym_tui.sessions.event_source import EventFeed, EventSource, FeedItem
 from agentgym_tui.sessions.input_priority import InputPriority
 from agentgym_tui.sessions.protocols import ControlRequestError, Library, RunCommand
+from agentgym_tui.sessions.row_table import RowTable
 from agentgym_tui.state.data_model import BusLink, Episode
 from agentgym_tui.state.episode_list import UnreadableFile
 from agentgym_tui.state.run_store import RunStore
 from runner.errors import StoreError
 from runner.events.control import BatchState, NodeList, ReplayArgs, ServerInfo, StartArgs
+from runner.results.summary import ResultSource
 from runner.store.index_schema import EpisodeRow
 from runner.subscribe.buffer import RawMessage
 from runner.subscribe.messages import Since
@@ -130,6 +132,9 @@ class FakeLibrary:
     def path(self, episode_id: str) -> Path | None:
         return self.folder and self.folder / f"{episode_id}.json"
 
+    def result_source(self) -> ResultSource:
+        return RowTable(self.stored)
+
     def load(self, episode_id: str) -> tuple[Episode, bytes]:
         self.loaded.append(episode_id)
         if (reason := self.damaged.get(episode_id)) is not None:
@@ -138,6 +143,7 @@ class FakeLibrary:
         if stored is None:
             raise StoreError(f"there is no episode {episode_id}")
         loaded = episode(stored.task_index, env=stored.env, agent=stored.agent, outcome=str(stored.outcome))
+        loaded.episode_id = episode_id
         return loaded, json.dumps({"schema": 1, "episode_id": episode_id, "env": stored.env}).encode()
 
 

@@ -23,12 +23,14 @@ from agentgym_tui.sessions.control_client import NodeControl
 from agentgym_tui.sessions.event_source import EventFeed, EventSource, FeedItem
 from agentgym_tui.sessions.input_priority import InputPriority
 from agentgym_tui.sessions.protocols import ControlRequestError, Library, RunCommand
+from agentgym_tui.sessions.row_table import RowTable
 from agentgym_tui.state.data_model import Episode
 from agentgym_tui.state.episode_list import UnreadableFile
 from agentgym_tui.terminal.run import run_console
 from runner.errors import StoreError
 from runner.events.control import BatchState, NodeList, StartArgs
 from runner.events.subjects import EPISODE_COMPLETED
+from runner.results.summary import ResultSource
 from runner.store.index_schema import EpisodeRow
 from runner.subscribe.buffer import RawMessage
 from runner.subscribe.messages import Notice, Since
@@ -74,6 +76,9 @@ class HostileLibrary:
         )
         fields: dict[str, Any] = dict.fromkeys(names, self._text)
         return [row(n, **fields) for n in (95, 94, 93, 90)]
+
+    def result_source(self) -> ResultSource:
+        return RowTable(self.rows())
 
     def path(self, episode_id: str) -> Path | None:
         return None

@@ -9,8 +9,10 @@ from typing import NamedTuple, TypeAlias
 
 from agentgym_tui.app.console import Console
 from agentgym_tui.logs.log_file import LogFile
+from agentgym_tui.sessions.row_table import RowTable
 from agentgym_tui.widgets.form_controls import CheckList, OptionStepper
 from agentgym_tui.widgets.line_list import LineList
+from runner.store.index_schema import EpisodeRow
 from runner.subscribe.buffer import RawMessage
 from tests.support.console.fake_session import FakeSession, busy_session, files_session, session_with_messages
 from tests.support.console.log_consoles import log_lines
@@ -133,11 +135,12 @@ def growing_files() -> FakeSession:
     session = files_session(60)
     rows = session.fake_library.rows
 
-    def rows_and_one_more() -> object:
+    def rows_and_one_more() -> Sequence[EpisodeRow]:
         session.fake_library.stored.append(row(len(session.fake_library.stored)))
         return rows()
 
-    session.fake_library.rows = rows_and_one_more  # type: ignore[method-assign,assignment]
+    session.fake_library.rows = rows_and_one_more  # type: ignore[method-assign]
+    session.fake_library.result_source = lambda: RowTable(rows_and_one_more())  # type: ignore[method-assign]
     return session
 
 

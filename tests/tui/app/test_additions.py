@@ -182,5 +182,5 @@ async def test_each_screen_is_made_by_its_factory(make_session: Callable[[], Fak
         if screen.available.is_met(session):
             made = screen.factory(ScreenContext(session))
             assert isinstance(made, SessionScreen) and made.session is session
-    assert [screen.id for screen in SCREENS] == ["live", "episodes", "events", "logs", "runs"]
+    assert [screen.id for screen in SCREENS] == ["live", "episodes", "events", "logs", "runs", "results"]
     assert isinstance(Console(session).get_default_screen(), SessionScreen)

@@ -37,7 +37,8 @@ from tests.support.console.key_presses import (
     two_logs,
     wide_event,
 )
-from tests.support.console.pilot import console_app, wait_for_text, wait_until
+from tests.support.console.pilot import console_app, screen_text, wait_for_text, wait_until
+from tests.support.console.result_sessions import results_session
 
 HELP, PALETTE = shows("╭─ Help"), shows("╭─ Commands")
 SEQUENCES = {
@@ -202,6 +203,50 @@ SEQUENCES = {
             KeyPress("form.previous", "up", focused_id, "agent"),
             KeyPress("form.start", "ctrl+s", n_requests_and_screen, (2, "LiveScreen")),
         ],
+    ),
+    "results": KeySequence(
+        results_session,
+        "llama4-scout",
+        [
+            KeyPress("results.batches", "v", shows("Results by batch"), True),
+            KeyPress("results.batches", "v", shows("Results by batch"), False),
+            KeyPress("results.mark", "m", shows("◆ compares with Maze"), True),
+            KeyPress("results.mark", "m", shows("◆"), False),
+            KeyPress("results.filter", "slash", focused_id, "filter"),
+            KeyPress("", "r", shows("match r"), True),
+            KeyPress("filter.leave", "enter", focused_id, "results"),
+            KeyPress("results.clear", "escape", shows("match r"), False),
+            KeyPress("results.tasks", "t", screen_name, "TaskMatrixScreen"),
+            KeyPress("matrix.filter", "slash", focused_id, "filter"),
+            KeyPress("filter.clear", "escape", focused_id, "results"),
+            KeyPress("matrix.open", "enter", screen_name, "EpisodeScreen"),
+            KeyPress("episode.back", "escape", screen_name, "TaskMatrixScreen"),
+            KeyPress("matrix.episodes", "e", screen_name, "EpisodesScreen"),
+            KeyPress("app.results", "7", screen_name, "TaskMatrixScreen"),
+            KeyPress("matrix.back", "escape", screen_name, "ResultsScreen"),
+            KeyPress("results.open", "enter", screen_name, "EpisodesScreen"),
+            KeyPress("app.results", "7", screen_name, "ResultsScreen"),
+            KeyPress("results.errors", "e", shows("outcome=error"), True),
+            KeyPress("app.results", "7", screen_name, "ResultsScreen"),
+            KeyPress("results.success", "s", shows("outcome=success"), True),
+            KeyPress("app.results", "7", screen_name, "ResultsScreen"),
+            KeyPress("", "j", cursor_of("#results"), 1),
+            KeyPress("results.mark", "m", shows("◆ compares with Wordle"), True),
+            KeyPress("", "j", cursor_of("#results"), 2),
+            KeyPress("results.mark", "m", screen_name, "ComparisonScreen"),
+            KeyPress("comparison.filter", "slash", focused_id, "filter"),
+            KeyPress("filter.clear", "escape", focused_id, "results"),
+            KeyPress("comparison.open", "enter", screen_name, "EpisodesScreen"),
+            KeyPress("app.results", "7", screen_name, "ComparisonScreen"),
+            KeyPress("comparison.back", "escape", screen_name, "ResultsScreen"),
+        ],
+        ("7",),
+    ),
+    "growing results": KeySequence(
+        growing_files,
+        "Results ·",
+        [KeyPress("results.reload", "ctrl+r", lambda app: screen_text(app).partition("\n")[0])],
+        ("7",),
     ),
     "episodes": KeySequence(
         many_files,

@@ -1,0 +1,148 @@
+"""Rows of a comparison of two selections by task, and the lines above them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from agentgym_tui.presenters.cells import Cell, Column, Line, Tone, filter_cells, join_parts
+from agentgym_tui.presenters.episode_rows import format_exact
+from agentgym_tui.presenters.number_format import pluralize
+from agentgym_tui.presenters.result_rows import player_text, rate_text
+from agentgym_tui.safe_text import SafeText, join, sanitize_line, trusted
+from agentgym_tui.state.task_list import ComparedTask, Result, TaskList
+
+if TYPE_CHECKING:
+    from runner.results.comparison import Comparison
+    from runner.results.summary import ResultRow, Selection
+
+COMPARISON_COLUMNS: Final = (
+    Column("task", 6, right=True),
+    Column("result", 8),
+    Column("success", 8, right=True),
+    Column("baseline", 8, right=True),
+    Column("difference", 11, right=True),
+    Column("", None, min_width=1),
+)
+_RESULTS: Final[dict[Result, tuple[SafeText, Tone]]] = {
+    "won": (trusted("▲ won"), "good"),
+    "lost": (trusted("▼ lost"), "bad"),
+    "tied": (trusted("= tied"), "dim"),
+}
+
+
+class ComparisonRows:
+    """Rows of ``COMPARISON_COLUMNS`` over a list of compared tasks."""
+
+    def __init__(self, tasks: TaskList[ComparedTask]) -> None:
+        self._tasks = tasks
+
+    def __len__(self) -> int:
+        """Return the number of tasks."""
+        return len(self._tasks.shown)
+
+    def key(self, index: int) -> str:
+        """Return the key of a task."""
+        return self._tasks.key(index)
+
+    def row_of(self, key: str) -> int | None:
+        """Return the index of the task with this key; None if there is none."""
+        return self._tasks.place_of(key)
+
+    def line(self, index: int, width: int) -> Line:
+        """Return the cells of a task, one per table column."""
+        pair, result = self._tasks.shown[index]
+        text, tone = _RESULTS[result]
+        return [
+            Cell(format_exact(pair.task.task_index)),
+            Cell(text, tone),
+            Cell(rate_text(pair.rate)),
+            Cell(rate_text(pair.baseline_rate), "dim"),
+            Cell(trusted(f"{100 * (pair.rate - pair.baseline_rate):+.0f} points"), tone),
+            Cell(trusted("")),
+        ]
+
+
+def comparison_heading(
+    row: ResultRow,
+    baseline: ResultRow,
+    selections: tuple[Selection, Selection],
+    tasks: TaskList[ComparedTask],
+    key: str,
+    width: int,
+) -> list[Line]:
+    """Return two lines that name the compared selections, with filter and order.
+
+    Args:
+        row: the selection that is compared.
+        baseline: the marked row, with which it is compared.
+        selections: what both select; a batch is compared with the others of the same agent and model.
+        tasks: the shown tasks.
+        key: label of the key that clears the filter.
+        width: columns available.
+    """
+    matches = [Cell(trusted(f"{len(tasks.shown):,} match "), "accent"), *filter_cells(tasks.query.text, key, width)]
+    return [
+        join_parts(
+            [
+                [Cell(join([sanitize_line(row.env, 40), player_text(row)], " "), "head")],
+                [Cell(_batches(selections[0]))],
+                matches if tasks.query else [],
+                [Cell(trusted(f"by {tasks.sorting.column} {tasks.sorting.sign}"), "accent")] if tasks.sorting else [],
+            ],
+            width,
+        ),
+        join_parts(
+            [
+                [Cell(join([trusted("baseline: "), player_text(baseline)]), "head")],
+                [Cell(_batches(selections[1]))],
+            ],
+            width,
+        ),
+    ]
+
+
+def comparison_lines(comparison: Comparison | None, width: int) -> list[Line]:
+    """Return three lines: tasks won, lost and tied, both success rates, and the meaning of the p-value."""
+    if comparison is None:
+        return []
+    n_won, n_lost = len(comparison.won), len(comparison.lost)
+    if not comparison.n_paired:
+        return [[Cell(trusted("no task was played by both with an outcome that counts"), "warn")]]
+    return [
+        join_parts(
+            [
+                [Cell(trusted(f"▲ {n_won:,} won"), "good" if n_won else "dim")],
+                [Cell(trusted(f"▼ {n_lost:,} lost"), "bad" if n_lost else "dim")],
+                [Cell(trusted(f"= {comparison.n_tied:,} tied"))],
+                [Cell(trusted(f"of {pluralize(comparison.n_paired, 'common task')}"), "dim")],
+                [Cell(trusted(f"{comparison.n_unpaired:,} only in one"), "dim")] if comparison.n_unpaired else [],
+            ],
+            width,
+        ),
+        join_parts(
+            [
+                [Cell(join([trusted("success "), rate_text(comparison.success_rate)]))],
+                [Cell(join([trusted("baseline "), rate_text(comparison.baseline_rate)]))],
+            ],
+            width,
+        ),
+        _verdict(comparison, width),
+    ]
+
+
+def _verdict(comparison: Comparison, width: int) -> Line:
+    from runner.results.comparison import SIGNIFICANCE
+
+    p_value = f"p = {comparison.p_value:.3f}" if comparison.p_value >= 0.001 else "p < 0.001"
+    meaning = Cell(trusted("the difference may be chance"), "dim")
+    if comparison.is_worse:
+        meaning = Cell(trusted("worse than the baseline by more than chance"), "bad")
+    elif comparison.p_value <= SIGNIFICANCE:
+        meaning = Cell(trusted("better than the baseline by more than chance"), "good")
+    return join_parts([[Cell(trusted(p_value), "head")], [meaning], [Cell(trusted("exact sign test"), "dim")]], width)
+
+
+def _batches(selection: Selection) -> SafeText:
+    if selection.batch is not None:
+        return join([trusted("batch "), sanitize_line(selection.batch, 40)])
+    return trusted("all other batches" if selection.excluded_batch is not None else "all batches")

@@ -1,0 +1,237 @@
+"""Rows of the Results screen, the lines above them, and the numbers and reward histogram of the selected row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from agentgym_tui.presenters.cells import Cell, Column, Line, filter_cells, flag_unsafe, join_parts, unsafe_texts
+from agentgym_tui.presenters.number_format import (
+    UNKNOWN,
+    format_cost,
+    format_count,
+    format_duration,
+    format_percent,
+    format_reward,
+    format_share,
+    pluralize,
+)
+from agentgym_tui.presenters.reward_plot import column_chart
+from agentgym_tui.presenters.text_width import shorten_environment
+from agentgym_tui.safe_text import SafeText, join, sanitize_line, trusted
+from agentgym_tui.state.result_list import BASELINE, ResultList, result_key
+
+if TYPE_CHECKING:
+    from runner.results.histogram import Histogram
+    from runner.results.summary import ResultRow
+
+ENV_WIDTH: Final = 11
+SPARK_WIDTH: Final = 10
+RESULT_COLUMNS: Final = (
+    Column("environment", ENV_WIDTH),
+    Column("agent", 8),
+    Column("model", None, min_width=9),
+    Column("episodes", 8, right=True),
+    Column("success", 7, right=True),
+    Column("interval", 8, right=True),
+    Column("errors", 6, right=True),
+    Column("reward", 6, right=True, rank=1),
+    Column("last runs", SPARK_WIDTH, rank=2),
+    Column("rounds", 6, right=True, rank=3),
+    Column("cost", 12, right=True, rank=4),
+    Column("time", 7, right=True, rank=5),
+    Column("tokens", 6, right=True, rank=6),
+    Column("data", 9, rank=7),
+    Column("batch", 26, rank=8),
+)
+MARK: Final = trusted("◆ ")
+"""Marks the row that the next one is compared with."""
+
+_BIN_WIDTH: Final = 2
+
+
+class ResultRows:
+    """Rows of ``RESULT_COLUMNS`` over a list of results.
+
+    Args:
+        results: the list.
+        currency: returns the currency of costs.
+    """
+
+    def __init__(self, results: ResultList, currency: Callable[[], str]) -> None:
+        self._results, self._currency = results, currency
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return len(self._results.shown)
+
+    def key(self, index: int) -> str:
+        """Return the key of a row."""
+        return result_key(self._results.shown[index])
+
+    def row_of(self, key: str) -> int | None:
+        """Return the index of the row with this key; None if there is none."""
+        return self._results.place_of(key)
+
+    def line(self, index: int, width: int) -> Line:
+        """Return the cells of a row, one per table column."""
+        row = self._results.shown[index]
+        marked = self._results.is_marked(row)
+        env = shorten_environment(sanitize_line(row.env, 60), ENV_WIDTH) or UNKNOWN
+        env = flag_unsafe(env, unsafe_result_text(row))
+        return [
+            Cell(join([MARK, env]) if marked else env, "accent" if marked else "plain"),
+            Cell(sanitize_line(row.agent, 60) or UNKNOWN),
+            model_cell(row.model),
+            Cell(format_count(row.n)),
+            Cell(rate_text(row.success_rate)),
+            Cell(interval_text(row.success_interval), "dim"),
+            Cell(format_count(row.n_errors), "bad") if row.n_errors else Cell(UNKNOWN, "dim"),
+            Cell(format_reward(row.score)),
+            Cell(sparkline(row.last_rates), "good"),
+            Cell(format_reward(row.avg_rounds)),
+            Cell(UNKNOWN, "dim") if row.cost is None else Cell(format_cost(row.cost, self._currency())),
+            Cell(format_duration(row.completion_time_sec)),
+            Cell(format_count(row.tokens.total)) if row.tokens.total else Cell(UNKNOWN, "dim"),
+            Cell(data_text(row) or UNKNOWN, "dim"),
+            Cell(sanitize_line(row.batch_id, 40) if row.batch_id else trusted("all"), "dim"),
+        ]
+
+
+def model_cell(model: str | None) -> Cell:
+    """Return the name of a model; ``baseline`` for an agent that used none."""
+    return Cell(trusted(BASELINE), "dim") if model is None else Cell(sanitize_line(model, 80) or UNKNOWN)
+
+
+def rate_text(rate: float | None) -> SafeText:
+    """Return a success rate as a percentage; an en dash where no episode is scored."""
+    return format_percent(None if rate is None else 100 * rate)
+
+
+def interval_text(bounds: tuple[float, float] | None) -> SafeText:
+    """Return an interval of rates, such as ``41-62%``."""
+    return UNKNOWN if bounds is None else trusted(f"{100 * bounds[0]:.0f}-{100 * bounds[1]:.0f}%")
+
+
+def sparkline(rates: list[float]) -> SafeText:
+    """Return the success rates of the newest batches as columns, the newest at the right."""
+    return trusted(column_chart(rates, SPARK_WIDTH, 1, 0.0, 1.0)[0] if rates else "")
+
+
+def data_text(row: ResultRow) -> SafeText:
+    """Return the data label, and the mode where it is not the strict one."""
+    return sanitize_line(" ".join(filter(None, (row.data_label, row.mode if row.mode != "strict" else ""))), 40)
+
+
+def player_text(row: ResultRow) -> SafeText:
+    """Return agent and model, or that the agent is a baseline."""
+    return join([sanitize_line(row.agent, 40) or UNKNOWN, model_cell(row.model).text], " ")
+
+
+def results_summary(results: ResultList, state: SafeText, key: str, width: int) -> Line:
+    """Return the line above the table: what is shown, filter, order and the marked row.
+
+    Args:
+        results: the list.
+        state: additional status, such as how many files have been read; may be empty.
+        key: label of the key that clears the filter.
+        width: columns available.
+    """
+    sorting, marked, n_shown = results.sorting, results.marked, len(results.shown)
+    matches = [Cell(trusted(f"{n_shown:,} match "), "accent"), *filter_cells(results.query.text, key, width)]
+    return join_parts(
+        [
+            [Cell(trusted("Results by batch" if results.by_batch else "Results"), "head")],
+            [Cell(pluralize(results.n_episodes, "episode"))],
+            matches if results.query else [],
+            [Cell(join([MARK, trusted("compares with "), _short_name(marked)]), "accent")] if marked else [],
+            [Cell(trusted(f"by {sorting.column} {sorting.sign}"), "accent")] if sorting is not None else [],
+            [Cell(state, "warn")] if state else [],
+        ],
+        width,
+    )
+
+
+def empty_results_lines(results: ResultList, clear_key: str) -> list[Line]:
+    """Return the text shown while the table has no rows."""
+    if results.query:
+        words = sanitize_line(results.query.text, 60)
+        return [
+            [Cell(trusted("No result matches "), "head"), Cell(words, "accent")],
+            [Cell(join([trusted("  "), sanitize_line(clear_key, 20)]), "accent"), Cell(trusted("  shows all results"))],
+        ]
+    return [
+        [Cell(trusted("No results yet."), "head")],
+        [Cell(trusted("  They are computed from stored episodes, and appear when the first one has ended."))],
+    ]
+
+
+def result_detail(row: ResultRow, currency: str, width: int) -> list[Line]:
+    """Return two lines about the selected row: its outcomes, and the means and sums over its episodes."""
+    return [_outcomes_line(row, width), _usage_line(row, currency, width)]
+
+
+def unsafe_result_text(row: ResultRow | None) -> str | None:
+    """Return the texts of a row that contain unsafe characters; None if no text contains any."""
+    if row is None:
+        return None
+    return unsafe_texts([text for text in (row.env, row.agent, row.model, row.data_label, row.batch_id) if text])
+
+
+def _short_name(row: ResultRow) -> SafeText:
+    name = join([sanitize_line(row.env, 20), player_text(row)], " ")
+    return join([name, sanitize_line(row.batch_id, 40)], " ") if row.batch_id else name
+
+
+def _outcomes_line(row: ResultRow, width: int) -> Line:
+    outcomes = ", ".join(f"{count:,} {outcome}" for outcome, count in row.outcomes.items())
+    return join_parts(
+        [
+            [Cell(join([sanitize_line(row.env, 40), player_text(row)], " "), "head")],
+            [Cell(join([trusted("batch "), sanitize_line(row.batch_id, 40)]))] if row.batch_id else [],
+            [Cell(trusted(outcomes))],
+            [Cell(trusted(f"{row.n_unscored:,} unscored"), "warn")] if row.n_unscored else [],
+            [Cell(data_text(row), "dim")],
+        ],
+        width,
+    )
+
+
+def _usage_line(row: ResultRow, currency: str, width: int) -> Line:
+    tokens, cost = row.tokens, row.cost
+    usage = f"{format_count(tokens.prompt)} + {format_count(tokens.completion)} tokens"
+    return join_parts(
+        [
+            [Cell(join([format_reward(row.avg_rounds), trusted(" rounds")]))],
+            [Cell(join([format_duration(row.completion_time_sec), trusted(" per episode")]))],
+            [Cell(trusted(usage))] if tokens.total else [],
+            [] if cost is None else [Cell(join([trusted("cost "), format_cost(cost, currency)]))],
+            [Cell(trusted(f"answer {format_duration(row.latency_s)}"))] if row.latency_s is not None else [],
+            [Cell(trusted("last runs "), "dim"), Cell(sparkline(row.last_rates), "good")] if row.last_rates else [],
+        ],
+        width,
+    )
+
+
+def histogram_lines(histogram: Histogram | None) -> list[Line]:
+    """Return three lines: the histogram of the rewards, with a legend and an axis."""
+    if histogram is None:
+        return [[Cell(trusted("no scored episodes"), "dim")]]
+    counts = histogram.counts
+    bars = [trusted(_without_empty(line, counts)) for line in column_chart(counts, len(counts), 2, 0, max(counts))]
+    low, high = format_reward(histogram.low), format_reward(histogram.high)
+    axis = f"{low}{high:>{_BIN_WIDTH * len(counts) - len(low)}}"
+    most, total = max(counts), sum(counts)
+    size = (histogram.high - histogram.low) / len(counts)
+    start = histogram.low + counts.index(most) * size
+    span = f"{format_reward(start)} to {format_reward(start + size)}"
+    legend: list[SafeText] = [
+        trusted(f"  rewards of {pluralize(total, 'scored episode')}"),
+        trusted(f"  {format_share(most, total)} of them from {span}"),
+    ]
+    lines: list[Line] = [[Cell(bar, "accent"), Cell(text, "dim")] for bar, text in zip(bars, legend, strict=True)]
+    return [*lines, [Cell(trusted(axis), "dim")]]
+
+
+def _without_empty(line: str, counts: list[int]) -> str:
+    return "".join((" " if not count else column) * _BIN_WIDTH for column, count in zip(line, counts, strict=True))

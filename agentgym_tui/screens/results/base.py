@@ -1,0 +1,166 @@
+"""Base of the screens of results: a table with a filter above it, and details of the selected row below it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Generic
+
+from textual import on
+from textual.app import ComposeResult
+
+from agentgym_tui.commands.keymap import keymap_of
+from agentgym_tui.presenters.cells import Cell, Line
+from agentgym_tui.presenters.episode_rows import reading_progress
+from agentgym_tui.presenters.status_line import status_line
+from agentgym_tui.safe_text import SafeText, trusted
+from agentgym_tui.screens.base import ScreenContext
+from agentgym_tui.screens.library_screen import LibraryScreen
+from agentgym_tui.state.run_store import RunStore
+from agentgym_tui.state.sorting import Sorting
+from agentgym_tui.state.task_list import Task, TaskList
+from agentgym_tui.widgets.key_bar import KeyBar
+from agentgym_tui.widgets.line_list import LineList
+from agentgym_tui.widgets.static_lines import StaticLines
+from agentgym_tui.widgets.table import SortableTable
+
+
+class ResultsTableScreen(LibraryScreen):
+    """A table computed from the library; a subclass fills ``table`` and describes the selected row.
+
+    Attributes:
+        table: the table, with the id ``results``.
+        list_key: name of the table in the UI state.
+    """
+
+    REQUIRED_WIDGETS = "#summary, #nothing, #detail, #status, SortableTable"
+    CSS_PATH = "../../styles/results.tcss"
+    AUTO_FOCUS = "#results"
+
+    table: SortableTable
+    list_key: str
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the table has no rows."""
+        return not len(self.table.source)
+
+    def detail_lines(self, width: int) -> Sequence[Line]:
+        """Return the lines below the table."""
+        raise NotImplementedError
+
+    def sort(self, sorting: Sorting | None) -> None:
+        """Sort the rows; the caller draws them."""
+        raise NotImplementedError
+
+    def action_open(self) -> None:
+        """Open what the selected row stands for."""
+        raise NotImplementedError
+
+    def compose(self) -> ComposeResult:
+        """Yield heading, filter, table, details, status and key bar."""
+        yield StaticLines(self.heading_lines, id="summary")
+        yield self.make_filter(self.ui_state.filters.get(self.list_key, ""))
+        yield self.table
+        yield StaticLines(self.nothing_lines, id="nothing")
+        yield StaticLines(self.detail_lines, id="detail")
+        yield StaticLines(self._status_lines, id="status")
+        yield KeyBar(self.SCOPE, self.session)
+
+    def draw(self, store: RunStore) -> None:
+        """Redraw after the store changed, and read what has ended since the last read."""
+        if self.is_ready:
+            self.show_texts()
+            self.read_changes()
+
+    def show_read(self, *, first: bool) -> None:
+        """Show the rows; the cursor stays on its row."""
+        self.show_rows()
+
+    def show_rows(self) -> None:
+        """Draw the rows, and the texts around them."""
+        self.table.refresh_lines()
+        self.show_texts()
+
+    def show_texts(self) -> None:
+        """Redraw the texts around the table."""
+        self.set_class(self.is_empty and not self.is_filling, "-empty")
+        self.set_class(bool(self.failure), "-failed")
+        super().show_texts()
+        for name, lines in (("detail", self.detail_lines), ("status", self._status_lines)):
+            self.query_one(f"#{name}", StaticLines).show(lines)
+
+    @property
+    def reading_state(self) -> SafeText:
+        """How much of the library has been read; "" once it is complete."""
+        return reading_progress(self.session.store.read_progress) if self.is_filling else trusted("")
+
+    @property
+    def clear_key(self) -> str:
+        """Label of the key that clears the filter."""
+        return keymap_of(self.app).key("filter.clear")
+
+    @property
+    def failure_line(self) -> Line:
+        """Why the library cannot be read."""
+        return [Cell(self.failure, "bad")]
+
+    @on(LineList.Selected, "#results")
+    def _row_opened(self) -> None:
+        if self.accepts_keys:
+            self.action_open()
+
+    @on(LineList.CursorMoved, "#results")
+    def _cursor_moved(self) -> None:
+        if self.is_ready:
+            self.cursor_moved()
+
+    def cursor_moved(self) -> None:
+        """Describe the row under the cursor."""
+        self.query_one("#detail", StaticLines).show(self.detail_lines)
+
+    @on(SortableTable.Sorted)
+    def _sorted(self, event: SortableTable.Sorted) -> None:
+        if self.is_ready:
+            self.ui_state.set_sorting(self.list_key, event.sorting)
+            self.sort(event.sorting)
+            self.show_rows()
+
+    def _status_lines(self, width: int) -> list[Line]:
+        return [status_line(self.session.store, self.session.title, width)]
+
+
+class TaskTableScreen(ResultsTableScreen, Generic[Task]):
+    """A table of tasks that is opened from the Results screen, and starts without a filter.
+
+    Args:
+        context: see ``ScreenContext``.
+        list_key: name of the table in the UI state.
+        tasks: the tasks, an empty list at first.
+    """
+
+    def __init__(self, context: ScreenContext, list_key: str, tasks: TaskList[Task]) -> None:
+        super().__init__(context)
+        self.list_key, self.tasks = list_key, tasks
+        tasks.sort(self.ui_state.sorting.get(list_key))
+
+    def action_back(self) -> None:
+        """Clear the filter; without one, go back."""
+        if self.tasks.query:
+            self.action_clear()
+        else:
+            self.dismiss()
+
+    def search(self, text: str) -> None:
+        """Show only the tasks that contain the words of ``text``."""
+        self.tasks.search(text)
+        self.show_rows()
+        self.table.move_to(0)
+
+    def sort(self, sorting: Sorting | None) -> None:
+        """Sort the tasks."""
+        self.tasks.sort(sorting)
+
+    def nothing_lines(self, width: int) -> list[Line]:
+        """Return the line that replaces an empty table."""
+        text = "No task matches the filter." if self.tasks.query else "No task has been played."
+        return [[Cell(trusted(text), "head")]]

@@ -1,0 +1,83 @@
+"""The comparison of two rows of results by task."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from agentgym_tui.presenters.cells import Line
+from agentgym_tui.presenters.comparison_rows import (
+    COMPARISON_COLUMNS,
+    ComparisonRows,
+    comparison_heading,
+    comparison_lines,
+)
+from agentgym_tui.screens.base import ScreenContext
+from agentgym_tui.screens.results.base import TaskTableScreen
+from agentgym_tui.sessions.protocols import Library
+from agentgym_tui.state.result_list import comparable_selections, episodes_filter
+from agentgym_tui.state.task_list import ComparedTask, compared_tasks, comparison_list
+from agentgym_tui.widgets.table import SortableTable
+
+if TYPE_CHECKING:
+    from runner.results.comparison import Comparison
+    from runner.results.summary import ResultRow, Selection
+
+
+class ComparisonScreen(TaskTableScreen[ComparedTask]):
+    """The tasks that both rows have, with the success rates of both, and whether chance explains the difference.
+
+    Args:
+        context: see ``ScreenContext``.
+        row: the row that is compared.
+        baseline: the row that it is compared with, of the same environment, data and mode.
+    """
+
+    SCOPE = "comparison"
+    FILTER_HINT = "words to match, such as: lost #12"
+
+    def __init__(self, context: ScreenContext, row: ResultRow, baseline: ResultRow) -> None:
+        super().__init__(context, "comparison", comparison_list())
+        self._row, self._baseline = row, baseline
+        self._selections = comparable_selections(row, baseline)
+        self._comparison: Comparison | None = None
+        self.table = SortableTable(
+            COMPARISON_COLUMNS, ComparisonRows(self.tasks), sorting=self.tasks.sorting, id="results"
+        )
+        self.table.handles_enter = False  # so that the key bar shows the command
+
+    def selected_env(self) -> str:
+        """Return the environment of both rows."""
+        return self._row.env
+
+    def action_open(self) -> None:
+        """List the episodes of both rows on the selected task."""
+        if (task := self.tasks.get(self.table.key)) is not None:
+            rows = [self._row, self._baseline]
+            self.post_message(self.EpisodesRequested(episodes_filter(rows, task=task.pair.task.task_index)))
+
+    async def read(self, library: Library) -> None:
+        """Compare the tasks of both rows."""
+        self._comparison = await asyncio.to_thread(_compare, library, self._row.env, self._selections)
+        self.tasks.set_tasks(compared_tasks(self._comparison))
+
+    def heading_lines(self, width: int) -> list[Line]:
+        """Return the lines above the table: what is compared, who won how often, and the p-value."""
+        heading = comparison_heading(self._row, self._baseline, self._selections, self.tasks, self.clear_key, width)
+        return [*heading, *([self.failure_line] if self.failure else comparison_lines(self._comparison, width))]
+
+    def detail_lines(self, width: int) -> Sequence[Line]:
+        """Return no lines: the heading has the numbers of the comparison."""
+        return []
+
+
+def _compare(library: Library, env: str, selections: tuple[Selection, Selection]) -> Comparison:
+    from runner.results.comparison import compare
+    from runner.results.task_matrix import task_matrices
+
+    source = library.result_source()
+    selected, baseline = (
+        [matrix for matrix in task_matrices(source, selection) if matrix.env == env] for selection in selections
+    )
+    return compare(selected, baseline)

@@ -1,0 +1,158 @@
+"""List of results, one row per environment, data, mode, agent and model or per batch, with sorting and search."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from agentgym_tui.state.episode_query import exact_terms
+from agentgym_tui.state.query import Query
+from agentgym_tui.state.sorting import Rank, Sorting, number_rank, sort_by_rank, text_rank
+
+if TYPE_CHECKING:
+    from runner.results.summary import ResultRow, Selection
+
+RESULTS_KEY: Final = "results"
+"""Id of the table of results; also the key of its filter and order in the UI state."""
+
+BASELINE: Final = "baseline"
+"""Stands for the model of an agent that used none."""
+
+MAX_SEARCHED_CHARS: Final = 200
+
+RANK_BY_COLUMN: Final[Mapping[str, Callable[[ResultRow], Rank | None]]] = {
+    "environment": lambda row: text_rank(row.env),
+    "agent": lambda row: text_rank(row.agent),
+    "model": lambda row: text_rank(row.model),
+    "episodes": lambda row: number_rank(row.n),
+    "success": lambda row: number_rank(row.success_rate),
+    "interval": lambda row: number_rank(row.success_interval[0] if row.success_interval else None),
+    "errors": lambda row: number_rank(row.n_errors),
+    "reward": lambda row: number_rank(row.score),
+    "last runs": lambda row: number_rank(row.last_rates[-1] if row.last_rates else None),
+    "rounds": lambda row: number_rank(row.avg_rounds),
+    "cost": lambda row: number_rank(row.cost),
+    "time": lambda row: number_rank(row.completion_time_sec),
+    "tokens": lambda row: number_rank(row.tokens.total),
+    "data": lambda row: text_rank(row.data_label),
+    "batch": lambda row: text_rank(row.batch_id),
+}
+"""Function that returns the sort key of a row, by column title."""
+
+
+class ResultList:
+    """Results that are shown: those that match the filter, in the chosen order.
+
+    Attributes:
+        by_batch: whether each batch has rows of its own.
+        marked: the row that is compared with the next one that is marked; None for none.
+        shown: the rows that match ``query``.
+        sorting: order of the rows; None for the default: by environment, models before baselines.
+        n_episodes: number of episodes of all rows.
+    """
+
+    def __init__(self) -> None:
+        self.by_batch = False
+        self.marked: ResultRow | None = None
+        self.shown: list[ResultRow] = []
+        self.query = Query()
+        self.sorting: Sorting | None = None
+        self.n_episodes = 0
+        self._rows: Sequence[ResultRow] = ()
+        self._places: dict[str, int] = {}
+
+    def set_rows(self, rows: Sequence[ResultRow], *, by_batch: bool) -> None:
+        """Replace all rows; ``by_batch``: whether each batch has rows of its own."""
+        self._rows, self.by_batch = rows, by_batch
+        self.n_episodes = sum(row.n for row in rows)
+        self._arrange()
+
+    def search(self, text: str) -> None:
+        """Show only rows that contain the words of ``text``."""
+        self.query = Query(text)
+        self._arrange()
+
+    def sort(self, sorting: Sorting | None) -> None:
+        """Sort the rows; None restores the default order."""
+        self.sorting = sorting if sorting is not None and sorting.column in RANK_BY_COLUMN else None
+        self._arrange()
+
+    def get(self, key: str) -> ResultRow | None:
+        """Return the shown row with this key; None if there is none."""
+        place = self._places.get(key)
+        return None if place is None else self.shown[place]
+
+    def place_of(self, key: str) -> int | None:
+        """Return the index of the shown row with this key; None if there is none."""
+        return self._places.get(key)
+
+    def is_marked(self, row: ResultRow) -> bool:
+        """Return whether a row is the marked one."""
+        return self.marked is not None and result_key(row) == result_key(self.marked)
+
+    def _arrange(self) -> None:
+        rows = [row for row in self._rows if not self.query or self.query.matches(_search_text(row))]
+        if self.sorting is not None:
+            rows = sort_by_rank(rows, RANK_BY_COLUMN[self.sorting.column], descending=self.sorting.descending)
+        self.shown = rows
+        self._places = {result_key(row): place for place, row in enumerate(rows)}
+
+
+def result_key(row: ResultRow) -> str:
+    """Return the key of a row, which stays the same when its numbers change."""
+    return repr((row.env, row.data_label, row.mode, row.agent, row.model, row.batch_id))
+
+
+def selection_of(row: ResultRow) -> Selection:
+    """Return the selection of the row's episodes. It ignores the case of the environment; see ``same_env``."""
+    from runner.results.summary import Selection
+
+    return Selection(
+        env=row.env,
+        agent=row.agent,
+        model=row.model,
+        has_model=row.model is not None,
+        data_label=row.data_label,
+        mode=row.mode,
+        batch=row.batch_id,
+    )
+
+
+def comparable_selections(row: ResultRow, baseline: ResultRow) -> tuple[Selection, Selection]:
+    """Return the selections of two rows; a batch is compared with the other batches of the same agent and model."""
+    from msgspec.structs import replace
+
+    selected, other = selection_of(row), selection_of(baseline)
+    if replace(selected, batch=None) == replace(other, batch=None):
+        if other.batch is None:
+            other = replace(other, excluded_batch=selected.batch)
+        elif selected.batch is None:
+            selected = replace(selected, excluded_batch=other.batch)
+    return selected, other
+
+
+def episodes_filter(rows: Sequence[ResultRow], **terms: object) -> str:
+    """Return the filter that shows exactly the episodes of some rows; see ``EpisodeQuery``.
+
+    Args:
+        rows: the rows, of one environment.
+        terms: further exact values, such as the outcome.
+    """
+    first = rows[0]
+    batches = tuple(row.batch_id for row in rows if row.batch_id is not None)
+    named = {
+        "env": first.env,
+        "agent": tuple(dict.fromkeys(row.agent for row in rows)),
+        "model": tuple(dict.fromkeys(row.model or "" for row in rows)),
+        **terms,
+    }
+    if len(batches) == len(rows):
+        named["batch"] = batches
+    if first.mode != "strict":
+        named["mode"] = first.mode
+    return exact_terms(**named, **({"data": first.data_label} if first.data_label else {}))
+
+
+def _search_text(row: ResultRow) -> str:
+    fields = (row.env, row.agent, row.model or BASELINE, row.data_label, row.mode, row.batch_id or "")
+    return "\n".join(field[:MAX_SEARCHED_CHARS] for field in fields).casefold()

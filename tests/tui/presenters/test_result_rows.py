@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentgym_tui.presenters.cells import line_width
+from agentgym_tui.presenters.matrix_rows import MatrixRows, attempt_at, estimate_lines
+from agentgym_tui.presenters.number_format import UNKNOWN
+from agentgym_tui.presenters.result_rows import histogram_lines, interval_text, sparkline
+from agentgym_tui.state.task_list import matrix_list
+from runner.results.histogram import Histogram
+from runner.results.task_matrix import Attempt, Estimate, TaskGroup
+from runner.types import Outcome
+
+
+def group(n: int) -> TaskGroup:
+    attempt = Attempt(episode_id="e", batch_id="b", outcome=Outcome.FAILURE, success=False, reward=0.0, rated=True)
+    return TaskGroup(task_index=0, attempts=(attempt,) * n)
+
+
+@given(st.integers(1, 40), st.integers(0, 60), st.integers(9, 100))
+def test_each_drawn_attempt_is_found_under_the_pointer_and_the_selected_one_is_drawn(
+    n: int, selected: int, width: int
+) -> None:
+    tasks = matrix_list()
+    tasks.set_tasks([group(n)])
+    line = MatrixRows(tasks, lambda: selected).attempts(0, width, selected=True)
+    text = "".join(cell.text for cell in line)
+    chosen = text.index("[") + 1
+    assert line_width(line) >= width
+    assert (text[chosen], text[chosen + 1]) == ("-", "]")
+    assert attempt_at(chosen, n, selected, width) == min(selected, n - 1)
+    found = {attempt_at(x, n, selected, width) for x, sign in enumerate(text) if sign == "-"}
+    assert None not in found and len(found) == text.count("-")
+
+
+def test_attempts_that_do_not_fit_are_counted() -> None:
+    tasks = matrix_list()
+    tasks.set_tasks([group(16)])
+    rows = MatrixRows(tasks, lambda: 0)
+    assert "".join(cell.text for cell in rows.attempts(0, 33, selected=False)).count("-") == 16
+    assert "".join(cell.text for cell in rows.attempts(0, 20, selected=False)) == " - - - - -  11 more "
+
+
+def test_estimates_name_the_tasks_that_they_cover() -> None:
+    lines = estimate_lines([Estimate(1, 200, 0.5, 0.5), Estimate(2, 20, 0.75, 0.25)], 80)
+    assert ["".join(cell.text for cell in line).split() for line in lines] == [
+        ["k", "1", "2"],
+        ["tasks", "200", "20"],
+        ["pass@k", "50%", "75%"],
+        ["pass^k", "50%", "25%"],
+    ]
+
+
+def test_a_histogram_leaves_empty_bins_empty() -> None:
+    counts = [4, 0, 1, *[0] * 16, 8]
+    lines = ["".join(cell.text for cell in line) for line in histogram_lines(Histogram(0.0, 1.0, counts))]
+    assert lines[1].startswith("██  ▂▂  ") and lines[0].startswith("  ")
+    assert lines[0].endswith("rewards of 13 scored episodes") and "62% of them from 0.95 to 1" in lines[1]
+    assert lines[2].split() == ["0", "1"]
+    assert [cell.text for line in histogram_lines(None) for cell in line] == ["no scored episodes"]
+
+
+@pytest.mark.parametrize(("bounds", "text"), [(None, UNKNOWN), ((0.0, 1.0), "0-100%"), ((0.414, 0.615), "41-62%")])
+def test_intervals_are_short(bounds: tuple[float, float] | None, text: str) -> None:
+    assert interval_text(bounds) == text
+
+
+def test_the_newest_runs_are_at_the_right() -> None:
+    assert sparkline([0.0] * 11 + [1.0]) == "▁" * 9 + "█"
+    assert sparkline([]) == ""

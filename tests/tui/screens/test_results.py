@@ -1,0 +1,230 @@
+"""The Results screen, the matrix of tasks and attempts, and the comparison, by keyboard and mouse."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from agentgym_tui.screens.base import ScreenContext
+from agentgym_tui.screens.episodes.screen import EpisodesScreen
+from agentgym_tui.screens.results.screen import ResultsScreen
+from runner.errors import StoreError
+from runner.types import Outcome
+from tests.support.console.fake_session import FakeSession, bus_session, empty_session
+from tests.support.console.pilot import (
+    console_app,
+    console_pilot,
+    row_keys,
+    screen_text,
+    toast_text,
+    wait_for_text,
+    wait_for_widget_text,
+    wait_until,
+    widget_text,
+)
+from tests.support.console.result_sessions import NEW, OLD, results_session
+from tests.support.console.samples import ended, live, row, started
+
+LIST, SUMMARY, DETAIL = "#results", "#summary", "#detail"
+SIZE = (120, 40)
+
+
+async def test_rates_matrix_episode_and_comparison_by_keyboard() -> None:
+    app = console_app(results_session())
+    async with app.run_test(size=SIZE) as pilot:
+        await pilot.press("7")
+        await wait_for_widget_text(pilot, LIST, "llama4-scout", "40-60%", "0.00768 USD", "baseline")
+        await pilot.press("j", "j")
+        await wait_for_widget_text(
+            pilot, DETAIL, "48 success, 37 failure, 11 truncated", "rewards of 96 scored episodes"
+        )
+        await pilot.press("t")
+        await wait_for_widget_text(
+            pilot, SUMMARY, "12 tasks · 96 attempts", "tasks       12    12", "pass^k     50%   21%"
+        )
+        await pilot.press("j", "right", "right")
+        await wait_for_widget_text(pilot, DETAIL, "task 1 · attempt 3 of 8 · - failure")
+        await pilot.press("enter")
+        await wait_for_widget_text(pilot, "#heading", "Wordle task 1")
+        await pilot.press("escape", "escape")
+        await wait_for_widget_text(pilot, SUMMARY, "Results · 240 episodes")
+        await pilot.press("v")
+        await wait_for_widget_text(pilot, SUMMARY, "Results by batch")
+        await pilot.press("j", "m", "k", "m")
+        await wait_for_widget_text(pilot, SUMMARY, "▲ 12 won · ▼ 0 lost · = 0 tied", "p < 0.001", "by more than chance")
+        await pilot.press("enter")
+        await wait_for_widget_text(pilot, SUMMARY, "8 match env=wordle agent=react")
+        filters = app.ui_state.filters["episodes"]
+        assert filters == f"env=Wordle agent=react model=qwen35_9b task=0 batch={NEW}|{OLD} data=upstream"
+
+
+@pytest.mark.parametrize(
+    ("keys", "n", "term"), [(["enter"], 48, ""), (["e"], 11, " outcome=error"), (["s"], 11, " outcome=success")]
+)
+async def test_keys_list_the_episodes_behind_the_numbers_of_a_row(keys: list[str], n: int, term: str) -> None:
+    app = console_app(results_session())
+    async with app.run_test(size=SIZE) as pilot:
+        await pilot.press("7")
+        await wait_for_widget_text(pilot, LIST, "llama4-scout")
+        await pilot.press("j", *keys)
+        await wait_for_widget_text(pilot, SUMMARY, f"240 episodes · {n} match")
+        assert isinstance(app.screen, EpisodesScreen)
+        assert app.ui_state.filters["episodes"] == f"env=Wordle agent=react model=llama4-scout{term} data=upstream"
+        await pilot.press("escape", "7")
+        await wait_for_widget_text(pilot, LIST, "▸Wordle")
+
+
+async def test_a_double_click_lists_the_episodes_that_the_number_counts() -> None:
+    app = console_app(results_session())
+    async with app.run_test(size=SIZE) as pilot:
+        await pilot.press("7")
+        await wait_for_widget_text(pilot, LIST, "llama4-scout")
+        column = widget_text(pilot, LIST).splitlines()[0].index("errors")
+        await pilot.click(LIST, offset=(column + 2, 2), times=2)
+        await wait_for_widget_text(pilot, SUMMARY, "11 match")
+        assert "outcome=error" in app.ui_state.filters["episodes"]
+
+
+async def test_a_click_selects_an_attempt_and_a_double_click_opens_its_episode() -> None:
+    app = console_app(results_session())
+    async with app.run_test(size=SIZE) as pilot:
+        await pilot.press("7")
+        await wait_for_widget_text(pilot, LIST, "llama4-scout")
+        await pilot.press("j", "t")
+        await wait_for_widget_text(pilot, SUMMARY, "12 tasks · 48 attempts · 1 zero variance · 1 all truncated")
+        start = widget_text(pilot, LIST).splitlines()[0].index("attempts")
+        await pilot.click(LIST, offset=(start + 5, 2))
+        await wait_for_widget_text(pilot, DETAIL, "task 1 · attempt 3 of 4")
+        await pilot.click(LIST, offset=(start + 5, 2), times=2)
+        await wait_for_widget_text(pilot, "#heading", "Wordle task 1")
+
+
+async def test_marked_groups_are_sorted_and_filtered() -> None:
+    app = console_app(results_session())
+    async with app.run_test(size=SIZE) as pilot:
+        await pilot.press("7")
+        await wait_for_widget_text(pilot, LIST, "llama4-scout")
+        await pilot.press("j", "t")
+        await wait_for_widget_text(pilot, LIST, "zero, truncated")
+        await pilot.press("o", "O", "o", "O")
+        await wait_for_widget_text(pilot, SUMMARY, "by success ▲")
+        await pilot.press("slash", *"#11", "enter")
+        await wait_for_widget_text(pilot, SUMMARY, "1 match #11")
+        assert row_keys(app, LIST) == ["11"]
+        await pilot.press("e")
+        await wait_for_widget_text(pilot, SUMMARY, "4 match")
+        assert "task=11" in app.ui_state.filters["episodes"]
+        await pilot.press("7", "escape")
+        await wait_until(pilot, lambda: len(row_keys(app, LIST)) == 12, "all tasks")
+        await pilot.press("slash", *"zzz", "escape", "escape")
+        await wait_for_widget_text(pilot, SUMMARY, "Results · 240 episodes")
+
+
+async def test_rows_are_filtered_and_sorted_and_the_choice_is_kept() -> None:
+    app = console_app(results_session())
+    async with app.run_test(size=SIZE) as pilot:
+        await pilot.press("7")
+        await wait_for_widget_text(pilot, LIST, "llama4-scout")
+        await pilot.press("slash", *"react", "enter", *["o"] * 5)
+        await wait_for_widget_text(pilot, SUMMARY, "2 match react", "esc clears", "by success ▼")
+        assert [line.split()[2] for line in widget_text(pilot, LIST).splitlines()[1:3]] == ["qwen35_9b", "llama4-scout"]
+        assert app.ui_state.filters["results"] == "react"
+        await pilot.press("escape")
+        await wait_until(pilot, lambda: len(row_keys(app, LIST)) == 4, "all rows")
+        await pilot.press("slash", *"zzz")
+        await wait_for_widget_text(pilot, "#nothing", "No result matches zzz")
+
+
+async def test_the_mark_is_shown_and_taken_back_and_other_environments_are_refused() -> None:
+    async with console_pilot(results_session()) as pilot:
+        await pilot.press("7")
+        await wait_for_widget_text(pilot, LIST, "llama4-scout")
+        await pilot.press("m", "j")
+        await wait_for_widget_text(pilot, SUMMARY, "◆ compares with Maze tools qwen35_9b")
+        await pilot.press("m")
+        await wait_until(pilot, lambda: "only rows of the same environment" in toast_text(pilot), "the refusal")
+        await pilot.press("k", "m")
+        await wait_until(pilot, lambda: "◆" not in screen_text(pilot.app), "the end of the mark")
+
+
+async def test_a_batch_is_compared_with_the_other_batches_of_its_model() -> None:
+    app = console_app(results_session())
+    async with app.run_test(size=SIZE) as pilot:
+        await pilot.press("7")
+        await wait_for_widget_text(pilot, LIST, "llama4-scout")
+        await pilot.press("j", "j", "m", "v")
+        await wait_for_widget_text(pilot, SUMMARY, "Results by batch")
+        await pilot.press("g", "j", "j", "m")
+        await wait_for_widget_text(pilot, SUMMARY, f"batch {NEW}", "all other batches", "▲ 12 won")
+
+
+async def test_results_follow_the_episodes_that_end_and_the_cursor_stays() -> None:
+    session = results_session()
+    stored = session.fake_library.stored
+    session.fake_library.stored = stored[:48]
+    async with console_pilot(session) as pilot:
+        await pilot.press("7")
+        await wait_for_widget_text(pilot, SUMMARY, "48 episodes")
+        assert isinstance(pilot.app.screen, ResultsScreen)
+        session.fake_library.stored = stored
+        session.store.apply_events([live(started(8), ended(8, 1))])
+        await wait_for_widget_text(pilot, SUMMARY, "240 episodes")
+        await wait_for_widget_text(pilot, LIST, "▸Wordle       react     qwen35_9b")
+        await pilot.press("t")
+        await wait_for_widget_text(pilot, SUMMARY, "96 attempts")
+        session.fake_library.stored = [*stored, row(900, agent="react", model="qwen35_9b", task_index=0)]
+        session.store.apply_events([live(started(9), ended(9, 1))])
+        await wait_for_widget_text(pilot, SUMMARY, "97 attempts")
+
+
+async def test_without_episodes_the_screen_says_so_and_keys_do_nothing() -> None:
+    session = empty_session()
+    session.fake_library.stored = []
+    async with console_pilot(session) as pilot:
+        await pilot.press("7")
+        await wait_for_widget_text(pilot, "#nothing", "No results yet.")
+        await pilot.press("enter", "t", "m", "e", "v", "ctrl+r")
+        await wait_for_widget_text(pilot, SUMMARY, "Results by batch · 0 episodes")
+        assert isinstance(pilot.app.screen, ResultsScreen)
+
+
+async def test_a_library_that_cannot_be_read_is_named_and_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = results_session()
+    source = session.fake_library.result_source
+
+    def fail() -> Any:  # noqa: ANN401
+        raise StoreError("the index is locked \x1b[2J")
+
+    monkeypatch.setattr(session.fake_library, "result_source", fail)
+    async with console_pilot(session) as pilot:
+        await pilot.press("7")
+        await wait_for_widget_text(pilot, SUMMARY, "✗ the index is locked ␛[2J")
+        monkeypatch.setattr(session.fake_library, "result_source", source)
+        await pilot.press("ctrl+r")
+        await wait_for_widget_text(pilot, SUMMARY, "240 episodes")
+        await wait_until(pilot, lambda: "✗" not in widget_text(pilot, SUMMARY), "the end of the failure")
+
+
+async def test_a_watched_bus_says_that_it_has_no_stored_episodes() -> None:
+    async with console_pilot(bus_session()) as pilot:
+        await pilot.press("7")
+        await wait_until(pilot, lambda: "a watched bus has no stored episodes" in toast_text(pilot), "the reason")
+
+
+async def test_unsafe_names_are_made_safe_and_left_out_of_the_filter() -> None:
+    session = FakeSession()
+    session.fake_library.stored = [row(1, env="Ma\x1b[2Jze", agent="re act", model="a|b", outcome=Outcome.ERROR)]
+    app = console_app(session)
+    async with app.run_test(size=SIZE) as pilot:
+        await pilot.press("7")
+        await wait_for_text(pilot, "⚠ Ma␛")
+        assert isinstance(app.screen, ResultsScreen) and "\x1b" in (app.screen.unsafe_text() or "")
+        await pilot.press("enter")
+        await wait_for_widget_text(pilot, SUMMARY, "1 episode · 1 match")
+        assert app.ui_state.filters["episodes"] == "agent=re_act data=upstream"
+
+
+def test_drawing_a_screen_without_widgets_does_nothing() -> None:
+    session = results_session()
+    ResultsScreen(ScreenContext(session)).draw(session.store)
