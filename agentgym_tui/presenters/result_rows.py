@@ -22,8 +22,7 @@ from agentgym_tui.safe_text import SafeText, join, sanitize_line, trusted
 from agentgym_tui.state.result_list import BASELINE, ResultList, result_key
 
 if TYPE_CHECKING:
-    from runner.results.histogram import Histogram
-    from runner.results.summary import ResultRow
+    from runner.results.summary import Histogram, ResultRow
 
 ENV_WIDTH: Final = 11
 SPARK_WIDTH: Final = 10

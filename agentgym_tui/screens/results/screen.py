@@ -29,8 +29,7 @@ from agentgym_tui.widgets.table import SortableTable
 from runner.errors import StoreError
 
 if TYPE_CHECKING:
-    from runner.results.histogram import Histogram
-    from runner.results.summary import ResultRow
+    from runner.results.summary import Histogram, ResultRow
 
 REWARDS_DELAY_S: Final = 0.05
 """Seconds for which the cursor must stay on a row before its rewards are read."""
@@ -198,6 +197,6 @@ def _summarize(library: Library, by_batch: bool) -> list[ResultRow]:
 
 
 def _histogram(library: Library, row: ResultRow) -> Histogram | None:
-    from runner.results.histogram import reward_histogram
+    from runner.results.summary import reward_histogram
 
     return reward_histogram(library.result_source(), selection_of(row))

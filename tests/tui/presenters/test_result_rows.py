@@ -9,7 +9,7 @@ from agentgym_tui.presenters.matrix_rows import MatrixRows, attempt_at, estimate
 from agentgym_tui.presenters.number_format import UNKNOWN
 from agentgym_tui.presenters.result_rows import histogram_lines, interval_text, sparkline
 from agentgym_tui.state.task_list import matrix_list
-from runner.results.histogram import Histogram
+from runner.results.summary import Histogram
 from runner.results.task_matrix import Attempt, Estimate, TaskGroup
 from runner.types import Outcome
 

@@ -8,8 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from runner.errors import StoreError
-from runner.results.histogram import N_BINS, reward_histogram
-from runner.results.summary import EVERYTHING, Selection
+from runner.results.summary import EVERYTHING, N_BINS, Selection, reward_histogram
 from runner.store import EpisodeIndex
 from runner.types import Outcome
 from tests.support.episodes import RecordedEpisode
