@@ -92,6 +92,7 @@ async def _capture_all(pilot: Pilot[None], session: NodeSession, screenshots: di
     await capture("episode", "j", "enter")
     await capture("trace", "w")
     await capture("events", "3", "k", "k")
+    await capture("summary", "1", "M")
 
 
 async def _run_episodes(pilot: Pilot[None], session: NodeSession) -> None:

@@ -7,8 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from agentgym_tui.commands.keymap import keymap_of
 from agentgym_tui.presenters.answering_endpoint import failover_text
 from agentgym_tui.presenters.number_format import format_count, pluralize
+from agentgym_tui.presenters.run_summary import ended_run_text
 from agentgym_tui.safe_text import SafeText, join, sanitize_line, sanitize_message, trusted
 from agentgym_tui.services.toast import announce
 from agentgym_tui.state.endpoints import Failover
@@ -132,14 +134,20 @@ def notify_failover(app: App[Any], failover: Failover | None, notify: Notify) ->
         announce(app, failover_text(failover), failed=bool(failover.failed))
 
 
-def notify_batch_ends(app: App[Any], ended: Iterable[EndedBatch], notify: Notify) -> None:
-    """Show one toast for the ended batches; ring the bell and send a desktop message only at the end of a battery."""
+def notify_batch_ends(app: App[Any], ended: Iterable[EndedBatch], notify: Notify, store: RunStore) -> None:
+    """Show one toast for the ended batches; ring the bell and send a desktop message only at the end of a battery.
+
+    The toast names the key that shows the summary of a run that has ended.
+    """
     batches = list(ended)
     is_last = any(each.is_last for each in batches)
     if notify.toast and batches:
         texts = [ended_text(each.batch, each.limits) for each in batches[:MAX_LINES]]
         more = [trusted(f"and {n_more:,} more")] if (n_more := len(batches) - len(texts)) else []
-        announce(app, join([*texts, *more], trusted("\n")))
+        last = next((each.batch for each in reversed(batches) if each.is_last), None)
+        run = [] if last is None else store.run(last.battery_id or last.batch_id)
+        summary = [ended_run_text(run, keymap_of(app).key("run.summary"))] if run else []
+        announce(app, join([*texts, *more, *summary], trusted("\n")))
     if notify.bell and is_last:
         app.bell()
     if notify.desktop and is_last and (driver := driver_of(app)) is not None:

@@ -122,7 +122,7 @@ class RefreshingApp(OrderedKeysApp[None], ReliableTimers, inherit_bindings=False
                 break
         store, now, notify = self.session.store, datetime.now(UTC), self.settings.notify
         notify_failover(self, self._failover_detector.detect(store, now), notify)
-        notify_batch_ends(self, self._end_detector.detect(store, now), notify)
+        notify_batch_ends(self, self._end_detector.detect(store, now), notify, store)
         self.after_draw()
         self._keep_ticking()
 

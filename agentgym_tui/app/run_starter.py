@@ -76,6 +76,18 @@ class RunStartingApp(RefreshingApp, inherit_bindings=False):
         else:
             self._send(args)
 
+    def action_run_summary(self) -> None:
+        """Show the summary of the run that is selected on the screen, by default of the run that ended last."""
+        from agentgym_tui.screens.runs.summary import RunSummaryScreen
+
+        if not self._screen_accepts_keys or isinstance(self.screen, RunSummaryScreen):
+            return
+        run_id = self.screen.selected_run() if isinstance(self.screen, ConsoleScreen) else ""
+        if run_id := run_id or self.session.store.newest_ended_run():
+            self.push_screen(RunSummaryScreen(self.session, run_id))
+        else:
+            toast(self, trusted("no run has ended yet"))
+
     def _may_start(self) -> bool:
         """Return whether the screen accepts keys and the session has a node; if it has none, show why."""
         if not self._screen_accepts_keys or NODE.is_met(self.session):

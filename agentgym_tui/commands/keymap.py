@@ -13,7 +13,7 @@ import msgspec
 from textual.binding import Binding
 from textual.keys import key_to_character
 
-from agentgym_tui.commands.registry import BUS, NODE, SCREENS, Command, Registry, Scope
+from agentgym_tui.commands.registry import BUS, LIVE, NODE, SCREENS, Command, Registry, Scope
 from agentgym_tui.textual_compat import binding_ids
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ COMMANDS: Final = Registry(
     Command("run.form", "R", "Run…", "run_form", "run", "choose what to run and how", available=NODE),
     Command("run.battery", "b", "Battery", "run_battery", "run", "run all environments of a tier", available=NODE),
     Command("run.repeat", "full_stop", "Again", "run_again", "run", "repeat the last run", available=NODE),
+    Command("run.summary", "M", "Summary", "run_summary", "run", "results of the selected or last run", False, LIVE),
     Command("run.cancel", "x", "Cancel", "cancel", "live", "cancel the running batch", available=NODE),
     Command("run.pause", "space", "Pause", "pause", "live", "pause or resume", available=NODE),
     Command("run.step", "s", "Step", "step", "live", "run one step, then pause", available=NODE),
@@ -54,6 +55,8 @@ COMMANDS: Final = Registry(
     Command("runs.errors", "e", "Errors", "replay('errors')", "runs", "play errors again", available=NODE),
     Command("runs.cancel_all", "C", "Cancel all", "cancel_all", "runs", "all that runs or waits", False, NODE),
     Command("runs.pause_all", "P", "Pause all", "pause_all", "runs", "pause all that runs, or resume it", False, NODE),
+    Command("summary.open", "enter", "Episodes", "open", "summary", "list the episodes of the selected row"),
+    Command("summary.back", "escape", "Back", "back", "summary", "go back"),
     Command("episodes.open", "enter", "Open", "open", "episodes", "open the selected episode"),
     Command("episodes.filter", "slash", "Filter", "filter", "episodes", "show only rows that contain all words"),
     Command("episodes.clear", "escape", "Clear filter", "clear", "episodes", "show all rows", False),

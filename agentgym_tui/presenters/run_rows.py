@@ -18,7 +18,7 @@ from agentgym_tui.presenters.number_format import (
     pluralize,
 )
 from agentgym_tui.presenters.status_line import outcome_cell, time_left
-from agentgym_tui.presenters.text_width import shorten_environment
+from agentgym_tui.presenters.text_width import display_width, shorten_environment
 from agentgym_tui.safe_text import SafeText, join, masked_line, sanitize_line, trusted
 from runner.types import WorkerCounts
 
@@ -27,9 +27,11 @@ if TYPE_CHECKING:
     from agentgym_tui.state.run_store import RunStore
     from agentgym_tui.state.run_tree import RunRow, RunTree
 
+_STATE_WIDTH: Final = 13
+
 RUN_COLUMNS: Final = (
     Column("run", None, min_width=20),
-    Column("state", 13),
+    Column("state", _STATE_WIDTH),
     Column("done", 9, right=True),
     Column("success", 7, right=True, rank=1),
     Column("errors", 6, right=True, rank=2),
@@ -205,7 +207,9 @@ def _name(row: RunRow) -> SafeText:
 def _episode_cells(row: RunRow, episode: Episode, currency: str) -> Line:
     attempt = trusted(f", attempt {format_count(episode.attempt)}") if episode.attempt else trusted("")
     name = join([trusted("  " * row.depth + "· task "), format_count(episode.task_index), attempt])
-    outcome = outcome_cell(episode)
+    outcome = outcome_cell(episode, _STATE_WIDTH)
+    if episode.outcome == "truncated" and display_width(outcome.text) > _STATE_WIDTH:
+        outcome = Cell(trusted("… at limit"), outcome.tone)
     return [
         Cell(name),
         outcome,

@@ -82,6 +82,10 @@ class ConsoleScreen(Screen[ScreenResultType], ReliableTimers):
         """Return the selected raw text, for the hex dump; None if sanitizing did not change it."""
         return None
 
+    def selected_run(self) -> str:
+        """Return the id of the battery or batch that is selected on the screen; "" without one."""
+        return ""
+
     def selected_env(self) -> str:
         """Return the environment that is selected on the screen; "" without one. The name is untrusted text."""
         return ""

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from agentgym_tui.sessions.control_client import NodeControl
-from agentgym_tui.sessions.episode_library import StateDirLibrary
+from agentgym_tui.sessions.episode_library import StateDirLibrary, read_batch_totals
 from agentgym_tui.sessions.event_source import EventSource
 from agentgym_tui.sessions.input_priority import InputPriority
 from agentgym_tui.sessions.live_feed import LiveFeed, batch_age, feed_subjects, link_from_state
@@ -282,6 +282,7 @@ class NodeSession(Session):
             return False
         self.store.apply_list(listed)
         await self._resume_restarted(listed)
+        await self._read_totals()
         if not self._listed.is_set():
             await self._prepare(listed)
         return True
@@ -295,6 +296,13 @@ class NodeSession(Session):
                 await self._client.command("resume", batch_id=batch_id)
             except ControlRequestError as exc:
                 self.store.add_notice(f"a batch stays interrupted: {exc}")
+
+    async def _read_totals(self) -> None:
+        """Sum the episodes of the batches that ended while the console did not follow them."""
+        if batch_ids := self.store.batches_without_totals():
+            with contextlib.suppress(RunnerError):  # the list of episodes shows why they cannot be read
+                totals = await asyncio.to_thread(lambda: read_batch_totals(self._library.result_source(), batch_ids))
+                self.store.apply_totals(batch_ids, totals)
 
     async def _check_process(self, location: StateLocation) -> None:
         from runner.node.state_lock import is_node_alive

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from datetime import datetime
-from typing import Final
+from datetime import UTC, datetime
+from typing import Final, NamedTuple
 
 from agentgym_tui.state.data_model import BatchRun, Episode
 from agentgym_tui.state.normalize import (
     MAX_CAUSE_CHARS,
     MAX_ID_CHARS,
+    as_aware,
     clamp_count,
     clamp_workers,
     clip_name,
@@ -18,12 +19,30 @@ from agentgym_tui.state.normalize import (
 from runner.events.control import BatchState
 from runner.events.durable import BatchCompleted
 from runner.events.live import EpisodeStarted, QueueChanged
-from runner.types import BatchProgress
+from runner.types import BatchProgress, Tokens
+
+
+class BatchTotals(NamedTuple):
+    """Sums over the stored episodes of a batch, and the times of the first start and the last end."""
+
+    batch_id: str
+    n_rated: int
+    n_success: int
+    n_errors: int
+    reward: float
+    tokens: Tokens
+    cost: float | None
+    started_at: datetime | None
+    ended_at: datetime | None
+
 
 MAX_BATCHES: Final = 400
+_LONG_AGO: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _ACTIVE: Final = frozenset({"running", "paused"})
 _PENDING: Final = frozenset({"queued", "interrupted"})
 _FINISHED: Final = frozenset({"completed", "cancelled"})
+ENDED: Final = _FINISHED | {"interrupted"}
+"""Statuses of batches that do not play and do not wait."""
 
 
 class BatchRegistry:
@@ -153,6 +172,37 @@ class BatchRegistry:
             batch.model, batch.battery_id = clip_optional(waiting.model), clip_optional(waiting.battery_id)
             batch.n_done, batch.n_planned = clamp_count(waiting.n_done), clamp_count(waiting.n_planned)
             batch.status, batch.position, batch.is_held = "queued", position, waiting.paused
+
+    def without_totals(self) -> list[str]:
+        """Return the ids of the batches that have ended while the console did not follow them."""
+        stopped = (each for each in self.batches.values() if each.status in _FINISHED or each.status == "interrupted")
+        return [each.batch_id for each in stopped if each.n_done and each.mean_reward is None and not each.has_totals]
+
+    def apply_totals(self, batch_ids: Iterable[str], totals: Iterable[BatchTotals]) -> None:
+        """Complete batches that have ended while the console did not follow them.
+
+        Args:
+            batch_ids: the batches whose episodes were summed.
+            totals: the sums; without those of batches that have no stored episode.
+        """
+        for batch_id in batch_ids:
+            if (summed := self.batches.get(batch_id)) is not None:
+                summed.has_totals = True
+        for total in totals:
+            batch = self.batches.get(total.batch_id)
+            if batch is None or batch.status in _ACTIVE:
+                continue
+            batch.started_at = batch.started_at or total.started_at
+            batch.ended_at = batch.ended_at or (total.ended_at if batch.status in _FINISHED else None)
+            if batch.mean_reward is None:
+                batch.n_rated, batch.n_success, batch.n_errors = total.n_rated, total.n_success, total.n_errors
+                batch.mean_reward = total.reward / total.n_rated if total.n_rated else None
+                batch.tokens, batch.cost = total.tokens, total.cost
+
+    def newest_ended(self) -> BatchRun | None:
+        """Return the batch that ended last, as far as the times are known; None if none has ended."""
+        ended = [each for each in self.batches.values() if each.status in _FINISHED]
+        return max(ended, key=lambda each: as_aware(each.ended_at or _LONG_AGO), default=None)
 
     def update_paused(self, batch_id: str, episodes: Iterable[Episode]) -> None:
         """Mark an active batch as paused where it or all of its running episodes are paused, else as running."""

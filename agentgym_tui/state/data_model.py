@@ -291,6 +291,7 @@ class BatchRun(msgspec.Struct):
         is_held: whether it waits and does not start before it is resumed.
         node_paused: whether the node reports that all of its episodes are paused.
         started_at: when its first known episode started; None until one has started.
+        has_totals: whether its stored episodes were summed.
     """
 
     batch_id: str
@@ -318,6 +319,7 @@ class BatchRun(msgspec.Struct):
     is_held: bool = False
     node_paused: bool = False
     started_at: datetime | None = None
+    has_totals: bool = False
 
     @property
     def duration_s(self) -> float | None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
-from agentgym_tui.state.batches import BatchRegistry
+from agentgym_tui.state.batches import ENDED, BatchRegistry, BatchTotals
 from agentgym_tui.state.bus_reducer import BusReducer
 from agentgym_tui.state.data_model import (
     BatchRun,
@@ -236,6 +236,26 @@ class RunStore:
         """Update the state from a node's reply to a start request, whose batches are in the order of their start."""
         self._batches.apply_list(batches[::-1], is_new=True)
         self._commit()
+
+    def batches_without_totals(self) -> list[str]:
+        """Return the ids of the batches that have ended while the console did not follow them."""
+        return self._batches.without_totals()
+
+    def apply_totals(self, batch_ids: Sequence[str], totals: Sequence[BatchTotals]) -> None:
+        """Complete batches that have ended while the console did not follow them; ``batch_ids`` were summed."""
+        self._batches.apply_totals(batch_ids, totals)
+        self._commit()
+
+    def run(self, run_id: str) -> list[BatchRun]:
+        """Return the batches of a battery in their order, or the batch with this id."""
+        return [batch for batch in self.batches.values() if run_id in (batch.battery_id, batch.batch_id)]
+
+    def newest_ended_run(self) -> str:
+        """Return the id of the battery or batch that ended last; "" if none has ended, or its battery goes on."""
+        batch = self._batches.newest_ended()
+        if batch is None or any(each.status not in ENDED for each in self.run(batch.battery_id or batch.batch_id)):
+            return ""
+        return batch.battery_id or batch.batch_id
 
     def apply_health(self, health: NodeHealth) -> None:
         """Update the state from a node's reply to a health request."""

@@ -12,6 +12,7 @@ from textual.app import ComposeResult
 from agentgym_tui.commands.keymap import keymap_of
 from agentgym_tui.presenters.cells import Cell, Line
 from agentgym_tui.presenters.pane_titles import notice_line
+from agentgym_tui.presenters.run_summary import ended_line
 from agentgym_tui.presenters.status_line import progress_line, status_lines
 from agentgym_tui.presenters.text_width import LIST_MARGIN
 from agentgym_tui.safe_text import join, sanitize_line, sanitize_message, trusted
@@ -241,7 +242,8 @@ class LiveScreen(ControlScreen):
             n_waiting=store.n_waiting,
             currency=store.currency,
         )
-        return [line or notice_line(store.newest_notice, width)]
+        line = line or notice_line(store.newest_notice, width)
+        return [line or ended_line(store, keymap_of(self.app).key("run.summary"), width)]
 
     def _batch(self) -> BatchRun | None:
         store, episode = self.session.store, self._episode

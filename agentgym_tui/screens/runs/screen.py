@@ -64,6 +64,11 @@ class RunsScreen(ControlScreen):
         """Return the raw text of the selected line if sanitizing changes it, else None."""
         return unsafe_run_text(self._row)
 
+    def selected_run(self) -> str:
+        """Return the id of the selected battery or batch."""
+        row = self._row
+        return "" if row is None else row.run_id
+
     def selected_env(self) -> str:
         """Return the environment of the selected batch or episode."""
         row = self._row

@@ -8,6 +8,9 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
 
 from agentgym_tui.logs.log_file import LogFile
 from agentgym_tui.sessions.control_client import NodeControl
@@ -24,19 +27,25 @@ from runner.results.summary import ResultSource
 from runner.store.index_schema import EpisodeRow
 from runner.subscribe.buffer import RawMessage
 from runner.subscribe.messages import Since
-from runner.types import Outcome
+from runner.types import Outcome, Tokens
 from tests.support.console.samples import (
     HOSTILE,
     START,
     FakeClock,
+    batch_completed,
+    batch_id,
     batch_state,
     busy_store,
+    durable,
     empty_store,
+    ended,
     episode,
     episode_id,
     error_store,
+    live,
     node_list,
     row,
+    started,
 )
 
 
@@ -255,6 +264,28 @@ def mixed_session() -> FakeSession:
         batch_state(0, battery_id="battery"),
     ]
     session.store.apply_list(node_list(*states))
+    return session
+
+
+def ended_session() -> FakeSession:
+    """Session after a battery of three environments, of which one was cancelled; nothing runs."""
+    session = empty_session()
+    store, names = session.store, ("Wordle", "Maze", "are:scenario_universe_21_m3k2sp")
+    store.currency = "USD"
+    players = [{"env": env, "agent": "react", "model": "qwen35_9b", "battery_id": "battery"} for env in names]
+    store.apply_list(node_list(*(batch_state(n, "running", **players[n]) for n in (2, 1, 0))))
+    for n, player in enumerate(players):
+        store.apply_events([live(started(20 + n, batch_id=batch_id(n), **player))])
+        store.apply_events([live(ended(20 + n, 1, outcome=Outcome.FAILURE, success=False, reward=0.0))])
+    results: list[dict[str, Any]] = [
+        {"success_rate": 0.7, "n_rated": 10, "n_errors": 0, "cost": 0.0123, "tokens": Tokens(52_000, 8_400)},
+        {"success_rate": 0.25, "n_rated": 8, "n_errors": 2, "mean_reward": -0.125, "cost": 0.0000042},
+        {"success_rate": None, "n_rated": 0, "n_errors": 0, "n_episodes": 1, "mean_reward": None},
+    ]
+    for n, (player, result) in enumerate(zip(players, results, strict=True)):
+        status = "cancelled" if n == 2 else "completed"
+        event = durable(batch_completed(n, status=status, **player, **result))
+        store.apply_events([replace(event, time=START + timedelta(minutes=n + 1))])
     return session
 
 

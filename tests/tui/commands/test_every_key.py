@@ -174,7 +174,12 @@ SEQUENCES = {
             KeyPress("cancel_all.nothing", "n", screen_name, "RunsScreen"),
             KeyPress("runs.cancel_all", "C", screen_name, "CancelAllDialog"),
             KeyPress("cancel_all.all", "y", n_requests, 8),
+            KeyPress("run.summary", "M", screen_name, "RunSummaryScreen"),
+            KeyPress("summary.back", "escape", screen_name, "RunsScreen"),
+            KeyPress("run.summary", "M", screen_name, "RunSummaryScreen"),
+            KeyPress("summary.open", "enter", screen_name, "EpisodesScreen"),
             KeyPress("app.live", "1", screen_name, "LiveScreen"),
+            KeyPress("app.runs", "6", screen_name, "RunSummaryScreen"),
             KeyPress("app.runs", "6", screen_name, "RunsScreen"),
         ],
         ("6",),
@@ -388,9 +393,9 @@ def test_every_key_of_every_command_is_pressed() -> None:
     assert all_keys - pressed == set()
 
 
-@pytest.mark.parametrize("scope", ["live", "episodes", "episode", "events", "log"])
+@pytest.mark.parametrize("scope", ["live", "runs", "summary", "episodes", "episode", "events", "log"])
 def test_no_key_has_two_commands_on_a_screen(scope: Scope) -> None:
-    commands = [command for command in COMMANDS if command.scope in (scope, "everywhere", "list", "table")]
+    commands = [command for command in COMMANDS if command.scope in (scope, "run", "everywhere", "list", "table")]
     keys = [key for command in commands for key in command.keys.split(",")]
     shared = {key for key in keys if keys.count(key) > 1}
     assert shared <= {"enter"}  # a list handles it or leaves it to its screen

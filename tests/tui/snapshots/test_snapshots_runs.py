@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from textual.pilot import Pilot
 
-from tests.support.console.fake_session import empty_session, mixed_session
+from tests.support.console.fake_session import empty_session, ended_session, mixed_session
 from tests.support.console.pilot import console_app, wait_for_text
 from tests.support.console.snapshots import ALL_SIZES, SIZES, SnapCompare
 
@@ -32,3 +32,16 @@ def test_no_runs(snap_compare: SnapCompare, size: tuple[int, int]) -> None:
         await pilot.pause()
 
     assert snap_compare(console_app(empty_session()), terminal_size=size, run_before=run_before)
+
+
+@ALL_SIZES
+@pytest.mark.parametrize("theme", ["textual-dark", "textual-light"])
+def test_summary_of_a_battery(snap_compare: SnapCompare, size: tuple[int, int], theme: str) -> None:
+    async def run_before(pilot: Pilot[None]) -> None:
+        pilot.app.theme = theme
+        await wait_for_text(pilot, "M shows the summary")
+        await pilot.press("M")
+        await wait_for_text(pilot, "Summary · battery of 3", "Maze")
+        await pilot.pause()
+
+    assert snap_compare(console_app(ended_session()), terminal_size=size, run_before=run_before)

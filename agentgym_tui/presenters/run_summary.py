@@ -1,0 +1,180 @@
+"""Summary of a run, a battery or a batch: one row per environment, agent and model, the line above, and the toast."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Final
+
+from agentgym_tui.presenters.cells import Cell, Column, Line, TextSource, flag_unsafe, join_parts, unsafe_texts
+from agentgym_tui.presenters.number_format import (
+    UNKNOWN,
+    format_cost,
+    format_count,
+    format_duration,
+    format_percent,
+    format_reward,
+    format_share,
+    pluralize,
+)
+from agentgym_tui.presenters.run_rows import STATES
+from agentgym_tui.presenters.text_width import shorten_environment
+from agentgym_tui.safe_text import SafeText, fill_in, join, sanitize_line, trusted
+from agentgym_tui.state.normalize import as_aware
+from runner.types import Tokens
+
+if TYPE_CHECKING:
+    from agentgym_tui.state.data_model import BatchRun
+    from agentgym_tui.state.run_store import RunStore
+
+SUMMARY_COLUMNS: Final = (
+    Column("environment", None, min_width=14),
+    Column("agent", 12),
+    Column("episodes", 9, right=True),
+    Column("success", 7, right=True),
+    Column("interval", 9, right=True),
+    Column("errors", 6, right=True),
+    Column("reward", 7, right=True, rank=1),
+    Column("model", 16, rank=2),
+    Column("duration", 8, right=True, rank=3),
+    Column("cost", 12, right=True, rank=4),
+    Column("tokens", 6, right=True, rank=5),
+    Column("state", 13, rank=6),
+)
+
+_ENV_WIDTH: Final = 24
+
+
+class SummaryRows(TextSource):
+    """Rows of ``SUMMARY_COLUMNS`` over the batches of a run: environments, agents and models are never mixed.
+
+    Args:
+        store: the run state.
+        run_id: id of the battery or batch.
+    """
+
+    def __init__(self, store: RunStore, run_id: str) -> None:
+        self._store, self._run_id = store, run_id
+        self.batches: Sequence[BatchRun] = ()
+        self.update()
+
+    def update(self) -> None:
+        """Take the batches from the store."""
+        self.batches = self._store.run(self._run_id)
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return len(self.batches)
+
+    def key(self, index: int) -> str:
+        """Return the id of the batch of a row."""
+        return self.batches[index].batch_id
+
+    def get(self, key: str) -> BatchRun | None:
+        """Return the batch with this id; None if there is none."""
+        return next((batch for batch in self.batches if batch.batch_id == key), None)
+
+    def line(self, index: int, width: int) -> Line:
+        """Return the cells of a row, one per table column."""
+        batch = self.batches[index]
+        tokens, cost = self._store.usage_of(batch)
+        env = shorten_environment(sanitize_line(batch.env, 60), _ENV_WIDTH) or UNKNOWN
+        state, tone = STATES.get(batch.status, (sanitize_line(batch.status, 20), "plain"))
+        return [
+            Cell(flag_unsafe(env, unsafe_summary_text(batch)), "head"),
+            Cell(sanitize_line(batch.agent, 40) or UNKNOWN),
+            Cell(trusted(f"{batch.n_done:,}/{max(batch.n_planned, batch.n_done):,}")),
+            Cell(format_share(batch.n_success, batch.n_rated)),
+            Cell(interval_text(batch.n_success, batch.n_rated), "dim"),
+            Cell(format_count(batch.n_errors), "bad") if batch.n_errors else Cell(UNKNOWN, "dim"),
+            Cell(format_reward(batch.mean_reward)),
+            Cell(sanitize_line(batch.model, 40)) if batch.model else Cell(UNKNOWN, "dim"),
+            Cell(format_duration(batch.duration_s)),
+            Cell(UNKNOWN, "dim") if cost is None else Cell(format_cost(cost, self._store.currency)),
+            Cell(format_count(tokens.total)) if tokens.total else Cell(UNKNOWN, "dim"),
+            Cell(state, tone),
+        ]
+
+
+def unsafe_summary_text(batch: BatchRun | None) -> str | None:
+    """Return the texts of a row that contain unsafe characters; None if no text contains any."""
+    return None if batch is None else unsafe_texts([text for text in (batch.env, batch.agent, batch.model) if text])
+
+
+def interval_text(n_success: int, n_rated: int) -> SafeText:
+    """Return the 95% interval of a success rate, such as ``21-65%``; an en dash without a scored episode."""
+    from runner.results.statistics import wilson_interval
+
+    if n_rated < 1:
+        return UNKNOWN
+    low, high = wilson_interval(min(n_success, n_rated), n_rated)
+    return trusted(f"{100 * low:.0f}-{format_percent(100 * high)}")
+
+
+def summary_heading(batches: Sequence[BatchRun], store: RunStore, width: int) -> Line:
+    """Describe the whole run: what ended, errors apart, duration, tokens and cost."""
+    return join_parts([[Cell(trusted("Summary"), "head")], *_total_parts(batches, store)], width)
+
+
+def ended_line(store: RunStore, key: str, width: int) -> Line:
+    """Describe the run that ended last, and name the key that shows its summary; an empty line if there is none."""
+    if not (batches := store.run(store.newest_ended_run())):
+        return []
+    hint: Line = [Cell(sanitize_line(f"{key} shows the summary", 40), "accent")]
+    first, *more = _total_parts(batches, store)
+    return join_parts([first, hint, *more], width)
+
+
+def ended_run_text(batches: Sequence[BatchRun], key: str) -> SafeText:
+    """Return the end of a run in one line, and the key that shows its summary."""
+    hint = sanitize_line(f"{key} shows the summary", 40)
+    if len(batches) < 2:
+        return hint
+    counts = [trusted(f"battery of {len(batches)} ended: {_n_done(batches):,} episodes")]
+    n_errors = sum(batch.n_errors for batch in batches)
+    return join([*counts, *([pluralize(n_errors, "error")] if n_errors else []), hint], trusted(", "))
+
+
+def _total_parts(batches: Sequence[BatchRun], store: RunStore) -> Iterator[Line]:
+    yield [Cell(_title(batches), "head"), *_states(batches)]
+    yield [Cell(pluralize(_n_done(batches), "episode"))]
+    if len(batches) == 1 and (rated := batches[0].n_rated):
+        share, interval = format_share(batches[0].n_success, rated), interval_text(batches[0].n_success, rated)
+        yield [Cell(fill_in("success {} ({})", share, interval))]
+    if n_errors := sum(batch.n_errors for batch in batches):
+        yield [Cell(pluralize(n_errors, "error"), "bad")]
+    if (seconds := _duration_s(batches)) is not None:
+        yield [Cell(format_duration(seconds))]
+    usages = [store.usage_of(batch) for batch in batches]
+    costs = [cost for _, cost in usages if cost is not None]
+    if n_tokens := sum((tokens for tokens, _ in usages), Tokens()).total:
+        yield [Cell(trusted(f"{format_count(n_tokens)} tokens"))]
+    if costs:
+        yield [Cell(trusted(f"cost {format_cost(sum(costs), store.currency)}"))]
+
+
+def _title(batches: Sequence[BatchRun]) -> SafeText:
+    if len(batches) > 1:
+        return trusted(f"battery of {len(batches)}:")
+    return shorten_environment(sanitize_line(batches[0].env, 60), _ENV_WIDTH) if batches else UNKNOWN
+
+
+def _states(batches: Sequence[BatchRun]) -> Iterator[Cell]:
+    """Yield how many batches have each status; only the status if all have the same."""
+    statuses = [batch.status for batch in batches]
+    for status in dict.fromkeys(statuses):
+        count = trusted("" if len(set(statuses)) == 1 else f" {statuses.count(status)}")
+        text = join([count, trusted(" "), sanitize_line(status, 20)])
+        yield Cell(text, STATES.get(status, (UNKNOWN, "plain"))[1])
+
+
+def _n_done(batches: Sequence[BatchRun]) -> int:
+    return sum(batch.n_done for batch in batches)
+
+
+def _duration_s(batches: Sequence[BatchRun]) -> float | None:
+    """Return the seconds from the first start to the last end; None while a batch runs, or if they are not known."""
+    starts = [as_aware(batch.started_at) for batch in batches if batch.started_at is not None]
+    ends = [as_aware(batch.ended_at) for batch in batches if batch.ended_at is not None]
+    if not starts or len(ends) < len(batches):
+        return None
+    return max((max(ends) - min(starts)).total_seconds(), 0.0)

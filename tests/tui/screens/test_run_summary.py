@@ -1,0 +1,132 @@
+"""The summary of a run that has ended: the toast, the line on Live, the table, and the way to its episodes."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from agentgym_tui.presenters.run_summary import interval_text
+from agentgym_tui.safe_text import has_unsafe_chars
+from agentgym_tui.screens.episodes.screen import EpisodesScreen
+from agentgym_tui.state.batches import BatchTotals
+from runner.types import Tokens
+from tests.support.console.fake_session import FakeSession, busy_session, empty_session, ended_session, mixed_session
+from tests.support.console.pilot import SIZE, console_app, row_keys, screen_text, toast_text, wait_for_text, wait_until
+from tests.support.console.samples import (
+    HOSTILE,
+    batch_completed,
+    batch_id,
+    batch_state,
+    busy_store,
+    durable,
+    live,
+    node_list,
+    progress,
+)
+
+
+async def test_the_end_of_a_battery_leads_to_its_summary_and_from_there_to_its_episodes() -> None:
+    session = FakeSession(busy_store())
+    states = [batch_state(n, "running" if n == 0 else "queued", battery_id="battery", env=f"Env{n}") for n in range(2)]
+    session.store.apply_list(node_list(*reversed(states)))
+    app = console_app(session)
+    async with app.run_test(size=SIZE, notifications=True) as pilot:
+        await wait_for_text(pilot, "task 3")
+        now = datetime.now(UTC)
+        for n in range(2):
+            event = batch_completed(n, battery_id="battery", env=f"Env{n}", n_errors=n, n_rated=10)
+            session.store.apply_events([live(replace(progress(seq=90), batch_id=batch_id(n)))])
+            await wait_until(pilot, lambda: app._draw_timer is None, "a redraw")
+            session.store.apply_events([replace(durable(event), time=now + timedelta(seconds=n))])
+            await wait_until(pilot, lambda n=n: f"Env{n} completed" in toast_text(pilot))  # type: ignore[misc]
+        await wait_until(pilot, lambda: "battery of 2 ended: 20 episodes, 1 error, M shows" in toast_text(pilot))
+        await wait_for_text(pilot, "battery of 2: completed", "M shows the summary")
+        await pilot.press("M")
+        await wait_for_text(pilot, "Summary · battery of 2: completed · 20 episodes · 1 error", "Env0", "70%", "40-89%")
+        assert row_keys(app, "#batches") == [batch_id(0), batch_id(1)]
+        await pilot.press("j", "enter")
+        await wait_until(pilot, lambda: isinstance(app.screen, EpisodesScreen), "the episodes")
+        await wait_for_text(pilot, batch_id(1).lower())
+        await pilot.press("escape", "1")
+        await wait_for_text(pilot, "battery of 2: completed")
+
+
+async def test_a_double_click_on_a_row_of_the_summary_lists_its_episodes() -> None:
+    app = console_app(ended_session())
+    async with app.run_test(size=SIZE) as pilot:
+        await wait_for_text(pilot, "M shows the summary")
+        await pilot.press("M")
+        await wait_for_text(pilot, "Summary", "Maze")
+        await pilot.click("#batches", offset=(5, 2), times=2)
+        await wait_until(pilot, lambda: isinstance(app.screen, EpisodesScreen), "the episodes")
+        await wait_for_text(pilot, batch_id(1).lower())
+
+
+async def test_the_summary_of_the_selected_run_opens_on_runs_and_only_once() -> None:
+    app = console_app(mixed_session())
+    async with app.run_test(size=SIZE) as pilot:
+        await pilot.press("6")
+        await wait_for_text(pilot, "battery of 2")
+        await pilot.press("M", "M")
+        await wait_for_text(pilot, "Summary · battery of 2: 1 running 1 queued", "Wordle", "Maze")
+        assert len(app.screen_stack) == 2
+        await pilot.press("escape")
+        await wait_for_text(pilot, "▸ battery of 2")
+
+
+async def test_without_an_ended_run_there_is_no_summary() -> None:
+    async with console_app(empty_session()).run_test(size=SIZE, notifications=True) as pilot:
+        await wait_for_text(pilot, "Welcome")
+        await pilot.press("M")
+        await wait_for_text(pilot, "no run has ended yet")
+        assert "shows the summary" not in screen_text(pilot.app)
+
+
+async def test_hostile_names_in_a_summary_are_made_safe() -> None:
+    session = busy_session()
+    session.store.apply_list(node_list(batch_state(0, "completed", env=HOSTILE, agent=HOSTILE, model=HOSTILE)))
+    async with console_app(session).run_test(size=SIZE) as pilot:
+        await pilot.press("6")
+        await wait_for_text(pilot, "Runs")
+        await pilot.press("M")
+        await wait_for_text(pilot, "Summary", "⚠")
+        assert not has_unsafe_chars(screen_text(pilot.app))
+
+
+def test_a_run_that_ended_before_the_console_started_is_completed_from_its_episodes() -> None:
+    store = empty_session().store
+    store.apply_list(node_list(batch_state(1, "completed", n_done=4), batch_state(0, "running", n_done=4)))
+    assert store.batches_without_totals() == [batch_id(1)]
+    start = datetime(2026, 5, 1, tzinfo=UTC)
+    times = (start, start + timedelta(minutes=2))
+    totals = [BatchTotals(batch_id(n), 3, 1, 1, 1.5, Tokens(100, 20), 0.5, *times) for n in range(2)]
+    store.apply_totals([batch_id(1)], totals)
+    ended, running = store.batches[batch_id(1)], store.batches[batch_id(0)]
+    assert (ended.n_rated, ended.n_success, ended.n_errors, ended.mean_reward, ended.cost) == (3, 1, 1, 0.5, 0.5)
+    assert ended.duration_s == 120
+    assert running.n_rated == 0 and running.duration_s is None
+    assert store.batches_without_totals() == []
+    assert store.newest_ended_run() == batch_id(1)
+
+
+def test_an_event_counts_more_than_the_stored_episodes() -> None:
+    store = empty_session().store
+    store.apply_events([durable(batch_completed(0, success_rate=0.5, n_rated=10))])
+    store.apply_totals([batch_id(0)], [BatchTotals(batch_id(0), 3, 1, 1, 1.5, Tokens(), None, None, None)])
+    assert (store.batches[batch_id(0)].n_rated, store.batches[batch_id(0)].n_success) == (10, 5)
+
+
+@pytest.mark.parametrize(
+    ("n_success", "n_rated", "shown"), [(7, 10, "40-89%"), (0, 0, "\N{EN DASH}"), (3, 3, "44-100%")]
+)
+def test_intervals_are_shown_in_percent(n_success: int, n_rated: int, shown: str) -> None:
+    assert interval_text(n_success, n_rated) == shown
+
+
+@given(st.integers(-(2**70), 2**70), st.integers(-(2**70), 2**70))
+def test_any_counts_from_the_bus_have_an_interval(n_success: int, n_rated: int) -> None:
+    assert len(interval_text(max(n_success, 0), n_rated)) <= 9

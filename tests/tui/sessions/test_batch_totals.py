@@ -1,0 +1,40 @@
+"""Sums over the stored episodes of batches, from a real index."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ulid import ULID
+
+from agentgym_tui.sessions.episode_library import StateDirLibrary, read_batch_totals
+from runner.batch.workspace import Workspace
+from runner.types import Outcome
+from tests.support.episodes import RecordedEpisode
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Iterator[Workspace]:
+    workspace = Workspace(tmp_path, node="n", profile="p")
+    yield workspace
+    workspace.close()
+
+
+def test_totals_count_what_is_scored_and_errors_apart(workspace: Workspace, tmp_path: Path) -> None:
+    first, second = str(ULID()), str(ULID())
+    outcomes = [Outcome.SUCCESS, Outcome.FAILURE, Outcome.ERROR, Outcome.INTERRUPTED]
+    for batch_id, outcome in [*((first, outcome) for outcome in outcomes), (second, Outcome.FAILURE)]:
+        fields: dict[str, Any] = {"batch_id": batch_id}
+        recording = RecordedEpisode(workspace.store, workspace.index, **fields)
+        recording.start()
+        recording.end(outcome=outcome, success=outcome == Outcome.SUCCESS)
+    library = StateDirLibrary(lambda: tmp_path)
+    totals = {each.batch_id: each for each in read_batch_totals(library.result_source(), [first, second, "'; --"])}
+    library.close()
+    assert totals.keys() == {first, second}
+    assert (totals[first].n_rated, totals[first].n_success, totals[first].n_errors) == (2, 1, 1)
+    assert (totals[second].n_rated, totals[second].n_success, totals[second].n_errors) == (1, 0, 0)
+    started_at, ended_at = totals[first].started_at, totals[first].ended_at
+    assert started_at is not None and ended_at is not None and started_at <= ended_at
