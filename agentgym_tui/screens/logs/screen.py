@@ -66,11 +66,13 @@ class LogScreen(LineBrowser):
 
     def __init__(self, context: ScreenContext) -> None:
         super().__init__(context)
-        self.logs = [OpenedLog(log) for log in self.session.open_logs()]
+        self.logs: list[OpenedLog] = []
+        self._add_logs()
         self.opened = self.logs[0]
         self.opened.log.advance(0.0)  # so that the first paint shows lines
         self.opened.rows.refresh()
         self.table = Table(LOG_COLUMNS, self.opened.rows, can_follow=True, id="lines")
+        self.table.follow = self.opened.follow
         self._split = Split(SHARES, self.ui_state.sizes, self.table, id="log")
         self._split.fixed = True  # until the other pane is mounted
         self._selected_message: tuple[object, EventMessage] | None = None
@@ -91,9 +93,15 @@ class LogScreen(LineBrowser):
 
     def on_screen_resume(self) -> None:
         """Resume reading, and add the logs that were found or created meanwhile."""
-        self.logs += [OpenedLog(log) for log in self.session.open_logs()[len(self.logs) :]]
+        self._add_logs()
         self._suspended = False
         self._wake.set()
+
+    def _add_logs(self) -> None:
+        """Add the session's new logs; those of a node are followed at their end."""
+        for log in self.session.open_logs()[len(self.logs) :]:
+            self.logs.append(opened := OpenedLog(log))
+            opened.follow = self.session.has_node_logs
 
     def on_screen_suspend(self) -> None:
         """Suspend reading at the end of the current chunk."""

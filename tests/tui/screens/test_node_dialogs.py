@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from agentgym_tui.app.console import Console
+from agentgym_tui.logs.log_file import LogFile
 from agentgym_tui.screens.live.screen import LiveScreen
 from agentgym_tui.sessions.protocols import ControlRequestError
 from agentgym_tui.state.data_model import BusLink
@@ -113,3 +116,25 @@ async def test_a_refused_server_start_shows_the_reason() -> None:
         await wait_for_text(pilot, "BabyAI")
         await pilot.press("S")
         await wait_for_text(pilot, "BabyAI has no server_cmd", "add one")
+
+
+async def test_the_nodes_log_is_opened_at_its_end_and_new_logs_are_added(tmp_path: Path) -> None:
+    session = busy_session()
+    session.has_node_logs = True
+    app = Console(session)
+    async with app.run_test(size=SIZE, notifications=True) as pilot:
+        await wait_for_text(pilot, "task 3")
+        await pilot.press("4")
+        await wait_for_text(pilot, "the state directory of")
+        (tmp_path / "runner.log").write_text("".join(f"line {n}\n" for n in range(200)))
+        session.logs = [LogFile(tmp_path / "runner.log")]
+        await pilot.press("4")
+        await wait_for_text(pilot, "runner.log", "line 199", "following")
+        (tmp_path / "server-Maze.log").write_text("a server\n")
+        session.logs = [*session.logs, LogFile(tmp_path / "server-Maze.log")]
+        await pilot.press("1")
+        await wait_for_text(pilot, "task 3")
+        await pilot.press("4", "n")
+        await wait_for_text(pilot, "server-Maze.log", "a server", "2 of 2")
+    for log in session.logs:
+        log.close()
