@@ -37,8 +37,20 @@ IDLE_CHECK_S, IDLE_CPU_SHARE, N_IDLE = 0.5, 0.1, 8
 KEY_INTERVAL_S: Final = (0.05, 0.1)
 """Range of the random seconds between two keys; fixed intervals could synchronize with the repaints."""
 
-_CURSOR: Final = rb"\xe2\x96\xb8(?:\x1b\[[0-9;]*m|[^\w\x1b])*(%s)(?=[^\w])"
-"""The cursor and a word at the beginning of its line."""
+FAST_KEY_INTERVAL_S: Final = (0.01, 0.03)
+"""The same where many keys are measured and the CPU is not."""
+
+TOP_S: Final = 0.5
+"""Seconds in which the first line of a list is selected."""
+
+_CURSOR, _GAP = rb"\xe2\x96\xb8", rb"(?:\x1b\[[0-9;]*m|[^\w\x1b])*"
+RUN: Final = re.compile(_CURSOR + _GAP + _CURSOR + rb"(?:\x1b\[[0-9;]*m|[^\x1b])*?\b([0-9A-HJKMNP-TV-Z]{26})\b")
+"""The cursor on a closed line of the Runs screen, and the id of its batch."""
+
+
+def cursor_on(words: Sequence[str]) -> re.Pattern[bytes]:
+    """Return the pattern of the cursor and one of the words that distinguish a list, at the beginning of its line."""
+    return re.compile(_CURSOR + _GAP + rb"(%s)(?=[^\w])" % "|".join(words).encode())
 
 
 class Load:
@@ -143,6 +155,11 @@ class MeasuredConsole:
         self._terminal.wait_for("showing only new messages", WAIT_S)
         self._terminal.send("t")
 
+    def show_runs(self) -> None:
+        """Open the Runs screen."""
+        self._terminal.send("6")
+        self._terminal.wait_for("time left", WAIT_S)
+
     def n_messages(self) -> int:
         """Return the message count of the events screen, once it no longer changes."""
         self._terminal.wait_until_quiet(2.0)
@@ -161,22 +178,26 @@ class MeasuredConsole:
                 return
         raise AssertionError(f"not idle after {IDLE_TIMEOUT_S:.0f} s")
 
-    def measure_keys(self, seconds: float, words: Sequence[str]) -> tuple[list[float], list[float]]:
+    def measure_keys(
+        self, seconds: float, cursor: re.Pattern[bytes], interval_s: tuple[float, float] = KEY_INTERVAL_S
+    ) -> tuple[list[float], list[float]]:
         """Press down and up in the focused list, and measure CPU and response times.
 
         Args:
             seconds: duration.
-            words: first words of its lines, which distinguish it from other lists with a cursor.
+            cursor: the cursor of the list and, as its group, what differs between its lines.
+            interval_s: range of the random seconds between two keys.
 
         Returns:
             CPU percentages of each second, and for each key the seconds until the cursor was painted on its line.
         """
-        cursor = re.compile(_CURSOR % "|".join(words).encode())
-        _, line = self._response_time("jg", cursor, b"")
+        self._terminal.send("g")
+        time.sleep(TOP_S)  # in one repaint with the next key, nothing would change
+        _, line = self._response_time("j", cursor, b"")
         started = last_check = time.perf_counter()
         cpu_s, cpu, responses = self.cpu_s, list[float](), list[float]()
-        for key in itertools.cycle("jk"):
-            time.sleep(random.uniform(*KEY_INTERVAL_S))
+        for key in itertools.cycle("kj"):
+            time.sleep(random.uniform(*interval_s))
             response_s, line = self._response_time(key, cursor, line)
             responses.append(response_s)
             now = time.perf_counter()
