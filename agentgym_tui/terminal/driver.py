@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
+from collections.abc import Iterator
 from functools import partial
 from typing import Any, TextIO
 
@@ -21,7 +22,7 @@ class TerminalDriver(OwnOutputDriver):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - Textual's arguments
         super().__init__(*args, **kwargs)
-        self._is_active = self._is_suspended = False
+        self._is_active = self._is_suspended = self._is_lent = False
         # registered with the event loop, which it wakes; a plain signal handler could be delayed until the next event
         asyncio.get_running_loop().add_signal_handler(signal.SIGCONT, self._resume)
 
@@ -39,6 +40,21 @@ class TerminalDriver(OwnOutputDriver):
         self._is_suspended = True
         super().suspend_application_mode()
 
+    @contextlib.contextmanager
+    def no_automatic_restart(self) -> Iterator[None]:
+        """Leave the terminal to another program inside the ``with`` block, which Textual runs while suspended."""
+        self._is_lent = True
+        try:
+            with super().no_automatic_restart():
+                yield
+        finally:
+            self._is_lent = False
+
+    def write(self, data: str) -> None:
+        """Write ``data`` to the terminal, but drop it while another program has the terminal."""
+        if not self._is_lent:
+            super().write(data)
+
     def close(self) -> None:
         """Leave application mode for good."""
         self._is_active = False
@@ -50,6 +66,8 @@ class TerminalDriver(OwnOutputDriver):
         Application mode is left first; otherwise two threads would read the terminal. A background process must not
         touch the terminal: it stops itself until it is in the foreground.
         """
+        if self._is_lent:
+            return  # the other program was stopped, too, and goes on
         if not self._is_in_foreground():
             os.kill(os.getpid(), signal.SIGSTOP)
             return  # called again by the next SIGCONT

@@ -19,9 +19,11 @@ from agentgym_tui.presenters.episode_rows import episode_heading, error_text, un
 from agentgym_tui.presenters.step_rows import STEP_COLUMNS, StepRows
 from agentgym_tui.safe_text import SafeText, sanitize_message, trusted
 from agentgym_tui.screens.base import WIDTH_BREAKPOINTS, ResultScreen
+from agentgym_tui.screens.episode.outside import open_outside
 from agentgym_tui.screens.episode.tabs import EpisodeTabs
 from agentgym_tui.services.clipboard import copy_to_clipboard
 from agentgym_tui.services.export import ExportError, export_episode
+from agentgym_tui.services.outside_program import Program
 from agentgym_tui.services.timers import start_worker
 from agentgym_tui.sessions.episode_loader import EpisodeLoadError, LoadedEpisode, load_episode, load_file
 from agentgym_tui.sessions.protocols import Session
@@ -147,6 +149,11 @@ class EpisodeScreen(ResultScreen[str]):
         """Write the episode's file to the working directory."""
         start_worker(self, partial(self._export, self._key, self._loaded), group="export")
 
+    def action_outside(self, program: Program) -> None:
+        """Open a copy of the episode's file in the pager or editor."""
+        load = partial(self._load_file, self._key, self._loaded)
+        start_worker(self.app, partial(open_outside, self.app, program, load), group="outside")
+
     def action_events(self) -> None:
         """Request the bus messages of this episode."""
         self.post_message(self.EventsRequested(self._key))
@@ -209,16 +216,26 @@ class EpisodeScreen(ResultScreen[str]):
 
     async def _export(self, key: str, shown: LoadedEpisode | None) -> None:
         try:
-            if (file := shown) is None or file.data is None:
-                file = await load_file(self._session, self._episodes.get(key), key)
+            file = await self._load_file(key, shown)
             path = await asyncio.to_thread(export_episode, file.episode.episode_id, file.data or b"", Path.cwd())
-        except (ExportError, OSError) as exc:
+        except (ExportError, EpisodeLoadError, OSError) as exc:
             self.toast(sanitize_message(f"not exported: {exc}"), failed=True)
-        except EpisodeLoadError as exc:
-            is_running = shown is not None and shown.episode.running
-            self.toast(sanitize_message(f"not exported: {STILL_RUNNING if is_running else exc}"), failed=True)
         else:
             self.toast(sanitize_message(f"exported to {path}"))
+
+    async def _load_file(self, key: str, shown: LoadedEpisode | None) -> LoadedEpisode:
+        """Return the episode with its file.
+
+        Raises:
+            EpisodeLoadError: the file is not available, or the episode is still running.
+        """
+        if shown is not None and shown.data is not None:
+            return shown
+        try:
+            return await load_file(self._session, self._episodes.get(key), key)
+        except EpisodeLoadError as exc:
+            is_running = shown is not None and shown.episode.running
+            raise EpisodeLoadError(STILL_RUNNING if is_running else str(exc)) from exc
 
     def _cancel_clear(self) -> None:
         if self._clear_timer is not None:
