@@ -124,8 +124,8 @@ def _instead_of(endpoint: SafeText, failed: Sequence[str]) -> Line:
 def _silence(answer: StreamingAnswer, waiting_s: float | None) -> Line:
     seconds = None if waiting_s is None or waiting_s < MIN_SILENCE_S else format_time_left(waiting_s)
     if not answer.n_tokens:
-        return [Cell(trusted("no answer yet") if seconds is None else fill_in("no answer for {}", seconds), "dim")]
-    return [] if seconds is None else [Cell(fill_in("nothing for {}", seconds), "warn")]
+        return [Cell(trusted("no answer yet") if seconds is None else fill_in("waiting {}", seconds), "dim")]
+    return [] if seconds is None else [Cell(fill_in("silent {}", seconds), "warn")]
 
 
 def _first_token(seconds: float | None) -> Line:

@@ -81,7 +81,7 @@ def copy_summary(copy: ClipboardText, environ: Mapping[str, str], *, raw: bool =
     )
     mode = " unchanged" if raw else ""
     more = f"; {whole}" if whole and not is_whole else ""
-    hint = "\nin tmux this needs: set -g set-clipboard on" if environ.get("TMUX") else ""
+    hint = "; in tmux this needs: set -g set-clipboard on" if environ.get("TMUX") else ""
     return trusted(f"sent {amount}{mode} to the terminal's clipboard (OSC 52){more}{hint}")
 
 

@@ -1,4 +1,4 @@
-"""Toasts: short messages that cover a part of the screen for a few seconds."""
+"""Toasts: short messages that cover the key bar for a few seconds, and rows above it only if they are long."""
 
 from __future__ import annotations
 

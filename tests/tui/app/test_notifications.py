@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from textual.widgets._toast import Toast
 
 from agentgym_tui.app.notifications import OSC_9, OSC_777, BatchEndDetector, desktop_sequence, ended_text, limits_text
 from agentgym_tui.config.settings import Notify, Settings
@@ -16,7 +17,15 @@ from agentgym_tui.state.data_model import BatchRun
 from agentgym_tui.state.run_store import RunStore
 from tests.support.console.fake_session import FakeSession, busy_session
 from tests.support.console.live_items import START
-from tests.support.console.pilot import SIZE, console_app, screen_text, toast_text, wait_for_text, wait_until
+from tests.support.console.pilot import (
+    SIZE,
+    console_app,
+    console_pilot,
+    screen_text,
+    toast_text,
+    wait_for_text,
+    wait_until,
+)
 from tests.support.console.samples import (
     HOSTILE,
     batch_completed,
@@ -150,3 +159,15 @@ def test_the_end_of_a_batch_names_the_limit_that_stopped_its_episodes() -> None:
 )
 def test_errors_are_counted_apart(counts: dict[str, Any], expected: str) -> None:
     assert ended_text(BatchRun("b", env="Maze", status="completed", **counts)) == expected
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+@pytest.mark.parametrize("keys", [[], ["2", "enter"], ["3"]])
+async def test_a_short_reply_covers_only_the_key_bar(size: tuple[int, int], keys: list[str]) -> None:
+    async with console_pilot(busy_session(), size) as pilot:
+        await wait_for_text(pilot, "Transcript")
+        await pilot.press(*keys)
+        toast(pilot.app, trusted("react scripted started on Wordle, 12 episodes"))
+        await wait_until(pilot, lambda: bool(pilot.app.screen.query(Toast)), "the reply")
+        await wait_until(pilot, lambda: pilot.app.screen.query_one(Toast).region.height == 1, "its layout")
+        assert pilot.app.screen.query_one(Toast).region == (0, size[1] - 1, size[0], 1)
