@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,15 +16,14 @@ from agentgym_tui.config.ui_state import UiState
 from agentgym_tui.presenters.cells import FixedLines, Line
 from agentgym_tui.presenters.episode_rows import episode_heading, error_text, unsafe_fields
 from agentgym_tui.presenters.step_rows import STEP_COLUMNS, StepRows
-from agentgym_tui.safe_text import SafeText, sanitize_message, trusted
+from agentgym_tui.safe_text import SafeText, trusted
 from agentgym_tui.screens.base import WIDTH_BREAKPOINTS, ResultScreen
-from agentgym_tui.screens.episode.outside import open_outside
+from agentgym_tui.screens.episode.file_actions import EpisodeFile
 from agentgym_tui.screens.episode.tabs import EpisodeTabs
 from agentgym_tui.services.clipboard import copy_to_clipboard
-from agentgym_tui.services.export import ExportError, export_episode
 from agentgym_tui.services.outside_program import Program
 from agentgym_tui.services.timers import start_worker
-from agentgym_tui.sessions.episode_loader import EpisodeLoadError, LoadedEpisode, load_episode, load_file
+from agentgym_tui.sessions.episode_loader import EpisodeLoadError, LoadedEpisode, load_episode
 from agentgym_tui.sessions.protocols import Session
 from agentgym_tui.state.episode_list import EpisodeList, ListEntry, UnreadableFile
 from agentgym_tui.state.run_store import RunStore
@@ -39,7 +37,6 @@ SHARES: Final = (
     Share("steps", "episode.wide.steps", "width", 15, 80, "-wide"),
     Share("steps", "episode.narrow.steps", "height", 15, 80, "-narrow"),
 )
-STILL_RUNNING: Final = "this episode is still running; its file is written when it ends"
 CLEAR_AFTER_S: Final = 0.2
 """Seconds after which the previous episode is cleared while the next one is loading."""
 
@@ -147,12 +144,11 @@ class EpisodeScreen(ResultScreen[str]):
 
     def action_export(self) -> None:
         """Write the episode's file to the working directory."""
-        start_worker(self, partial(self._export, self._key, self._loaded), group="export")
+        self._file.export()
 
     def action_outside(self, program: Program) -> None:
         """Open a copy of the episode's file in the pager or editor."""
-        load = partial(self._load_file, self._key, self._loaded)
-        start_worker(self.app, partial(open_outside, self.app, program, load), group="outside")
+        self._file.open_outside(program)
 
     def action_events(self) -> None:
         """Request the bus messages of this episode."""
@@ -172,6 +168,10 @@ class EpisodeScreen(ResultScreen[str]):
     def _entry(self) -> ListEntry | None:
         known = self._loaded.episode if self._loaded else None
         return known if known and known.episode_id == self._key else self._episodes.get(self._key)
+
+    @property
+    def _file(self) -> EpisodeFile:
+        return EpisodeFile(self.app, self._session, self._episodes.get(self._key), self._key, self._loaded)
 
     @property
     def _path(self) -> Path | None:
@@ -213,29 +213,6 @@ class EpisodeScreen(ResultScreen[str]):
             self._cancel_clear()
             self._loaded, self._failure, self._drawn_version = loaded, "", loaded.episode.version
             self._show(loaded, is_new=not is_shown)
-
-    async def _export(self, key: str, shown: LoadedEpisode | None) -> None:
-        try:
-            file = await self._load_file(key, shown)
-            path = await asyncio.to_thread(export_episode, file.episode.episode_id, file.data or b"", Path.cwd())
-        except (ExportError, EpisodeLoadError, OSError) as exc:
-            self.toast(sanitize_message(f"not exported: {exc}"), failed=True)
-        else:
-            self.toast(sanitize_message(f"exported to {path}"))
-
-    async def _load_file(self, key: str, shown: LoadedEpisode | None) -> LoadedEpisode:
-        """Return the episode with its file.
-
-        Raises:
-            EpisodeLoadError: the file is not available, or the episode is still running.
-        """
-        if shown is not None and shown.data is not None:
-            return shown
-        try:
-            return await load_file(self._session, self._episodes.get(key), key)
-        except EpisodeLoadError as exc:
-            is_running = shown is not None and shown.episode.running
-            raise EpisodeLoadError(STILL_RUNNING if is_running else str(exc)) from exc
 
     def _cancel_clear(self) -> None:
         if self._clear_timer is not None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from textual import on
@@ -24,12 +23,10 @@ from agentgym_tui.presenters.episode_rows import (
 from agentgym_tui.presenters.status_line import status_line
 from agentgym_tui.safe_text import trusted
 from agentgym_tui.screens.base import ScreenContext
-from agentgym_tui.screens.episode.outside import open_outside
+from agentgym_tui.screens.episode.file_actions import EpisodeFile
 from agentgym_tui.screens.episode.screen import EpisodeScreen
 from agentgym_tui.screens.library_screen import LibraryScreen
 from agentgym_tui.services.outside_program import Program
-from agentgym_tui.services.timers import start_worker
-from agentgym_tui.sessions.episode_loader import load_file
 from agentgym_tui.sessions.protocols import Library
 from agentgym_tui.state.episode_list import DEFAULT_SORTING, LIST_KEY, EpisodeList, FoundLog, UnreadableFile
 from agentgym_tui.state.run_store import RunStore
@@ -109,8 +106,7 @@ class EpisodesScreen(LibraryScreen):
     def action_outside(self, program: Program) -> None:
         """Open a copy of the selected episode's file in the pager or editor."""
         if key := self._table.key:
-            load = partial(load_file, self.session, self._episodes.get(key), key)
-            start_worker(self.app, partial(open_outside, self.app, program, load), group="outside")
+            EpisodeFile(self.app, self.session, self._episodes.get(key), key).open_outside(program)
 
     def action_reload(self) -> None:
         """Read the library again without waiting."""
