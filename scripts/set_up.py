@@ -205,13 +205,17 @@ def printable(text: str) -> str:
     return "".join(char if char.isprintable() else " " for char in text.rstrip())[:MAX_CHARS]
 
 
+def install_command(venv: Path, *options: str) -> list[str]:
+    """Return the command that installs packages without their dependencies."""
+    python = next(path for path in (venv / "Scripts" / "python.exe", venv / "bin" / "python") if path.exists())
+    pip = [str(python), "-m", "pip", "install", "--disable-pip-version-check", "--no-input", "--progress-bar", "off"]
+    return [*pip, "--no-deps", *options]
+
+
 def set_up(venv: Path, lock: Path, editable: str | None, options: Sequence[str], reporter: Reporter) -> None:
     """Create the virtual environment and install the packages of the lock, and that of the folder ``editable``."""
     if Path(sys.prefix).resolve() != venv.resolve():
         run([sys.executable, "-m", "venv", str(venv)], reporter, lambda: f"creating {venv}", lambda line: None)
-    python = next(path for path in (venv / "bin" / "python", venv / "Scripts" / "python.exe") if path.exists())
-    pip = [str(python), "-m", "pip", "install", "--disable-pip-version-check", "--no-input", "--progress-bar", "off"]
-    pip += ["--no-deps", *options]
     progress = PipProgress(venv, count_packages(lock.read_text("utf-8")))
     with (venv / LOG_NAME).open("w", encoding="utf-8") as log:
 
@@ -220,9 +224,9 @@ def set_up(venv: Path, lock: Path, editable: str | None, options: Sequence[str],
             log.flush()
             progress.read(line)
 
-        run([*pip, "--require-hashes", "-r", str(lock)], reporter, progress.text, read)
+        run(install_command(venv, "--require-hashes", "-r", str(lock), *options), reporter, progress.text, read)
         if editable is not None:
-            command = [*pip, "--no-build-isolation", "-e", editable]
+            command = install_command(venv, "--no-build-isolation", "-e", editable)
             run(command, reporter, lambda: "installing this package", log.write)
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 
 import pytest
 
 from runner.envs.are.catalog import DISTRIBUTION, VERSION
-from scripts import build_sbom
+from scripts import build_sbom, set_up
 from scripts.build_sbom import LEFT_OUT, LOCK, PACKAGE, ROOT, is_allowed, licence, locked_packages, read_lock
 from tests.support.network_references import url_references
 
@@ -109,13 +110,25 @@ def test_an_entry_without_an_exact_version_is_refused() -> None:
         read_lock("some-package>=1\n")
 
 
+@pytest.mark.long
 def test_make_install_verifies_the_hashes() -> None:
     command = ["make", "--dry-run", "--always-make", "install"]
     recipe = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=30, check=True).stdout
-    (from_lock,) = (line for line in recipe.splitlines() if "requirements.lock" in line and "pip install" in line)
-    assert {"--require-hashes", "--no-deps"} <= set(from_lock.split())
+    (from_lock,) = (line for line in recipe.splitlines() if "requirements.lock" in line)
+    assert from_lock.split()[1:] == ["scripts/set_up.py", ".venv", "requirements.lock", "--editable", "."]
 
 
+def test_a_lock_is_installed_with_its_hashes_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    commands: list[Sequence[str]] = []
+    monkeypatch.setattr(set_up, "run", lambda command, *arguments: commands.append(command))
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python").touch()
+    set_up.set_up(tmp_path, LOCK, ".", [], set_up.Reporter())
+    _, from_lock, own = commands
+    assert {"--require-hashes", "--no-deps", str(LOCK)} <= set(from_lock) and "--no-deps" in own
+
+
+@pytest.mark.long  # it starts pip
 @pytest.mark.timeout(60)
 def test_a_file_with_another_hash_is_refused(tmp_path: Path) -> None:
     (tmp_path / "thing-1.0.tar.gz").write_bytes(b"not the locked file")
@@ -136,6 +149,7 @@ def test_a_file_with_another_hash_is_refused(tmp_path: Path) -> None:
     assert "DO NOT MATCH THE HASHES" in completed.stderr
 
 
+@pytest.mark.long
 def test_babyai_needs_no_pygame() -> None:
     code = """
 import sys

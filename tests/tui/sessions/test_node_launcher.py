@@ -54,6 +54,7 @@ async def test_two_consoles_at_once_share_one_node(data_dir: Path) -> None:
     assert "--idle-exit" in psutil.Process(first.pid).cmdline()
 
 
+@pytest.mark.long
 async def test_a_package_named_runner_in_the_working_directory_is_not_started(
     data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -65,6 +66,7 @@ async def test_a_package_named_runner_in_the_working_directory_is_not_started(
     assert is_node_alive(data_dir)
 
 
+@pytest.mark.long
 async def test_the_error_of_a_node_that_fails_to_start_is_reported(data_dir: Path, tmp_path: Path) -> None:
     location = state_location(data_dir)
     with pytest.raises(NodeStartError, match="missing"):

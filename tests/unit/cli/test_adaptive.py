@@ -103,6 +103,7 @@ def test_the_option_needs_several_tasks_with_one_attempt_and_a_width(
     assert "--until-width" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_a_run_stops_at_the_first_look_with_a_narrow_interval_and_plays_no_task_twice(tmp_path: Path) -> None:
     options = ["--run", "Maze", "--agent", "oracle", "--repeat", "500", "--until-width", "0.1", "--tracing", "off"]
     ended = run_agentgym(tmp_path, *options, "--json", "--workers", "0", "--concurrency", "8")

@@ -44,6 +44,7 @@ def complete_in_bash(script: Path, cwd: Path, *words: str) -> list[str]:
     return completed.stdout.split("\n")[:-1] if completed.stdout.strip() else []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("words", "completions"),
     [
@@ -75,6 +76,7 @@ def test_names_that_a_shell_would_interpret_are_left_out(install: Install) -> No
     assert {*agents}.isdisjoint(hostile)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_a_script_is_valid_for_its_shell_and_names_every_subcommand(shell: str, tmp_path: Path) -> None:
     script = run_agentgym(tmp_path, "completion", shell).stdout

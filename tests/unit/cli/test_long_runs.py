@@ -41,6 +41,7 @@ def test_a_budget_is_a_positive_number(option: str, value: str, capsys: pytest.C
     assert f"--budget-{option}" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_a_run_whose_budget_is_used_up_ends_with_130_and_the_command_for_the_rest(tmp_path: Path) -> None:
     environ = environ_with_environments(tmp_path, "Hostile", agents={"up": "tests.support.fakes:UpAgent"})
     options = ["--run", "Hostile", "--agent", "up", "--repeat", "9", "--workers", "0", "--budget-errors", "2"]
@@ -54,6 +55,7 @@ def test_a_run_whose_budget_is_used_up_ends_with_130_and_the_command_for_the_res
     assert "Start the server again" not in ended.stderr
 
 
+@pytest.mark.long
 def test_the_end_of_each_batch_of_a_run_starts_the_command_of_the_profile(tmp_path: Path) -> None:
     hook, profile = tmp_path / "hook.py", tmp_path / "profile.json.yaml"
     hook.write_text("import sys\nopen('ended.jsonl', 'a').write(sys.stdin.read() + '\\n')\n")
@@ -70,6 +72,7 @@ def test_the_end_of_each_batch_of_a_run_starts_the_command_of_the_profile(tmp_pa
     assert len({each["battery_id"] for each in notifications}) == 1
 
 
+@pytest.mark.long
 def test_a_sweep_plays_the_same_tasks_with_each_model_as_one_battery(tmp_path: Path) -> None:
     options = ["--run", "Maze", "--model", "small, other", "--repeat", "2", "--attempts", "2", "--agent", "tools"]
     with ModelServer(models=("small", "other")) as server:

@@ -70,6 +70,7 @@ def settings(tmp_path: Path) -> ARESettings:
     return settings_for(tmp_path)
 
 
+@pytest.mark.long
 async def test_an_episode_over_the_pipes(settings: ARESettings) -> None:
     environment = create("fine", settings)
     assert [message["content"] for message in await environment.reset()] == [
@@ -96,6 +97,7 @@ async def test_an_episode_over_the_pipes(settings: ARESettings) -> None:
     environment.cleanup()
 
 
+@pytest.mark.long
 async def test_a_task_names_the_scenario(settings: ARESettings) -> None:
     class Task:
         task_id = "are:second"
@@ -111,6 +113,7 @@ async def test_a_task_names_the_scenario(settings: ARESettings) -> None:
     assert observation[0]["content"] == "[environment] Scenario scenario_events_tutorial"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -133,6 +136,7 @@ async def test_an_invalid_action_reaches_no_worker(settings: ARESettings, text: 
     environment.cleanup()
 
 
+@pytest.mark.long
 async def test_each_episode_has_a_process_of_its_own_and_the_worker_stays(settings: ARESettings) -> None:
     environments = [await started("fine", settings) for _ in range(3)]
     pids = {(await environment.step(ADD))[0][0]["content"] for environment in environments}
@@ -145,6 +149,7 @@ async def test_each_episode_has_a_process_of_its_own_and_the_worker_stays(settin
     assert not any(child.is_running() for child in children)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
@@ -167,6 +172,7 @@ async def test_a_fault_of_the_worker_is_an_error_and_the_next_episode_is_played(
     assert (await (await started("fine", settings)).step(ADD))[2]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("scenario", ["hang", "late-hang"])
 async def test_an_episode_that_hangs_is_ended(tmp_path: Path, scenario: str) -> None:
     impatient = settings_for(tmp_path, step_s=0.5)
@@ -179,6 +185,7 @@ async def test_an_episode_that_hangs_is_ended(tmp_path: Path, scenario: str) -> 
     assert not any(child.is_running() for child in children)
 
 
+@pytest.mark.long
 async def test_a_cancelled_step_is_finished_before_the_evaluation(settings: ARESettings) -> None:
     environment = await started("late-slow", settings)
     with pytest.raises(TimeoutError):
@@ -187,6 +194,7 @@ async def test_a_cancelled_step_is_finished_before_the_evaluation(settings: ARES
     assert await environment.success(Trajectory(episode_id="e")) is True
 
 
+@pytest.mark.long
 async def test_a_cancelled_step_that_hangs_leaves_nothing(settings: ARESettings) -> None:
     environment = await started("late-hang", settings)
     with pytest.raises(TimeoutError):
@@ -199,6 +207,7 @@ async def test_a_cancelled_step_that_hangs_leaves_nothing(settings: ARESettings)
     assert psutil.wait_procs(children, timeout=LIMIT_S / 2)[1] == []
 
 
+@pytest.mark.long
 async def test_a_step_that_hangs_at_the_time_limit_ends_the_episode_with_its_cause(
     settings: ARESettings, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -215,6 +224,7 @@ async def test_a_step_that_hangs_at_the_time_limit_ends_the_episode_with_its_cau
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("start", "message"),
     [
@@ -232,6 +242,7 @@ async def test_a_worker_that_does_not_start_is_an_error(tmp_path: Path, start: s
     assert client._workers == {}
 
 
+@pytest.mark.long
 async def test_a_worker_that_hangs_or_dies_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "_FORK_TIMEOUT_S", 0.5)
     environment = create("fine", settings_for(tmp_path, "never-forks"))
@@ -248,6 +259,7 @@ async def test_a_worker_that_hangs_or_dies_is_replaced(tmp_path: Path, monkeypat
     assert (await environment.step(ADD))[2]
 
 
+@pytest.mark.long
 async def test_the_output_of_the_worker_goes_to_the_log(
     settings: ARESettings, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -261,6 +273,7 @@ async def test_the_output_of_the_worker_goes_to_the_log(
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("workers", ["0", "1"])
 def test_a_run_writes_the_output_to_its_log_file(tmp_path: Path, workers: str) -> None:
     profile = tmp_path / "profile.yaml"
@@ -273,6 +286,7 @@ def test_a_run_writes_the_output_to_its_log_file(tmp_path: Path, workers: str) -
     assert "\x1b" not in log and "from the worker" not in completed.stdout + completed.stderr
 
 
+@pytest.mark.long
 async def test_the_worker_gets_no_variable_of_this_process(
     tmp_path: Path, settings: ARESettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -281,6 +295,7 @@ async def test_the_worker_gets_no_variable_of_this_process(
     assert "OPENAI_API_KEY" not in psutil.Process(warm_worker(settings).ready.pid).environ()
 
 
+@pytest.mark.long
 async def test_the_end_of_a_worker_removes_its_files(settings: ARESettings) -> None:
     await started("fine", settings)
     worker = warm_worker(settings)
@@ -289,6 +304,7 @@ async def test_the_end_of_a_worker_removes_its_files(settings: ARESettings) -> N
     assert not worker._scratch.exists() and not worker.is_alive
 
 
+@pytest.mark.long
 def test_a_worker_whose_parent_ends_during_the_start_removes_its_files(tmp_path: Path) -> None:
     scratch = tmp_path / "scratch"
     scratch.mkdir()
@@ -300,6 +316,7 @@ def test_a_worker_whose_parent_ends_during_the_start_removes_its_files(tmp_path:
     assert (done.returncode, done.stderr, scratch.exists()) == (0, b"", False)
 
 
+@pytest.mark.long
 async def test_a_cancelled_start_leaves_no_process(settings: ARESettings) -> None:
     await started("fine", settings)
     reset = asyncio.create_task(create("fine", settings).reset())
@@ -313,6 +330,7 @@ async def test_a_cancelled_start_leaves_no_process(settings: ARESettings) -> Non
     assert not any(child.is_running() for child in children[1:])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("scenario", "outcome"), [("fine", "success"), ("unsolved", "failure"), ("no-verdict", "error")]
 )

@@ -29,6 +29,7 @@ def play_oracle(task_index: int, limit: int = 100, mode: Mode = "strict", seed: 
     return texts, 0.0
 
 
+@pytest.mark.long
 def test_the_oracle_solves_each_solvable_task_of_the_first_120() -> None:
     rewards = {task: play_oracle(task)[1] for task in range(120)}
     assert {task for task, reward in rewards.items() if reward > 0} == set(range(120)) - IMPOSSIBLE - KEY_IN_BOX
@@ -99,6 +100,7 @@ def test_a_reset_starts_a_new_plan() -> None:
     assert planner.next_action() == "go to red ball 1"
 
 
+@pytest.mark.long
 def test_the_oracle_explores_when_it_has_no_plan() -> None:
     """The key of this task's locked room lies inside that room."""
     started_at = time.monotonic()

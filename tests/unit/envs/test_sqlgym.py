@@ -135,11 +135,13 @@ def test_the_listed_queries_count_the_rows_of_each_table() -> None:
     assert step_text(env, actions[3])[0] == "[(560,)]"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", ["strict", "compat"])
 def test_the_environment_fulfills_the_contract(mode: Mode) -> None:
     check_env(lambda: SQLGym(mode=mode), tasks=(203,))
 
 
+@pytest.mark.long
 def test_the_oracle_solves_the_first_tasks() -> None:
     for task_index in range(20):
         env = start_env(task_index)

@@ -200,6 +200,7 @@ def test_the_index_reports_events_after_each_new_event(outbox: Outbox) -> None:
     assert n_pending == [1, 2]
 
 
+@pytest.mark.long
 def test_added_events_survive_a_killed_process(outbox: Outbox, tmp_path: Path) -> None:
     program = (
         "import os, sys\nfrom pathlib import Path\nfrom runner.publish.outbox import Outbox\n"

@@ -289,6 +289,7 @@ index.close()
 """
 
 
+@pytest.mark.long
 def test_two_processes_insert_at_the_same_time(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
     command = [sys.executable, "-c", WRITER, str(episode_store.data_dir)]
     writers = [subprocess.Popen(command, cwd=Path(__file__).parents[3], stderr=subprocess.PIPE) for _ in range(2)]

@@ -68,6 +68,7 @@ def test_the_offsets_are_the_places_that_are_replaced(text: str) -> None:
     assert shown.startswith(kept.sub("", text[:start]))
 
 
+@pytest.mark.long
 def test_the_table_has_every_mark_and_every_character_without_a_column() -> None:
     characters = [chr(code) for code in range(0x110000) if chr(code) not in "\n\t"]
     tones = re.compile(f"[{EMOJI_MODIFIERS}]")
