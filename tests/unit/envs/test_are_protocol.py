@@ -281,7 +281,7 @@ def test_a_run_writes_the_output_to_its_log_file(tmp_path: Path, workers: str) -
     options = ("--config", str(profile), "--run", "are:prints", "--agent", "oracle", "--workers", workers)
     completed = run_agentgym(tmp_path, *options, environ={"TMPDIR": str(tmp_path)})
     assert completed.returncode == 0, completed.stderr
-    log = (tmp_path / "logs" / "runner.log").read_text()
+    log = (tmp_path / "data" / "logs" / "runner.log").read_text()
     assert "from the worker" in log and "to standard error" in log and "ARE 0 is loaded" in log
     assert "\x1b" not in log and "from the worker" not in completed.stdout + completed.stderr
 
