@@ -174,7 +174,7 @@ class RunStore:
 
         Live items and status events are not ordered against each other.
         """
-        is_playing = node.status == "idle" and any(
+        is_playing = node.status in ("starting", "idle") and any(
             each.is_active and each.node == node.name for each in self._episodes.running.values()
         )
         return "running" if is_playing else node.status

@@ -222,3 +222,13 @@ def test_the_progress_of_a_batch_never_goes_back(run_store: RunStore) -> None:
     run_store.apply_events([durable(batch_completed(0)), live(progress(0, seq=1, n_done=5), boot=NEXT_BOOT)])
     assert active.status == "completed"
     assert run_store.active_batch() is None
+
+
+@pytest.mark.parametrize("late", ["starting", "idle"])
+def test_a_node_runs_while_its_episodes_run_whatever_a_late_status_event_says(run_store: RunStore, late: str) -> None:
+    run_store.apply_health(node_health(status="running"))
+    run_store.apply_events([live(started(0)), durable(field_status(status=late))])
+    node = run_store.nodes[NODE]
+    assert (node.status, run_store.node_status(node)) == (late, "running")
+    run_store.apply_events([live(ended(0, 1))])
+    assert run_store.node_status(node) == late
