@@ -84,11 +84,17 @@ def start_paused(data_dir: Path, *envs: str, repeat: int) -> list[str]:
     async def start_and_pause() -> list[str]:
         async with await connect_to_node(data_dir) as connection, asyncio.timeout(START_TIMEOUT_S):
             batch_ids = [batch["batch_id"] for batch in _result(await _reply(connection, "start", request))]
-            while not (await _reply(connection, "pause", {"batch_id": batch_ids[0]}))["ok"]:  # noqa: ASYNC110 - the node is another process
-                await asyncio.sleep(0.01)  # the batch is still queued
+            while await _status(connection, batch_ids[0]) == "queued":  # noqa: ASYNC110 - the node is another process
+                await asyncio.sleep(0.01)
+            _result(await _reply(connection, "pause", {"batch_id": batch_ids[0]}))
             return batch_ids
 
     return asyncio.run(start_and_pause())
+
+
+async def _status(connection: NatsConnection, batch_id: str) -> str:
+    batches = _result(await _reply(connection, "list", {}))["batches"]
+    return next(str(batch["status"]) for batch in batches if batch["batch_id"] == batch_id)
 
 
 async def connect_to_node(data_dir: Path) -> NatsConnection:

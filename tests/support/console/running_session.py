@@ -12,7 +12,7 @@ from agentgym_tui.sessions.control_client import NodeControl
 from agentgym_tui.sessions.episode_library import StateDirLibrary
 from agentgym_tui.sessions.node_launcher import LaunchOptions
 from agentgym_tui.sessions.node_session import NodeSession
-from agentgym_tui.sessions.protocols import ControlRequestError, Session
+from agentgym_tui.sessions.protocols import Session
 from agentgym_tui.state.data_model import Episode
 from agentgym_tui.state.run_store import LOST_AFTER_S
 from runner.events.control import StartArgs
@@ -69,10 +69,10 @@ class RunningSession:
 
     async def _try_pause(self, batch_id: str) -> bool:
         """Return False while the batch is not running yet."""
-        with contextlib.suppress(ControlRequestError):
+        listed = {batch.batch_id: batch.status for batch in (await self.control.fetch_list()).batches}
+        if listed.get(batch_id) == "running":
             await self.control.command("pause", batch_id=batch_id)
-            return True
-        return False
+        return listed.get(batch_id) == "running"
 
     def _read_journal(self, batch_id: str) -> Episode | None:
         assert self.session.data_dir is not None

@@ -1,0 +1,111 @@
+"""Two consoles on one real node show the same order, states and counts, whichever of them sends the commands."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from textual.pilot import Pilot
+
+from agentgym_tui.app.console import Console
+from agentgym_tui.sessions.node_launcher import LaunchOptions
+from agentgym_tui.sessions.node_session import NodeSession
+from agentgym_tui.widgets.line_list import LineList
+from runner.events.control import StartArgs
+from runner.util.clock import new_ulid
+from tests.support.console.launch import NODE, node_cleanup
+from tests.support.console.pilot import screen_text, wait_for_text, wait_until
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(180)]
+
+SIZE = (200, 50)
+SHARED_COLUMNS = 5
+"""Run, state, done, success and errors; time left and rate pass between two messages."""
+
+
+@asynccontextmanager
+async def console_on(data_dir: Path) -> AsyncIterator[Pilot[None]]:
+    """Yield the pilot of a console that shows the runs of the node, which it starts if there is none."""
+    app = Console(NodeSession(LaunchOptions(data_dir=str(data_dir), node=NODE)))
+    app.animation_level = "none"
+    async with app.run_test(size=SIZE, notifications=True) as pilot:
+        await wait_until(pilot, lambda: bool(app.session.store.agents), "the node")
+        await pilot.press("6")
+        await wait_for_text(pilot, "Runs")
+        yield pilot
+
+
+def rows(pilot: Pilot[None]) -> list[tuple[str, ...]]:
+    """Return the key and the shared columns of each row."""
+    source = pilot.app.screen.query_one("#runs", LineList).source
+    lines = [(source.key(index), source.line(index, SIZE[0])) for index in range(len(source))]
+    return [(key, *(cell.text for cell in line[:SHARED_COLUMNS])) for key, line in lines]
+
+
+def order(pilot: Pilot[None]) -> list[str]:
+    return [row[0] for row in rows(pilot)]
+
+
+async def wait_until_equal(one: Pilot[None], other: Pilot[None], *texts: str) -> None:
+    """Wait until both consoles show the same rows, and the texts."""
+
+    def are_equal() -> bool:
+        shown = "\n".join(" ".join(row) for row in rows(one))
+        return rows(one) == rows(other) and all(text in shown for text in texts)
+
+    await wait_until(other, are_equal, f"the same rows with {texts}:\n{rows(one)}\n{rows(other)}")
+
+
+async def start(pilot: Pilot[None], *envs: str, repeat: int) -> str:
+    app = pilot.app
+    assert isinstance(app, Console)
+    args = StartArgs(batch_id=new_ulid(), envs=list(envs), agent="oracle", repeat=repeat)
+    await app.commands.start(args)
+    return args.batch_id
+
+
+async def select(pilot: Pilot[None], key: str) -> None:
+    table = pilot.app.screen.query_one("#runs", LineList)
+    assert table.select(key)
+    await pilot.pause()
+
+
+async def test_two_consoles_agree_while_each_of_them_sends_commands(tmp_path: Path) -> None:
+    with node_cleanup(tmp_path / "data"):
+        async with console_on(tmp_path / "data") as one, console_on(tmp_path / "data") as other:
+            battery = await start(one, "BabyAI", "Maze", repeat=3_000)
+            second = await start(one, "TextCraft", repeat=4)
+            third = await start(other, "Wordle", repeat=4)
+            await wait_until_equal(one, other, "running", "waits #2", "waits #3")
+
+            await select(one, f"battery {battery}")
+            await one.press("space")
+            await wait_until_equal(one, other, "‖ paused")
+
+            await select(one, f"batch {third}")
+            await one.press("K")
+            moved = [f"battery {battery}", f"batch {third}", f"batch {second}"]
+            await wait_until(other, lambda: order(one) == order(other) == moved, "the new order")
+
+            await select(other, f"batch {second}")
+            await other.press("space")
+            await wait_until_equal(one, other, "‖ waits")
+
+            await select(other, f"battery {battery}")
+            await other.press("x")
+            await wait_until_equal(one, other, "cancelled", "completed 4/4 100%", "‖ waits #1")
+
+            await select(one, f"batch {second}")
+            await one.press("space")
+            ended = ("cancelled", "TextCraft ✓ completed 4/4 100%", "Wordle ✓ completed 4/4 100%")
+            await wait_until_equal(one, other, *ended)
+
+            await one.press("a")
+            await wait_until(other, lambda: len(rows(other)) == 4, "the run that is played again")
+            await wait_until_equal(one, other, *ended)
+            assert "waiting" not in screen_text(one.app)
+
+            async with console_on(tmp_path / "data") as late:
+                await wait_until_equal(other, late, *ended)
