@@ -28,6 +28,7 @@ from agentgym_tui.widgets.split import resize_focused, zoom_focused
 if TYPE_CHECKING:
     from agentgym_tui.screens.episode.screen import EpisodeScreen
     from agentgym_tui.screens.episodes.screen import EpisodesScreen
+    from agentgym_tui.screens.runs.summary import RunSummaryScreen
 
 STYLES: Final[list[str | PurePath]] = ["../styles/widgets.tcss", "../styles/app.tcss"]
 
@@ -112,6 +113,16 @@ class Console(NodeControlApp, inherit_bindings=False):
         await self.switch_mode("logs")
         if isinstance(self.screen, LogScreen):
             self.screen.show_path(event.path)
+
+    async def on_run_summary_screen_results_requested(self, event: RunSummaryScreen.ResultsRequested) -> None:
+        """Show the results of one run."""
+        from agentgym_tui.screens.results.screen import ResultsScreen
+
+        await self.switch_mode("results")
+        while len(self.screen_stack) > 1:
+            await self.pop_screen()
+        if isinstance(self.screen, ResultsScreen):
+            self.screen.show_run(event.run_id)
 
     async def on_console_screen_episodes_requested(self, event: ConsoleScreen.EpisodesRequested) -> None:
         """Show the list of episodes with a filter."""

@@ -13,7 +13,7 @@ import msgspec
 from textual.binding import Binding
 from textual.keys import key_to_character
 
-from agentgym_tui.commands.registry import BUS, LIVE, NODE, SCREENS, Command, Registry, Scope
+from agentgym_tui.commands.registry import BUS, LIBRARY, LIVE, NODE, SCREENS, Command, Registry, Scope
 from agentgym_tui.textual_compat import binding_ids
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ COMMANDS: Final = Registry(
     Command("runs.cancel_all", "C", "Cancel all", "cancel_all", "runs", "all that runs or waits", False, NODE),
     Command("runs.pause_all", "P", "Pause all", "pause_all", "runs", "pause all that runs, or resume it", False, NODE),
     Command("summary.open", "enter", "Episodes", "open", "summary", "list the episodes of the selected row"),
+    Command("summary.results", "v", "Results", "results", "summary", "this run on Results", available=LIBRARY),
     Command("summary.back", "escape", "Back", "back", "summary", "go back"),
     Command("episodes.open", "enter", "Open", "open", "episodes", "open the selected episode"),
     Command("episodes.filter", "slash", "Filter", "filter", "episodes", "show only rows that contain all words"),

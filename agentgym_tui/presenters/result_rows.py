@@ -127,7 +127,7 @@ def player_text(row: ResultRow) -> SafeText:
     return join([sanitize_line(row.agent, 40) or UNKNOWN, model_cell(row.model).text], " ")
 
 
-def results_summary(results: ResultList, state: SafeText, key: str, width: int) -> Line:
+def results_summary(results: ResultList, state: SafeText, key: str, width: int, *, run_id: str = "") -> Line:
     """Return the line above the table: what is shown, filter, order and the marked row.
 
     Args:
@@ -135,6 +135,7 @@ def results_summary(results: ResultList, state: SafeText, key: str, width: int) 
         state: additional status, such as how many files have been read; may be empty.
         key: label of the key that clears the filter.
         width: columns available.
+        run_id: the only battery or batch that is shown; "" for all.
     """
     sorting, marked, n_shown = results.sorting, results.marked, len(results.shown)
     matches = [Cell(trusted(f"{n_shown:,} match "), "accent"), *filter_cells(results.query.text, key, width)]
@@ -142,6 +143,7 @@ def results_summary(results: ResultList, state: SafeText, key: str, width: int) 
         [
             [Cell(trusted("Results by batch" if results.by_batch else "Results"), "head")],
             [Cell(pluralize(results.n_episodes, "episode"))],
+            filter_cells(f"run {run_id}", key, 2 * width) if run_id else [],
             matches if results.query else [],
             [Cell(join([MARK, trusted("compares with "), _short_name(marked)]), "accent")] if marked else [],
             [Cell(trusted(f"by {sorting.column} {sorting.sign}"), "accent")] if sorting is not None else [],

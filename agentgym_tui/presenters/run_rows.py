@@ -39,7 +39,7 @@ RUN_COLUMNS: Final = (
     Column("agent", 18, rank=3),
     Column("ep/min", 6, right=True, rank=4),
     Column("tokens", 6, right=True, rank=5),
-    Column("cost", 11, right=True, rank=6),
+    Column("cost", 14, right=True, rank=6),
     Column("workers", 18, rank=7),
     Column("id", 26, rank=8),
 )

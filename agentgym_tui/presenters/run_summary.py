@@ -36,7 +36,7 @@ SUMMARY_COLUMNS: Final = (
     Column("reward", 7, right=True, rank=1),
     Column("model", 16, rank=2),
     Column("duration", 8, right=True, rank=3),
-    Column("cost", 12, right=True, rank=4),
+    Column("cost", 14, right=True, rank=4),
     Column("tokens", 6, right=True, rank=5),
     Column("state", 13, rank=6),
 )

@@ -218,6 +218,28 @@ class RunCommands:
         for run_id in run_ids:
             await self.control.command("cancel", batch_id=run_id)
 
+    async def cancel_all(self) -> int:
+        """Cancel all that runs or waits, also what the node's list is too short for; return the number of batches."""
+        known = unfinished_batches(self._session.store)
+        for run_id in command_targets(known):
+            await self._cancel_unless_ended(run_id)
+        sent = {batch.batch_id for batch in known}
+        while True:
+            listed = (await self.control.fetch_list()).batches
+            left = [batch.batch_id for batch in listed if batch.status in _UNFINISHED and batch.batch_id not in sent]
+            if not left:
+                return len(sent)
+            for batch_id in left:  # the running one, which is the oldest, is the last
+                sent.add(batch_id)
+                await self._cancel_unless_ended(batch_id)
+
+    async def _cancel_unless_ended(self, batch_id: str) -> None:
+        try:
+            await self.control.command("cancel", batch_id=batch_id)
+        except ControlRequestError as exc:
+            if not str(exc).endswith("not running"):
+                raise
+
     @property
     def control(self) -> NodeControl:
         """Client for requests to the node; raises ``ControlRequestError`` where commands are not allowed."""

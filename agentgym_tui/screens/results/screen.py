@@ -70,6 +70,7 @@ class ResultsScreen(ResultsTableScreen):
         self.table = self._table = ResultsTable(RESULT_COLUMNS, rows, sorting=self._results.sorting, id="results")
         self._table.handles_enter = False  # so that the key bar shows the command
         self._by_batch = False
+        self._run_id = ""
         self._histogram: tuple[str, Histogram | None] = ("", None)
 
     def unsafe_text(self) -> str | None:
@@ -116,6 +117,20 @@ class ResultsScreen(ResultsTableScreen):
         else:
             self.app.push_screen(ComparisonScreen(self._screen_context, row, marked))
 
+    def action_clear(self) -> None:
+        """Clear the filter; without a filter, show the results of all runs."""
+        if self._run_id and not self._results.query:
+            self._run_id = ""
+            self.read_again()
+        else:
+            super().action_clear()
+
+    def show_run(self, run_id: str) -> None:
+        """Show only the results of a battery or batch, one row per batch."""
+        self._run_id, self._by_batch = run_id, True
+        self.set_filter("")
+        self.read_again()
+
     def action_reload(self) -> None:
         """Read the results again without waiting."""
         self.read_again()
@@ -133,8 +148,8 @@ class ResultsScreen(ResultsTableScreen):
 
     async def read(self, library: Library) -> None:
         """Aggregate the episodes."""
-        by_batch = self._by_batch
-        self._results.set_rows(await asyncio.to_thread(_summarize, library, by_batch), by_batch=by_batch)
+        by_batch, run_id = self._by_batch, self._run_id
+        self._results.set_rows(await asyncio.to_thread(_summarize, library, by_batch, run_id), by_batch=by_batch)
 
     def show_read(self, *, first: bool) -> None:
         """Show the rows; the cursor stays on its row, at first on the topmost one."""
@@ -150,7 +165,8 @@ class ResultsScreen(ResultsTableScreen):
 
     def heading_lines(self, width: int) -> list[Line]:
         """Return the lines above the table: what is shown, and why the library cannot be read."""
-        return [results_summary(self._results, self.reading_state, self.clear_key, width), self.failure_line]
+        summary = results_summary(self._results, self.reading_state, self.clear_key, width, run_id=self._run_id)
+        return [summary, self.failure_line]
 
     def nothing_lines(self, width: int) -> list[Line]:
         """Return the lines that replace an empty table."""
@@ -190,10 +206,10 @@ class ResultsScreen(ResultsTableScreen):
             super().cursor_moved()
 
 
-def _summarize(library: Library, by_batch: bool) -> list[ResultRow]:
-    from runner.results.summary import summarize_results
+def _summarize(library: Library, by_batch: bool, run_id: str) -> list[ResultRow]:
+    from runner.results.summary import Selection, summarize_results
 
-    return summarize_results(library.result_source(), by_batch=by_batch)
+    return summarize_results(library.result_source(), Selection(batch=run_id or None), by_batch=by_batch)
 
 
 def _histogram(library: Library, row: ResultRow) -> Histogram | None:

@@ -98,16 +98,17 @@ class RunsScreen(ControlScreen):
         """Cancel everything that runs or waits, after a question."""
         from agentgym_tui.screens.dialogs.confirm import CancelAllDialog
 
-        batches = unfinished_batches(self.session.store)
-        if not batches:
+        store = self.session.store
+        n_unfinished = max(len(unfinished_batches(store)), store.n_waiting)
+        if not n_unfinished:
             self.toast(trusted("nothing runs or waits"))
             return
 
         def dialog_closed(answer: str | None) -> None:
             if answer == "all":
-                self._cancel(batches)
+                self.run_command(self._cancel_all)
 
-        self.app.push_screen(CancelAllDialog(len(batches)), dialog_closed)
+        self.app.push_screen(CancelAllDialog(n_unfinished), dialog_closed)
 
     @needs_node
     def action_pause(self) -> None:
@@ -152,6 +153,10 @@ class RunsScreen(ControlScreen):
         n_waiting = await self.commands.replay(row.run_id, only)
         what = trusted("what ended with an error" if only == "errors" else "all episodes")
         self.toast(join([trusted("plays again: "), what, trusted(f", {n_waiting:,}")]))
+
+    async def _cancel_all(self) -> None:
+        n_cancelled = await self.commands.cancel_all()
+        self.toast(join([pluralize(n_cancelled, "batch", "batches"), trusted(" cancelled")]))
 
     def _cancel(self, batches: Sequence[BatchRun]) -> None:
         ids = [batch.batch_id for batch in batches] if len(batches) == 1 else command_targets(batches)

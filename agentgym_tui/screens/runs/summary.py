@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from textual import on
 from textual.app import ComposeResult
+from textual.message import Message
 
+from agentgym_tui.commands.registry import LIBRARY
 from agentgym_tui.presenters.cells import Line
 from agentgym_tui.presenters.run_rows import run_detail
 from agentgym_tui.presenters.run_summary import SUMMARY_COLUMNS, SummaryRows, summary_heading, unsafe_summary_text
@@ -31,6 +35,12 @@ class RunSummaryScreen(ResultScreen[None]):
     REQUIRED_WIDGETS = "#summary, #detail, #status, Table"
     CSS_PATH = "../../styles/runs.tcss"
     AUTO_FOCUS = "#batches"
+
+    @dataclass
+    class ResultsRequested(Message):
+        """The user has requested the results of a battery or batch."""
+
+        run_id: str
 
     def __init__(self, session: Session, run_id: str) -> None:
         super().__init__()
@@ -72,6 +82,13 @@ class RunSummaryScreen(ResultScreen[None]):
         """List the episodes of the selected row."""
         if (batch := self._rows.get(self._table.key)) is not None:
             self.post_message(self.EpisodesRequested(batch.batch_id))
+
+    def action_results(self) -> None:
+        """Show the run on the Results screen."""
+        if LIBRARY.is_met(self._session):
+            self.post_message(self.ResultsRequested(self._run_id))
+        else:
+            self.toast(LIBRARY.reason(self._session))
 
     def action_back(self) -> None:
         """Go back to the previous screen."""

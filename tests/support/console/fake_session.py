@@ -64,6 +64,7 @@ class FakeControl(NodeControl):
         self.files: dict[str, bytes] = {}
         self.refusal: ControlRequestError | None = None
         self.warning: str | None = None
+        self.lists: list[NodeList] = []
 
     async def start(self, args: StartArgs) -> list[BatchState]:
         if self.refusal is not None:
@@ -110,7 +111,7 @@ class FakeControl(NodeControl):
 
     async def fetch_list(self) -> NodeList:
         self._check()
-        return node_list()
+        return self.lists.pop(0) if self.lists else node_list()
 
     async def fetch_episode(self, episode_id: str) -> bytes:
         self._check()

@@ -177,6 +177,8 @@ SEQUENCES = {
             KeyPress("run.summary", "M", screen_name, "RunSummaryScreen"),
             KeyPress("summary.back", "escape", screen_name, "RunsScreen"),
             KeyPress("run.summary", "M", screen_name, "RunSummaryScreen"),
+            KeyPress("summary.results", "v", screen_name, "ResultsScreen"),
+            KeyPress("app.runs", "6", screen_name, "RunSummaryScreen"),
             KeyPress("summary.open", "enter", screen_name, "EpisodesScreen"),
             KeyPress("app.live", "1", screen_name, "LiveScreen"),
             KeyPress("app.runs", "6", screen_name, "RunSummaryScreen"),

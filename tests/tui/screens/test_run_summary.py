@@ -16,6 +16,7 @@ from agentgym_tui.state.batches import BatchTotals
 from runner.types import Tokens
 from tests.support.console.fake_session import FakeSession, busy_session, empty_session, ended_session, mixed_session
 from tests.support.console.pilot import SIZE, console_app, row_keys, screen_text, toast_text, wait_for_text, wait_until
+from tests.support.console.result_sessions import results_session
 from tests.support.console.samples import (
     HOSTILE,
     batch_completed,
@@ -130,3 +131,22 @@ def test_intervals_are_shown_in_percent(n_success: int, n_rated: int, shown: str
 @given(st.integers(-(2**70), 2**70), st.integers(-(2**70), 2**70))
 def test_any_counts_from_the_bus_have_an_interval(n_success: int, n_rated: int) -> None:
     assert len(interval_text(max(n_success, 0), n_rated)) <= 9
+
+
+async def test_the_summary_leads_to_the_results_of_the_run_only() -> None:
+    session = results_session()
+    run_id = session.fake_library.stored[0].batch_id
+    row = session.fake_library.stored[0]
+    session.store.apply_list(node_list(batch_state(0, "completed", env=row.env, n_done=1)))
+    session.store.batches[run_id] = session.store.batches.pop(batch_id(0))
+    session.store.batches[run_id].batch_id = run_id
+    app = console_app(session)
+    async with app.run_test(size=SIZE) as pilot:
+        await pilot.press("6")
+        await wait_for_text(pilot, "Runs")
+        await pilot.press("M", "v")
+        await wait_for_text(pilot, "Results by batch", f"run {run_id} (esc clears)")
+        await wait_until(pilot, lambda: len(row_keys(app, "#results")) >= 1, "the rows")
+        assert all(run_id in key for key in row_keys(app, "#results"))
+        await pilot.press("escape")
+        await wait_until(pilot, lambda: f"run {run_id}" not in screen_text(app), "all results")

@@ -255,3 +255,16 @@ def test_the_rate_is_that_of_the_time_left_and_of_the_whole_run_once_it_has_ende
     assert episodes_per_minute(batch) is None
     batch.started_at, batch.ended_at = START, START + timedelta(minutes=4)
     assert episodes_per_minute(batch) == 2.5
+
+
+async def test_cancel_all_also_cancels_what_is_not_listed() -> None:
+    session = mixed_session()
+    more = [batch_state(n, "queued") for n in (8, 7)]
+    session.fake_control.lists = [node_list(*more), node_list(batch_state(9), *more)]
+    async with console_app(session).run_test(size=SIZE, notifications=True) as pilot:
+        await pilot.press("6")
+        await wait_for_text(pilot, "battery of 2")
+        await pilot.press("C", "y")
+        await wait_for_text(pilot, "7 batches cancelled")
+        runs = ["battery", *(batch_id(n) for n in (2, 3, 8, 7, 9))]
+        assert session.fake_control.commands == [("cancel", run_id, None) for run_id in runs]
