@@ -11,6 +11,7 @@ import asyncio
 import sys
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -38,6 +39,7 @@ N_EPISODES, N_SHOWN = 60, 34
 """Episodes per environment, and finished episodes of the last environment at the time of the screenshots."""
 
 N_STEPS: Final = 3
+N_TASKS, N_ATTEMPTS = 24, 8
 
 
 def main(folder: Path = PICTURES) -> None:
@@ -93,6 +95,10 @@ async def _capture_all(pilot: Pilot[None], session: NodeSession, screenshots: di
     await capture("trace", "w")
     await capture("events", "3", "k", "k")
     await capture("summary", "1", "M")
+    await _run_attempts(pilot, session)
+    await capture("results", "escape", "7", "v", "j", "j")
+    await capture("tasks", "t", "j", "right", "right")
+    await capture("comparison", "escape", "j", "m", "k", "m")
 
 
 async def _run_episodes(pilot: Pilot[None], session: NodeSession) -> None:
@@ -105,6 +111,21 @@ async def _run_episodes(pilot: Pilot[None], session: NodeSession) -> None:
     while max((len(episode.steps) for episode in session.store.running_episodes()), default=0) < N_STEPS:
         await pilot.press("s")
         await pilot.pause(1.0)
+
+
+async def _run_attempts(pilot: Pilot[None], session: NodeSession) -> None:
+    """Run two batches of random play with several attempts of each task."""
+    for seed in (1, 2):
+        args = StartArgs(
+            batch_id=str(ULID()), envs=["Maze"], agent="random", repeat=N_TASKS, attempts=N_ATTEMPTS, seed=seed
+        )
+        (batch,) = await _control(session).start(args)
+        await _wait_until(pilot, partial(_has_ended, session, batch.batch_id))
+
+
+def _has_ended(session: NodeSession, batch_id: str) -> bool:
+    batch = session.store.batches.get(batch_id)
+    return batch is not None and batch.status == "completed"
 
 
 async def _wait_until(pilot: Pilot[None], condition: Callable[[], bool]) -> None:

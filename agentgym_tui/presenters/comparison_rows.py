@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from agentgym_tui.presenters.cells import Cell, Column, Line, Tone, filter_cells, join_parts
 from agentgym_tui.presenters.episode_rows import format_exact
-from agentgym_tui.presenters.number_format import pluralize
+from agentgym_tui.presenters.number_format import UNKNOWN, pluralize
 from agentgym_tui.presenters.result_rows import player_text, rate_text
 from agentgym_tui.safe_text import SafeText, join, sanitize_line, trusted
 from agentgym_tui.state.task_list import ComparedTask, Result, TaskList
@@ -52,12 +52,13 @@ class ComparisonRows:
         """Return the cells of a task, one per table column."""
         pair, result = self._tasks.shown[index]
         text, tone = _RESULTS[result]
+        points = trusted(f"{100 * (pair.rate - pair.baseline_rate):+.0f} points")
         return [
             Cell(format_exact(pair.task.task_index)),
             Cell(text, tone),
             Cell(rate_text(pair.rate)),
             Cell(rate_text(pair.baseline_rate), "dim"),
-            Cell(trusted(f"{100 * (pair.rate - pair.baseline_rate):+.0f} points"), tone),
+            Cell(UNKNOWN if result == "tied" else points, tone),
             Cell(trusted("")),
         ]
 

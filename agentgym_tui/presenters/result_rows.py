@@ -88,7 +88,7 @@ class ResultRows:
             Cell(format_count(row.n_errors), "bad") if row.n_errors else Cell(UNKNOWN, "dim"),
             Cell(format_reward(row.score)),
             Cell(sparkline(row.last_rates), "good"),
-            Cell(format_reward(row.avg_rounds)),
+            Cell(_rounds(row)),
             Cell(UNKNOWN, "dim") if row.cost is None else Cell(format_cost(row.cost, self._currency())),
             Cell(format_duration(row.completion_time_sec)),
             Cell(format_count(row.tokens.total)) if row.tokens.total else Cell(UNKNOWN, "dim"),
@@ -184,6 +184,10 @@ def _short_name(row: ResultRow) -> SafeText:
     return join([name, sanitize_line(row.batch_id, 40)], " ") if row.batch_id else name
 
 
+def _rounds(row: ResultRow) -> SafeText:
+    return format_reward(None if row.avg_rounds is None else round(row.avg_rounds, 1))
+
+
 def _outcomes_line(row: ResultRow, width: int) -> Line:
     outcomes = ", ".join(f"{count:,} {outcome}" for outcome, count in row.outcomes.items())
     return join_parts(
@@ -192,7 +196,7 @@ def _outcomes_line(row: ResultRow, width: int) -> Line:
             [Cell(join([trusted("batch "), sanitize_line(row.batch_id, 40)]))] if row.batch_id else [],
             [Cell(trusted(outcomes))],
             [Cell(trusted(f"{row.n_unscored:,} unscored"), "warn")] if row.n_unscored else [],
-            [Cell(data_text(row), "dim")],
+            [Cell(data, "dim")] if (data := data_text(row)) else [],
         ],
         width,
     )
@@ -203,7 +207,7 @@ def _usage_line(row: ResultRow, currency: str, width: int) -> Line:
     usage = f"{format_count(tokens.prompt)} + {format_count(tokens.completion)} tokens"
     return join_parts(
         [
-            [Cell(join([format_reward(row.avg_rounds), trusted(" rounds")]))],
+            [Cell(join([_rounds(row), trusted(" rounds")]))],
             [Cell(join([format_duration(row.completion_time_sec), trusted(" per episode")]))],
             [Cell(trusted(usage))] if tokens.total else [],
             [] if cost is None else [Cell(join([trusted("cost "), format_cost(cost, currency)]))],
