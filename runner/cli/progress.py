@@ -10,7 +10,16 @@ from runner.batch.observers import SelectiveObserver
 from runner.batch.server_wait import LOG_INTERVAL_S
 from runner.batch.spec import BatchSpec
 from runner.cli.terminal import print_stderr, stderr_console
-from runner.types import BatchProgress, EpisodeEnded, EpisodeStarted, Item, WorkerCounts, WorkerInfo
+from runner.types import (
+    BatchProgress,
+    EpisodeEnded,
+    EpisodeStarted,
+    Item,
+    Outcome,
+    Trajectory,
+    WorkerCounts,
+    WorkerInfo,
+)
 from runner.util.display_text import one_line, pluralize
 
 WIDE = 100
@@ -67,8 +76,8 @@ class _Lines:
             case EpisodeStarted():
                 self._places[item.episode_id] = _place_text(item.header.worker)
             case EpisodeEnded(trajectory=trajectory):
-                task, rounds = trajectory.reset_kwargs.get("task_index"), pluralize(len(trajectory.timesteps), "round")
-                text = f"task {task} {trajectory.outcome} in {rounds}, reward {trajectory.reward:g}"
+                task = trajectory.reset_kwargs.get("task_index")
+                text = f"task {task} {_end_text(trajectory)}, reward {trajectory.reward:g}"
                 place = self._places.pop(item.episode_id, "")
                 self._print(f"{text}, {trajectory.duration_s:.2f} s{place}")
             case BatchProgress():
@@ -92,6 +101,21 @@ class _Lines:
 
     def _print(self, text: str) -> None:
         print_stderr(f"{self._title}: {text}")
+
+
+def _end_text(trajectory: Trajectory) -> str:
+    """Return how an episode ended, and why where the outcome alone does not say it."""
+    rounds, last = pluralize(len(trajectory.timesteps), "round"), trajectory.timesteps[-1:]
+    match trajectory.outcome:
+        case Outcome.TRUNCATED if last and last[0].done:
+            return f"stopped by the environment after {rounds}"
+        case Outcome.TRUNCATED:
+            return f"stopped at the limit of {rounds}"
+        case Outcome.FAILURE if last and not last[0].done and not last[0].valid:
+            return f"failure after too many invalid actions in {rounds}"
+        case Outcome.ERROR if trajectory.error_info is not None:
+            return f"error {one_line(trajectory.error_info.type, 60)} in {rounds}"
+    return f"{trajectory.outcome} in {rounds}"
 
 
 def _place_text(worker: WorkerInfo | None) -> str:

@@ -7,7 +7,7 @@ import pytest
 
 from runner.batch.spec import BatchSpec
 from runner.cli.progress import batch_progress
-from runner.types import BatchProgress, EpisodeEnded, EpisodeStarted, WorkerCounts, WorkerInfo
+from runner.types import BatchProgress, EpisodeEnded, EpisodeStarted, ErrorInfo, Outcome, WorkerCounts, WorkerInfo
 from tests.support.episodes import END, episode_header, make_step, make_trajectory
 
 
@@ -88,3 +88,24 @@ def test_the_line_of_an_episode_names_the_process_that_played_it(
         on_event(EpisodeEnded(at=END, episode_id=header.episode_id, seq=1, trajectory=trajectory))
     line = "Maze · oracle: task 7 success in 1 round, reward 0.25, 1.50 s"
     assert capsys.readouterr().err == f"{line}{expected}\n"
+
+
+@pytest.mark.parametrize(
+    ("step", "fields", "expected"),
+    [
+        ({}, {"outcome": Outcome.TRUNCATED}, "stopped at the limit of 1 round"),
+        ({"done": True}, {"outcome": Outcome.TRUNCATED}, "stopped by the environment after 1 round"),
+        ({"valid": False}, {"outcome": Outcome.FAILURE}, "failure after too many invalid actions in 1 round"),
+        ({"done": True}, {"outcome": Outcome.FAILURE}, "failure in 1 round"),
+        ({}, {"outcome": Outcome.ERROR, "error_info": ErrorInfo("B\x1b", "m", "")}, "error B␛ in 1 round"),
+        ({"done": True}, {"outcome": Outcome.SUCCESS}, "success in 1 round"),
+    ],
+)
+def test_the_line_of_an_episode_says_why_it_ended(
+    step: dict[str, Any], fields: dict[str, Any], expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    header = episode_header(task_index=3)
+    trajectory = make_trajectory(header, [make_step(0, **step)], reset_kwargs={"task_index": 3}, **fields)
+    with batch_progress(BatchSpec(env="Maze", agent="oracle", repeat=4)) as on_event:
+        on_event(EpisodeEnded(at=END, episode_id=header.episode_id, seq=0, trajectory=trajectory))
+    assert capsys.readouterr().err.startswith(f"Maze · oracle: task 3 {expected}, reward ")
