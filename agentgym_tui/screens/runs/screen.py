@@ -75,11 +75,16 @@ class RunsScreen(ControlScreen):
         return "" if row is None or row.battery_id is not None else row.batches[0].env
 
     def action_open(self) -> None:
-        """Open or close the selected battery or batch; open the selected episode."""
+        """Open or close the selected battery or batch; open the selected episode.
+
+        The console keeps the newest episodes; those of an older batch are listed on the Episodes screen.
+        """
         if (row := self._row) is None:
             return
         if row.episode is not None:
             self.app.push_screen(EpisodeScreen(self.session, row.episode.episode_id, ui_state=self.ui_state))
+        elif row.battery_id is None and row.batches[0].n_done and not self._has_episodes(row.batches[0]):
+            self.post_message(self.EpisodesRequested(row.batches[0].batch_id))
         else:
             self._tree.toggle(row.key)
             self._show()
@@ -148,6 +153,9 @@ class RunsScreen(ControlScreen):
         """Play the selected run again, or only what ended with an error."""
         if (row := self._row) is not None:
             self.run_command(partial(self._replay, row, only))
+
+    def _has_episodes(self, batch: BatchRun) -> bool:
+        return any(episode.batch_id == batch.batch_id for episode in self.session.store.episodes.values())
 
     async def _replay(self, row: RunRow, only: Literal["errors", "all"]) -> None:
         n_waiting = await self.commands.replay(row.run_id, only)

@@ -268,3 +268,15 @@ async def test_cancel_all_also_cancels_what_is_not_listed() -> None:
         await wait_for_text(pilot, "7 batches cancelled")
         runs = ["battery", *(batch_id(n) for n in (2, 3, 8, 7, 9))]
         assert session.fake_control.commands == [("cancel", run_id, None) for run_id in runs]
+
+
+async def test_the_episodes_of_an_old_batch_are_listed_on_episodes() -> None:
+    session = mixed_session()
+    session.store.apply_list(node_list(batch_state(6, "completed", n_done=4)))
+    app = console_app(session)
+    async with app.run_test(size=SIZE) as pilot:
+        await pilot.press("6")
+        await wait_for_text(pilot, "✓ completed")
+        await pilot.press("G", "enter")
+        await wait_until(pilot, lambda: type(app.screen).__name__ == "EpisodesScreen", "the list of episodes")
+        await wait_for_text(pilot, batch_id(6).lower())
