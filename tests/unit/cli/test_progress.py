@@ -7,7 +7,16 @@ import pytest
 
 from runner.batch.spec import BatchSpec
 from runner.cli.progress import batch_progress
-from runner.types import BatchProgress, EpisodeEnded, EpisodeStarted, ErrorInfo, Outcome, WorkerCounts, WorkerInfo
+from runner.types import (
+    Action,
+    BatchProgress,
+    EpisodeEnded,
+    EpisodeStarted,
+    ErrorInfo,
+    Outcome,
+    WorkerCounts,
+    WorkerInfo,
+)
 from tests.support.episodes import END, episode_header, make_step, make_trajectory
 
 
@@ -95,7 +104,11 @@ def test_the_line_of_an_episode_names_the_process_that_played_it(
     [
         ({}, {"outcome": Outcome.TRUNCATED}, "stopped at the limit of 1 round"),
         ({"done": True}, {"outcome": Outcome.TRUNCATED}, "stopped by the environment after 1 round"),
-        ({"valid": False}, {"outcome": Outcome.FAILURE}, "failure after too many invalid actions in 1 round"),
+        (
+            {"action": Action(text="hm", valid=False)},
+            {"outcome": Outcome.FAILURE},
+            "failure after too many invalid actions in 1 round",
+        ),
         ({"done": True}, {"outcome": Outcome.FAILURE}, "failure in 1 round"),
         ({}, {"outcome": Outcome.ERROR, "error_info": ErrorInfo("B\x1b", "m", "")}, "error B␛ in 1 round"),
         ({"done": True}, {"outcome": Outcome.SUCCESS}, "success in 1 round"),
