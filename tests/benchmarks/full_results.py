@@ -37,6 +37,7 @@ PLAYERS: Final = (("Maze", "oracle"), ("Maze", "random"), ("TextCraft", "random"
 MODELS: Final = ("qwen35_9b", "llama4-scout", "gpt-oss-120b")
 """Models that copies of random episodes name, so that there are rows of models."""
 
+_PLAYER: Final = re.compile(rb'"(?:env|agent)":"[^"]*"')
 _WORD: Final = re.compile(r'(?<="content":")[^"\\]*(?=")')
 
 
@@ -81,11 +82,9 @@ def _play(data_dir: Path) -> list[bytes]:
 def _store_copies(data_dir: Path, contents: Sequence[bytes]) -> None:
     """Write copies in batches of ``N_TASKS`` x ``N_ATTEMPTS``, with new ids and seeds, and shuffled words."""
     drawn, started = random.Random(1), time.time() - 40 * 86_400
-    by_player: dict[bytes, list[bytes]] = {}
+    by_player: dict[tuple[bytes, ...], list[bytes]] = {}
     for content in contents:
-        found = re.search(rb'"env":"[^"]*"', content)
-        assert found is not None
-        by_player.setdefault(found[0], []).append(content)
+        by_player.setdefault(tuple(_PLAYER.findall(content)[:2]), []).append(content)
     numbers = iter(range(N_STORED))
     for n_batch in range(-(-N_STORED // N_PER_BATCH)):
         batch_id = str(ULID.from_timestamp(started + n_batch * 86_400))

@@ -172,8 +172,8 @@ def test_the_file_of_an_episode_names_the_category_of_a_failed_judge(index: Epis
 
 def test_results_are_summed_without_sorting_also_in_an_index_of_an_earlier_version(index: EpisodeIndex) -> None:
     with index.transaction() as connection:
-        connection.execute("DROP INDEX summed")
+        connection.execute("DROP INDEX results")
     reopened = open_index(index._store)
     plan = [step[-1] for step in reopened.select(f"EXPLAIN QUERY PLAN {_QUERY.format(condition='TRUE')}")]
     reopened.close()
-    assert plan == ["SCAN episodes USING COVERING INDEX summed"]
+    assert plan == ["SCAN episodes USING COVERING INDEX results"]
