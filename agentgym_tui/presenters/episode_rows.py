@@ -46,6 +46,8 @@ from agentgym_tui.state.normalize import as_aware
 from runner.types import WorkerInfo
 
 ENV_WIDTH: Final = 11
+MAX_TAGS: Final = 20
+"""Largest number of tags of an episode that are shown."""
 OUTCOME_WIDTH: Final = 24
 EPISODE_COLUMNS: Final = (
     Column("started", 12),
@@ -82,7 +84,9 @@ class EpisodeRows:
     def line(self, index: int, width: int) -> Line:
         """Return the cells of a row, one per table column; for an unreadable file, the reason spans several columns."""
         entry = self._episodes.shown[index]
-        return _unreadable_row(entry) if isinstance(entry, UnreadableFile) else _row(entry)
+        if isinstance(entry, UnreadableFile):
+            return _unreadable_row(entry)
+        return _row(entry, self._episodes.tags.get(entry.episode_id, ()))
 
 
 def list_summary(episodes: EpisodeList, state: SafeText, key: str, width: int) -> Line:
@@ -144,7 +148,12 @@ def empty_episodes_lines(episodes: EpisodeList, key: Callable[[str], str], read_
 
 
 def episode_heading(
-    entry: ListEntry | None, state: SafeText, position: SafeText, width: int, path: Path | None = None
+    entry: ListEntry | None,
+    state: SafeText,
+    position: SafeText,
+    width: int,
+    path: Path | None = None,
+    tags: Sequence[str] = (),
 ) -> list[Line]:
     """Return four lines that describe an episode and its outcome.
 
@@ -154,6 +163,7 @@ def episode_heading(
         position: position of the episode in the list; may be empty.
         width: columns of the terminal.
         path: path of the episode's file; None if it is not known.
+        tags: tags of the episode, as untrusted text.
     """
     status: Line = [Cell(state, "warn")] if state else []
     where: Line = [Cell(position, "dim")] if position else []
@@ -166,7 +176,7 @@ def episode_heading(
     badge = [[UNSAFE_BADGE]] if unsafe_fields(entry) else []
     return [
         join_parts([_task_cells(entry, room), [shown], *badge, status, where, *_result_parts(entry)], width),
-        join_parts(list(_agent_parts(entry)), width),
+        join_parts([*([[Cell(tag_text(tags), "accent")]] if tags else []), *_agent_parts(entry)], width),
         join_parts(_id_parts(entry, path, width), width),
         join_parts([[Cell(error_text(entry), "bad")]], width),
     ]
@@ -185,7 +195,7 @@ def _key_cell(key: str) -> Cell:
     return Cell(trusted(f"  {sanitize_line(key, 20)}  "), "accent")
 
 
-def _row(episode: ListedEpisode) -> Sequence[Cell]:
+def _row(episode: ListedEpisode, tags: Sequence[str]) -> Sequence[Cell]:
     return [
         Cell(format_time(as_aware(episode.started_at)), "dim"),
         Cell(flag_unsafe(_env_text(episode, ENV_WIDTH), unsafe_fields(episode))),
@@ -194,11 +204,18 @@ def _row(episode: ListedEpisode) -> Sequence[Cell]:
         Cell(format_reward(episode.reward), _reward_tone(episode)),
         Cell(format_count(episode.rounds)),
         Cell(format_duration(episode.duration_s)),
-        Cell(_agent_text(episode)),
+        Cell(join([tag_text(tags), trusted(" " * bool(tags)), _agent_text(episode)])),
         Cell(sanitize_line(episode.data_label, 20) or UNKNOWN, "dim"),
         Cell(sanitize_line(episode.node, 64) or UNKNOWN, "dim"),
         Cell(sanitize_line(episode.episode_id, 40), "dim"),
     ]
+
+
+def tag_text(tags: Sequence[str]) -> SafeText:
+    """Return tags in one line, each after a ``#``; an empty text without tags."""
+    return join(
+        [fill_in("{}#{}", trusted(" " * bool(n)), sanitize_line(tag, 64)) for n, tag in enumerate(tags[:MAX_TAGS])]
+    )
 
 
 def _unreadable_row(file: UnreadableFile) -> Sequence[Cell]:

@@ -15,6 +15,7 @@ import msgspec
 from agentgym_tui.sessions.protocols import ControlRequestError, RunCommand
 from runner.errors import RunnerError
 from runner.events.control import (
+    AnnotateArgs,
     BatchState,
     ControlReply,
     ControlRequest,
@@ -32,6 +33,7 @@ from runner.events.control import (
     StartArgs,
     TargetArgs,
 )
+from runner.types.notes import Note
 
 if TYPE_CHECKING:
     from runner.bus.connection import NatsConnection
@@ -45,7 +47,7 @@ TIMEOUT_S: Final = 5.0
 REPEAT_S: Final = 1.5
 """Seconds after which a request without a reply is sent again if its operation is one of ``REPEATABLE``."""
 
-REPEATABLE: Final = frozenset({"start", "move", "replay", "episode", "health", "list"})
+REPEATABLE: Final = frozenset({"start", "move", "replay", "episode", "annotate", "health", "list"})
 """Operations that have no further effect when the node receives them twice."""
 
 RETRY_INTERVAL_S: Final = 0.25
@@ -109,6 +111,10 @@ class NodeControl:
     async def replay(self, args: ReplayArgs) -> list[BatchState]:
         """Play a batch or battery again; return the new batches."""
         return await self._command("replay", args, list[BatchState])
+
+    async def annotate(self, args: AnnotateArgs) -> list[Note]:
+        """Change the tags and notes of an episode; return all that it has."""
+        return await self._command("annotate", args, list[Note])
 
     async def shutdown(self, *, drain: bool) -> None:
         """Stop the node: after the running steps, or with ``drain`` after all queued batches."""
@@ -174,7 +180,7 @@ class NodeControl:
                 f"{op}: not connected to the node",
                 "wait for the connection" + f", or press {self._start_key} to start the node" * (not self._read_only),
             )
-        node = self._node(args.episode_id or "" if isinstance(args, EpisodeArgs | TargetArgs) else "")
+        node = self._node(args.episode_id or "" if isinstance(args, EpisodeArgs | AnnotateArgs | TargetArgs) else "")
         if _NODE_NAME.fullmatch(node) is None:  # the name may come from the bus and becomes part of a subject
             raise ControlRequestError(f"{op}: {node!r} is not a valid node name")
         request = ControlRequest(id=secrets.token_hex(8), op=op, args=msgspec.Raw(msgspec.json.encode(args)))

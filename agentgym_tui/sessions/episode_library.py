@@ -134,6 +134,13 @@ class StateDirLibrary:
         known = index.select("SELECT batch_id FROM episodes WHERE episode_id = ? LIMIT 1", (episode_id,))
         return store.path(known[0][0], episode_id) if known else None
 
+    def tags(self) -> dict[str, tuple[str, ...]]:
+        """Return the tags of the tagged episodes; raises ``StoreError``."""
+        from runner.store.notes import Notes
+
+        store, _ = self._open()
+        return Notes(store.data_dir).tags()
+
     def read_journals(self, batch_ids: Iterable[str]) -> list[Episode]:
         """Return the running episodes of the given batches, each with all steps that its journal contains."""
         from runner.errors import StoreError

@@ -281,6 +281,9 @@ class NodeSession(Session):
         except ControlRequestError:
             return False
         self.store.apply_list(listed)
+        with contextlib.suppress(RunnerError):  # the console works without tags
+            if (tags := await asyncio.to_thread(self._library.tags)) != self.store.tags:
+                self.store.apply_tags(tags)
         await self._resume_restarted(listed)
         await self._read_totals()
         if not self._listed.is_set():

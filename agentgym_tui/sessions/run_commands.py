@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Callable, Sequence
 from typing import Final, Literal, NamedTuple
 
@@ -12,7 +14,8 @@ from agentgym_tui.sessions.control_client import NodeControl
 from agentgym_tui.sessions.protocols import ControlRequestError, Session
 from agentgym_tui.state.data_model import BatchRun, EndpointState, EnvironmentState, Episode
 from agentgym_tui.state.run_store import RunStore
-from runner.events.control import ReplayArgs, StartArgs
+from runner.events.control import AnnotateArgs, ReplayArgs, StartArgs
+from runner.types.notes import MAX_TAG_CHARS, Note
 from runner.util.clock import new_ulid
 
 MODELLESS_AGENTS: Final = frozenset({"oracle", "random", "scripted", "human"})
@@ -21,6 +24,7 @@ MODELLESS_AGENTS: Final = frozenset({"oracle", "random", "scripted", "human"})
 FALLBACK_AGENT: Final = "oracle"
 """Name of the agent that is chosen by default where no agent that uses a model is installed."""
 
+_SEPARATORS: Final = re.compile(r"[\s,]+")
 MAX_TOAST_CHARS: Final = 400
 """Largest number of characters of an error that a toast shows."""
 
@@ -246,6 +250,35 @@ class RunCommands:
         if self._session.read_only or self._session.control is None:
             raise ControlRequestError(self._session.read_only or "there is no node to control")
         return self._session.control
+
+
+def split_tags(text: str) -> list[str]:
+    """Return the words of a typed text, each once."""
+    return list(dict.fromkeys(filter(None, _SEPARATORS.split(text))))
+
+
+async def change_tags(session: Session, episode_id: str, before: Sequence[str], after: Sequence[str]) -> None:
+    """Add the tags that are only in ``after``, remove those that are only in ``before``, and show what the episode has.
+
+    Raises:
+        ControlRequestError: the node cannot be reached, or refuses a tag.
+    """
+    if session.read_only or session.control is None:
+        raise ControlRequestError(session.read_only or "there is no node that keeps the tags of this episode")
+    args = AnnotateArgs(
+        episode_id=episode_id,
+        add=[tag for tag in after if tag not in before],
+        remove=[tag for tag in before if tag not in after],
+        author=os.environ.get("USER", "")[:MAX_TAG_CHARS] or None,
+    )
+    tags = tags_of(await session.control.annotate(args))
+    others = {known: each for known, each in session.store.tags.items() if known != episode_id}
+    session.store.apply_tags({**others, episode_id: tags} if tags else others)
+
+
+def tags_of(notes: Sequence[Note]) -> tuple[str, ...]:
+    """Return the tags of an episode and its steps, without those that only steps have."""
+    return tuple(sorted({note.text for note in notes if note.kind == "tag" and note.step is None}))
 
 
 def _model_agents(store: RunStore) -> list[str]:

@@ -1,4 +1,4 @@
-"""Number fields of the run form with their bounds, and conversion between the typed texts and a start request."""
+"""Fields of the run form with their bounds, and conversion between the typed texts and a start request."""
 
 from __future__ import annotations
 
@@ -10,14 +10,29 @@ import msgspec
 
 from agentgym_tui.safe_text import SafeText, sanitize_line, trusted
 from runner.events.control import StartArgs
+from runner.types import Budget
 
 INTEGER_LIMIT: Final = 2**62
 MAX_EPISODES: Final = 1_000_000
 
 FieldId: TypeAlias = Literal[
-    "repeat", "attempts", "task_index", "seed", "concurrency", "workers", "max_rounds", "max_duration_sec"
+    "repeat",
+    "attempts",
+    "task_index",
+    "seed",
+    "concurrency",
+    "workers",
+    "max_rounds",
+    "max_duration_sec",
+    "until_width",
+    "cost",
+    "tokens",
+    "errors_in_a_row",
 ]
-"""Id of a form field, which is the name of the field in ``StartArgs``."""
+"""Id of a form field, which is the name of the field in ``StartArgs`` or in its budget."""
+
+MAX_MODELS_CHARS: Final = 2000
+"""Largest number of characters in the text with several models."""
 
 
 class FormField(NamedTuple):
@@ -28,6 +43,7 @@ class FormField(NamedTuple):
         optional: whether the field may be empty; the profile then supplies the number.
         fraction: whether the number may have decimals.
         word: a word that may replace the number.
+        empty: what an empty field means; "" where the profile supplies the number.
     """
 
     id: FieldId
@@ -39,13 +55,15 @@ class FormField(NamedTuple):
     optional: bool = False
     fraction: bool = False
     word: str = ""
+    empty: SafeText = trusted("")
 
 
+NO_LIMIT: Final = trusted("no limit")
 FORM_FIELDS: Final = (
     FormField("repeat", trusted("tasks"), 1, MAX_EPISODES, "1", trusted("in order")),
     FormField("attempts", trusted("attempts"), 1, MAX_EPISODES, "1", trusted("of each task")),
     FormField("task_index", trusted("first task"), 0, INTEGER_LIMIT - 1, "0", trusted("counted from 0")),
-    FormField("seed", trusted("seed"), 0, INTEGER_LIMIT - 1, "0", trusted("agent's random seed")),
+    FormField("seed", trusted("seed"), 0, INTEGER_LIMIT - 1, "0", trusted("of the agent")),
     FormField("concurrency", trusted("concurrency"), 1, 256, "", trusted("episodes"), optional=True),
     FormField("workers", trusted("workers"), 0, 256, "", trusted("processes, or ray"), optional=True, word="ray"),
     FormField("max_rounds", trusted("rounds"), 1, 100_000, "", trusted("limit per episode"), optional=True),
@@ -59,7 +77,34 @@ FORM_FIELDS: Final = (
         optional=True,
         fraction=True,
     ),
+    FormField(
+        "until_width",
+        trusted("until width"),
+        0,
+        1,
+        "",
+        trusted("95% interval: stop"),
+        optional=True,
+        fraction=True,
+        empty=trusted("all tasks"),
+    ),
+    FormField(
+        "cost",
+        trusted("cost"),
+        0,
+        10**9,
+        "",
+        trusted("budget of a batch"),
+        optional=True,
+        fraction=True,
+        empty=NO_LIMIT,
+    ),
+    FormField("tokens", trusted("tokens"), 1, 10**18, "", trusted("budget of a batch"), optional=True, empty=NO_LIMIT),
+    FormField(
+        "errors_in_a_row", trusted("errors"), 1, 10**9, "", trusted("in a row: stop"), optional=True, empty=NO_LIMIT
+    ),
 )
+_BUDGET: Final[tuple[FieldId, ...]] = ("cost", "tokens", "errors_in_a_row")
 _INTEGER: Final = re.compile(r"[0-9]{1,19}", re.ASCII)
 _DECIMAL: Final = re.compile(r"[0-9]{1,9}(\.[0-9]{1,6})?", re.ASCII)
 
@@ -69,7 +114,8 @@ class Parsed(NamedTuple):
 
     Attributes:
         args: the start request; None if there are errors.
-        errors: error of each invalid field by field id; the key ``envs`` stands for the choice of environments.
+        errors: error of each invalid field by field id; the keys ``envs`` and ``models`` stand for
+            the choice of environments and the text with several models.
     """
 
     args: StartArgs | None
@@ -77,7 +123,13 @@ class Parsed(NamedTuple):
 
 
 def parse_form(
-    texts: Mapping[FieldId, str], *, envs: Sequence[str], agent: str, model: str | None, batch_id: str
+    texts: Mapping[FieldId, str],
+    *,
+    envs: Sequence[str],
+    agent: str,
+    model: str | None,
+    batch_id: str,
+    models: str = "",
 ) -> Parsed:
     """Parse the texts of the form, and check that at least one environment is chosen.
 
@@ -87,6 +139,7 @@ def parse_form(
         agent: name of the chosen agent.
         model: name of the chosen model; None for the default model of the profile.
         batch_id: id for the run.
+        models: names of several models, with commas between, in place of ``model``; may be empty.
     """
     values: dict[str, int | float | str | None] = {}
     errors: dict[str, SafeText] = {}
@@ -100,9 +153,21 @@ def parse_form(
     repeat, attempts = values["repeat"], values["attempts"]
     if isinstance(repeat, int) and isinstance(attempts, int) and repeat * attempts > MAX_EPISODES:
         errors["attempts"] = trusted(f"more than {MAX_EPISODES:,} episodes")
+    if values["until_width"] is not None and (repeat == 1 or attempts != 1):
+        errors.setdefault("until_width", trusted("needs 2 tasks" if repeat == 1 else "needs 1 attempt"))
+    several = [name.strip() for name in models.split(",")] if models.strip() else []
+    if "" in several or len(set(several)) < len(several):
+        errors["models"] = trusted("an empty or repeated name")
     if errors:
         return Parsed(None, errors)
-    given = {"batch_id": batch_id, "envs": list(envs), "agent": agent, "model": model}
+    limits = {name: values.pop(name) for name in _BUDGET}
+    given: dict[str, object] = {
+        "batch_id": batch_id,
+        "envs": list(envs),
+        "agent": agent,
+        "model": None if several else model,
+    }
+    given |= {"models": several, "budget": limits if any(limits.values()) else None}
     return Parsed(msgspec.convert(values | given, StartArgs), {})
 
 
@@ -113,8 +178,8 @@ def default_text(field: FormField, defaults: Mapping[str, float | str | None]) -
         field: the field.
         defaults: values of the node's profile by field id; a field without an entry has an unknown value.
     """
-    if not field.optional:
-        return trusted("")
+    if not field.optional or field.empty:
+        return field.empty
     if field.id not in defaults:
         return trusted("profile")
     return trusted(f"{sanitize_line(_number_text(defaults[field.id]), 10) or 'auto'} (profile)")
@@ -141,7 +206,8 @@ def form_texts(args: StartArgs | None) -> dict[FieldId, str]:
     """Return the text of each form field for the same start request; the default texts where ``args`` is None."""
     if args is None:
         return {field.id: field.default for field in FORM_FIELDS}
-    return {field.id: _number_text(getattr(args, field.id)) for field in FORM_FIELDS}
+    limits = args.budget or Budget()
+    return {field.id: _number_text(getattr(limits if field.id in _BUDGET else args, field.id)) for field in FORM_FIELDS}
 
 
 def _number_text(value: float | str | None) -> str:

@@ -66,6 +66,7 @@ class EpisodeList:
     Attributes:
         shown: entries that match ``query``. A live episode is the object of the run store, not a copy.
         query: the words and exact values that shown entries have; see ``EpisodeQuery``.
+        tags: tags of the tagged episodes, as untrusted text.
         sorting: order of the episodes; None for the newest first.
     """
 
@@ -79,6 +80,7 @@ class EpisodeList:
         self._last_live: list[tuple[str, str | None]] = []
         self._entries: list[ListEntry] = []
         self._search_texts: dict[str, str] = {}
+        self.tags: Mapping[str, Sequence[str]] = {}
 
     @property
     def n_episodes(self) -> int:
@@ -107,6 +109,15 @@ class EpisodeList:
         self._unreadable = list(unreadable)
         self._search_texts.clear()
         self._arrange()
+
+    def set_tags(self, tags: Mapping[str, Sequence[str]]) -> bool:
+        """Replace the tags of the episodes; return whether they have changed."""
+        if tags is self.tags:
+            return False
+        self.tags = tags
+        self._search_texts.clear()
+        self._filter()
+        return True
 
     def update_live(self, episodes: Iterable[Episode]) -> bool:
         """Replace the live episodes; return whether an episode was added, was removed or has changed its outcome."""
@@ -177,10 +188,10 @@ class EpisodeList:
         return self.query.matches(episode, lambda: self._cached_text(entry))
 
     def _cached_text(self, entry: ListEntry) -> str:
-        if (key := entry_key(entry)) not in self._stored:
-            return _search_text(entry)
-        if (known := self._search_texts.get(key)) is None:
-            known = self._search_texts[key] = _search_text(entry)
+        if (known := self._search_texts.get(key := entry_key(entry))) is None:
+            known = "\n".join([_search_text(entry), *(f"#{tag.casefold()}" for tag in self.tags.get(key, ()))])
+            if key in self._stored:
+                self._search_texts[key] = known
         return known
 
 

@@ -71,6 +71,7 @@ class RunStore:
         read_progress: progress of reading files; None while no files are being read.
         n_stored: number of index rows received; None before the first rows.
         currency: currency of all costs; "" where no profile is known.
+        tags: tags of the tagged episodes, as untrusted text; each change replaces the mapping.
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class RunStore:
         self._profile_defaults: tuple[str, Mapping[str, float | str | None]] = "", {}
         self.model_names: list[str] = []
         self.currency = ""
+        self.tags: Mapping[str, Sequence[str]] = {}
         self.n_ended = 0
         self.n_stored: int | None = None
         self.read_progress: ReadProgress | None = None
@@ -309,6 +311,11 @@ class RunStore:
         if difference != self.profile_difference:
             self.profile_difference = difference
             self._commit()
+
+    def apply_tags(self, tags: Mapping[str, Sequence[str]]) -> None:
+        """Replace the tags of all episodes."""
+        self.tags = tags
+        self._commit()
 
     def set_link(self, link: BusLink) -> None:
         """Set the state of the connection to the bus."""

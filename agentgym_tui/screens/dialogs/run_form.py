@@ -28,6 +28,7 @@ from agentgym_tui.sessions.run_commands import (
 )
 from agentgym_tui.sessions.run_form_fields import (
     FORM_FIELDS,
+    MAX_MODELS_CHARS,
     FieldId,
     FormField,
     Parsed,
@@ -36,7 +37,7 @@ from agentgym_tui.sessions.run_form_fields import (
     parse_form,
 )
 from agentgym_tui.widgets.form_controls import CheckList, OptionStepper
-from agentgym_tui.widgets.inputs import TextField
+from agentgym_tui.widgets.inputs import SearchInput, TextField
 from agentgym_tui.widgets.line_list import LineList
 from agentgym_tui.widgets.static_lines import StaticLines
 from runner.events.control import StartArgs
@@ -46,6 +47,8 @@ MAX_DIGITS: Final = 19
 NO_MODEL: Final = trusted("not needed")
 ANY_MODEL: Final = trusted("the profile's")
 
+_N_OTHER_ROWS: Final = 4
+"""Rows of the frame and of the buttons."""
 _MIN_ERROR_WIDTH: Final = 66
 """Columns at which errors have room beside the fields."""
 KEYS: Final = "{form.start} starts · {focus.next} next · {checks.toggle} chooses · {form.close} closes"
@@ -104,7 +107,8 @@ class RunForm(DialogScreen[None]):
             note = StaticLines(self._note, id="note")
             note.styles.height = self._n_note
             yield note
-            with Horizontal(id="columns"):
+            with Horizontal(id="columns") as columns:
+                columns.styles.height = self._n_columns
                 with Vertical(id="where"):
                     yield StaticLines(self._envs_title, id="envs-title")
                     yield self._envs
@@ -113,6 +117,7 @@ class RunForm(DialogScreen[None]):
                     yield from self._row(trusted("model"), self._model)
                     for field in FORM_FIELDS:
                         yield from self._row(field.title, self._input(field), field)
+                    yield self._models_row()
             with Horizontal(id="buttons"):
                 yield Button(Content("Start"), id="start", compact=True, variant="primary")
                 yield Button(Content("Close"), id="close", compact=True)
@@ -182,26 +187,53 @@ class RunForm(DialogScreen[None]):
             select_on_focus=True,
         )
 
+    def _models_row(self) -> Horizontal:
+        """Return the row for the names of several models, which the agent plays one after another."""
+        last = self._commands.last_run
+        field = SearchInput(
+            sanitize_line(",".join(last.models) if last else "", MAX_MODELS_CHARS),
+            id="models",
+            max_length=MAX_MODELS_CHARS,
+            placeholder="a,b,c",
+            compact=True,
+            select_on_focus=True,
+        )
+        name = StaticLines(lambda _: [[Cell(trusted("models"), "dim")]], classes="name")
+        return Horizontal(name, field, StaticLines(self._about_models, id="about-models"), classes="row")
+
+    def _about_models(self, _: int) -> list[Line]:
+        if error := self._errors.get("models"):
+            return [[Cell(join([trusted("✗ "), error]), "bad")]]
+        return [[Cell(trusted("one after another"), "dim")]]
+
     def _parsed(self) -> Parsed:
         agent = self._agents[self._agent.index]
         model = None if agent in MODELLESS_AGENTS or not self._model.index else self._models[self._model.index - 1]
         texts: dict[FieldId, str] = {field.id: self.query_one(f"#{field.id}", Input).value for field in FORM_FIELDS}
         envs = [self._env_names[index] for index in sorted(self._envs.chosen)]
-        return parse_form(texts, envs=envs, agent=agent, model=model, batch_id=self._commands.new_id())
+        models = "" if agent in MODELLESS_AGENTS else self.query_one("#models", Input).value
+        return parse_form(texts, envs=envs, agent=agent, model=model, batch_id=self._commands.new_id(), models=models)
 
     def _show_errors(self, errors: Mapping[str, SafeText]) -> None:
         """Show each error beside its field."""
         self._errors = errors
         self.query_one("#envs-title", StaticLines).show(self._envs_title)
         self.query_one("#note", StaticLines).show(self._note)
+        self.query_one("#about-models", StaticLines).show(self._about_models)
         for field in FORM_FIELDS:
             error = errors.get(field.id)
             cells = [Cell(join([trusted("✗ "), error]), "bad")] if error else _about(field)
             self.query_one(f"#about-{field.id}", StaticLines).show(lambda _, cells=cells: [cells])  # type: ignore[misc]
 
     def on_resize(self) -> None:
-        """Set the height of the note to the rows that the fields leave, within limits."""
+        """Set the heights of the note and of the fields, which scroll in a low terminal."""
         self.query_one("#note").styles.height = self._n_note
+        self.query_one("#columns").styles.height = self._n_columns
+
+    @property
+    def _n_columns(self) -> int:
+        n_rows = 3 + len(FORM_FIELDS)
+        return max(5, min(n_rows, int(self.app.size.height * 0.92) - _N_OTHER_ROWS - self._n_note))
 
     @property
     def _n_note(self) -> int:

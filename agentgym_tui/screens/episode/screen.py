@@ -18,6 +18,7 @@ from agentgym_tui.presenters.episode_rows import episode_heading, error_text, un
 from agentgym_tui.presenters.step_rows import STEP_COLUMNS, StepRows
 from agentgym_tui.safe_text import SafeText, trusted
 from agentgym_tui.screens.base import WIDTH_BREAKPOINTS, ResultScreen
+from agentgym_tui.screens.dialogs.tags import edit_tags
 from agentgym_tui.screens.episode.file_actions import EpisodeFile
 from agentgym_tui.screens.episode.tabs import EpisodeTabs
 from agentgym_tui.services.clipboard import copy_to_clipboard
@@ -97,7 +98,8 @@ class EpisodeScreen(ResultScreen[str]):
         """Redraw after the store changed."""
         if not self.is_ready:
             return
-        if self._episodes.update_live(store.episodes.values()):
+        has_new_tags = self._episodes.set_tags(store.tags)
+        if self._episodes.update_live(store.episodes.values()) or has_new_tags:
             self._show_heading(self._state)  # its position in the list may have changed
         if (loaded := self._loaded) is None or loaded.missing_reason:
             self._retry_load()
@@ -141,6 +143,10 @@ class EpisodeScreen(ResultScreen[str]):
     def action_copy_path(self) -> None:
         """Copy the path of the episode's file, or the id of the episode where the file is not on this machine."""
         copy_to_clipboard(self.app, str(self._path or self._key), raw=False)
+
+    def action_tag(self) -> None:
+        """Edit the tags of the episode."""
+        edit_tags(self, self._session, self._entry)
 
     def action_export(self) -> None:
         """Write the episode's file to the working directory."""
@@ -245,11 +251,12 @@ class EpisodeScreen(ResultScreen[str]):
 
     def _show_heading(self, state: SafeText) -> None:
         self._state, entry, path = state, self._entry, self._path
+        tags = self._session.store.tags.get(self._key, ())
         index = self._episodes.index(self._key)
         position = trusted("" if index is None else f"{index + 1:,} of {len(self._episodes.shown):,}")
 
         def make_lines(width: int) -> list[Line]:
-            return episode_heading(entry, state, position, width, path)
+            return episode_heading(entry, state, position, width, path, tags)
 
         self.query_one("#heading", StaticLines).show(make_lines)
         self.set_class(bool(error_text(entry)), "-failed")

@@ -23,6 +23,7 @@ from agentgym_tui.presenters.episode_rows import (
 from agentgym_tui.presenters.status_line import status_line
 from agentgym_tui.safe_text import trusted
 from agentgym_tui.screens.base import ScreenContext
+from agentgym_tui.screens.dialogs.tags import edit_tags
 from agentgym_tui.screens.episode.file_actions import EpisodeFile
 from agentgym_tui.screens.episode.screen import EpisodeScreen
 from agentgym_tui.screens.library_screen import LibraryScreen
@@ -78,7 +79,8 @@ class EpisodesScreen(LibraryScreen):
         """Redraw after the store changed."""
         if not self.is_ready:
             return
-        if self._episodes.update_live(store.episodes.values()):
+        has_new_tags = self._episodes.set_tags(store.tags)
+        if self._episodes.update_live(store.episodes.values()) or has_new_tags:
             self._show()
         else:
             self._table.refresh_lines()
@@ -107,6 +109,10 @@ class EpisodesScreen(LibraryScreen):
         """Open a copy of the selected episode's file in the pager or editor."""
         if key := self._table.key:
             EpisodeFile(self.app, self.session, self._episodes.get(key), key).open_outside(program)
+
+    def action_tag(self) -> None:
+        """Edit the tags of the selected episode."""
+        edit_tags(self, self.session, self._episodes.get(self._table.key))
 
     def action_reload(self) -> None:
         """Read the library again without waiting."""

@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +22,13 @@ from agentgym_tui.state.data_model import BusLink, Episode
 from agentgym_tui.state.episode_list import UnreadableFile
 from agentgym_tui.state.run_store import RunStore
 from runner.errors import StoreError
-from runner.events.control import BatchState, NodeList, ReplayArgs, ServerInfo, StartArgs
+from runner.events.control import AnnotateArgs, BatchState, NodeList, ReplayArgs, ServerInfo, StartArgs
 from runner.results.summary import ResultSource
 from runner.store.index_schema import EpisodeRow
 from runner.subscribe.buffer import RawMessage
 from runner.subscribe.messages import Since
 from runner.types import Outcome, Tokens
+from runner.types.notes import Note
 from tests.support.console.samples import (
     HOSTILE,
     START,
@@ -59,6 +60,8 @@ class FakeControl(NodeControl):
         self.commands: list[tuple[RunCommand, str | None, str | None]] = []
         self.moves: list[tuple[str, int]] = []
         self.replays: list[ReplayArgs] = []
+        self.annotations: list[AnnotateArgs] = []
+        self.notes: dict[str, list[Note]] = {}
         self.servers: list[tuple[str, str]] = []
         self.fetched: list[str] = []
         self.files: dict[str, bytes] = {}
@@ -98,6 +101,14 @@ class FakeControl(NodeControl):
         self._check()
         self.replays.append(args)
         return []
+
+    async def annotate(self, args: AnnotateArgs) -> list[Note]:
+        self._check()
+        self.annotations.append(args)
+        kept = [note for note in self.notes.get(args.episode_id, []) if note.text not in (*args.add, *args.remove)]
+        added = [Note(id=tag, kind="tag", text=tag, at=datetime(2026, 3, 4, tzinfo=UTC)) for tag in args.add]
+        self.notes[args.episode_id] = [*kept, *added]
+        return self.notes[args.episode_id]
 
     async def start_server(self, env: str) -> ServerInfo:
         self._check()

@@ -299,6 +299,22 @@ SEQUENCES = {
             KeyPress("episode.back", "escape", screen_name, "EpisodesScreen"),
         ],
     ),
+    "tags": KeySequence(
+        running_battery,
+        "task 4",
+        [
+            KeyPress("app.episodes", "2", screen_name, "EpisodesScreen"),
+            KeyPress("episodes.tag", "T", screen_name, "TagDialog"),
+            KeyPress("tags.close", "escape", screen_name, "EpisodesScreen"),
+            KeyPress("episodes.tag", "T", screen_name, "TagDialog"),
+            KeyPress("", "g", shows(" g "), True),
+            KeyPress("tags.save", "enter", shows("#g "), True),
+            KeyPress("", "enter", screen_name, "EpisodeScreen"),
+            KeyPress("episode.tag", "T", screen_name, "TagDialog"),
+            KeyPress("", "h", shows(" g h "), True),
+            KeyPress("tags.save", "ctrl+s", shows("#g #h"), True),
+        ],
+    ),
     "reload": KeySequence(
         growing_files, "61 episodes", [KeyPress("episodes.reload", "ctrl+r", shows("62 episodes"), True)], size=(80, 24)
     ),

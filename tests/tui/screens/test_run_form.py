@@ -17,6 +17,7 @@ from agentgym_tui.sessions.run_form_fields import FORM_FIELDS, MAX_EPISODES, Fie
 from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.widgets.form_controls import CheckList, OptionStepper
 from runner.events.control import NodeHealth, NodeList, StartArgs
+from runner.types import Budget
 from tests.support.console.fake_session import FakeSession, empty_session
 from tests.support.console.pilot import screen_text, wait_for_text, wait_until
 from tests.support.console.samples import HOSTILE, empty_store, live, model_health
@@ -333,3 +334,41 @@ async def test_hostile_names_are_made_visible() -> None:
         await pilot.press("R", "tab", "right")
         await wait_for_text(pilot, "␛[2J")
         assert "\x1b" not in screen_text(pilot.app)
+
+
+def test_budgets_adaptive_repeats_and_several_models_are_parsed_and_shown_again() -> None:
+    texts: dict[FieldId, str] = {"repeat": "500", "until_width": "0.2", "cost": "1.5", "tokens": "1000"}
+    parsed = parse_form(
+        {**DEFAULT_TEXTS, **texts}, envs=["Wordle"], agent="react", model="a", batch_id="01B", models=" a, b ,c"
+    )
+    budget = Budget(cost=1.5, tokens=1000)
+    expected = StartArgs(batch_id="01B", envs=["Wordle"], agent="react", repeat=500, models=["a", "b", "c"])
+    expected.until_width, expected.budget = 0.2, budget
+    assert parsed.args == expected
+    assert form_texts(expected) == {**DEFAULT_TEXTS, **texts}
+    assert parse({"until_width": "0.2"})[1] == {"until_width": "needs 2 tasks"}
+    assert parse({"until_width": "0.2", "repeat": "2", "attempts": "2"})[1] == {"until_width": "needs 1 attempt"}
+    assert parse({"until_width": "1.2", "repeat": "2"})[1] == {"until_width": "at most 1"}
+    assert parse({"errors_in_a_row": "0"})[1] == {"errors_in_a_row": "at least 1"}
+    for models in ("a,", "a,b,a"):
+        invalid = parse_form(DEFAULT_TEXTS, envs=["Wordle"], agent="react", model=None, batch_id="01B", models=models)
+        assert dict(invalid.errors) == {"models": "an empty or repeated name"}
+
+
+@pytest.mark.parametrize("size", [(60, 20), SMALL, (120, 40)])
+async def test_a_sweep_with_a_budget_is_started_from_the_form_by_the_keyboard(size: tuple[int, int]) -> None:
+    session = FakeSession(store_with_agents("react", "oracle"))
+    async with Console(session).run_test(size=size, notifications=True) as pilot:
+        await pilot.press("R")
+        await wait_for_text(pilot, "╭─ Run")
+        await pilot.press(*["tab"] * 11, *"0.2", "tab", *"2.5")
+        await wait_for_text(pilot, "needs 2 tasks")
+        await pilot.press(*["up"] * 9, "5", "0")
+        for _ in range(12):
+            await pilot.press("down")
+        await pilot.press(*"m1,m2")
+        await wait_for_text(pilot, "m1,m2")
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: bool(session.fake_control.started))
+    (args,) = session.fake_control.started
+    assert (args.repeat, args.until_width, args.budget, args.models) == (50, 0.2, Budget(cost=2.5), ["m1", "m2"])

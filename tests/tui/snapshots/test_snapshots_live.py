@@ -16,10 +16,12 @@ from tests.support.console.samples import (
     busy_store,
     completed,
     durable,
+    episode_id,
     hostile_store,
     live,
     node_list,
     progress,
+    row,
     span,
     span_closed,
     streaming_store,
@@ -213,3 +215,12 @@ def test_hex_dump(snap_compare: SnapCompare, size: tuple[int, int]) -> None:
         await pilot.pause()
 
     assert snap_compare(app, terminal_size=size, run_before=run_before)
+
+
+@SIZES
+def test_tags_of_an_episode(snap_compare: SnapCompare, size: tuple[int, int]) -> None:
+    session = busy_session()
+    session.fake_library.stored = [row(number) for number in range(1, 4)]
+    session.store.apply_tags({episode_id(3): ("good", "loop"), episode_id(2): (HOSTILE,)})
+    before = after_keys("2", "j", "T", texts=("#good #loop", "Tags of"))
+    assert snap_compare(console_app(session), terminal_size=size, run_before=before)
