@@ -81,10 +81,12 @@ def test_no_other_class_uses_or_overrides_a_private_attribute_of_its_framework_b
         for cls in vars(module).values():
             if not inspect.isclass(cls) or cls.__module__ != module.__name__:
                 continue
+            own_names = private_names(cls)
             for base in cls.__mro__:
                 if base.__module__.split(".")[0] in ("textual", "rich"):
-                    theirs = framework_names.setdefault(base, private_names(base))
-                    found += [f"{cls.__qualname__}.{name}" for name in private_names(cls) & theirs]
+                    if base not in framework_names:
+                        framework_names[base] = private_names(base)
+                    found += [f"{cls.__qualname__}.{name}" for name in own_names & framework_names[base]]
     assert found == []
 
 
