@@ -29,7 +29,7 @@ logger.setLevel(logging.INFO)  # log what was pruned
 
 INTERVAL_S: Final = 600.0
 """Seconds between two prunings of an idle node."""
-ARCHIVED_SHARE: Final = 0.15
+ARCHIVED_SHARE: Final = 0.2
 """Size of an archive in proportion to its files, as a dry run assumes it."""
 MAX_PROBLEMS: Final = 20
 _ROWS = "SELECT batch_id, episode_id, ended_at, size FROM episodes"
