@@ -105,7 +105,7 @@ class Batch:
         self._queue = EpisodeQueue(left)
         self._n_before = len(self._stats.episodes)
         self._lost = LostEpisodes(spec)
-        self._budget = BudgetWatch(spec.budget)
+        self._budget = BudgetWatch(spec.budget, "" if models is None else models.settings.currency)
         self._running = RunningEpisodes()
         self._inbox: queue.SimpleQueue[_Message] = queue.SimpleQueue()
         self._wait = ServerWait(

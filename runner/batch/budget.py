@@ -5,6 +5,7 @@ from __future__ import annotations
 from runner.config import AgentSettings
 from runner.store import EpisodeRecord
 from runner.types import UNFINISHED, Budget, Outcome
+from runner.util.amounts import format_amount
 from runner.util.display_text import mask, one_line, pluralize
 
 MAX_ERROR_CHARS = 300
@@ -30,9 +31,10 @@ class BudgetWatch:
     Episodes that are running count when they end, so a batch may exceed its budget by what these use.
     """
 
-    def __init__(self, budget: Budget | None) -> None:
-        """Start with nothing used."""
+    def __init__(self, budget: Budget | None, currency: str = "") -> None:
+        """Start with nothing used; ``currency`` is that of the cost."""
         self._budget = budget or Budget()
+        self._currency = currency
         self._cost = 0.0
         self._n_unpriced = 0
         self._n_tokens = 0
@@ -60,9 +62,8 @@ class BudgetWatch:
         budget = self._budget
         if budget.cost is not None and self._cost >= budget.cost:
             unpriced = f", without {pluralize(self._n_unpriced, 'episode')} that had answers without a price"
-            return (
-                f"its episodes cost {self._cost:.4f}{unpriced * bool(self._n_unpriced)}, the budget is {budget.cost:g}"
-            )
+            cost, limit = (format_amount(each, self._currency) for each in (self._cost, budget.cost))
+            return f"its episodes cost {cost}{unpriced * bool(self._n_unpriced)}, the budget is {limit}"
         if budget.tokens is not None and self._n_tokens >= budget.tokens:
             return f"its episodes used {self._n_tokens} tokens, the budget is {budget.tokens}"
         if budget.errors_in_a_row is not None and self._n_errors >= budget.errors_in_a_row:

@@ -56,12 +56,14 @@ class AdaptiveRuns:
         spec, battery_id = ended.spec, ended.battery_id
         if spec.adaptive is None or battery_id is None:
             return
-        parts = [part.spec for part in self._queue.in_battery(battery_id)]
-        same = [part for part in parts if (part.env, part.model) == (spec.env, spec.model)]
-        if any(part.task_index > spec.task_index for part in same):
+        parts = self._queue.in_battery(battery_id)
+        played = [part for part in parts if (part.spec.env, part.spec.model) == (spec.env, spec.model)]
+        if any(part.spec.task_index > spec.task_index for part in played):
             return
         rows = summarize_results(self._index, Selection(env=spec.env, agent=spec.agent, batch=battery_id))
         rows = [row for row in rows if row.model == spec.model]
+        if sum(row.n for row in rows) < sum(part.n_done for part in played):
+            return  # episodes were deleted since, so the interval is that of a few
         ((cost, n_tokens),) = self._index.select(_USED, (ended.batch_id,))
         budget = budget_left(spec.budget, cost, int(n_tokens))
         part = next_part(spec, sum(row.n_success for row in rows), sum(row.n_rated for row in rows), budget)

@@ -60,7 +60,7 @@ def play(workspace: Workspace, budget: Budget | None, **rest: Any) -> BatchResul
 @pytest.mark.parametrize(
     ("budget", "n_played", "reason"),
     [
-        (Budget(cost=1.2), 3, "its episodes cost 1.5000, the budget is 1.2"),
+        (Budget(cost=1.2), 3, "its episodes cost 1.50, the budget is 1.20"),
         (Budget(tokens=20), 2, "its episodes used 20 tokens, the budget is 20"),
         (Budget(tokens=1, cost=100.0), 1, "its episodes used 10 tokens, the budget is 1"),
     ],
@@ -123,6 +123,13 @@ def test_a_budget_of_cost_without_prices_is_refused(workspace: Workspace) -> Non
     assert resolve_batch(Profile(id="p"), msgspec.structs.replace(request, agent="oracle")).spec.budget is not None
 
 
+def test_the_reason_has_the_currency_and_all_digits_of_a_small_cost() -> None:
+    header = episode_header()
+    record = finished_record(header, make_trajectory(header, [make_step(0, cost=0.000044)]))
+    reason = BudgetWatch(Budget(cost=0.00003), "EUR").add(record)
+    assert reason == "its episodes cost 0.000044 EUR, the budget is 0.00003 EUR"
+
+
 def test_the_reason_counts_the_episodes_whose_cost_is_unknown() -> None:
     watch, reason = BudgetWatch(Budget(cost=1.0)), None
     for costs in ([None, 0.4], [None], [], [0.6]):
@@ -132,7 +139,7 @@ def test_the_reason_counts_the_episodes_whose_cost_is_unknown() -> None:
         assert reason is None
         reason = watch.add(finished_record(header, make_trajectory(header, steps)))
     unpriced = "without 2 episodes that had answers without a price"
-    assert reason == f"its episodes cost 1.0000, {unpriced}, the budget is 1"
+    assert reason == f"its episodes cost 1.00, {unpriced}, the budget is 1.00"
 
 
 def test_models_without_a_price_are_named_before_the_batch_starts() -> None:

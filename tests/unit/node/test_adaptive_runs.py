@@ -15,6 +15,7 @@ from runner.node.adaptive_runs import AdaptiveRuns
 from runner.node.batch_queue import BatchQueue, QueuedBatch
 from runner.node.queue_entries import queue_entries
 from runner.node.queue_recovery import recover_queue
+from runner.store.pruning import delete_episodes
 from runner.types import Outcome, Tokens
 from tests.support.episodes import RecordedEpisode, make_step, new_id
 
@@ -131,3 +132,14 @@ def test_chosen_episodes_of_a_lost_queue_are_no_range_of_tasks(workspace: Worksp
     assert batch is not None
     assert (batch.spec.chosen, batch.status) == (((3, 0), (900, 0)), "completed")
     restored.close()
+
+
+def test_no_part_is_added_for_a_run_whose_episodes_were_deleted(workspace: Workspace, queue: BatchQueue) -> None:
+    part = add(queue, WIDE)
+    runs = AdaptiveRuns(workspace, queue)
+    runs.on_end(play_part(workspace, queue, part, 6))
+    queue.set_status(part.batch_id, "completed", n_done=6)
+    episode_ids = [str(row[0]) for row in workspace.index.select("SELECT episode_id FROM episodes")]
+    delete_episodes(workspace.store, workspace.index, part.batch_id, episode_ids)
+    runs.restore()
+    assert [batch.batch_id for batch in queue.interrupted() + queue.queued()] == []
