@@ -15,14 +15,17 @@ from runner.tracing import Tracer
 from runner.types import (
     Action,
     Agent,
+    AnswerTimes,
     Chat,
     DeltaPart,
     Environment,
     InvalidAction,
+    Phases,
     StepResult,
     StreamDelta,
     TimeStep,
     ToolSchema,
+    Usage,
 )
 from runner.types.maybe_async import CallMethod, call_here, maybe_await
 
@@ -89,6 +92,25 @@ class TokenStream:
         self._has_emitted = False
 
 
+def step_phases(wall_s: float, step: TimeStep, usage: Usage | None) -> Phases:
+    """Return how the wall time of a step is split; the agent's time beside the model's answer is our own.
+
+    Without the times of an answer, all of the agent's time counts as the answer if a model was used, else as our own.
+    """
+    times = None if usage is None else usage.times or AnswerTimes(total_s=step.model_s)
+    if times is None:
+        return Phases(env=step.env_s, own=max(wall_s - step.env_s, 0.0))
+    return Phases(
+        queue=times.queue_s,
+        prefill=times.prefill_s,
+        decode=times.decode_s,
+        model=times.total_s,
+        env=step.env_s,
+        own=max(wall_s - step.env_s - times.total_s, 0.0),
+        about=times.about,
+    )
+
+
 def _ignore(step: int, delta: StreamDelta) -> None:
     pass
 
@@ -123,6 +145,7 @@ class StepRunner:
 
     async def run_step(self, index: int, observation: Chat) -> TimeStep:
         """Run the step with this index: the agent acts on the observation and the environment executes the action."""
+        begun = self.now()
         with self.tracer.span("timestep", "timestep", index=index, semantic="timestep") as span:
             with self.tracer.span("get_tool_schemas", "environment"):
                 schemas = self._check_schemas(await self.call(self.environment.get_tool_schemas))
@@ -146,7 +169,7 @@ class StepRunner:
             model_s=model_s,
             env_s=env_s,
         )
-        return self._add_usage(step)
+        return self._add_usage(step, self.now() - begun)
 
     async def _execute(
         self, answer: Action | InvalidAction, schemas: list[ToolSchema]
@@ -163,9 +186,14 @@ class StepRunner:
             result = check_step(await self.call(self.environment.step, answer))
         return action, result, self.now() - resolved_at
 
-    def _add_usage(self, step: TimeStep) -> TimeStep:
+    def _add_usage(self, step: TimeStep, wall_s: float) -> TimeStep:
         usage = check_usage(getattr(self.agent, "last_usage", None))
-        return step if usage is None else msgspec.structs.replace(step, **msgspec.structs.asdict(usage))
+        phases = step_phases(wall_s, step, usage)
+        if usage is None:
+            return msgspec.structs.replace(step, phases=phases)
+        values = msgspec.structs.asdict(usage)
+        del values["times"]
+        return msgspec.structs.replace(step, phases=phases, **values)
 
     def _check_schemas(self, schemas: list[ToolSchema]) -> list[ToolSchema]:
         # Checks only schemas that differ from those of the previous step.

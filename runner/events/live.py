@@ -14,6 +14,7 @@ from runner.types import (
     EpisodePaused,
     EpisodeResumed,
     Mode,
+    Phases,
     Span,
     Tokens,
     WorkerInfo,
@@ -110,6 +111,13 @@ class _TimestepFields(EpisodeItemBase, kw_only=True):
         list[str], Meta(description="deviations from the configuration, such as a fallback endpoint that responded")
     ] = msgspec.field(default_factory=list)
     left_out: Annotated[int, Meta(description="messages left out for size; the episode file has them")] = 0
+    phases: Annotated[
+        Phases | None,
+        Meta(
+            description="how the step's wall time is split, in seconds: `queue`, `prefill` and `decode` are parts of "
+            "`model`, null when unknown; `about`: they are estimates from the server's metrics"
+        ),
+    ] = None
 
 
 class Timestep(_TimestepFields, kw_only=True, tag="timestep"):
@@ -224,6 +232,29 @@ class ModelHealth(ItemBase, kw_only=True, tag="model.health"):
     ] = None
 
 
+class ModelMetrics(ItemBase, kw_only=True, tag="model.metrics"):
+    """Load of the server behind a model endpoint, from its own metrics; sent every 2 s while episodes or clients run.
+
+    Rates and means are those of the time since the previous item. A field that the server does not have is null.
+    """
+
+    endpoint: Annotated[str, Meta(description="name or URL, without credentials")]
+    server: Annotated[str, Meta(description="`vllm`, `sglang`, `llama.cpp`, `tensorzero` or `ollama`")]
+    running: Annotated[float | None, Meta(description="requests that are being answered")] = None
+    waiting: Annotated[float | None, Meta(description="requests in the server's queue")] = None
+    kv_cache: Annotated[float | None, Meta(description="used part of the KV cache, from 0 to 1")] = None
+    prefix_hits: Annotated[float | None, Meta(description="part of the prompt found in the prefix cache")] = None
+    tokens_per_s: Annotated[float | None, Meta(description="generated tokens per second, of all requests")] = None
+    prompt_tokens_per_s: Annotated[float | None, Meta(description="prompt tokens per second, of all requests")] = None
+    queue_s: Annotated[float | None, Meta(description="mean seconds in the queue, per request")] = None
+    prefill_s: Annotated[float | None, Meta(description="mean seconds of prefill, per request")] = None
+    decode_s: Annotated[float | None, Meta(description="mean seconds of decode, per request")] = None
+    overhead_s: Annotated[float | None, Meta(description="mean seconds that a gateway adds, per request")] = None
+    models: Annotated[
+        list[str] | None, Meta(description="models that Ollama holds in memory, and how much of each is on the GPU")
+    ] = None
+
+
 class Gpu(msgspec.Struct, kw_only=True):
     """State of one GPU."""
 
@@ -248,7 +279,8 @@ class Heartbeat(ItemBase, kw_only=True, tag="heartbeat"):
 
 
 _EpisodeChange: TypeAlias = EpisodeStarted | EpisodePaused | EpisodeResumed | EpisodeEnded | TokenText
-_StatusItem: TypeAlias = BatchProgress | WorkerState | QueueChanged | EnvHealth | ModelHealth | Host | Heartbeat
+_ModelItem: TypeAlias = ModelHealth | ModelMetrics
+_StatusItem: TypeAlias = BatchProgress | WorkerState | QueueChanged | EnvHealth | _ModelItem | Host | Heartbeat
 EpisodeItem: TypeAlias = _EpisodeChange | Timestep | SpanClosed
 LiveItem: TypeAlias = EpisodeItem | _StatusItem
 LazyItem: TypeAlias = _EpisodeChange | LazyTimestep | LazySpan | _StatusItem

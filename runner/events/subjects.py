@@ -28,6 +28,7 @@ _CHANNELS: dict[str, LiveChannel] = {
     "queue": "batch",
     "env.health": "health",
     "model.health": "health",
+    "model.metrics": "health",
     "host": "health",
     "heartbeat": "health",
 }

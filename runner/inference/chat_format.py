@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from runner.inference.errors import EndpointFailure
-from runner.inference.json_accessors import as_count, as_dict, as_list, as_text, content_text, decode_json
+from runner.inference.json_accessors import as_count, as_dict, as_list, as_seconds, as_text, content_text, decode_json
 from runner.inference.providers import Target
 from runner.types import Chat, Message, Tokens, ToolSchema
 
@@ -44,6 +44,8 @@ class ModelReply(msgspec.Struct, kw_only=True):
     model: str | None = None
     episode_id: str | None = None
     ttft_s: float | None = None
+    prefill_s: float | None = None
+    decode_s: float | None = None
 
     def message(self) -> Message:
         """Return the reply as a chat message."""
@@ -153,7 +155,8 @@ def reasoning_of(message: dict[str, Any]) -> str:
 
 
 def read_metadata(reply: ModelReply, value: dict[str, Any]) -> None:
-    """Copy model name, gateway episode id and token counts from a body or chunk; keep a name or id already set."""
+    """Copy names, token counts and the server's own timing from a body or chunk; keep a name or id already set."""
+    read_server_times(reply, value)
     reply.model = reply.model or as_text(value.get("model"))[:200] or None
     reply.episode_id = reply.episode_id or as_text(value.get("episode_id"))[:64] or None
     usage = value.get("usage")
@@ -164,6 +167,16 @@ def read_metadata(reply: ModelReply, value: dict[str, Any]) -> None:
             reasoning=as_count(as_dict(usage.get("completion_tokens_details")).get("reasoning_tokens")),
             cached=as_count(as_dict(usage.get("prompt_tokens_details")).get("cached_tokens")),
         )
+
+
+def read_server_times(reply: ModelReply, value: dict[str, Any]) -> None:
+    """Copy the seconds of prefill and decode that llama.cpp (``timings``) and Ollama (durations) report."""
+    if isinstance(timings := value.get("timings"), dict):
+        times = as_seconds(timings.get("prompt_ms"), 1e-3), as_seconds(timings.get("predicted_ms"), 1e-3)
+    else:
+        times = as_seconds(value.get("prompt_eval_duration"), 1e-9), as_seconds(value.get("eval_duration"), 1e-9)
+    if None not in times:
+        reply.prefill_s, reply.decode_s = times
 
 
 def parse_tool_calls(value: object) -> list[dict[str, Any]]:

@@ -22,7 +22,8 @@ from runner.inference.http import model_client
 from runner.inference.providers import Target, resolve_target
 from runner.inference.request import InferenceCall, send_call
 from runner.tracing import SpanHandle, Tracer, create_flow_id
-from runner.types import StreamDelta
+from runner.types import AnswerTimes, StreamDelta
+from runner.types.phases import answer_times
 from runner.util.display_text import one_line
 from runner.util.http_client import HttpClient
 from runner.util.resources import find_shortage
@@ -63,6 +64,7 @@ class EndpointAnswer:
     reply: ModelReply
     used_tools: bool
     tokens_per_s: float | None
+    times: AnswerTimes
     flow_id: int
 
 
@@ -191,6 +193,7 @@ class FallbackChain:
             span.end_flow(create_flow_id("inference", id))
             answer = await self._exchange(endpoint, use_tools, span, create_flow_id("inference_response", id))
             record_reply(span, answer.reply, answer.tokens_per_s)
+            record_times(span, answer.times)
             span.start_flow(answer.flow_id)
         return answer
 
@@ -209,10 +212,13 @@ class FallbackChain:
                 body = request_body(self._request.question, target, use_tools=use_tools, episode_id=gateway_id)
                 started = self._now()
                 reply = await self._send(client, target, body, key)
-                rate = tokens_per_s(reply, self._now() - started)
+                total_s = self._now() - started
         except TimeoutError:
             raise EndpointFailure("timeout", f"no complete answer within {bound_s:.3g} s") from None
-        return EndpointAnswer(endpoint, target, key, redact_key(reply, key), use_tools, rate, flow_id)
+        server = self._gate.server_times(endpoint.spec.name)
+        times = answer_times(total_s, reply.ttft_s, (reply.prefill_s, reply.decode_s), server)
+        rate = tokens_per_s(reply, total_s)
+        return EndpointAnswer(endpoint, target, key, redact_key(reply, key), use_tools, rate, times, flow_id)
 
     async def _kind(self, endpoint: LiveEndpoint, client: HttpClient) -> Kind:
         return await endpoint.find_kind(client, self._context.mask, self._context.timing.clock.now())
@@ -278,6 +284,15 @@ def request_span(
 def record_target(span: SpanHandle, target: Target) -> None:
     """Add the kind of server to a request's span; it is known only after detection."""
     span.set_attribute("gen_ai.provider.name", target.kind)
+
+
+def record_times(span: SpanHandle, times: AnswerTimes) -> None:
+    """Add the parts of an answer's time to a request's span; parts that are unknown are left out."""
+    for name in ("queue_s", "prefill_s", "decode_s"):
+        if (seconds := getattr(times, name)) is not None:
+            span.set_attribute(f"agentgym.{name}", seconds)
+    if times.about:
+        span.set_attribute("agentgym.times_are_estimates", True)
 
 
 def record_reply(span: SpanHandle, reply: ModelReply, tokens_per_s: float | None) -> None:

@@ -10,8 +10,10 @@ from typing import Protocol, TypeAlias
 from runner.inference.endpoints import EndpointSpec
 from runner.inference.entrance import Entrance, Ticket
 from runner.inference.errors import EndpointFailure
+from runner.types.phases import ServerTimes
 
 OnRest: TypeAlias = Callable[[str, float, str], None]
+OnServerTimes: TypeAlias = Callable[[str, ServerTimes | None], None]
 CallLater: TypeAlias = Callable[[float, Callable[[], None]], object]
 
 
@@ -36,6 +38,12 @@ class EndpointGate(Protocol):
 
     def record_failure(self, endpoint: str, failure: EndpointFailure, text: str) -> None:
         """End a request that failed; ``text`` is the failure without secrets."""
+
+    def server_times(self, endpoint: str) -> ServerTimes | None:
+        """Return the newest means of an endpoint's server; None if they are unknown."""
+
+    def set_server_times(self, endpoint: str, times: ServerTimes | None) -> None:
+        """Set the means of an endpoint's server."""
 
     def leave(self, endpoint: str) -> None:
         """End a request that shows neither success nor failure of the endpoint, such as a cancelled one."""
@@ -62,6 +70,8 @@ class LocalGate:
         self._watchers: list[OnRest] = []
         self._entrances = {spec.name: Entrance(spec, now) for spec in specs}
         self._held: dict[Hashable, dict[Hashable, Ticket]] = {}
+        self._server_times: dict[str, ServerTimes] = {}
+        self._time_watchers: list[OnServerTimes] = []
 
     async def enter(self, endpoint: str, time_left_s: float) -> bool:
         """See ``EndpointGate.enter``; requests are admitted in their order."""
@@ -104,6 +114,38 @@ class LocalGate:
         """See ``EndpointGate.record_failure``."""
         self.report(endpoint, failure, text)
         self._end_request(endpoint)
+
+    def server_times(self, endpoint: str) -> ServerTimes | None:
+        """See ``EndpointGate.server_times``."""
+        return self._server_times.get(endpoint)
+
+    def set_server_times(self, endpoint: str, times: ServerTimes | None) -> None:
+        """Set the means of an endpoint's server, and pass a change on to ``watch_server_times``."""
+        with self._report_lock:
+            if self._server_times.get(endpoint) == times:
+                return
+            if times is None:
+                self._server_times.pop(endpoint, None)
+            else:
+                self._server_times[endpoint] = times
+            for watcher in self._time_watchers:
+                watcher(endpoint, times)
+
+    def watch_server_times(self, on_times: OnServerTimes) -> Callable[[], None]:
+        """Call ``on_times`` with the means of each server, now and when they change; return what ends the calls.
+
+        ``on_times`` must not block.
+        """
+        with self._report_lock:
+            self._time_watchers = [*self._time_watchers, on_times]
+            for state in self._server_times.items():
+                on_times(*state)
+
+        def end() -> None:
+            with self._report_lock:
+                self._time_watchers = [each for each in self._time_watchers if each is not on_times]
+
+        return end
 
     def leave(self, endpoint: str) -> None:
         """See ``EndpointGate.leave``."""

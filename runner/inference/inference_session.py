@@ -139,6 +139,7 @@ class InferenceSession:
             tokens=reply.tokens,
             cost=token_cost(reply.tokens, self._context.settings.price.get(model)),
             warnings=warnings,
+            times=answer.times,
         )
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
 from runner.util.safe_values import escape_surrogates
 
 _MAX_COUNT = 2**53
+_MAX_SECONDS = 86_400.0
 
 
 def decode_json(data: bytes) -> object:
@@ -44,6 +45,14 @@ def as_text(value: object) -> str:
 def as_count(value: object) -> int:
     """Return the value if it is a valid number of tokens, else 0."""
     return value if type(value) is int and 0 <= value < _MAX_COUNT else 0
+
+
+def as_seconds(value: object, unit_s: float) -> float | None:
+    """Return a duration in units of ``unit_s`` seconds as seconds; None unless it is a number from 0 to a day."""
+    if type(value) not in (int, float):
+        return None
+    seconds = min(cast("float", value), _MAX_COUNT) * unit_s
+    return seconds if 0.0 <= seconds <= _MAX_SECONDS else None
 
 
 def content_text(value: object) -> str:

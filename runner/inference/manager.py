@@ -13,6 +13,7 @@ from runner.inference.feedback import FeedbackSender
 from runner.inference.gate import EndpointGate
 from runner.inference.health import EndpointHealth, check_endpoints
 from runner.inference.inference_session import InferenceSession, OnGatewayId
+from runner.inference.server_metrics import MetricsReader, ServerLoad
 from runner.types import EpisodeHeader
 from runner.util.clock import new_ulid
 
@@ -45,6 +46,7 @@ class InferenceManager:
         self._context = context = InferenceContext.build(settings, environ, timing or Timing(), gate)
         specs = [endpoint.spec for endpoint in context.endpoints]
         self._feedback = FeedbackSender(settings.feedback, specs, environ, context.mask)
+        self._metrics = MetricsReader(context)
         self._on_gateway_id = on_gateway_id or self.remember_gateway_id
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -73,6 +75,10 @@ class InferenceManager:
     async def check(self, model: str | None = None, *, timeout_s: float = CHECK_TIMEOUT_S) -> list[EndpointHealth]:
         """Check the health of each endpoint for at most ``timeout_s`` seconds, without running a model."""
         return await check_endpoints(self._context, model or self._context.settings.model, timeout_s)
+
+    async def read_servers(self) -> list[ServerLoad]:
+        """Return the load of each endpoint's server that reports one, and use its means to split later answers."""
+        return await self._metrics.read()
 
     def remember_gateway_id(self, episode_id: str, endpoint: str, gateway_id: str) -> None:
         """Keep a gateway's id of an episode for ``feedback``, as a worker in another process reports it."""

@@ -16,7 +16,7 @@ from runner.envs.availability import EnvironmentHealth, environment_health, serv
 from runner.envs.http.probe import PROBE_TIMEOUT_S, ServerState, probe_servers
 from runner.errors import catch_foreign
 from runner.events.control import HealthItem
-from runner.events.live import EnvHealth, Gpu, Heartbeat, Host, ModelHealth
+from runner.events.live import EnvHealth, Gpu, Heartbeat, Host, ModelHealth, ModelMetrics
 from runner.inference.profile_models import Models
 from runner.node.env_servers.manager import EnvServerManager
 from runner.publish.live_publisher import LivePublisher
@@ -24,6 +24,7 @@ from runner.util.clock import Clock
 
 if TYPE_CHECKING:
     from runner.inference.health import EndpointHealth
+    from runner.inference.server_metrics import ServerLoad
 
 logger = logging.getLogger(__name__)
 
@@ -100,6 +101,7 @@ class HealthMonitor:
             tasks.create_task(self._watch_environments(live))
             if self._models is not None:
                 tasks.create_task(self._watch_models(self._models, live))
+                tasks.create_task(self._watch_servers(self._models, live))
             for beat in itertools.count():
                 live.put(self._heartbeat())
                 if beat % HOST_BEATS == 0:
@@ -135,6 +137,18 @@ class HealthMonitor:
             while n_beats < (MODELS_BEATS if self._is_active() else MODELS_IDLE_BEATS):
                 await self._beat.wait()
                 n_beats += 1
+
+    async def _watch_servers(self, models: Models, live: LivePublisher) -> None:
+        """Read the load of the model servers at each heartbeat while episodes run or a client is active."""
+        manager = await asyncio.to_thread(lambda: models.manager)  # imports the HTTP client
+        while True:
+            await self._beat.wait()
+            if not self._is_active():
+                continue
+            with catch_foreign(partial(self._log_failure, "the model servers")):
+                for load in await manager.read_servers():
+                    live.put(_model_metrics(load, self._clock.now()))
+                self._failures.pop("the model servers", None)
 
     @property
     def _n_changes(self) -> int:
@@ -190,6 +204,25 @@ def _model_health(state: EndpointHealth, at: datetime) -> ModelHealth:
         model=state.model,
         latency_s=state.latency_s,
         rest_s=state.rest_s,
+    )
+
+
+def _model_metrics(load: ServerLoad, at: datetime) -> ModelMetrics:
+    return ModelMetrics(
+        at=at,
+        endpoint=load.endpoint,
+        server=load.server,
+        running=load.running,
+        waiting=load.waiting,
+        kv_cache=load.kv_cache,
+        prefix_hits=load.prefix_hits,
+        tokens_per_s=load.tokens_per_s,
+        prompt_tokens_per_s=load.prompt_tokens_per_s,
+        queue_s=load.times.queue_s,
+        prefill_s=load.times.prefill_s,
+        decode_s=load.times.decode_s,
+        overhead_s=load.overhead_s,
+        models=None if load.models is None else list(load.models),
     )
 
 

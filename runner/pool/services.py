@@ -9,10 +9,12 @@ from typing import TypeAlias
 
 from runner.envs.http.places import LocalRegistry
 from runner.inference.profile_models import Models
+from runner.types.phases import ServerTimes
 from runner.worker.frames import (
     DriverFrame,
     EndpointOutcome,
     EndpointRest,
+    EndpointTimes,
     GatewayLink,
     Release,
     Reply,
@@ -47,7 +49,7 @@ class BatchServices:
         self._release_owner = release_owner or registry.release_owner
         self._models = models
         self._gate = None if models is None else models.gate
-        self._end_watches: dict[Hashable, Callable[[], None]] = {}
+        self._end_watches: dict[Hashable, Callable[[], object]] = {}
 
     def connect(self, owner: Hashable, send: Send) -> None:
         """Send the states of the endpoints to a worker, and their changes until ``disconnect``."""
@@ -57,7 +59,11 @@ class BatchServices:
         def send_rest(endpoint: str, wait_s: float, cause: str) -> None:
             send(EndpointRest(endpoint=endpoint, wait_s=wait_s, cause=cause))
 
-        self._end_watches[owner] = self._gate.watch(send_rest)
+        def send_times(endpoint: str, times: ServerTimes | None) -> None:
+            send(EndpointTimes(endpoint=endpoint, times=times))
+
+        end_watch, end_times = self._gate.watch(send_rest), self._gate.watch_server_times(send_times)
+        self._end_watches[owner] = lambda: (end_watch(), end_times())
         for state in self._gate.states():
             send_rest(*state)
 

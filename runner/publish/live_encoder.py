@@ -148,6 +148,7 @@ def _timestep(item: TimestepPlayed) -> msgspec.Raw:
         tokens=step.tokens,
         cost=step.cost,
         warnings=[truncate(warning) for warning in step.warnings],
+        phases=step.phases,
         reset_observation=reset_observation,
     )
     messages = list(chain(*chats, observation, reset_observation or ()))

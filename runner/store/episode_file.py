@@ -17,6 +17,7 @@ from runner.types import (
     ErrorInfo,
     Flow,
     Outcome,
+    Phases,
     Span,
     TimeStep,
     Tokens,
@@ -97,8 +98,15 @@ def stored_step(step: TimeStep, tool_schemas_ref: int) -> TimeStep:
         reward=finite(step.reward),
         model_s=finite(step.model_s),
         env_s=finite(step.env_s),
+        phases=None if step.phases is None else _stored_phases(step.phases),
         **{name: finite(value) for name, value in optional.items() if value is not None},
     )
+
+
+def _stored_phases(phases: Phases) -> Phases:
+    values = {name: value for name in ("queue", "prefill", "decode") if (value := getattr(phases, name)) is not None}
+    values |= {"model": phases.model, "env": phases.env, "own": phases.own}
+    return msgspec.structs.replace(phases, **{name: finite(value) for name, value in values.items()})
 
 
 def episode_record(

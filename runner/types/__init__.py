@@ -53,6 +53,7 @@ from runner.types.episode_events import (
     WorkerState,
 )
 from runner.types.fields import Budget
+from runner.types.phases import AnswerTimes, Phases
 from runner.types.protocols import (
     ActResult,
     Agent,
@@ -82,6 +83,7 @@ __all__ = [
     "Action",
     "ActionContent",
     "Agent",
+    "AnswerTimes",
     "BatchProgress",
     "Budget",
     "Chat",
@@ -107,6 +109,7 @@ __all__ = [
     "ObservationPlanner",
     "OraclePlanner",
     "Outcome",
+    "Phases",
     "Span",
     "SpanLevel",
     "SpansClosed",

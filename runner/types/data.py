@@ -12,6 +12,8 @@ from typing import Any, Literal, NotRequired, TypeAlias, TypedDict
 
 import msgspec
 
+from runner.types.phases import AnswerTimes, Phases
+
 
 class Message(TypedDict):
     """One chat message of the OpenAI shape."""
@@ -95,6 +97,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
             number of tokens is unknown.
         cost: cost in the currency of the profile's prices; None if the model has no price.
         warnings: deviations from the configuration, e.g. ``name: reason`` for a skipped endpoint.
+        times: seconds of the answer and their parts; None if they are unknown.
     """
 
     endpoint: str
@@ -104,6 +107,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     tokens: Tokens | None = None
     cost: float | None = None
     warnings: tuple[str, ...] = ()
+    times: AnswerTimes | None = None
 
 
 def skipped_endpoints(endpoint: str | None, warnings: Iterable[str]) -> list[str]:
@@ -257,6 +261,7 @@ class TimeStep(msgspec.Struct, kw_only=True):
         tokens_per_s: completion tokens per second while the endpoint answered; excludes other work of the agent.
         env_s: seconds spent in the environment's step; 0 if the reply was not an action.
         warnings: deviations from the configuration, such as an answer from a fallback endpoint.
+        phases: how the step's wall time is split; None in files of earlier versions.
     """
 
     index: int
@@ -277,6 +282,7 @@ class TimeStep(msgspec.Struct, kw_only=True):
     tokens: Tokens | None = None
     cost: float | None = None
     warnings: tuple[str, ...] = ()
+    phases: Phases | None = None
 
     @property
     def valid(self) -> bool:

@@ -31,6 +31,7 @@ from runner.worker.frames import (
     Configure,
     DriverFrame,
     EndpointRest,
+    EndpointTimes,
     Free,
     Play,
     Reply,
@@ -105,6 +106,7 @@ class Engine:
         self._on_warm = on_warm
         self._gate: RemoteGate | None = None
         self._rests: dict[str, EndpointRest] = {}
+        self._server_times: dict[str, EndpointTimes] = {}
         self._wants_tokens = False
         self._episodes: dict[str, _Episode] = {}
         self._traces: dict[str, TraceEncoder] = {}
@@ -124,6 +126,10 @@ class Engine:
                 self._wants_tokens = frame.tokens
             case EndpointRest():
                 self._rest(frame)
+            case EndpointTimes():
+                self._server_times[frame.endpoint] = frame
+                if self._gate is not None:
+                    self._gate.set_server_times(frame.endpoint, frame.times)
             case Reply():
                 self._link.resolve(frame)
             case Stop():
@@ -184,6 +190,8 @@ class Engine:
             manager, gate = remote_manager(setup.models, environ, self._link, self._clock.monotonic)
             for rest in list(self._rests.values()):
                 gate.on_rest(rest)
+            for times in list(self._server_times.values()):
+                gate.set_server_times(times.endpoint, times.times)
             self._gate = gate
         act = getattr(setup.agent.load(), "act", None)
         embedded = setup.address is None

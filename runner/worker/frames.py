@@ -14,6 +14,7 @@ import msgspec
 from runner.inference.errors import Reason
 from runner.store.encoded import EncodedEnd, EncodedReset, EncodedStep
 from runner.types import EpisodeHeader, ErrorInfo, Outcome, StreamDelta
+from runner.types.phases import ServerTimes
 from runner.worker.runner_setup import RunnerSetup
 
 MAX_FRAME_BYTES = 256 << 20
@@ -81,6 +82,13 @@ class EndpointRest(_Frame, frozen=True):
     cause: str = ""
 
 
+class EndpointTimes(_Frame, frozen=True):
+    """The mean seconds that an endpoint's server spends in each phase of a request; None: unknown."""
+
+    endpoint: str
+    times: ServerTimes | None = None
+
+
 class Watch(_Frame, frozen=True):
     """Whether anything receives streamed tokens; without a receiver, a worker does not send them."""
 
@@ -91,7 +99,7 @@ class Stop(_Frame, frozen=True):
     """End the process after the cleanup of its episodes; the channel's end does the same without a cleanup."""
 
 
-DriverFrame: TypeAlias = Configure | Play | Command | Reply | EndpointRest | Watch | Stop
+DriverFrame: TypeAlias = Configure | Play | Command | Reply | EndpointRest | EndpointTimes | Watch | Stop
 
 
 # --- from a worker to the driver

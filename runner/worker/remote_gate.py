@@ -13,6 +13,7 @@ from runner.inference.entrance import CircuitBreaker, describe_limit
 from runner.inference.errors import EndpointFailure
 from runner.inference.gate import LocalGate
 from runner.inference.manager import InferenceManager
+from runner.types.phases import ServerTimes
 from runner.worker.frames import EndpointOutcome, EndpointRest, GatewayLink, Release
 from runner.worker.link import DriverLink
 
@@ -58,6 +59,15 @@ class RemoteGate:
         self._rests: dict[str, tuple[float, str]] = {}
         self._failing: set[str] = set()
         self._admitted: dict[str, list[int]] = {}
+        self._server_times: dict[str, ServerTimes | None] = {}
+
+    def set_server_times(self, endpoint: str, times: ServerTimes | None) -> None:
+        """See ``EndpointGate.set_server_times``; the driver reads the servers."""
+        self._server_times[endpoint] = times
+
+    def server_times(self, endpoint: str) -> ServerTimes | None:
+        """See ``EndpointGate.server_times``."""
+        return self._server_times.get(endpoint)
 
     def on_rest(self, frame: EndpointRest) -> None:
         """Apply a state of an endpoint from the driver."""

@@ -8,13 +8,14 @@ import pytest
 
 from runner.envs.maze import Maze
 from runner.episode.loop import EpisodeContext, EpisodeLoop
-from runner.episode.step import EMIT_INTERVAL_S, StepRunner, TokenStream
+from runner.episode.step import EMIT_INTERVAL_S, StepRunner, TokenStream, step_phases
 from runner.episode.validation import resolve_action
 from runner.errors import AgentFault
 from runner.tracing import Tracer
 from runner.types import (
     Action,
     Agent,
+    AnswerTimes,
     Chat,
     Environment,
     EpisodeEvent,
@@ -22,8 +23,10 @@ from runner.types import (
     InvalidAction,
     Limits,
     Outcome,
+    Phases,
     SpanLevel,
     StreamDelta,
+    TimeStep,
     TimestepPlayed,
     Tokens,
     TokensStreamed,
@@ -280,3 +283,24 @@ async def test_streamed_tokens_are_events_of_the_current_step() -> None:
     ]
     assert shown == [(0, "I "), (0, "go on"), 0, (1, "I go on"), 1]
     assert [event.seq for event in events] == list(range(len(events)))
+
+
+def timed_step() -> TimeStep:
+    return TimeStep(index=0, chats=[], action=Action(), observation=[], reward=0.0, done=False, model_s=4.0, env_s=1.0)
+
+
+@pytest.mark.parametrize(
+    ("usage", "expected"),
+    [
+        (None, Phases(env=1.0, own=5.0)),
+        (Usage(endpoint="a", model="m"), Phases(model=4.0, env=1.0, own=1.0)),
+        (
+            Usage(endpoint="a", model="m", times=AnswerTimes(total_s=3.0, queue_s=1.0, decode_s=2.0, about=True)),
+            Phases(queue=1.0, decode=2.0, model=3.0, env=1.0, own=2.0, about=True),
+        ),
+    ],
+)
+def test_the_wall_time_of_a_step_is_split(usage: Usage | None, expected: Phases) -> None:
+    phases = step_phases(6.0, timed_step(), usage)
+    assert phases == expected
+    assert phases.model + phases.env + phases.own == 6.0

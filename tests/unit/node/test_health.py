@@ -15,14 +15,16 @@ import pytest
 from runner.config import EnvironmentEntry, Environments, Profile
 from runner.config.profile import EndpointConfig
 from runner.envs.http.probe import PROBE_TIMEOUT_S
-from runner.events.live import EnvHealth, Heartbeat, Host, LiveItem, ModelHealth
+from runner.events.live import EnvHealth, Heartbeat, Host, LiveItem, ModelHealth, ModelMetrics
 from runner.inference.profile_models import Models
 from runner.node.health import MODELS_IDLE_BEATS, HealthMonitor
 from runner.node.shutdown import run_with_restarts
 from runner.publish.live_publisher import LivePublisher
 from runner.util.clock import Clock
 from tests.support.inference import agent_settings
+from tests.support.metrics_texts import VLLM
 from tests.support.model_server import ModelServer
+from tests.support.rude_model import RudeModel, completion_response, http_response
 from tests.support.serving import serve_environments
 
 PROFILE = Profile(
@@ -139,6 +141,24 @@ async def test_changes_of_model_health_are_published() -> None:
         async with run_monitor(live, models=make_models(other.url)):
             await live.wait_until(lambda: last() is not None)
     assert last() == "wrong"
+
+
+async def test_the_load_of_a_model_server_is_published_while_the_node_is_active() -> None:
+    def serve() -> RudeModel:
+        return RudeModel(completion_response("up"), routes={"/metrics": http_response(200, VLLM, "text/plain")})
+
+    live = PublisherStub()
+    with serve() as server:
+        async with run_monitor(live, models=make_models(server.origin)):
+            await live.wait_until(lambda: live.count(ModelMetrics) >= 2)
+    newest = [item for item in live.items if isinstance(item, ModelMetrics)][-1]
+    assert (newest.endpoint, newest.server, newest.waiting, newest.kv_cache) == ("lab", "vllm", 12.0, 0.97)
+    live = PublisherStub()
+    with serve() as server:
+        async with run_monitor(live, models=make_models(server.origin), is_active=lambda: False):
+            await live.wait_until(lambda: live.count(ModelHealth) >= 2)
+        assert not [request for request in server.requests if request.path == "/metrics"]
+    assert live.count(ModelMetrics) == 0
 
 
 async def test_models_of_an_inactive_node_are_checked_rarely() -> None:

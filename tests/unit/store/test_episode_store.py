@@ -46,7 +46,7 @@ EPISODE = (
 )
 TIMESTEP = (
     "index actor chats action observation reward done tool_schemas_ref model_s env_s endpoint model ttft_s"
-    " tokens_per_s tokens cost warnings"
+    " tokens_per_s tokens cost warnings phases"
 )
 
 
