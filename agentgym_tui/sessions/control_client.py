@@ -223,8 +223,9 @@ def _checked_result(request: ControlRequest, payload: bytes) -> bytes:
         raise ControlRequestError(f"{request.op}: the reply cannot be decoded") from exc
     if isinstance(error := reply.error, msgspec.Struct):
         if error.code == "not_running":  # the node's message lists ids
-            raise ControlRequestError(f"{request.op}: not running")
-        raise ControlRequestError(f"{request.op}: {error.message.removeprefix(f'{request.op}: ')}", error.hint)
+            raise ControlRequestError(f"{request.op}: not running", code=error.code)
+        message = f"{request.op}: {error.message.removeprefix(f'{request.op}: ')}"
+        raise ControlRequestError(message, error.hint, error.code)
     if reply.id != request.id or not reply.ok or not isinstance(reply.result, msgspec.Raw):
         raise ControlRequestError(f"{request.op}: the reply does not match the request")
     return bytes(reply.result)

@@ -31,13 +31,15 @@ class ControlRequestError(Exception):
     Args:
         message: what was requested and why it failed; untrusted text, because it may quote a node.
         hint: what the user can do; untrusted text.
+        code: code of the node's rejection; "" if the node did not reject it. Untrusted text.
     """
 
     published_error_type = "ControlFailed"
 
-    def __init__(self, message: str, hint: str = "") -> None:
+    def __init__(self, message: str, hint: str = "", code: str = "") -> None:
         super().__init__(message)
         self.hint = hint
+        self.code = code
 
 
 class Library(Protocol):

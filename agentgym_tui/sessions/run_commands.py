@@ -201,10 +201,25 @@ class RunCommands:
         await self.control.command("pause", batch_id=batch.batch_id)
         return "pauses after this step"
 
-    async def send_all(self, command: Literal["pause", "resume"], run_ids: Sequence[str]) -> None:
-        """Pause or resume the batches or batteries with the given ids; a waiting one that is paused does not start."""
+    async def send_all(self, command: Literal["pause", "resume"], run_ids: Sequence[str]) -> list[ControlRequestError]:
+        """Pause or resume the batches or batteries with the given ids; a waiting one that is paused does not start.
+
+        Returns:
+            The rejections of the node, which has followed the other requests: it may not know an interrupted run that
+            it did not play itself, and a batch may just have ended.
+
+        Raises:
+            ControlRequestError: the node cannot be reached, or has rejected every request.
+        """
+        rejections = []
         for run_id in run_ids:
-            await self.control.command(command, batch_id=run_id)
+            try:
+                await self.control.command(command, batch_id=run_id)
+            except ControlRequestError as exc:
+                rejections.append(exc)
+                if not exc.code or len(rejections) == len(run_ids):
+                    raise
+        return rejections
 
     async def replay(self, run_id: str, only: Literal["errors", "all"]) -> int:
         """Play a batch or battery again, or only what ended with an error; return the number of episodes."""

@@ -17,7 +17,13 @@ from agentgym_tui.safe_text import join, sanitize_line, trusted
 from agentgym_tui.screens.base import ScreenContext
 from agentgym_tui.screens.control import ControlScreen, needs_node
 from agentgym_tui.screens.episode.screen import EpisodeScreen
-from agentgym_tui.sessions.run_commands import can_pause, can_resume, command_targets, unfinished_batches
+from agentgym_tui.sessions.run_commands import (
+    can_pause,
+    can_resume,
+    command_targets,
+    control_error_text,
+    unfinished_batches,
+)
 from agentgym_tui.state.data_model import BatchRun
 from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.state.run_tree import RunRow, RunTree, waiting_runs
@@ -187,10 +193,13 @@ class RunsScreen(ControlScreen):
         self, command: Literal["pause", "resume"], batches: Sequence[BatchRun], run_ids: Sequence[str]
     ) -> None:
         is_running = any(batch.status == "running" for batch in batches)
-        await self.commands.send_all(command, run_ids)
+        rejections = await self.commands.send_all(command, run_ids)
         what = sanitize_line(batches[0].env, 40) if len(batches) == 1 else pluralize(len(batches), "batch", "batches")
         effect = "resumed" if command == "resume" else "paused after this step" if is_running else "paused"
-        self.toast(join([what, trusted(f" {effect}")]))
+        parts = [what, trusted(f" {effect}")]
+        if rejections:
+            parts += [trusted(f", except {len(rejections)} of them: "), control_error_text(rejections[0])]
+        self.toast(join(parts))
 
     @on(LineList.Selected, "#runs")
     def _line_selected(self) -> None:

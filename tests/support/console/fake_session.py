@@ -51,7 +51,7 @@ from tests.support.console.samples import (
 
 
 class FakeControl(NodeControl):
-    """Records each request; raises ``refusal`` instead when it is set."""
+    """Records each request; raises ``refusal`` instead when it is set, and rejects commands to ``unknown`` batches."""
 
     def __init__(self) -> None:
         super().__init__(lambda: None, lambda _: "")
@@ -66,6 +66,7 @@ class FakeControl(NodeControl):
         self.fetched: list[str] = []
         self.files: dict[str, bytes] = {}
         self.refusal: ControlRequestError | None = None
+        self.unknown: set[str] = set()
         self.warning: str | None = None
         self.lists: list[NodeList] = []
 
@@ -91,6 +92,8 @@ class FakeControl(NodeControl):
 
     async def command(self, command: RunCommand, *, batch_id: str | None = None, episode_id: str | None = None) -> None:
         self._check()
+        if batch_id in self.unknown:
+            raise ControlRequestError(f"{command}: there is no batch {batch_id!r}", code="not_found")
         self.commands.append((command, batch_id, episode_id))
 
     async def move(self, run_id: str, to: int) -> None:

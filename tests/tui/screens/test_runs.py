@@ -215,6 +215,20 @@ async def test_waiting_runs_are_paused_and_resumed() -> None:
         await wait_until(pilot, lambda: sorted(session.fake_control.commands) == sorted(paused), "all of them")
 
 
+async def test_a_run_that_the_node_rejects_keeps_no_other_from_being_paused() -> None:
+    session = mixed_session()
+    session.fake_control.unknown.add("battery")
+    async with console_app(session).run_test(size=SIZE, notifications=True) as pilot:
+        await pilot.press("6")
+        await wait_for_text(pilot, "battery of 2")
+        await pilot.press("P")
+        await wait_for_text(pilot, "paused after this step, except 1 of them: pause: there is no batch")
+        assert sorted(session.fake_control.commands) == [("pause", batch_id(n), None) for n in (2, 3)]
+        session.fake_control.unknown |= {batch_id(2), batch_id(3)}
+        await pilot.press("P")
+        await wait_until(pilot, lambda: "except" not in screen_text(pilot.app), "only the rejection")
+
+
 def test_a_long_queue_keeps_what_runs_and_names_the_number_of_all_that_wait() -> None:
     store = busy_store()
     states = [batch_state(n, "queued", env=f"Env{n}") for n in range(600, 0, -1)]
