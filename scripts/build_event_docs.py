@@ -97,7 +97,18 @@ def _document() -> Iterator[str]:
         for kind in _kinds(channel):
             yield from _section(f"#### `{kind.__struct_config__.tag}`", kind, "")
     yield "## Parts of messages\n"
-    for name in ("LiveAction", "ToolCall", "Tokens", "Span", "WorkerInfo", "WorkerCounts", "Gpu"):
+    for name in (
+        "LiveAction",
+        "ToolCall",
+        "Tokens",
+        "Span",
+        "WorkerInfo",
+        "WorkerCounts",
+        "Gpu",
+        "GpuState",
+        "GpuProcess",
+        "Network",
+    ):
         yield from _fields(name, _definitions(LiveBatch)[name], f"### {name}")
     yield from _control()
     yield from _streams()

@@ -43,8 +43,12 @@ _SPDX: Final = {
 }
 """Spellings of licences in the metadata of packages that do not use SPDX yet."""
 
-_KNOWN: Final = {"antlr4-python3-runtime": "BSD-3-Clause", "omegaconf": "BSD-3-Clause"}
-"""Licences of packages whose metadata has only "BSD"; from their licence files."""
+_KNOWN: Final = {
+    "antlr4-python3-runtime": "BSD-3-Clause",
+    "nvidia-ml-py": "BSD-3-Clause",
+    "omegaconf": "BSD-3-Clause",
+}
+"""Licences of packages whose metadata has only "BSD"; from their licence files or sources."""
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,7 @@ from runner.events.live import (
 from runner.subscribe.messages import BusMessage, Notice
 from runner.types import BatchProgress, EpisodePaused, EpisodeResumed, WorkerState
 from runner.types.episode_events import EpisodeItemBase
+from runner.types.machine import Machine
 
 _LONG_AGO: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -132,12 +133,12 @@ class BusReducer:
                 self.n_queue_items += 1
             case WorkerState():
                 return False  # progress items have the numbers of workers
-            case EnvHealth() | ModelHealth() | Host() | Heartbeat():
+            case EnvHealth() | ModelHealth() | Host() | Machine() | Heartbeat():
                 return self.apply_health_item(first, node)
         return True
 
-    def apply_health_item(self, item: EnvHealth | ModelHealth | Host | Heartbeat, node: str) -> bool:
-        """Store what a node reported: the health of an environment or model endpoint, its host's load, or its disk.
+    def apply_health_item(self, item: EnvHealth | ModelHealth | Host | Machine | Heartbeat, node: str) -> bool:
+        """Store what a node reported: the health of an environment or model endpoint, its machine or disk.
 
         Returns:
             Whether a shown value has changed.
@@ -147,6 +148,8 @@ class BusReducer:
                 return self._envs.apply_health(item)
             case ModelHealth():
                 return self._endpoints.apply_health(item)
+            case Machine():
+                return self._nodes.apply_machine(item, node)
             case _:
                 return self._nodes.apply_host(item, node)
 

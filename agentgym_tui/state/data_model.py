@@ -12,6 +12,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 import msgspec
 
 from agentgym_tui.state.episode_content import DecodedMessages, Messages, RawMessages, Spans
+from agentgym_tui.state.machine import MachineInfo
 from agentgym_tui.state.normalize import as_aware
 from runner.events.live import LiveAction
 from runner.types import Tokens, WorkerCounts, WorkerInfo, fallback_endpoints, skipped_endpoints
@@ -338,6 +339,7 @@ class NodeInfo(msgspec.Struct):
         lost: whether the node has been silent for too long or its process is gone.
         dropped: number of live items that the current process of the node never sent.
         storage: why the node cannot store anything, and what waits; "" while it can.
+        machine: the samples of its machine; None before the first one.
     """
 
     name: str
@@ -352,6 +354,7 @@ class NodeInfo(msgspec.Struct):
     gpus: list[str] = msgspec.field(default_factory=list)
     dropped: int = 0
     storage: str = ""
+    machine: MachineInfo | None = None
 
 
 BusLinkStatus: TypeAlias = Literal["none", "starting", "connecting", "connected", "stalled", "disconnected", "failed"]

@@ -10,9 +10,11 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from agentgym_tui.state.data_model import NodeInfo
+from agentgym_tui.state.machine import MachineInfo
 from agentgym_tui.state.normalize import MAX_CAUSE_CHARS, as_aware, clamp_count, clip_name
 from runner.events.durable import FieldStatus
 from runner.events.live import Gpu, Heartbeat, Host
+from runner.types.machine import Machine
 
 if TYPE_CHECKING:
     from runner.events.control import NodeHealth
@@ -102,6 +104,17 @@ class NodeRegistry:
             node.cpu, node.ram = _percent(item.cpu), _percent(item.ram)
             node.gpus = [_gpu(gpu) for gpu in (item.gpu or ())[:MAX_GPUS]]
         return node != before
+
+    def apply_machine(self, item: Machine, node_name: str) -> bool:
+        """Add a sample of a node's machine, unless it is not newer than the last one; return whether it is newer."""
+        node = self.get(node_name)
+        if node.machine is None:
+            node.machine = MachineInfo(item)
+        elif as_aware(item.at) <= as_aware(node.machine.latest.at):
+            return False
+        else:
+            node.machine.add(item)
+        return True
 
     def clock_of(self, node_name: str) -> datetime | None:
         """Return the time of a node's own clock, as of its newest heartbeat; None before the first one."""

@@ -160,7 +160,7 @@ class Batch:
         self._starter.reserve()
         with closing(SlotTable(self._pool, self.batch_id, self.spec.concurrency, self._inbox.put)) as slots:
             self._fill(slots)
-            with self._workspace.store.playing(self.batch_id):  # the disk works while processes start
+            with self._workspace.playing(self.batch_id):  # the disk works while processes start
                 while self._queue or self._running:
                     self._fill(slots)
                     if not self._wait.active:

@@ -89,7 +89,7 @@ class EpisodeStarter:
             n_put_backs = earlier.n_put_backs + 1
         feed = EpisodeFeed(
             header,
-            EpisodeRecorder(self._workspace.store, self._workspace.index, clock=clock),
+            EpisodeRecorder(self._workspace.store, self._workspace.index, clock=clock, meter=self._workspace.meter),
             publish=self._publish,
             trace_file=self._trace_file,
             track=slot.name,

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import logging
 import platform
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from runner import __version__
 from runner.batch.result import FINISHED
+from runner.machine.meter import GpuMeter
 from runner.store import EpisodeIndex, EpisodeRecord, EpisodeStore, open_index
 from runner.tracing import PerfettoFile
 from runner.util.clock import Clock, new_ulid
@@ -25,6 +28,9 @@ class Workspace:
         clock: source of all times in stored episodes; by default the clock of this machine.
         boot: id of this process; by default a new one.
         is_owner: whether no node of another process uses the directory, see ``open_index``.
+
+    Attributes:
+        meter: measures the GPU energy of each episode; None: it is unknown.
     """
 
     def __init__(
@@ -47,6 +53,7 @@ class Workspace:
         self.profile = profile
         self.boot = boot or new_ulid()
         self.clock = clock or Clock()
+        self.meter: GpuMeter | None = None
         self.store = EpisodeStore(data_dir)
         self.recovered: list[EpisodeRecord] = self.store.recover(self.clock)
         self.index: EpisodeIndex = open_index(self.store, is_owner=is_owner)
@@ -55,6 +62,13 @@ class Workspace:
     def versions(self) -> dict[str, str]:
         """Version of each software component, as written to episode files."""
         return {"agentgym-console": __version__, "python": platform.python_version()}
+
+    @contextmanager
+    def playing(self, batch_id: str) -> Iterator[None]:
+        """Store the episodes of a batch that plays, and measure them."""
+        measuring = nullcontext() if self.meter is None else self.meter.measuring()
+        with measuring, self.store.playing(batch_id):
+            yield
 
     def n_finished(self, batch_id: str) -> int:
         """Return the number of stored episodes of a batch that need not be played again."""

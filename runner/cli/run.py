@@ -37,6 +37,8 @@ from runner.cli.terminal import print_stderr, reserve_stdout, write_result
 from runner.errors import ConfigError
 from runner.inference.endpoints import NO_ENDPOINT
 from runner.inference.profile_models import Models, NoModel, describe_endpoint, is_answering
+from runner.machine.meter import GpuMeter
+from runner.machine.sampler import MachineSampler
 from runner.node.batch_queue import queued_ids
 from runner.node.state_lock import is_node_alive
 from runner.pool.choose import preload_fork_server
@@ -86,6 +88,7 @@ def run_batches(session: RunSession) -> int:
             closing(notifier),
             _event_recording(session, workspace) as (recorder, observers),
         ):
+            workspace.meter = GpuMeter(MachineSampler(None, workspace.clock), workspace.clock.monotonic)
             sequence = _BatchSequence(session, workspace, recorder, observers, signals, battery_id, models, notifier)
             results, skipped = sequence.run(batches)
         code = _exit_code(results, skipped, interrupted=signals.received)

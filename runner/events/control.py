@@ -25,6 +25,7 @@ from runner.types.fields import (
     WaitingFor,
     WaitingSeconds,
 )
+from runner.types.machine import Machine
 from runner.types.notes import Note
 
 
@@ -264,7 +265,7 @@ class ServerInfo(msgspec.Struct, kw_only=True):
     cause: Annotated[str | None, Meta(description="why it is not running, with its last log line; null while it runs")]
 
 
-HealthItem: TypeAlias = EnvHealth | ModelHealth | Host
+HealthItem: TypeAlias = EnvHealth | ModelHealth | Host | Machine
 
 
 class NodeHealth(msgspec.Struct, kw_only=True):
@@ -279,9 +280,9 @@ class NodeHealth(msgspec.Struct, kw_only=True):
     uptime_s: Annotated[float, Meta(description="seconds since the node started")]
     data_dir: Annotated[str, Meta(description="the node's state directory")]
     egress: Annotated[str | None, Meta(description="URL of the external broker, without credentials; null without one")]
-    items: Annotated[list[HealthItem], Meta(description="the latest `env.health`, `model.health` and `host` items")] = (
-        msgspec.field(default_factory=list)
-    )
+    items: Annotated[
+        list[HealthItem], Meta(description="the latest `env.health`, `model.health`, `host` and `machine` items")
+    ] = msgspec.field(default_factory=list)
 
 
 class NodeList(msgspec.Struct, kw_only=True):

@@ -41,6 +41,7 @@ from runner.types.fields import (
     TaskIndex,
     Unscored,
 )
+from runner.types.machine import Machine
 
 MAX_TEXT = 16 * 1024
 """Maximum length of one text of a live item, in bytes of UTF-8."""
@@ -280,7 +281,8 @@ class Heartbeat(ItemBase, kw_only=True, tag="heartbeat"):
 
 _EpisodeChange: TypeAlias = EpisodeStarted | EpisodePaused | EpisodeResumed | EpisodeEnded | TokenText
 _ModelItem: TypeAlias = ModelHealth | ModelMetrics
-_StatusItem: TypeAlias = BatchProgress | WorkerState | QueueChanged | EnvHealth | _ModelItem | Host | Heartbeat
+_HostItem: TypeAlias = Host | Machine | Heartbeat
+_StatusItem: TypeAlias = BatchProgress | WorkerState | QueueChanged | EnvHealth | _ModelItem | _HostItem
 EpisodeItem: TypeAlias = _EpisodeChange | Timestep | SpanClosed
 LiveItem: TypeAlias = EpisodeItem | _StatusItem
 LazyItem: TypeAlias = _EpisodeChange | LazyTimestep | LazySpan | _StatusItem

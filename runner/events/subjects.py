@@ -30,6 +30,7 @@ _CHANNELS: dict[str, LiveChannel] = {
     "model.health": "health",
     "model.metrics": "health",
     "host": "health",
+    "machine": "health",
     "heartbeat": "health",
 }
 

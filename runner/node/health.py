@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import itertools
 import logging
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from runner.config import Profile
 from runner.envs.availability import EnvironmentHealth, environment_health, server_addresses
@@ -18,8 +17,10 @@ from runner.errors import catch_foreign
 from runner.events.control import HealthItem
 from runner.events.live import EnvHealth, Gpu, Heartbeat, Host, ModelHealth, ModelMetrics
 from runner.inference.profile_models import Models
+from runner.machine.sampler import MachineSampler
 from runner.node.env_servers.manager import EnvServerManager
 from runner.publish.live_publisher import LivePublisher
+from runner.types.machine import Machine
 from runner.util.clock import Clock
 
 if TYPE_CHECKING:
@@ -29,9 +30,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 HEARTBEAT_INTERVAL_S = 2.0
-ENVIRONMENTS, MODELS = "the environments", "the models"
+ENVIRONMENTS, MODELS, MACHINE = "the environments", "the models", "the machine"
 HOST_BEATS, ENVS_BEATS, MODELS_BEATS = 2, 5, 7
 """Number of heartbeats between two checks of the host, of the environments and of the models, respectively."""
+RECEIVED_BEATS = 5
+"""Number of heartbeats between two checks whether anything receives the live items of an idle node."""
 MODELS_IDLE_BEATS = 60
 """Number of heartbeats between two checks of the models while the node is idle and receives no requests."""
 
@@ -59,6 +62,7 @@ class HealthMonitor:
         is_active: returns whether a batch runs or a request came recently; models are checked more often then. It is
             called in the event loop.
         storage_problem: returns why nothing can be stored, or None; every heartbeat has it.
+        sampler: samples the machine while the node is active or anything receives live items; None: not at all.
         heartbeat_interval_s: seconds between two heartbeats; the intervals of the checks are multiples of it.
         probe_timeout_s: maximum seconds for one check of all environment servers.
     """
@@ -72,6 +76,7 @@ class HealthMonitor:
         is_active: Callable[[], bool] = _always_active,
         storage_problem: Callable[[], str | None] = _no_problem,
         *,
+        sampler: MachineSampler | None = None,
         heartbeat_interval_s: float = HEARTBEAT_INTERVAL_S,
         probe_timeout_s: float = PROBE_TIMEOUT_S,
     ) -> None:
@@ -84,7 +89,8 @@ class HealthMonitor:
         self._storage_problem = storage_problem
         self._heartbeat_interval_s = heartbeat_interval_s
         self._probe_timeout_s = probe_timeout_s
-        self._load = HostLoad()
+        self._sampler = sampler
+        self._machine: Machine | None = None
         self._latest: dict[str, list[HealthItem]] = {}
         self._failures: dict[str, str] = {}
         self._beat = asyncio.Event()
@@ -102,6 +108,8 @@ class HealthMonitor:
             if self._models is not None:
                 tasks.create_task(self._watch_models(self._models, live))
                 tasks.create_task(self._watch_servers(self._models, live))
+            if self._sampler is not None:
+                tasks.create_task(self._watch_machine(self._sampler, live))
             for beat in itertools.count():
                 live.put(self._heartbeat())
                 if beat % HOST_BEATS == 0:
@@ -150,6 +158,22 @@ class HealthMonitor:
                     live.put(_model_metrics(load, self._clock.now()))
                 self._failures.pop("the model servers", None)
 
+    async def _watch_machine(self, sampler: MachineSampler, live: LivePublisher) -> None:
+        """Publish the samples of the machine while the node is active or anything receives them."""
+        is_received = False
+        for beat in itertools.count():
+            if beat % RECEIVED_BEATS == 0 and not self._is_active():
+                with catch_foreign(partial(self._log_failure, MACHINE)):
+                    is_received = await live.is_received()
+            before, self._machine = self._machine, None
+            if is_received or self._is_active():
+                self._machine = sampler.latest()
+            if self._machine is None:
+                self._latest.pop(MACHINE, None)
+            elif self._machine is not before:
+                self._update(MACHINE, partial(list, [self._machine]), live)
+            await self._beat.wait()
+
     @property
     def _n_changes(self) -> int:
         return 0 if self._servers is None else self._servers.n_changes
@@ -169,7 +193,10 @@ class HealthMonitor:
             logger.warning("health check of %s failed: %s", source, reason)
 
     def _host(self) -> list[HealthItem]:
-        return [self._load.sample(self._clock.now())]
+        import psutil
+
+        cpu, ram = psutil.cpu_percent(), psutil.virtual_memory().percent
+        return [Host(at=self._clock.now(), cpu=cpu, ram=ram, gpu=_gpus(self._machine))]
 
     def _endpoints(self, states: list[EndpointHealth]) -> list[HealthItem]:
         return [_model_health(state, self._clock.now()) for state in states]
@@ -226,49 +253,10 @@ def _model_metrics(load: ServerLoad, at: datetime) -> ModelMetrics:
     )
 
 
-class HostLoad:
-    """Measures the load of the host since the previous sample; the CPU load of the first sample is 0."""
-
-    def __init__(self) -> None:
-        """Load NVIDIA's management library, if available, to measure the GPU load."""
-        self._nvml = _nvml()
-
-    def sample(self, at: datetime) -> Host:
-        """Return the load of the host since the previous call."""
-        import psutil
-
-        return Host(at=at, cpu=psutil.cpu_percent(), ram=psutil.virtual_memory().percent, gpu=self._gpus())
-
-    def _gpus(self) -> list[Gpu] | None:
-        if self._nvml is None:
-            return None
-        gpus: list[Gpu] = []
-        with catch_foreign(_ignore):
-            gpus += [_gpu(self._nvml, index) for index in range(self._nvml.nvmlDeviceGetCount())]
-        return gpus or None
-
-
-def _nvml() -> Any | None:  # noqa: ANN401 - an optional library without types
-    """Return NVIDIA's management library; None if it is not installed or finds no driver."""
-    loaded: list[Any] = []
-    with catch_foreign(_ignore):
-        nvml = importlib.import_module("pynvml")
-        nvml.nvmlInit()
-        loaded.append(nvml)
-    return loaded[0] if loaded else None
-
-
-def _gpu(nvml: Any, index: int) -> Gpu:  # noqa: ANN401
-    handle = nvml.nvmlDeviceGetHandleByIndex(index)
-    memory = nvml.nvmlDeviceGetMemoryInfo(handle)
-    name = nvml.nvmlDeviceGetName(handle)
-    return Gpu(
-        name=name.decode(errors="replace") if isinstance(name, bytes) else str(name),
-        util=float(nvml.nvmlDeviceGetUtilizationRates(handle).gpu),
-        mem_used=int(memory.used),
-        mem_total=int(memory.total),
-    )
-
-
-def _ignore(exc: BaseException) -> None:
-    pass  # without a readable GPU, ``gpu`` is None
+def _gpus(machine: Machine | None) -> list[Gpu] | None:
+    gpus = [
+        Gpu(name=gpu.name or "GPU", util=gpu.util or 0.0, mem_used=gpu.mem_used or 0, mem_total=gpu.mem_total or 0)
+        for gpu in (() if machine is None else machine.gpu)
+        if gpu.lost is None
+    ]
+    return gpus or None

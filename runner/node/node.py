@@ -28,6 +28,8 @@ from runner.config import Profile, ProfileFile
 from runner.events.control import NodeHealth
 from runner.events.subjects import control_subject
 from runner.inference.profile_models import Models
+from runner.machine.meter import GpuMeter
+from runner.machine.sampler import MachineSampler
 from runner.node.adaptive_runs import AdaptiveRuns
 from runner.node.batch_queue import BatchQueue, queued_ids
 from runner.node.batch_runner import BatchCallbacks, BatchRunner
@@ -169,6 +171,8 @@ class Node:
         publisher = Publisher(recorder.outbox, sinks, subjects=recorder.names.all(), name=self._name)
         tokens = self._profile.nats.live_tokens
         live = LivePublisher(publisher.sink_connections, node=self._name, boot=workspace.boot, tokens=tokens)
+        sampler = MachineSampler(self._data_dir, workspace.clock)
+        workspace.meter = GpuMeter(sampler, workspace.clock.monotonic)
         batch_runner = self._create_batch_runner(workspace, queue, recorder, live)
         queue.on_change = queue_reporter(queue, live.put, workspace.clock)
         health = HealthMonitor(
@@ -178,6 +182,7 @@ class Node:
             self._models,
             self._is_active,
             lambda: batch_runner.storage_problem,
+            sampler=sampler,
         )
         handler = self._create_handler(workspace, queue, batch_runner, health)
         ready = asyncio.Event()

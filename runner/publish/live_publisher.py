@@ -213,6 +213,13 @@ class LivePublisher:
             return any(sink.is_present for sink in self._queues)
         return self._tokens == "watched" and any(sink.is_present and sink.tokens.is_watched for sink in self._queues)
 
+    async def is_received(self) -> bool:
+        """Return whether anything receives live items of any sink now, by a request to their brokers."""
+        for sink in self._queues:
+            if sink.is_present and await sink.tokens.is_received():
+                return True
+        return False
+
     def __call__(self, item: Item) -> None:
         """Queue the live items of a runner event; thread-safe."""
         with catch_foreign(self._drop):

@@ -58,6 +58,13 @@ class TokenWatch:
         elif not self.is_watched:  # otherwise the token messages show it
             self.is_watched = await self._is_received(client)
 
+    async def is_received(self) -> bool:
+        """Return whether anything receives live items of the sink now, by one request to its broker."""
+        client = self._sink_connection.client
+        if client is None:
+            return False
+        return await (_has_consumers(client) if self._sink_connection.sink.name == LOCAL else self._is_received(client))
+
     async def publish(self, client: Client, payload: bytes) -> None:
         """Publish a message with tokens; if nothing receives it, ``is_watched`` becomes False.
 

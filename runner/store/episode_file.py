@@ -57,6 +57,9 @@ class EpisodeRecord(EpisodeHeader, kw_only=True):
     error: ErrorInfo | None = None
     evaluation: dict[str, Any] | None = None
     trace_last_response_flow_id: int | None = None
+    energy_j: float | None = None
+    energy_shared: bool = False
+    gpu_s: float | None = None
 
     @property
     def unscored(self) -> bool:

@@ -6,6 +6,9 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable
+from typing import Protocol
+
+import msgspec
 
 from runner.errors import StoreError
 from runner.store.encoded import EncodedEnd, EncodedReset, EncodedStep
@@ -15,12 +18,25 @@ from runner.store.episode_store import EpisodeStore
 from runner.store.index import EpisodeIndex
 from runner.store.journal import JournalWriter, TraceDelta, unfinished_record
 from runner.types import EpisodeEvent, EpisodeHeader, EpisodeStarted, ErrorInfo, Outcome
+from runner.types.machine import GpuUse
 from runner.util.clock import Clock
 
 logger = logging.getLogger(__name__)
 
 LOCK_TIMEOUT_S = 2.0
 """Default seconds that ``abandon`` waits for a file write in progress."""
+
+
+class Meter(Protocol):
+    """Measures what the GPUs do for each episode."""
+
+    def start(self, episode_id: str) -> None:
+        """Begin to measure an episode."""
+        ...
+
+    def stop(self, episode_id: str) -> GpuUse:
+        """End the measurement of an episode, and return its result; empty for an unknown one."""
+        ...
 
 
 class EpisodeRecorder:
@@ -35,6 +51,7 @@ class EpisodeRecorder:
         index: index of the episode; errors are only logged, because the next start adds the missing row.
         clock: clock for the end and the duration of an abandoned episode.
         lock_timeout_s: seconds that ``abandon`` waits for a file write in progress.
+        meter: measures the GPU energy of the episode; None: it is unknown.
 
     Attributes:
         record: the ended episode, without texts, schemas and traces unless it was abandoned; None before its end.
@@ -50,6 +67,7 @@ class EpisodeRecorder:
         clock: Clock | None = None,
         *,
         lock_timeout_s: float = LOCK_TIMEOUT_S,
+        meter: Meter | None = None,
     ) -> None:
         """Create the recorder; the start of the episode creates the journal."""
         self.record: EpisodeRecord | None = None
@@ -59,6 +77,7 @@ class EpisodeRecorder:
         self._store = store
         self._index = index
         self._clock = clock or Clock()
+        self._meter = meter
         self._lock = threading.Lock()
         self._lock_timeout_s = lock_timeout_s
         self._finished = self._is_stored = False
@@ -105,7 +124,9 @@ class EpisodeRecorder:
             if self._header is None:
                 raise StoreError("an episode ended without having started; it cannot be stored")
             self._finished = True
-            self.record, self.content = record, content = self.log.finish(self._header, end)
+            use = self._stop_meter(self._header)
+            record, content = (msgspec.structs.replace(each, **use) for each in self.log.finish(self._header, end))
+            self.record, self.content = record, content
             try:
                 self._store.save(content)
                 self._is_stored = True
@@ -164,6 +185,8 @@ class EpisodeRecorder:
         """Remove the journal of an episode that starts again with another recorder; ignore all later events."""
         with self._lock:
             self._finished = True
+            if self._header is not None:
+                self._stop_meter(self._header)
             if self._journal is not None:
                 with contextlib.suppress(OSError):
                     self._journal.path.unlink()
@@ -172,6 +195,8 @@ class EpisodeRecorder:
     def _start(self, header: EpisodeHeader) -> None:
         self._header = header
         self._started_s = self._clock.monotonic()
+        if self._meter is not None:
+            self._meter.start(header.episode_id)
         with self._lock:
             try:
                 self._journal = JournalWriter(self._store.journal_path(header.batch_id, header.episode_id), header)
@@ -193,7 +218,7 @@ class EpisodeRecorder:
 
     def _build_record(self, header: EpisodeHeader, outcome: Outcome, error: ErrorInfo | None) -> EpisodeRecord:
         """Build the record from the parts in memory, without access to the disk."""
-        return unfinished_record(
+        record = unfinished_record(
             self.log.journal(header),
             outcome,
             ended_at=self._clock.now(),
@@ -201,6 +226,10 @@ class EpisodeRecorder:
             traces=self.traces and self.traces(),
             duration_s=self._elapsed_s(),
         )
+        return msgspec.structs.replace(record, **self._stop_meter(header))
+
+    def _stop_meter(self, header: EpisodeHeader) -> dict[str, float | bool | None]:
+        return {} if self._meter is None else msgspec.structs.asdict(self._meter.stop(header.episode_id))
 
     def _elapsed_s(self) -> float:
         return self._clock.monotonic() - self._started_s

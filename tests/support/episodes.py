@@ -15,7 +15,7 @@ from runner.store import EpisodeIndex, EpisodeRecord, EpisodeRecorder, EpisodeSt
 from runner.store.encoded import EncodedEnd, EncodedReset, EncodedStep
 from runner.store.encoded_log import EncodedLog
 from runner.store.journal import TraceDelta
-from runner.store.recorder import LOCK_TIMEOUT_S
+from runner.store.recorder import LOCK_TIMEOUT_S, Meter
 from runner.store.safe_json import encode
 from runner.tracing import SpanList, Tracer
 from runner.types import (
@@ -140,11 +140,12 @@ class RecordedEpisode:
         index: EpisodeIndex,
         *,
         lock_timeout_s: float = LOCK_TIMEOUT_S,
+        meter: Meter | None = None,
         **fields: Any,  # noqa: ANN401
     ) -> None:
         self.header = episode_header(**fields)
         self.spans = TracedSpans()
-        self.recorder = EpisodeRecorder(store, index, lock_timeout_s=lock_timeout_s)
+        self.recorder = EpisodeRecorder(store, index, lock_timeout_s=lock_timeout_s, meter=meter)
         self.recorder.traces = self.spans.all
         self.reporter = EpisodeReporter(self.spans.tracer, self.spans, self.recorder)
         self.steps: list[TimeStep] = []

@@ -47,6 +47,8 @@ def _values(info: inspect.Type) -> st.SearchStrategy[Any]:
             return st.builds(info.cls, **{field.name: _field(field) for field in info.fields})
         case inspect.ListType():
             return st.lists(_values(info.item_type), max_size=3)
+        case inspect.VarTupleType():
+            return st.lists(_values(info.item_type), max_size=3).map(tuple)
         case inspect.DictType():
             return st.dictionaries(_values(info.key_type), _values(info.value_type), max_size=3)
         case inspect.LiteralType():

@@ -7,6 +7,7 @@ import logging
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import cast
 
 import psutil
@@ -15,11 +16,13 @@ import pytest
 from runner.config import EnvironmentEntry, Environments, Profile
 from runner.config.profile import EndpointConfig
 from runner.envs.http.probe import PROBE_TIMEOUT_S
-from runner.events.live import EnvHealth, Heartbeat, Host, LiveItem, ModelHealth, ModelMetrics
+from runner.events.live import EnvHealth, Gpu, Heartbeat, Host, LiveItem, ModelHealth, ModelMetrics
 from runner.inference.profile_models import Models
+from runner.machine.sampler import MachineSampler
 from runner.node.health import MODELS_IDLE_BEATS, HealthMonitor
 from runner.node.shutdown import run_with_restarts
 from runner.publish.live_publisher import LivePublisher
+from runner.types.machine import GpuState, Machine
 from runner.util.clock import Clock
 from tests.support.inference import agent_settings
 from tests.support.metrics_texts import VLLM
@@ -37,6 +40,7 @@ class PublisherStub:
 
     def __init__(self) -> None:
         self.items: list[LiveItem] = []
+        self.received = False
         self._added = asyncio.Event()
 
     def put(self, item: LiveItem) -> None:
@@ -49,6 +53,9 @@ class PublisherStub:
                 self._added.clear()
                 await self._added.wait()
 
+    async def is_received(self) -> bool:
+        return self.received
+
     def count(self, kind: type) -> int:
         return sum(isinstance(item, kind) for item in self.items)
 
@@ -60,9 +67,17 @@ async def run_monitor(
     models: Models | None = None,
     is_active: Callable[[], bool] = lambda: True,
     probe_timeout_s: float = PROBE_TIMEOUT_S,
+    sampler: MachineSampler | None = None,
 ) -> AsyncIterator[HealthMonitor]:
     monitor = HealthMonitor(
-        profile, Clock(), None, models, is_active, heartbeat_interval_s=0.001, probe_timeout_s=probe_timeout_s
+        profile,
+        Clock(),
+        None,
+        models,
+        is_active,
+        sampler=sampler,
+        heartbeat_interval_s=0.001,
+        probe_timeout_s=probe_timeout_s,
     )
     assert monitor.latest == []
     task = asyncio.create_task(monitor.run(cast(LivePublisher, live)))
@@ -186,6 +201,49 @@ async def test_a_failed_check_is_logged_once_and_repeated(
             monkeypatch.setattr(psutil, "cpu_percent", cpu_percent)
             await live.wait_until(lambda: live.count(Host) >= 1)
     assert caplog.messages == ["health check of the host failed: RuntimeError: no such counter"]
+
+
+class OneGpu:
+    """A reader of one GPU."""
+
+    n_reads = 0
+
+    def read(self) -> list[GpuState]:
+        self.n_reads += 1
+        return [GpuState(index=0, name="A", util=30.0, mem_used=1, mem_total=2), GpuState(index=1, lost="gone")]
+
+
+async def test_an_active_node_publishes_its_machine_and_its_host_has_the_readable_gpus(tmp_path: Path) -> None:
+    live, gpus = PublisherStub(), OneGpu()
+    async with run_monitor(live, sampler=machine_sampler(tmp_path, gpus)) as monitor:
+        await live.wait_until(lambda: live.count(Machine) >= 2 and live.count(Host) >= 5)
+        (latest,) = (item for item in monitor.latest if isinstance(item, Machine))
+    assert [gpu.lost for gpu in latest.gpu] == [None, "gone"]
+    hosts = [item.gpu for item in live.items if isinstance(item, Host)]
+    assert hosts[-1] == [Gpu(name="A", util=30.0, mem_used=1, mem_total=2)]
+    times = [item.at for item in live.items if isinstance(item, Machine)]
+    assert len(set(times)) == len(times)
+
+
+async def test_the_machine_of_an_idle_node_is_sampled_only_while_something_receives_it(tmp_path: Path) -> None:
+    live, gpus = PublisherStub(), OneGpu()
+    sampler = machine_sampler(tmp_path, gpus)
+    async with run_monitor(live, is_active=lambda: False, sampler=sampler) as monitor:
+        await live.wait_until(lambda: live.count(Heartbeat) >= 30)
+        assert gpus.n_reads == 0
+        live.received = True
+        await live.wait_until(lambda: live.count(Machine) >= 2)
+        live.received = False
+        n_beats = live.count(Heartbeat)
+        await live.wait_until(lambda: live.count(Heartbeat) >= n_beats + 30)
+        n_items = live.count(Machine)
+        await live.wait_until(lambda: live.count(Heartbeat) >= n_beats + 60)
+        assert live.count(Machine) == n_items
+        assert not any(isinstance(item, Machine) for item in monitor.latest)
+
+
+def machine_sampler(data_dir: Path, gpus: OneGpu) -> MachineSampler:
+    return MachineSampler(data_dir, Clock(), [lambda: gpus], interval_s=0.005)
 
 
 async def test_a_failed_service_restarts_until_it_completes(caplog: pytest.LogCaptureFixture) -> None:

@@ -24,6 +24,7 @@ from runner.types import (
     Tokens,
     ToolCall,
 )
+from runner.types.machine import GpuUse
 from tests.support.episodes import (
     END,
     START,
@@ -42,7 +43,7 @@ EPISODE = (
     "schema episode_id env_episode_id batch_id battery_id node boot profile env transport data_label mode task_index"
     " seed attempt agent model started_at ended_at duration_s paused_s outcome success reward rounds tokens cost"
     " reset_observation timesteps tool_schemas spans flows error evaluation trace_last_response_flow_id parent versions"
-    " n_planned worker"
+    " n_planned worker energy_j energy_shared gpu_s"
 )
 TIMESTEP = (
     "index actor chats action observation reward done tool_schemas_ref model_s env_s endpoint model ttft_s"
@@ -310,3 +311,44 @@ def test_saving_twice_keeps_the_later_episode(episode_store: EpisodeStore, index
     record = recording.record_episode()
     episode_store.save(msgspec.structs.replace(record, outcome=Outcome.ERROR))
     assert as_json(episode_store.load(recording.file))["outcome"] == "error"
+
+
+class FixedMeter:
+    """Measures the same use for every episode."""
+
+    def __init__(self) -> None:
+        self.running: list[str] = []
+
+    def start(self, episode_id: str) -> None:
+        self.running.append(episode_id)
+
+    def stop(self, episode_id: str) -> GpuUse:
+        self.running.remove(episode_id)
+        return GpuUse(energy_j=12.5, energy_shared=True, gpu_s=0.5)
+
+
+@pytest.mark.parametrize("is_abandoned", [False, True])
+def test_an_episode_file_has_what_the_gpus_did(
+    episode_store: EpisodeStore, index: EpisodeIndex, is_abandoned: bool
+) -> None:
+    meter = FixedMeter()
+    recording = RecordedEpisode(episode_store, index, meter=meter)
+    if is_abandoned:
+        recording.start()
+        recording.recorder.abandon(Outcome.TIMEOUT)
+    else:
+        recording.record_episode()
+    record = episode_store.load(recording.file)
+    assert (record.energy_j, record.energy_shared, record.gpu_s) == (12.5, True, 0.5)
+    assert meter.running == []
+
+
+def test_an_older_file_without_gpu_fields_is_read(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
+    recording = RecordedEpisode(episode_store, index)
+    recording.record_episode()
+    content = msgspec.json.decode(recording.file.read_bytes())
+    for name in ("energy_j", "energy_shared", "gpu_s"):
+        del content[name]
+    recording.file.write_bytes(msgspec.json.encode(content))
+    record = episode_store.load(recording.file)
+    assert (record.energy_j, record.energy_shared, record.gpu_s) == (None, False, None)

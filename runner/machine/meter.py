@@ -1,0 +1,94 @@
+"""Measures the GPU energy and the GPU seconds of each episode from the samples of the machine."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeAlias
+
+from runner.machine.sampler import MachineSampler, Sample
+from runner.machine.shares import ShareLedger
+from runner.types.machine import GpuState, GpuUse
+
+_Amount: TypeAlias = Callable[[GpuState, GpuState, float], float | None]
+
+
+class GpuMeter:
+    """Divides what the GPUs of this machine use among the episodes that run meanwhile; thread-safe.
+
+    Args:
+        sampler: samples the machine while ``measuring``.
+        now: the monotonic clock of the sampler.
+    """
+
+    def __init__(self, sampler: MachineSampler, now: Callable[[], float]) -> None:
+        """Start without episodes."""
+        self._sampler = sampler
+        self._now = now
+        self._lock = threading.Lock()
+        self._energy, self._seconds = ShareLedger(), ShareLedger()
+        self._running: set[str] = set()
+        self._shared: set[str] = set()
+        self._last: Sample | None = None
+
+    @contextmanager
+    def measuring(self) -> Iterator[None]:
+        """Sample the machine; episodes are measured meanwhile."""
+        with self._sampler.listening(self.add):
+            yield
+
+    def start(self, episode_id: str) -> None:
+        """Begin to measure an episode."""
+        with self._lock:
+            now = self._now()
+            self._running.add(episode_id)
+            if len(self._running) > 1:
+                self._shared |= self._running
+            self._energy.start(episode_id, now)
+            self._seconds.start(episode_id, now)
+
+    def stop(self, episode_id: str) -> GpuUse:
+        """End the measurement of an episode, and return its result; empty for an unknown one."""
+        with self._lock:
+            if episode_id not in self._running:
+                return GpuUse()
+            now = self._now()
+            shared = episode_id in self._shared
+            self._running.discard(episode_id)
+            self._shared.discard(episode_id)
+            energy_j, gpu_s = self._energy.stop(episode_id, now), self._seconds.stop(episode_id, now)
+            is_measured = energy_j is not None or gpu_s is not None
+            return GpuUse(energy_j=_rounded(energy_j), energy_shared=shared and is_measured, gpu_s=_rounded(gpu_s))
+
+    def add(self, sample: Sample) -> None:
+        """Divide what the GPUs used since the previous sample."""
+        with self._lock:
+            now, last, self._last = self._now(), self._last, sample
+            self._energy.add(_total(last, sample, _joules), now)
+            self._seconds.add(_total(last, sample, _busy_s), now)
+
+
+def _total(last: Sample | None, sample: Sample, amount: _Amount) -> float | None:
+    """Return the sum over all GPUs that both samples have; None if no GPU has the value."""
+    if last is None or (seconds := sample.at_s - last.at_s) <= 0:
+        return None
+    pairs = zip(last.machine.gpu, sample.machine.gpu, strict=False)
+    amounts = [amount(before, gpu, seconds) for before, gpu in pairs if before.uuid == gpu.uuid]
+    known = [each for each in amounts if each is not None]
+    return sum(known) if known else None
+
+
+def _joules(before: GpuState, gpu: GpuState, seconds: float) -> float | None:
+    counters = before.energy_j, gpu.energy_j
+    if counters[0] is not None and counters[1] is not None and counters[1] >= counters[0]:  # else it was reset
+        return counters[1] - counters[0]
+    return None if gpu.power_w is None else gpu.power_w * seconds
+
+
+def _busy_s(_: GpuState, gpu: GpuState, seconds: float) -> float | None:
+    return None if gpu.util is None else min(gpu.util, 100.0) / 100 * seconds
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 3)

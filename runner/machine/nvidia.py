@@ -1,0 +1,168 @@
+"""NVIDIA's GPUs, read with the driver's management library (NVML)."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+import msgspec
+
+from runner.errors import catch_foreign
+from runner.machine.gpu_reader import GpuUnavailable, clean_name, largest, process_name, read_value
+from runner.types.machine import MAX_GPUS, GpuProcess, GpuState
+from runner.util.display_text import one_line
+
+LIBRARY: Final = "libnvidia-ml.so.1"
+NO_DRIVER: Final = "no NVIDIA driver"
+
+_START_FAILURES: Final = {
+    "NVMLError_LibraryNotFound": NO_DRIVER,
+    "NVMLError_DriverNotLoaded": "the NVIDIA driver is not loaded: load it with `modprobe nvidia`",
+    "NVMLError_NoPermission": "no permission for the NVIDIA driver: check the access rights of /dev/nvidia*",
+    "NVMLError_LibRmVersionMismatch": "the NVIDIA driver was updated: restart the machine to load the new one",
+}
+
+_LOSSES: Final = {
+    "NVMLError_GpuIsLost": "the GPU is lost: it fell off the bus, restart the machine",
+    "NVMLError_ResetRequired": "the GPU needs a reset: `nvidia-smi --gpu-reset`",
+}
+
+_THROTTLING: Final = {
+    0x4: "power limit",
+    0x8: "hardware slowdown",
+    0x20: "temperature",
+    0x40: "temperature (hardware)",
+    0x80: "power supply (power brake)",
+}
+"""Reasons by bit; others, such as an idle GPU or clocks set by the user, slow nothing down against one's will."""
+
+_STATIC: Final = ("name", "uuid", "mem_total", "power_limit_w")
+"""Fields that are still shown of a GPU that was lost."""
+
+
+class NvidiaReader:
+    """Reads the GPUs of an NVIDIA driver.
+
+    Args:
+        nvml: the module ``pynvml``, or one with the same functions.
+    """
+
+    def __init__(self, nvml: Any) -> None:  # noqa: ANN401 - a library without types
+        """Connect to the driver.
+
+        Raises:
+            GpuUnavailable: there is no driver or GPU.
+        """
+        self._nvml = nvml
+        self._known: dict[int, GpuState] = {}
+        with catch_foreign(_raise_unavailable):
+            nvml.nvmlInit()
+            self._n_gpus = int(nvml.nvmlDeviceGetCount())
+        if not self._n_gpus:
+            raise GpuUnavailable("the NVIDIA driver has no GPU")
+
+    def read(self) -> list[GpuState]:
+        """Return the present state of each GPU."""
+        return [self._read_gpu(index) for index in range(min(self._n_gpus, MAX_GPUS))]
+
+    def _read_gpu(self, index: int) -> GpuState:
+        losses: list[BaseException] = []
+        with catch_foreign(losses.append):
+            self._known[index] = state = self._state(index)
+            return state
+        known = self._known.get(index, GpuState(index=index))
+        static = {name: getattr(known, name) for name in _STATIC}
+        return GpuState(index=index, lost=_describe(losses[0], _LOSSES, "the GPU cannot be read"), **static)
+
+    def _state(self, index: int) -> GpuState:
+        nvml = self._nvml
+        handle = nvml.nvmlDeviceGetHandleByIndex(index)
+        state = GpuState(
+            index=index,
+            name=clean_name(self._get(nvml.nvmlDeviceGetName, handle)),
+            uuid=clean_name(self._get(nvml.nvmlDeviceGetUUID, handle)),
+            util=self._get(lambda: float(nvml.nvmlDeviceGetUtilizationRates(handle).gpu)),
+            power_w=self._get(lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1000),
+            power_limit_w=self._get(lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000),
+            temperature=self._temperature(handle),
+            throttled=self._throttling(handle),
+            mig=self._get(lambda: bool(nvml.nvmlDeviceGetMigMode(handle)[0])),
+            energy_j=self._get(lambda: nvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1000),
+            processes=self._get(lambda: _processes(nvml.nvmlDeviceGetComputeRunningProcesses(handle))),
+        )
+        if (memory := self._memory(handle)) is not None:
+            state = msgspec.structs.replace(state, mem_used=int(memory.used), mem_total=int(memory.total))
+        return state
+
+    def _memory(self, handle: object) -> Any | None:  # noqa: ANN401
+        nvml = self._nvml
+        current = partial(nvml.nvmlDeviceGetMemoryInfo, handle, version=nvml.nvmlMemory_v2)
+        return self._first(current, partial(nvml.nvmlDeviceGetMemoryInfo, handle))
+
+    def _temperature(self, handle: object) -> float | None:
+        nvml, sensor = self._nvml, self._nvml.NVML_TEMPERATURE_GPU
+        read = self._first(
+            lambda: nvml.nvmlDeviceGetTemperatureV(handle, sensor),
+            lambda: nvml.nvmlDeviceGetTemperature(handle, sensor),
+        )
+        return None if read is None else float(read)
+
+    def _throttling(self, handle: object) -> tuple[str, ...] | None:
+        nvml = self._nvml
+        bits = self._first(
+            lambda: nvml.nvmlDeviceGetCurrentClocksEventReasons(handle),
+            lambda: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle),
+        )
+        return None if bits is None else tuple(name for bit, name in _THROTTLING.items() if bits & bit)
+
+    def _first(self, *reads: Callable[[], Any]) -> Any | None:  # noqa: ANN401
+        """Return the value of the first function that this driver has; the later ones are those of older drivers."""
+        return next((value for read in reads if (value := self._get(read)) is not None), None)
+
+    def _get(self, read: Callable[..., Any], *args: object) -> Any | None:  # noqa: ANN401
+        """Return a value; None if this GPU or driver does not have it.
+
+        Raises:
+            NVMLError: the GPU is lost.
+        """
+        failures: list[BaseException] = []
+        with catch_foreign(failures.append):
+            return read(*args)
+        if type(failures[0]).__name__ in _LOSSES:
+            raise failures[0]
+        return None
+
+
+def open_nvidia() -> NvidiaReader:
+    """Return the reader of NVIDIA's GPUs.
+
+    Raises:
+        GpuUnavailable: there is no driver or GPU.
+    """
+    if read_value(lambda: ctypes.CDLL(LIBRARY)) is None:  # without the 15 ms that the import takes
+        raise GpuUnavailable(NO_DRIVER)
+    if (nvml := read_value(lambda: importlib.import_module("pynvml"))) is None:
+        raise GpuUnavailable("the package nvidia-ml-py is missing: install it to see NVIDIA's GPUs")
+    return NvidiaReader(nvml)
+
+
+def _raise_unavailable(exc: BaseException) -> None:
+    raise GpuUnavailable(_describe(exc, _START_FAILURES, "the NVIDIA driver does not answer")) from exc
+
+
+def _describe(exc: BaseException, known: dict[str, str], other: str) -> str:
+    return known.get(type(exc).__name__) or f"{other}: {one_line(str(exc))[:200]}"
+
+
+def _processes(running: list[Any]) -> tuple[GpuProcess, ...]:
+    return largest(
+        GpuProcess(
+            pid=int(each.pid),
+            name=process_name(int(each.pid)),
+            mem_used=None if each.usedGpuMemory is None else int(each.usedGpuMemory),
+        )
+        for each in running
+    )

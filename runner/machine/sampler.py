@@ -1,0 +1,167 @@
+"""Samples the machine on a thread of its own, while something uses the samples."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, NamedTuple, TypeAlias
+
+from runner.errors import catch_foreign, log_failure
+from runner.machine.amd import open_amd
+from runner.machine.gpu_reader import GpuReader, GpuUnavailable
+from runner.machine.host import HostReader
+from runner.machine.nvidia import open_nvidia
+from runner.types.machine import MAX_GPUS, GpuState, Machine
+from runner.util.clock import Clock
+
+logger = logging.getLogger(__name__)
+
+INTERVAL_S: Final = 2.0
+"""Seconds between two samples."""
+REOPEN_S: Final = 60.0
+"""Seconds after which drivers that could not be opened are tried again."""
+HANG_S: Final = 10.0
+"""Seconds without a new sample after which a driver counts as hanging."""
+
+OpenReader: TypeAlias = Callable[[], GpuReader]
+OPENERS: Final[tuple[OpenReader, ...]] = (open_nvidia, open_amd)
+
+
+class Sample(NamedTuple):
+    """A reading of the machine, and its time in seconds of a monotonic clock."""
+
+    at_s: float
+    machine: Machine
+
+
+Listener: TypeAlias = Callable[[Sample], object]
+
+
+class GpuReaders:
+    """All readers of GPUs that can be opened; the others are tried again after ``REOPEN_S``.
+
+    Args:
+        openers: open the reader of each vendor.
+        now: a monotonic clock in seconds.
+    """
+
+    def __init__(self, openers: Sequence[OpenReader], now: Callable[[], float]) -> None:
+        """Open nothing yet."""
+        self._openers = openers
+        self._now = now
+        self._readers: list[GpuReader] = []
+        self._cause: str | None = None
+        self._opened_s = -math.inf
+
+    def read(self) -> tuple[list[GpuState], str | None]:
+        """Return the state of all GPUs, and if there are none, why."""
+        if not self._readers and self._now() - self._opened_s >= REOPEN_S:
+            self._open()
+        gpus = [gpu for reader in self._readers for gpu in reader.read()]
+        return gpus[:MAX_GPUS], self._cause
+
+    def _open(self) -> None:
+        causes: list[str] = []
+        for opener in self._openers:
+            try:
+                self._readers.append(opener())
+            except GpuUnavailable as exc:
+                causes.append(str(exc))
+        self._opened_s = self._now()
+        self._cause = None if self._readers else "; ".join(causes) or "GPUs are not read"
+
+
+class MachineSampler:
+    """Samples the machine every ``INTERVAL_S`` seconds while a listener is registered or ``latest`` is called.
+
+    A driver may hang, so only the sampler's daemon thread calls it.
+
+    Args:
+        data_dir: the state directory; None: only GPUs are sampled.
+        clock: supplies all times.
+        openers: open the reader of each vendor's GPUs.
+        interval_s: seconds between two samples.
+    """
+
+    def __init__(
+        self,
+        data_dir: Path | None,
+        clock: Clock,
+        openers: Sequence[OpenReader] = OPENERS,
+        *,
+        interval_s: float = INTERVAL_S,
+    ) -> None:
+        """Start without samples and without a thread."""
+        self._clock = clock
+        self._gpus = GpuReaders(openers, clock.monotonic)
+        self._host = HostReader(data_dir, clock.monotonic)
+        self._interval_s = interval_s
+        self._changed = threading.Condition()
+        self._listeners: list[Listener] = []
+        self._wanted_until_s = -math.inf
+        self._thread: threading.Thread | None = None
+        self._begun_s: float | None = None
+        self._last: Sample | None = None
+
+    def latest(self) -> Machine | None:
+        """Return the last sample without waiting, and keep sampling; None if it is too old, because a new one is due.
+
+        If a driver hangs, the sample has that as the cause in place of its GPUs.
+        """
+        now = self._clock.monotonic()
+        with self._changed:
+            self._wanted_until_s = now + 2 * self._interval_s
+            self._start()
+            last, begun_s = self._last, self._begun_s
+        if begun_s is not None and now - begun_s > HANG_S:
+            cause = f"a GPU driver has not answered for {now - begun_s:.0f} s: see `dmesg`"
+            return Machine(at=self._clock.now(), gpu=[], gpu_cause=cause)
+        return None if last is None or now - last.at_s > 2 * self._interval_s else last.machine
+
+    @contextmanager
+    def listening(self, listener: Listener) -> Iterator[None]:
+        """Call ``listener`` with each sample, on the sampler's thread."""
+        with self._changed:
+            self._listeners.append(listener)
+            self._start()
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._listeners.remove(listener)
+                self._changed.notify()
+
+    def _start(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="machine sampler", daemon=True)
+            self._thread.start()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._begun_s = self._clock.monotonic()
+            with catch_foreign(log_failure(logger, "sampling the machine")):
+                self._sample()
+            with self._changed:
+                self._begun_s = None
+                self._changed.wait_for(lambda: not self._is_wanted(), self._interval_s)
+                if not self._is_wanted():
+                    self._thread = None
+                    return
+
+    def _is_wanted(self) -> bool:
+        return bool(self._listeners) or self._clock.monotonic() < self._wanted_until_s
+
+    def _sample(self) -> None:
+        gpus, cause = self._gpus.read()
+        machine = Machine(at=self._clock.now(), gpu=gpus, gpu_cause=cause, **self._host.read())
+        with self._changed:
+            self._last = sample = Sample(self._clock.monotonic(), machine)
+            listeners = list(self._listeners)
+        for listener in listeners:
+            with catch_foreign(log_failure(logger, "a listener of the machine's samples")):
+                listener(sample)

@@ -1,0 +1,113 @@
+"""The reader of NVIDIA's GPUs through ``ctypes``, with a library that stands in for the driver's."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from runner.types.machine import GpuProcess, GpuState
+
+SOURCE = Path(__file__).parents[2] / "support" / "nvml_stub.c"
+READ = """
+import sys, msgspec
+from runner.machine.gpu_reader import GpuUnavailable
+from runner.machine.nvidia import open_nvidia
+try:
+    reader = open_nvidia()
+except GpuUnavailable as exc:
+    sys.exit(str(exc))
+sys.stdout.buffer.write(msgspec.json.encode([reader.read() for _ in range(3)]))
+"""
+
+pytestmark = pytest.mark.long
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if (compiler := shutil.which("cc")) is None:
+        pytest.skip("needs a C compiler (cc) to build a library in place of the NVIDIA driver's")
+    path = tmp_path_factory.mktemp("nvml") / "libnvidia-ml.so.1"
+    command = [compiler, "-shared", "-fPIC", "-O1", "-o", str(path), str(SOURCE)]
+    subprocess.run(command, check=True, timeout=60)
+    return path
+
+
+def run(library: Path, fault: str) -> subprocess.CompletedProcess[bytes]:
+    environ = {**os.environ, "LD_LIBRARY_PATH": str(library.parent), "NVML_STUB": fault}
+    return subprocess.run([sys.executable, "-c", READ], env=environ, capture_output=True, timeout=60, check=False)
+
+
+def read_gpus(library: Path, fault: str = "") -> list[list[GpuState]]:
+    process = run(library, fault)
+    assert (process.returncode, process.stderr) == (0, b"")
+    return msgspec.json.decode(process.stdout, type=list[list[GpuState]])
+
+
+def test_two_gpus_are_read_with_all_their_fields(library: Path) -> None:
+    first, second = read_gpus(library)[0]
+    assert first == GpuState(
+        index=0,
+        name="Stub A",
+        uuid="GPU-a",
+        util=40.0,
+        mem_used=4 << 30,
+        mem_total=16 << 30,
+        power_w=250.0,
+        power_limit_w=300.0,
+        temperature=71.0,
+        throttled=("power limit", "temperature (hardware)"),
+        mig=False,
+        energy_j=5.0,
+        processes=first.processes,
+    )
+    assert first.processes is not None
+    assert [(each.pid, each.mem_used) for each in first.processes] == [(1, 1 << 20), (4000000, None)]
+    assert first.processes[1] == GpuProcess(pid=4000000)
+    assert (second.name, second.util, second.throttled, second.mig, second.processes) == ("Stub B", 50.0, (), None, ())
+
+
+def test_a_field_that_the_gpu_does_not_support_is_unknown(library: Path) -> None:
+    for gpu in read_gpus(library, "unsupported")[0]:
+        assert (gpu.power_w, gpu.power_limit_w, gpu.lost) == (None, 300.0, None)
+
+
+def test_a_gpu_that_is_lost_does_not_hide_the_other_one(library: Path) -> None:
+    before, *after = read_gpus(library, "lost")
+    assert [gpu.lost for gpu in before] == [None, None]
+    for first, second in after:
+        assert (first.lost, first.util) == (None, 40.0)
+        assert second.lost is not None and "fell off the bus" in second.lost
+        assert (second.name, second.mem_total, second.util, second.mem_used) == ("Stub B", 16 << 30, None, None)
+
+
+def test_mig_mode_is_read(library: Path) -> None:
+    assert [gpu.mig for gpu in read_gpus(library, "mig")[0]] == [True, None]
+
+
+def test_a_hostile_name_is_unknown_or_harmless(library: Path) -> None:
+    for gpu in read_gpus(library, "hostile")[0]:
+        assert gpu.name is None or gpu.name.isprintable()
+        assert gpu.util is not None
+
+
+@pytest.mark.parametrize(
+    ("fault", "cause"),
+    [
+        ("not_loaded", "the NVIDIA driver is not loaded: load it with `modprobe nvidia`"),
+        ("none", "the NVIDIA driver has no GPU"),
+    ],
+)
+def test_why_no_gpu_can_be_read_is_said(library: Path, fault: str, cause: str) -> None:
+    process = run(library, fault)
+    assert (process.returncode, process.stderr.decode().strip()) == (1, cause)
+
+
+def test_a_machine_without_the_library_has_no_driver(tmp_path: Path) -> None:
+    process = run(tmp_path / "libnvidia-ml.so.1", "")
+    assert process.stderr.decode().strip() in ("no NVIDIA driver", "")  # "" where this machine has a driver
