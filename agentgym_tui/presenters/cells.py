@@ -1,7 +1,7 @@
 """Data model of lists and tables, independent of widgets.
 
 - Cells and lines: ``Cell``, ``Line``, ``join_parts``.
-- Sources of lines: ``TextSource``, ``KeyLookup``, ``FixedLines``.
+- Sources of lines: ``TextSource``, ``KeyLookup``, ``FixedLines``, ``FilteredRows``.
 - Text with a warning sign: ``flag_unsafe``.
 - Table columns: ``Column``, ``arrange_columns``, ``fit_row``.
 - Sorting by a column: ``sorting_after_click``, ``next_sorting``, ``header_row``.
@@ -10,10 +10,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
+from typing import Final, Generic, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from agentgym_tui.presenters.text_width import cut, display_width, fit, wrap_text
 from agentgym_tui.safe_text import SafeText, has_unsafe_chars, join, sanitize_line, trusted
+from agentgym_tui.state.filtered_list import FilteredList, Row
 from agentgym_tui.state.sorting import Sorting
 
 Tone: TypeAlias = Literal["plain", "dim", "good", "bad", "warn", "accent", "head"]
@@ -84,6 +85,25 @@ class FixedLines(TextSource):
     def line(self, index: int, width: int) -> Line:
         """Return the line at this index, unchanged."""
         return self._lines[index]
+
+
+class FilteredRows(TextSource, Generic[Row]):
+    """The shown rows of a list; a subclass makes their cells."""
+
+    def __init__(self, rows: FilteredList[Row]) -> None:
+        self.rows = rows
+
+    def __len__(self) -> int:
+        """Return the number of shown rows."""
+        return len(self.rows.shown)
+
+    def key(self, index: int) -> str:
+        """Return the key of a row."""
+        return self.rows.key(index)
+
+    def row_of(self, key: str) -> int | None:
+        """Return the index of the row with this key; None if there is none."""
+        return self.rows.place_of(key)
 
 
 class Column(NamedTuple):
@@ -173,6 +193,16 @@ def filter_cells(text: str, key: str, width: int) -> Line:
     """Return the words of an active filter, cut to half of ``width`` columns, and the key that clears it."""
     words = cut(sanitize_line(text, 60), max(width // 2 - len(key) - 9, 8))
     return [Cell(words, "accent"), Cell(trusted(f" ({sanitize_line(key, 20)} clears)"), "dim")]
+
+
+def match_cells(n_shown: int, words: str, key: str, width: int) -> Line:
+    """Return the number of rows that match a filter, its words, and the key that clears it; no cell without words."""
+    return [Cell(trusted(f"{n_shown:,} match "), "accent"), *filter_cells(words, key, width)] if words else []
+
+
+def sorting_cells(sorting: Sorting | None) -> Line:
+    """Return the chosen order of a table; no cell for the default order."""
+    return [Cell(trusted(f"by {sorting.column} {sorting.sign}"), "accent")] if sorting is not None else []
 
 
 def unsafe_texts(texts: Sequence[str]) -> str | None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from agentgym_tui.presenters.cells import Cell, Column, Line, Tone, filter_cells, join_parts
+from agentgym_tui.presenters.cells import Cell, Column, FilteredRows, Line, Tone, join_parts, match_cells, sorting_cells
 from agentgym_tui.presenters.episode_rows import format_exact
 from agentgym_tui.presenters.number_format import UNKNOWN, pluralize
 from agentgym_tui.presenters.result_rows import player_text, rate_text
 from agentgym_tui.safe_text import SafeText, join, sanitize_line, trusted
-from agentgym_tui.state.task_list import ComparedTask, Result, TaskList
+from agentgym_tui.state.filtered_list import FilteredList
+from agentgym_tui.state.task_list import ComparedTask, Result
 
 if TYPE_CHECKING:
     from runner.results.comparison import Comparison
@@ -30,27 +31,12 @@ _RESULTS: Final[dict[Result, tuple[SafeText, Tone]]] = {
 }
 
 
-class ComparisonRows:
+class ComparisonRows(FilteredRows[ComparedTask]):
     """Rows of ``COMPARISON_COLUMNS`` over a list of compared tasks."""
-
-    def __init__(self, tasks: TaskList[ComparedTask]) -> None:
-        self._tasks = tasks
-
-    def __len__(self) -> int:
-        """Return the number of tasks."""
-        return len(self._tasks.shown)
-
-    def key(self, index: int) -> str:
-        """Return the key of a task."""
-        return self._tasks.key(index)
-
-    def row_of(self, key: str) -> int | None:
-        """Return the index of the task with this key; None if there is none."""
-        return self._tasks.place_of(key)
 
     def line(self, index: int, width: int) -> Line:
         """Return the cells of a task, one per table column."""
-        pair, result = self._tasks.shown[index]
+        pair, result = self.rows.shown[index]
         text, tone = _RESULTS[result]
         points = trusted(f"{100 * (pair.rate - pair.baseline_rate):+.0f} points")
         return [
@@ -67,7 +53,7 @@ def comparison_heading(
     row: ResultRow,
     baseline: ResultRow,
     selections: tuple[Selection, Selection],
-    tasks: TaskList[ComparedTask],
+    tasks: FilteredList[ComparedTask],
     key: str,
     width: int,
 ) -> list[Line]:
@@ -81,14 +67,13 @@ def comparison_heading(
         key: label of the key that clears the filter.
         width: columns available.
     """
-    matches = [Cell(trusted(f"{len(tasks.shown):,} match "), "accent"), *filter_cells(tasks.query.text, key, width)]
     return [
         join_parts(
             [
                 [Cell(join([sanitize_line(row.env, 40), player_text(row)], " "), "head")],
                 [Cell(_batches(selections[0]))],
-                matches if tasks.query else [],
-                [Cell(trusted(f"by {tasks.sorting.column} {tasks.sorting.sign}"), "accent")] if tasks.sorting else [],
+                match_cells(len(tasks.shown), tasks.query.text, key, width),
+                sorting_cells(tasks.sorting),
             ],
             width,
         ),

@@ -13,11 +13,12 @@ from agentgym_tui.presenters.cells import (
     Column,
     Line,
     Tone,
-    filter_cells,
     flag_unsafe,
     indented_rows,
     join_parts,
     line_width,
+    match_cells,
+    sorting_cells,
     unsafe_texts,
 )
 from agentgym_tui.presenters.number_format import (
@@ -98,15 +99,13 @@ def list_summary(episodes: EpisodeList, state: SafeText, key: str, width: int) -
         key: label of the key that clears the filter.
         width: columns available.
     """
-    sorting = episodes.sorting
-    n_shown, n_unreadable = len(episodes.shown), episodes.n_unreadable
-    matches = [Cell(trusted(f"{n_shown:,} match "), "accent"), *filter_cells(episodes.query.text, key, width)]
+    n_unreadable = episodes.n_unreadable
     return join_parts(
         [
             [Cell(pluralize(episodes.n_episodes, "episode"), "head")],
-            matches if episodes.query else [],
+            match_cells(len(episodes.shown), episodes.query.text, key, width),
             [Cell(trusted(f"▶ {episodes.n_running} running"), "accent")] if episodes.n_running else [],
-            [Cell(trusted(f"by {sorting.column} {sorting.sign}"), "accent")] if sorting is not None else [],
+            sorting_cells(episodes.sorting),
             [Cell(state, "warn")] if state else [],
             [Cell(trusted(f"✗ {pluralize(n_unreadable, 'file')} cannot be read"), "bad")] if n_unreadable else [],
             [Cell(pluralize(episodes.n_logs, "log"))] if episodes.n_logs else [],

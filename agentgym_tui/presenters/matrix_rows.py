@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from agentgym_tui.presenters.cells import Cell, Column, Line, Tone, filter_cells, join_parts
+from agentgym_tui.presenters.cells import Cell, Column, FilteredRows, Line, Tone, join_parts, match_cells, sorting_cells
 from agentgym_tui.presenters.episode_rows import format_exact
 from agentgym_tui.presenters.number_format import UNKNOWN, format_count, format_reward, pluralize
 from agentgym_tui.presenters.result_rows import player_text, rate_text
 from agentgym_tui.presenters.text_width import fit
 from agentgym_tui.safe_text import join, sanitize_line, trusted
-from agentgym_tui.state.task_list import TaskList, mean_reward, note_of
+from agentgym_tui.state.filtered_list import FilteredList
+from agentgym_tui.state.task_list import mean_reward, note_of
+from runner.results.task_matrix import TaskGroup
 from runner.types import Outcome
 
 if TYPE_CHECKING:
     from runner.results.summary import ResultRow
-    from runner.results.task_matrix import Attempt, Estimate, TaskGroup
+    from runner.results.task_matrix import Attempt, Estimate
 
 ATTEMPTS: Final = 4
 """Index of the column of attempts, which takes what the others leave."""
@@ -47,32 +49,21 @@ _K_WIDTH: Final = 6
 _SHOWN_K: Final = (1, 2, 3, 4, 6, 8, 12, 16)
 
 
-class MatrixRows:
+class MatrixRows(FilteredRows[TaskGroup]):
     """Rows of ``MATRIX_COLUMNS`` over a list of tasks.
 
     Args:
-        tasks: the list.
+        rows: the list.
         selected: returns the number of the selected attempt of each task.
     """
 
-    def __init__(self, tasks: TaskList[TaskGroup], selected: Callable[[], int]) -> None:
-        self._tasks, self._selected = tasks, selected
-
-    def __len__(self) -> int:
-        """Return the number of tasks."""
-        return len(self._tasks.shown)
-
-    def key(self, index: int) -> str:
-        """Return the key of a task."""
-        return self._tasks.key(index)
-
-    def row_of(self, key: str) -> int | None:
-        """Return the index of the task with this key; None if there is none."""
-        return self._tasks.place_of(key)
+    def __init__(self, rows: FilteredList[TaskGroup], selected: Callable[[], int]) -> None:
+        super().__init__(rows)
+        self._selected = selected
 
     def line(self, index: int, width: int) -> Line:
         """Return the cells of a task, one per table column; ``attempts`` draws those of the last column."""
-        task = self._tasks.shown[index]
+        task = self.rows.shown[index]
         return [
             Cell(format_exact(task.task_index)),
             Cell(trusted(f"{task.n_success}/{len(task.rated)}")),
@@ -83,7 +74,7 @@ class MatrixRows:
 
     def attempts(self, index: int, width: int, *, selected: bool) -> Line:
         """Return one sign per attempt, the chosen one in brackets if the task is selected; fills ``width`` columns."""
-        attempts = self._tasks.shown[index].attempts
+        attempts = self.rows.shown[index].attempts
         chosen = min(self._selected(), len(attempts) - 1) if selected else -1
         first = _first_attempt(len(attempts), self._selected(), width)
         shown = attempts[first : first + _n_attempts(len(attempts), width)]
@@ -131,7 +122,7 @@ def sign_of(attempt: Attempt) -> tuple[str, Tone]:
 
 
 def matrix_heading(
-    row: ResultRow, tasks: TaskList[TaskGroup], all_tasks: Sequence[TaskGroup], key: str, width: int
+    row: ResultRow, tasks: FilteredList[TaskGroup], all_tasks: Sequence[TaskGroup], key: str, width: int
 ) -> Line:
     """Return the line above a matrix: whose it is, numbers of tasks and marked tasks, filter and order.
 
@@ -143,16 +134,15 @@ def matrix_heading(
         width: columns available.
     """
     zero, truncated = sum(task.zero_variance for task in all_tasks), sum(task.all_truncated for task in all_tasks)
-    matches = [Cell(trusted(f"{len(tasks.shown):,} match "), "accent"), *filter_cells(tasks.query.text, key, width)]
     return join_parts(
         [
             [Cell(join([sanitize_line(row.env, 40), player_text(row)], " "), "head")],
             [Cell(pluralize(len(all_tasks), "task"))],
-            matches if tasks.query else [],
+            match_cells(len(tasks.shown), tasks.query.text, key, width),
             [Cell(pluralize(sum(len(task.attempts) for task in all_tasks), "attempt"))],
             [Cell(trusted(f"{zero:,} zero variance"), "warn")] if zero else [],
             [Cell(trusted(f"{truncated:,} all truncated"), "warn")] if truncated else [],
-            [Cell(trusted(f"by {tasks.sorting.column} {tasks.sorting.sign}"), "accent")] if tasks.sorting else [],
+            sorting_cells(tasks.sorting),
             [Cell(join([trusted("batch "), sanitize_line(row.batch_id, 40)]), "dim")] if row.batch_id else [],
         ],
         width,

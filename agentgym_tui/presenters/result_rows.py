@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from agentgym_tui.presenters.cells import Cell, Column, Line, filter_cells, flag_unsafe, join_parts, unsafe_texts
+from agentgym_tui.presenters.cells import (
+    Cell,
+    Column,
+    FilteredRows,
+    Line,
+    filter_cells,
+    flag_unsafe,
+    join_parts,
+    match_cells,
+    sorting_cells,
+    unsafe_texts,
+)
 from agentgym_tui.presenters.number_format import (
     UNKNOWN,
     format_cost,
@@ -19,7 +30,7 @@ from agentgym_tui.presenters.number_format import (
 from agentgym_tui.presenters.reward_plot import column_chart
 from agentgym_tui.presenters.text_width import shorten_environment
 from agentgym_tui.safe_text import SafeText, join, sanitize_line, trusted
-from agentgym_tui.state.result_list import BASELINE, ResultList, result_key
+from agentgym_tui.state.result_list import BASELINE, ResultList
 
 if TYPE_CHECKING:
     from runner.results.summary import Histogram, ResultRow
@@ -49,28 +60,17 @@ MARK: Final = trusted("◆ ")
 _BIN_WIDTH: Final = 2
 
 
-class ResultRows:
+class ResultRows(FilteredRows["ResultRow"]):
     """Rows of ``RESULT_COLUMNS`` over a list of results.
 
     Args:
-        results: the list.
+        rows: the list.
         currency: returns the currency of costs.
     """
 
-    def __init__(self, results: ResultList, currency: Callable[[], str]) -> None:
-        self._results, self._currency = results, currency
-
-    def __len__(self) -> int:
-        """Return the number of rows."""
-        return len(self._results.shown)
-
-    def key(self, index: int) -> str:
-        """Return the key of a row."""
-        return result_key(self._results.shown[index])
-
-    def row_of(self, key: str) -> int | None:
-        """Return the index of the row with this key; None if there is none."""
-        return self._results.place_of(key)
+    def __init__(self, rows: ResultList, currency: Callable[[], str]) -> None:
+        super().__init__(rows)
+        self._results, self._currency = rows, currency
 
     def line(self, index: int, width: int) -> Line:
         """Return the cells of a row, one per table column."""
@@ -137,16 +137,15 @@ def results_summary(results: ResultList, state: SafeText, key: str, width: int, 
         width: columns available.
         run_id: the only battery or batch that is shown; "" for all.
     """
-    sorting, marked, n_shown = results.sorting, results.marked, len(results.shown)
-    matches = [Cell(trusted(f"{n_shown:,} match "), "accent"), *filter_cells(results.query.text, key, width)]
+    marked = results.marked
     return join_parts(
         [
             [Cell(trusted("Results by batch" if results.by_batch else "Results"), "head")],
             [Cell(pluralize(results.n_episodes, "episode"))],
             filter_cells(f"run {run_id}", key, 2 * width) if run_id else [],
-            matches if results.query else [],
+            match_cells(len(results.shown), results.query.text, key, width),
             [Cell(join([MARK, trusted("compares with "), _short_name(marked)]), "accent")] if marked else [],
-            [Cell(trusted(f"by {sorting.column} {sorting.sign}"), "accent")] if sorting is not None else [],
+            sorting_cells(results.sorting),
             [Cell(state, "warn")] if state else [],
         ],
         width,

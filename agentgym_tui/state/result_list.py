@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from agentgym_tui.state.episode_query import exact_terms
-from agentgym_tui.state.query import Query
-from agentgym_tui.state.sorting import Rank, Sorting, number_rank, sort_by_rank, text_rank
+from agentgym_tui.state.filtered_list import FilteredList
+from agentgym_tui.state.sorting import Rank, number_rank, text_rank
 
 if TYPE_CHECKING:
     from runner.results.summary import ResultRow, Selection
@@ -40,62 +40,27 @@ RANK_BY_COLUMN: Final[Mapping[str, Callable[[ResultRow], Rank | None]]] = {
 """Function that returns the sort key of a row, by column title."""
 
 
-class ResultList:
-    """Results that are shown: those that match the filter, in the chosen order.
+class ResultList(FilteredList["ResultRow"]):
+    """Results that are shown.
 
     Attributes:
         by_batch: whether each batch has rows of its own.
         marked: the row that is compared with the next one that is marked; None for none.
-        shown: the rows that match ``query``.
-        sorting: order of the rows; None for the default: by environment, models before baselines.
-        n_episodes: number of episodes of all rows.
     """
 
     def __init__(self) -> None:
+        super().__init__(result_key, _search_text, RANK_BY_COLUMN)
         self.by_batch = False
         self.marked: ResultRow | None = None
-        self.shown: list[ResultRow] = []
-        self.query = Query()
-        self.sorting: Sorting | None = None
-        self.n_episodes = 0
-        self._rows: Sequence[ResultRow] = ()
-        self._places: dict[str, int] = {}
 
-    def set_rows(self, rows: Sequence[ResultRow], *, by_batch: bool) -> None:
-        """Replace all rows; ``by_batch``: whether each batch has rows of its own."""
-        self._rows, self.by_batch = rows, by_batch
-        self.n_episodes = sum(row.n for row in rows)
-        self._arrange()
-
-    def search(self, text: str) -> None:
-        """Show only rows that contain the words of ``text``."""
-        self.query = Query(text)
-        self._arrange()
-
-    def sort(self, sorting: Sorting | None) -> None:
-        """Sort the rows; None restores the default order."""
-        self.sorting = sorting if sorting is not None and sorting.column in RANK_BY_COLUMN else None
-        self._arrange()
-
-    def get(self, key: str) -> ResultRow | None:
-        """Return the shown row with this key; None if there is none."""
-        place = self._places.get(key)
-        return None if place is None else self.shown[place]
-
-    def place_of(self, key: str) -> int | None:
-        """Return the index of the shown row with this key; None if there is none."""
-        return self._places.get(key)
+    @property
+    def n_episodes(self) -> int:
+        """Number of episodes of all rows, also of those that the filter hides."""
+        return sum(row.n for row in self._rows)
 
     def is_marked(self, row: ResultRow) -> bool:
         """Return whether a row is the marked one."""
         return self.marked is not None and result_key(row) == result_key(self.marked)
-
-    def _arrange(self) -> None:
-        rows = [row for row in self._rows if not self.query or self.query.matches(_search_text(row))]
-        if self.sorting is not None:
-            rows = sort_by_rank(rows, RANK_BY_COLUMN[self.sorting.column], descending=self.sorting.descending)
-        self.shown = rows
-        self._places = {result_key(row): place for place, row in enumerate(rows)}
 
 
 def result_key(row: ResultRow) -> str:
@@ -155,4 +120,4 @@ def episodes_filter(rows: Sequence[ResultRow], **terms: object) -> str:
 
 def _search_text(row: ResultRow) -> str:
     fields = (row.env, row.agent, row.model or BASELINE, row.data_label, row.mode, row.batch_id or "")
-    return "\n".join(field[:MAX_SEARCHED_CHARS] for field in fields).casefold()
+    return "\n".join(field[:MAX_SEARCHED_CHARS] for field in fields)

@@ -15,9 +15,9 @@ from agentgym_tui.presenters.status_line import status_line
 from agentgym_tui.safe_text import SafeText, trusted
 from agentgym_tui.screens.base import ScreenContext
 from agentgym_tui.screens.library_screen import LibraryScreen
+from agentgym_tui.state.filtered_list import FilteredList, Row
 from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.state.sorting import Sorting
-from agentgym_tui.state.task_list import Task, TaskList
 from agentgym_tui.widgets.key_bar import KeyBar
 from agentgym_tui.widgets.line_list import LineList
 from agentgym_tui.widgets.static_lines import StaticLines
@@ -129,7 +129,7 @@ class ResultsTableScreen(LibraryScreen):
         return [status_line(self.session.store, self.session.title, width)]
 
 
-class TaskTableScreen(ResultsTableScreen, Generic[Task]):
+class TaskTableScreen(ResultsTableScreen, Generic[Row]):
     """A table of tasks that is opened from the Results screen, and starts without a filter.
 
     Args:
@@ -138,7 +138,7 @@ class TaskTableScreen(ResultsTableScreen, Generic[Task]):
         tasks: the tasks, an empty list at first.
     """
 
-    def __init__(self, context: ScreenContext, list_key: str, tasks: TaskList[Task]) -> None:
+    def __init__(self, context: ScreenContext, list_key: str, tasks: FilteredList[Row]) -> None:
         super().__init__(context)
         self.list_key, self.tasks = list_key, tasks
         tasks.sort(self.ui_state.sorting.get(list_key))

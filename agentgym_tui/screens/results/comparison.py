@@ -60,7 +60,7 @@ class ComparisonScreen(TaskTableScreen[ComparedTask]):
     async def read(self, library: Library) -> None:
         """Compare the tasks of both rows."""
         self._comparison = await asyncio.to_thread(_compare, library, self._row.env, self._selections)
-        self.tasks.set_tasks(compared_tasks(self._comparison))
+        self.tasks.set_rows(compared_tasks(self._comparison))
 
     def heading_lines(self, width: int) -> list[Line]:
         """Return the lines above the table: what is compared, who won how often, and the p-value."""

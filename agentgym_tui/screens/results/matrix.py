@@ -23,9 +23,10 @@ from agentgym_tui.screens.base import ScreenContext
 from agentgym_tui.screens.episode.screen import EpisodeScreen
 from agentgym_tui.screens.results.base import TaskTableScreen
 from agentgym_tui.sessions.protocols import Library
+from agentgym_tui.state.filtered_list import FilteredList
 from agentgym_tui.state.result_list import episodes_filter, selection_of
 from agentgym_tui.state.sorting import Sorting
-from agentgym_tui.state.task_list import TaskList, matrix_list
+from agentgym_tui.state.task_list import matrix_list
 from agentgym_tui.widgets.line_list import LineList
 from agentgym_tui.widgets.table import SortableTable
 from runner.results.task_matrix import TaskGroup
@@ -46,7 +47,7 @@ class MatrixTable(SortableTable):
     class AttemptChosen(LineList.ListMessage):
         """Another attempt was selected."""
 
-    def __init__(self, tasks: TaskList[TaskGroup], sorting: Sorting | None) -> None:
+    def __init__(self, tasks: FilteredList[TaskGroup], sorting: Sorting | None) -> None:
         self._tasks, self.attempt = tasks, 0
         self._rows = MatrixRows(tasks, lambda: self.attempt)
         super().__init__(MATRIX_COLUMNS, self._rows, sorting=sorting, id="results")
@@ -125,7 +126,7 @@ class TaskMatrixScreen(TaskTableScreen[TaskGroup]):
     async def read(self, library: Library) -> None:
         """Read the attempts of all tasks."""
         self._matrix = await asyncio.to_thread(_read_matrix, library, self._row)
-        self.tasks.set_tasks(self._matrix.tasks if self._matrix is not None else [])
+        self.tasks.set_rows(self._matrix.tasks if self._matrix is not None else [])
 
     def heading_lines(self, width: int) -> list[Line]:
         """Return the lines above the matrix: whose it is, and pass@k and pass^k."""

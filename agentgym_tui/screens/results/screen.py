@@ -149,7 +149,9 @@ class ResultsScreen(ResultsTableScreen):
     async def read(self, library: Library) -> None:
         """Aggregate the episodes."""
         by_batch, run_id = self._by_batch, self._run_id
-        self._results.set_rows(await asyncio.to_thread(_summarize, library, by_batch, run_id), by_batch=by_batch)
+        rows = await asyncio.to_thread(_summarize, library, by_batch, run_id)
+        self._results.by_batch = by_batch
+        self._results.set_rows(rows)
 
     def show_read(self, *, first: bool) -> None:
         """Show the rows; the cursor stays on its row, at first on the topmost one."""

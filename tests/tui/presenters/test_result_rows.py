@@ -24,7 +24,7 @@ def test_each_drawn_attempt_is_found_under_the_pointer_and_the_selected_one_is_d
     n: int, selected: int, width: int
 ) -> None:
     tasks = matrix_list()
-    tasks.set_tasks([group(n)])
+    tasks.set_rows([group(n)])
     line = MatrixRows(tasks, lambda: selected).attempts(0, width, selected=True)
     text = "".join(cell.text for cell in line)
     chosen = text.index("[") + 1
@@ -37,7 +37,7 @@ def test_each_drawn_attempt_is_found_under_the_pointer_and_the_selected_one_is_d
 
 def test_attempts_that_do_not_fit_are_counted() -> None:
     tasks = matrix_list()
-    tasks.set_tasks([group(16)])
+    tasks.set_rows([group(16)])
     rows = MatrixRows(tasks, lambda: 0)
     assert "".join(cell.text for cell in rows.attempts(0, 33, selected=False)).count("-") == 16
     assert "".join(cell.text for cell in rows.attempts(0, 20, selected=False)) == " - - - - -  11 more "

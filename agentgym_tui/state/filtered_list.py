@@ -1,0 +1,73 @@
+"""A list of rows that a filter and a sort order select from all rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Generic, TypeVar
+
+from agentgym_tui.state.query import Query
+from agentgym_tui.state.sorting import Rank, Sorting, sort_by_rank
+
+Row = TypeVar("Row")
+
+
+class FilteredList(Generic[Row]):
+    """Rows that are shown: those that match the filter, in the chosen order.
+
+    Args:
+        key_of: returns the key of a row, which stays the same when its numbers change.
+        text_of: returns the text that is searched.
+        ranks: function that returns the sort key of a row, by column title.
+
+    Attributes:
+        shown: the rows that match ``query``.
+        sorting: order of the rows; None for the order in which they were given.
+    """
+
+    def __init__(
+        self,
+        key_of: Callable[[Row], str],
+        text_of: Callable[[Row], str],
+        ranks: Mapping[str, Callable[[Row], Rank | None]],
+    ) -> None:
+        self.shown: Sequence[Row] = ()
+        self.query = Query()
+        self.sorting: Sorting | None = None
+        self._key_of, self._text_of, self._ranks = key_of, text_of, ranks
+        self._rows: Sequence[Row] = ()
+        self._places: dict[str, int] = {}
+
+    def set_rows(self, rows: Sequence[Row]) -> None:
+        """Replace all rows."""
+        self._rows = rows
+        self._arrange()
+
+    def search(self, text: str) -> None:
+        """Show only rows that contain the words of ``text``."""
+        self.query = Query(text)
+        self._arrange()
+
+    def sort(self, sorting: Sorting | None) -> None:
+        """Sort the rows; None restores the default order."""
+        self.sorting = sorting if sorting is not None and sorting.column in self._ranks else None
+        self._arrange()
+
+    def key(self, place: int) -> str:
+        """Return the key of a shown row."""
+        return self._key_of(self.shown[place])
+
+    def place_of(self, key: str) -> int | None:
+        """Return the index of the shown row with this key; None if there is none."""
+        return self._places.get(key)
+
+    def get(self, key: str) -> Row | None:
+        """Return the shown row with this key; None if there is none."""
+        place = self._places.get(key)
+        return None if place is None else self.shown[place]
+
+    def _arrange(self) -> None:
+        rows = [row for row in self._rows if not self.query or self.query.matches(self._text_of(row).casefold())]
+        if self.sorting is not None:
+            rows = sort_by_rank(rows, self._ranks[self.sorting.column], descending=self.sorting.descending)
+        self.shown = rows
+        self._places = {self.key(place): place for place in range(len(rows))}
