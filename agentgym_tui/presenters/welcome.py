@@ -21,7 +21,7 @@ KEYS: Final = (
 
 READ_ONLY_KEYS: Final = (
     ("app.episodes", "stored and running episodes"),
-    ("app.help", "show the keys of this screen"),
+    ("app.help", "show the keys of this screen or dialog"),
     ("app.quit", "quit; asks first if episodes are running"),
 )
 """Command ids and help texts of a read-only session."""
