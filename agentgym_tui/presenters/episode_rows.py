@@ -26,6 +26,7 @@ from agentgym_tui.presenters.number_format import (
     format_cost,
     format_count,
     format_duration,
+    format_energy,
     format_reward,
     format_time,
     pluralize,
@@ -44,7 +45,7 @@ from agentgym_tui.state.episode_list import (
     searchable_fields,
 )
 from agentgym_tui.state.normalize import as_aware
-from runner.types import WorkerInfo
+from runner.types import GpuUse, WorkerInfo
 
 ENV_WIDTH: Final = 11
 MAX_TAGS: Final = 20
@@ -272,10 +273,21 @@ def _agent_parts(episode: ListedEpisode) -> Iterator[Line]:
             yield [Cell(trusted(f"{name} "), "dim"), Cell(sanitize_line(value, 64))]
     if isinstance(episode, Episode) and (worker := episode.worker) is not None:
         yield _worker_cells(worker)
+    if isinstance(episode, Episode) and episode.gpu is not None:
+        yield from _gpu_parts(episode.gpu)
     if episode.mode == "compat":
         yield [Cell(trusted("unscored: compat"), "warn")]
     if episode.unscored:
         yield [Cell(trusted("unscored: idle play can succeed"), "warn")]
+
+
+def _gpu_parts(use: GpuUse) -> Iterator[Line]:
+    """Return energy and GPU seconds; both are estimates where several episodes shared the GPUs."""
+    about = "about " if use.energy_shared else ""
+    if use.energy_j is not None:
+        yield [Cell(trusted("energy "), "dim"), Cell(fill_in("{}{}", trusted(about), format_energy(use.energy_j)))]
+    if use.gpu_s is not None:
+        yield [Cell(trusted("GPU "), "dim"), Cell(fill_in("{}{}", trusted(about), format_duration(use.gpu_s)))]
 
 
 def _worker_cells(worker: WorkerInfo) -> Line:

@@ -87,6 +87,12 @@ def format_size(number: int) -> SafeText:
     return trusted(f"{short} B" if short[-1].isdigit() else f"{short[:-1]} {short[-1]}B")
 
 
+def format_energy(joules: float) -> SafeText:
+    """Return an energy, such as ``950 J`` and ``24 kJ``."""
+    short = format_count(round(joules))
+    return trusted(f"{short} J" if short[-1].isdigit() else f"{short[:-1]} {short[-1]}J")
+
+
 def format_percent(value: float | None) -> SafeText:
     """Format a percentage between 0 and 100; a value outside this range is replaced by the nearer limit."""
     if value is None or not math.isfinite(value):

@@ -182,7 +182,7 @@ class StateDirLibrary:
 _SHARED_FIELDS = (
     *("episode_id", "batch_id", "env", "started_at", "battery_id", "node", "transport", "data_label", "mode"),
     *("task_index", "seed", "attempt", "agent", "model", "profile", "worker"),
-    *("success", "reward", "rounds", "duration_s", "tokens", "cost", "unscored", "evaluation"),
+    *("success", "reward", "rounds", "duration_s", "tokens", "cost", "unscored", "evaluation", "gpu"),
 )
 """Names of the fields that ``EpisodeRecord`` and ``Episode`` have in common."""
 

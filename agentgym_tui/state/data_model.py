@@ -15,7 +15,7 @@ from agentgym_tui.state.episode_content import DecodedMessages, Messages, RawMes
 from agentgym_tui.state.machine import MachineInfo
 from agentgym_tui.state.normalize import as_aware
 from runner.events.live import LiveAction
-from runner.types import Tokens, WorkerCounts, WorkerInfo, fallback_endpoints, skipped_endpoints
+from runner.types import GpuUse, Tokens, WorkerCounts, WorkerInfo, fallback_endpoints, skipped_endpoints
 
 Outcome: TypeAlias = str
 """``success``, ``failure``, ``truncated``, ``timeout``, ``cancelled``, ``error`` or ``interrupted``."""
@@ -171,8 +171,8 @@ class Episode(msgspec.Struct):
         worker: the worker that plays or played the episode; None if it is not known.
         unscored: whether the evaluation leaves the episode unscored, because idle play can succeed.
         reported_fallback: ``fallback`` of the completion event or the index row, for an episode without its steps.
-        evaluation: the environment's evaluation of the episode, any JSON object; None where it is not known or there
-            is none, and for a running episode. Only an episode file has it.
+        evaluation: the evaluation in the episode's file, any JSON object; None if it is not known or there is none.
+        gpu: what the GPUs did for it; None if it is not known.
         version: counter that grows with each change; a view draws the episode again when the counter has changed.
     """
 
@@ -212,6 +212,7 @@ class Episode(msgspec.Struct):
     unscored: bool = False
     reported_fallback: str | None = None
     evaluation: dict[str, Any] | None = None
+    gpu: GpuUse | None = None
     version: int = 0
 
     @property

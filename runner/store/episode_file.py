@@ -25,6 +25,7 @@ from runner.types import (
     fallback_endpoints,
     is_unscored,
 )
+from runner.types.machine import GpuUse
 
 SCHEMA = 1
 """Schema number of written files; files with another schema are rejected."""
@@ -65,6 +66,12 @@ class EpisodeRecord(EpisodeHeader, kw_only=True):
     def unscored(self) -> bool:
         """Whether the evaluation leaves the episode unscored, because idle play can succeed."""
         return is_unscored(self.evaluation)
+
+    @property
+    def gpu(self) -> GpuUse | None:
+        """What the GPUs did for the episode; None if it was not measured."""
+        use = GpuUse(energy_j=self.energy_j, energy_shared=self.energy_shared, gpu_s=self.gpu_s)
+        return None if use == GpuUse() else use
 
     @property
     def model_s(self) -> float | None:

@@ -53,6 +53,7 @@ from runner.types.episode_events import (
     WorkerState,
 )
 from runner.types.fields import Budget
+from runner.types.machine import GpuUse
 from runner.types.phases import AnswerTimes, Phases
 from runner.types.protocols import (
     ActResult,
@@ -100,6 +101,7 @@ __all__ = [
     "ErrorInfo",
     "EvaluatedTrajectory",
     "Flow",
+    "GpuUse",
     "InvalidAction",
     "Item",
     "Limits",

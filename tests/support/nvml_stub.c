@@ -1,6 +1,7 @@
 /* A management library of NVIDIA's driver for tests: two GPUs, with the fault that NVML_STUB names. */
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 enum { OK = 0, NOT_SUPPORTED = 3, INSUFFICIENT_SIZE = 7, NOT_LOADED = 9, LOST = 15 };
 typedef struct { unsigned index; } Device;
@@ -68,7 +69,9 @@ int nvmlDeviceGetMigMode(Device *device, unsigned *current, unsigned *pending) {
 }
 
 int nvmlDeviceGetTotalEnergyConsumption(Device *device, unsigned long long *millijoules) {
-    *millijoules = 5000 + device->index;
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    *millijoules = is("rising") ? now.tv_sec * 100000ULL + now.tv_nsec / 10000 : 5000 + device->index; /* 100 W */
     return OK;
 }
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,8 +10,8 @@ import msgspec
 import pytest
 
 from runner.types.machine import GpuProcess, GpuState
+from tests.support.nvml_library import build_nvml, nvml_environ
 
-SOURCE = Path(__file__).parents[2] / "support" / "nvml_stub.c"
 READ = """
 import sys, msgspec
 from runner.machine.gpu_reader import GpuUnavailable
@@ -30,16 +28,11 @@ pytestmark = pytest.mark.long
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    if (compiler := shutil.which("cc")) is None:
-        pytest.skip("needs a C compiler (cc) to build a library in place of the NVIDIA driver's")
-    path = tmp_path_factory.mktemp("nvml") / "libnvidia-ml.so.1"
-    command = [compiler, "-shared", "-fPIC", "-O1", "-o", str(path), str(SOURCE)]
-    subprocess.run(command, check=True, timeout=60)
-    return path
+    return build_nvml(tmp_path_factory.mktemp("nvml"))
 
 
 def run(library: Path, fault: str) -> subprocess.CompletedProcess[bytes]:
-    environ = {**os.environ, "LD_LIBRARY_PATH": str(library.parent), "NVML_STUB": fault}
+    environ = nvml_environ(library, fault)
     return subprocess.run([sys.executable, "-c", READ], env=environ, capture_output=True, timeout=60, check=False)
 
 
