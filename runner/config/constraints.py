@@ -13,7 +13,7 @@ from runner.config.profile import FALLBACK, GATEWAY, EnvironmentEntry, Profile, 
 
 _HTTP = ("http", "https")
 _VARIABLE_NAME = re.compile(VARIABLE_NAME_PATTERN)
-_NATS = ("nats", "tls", "ws", "wss")
+_NATS = ("nats", "tls")
 
 _Entries: TypeAlias = list[tuple[KeyPath, EnvironmentEntry | SkipEntry]]
 
@@ -80,7 +80,7 @@ def _invalid_urls(profile: Profile, entries: _Entries, format_value: FormatValue
     for server in profile.nats.url.split(",") if profile.nats.url else ():
         if not _is_url(server.strip(), _NATS):
             value = format_value(key_path, server)
-            yield key_path, f"expected nats://, tls://, ws:// or wss:// URLs separated by commas, got {value}"
+            yield key_path, f"expected nats:// or tls:// URLs separated by commas, got {value}"
 
 
 def _invalid_windows(profile: Profile, format_value: FormatValue) -> Iterator[Problem]:

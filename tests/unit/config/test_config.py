@@ -226,6 +226,7 @@ BAD_VALUES = [
     ("nats: {field_status: 'a b'}", "nats.field_status", "expected a NATS subject"),
     ("nats: {episode_completed: '>'}", "nats.episode_completed", "expected a NATS subject"),
     ("nats: {url: 'http://h'}", "nats.url", "nats://"),
+    ("nats: {url: 'ws://h'}", "nats.url", "expected nats:// or tls:// URLs"),
     ("nats: {monitor_url: 'nats://h'}", "nats.monitor_url", "http://"),
     ("nats: {streams: {name: X}}", "nats.streams.name", "unknown key; known keys: events, live"),
     ("nats: {streams: {events: {max_bytes: 1000}}}", "nats.streams.events.max_bytes", "4294967296 (4 GiB), got 1000"),
