@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
@@ -12,6 +12,7 @@ from agentgym_tui.state.normalize import (
     MAX_ID_CHARS,
     as_aware,
     clamp_count,
+    clamp_finite,
     clamp_workers,
     clip_name,
     clip_optional,
@@ -233,3 +234,19 @@ class BatchRegistry:
             evicted = next(finished, None) or next(queued, None) or next(iter(self.batches))
             del self.batches[evicted]
             self._latest_progress.pop(evicted, None)
+
+
+def usage_with(batch: BatchRun, episodes: Sequence[Episode]) -> tuple[Tokens, float | None]:
+    """Return the tokens and the cost of a batch, including its running episodes.
+
+    The node reports totals of the ended episodes; the known steps of running episodes are added. The cost is None
+    where no cost is known.
+
+    Args:
+        batch: the batch.
+        episodes: its known episodes.
+    """
+    counted = [each for each in episodes if each.running or batch.tokens is None]
+    costs = [cost for cost in (batch.cost, *(each.cost for each in counted)) if cost is not None]
+    tokens = sum((each.tokens for each in counted), batch.tokens or Tokens())
+    return tokens, clamp_finite(sum(costs)) if costs else None

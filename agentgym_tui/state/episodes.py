@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from itertools import islice
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
@@ -85,6 +86,7 @@ class EpisodeRegistry:
         self._max_episodes, self._max_bytes = max_episodes, max_bytes
         self._bytes = self._n_missing_evicted = self._n_awaited = 0
         self._in_order = True
+        self._by_batch: tuple[int, dict[str, list[Episode]]] = -1, {}
 
     @property
     def n_missing(self) -> int:
@@ -95,6 +97,16 @@ class EpisodeRegistry:
         return self._n_missing_evicted + sum(
             tracker.n_missing for tracker in self._trackers.values() if not tracker.has_file
         )
+
+    def of_batch(self, batch_id: str, version: int) -> Sequence[Episode]:
+        """Return the kept episodes of a batch, the newest last; ``version`` rises with each change of the episodes."""
+        grouped_at, by_batch = self._by_batch
+        if grouped_at != version:
+            by_batch = defaultdict(list)
+            for episode in self.episodes.values():
+                by_batch[episode.batch_id].append(episode)
+            self._by_batch = version, by_batch
+        return by_batch.get(batch_id, [])
 
     def apply(self, items: Sequence[EpisodeItem], node: str, boot: str, endpoints: EndpointRegistry) -> bool:
         """Apply items to their episode, which is created where needed.

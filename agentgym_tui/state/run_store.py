@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
-from agentgym_tui.state.batches import ENDED, BatchRegistry, BatchTotals
+from agentgym_tui.state.batches import ENDED, BatchRegistry, BatchTotals, usage_with
 from agentgym_tui.state.bus_reducer import BusReducer
 from agentgym_tui.state.data_model import (
     BatchRun,
@@ -23,13 +23,13 @@ from agentgym_tui.state.environments import EnvironmentRegistry
 from agentgym_tui.state.episodes import EpisodeRegistry
 from agentgym_tui.state.live_batches import Received
 from agentgym_tui.state.nodes import NodeRegistry, ProfileDifference
-from agentgym_tui.state.normalize import clamp_finite, clip_names
+from agentgym_tui.state.normalize import clip_names
 from agentgym_tui.state.notices import FeedNotice, NoticeList
-from runner.types import Tokens
 
 if TYPE_CHECKING:
     from runner.events.control import BatchState, NodeHealth, NodeList
     from runner.store.index_schema import EpisodeRow
+    from runner.types import Tokens
 
 MAX_EPISODES: Final = 400
 """Largest number of episodes kept."""
@@ -198,17 +198,13 @@ class RunStore:
         """Return the newest batch if it was interrupted for a known reason."""
         return self._batches.interrupted()
 
-    def usage_of(self, batch: BatchRun) -> tuple[Tokens, float | None]:
-        """Return the tokens and the cost of a batch, including its running episodes.
+    def episodes_of(self, batch_id: str) -> Sequence[Episode]:
+        """Return the known episodes of a batch, the newest last."""
+        return self._episodes.of_batch(batch_id, self.version)
 
-        The node reports totals of the ended episodes; the known steps of running episodes are added. The cost is None
-        where no cost is known.
-        """
-        episodes = [each for each in self.episodes.values() if each.batch_id == batch.batch_id]
-        counted = [each for each in episodes if each.running or batch.tokens is None]
-        costs = [cost for cost in (batch.cost, *(each.cost for each in counted)) if cost is not None]
-        tokens = sum((each.tokens for each in counted), batch.tokens or Tokens())
-        return tokens, clamp_finite(sum(costs)) if costs else None
+    def usage_of(self, batch: BatchRun) -> tuple[Tokens, float | None]:
+        """Return the tokens and the cost of a batch, including its running episodes; see ``usage_with``."""
+        return usage_with(batch, self.episodes_of(batch.batch_id))
 
     def apply_events(self, messages: Sequence[Received]) -> None:
         """Update the state from bus messages in the given order."""

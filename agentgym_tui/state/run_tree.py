@@ -92,8 +92,7 @@ class RunTree:
             key = f"batch {batch.batch_id}"
             yield RunRow(key, depth, [batch], is_open=key in self._opened)
             if key in self._opened:
-                played = [episode for episode in store.episodes.values() if episode.batch_id == batch.batch_id]
-                for episode in reversed(played):
+                for episode in reversed(store.episodes_of(batch.batch_id)):
                     yield RunRow(f"episode {episode.episode_id}", depth + 1, [batch], episode=episode)
 
 

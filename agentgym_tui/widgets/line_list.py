@@ -154,6 +154,8 @@ class LineList(LineRenderer, can_focus=True, inherit_bindings=False):
             self._scroll(self.max_scroll_y)
         elif top := self.scroll_offset.y:
             self._scroll(top + self._cursor - before)
+        elif self.cursor_type == "line" and before < self._page():  # the cursor was visible
+            self._scroll_into_view(self._cursor)
         self.refresh_changed()
         self._report_cursor()
 

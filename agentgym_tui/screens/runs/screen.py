@@ -89,7 +89,7 @@ class RunsScreen(ControlScreen):
             return
         if row.episode is not None:
             self.app.push_screen(EpisodeScreen(self.session, row.episode.episode_id, ui_state=self.ui_state))
-        elif row.battery_id is None and row.batches[0].n_done and not self._has_episodes(row.batches[0]):
+        elif row.battery_id is None and row.batches[0].n_done and not self.session.store.episodes_of(row.run_id):
             self.post_message(self.EpisodesRequested(row.batches[0].batch_id))
         else:
             self._tree.toggle(row.key)
@@ -159,9 +159,6 @@ class RunsScreen(ControlScreen):
         """Play the selected run again, or only what ended with an error."""
         if (row := self._row) is not None:
             self.run_command(partial(self._replay, row, only))
-
-    def _has_episodes(self, batch: BatchRun) -> bool:
-        return any(episode.batch_id == batch.batch_id for episode in self.session.store.episodes.values())
 
     async def _replay(self, row: RunRow, only: Literal["errors", "all"]) -> None:
         n_waiting = await self.commands.replay(row.run_id, only)

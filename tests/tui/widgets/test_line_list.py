@@ -125,6 +125,28 @@ async def test_cursor_and_visible_lines_stay_when_lines_are_inserted_above() -> 
         assert app.moved == moved
 
 
+async def test_the_cursor_stays_in_view_when_lines_are_inserted_above_it_at_the_top() -> None:
+    view = LineList(numbered_rows(100))
+    async with list_pilot(view) as (_, pilot):
+        await pilot.press("j")
+        for n_new in (2, 50, 51):
+            view.show(NamedRows([*(f"new {number}" for number in range(n_new)), *(f"line {n}" for n in range(100))]))
+            await pilot.pause()
+            assert view.key == "line 1"
+            assert any(row.startswith("line 1second") for row in visible_rows(view)), visible_rows(view)
+
+
+async def test_a_list_scrolled_away_from_its_cursor_stays_there_when_lines_are_inserted() -> None:
+    view = LineList(numbered_rows(100))
+    async with list_pilot(view) as (_, pilot):
+        await pilot.press("end")
+        view.scroll_to(y=0, animate=False)
+        await pilot.pause()
+        view.show(NamedRows([*(f"new {number}" for number in range(50)), *(f"line {n}" for n in range(100))]))
+        await pilot.pause()
+        assert (view.key, scroll_top(view)) == ("line 99", 0)
+
+
 async def test_a_removed_cursor_line_posts_the_new_cursor_key() -> None:
     source = numbered_rows(5)
     view = LineList(source)
