@@ -2,6 +2,7 @@
 
 - Cells and lines: ``Cell``, ``Line``, ``join_parts``.
 - Sources of lines: ``TextSource``, ``KeyLookup``, ``FixedLines``, ``FilteredRows``.
+- Cells of numbers: ``count_cell``, ``cost_cell``, ``score_cells``.
 - Text with a warning sign: ``flag_unsafe``.
 - Table columns: ``Column``, ``arrange_columns``, ``fit_row``.
 - Sorting by a column: ``sorting_after_click``, ``next_sorting``, ``header_row``.
@@ -12,6 +13,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, Generic, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
+from agentgym_tui.presenters.number_format import (
+    UNKNOWN,
+    format_cost,
+    format_count,
+    format_interval,
+    format_percent,
+    format_reward,
+)
 from agentgym_tui.presenters.text_width import cut, display_width, fit, wrap_text
 from agentgym_tui.safe_text import SafeText, has_unsafe_chars, join, sanitize_line, trusted
 from agentgym_tui.state.filtered_list import FilteredList, Row
@@ -177,6 +186,32 @@ def fit_row(
 def _total_width(columns: Iterable[Column]) -> int:
     widths = [column.min_width if column.width is None else column.width for column in columns]
     return sum(widths) + len(COLUMN_GAP) * (len(widths) - 1)
+
+
+NO_VALUE: Final = Cell(UNKNOWN, "dim")
+"""Stands for a number that is not known, or for none."""
+
+
+def count_cell(count: int, tone: Tone = "plain") -> Cell:
+    """Return a count; an en dash for 0."""
+    return Cell(format_count(count), tone) if count else NO_VALUE
+
+
+def cost_cell(cost: float | None, currency: str) -> Cell:
+    """Return a cost; an en dash if it is not known."""
+    return NO_VALUE if cost is None else Cell(format_cost(cost, currency))
+
+
+def score_cells(
+    rate: float | None, interval: tuple[float, float] | None, n_errors: int, reward: float | None
+) -> list[Cell]:
+    """Return success rate, its interval, number of errors and mean reward, as all tables of results show them."""
+    return [
+        Cell(format_percent(None if rate is None else 100 * rate)),
+        Cell(format_interval(interval), "dim"),
+        count_cell(n_errors, "bad"),
+        Cell(format_reward(reward)),
+    ]
 
 
 def flag_unsafe(text: SafeText, unsafe: str | None) -> SafeText:

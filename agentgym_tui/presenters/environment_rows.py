@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from agentgym_tui.presenters.cells import Cell, Column, Line, Tone, flag_unsafe, unsafe_texts
-from agentgym_tui.presenters.number_format import UNKNOWN, format_count, format_duration, format_reward, format_share
+from agentgym_tui.presenters.cells import Cell, Column, Line, Tone, count_cell, flag_unsafe, unsafe_texts
+from agentgym_tui.presenters.number_format import UNKNOWN, format_duration, format_reward, format_share
 from agentgym_tui.presenters.text_width import shorten_environment
 from agentgym_tui.safe_text import SafeText, join, masked_line, sanitize_line, trusted
 from agentgym_tui.state.data_model import EnvironmentState
@@ -83,8 +83,8 @@ class EnvironmentRows:
             ),
             _health(env),
             _success(env),
-            Cell(format_count(env.n_errors), "bad") if env.n_errors else Cell(UNKNOWN, "dim"),
-            Cell(format_count(env.n_running), "accent") if env.n_running else Cell(UNKNOWN, "dim"),
+            count_cell(env.n_errors, "bad"),
+            count_cell(env.n_running, "accent"),
             Cell(format_reward(env.last_reward)),
             Cell(format_duration(env.latency_s)),
             Cell(sanitize_line(env.transport, 20) or UNKNOWN, "dim"),

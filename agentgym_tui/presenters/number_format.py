@@ -100,6 +100,11 @@ def format_percent(value: float | None) -> SafeText:
     return trusted(f"{max(0.0, min(value, 100.0)):.0f}%")
 
 
+def format_interval(bounds: tuple[float, float] | None) -> SafeText:
+    """Format an interval of rates, such as ``41-62%``; an en dash without one."""
+    return UNKNOWN if bounds is None else trusted(f"{100 * bounds[0]:.0f}-{format_percent(100 * bounds[1])}")
+
+
 def format_share(part: int, whole: int) -> SafeText:
     """Format the quotient of ``part`` and ``whole`` as a percentage; an en dash if ``whole`` is not positive."""
     return format_percent(100 * part / whole) if whole > 0 else UNKNOWN

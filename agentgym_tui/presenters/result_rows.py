@@ -10,10 +10,13 @@ from agentgym_tui.presenters.cells import (
     Column,
     FilteredRows,
     Line,
+    cost_cell,
+    count_cell,
     filter_cells,
     flag_unsafe,
     join_parts,
     match_cells,
+    score_cells,
     sorting_cells,
     unsafe_texts,
 )
@@ -83,15 +86,12 @@ class ResultRows(FilteredRows["ResultRow"]):
             Cell(sanitize_line(row.agent, 60) or UNKNOWN),
             model_cell(row.model),
             Cell(format_count(row.n)),
-            Cell(rate_text(row.success_rate)),
-            Cell(interval_text(row.success_interval), "dim"),
-            Cell(format_count(row.n_errors), "bad") if row.n_errors else Cell(UNKNOWN, "dim"),
-            Cell(format_reward(row.score)),
+            *score_cells(row.success_rate, row.success_interval, row.n_errors, row.score),
             Cell(sparkline(row.last_rates), "good"),
             Cell(_rounds(row)),
-            Cell(UNKNOWN, "dim") if row.cost is None else Cell(format_cost(row.cost, self._currency())),
+            cost_cell(row.cost, self._currency()),
             Cell(format_duration(row.completion_time_sec)),
-            Cell(format_count(row.tokens.total)) if row.tokens.total else Cell(UNKNOWN, "dim"),
+            count_cell(row.tokens.total),
             Cell(data_text(row) or UNKNOWN, "dim"),
             Cell(sanitize_line(row.batch_id, 40) if row.batch_id else trusted("all"), "dim"),
         ]
@@ -105,11 +105,6 @@ def model_cell(model: str | None) -> Cell:
 def rate_text(rate: float | None) -> SafeText:
     """Return a success rate as a percentage; an en dash where no episode is scored."""
     return format_percent(None if rate is None else 100 * rate)
-
-
-def interval_text(bounds: tuple[float, float] | None) -> SafeText:
-    """Return an interval of rates, such as ``41-62%``."""
-    return UNKNOWN if bounds is None else trusted(f"{100 * bounds[0]:.0f}-{100 * bounds[1]:.0f}%")
 
 
 def sparkline(rates: list[float]) -> SafeText:

@@ -6,7 +6,18 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-from agentgym_tui.presenters.cells import Cell, Column, Line, Tone, flag_unsafe, join_parts, unsafe_texts
+from agentgym_tui.presenters.cells import (
+    NO_VALUE,
+    Cell,
+    Column,
+    Line,
+    Tone,
+    cost_cell,
+    count_cell,
+    flag_unsafe,
+    join_parts,
+    unsafe_texts,
+)
 from agentgym_tui.presenters.number_format import (
     UNKNOWN,
     format_cost,
@@ -93,12 +104,12 @@ class RunRows:
             state_cell(row),
             Cell(join(done, trusted("/"))),
             Cell(rate),
-            Cell(format_count(n_errors), "bad") if n_errors else Cell(UNKNOWN, "dim"),
+            count_cell(n_errors, "bad"),
             Cell(_time_left(row, self._store.now())),
             Cell(_agent(row)),
             _rate_cell(batches),
-            Cell(format_count(tokens)) if tokens else Cell(UNKNOWN, "dim"),
-            Cell(UNKNOWN, "dim") if cost is None else Cell(format_cost(cost, self._store.currency)),
+            count_cell(tokens),
+            cost_cell(cost, self._store.currency),
             _workers(row),
             Cell(sanitize_line(row.run_id, 40), "dim"),
         ]
@@ -194,7 +205,7 @@ def episodes_per_minute(batch: BatchRun) -> float | None:
 def _rate_cell(batches: Sequence[BatchRun]) -> Cell:
     shown = [batch for batch in batches if batch.status == "running"] or (batches if len(batches) == 1 else [])
     rates = [rate for batch in shown if (rate := episodes_per_minute(batch)) is not None]
-    return Cell(format_rate(sum(rates))) if rates else Cell(UNKNOWN, "dim")
+    return Cell(format_rate(sum(rates))) if rates else NO_VALUE
 
 
 def _name(row: RunRow) -> SafeText:
@@ -214,13 +225,11 @@ def _episode_cells(row: RunRow, episode: Episode, currency: str) -> Line:
         Cell(name),
         outcome,
         Cell(pluralize(episode.rounds, "step")),
-        Cell(UNKNOWN, "dim"),
-        Cell(UNKNOWN, "dim"),
-        Cell(UNKNOWN, "dim"),
+        *[NO_VALUE] * 3,
         Cell(sanitize_line(" ".join(filter(None, (episode.agent, episode.model))), 60) or UNKNOWN),
-        Cell(UNKNOWN, "dim"),
-        Cell(format_count(episode.tokens.total)) if episode.tokens.total else Cell(UNKNOWN, "dim"),
-        Cell(UNKNOWN, "dim") if episode.cost is None else Cell(format_cost(episode.cost, currency)),
+        NO_VALUE,
+        count_cell(episode.tokens.total),
+        cost_cell(episode.cost, currency),
         Cell(sanitize_line(episode.worker.id, 40) if episode.worker else UNKNOWN, "dim"),
         Cell(sanitize_line(episode.episode_id, 40), "dim"),
     ]
@@ -249,6 +258,6 @@ def _usage(store: RunStore, row: RunRow) -> tuple[int, float | None]:
 def _workers(row: RunRow) -> Cell:
     active = [batch.workers for batch in row.batches if batch.workers and batch.status in ("running", "paused")]
     if not active:
-        return Cell(UNKNOWN, "dim")
+        return NO_VALUE
     n, starting, lost = (sum(counts) for counts in zip(*((w.n, w.starting, w.lost) for w in active), strict=True))
     return Cell(trusted(WorkerCounts(n=n, starting=starting, lost=lost).text), "warn" if lost else "plain")

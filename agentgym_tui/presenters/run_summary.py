@@ -5,14 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-from agentgym_tui.presenters.cells import Cell, Column, Line, TextSource, flag_unsafe, join_parts, unsafe_texts
+from agentgym_tui.presenters.cells import (
+    NO_VALUE,
+    Cell,
+    Column,
+    Line,
+    TextSource,
+    cost_cell,
+    count_cell,
+    flag_unsafe,
+    join_parts,
+    score_cells,
+    unsafe_texts,
+)
 from agentgym_tui.presenters.number_format import (
     UNKNOWN,
     format_cost,
     format_count,
     format_duration,
-    format_percent,
-    format_reward,
+    format_interval,
     format_share,
     pluralize,
 )
@@ -20,6 +31,7 @@ from agentgym_tui.presenters.run_rows import STATES
 from agentgym_tui.presenters.text_width import shorten_environment
 from agentgym_tui.safe_text import SafeText, fill_in, join, sanitize_line, trusted
 from agentgym_tui.state.normalize import as_aware
+from runner.results.statistics import wilson_interval
 from runner.types import Tokens
 
 if TYPE_CHECKING:
@@ -78,19 +90,17 @@ class SummaryRows(TextSource):
         batch = self.batches[index]
         tokens, cost = self._store.usage_of(batch)
         env = shorten_environment(sanitize_line(batch.env, 60), _ENV_WIDTH) or UNKNOWN
+        rate = batch.n_success / batch.n_rated if batch.n_rated > 0 else None
         state, tone = STATES.get(batch.status, (sanitize_line(batch.status, 20), "plain"))
         return [
             Cell(flag_unsafe(env, unsafe_summary_text(batch)), "head"),
             Cell(sanitize_line(batch.agent, 40) or UNKNOWN),
             Cell(trusted(f"{batch.n_done:,}/{max(batch.n_planned, batch.n_done):,}")),
-            Cell(format_share(batch.n_success, batch.n_rated)),
-            Cell(interval_text(batch.n_success, batch.n_rated), "dim"),
-            Cell(format_count(batch.n_errors), "bad") if batch.n_errors else Cell(UNKNOWN, "dim"),
-            Cell(format_reward(batch.mean_reward)),
-            Cell(sanitize_line(batch.model, 40)) if batch.model else Cell(UNKNOWN, "dim"),
+            *score_cells(rate, success_interval(batch.n_success, batch.n_rated), batch.n_errors, batch.mean_reward),
+            Cell(sanitize_line(batch.model, 40)) if batch.model else NO_VALUE,
             Cell(format_duration(batch.duration_s)),
-            Cell(UNKNOWN, "dim") if cost is None else Cell(format_cost(cost, self._store.currency)),
-            Cell(format_count(tokens.total)) if tokens.total else Cell(UNKNOWN, "dim"),
+            cost_cell(cost, self._store.currency),
+            count_cell(tokens.total),
             Cell(state, tone),
         ]
 
@@ -100,14 +110,9 @@ def unsafe_summary_text(batch: BatchRun | None) -> str | None:
     return None if batch is None else unsafe_texts([text for text in (batch.env, batch.agent, batch.model) if text])
 
 
-def interval_text(n_success: int, n_rated: int) -> SafeText:
-    """Return the 95% interval of a success rate, such as ``21-65%``; an en dash without a scored episode."""
-    from runner.results.statistics import wilson_interval
-
-    if n_rated < 1:
-        return UNKNOWN
-    low, high = wilson_interval(min(n_success, n_rated), n_rated)
-    return trusted(f"{100 * low:.0f}-{format_percent(100 * high)}")
+def success_interval(n_success: int, n_rated: int) -> tuple[float, float] | None:
+    """Return the 95% interval of a success rate; None without a scored episode."""
+    return wilson_interval(min(n_success, n_rated), n_rated) if n_rated > 0 else None
 
 
 def summary_heading(batches: Sequence[BatchRun], store: RunStore, width: int) -> Line:
@@ -138,8 +143,9 @@ def _total_parts(batches: Sequence[BatchRun], store: RunStore) -> Iterator[Line]
     yield [Cell(_title(batches), "head"), *_states(batches)]
     yield [Cell(pluralize(_n_done(batches), "episode"))]
     if len(batches) == 1 and (rated := batches[0].n_rated):
-        share, interval = format_share(batches[0].n_success, rated), interval_text(batches[0].n_success, rated)
-        yield [Cell(fill_in("success {} ({})", share, interval))]
+        n_success = batches[0].n_success
+        interval = format_interval(success_interval(n_success, rated))
+        yield [Cell(fill_in("success {} ({})", format_share(n_success, rated), interval))]
     if n_errors := sum(batch.n_errors for batch in batches):
         yield [Cell(pluralize(n_errors, "error"), "bad")]
     if (seconds := _duration_s(batches)) is not None:

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from agentgym_tui.presenters.cells import line_width
 from agentgym_tui.presenters.matrix_rows import MatrixRows, attempt_at, estimate_lines
-from agentgym_tui.presenters.number_format import UNKNOWN
-from agentgym_tui.presenters.result_rows import histogram_lines, interval_text, sparkline
+from agentgym_tui.presenters.number_format import UNKNOWN, format_interval
+from agentgym_tui.presenters.result_rows import histogram_lines, sparkline
 from agentgym_tui.state.task_list import matrix_list
 from runner.results.summary import Histogram
 from runner.results.task_matrix import Attempt, Estimate, TaskGroup
@@ -64,7 +64,7 @@ def test_a_histogram_leaves_empty_bins_empty() -> None:
 
 @pytest.mark.parametrize(("bounds", "text"), [(None, UNKNOWN), ((0.0, 1.0), "0-100%"), ((0.414, 0.615), "41-62%")])
 def test_intervals_are_short(bounds: tuple[float, float] | None, text: str) -> None:
-    assert interval_text(bounds) == text
+    assert format_interval(bounds) == text
 
 
 def test_the_newest_runs_are_at_the_right() -> None:

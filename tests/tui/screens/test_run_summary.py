@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from agentgym_tui.presenters.run_summary import interval_text
+from agentgym_tui.presenters.number_format import format_interval
+from agentgym_tui.presenters.run_summary import success_interval
 from agentgym_tui.safe_text import has_unsafe_chars
 from agentgym_tui.screens.episodes.screen import EpisodesScreen
 from agentgym_tui.state.batches import BatchTotals
@@ -125,12 +126,12 @@ def test_an_event_counts_more_than_the_stored_episodes() -> None:
     ("n_success", "n_rated", "shown"), [(7, 10, "40-89%"), (0, 0, "\N{EN DASH}"), (3, 3, "44-100%")]
 )
 def test_intervals_are_shown_in_percent(n_success: int, n_rated: int, shown: str) -> None:
-    assert interval_text(n_success, n_rated) == shown
+    assert format_interval(success_interval(n_success, n_rated)) == shown
 
 
 @given(st.integers(-(2**70), 2**70), st.integers(-(2**70), 2**70))
 def test_any_counts_from_the_bus_have_an_interval(n_success: int, n_rated: int) -> None:
-    assert len(interval_text(max(n_success, 0), n_rated)) <= 9
+    assert len(format_interval(success_interval(max(n_success, 0), n_rated))) <= 9
 
 
 async def test_the_summary_leads_to_the_results_of_the_run_only() -> None:
