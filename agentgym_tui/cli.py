@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 
 from runner import __version__
 from runner.util.argument_parser import SafeArgumentParser
-from runner.util.data_dir import default_data_dir, unwritable_reason
+from runner.util.data_dir import default_data_dir, resolve_path, unwritable_reason
 from runner.util.display_text import sanitize
 
 if TYPE_CHECKING:
@@ -117,10 +117,8 @@ def _place(args: argparse.Namespace) -> str:
         return "\n".join(["files", *(str(path.absolute()) for path in args.paths)])
     if getattr(args, "nats", None):
         return f"bus\n{args.nats}"
-    chosen = args.data_dir or os.environ.get("AGENTGYM_DATA_DIR")
-    by_profile = args.config if args.config and not chosen else ""
-    folder = Path(chosen).absolute() if chosen else default_data_dir(os.environ, Path.cwd()).path
-    return f"{folder}\n{by_profile}"
+    is_chosen = args.data_dir or os.environ.get("AGENTGYM_DATA_DIR")
+    return f"{_folder_without_profile(args)}\n{'' if is_chosen else args.config or ''}"
 
 
 def _cache_folder() -> Path:
@@ -208,8 +206,13 @@ def _state_folder(args: argparse.Namespace) -> Path:
         from agentgym_tui.sessions.node_launcher import StateLocator
 
         return StateLocator(_launch_options(args)).find().data_dir
+    return _folder_without_profile(args)
+
+
+def _folder_without_profile(args: argparse.Namespace) -> Path:
     chosen = args.data_dir or os.environ.get("AGENTGYM_DATA_DIR")
-    return Path(chosen).expanduser().absolute() if chosen else default_data_dir(os.environ, Path.cwd()).path
+    cwd = Path.cwd()
+    return resolve_path(chosen, os.environ, cwd) if chosen else default_data_dir(os.environ, cwd).path
 
 
 def _launch_options(args: argparse.Namespace) -> LaunchOptions:

@@ -89,7 +89,7 @@ class RefreshingApp(OrderedKeysApp[None], ReliableTimers, inherit_bindings=False
 
     @property
     def _screen_accepts_keys(self) -> bool:
-        return not isinstance(self.screen, ConsoleScreen) or self.screen.accepts_keys
+        return isinstance(self.screen, ConsoleScreen) and self.screen.accepts_keys
 
     def _start_session(self) -> None:
         if not gc.isenabled():  # the command disables it during start-up

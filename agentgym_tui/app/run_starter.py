@@ -95,10 +95,6 @@ class RunStartingApp(RefreshingApp, inherit_bindings=False):
         toast(self, NODE.reason(self.session), failed=True)
         return False
 
-    @property
-    def _screen_accepts_keys(self) -> bool:
-        return isinstance(self.screen, ConsoleScreen) and self.screen.accepts_keys
-
     def _selected_env(self) -> str:
         return self.screen.selected_env() if isinstance(self.screen, ConsoleScreen) else ""
 

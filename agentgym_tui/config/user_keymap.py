@@ -36,20 +36,22 @@ _KEY_NAMES: Final = frozenset(name.value.rpartition("+")[2] for name in Keys if 
 _SHARED_SCOPES: Final[frozenset[Scope]] = frozenset({"everywhere", "run", "list", "table"})
 """Scopes whose keys work on every screen."""
 
-_EXCLUSIVE_SCOPES: Final[frozenset[Scope]] = frozenset(
+_IN_DIALOGS: Final[frozenset[Scope]] = frozenset(
     {
-        *("filter", "entry", "dialog", "form", "checks", "choice", "palette"),
+        *("dialog", "form", "checks", "choice", "palette", "tags"),
         *("quit", "cancel", "cancel_all", "stop_node", "restart_node", "stop_server"),
     }
 )
+"""Scopes of dialogs, which have the key of the help, and of the widgets in them."""
+
+_EXCLUSIVE_SCOPES: Final[frozenset[Scope]] = _IN_DIALOGS | {"filter", "entry"}
 """Scopes whose keys never apply together with the shared ones."""
 
 _DIALOG_SCOPES: Final[tuple[frozenset[Scope], ...]] = (
     frozenset({"dialog", "list"}),
     frozenset({"form", "checks", "choice"}),
 )
-_DIALOGS_WITH_HELP: Final[frozenset[Scope]] = frozenset({"dialog", "form", "quit", "cancel", "cancel_all"})
-_TYPING_SCOPES: Final[frozenset[Scope]] = frozenset({"filter", "entry", "form", "palette"})
+_TYPING_SCOPES: Final[frozenset[Scope]] = frozenset({"filter", "entry", "form", "palette", "tags"})
 """Scopes with a text field that receives characters."""
 
 
@@ -164,7 +166,7 @@ def _find_conflict(changed: Mapping[str, str]) -> _Conflict | None:
 
 
 def _is_help_in_dialog(a: Command, b: Command) -> bool:
-    return HELP in (a.id, b.id) and bool({a.scope, b.scope} & _DIALOGS_WITH_HELP)
+    return HELP in (a.id, b.id) and bool({a.scope, b.scope} & _IN_DIALOGS)
 
 
 def _shared_keys(keys: str, other_keys: str) -> Iterator[str]:

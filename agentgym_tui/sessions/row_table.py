@@ -10,13 +10,9 @@ from typing import Any, Final
 
 from runner.errors import StoreError
 from runner.results.summary import ResultSource
-from runner.store.index_schema import EpisodeRow
+from runner.store.index_schema import RESULT_COLUMNS, EpisodeRow
 
-_COLUMNS: Final = (
-    *("episode_id", "batch_id", "battery_id", "env", "data_label", "mode", "agent", "model", "task_index"),
-    *("outcome", "unscored", "success", "reward", "rounds", "duration_s", "cost", "model_s"),
-    *("tokens_prompt", "tokens_completion", "tokens_reasoning", "tokens_cached"),
-)
+_COLUMNS: Final = ("episode_id", *RESULT_COLUMNS)
 
 
 class RowTable(ResultSource):

@@ -256,7 +256,7 @@ class RunCommands:
         try:
             await self.control.command("cancel", batch_id=batch_id)
         except ControlRequestError as exc:
-            if not str(exc).endswith("not running"):
+            if exc.code != "not_running":
                 raise
 
     @property

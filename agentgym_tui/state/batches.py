@@ -176,7 +176,7 @@ class BatchRegistry:
 
     def without_totals(self) -> list[str]:
         """Return the ids of the batches that have ended while the console did not follow them."""
-        stopped = (each for each in self.batches.values() if each.status in _FINISHED or each.status == "interrupted")
+        stopped = (each for each in self.batches.values() if each.status in ENDED)
         return [each.batch_id for each in stopped if each.n_done and each.mean_reward is None and not each.has_totals]
 
     def apply_totals(self, batch_ids: Iterable[str], totals: Iterable[BatchTotals]) -> None:

@@ -8,7 +8,6 @@ from runner.config.load import (
     read_profile,
     resolve_data_dir,
     resolve_node,
-    resolve_path,
 )
 from runner.config.profile import (
     AgentSettings,
@@ -32,6 +31,7 @@ from runner.config.profile import (
     Tier,
 )
 from runner.config.retention import RetentionSettings
+from runner.util.data_dir import resolve_path
 
 __all__ = [
     "ARESettings",

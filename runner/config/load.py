@@ -15,7 +15,7 @@ from runner.config.field_types import NODE_EXPECTED, NODE_PATTERN
 from runner.config.profile import Profile
 from runner.config.validate import build_profile
 from runner.errors import ConfigError
-from runner.util.data_dir import DataDir, default_data_dir
+from runner.util.data_dir import DataDir, default_data_dir, resolve_path
 from runner.util.display_text import MASK, is_secret_name, mask, one_line
 from runner.util.files import read_regular
 from runner.util.package_data import package_resource
@@ -192,14 +192,6 @@ def find_data_dir(option: str | None, environ: Mapping[str, str], profile: Profi
 def resolve_data_dir(option: str | None, environ: Mapping[str, str], profile: Profile, cwd: Path) -> Path:
     """Return the absolute path of the state directory that ``find_data_dir`` finds."""
     return find_data_dir(option, environ, profile, cwd).path
-
-
-def resolve_path(path: str, environ: Mapping[str, str], cwd: Path) -> Path:
-    """Return the absolute path of a folder in a profile: from ``cwd``, with a leading ``~`` as the home folder."""
-    home = environ.get("HOME")
-    if home and (path == "~" or path.startswith("~/")):
-        path = home + path[1:]
-    return cwd.absolute() / path
 
 
 def resolve_node(option: str | None, environ: Mapping[str, str], profile: Profile, hostname: str) -> str:

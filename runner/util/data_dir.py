@@ -26,6 +26,14 @@ class DataDir(NamedTuple):
     notice: str = ""
 
 
+def resolve_path(path: str, environ: Mapping[str, str], cwd: Path) -> Path:
+    """Return the absolute path of a named folder: from ``cwd``, with a leading ``~`` as the home folder."""
+    home = environ.get("HOME")
+    if home and (path == "~" or path.startswith("~/")):
+        path = home + path[1:]
+    return cwd.absolute() / path
+
+
 def default_data_dir(environ: Mapping[str, str], cwd: Path) -> DataDir:
     """Return the state directory that applies if none is named.
 

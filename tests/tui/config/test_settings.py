@@ -23,8 +23,18 @@ from agentgym_tui.config.settings import (
 )
 from agentgym_tui.config.user_keymap import resolve_keymap
 from agentgym_tui.safe_text import has_unsafe_chars
+from agentgym_tui.screens.dialogs.battery_picker import BatteryPicker
+from agentgym_tui.screens.dialogs.confirm import CancelAllDialog, CancelDialog
+from agentgym_tui.screens.dialogs.node import RestartNodeDialog, StopNodeDialog, StopServerDialog
+from agentgym_tui.screens.dialogs.quit import QuitDialog
+from agentgym_tui.screens.dialogs.run_form import RunForm
+from agentgym_tui.screens.dialogs.tags import TagDialog
 from tests.support.console.samples import HOSTILE
 
+DIALOGS = (
+    *(BatteryPicker, CancelAllDialog, CancelDialog, QuitDialog, RestartNodeDialog, RunForm),
+    *(StopNodeDialog, StopServerDialog, TagDialog),
+)
 KEYS = {command.id: command.keys for command in COMMANDS}
 
 
@@ -104,6 +114,17 @@ def test_commands_may_swap_keys_and_reuse_keys_of_other_scopes() -> None:
     # o sorts the table on the same screen
     assert problems_in("keymap: {live.open: 'enter,o', list.choose: enter}") != []
     assert problems_in("keymap: {live.open: 'enter,5', list.choose: enter}") == []
+
+
+@pytest.mark.parametrize("scope", sorted({each.SCOPE for each in DIALOGS}))
+def test_keys_of_a_dialog_may_be_those_of_a_screen_but_not_that_of_the_help(scope: str) -> None:
+    command = next(each.id for each in COMMANDS if each.scope == scope)
+    assert resolve_keymap({command: "ctrl+e"})[1] == []
+    assert resolve_keymap({command: "f1"})[1] == [f"keymap: {command}: f1 is already the key of app.help"]
+
+
+def test_no_key_of_a_dialog_with_a_field_is_a_character() -> None:
+    assert resolve_keymap({"tags.close": "w"})[1] == ["keymap: tags.close: w is a character typed into the field"]
 
 
 def test_of_two_conflicting_keys_the_later_one_is_ignored() -> None:

@@ -77,3 +77,12 @@ def test_watching_a_folder_without_a_node_ends_the_console(tmp_path: Path, capsy
     assert main_console(["watch", "--data-dir", str(tmp_path / "none")]) == 2
     assert f"no node has run in {tmp_path}/none" in capsys.readouterr().err
     assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.usefixtures("terminal")
+def test_the_home_folder_of_an_unknown_user_is_a_relative_path(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main_console(["watch", "--data-dir", "~nobody-here/state"]) == 2
+    assert f"no node has run in {tmp_path}/~nobody-here/state" in capsys.readouterr().err
