@@ -214,14 +214,19 @@ def _add_results_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_general_options(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("general options")
-    group.add_argument("--config", metavar="NAME|PATH", help="profile (default field-runner-4090)")
-    group.add_argument(
+def add_state_options(parser: argparse._ActionsContainer) -> None:
+    """Add the options that name the profile and the state directory."""
+    parser.add_argument("--config", metavar="NAME|PATH", help="profile (default field-runner-4090)")
+    parser.add_argument(
         "--data-dir",
         metavar="DIR",
         help="state directory (default: ./data in a checkout, else the platform's data folder)",
     )
+
+
+def _add_general_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("general options")
+    add_state_options(group)
     group.add_argument("--node", metavar="NAME", help="name of this machine (default: profile, then host name)")
     group.add_argument("--json", action="store_true", help="print the result as JSON on standard output")
 

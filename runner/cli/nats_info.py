@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from runner.cli.arguments import add_state_options
 from runner.cli.terminal import print_json, print_stderr, safe_text
 from runner.config import load_profile, resolve_data_dir
 from runner.errors import ConfigError
@@ -64,11 +65,6 @@ def build_parser() -> argparse.ArgumentParser:
         description="Print the URL of the node's broker and the file with its user and password.",
         allow_abbrev=False,
     )
-    parser.add_argument(
-        "--data-dir",
-        metavar="DIR",
-        help="state directory (default: ./data in a checkout, else the platform's data folder)",
-    )
-    parser.add_argument("--config", metavar="NAME|PATH", help="profile (default field-runner-4090)")
+    add_state_options(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
     return parser

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from runner.batch.slots import NODE_FILES, SLOT_FILES
 from runner.bus.address import egress_reader
-from runner.cli.arguments import Options, positive_seconds
+from runner.cli.arguments import Options, add_state_options, positive_seconds
 from runner.cli.logging_setup import log_to_file
 from runner.cli.run_session import RunSession
 from runner.cli.terminal import print_stderr
@@ -60,12 +60,7 @@ def build_parser() -> argparse.ArgumentParser:
         prog="agentgym-runner node",
         description="Run the node of a state directory: it runs batches on request over the bus.",
     )
-    parser.add_argument("--config", metavar="NAME|PATH", help="profile (default field-runner-4090)")
-    parser.add_argument(
-        "--data-dir",
-        metavar="DIR",
-        help="state directory (default: ./data in a checkout, else the platform's data folder)",
-    )
+    add_state_options(parser)
     parser.add_argument("--node", metavar="NAME", help="name of this machine (default: profile, then host name)")
     parser.add_argument("--idle-exit", type=positive_seconds, metavar="SEC", help="exit after SEC idle seconds")
     return parser

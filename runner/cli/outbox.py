@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from pathlib import Path
 
 import msgspec
 
 from runner.bus.address import durable_names, egress_reader
+from runner.cli.arguments import add_state_options
 from runner.cli.logging_setup import log_to_stderr
+from runner.cli.run_session import read_state
 from runner.cli.terminal import print_json, print_stderr, print_table
-from runner.config import Profile, load_profile, resolve_data_dir
+from runner.config import Profile
 from runner.node.state_lock import is_node_alive
 from runner.publish.outbox import LOCAL, DeadLetter, Outbox, SinkCounts
 from runner.store import EpisodeStore, open_index
 from runner.util.argument_parser import SafeArgumentParser
-from runner.util.data_dir import require_named_folder
 
 ALL = "all"
 
@@ -40,9 +39,7 @@ def main_outbox(argv: Sequence[str]) -> int:
     """
     options = build_parser().parse_args(argv)
     log_to_stderr()
-    profile = load_profile(options.config, environ=os.environ, cwd=Path.cwd())
-    data_dir = resolve_data_dir(options.data_dir, os.environ, profile, Path.cwd())
-    require_named_folder(options.data_dir, data_dir)
+    profile, data_dir = read_state(options)
     if not (data_dir / "runs").is_dir():
         print_stderr(f"No outbox in {data_dir}: no episode has run there yet")
         return _report({}, [], as_json=options.json)
@@ -61,12 +58,7 @@ def build_parser() -> argparse.ArgumentParser:
         epilog="A running node delivers events, and so do --run and --battery while they run.",
         allow_abbrev=False,
     )
-    parser.add_argument(
-        "--data-dir",
-        metavar="DIR",
-        help="state directory (default: ./data in a checkout, else the platform's data folder)",
-    )
-    parser.add_argument("--config", metavar="NAME|PATH", help="profile (default field-runner-4090)")
+    add_state_options(parser)
     parser.add_argument("--retry", metavar="ID|all", help="queue one dead letter, or all, for delivery again")
     parser.add_argument("--json", action="store_true", help="print JSON on standard output")
     return parser

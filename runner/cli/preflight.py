@@ -9,7 +9,7 @@ from contextlib import closing
 from runner.batch.resolve import resolve_agent
 from runner.batch.spec import DEFAULT_AGENT, MAX_CONCURRENCY
 from runner.bus.address import egress_reader
-from runner.cli.arguments import Options, at_least, workers
+from runner.cli.arguments import Options, add_state_options, at_least, workers
 from runner.cli.run_session import RunSession
 from runner.cli.terminal import print_json, print_table, print_text, reserve_stdout, write_result
 from runner.node.preflight import PlannedRun, PreflightCheck, can_run, preflight
@@ -84,11 +84,6 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--env", metavar="ENV", help="check only this environment, and fail if it is not available")
     parser.add_argument("--concurrency", type=at_least(1), metavar="N", help="episodes at a time of the run")
     parser.add_argument("--workers", type=workers, metavar="N|ray", help="workers of the run, as for --run")
-    parser.add_argument("--config", metavar="NAME|PATH", help="profile (default field-runner-4090)")
-    parser.add_argument(
-        "--data-dir",
-        metavar="DIR",
-        help="state directory (default: ./data in a checkout, else the platform's data folder)",
-    )
+    add_state_options(parser)
     parser.add_argument("--json", action="store_true", help="print the result as JSON on standard output")
     return parser

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import os
 import re
 from collections.abc import Sequence
 from contextlib import closing
-from pathlib import Path
 
 import msgspec
 
 from runner.bus.address import durable_names
-from runner.cli.arguments import at_least
+from runner.cli.arguments import add_state_options, at_least
 from runner.cli.logging_setup import log_to_stderr
+from runner.cli.run_session import read_state
 from runner.cli.terminal import print_json, print_stderr, print_table
-from runner.config import load_profile, resolve_data_dir
 from runner.config.field_types import AGE_EXPECTED, AGE_PATTERN
 from runner.config.retention import RetentionSettings
 from runner.errors import ConfigError
@@ -24,7 +22,6 @@ from runner.node.state_lock import is_node_alive
 from runner.publish.outbox import Outbox
 from runner.store import EpisodeStore, open_index
 from runner.util.argument_parser import SafeArgumentParser
-from runner.util.data_dir import require_named_folder
 from runner.util.display_text import one_line, pluralize
 
 _BYTES = re.compile(r"([0-9]{1,15})([KMGT]?)i?B?", re.ASCII)
@@ -38,9 +35,7 @@ def main_prune(argv: Sequence[str]) -> int:
     """
     options = build_parser().parse_args(argv)
     log_to_stderr()
-    profile = load_profile(options.config, environ=os.environ, cwd=Path.cwd())
-    data_dir = resolve_data_dir(options.data_dir, os.environ, profile, Path.cwd())
-    require_named_folder(options.data_dir, data_dir)
+    profile, data_dir = read_state(options)
     policy = _policy(options, profile.retention)
     if not policy.prunes:
         raise ConfigError("give --older or --max-bytes, or set retention.older or retention.max_bytes in the profile")
@@ -76,8 +71,7 @@ def build_parser() -> argparse.ArgumentParser:
         "--undelivered", action="store_true", help="also prune episodes whose events were not delivered to every broker"
     )
     parser.add_argument("--dry-run", action="store_true", help="show what would be pruned; change nothing")
-    parser.add_argument("--data-dir", metavar="DIR", help="state directory (default ./data)")
-    parser.add_argument("--config", metavar="NAME|PATH", help="profile (default field-runner-4090)")
+    add_state_options(parser)
     parser.add_argument("--json", action="store_true", help="print JSON on standard output")
     return parser
 

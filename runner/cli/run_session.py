@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import socket
 from pathlib import Path
@@ -9,8 +10,18 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from runner.cli.arguments import Options
 from runner.cli.terminal import print_stderr
-from runner.config import EnvironmentEntry, Profile, ProfileFile, find_data_dir, read_profile, resolve_node
+from runner.config import (
+    EnvironmentEntry,
+    Profile,
+    ProfileFile,
+    find_data_dir,
+    load_profile,
+    read_profile,
+    resolve_data_dir,
+    resolve_node,
+)
 from runner.errors import ConfigError
+from runner.util.data_dir import require_named_folder
 
 if TYPE_CHECKING:  # loaded by the methods below: a list of environments or results needs none of it
     from runner.batch.resolve import BatchRequest, ResolvedBatch
@@ -139,3 +150,16 @@ def _read_script(path: Path | None) -> tuple[str, ...] | None:
             f"The script {path} cannot be read ({exc}); give a UTF-8 file with one action per line"
         ) from exc
     return tuple(line for line in lines if line.strip())
+
+
+def read_state(options: argparse.Namespace) -> tuple[Profile, Path]:
+    """Return the profile and the state directory of a subcommand that plays nothing.
+
+    Raises:
+        ConfigError: the profile is invalid, or ``--data-dir`` names no folder.
+    """
+    cwd = Path.cwd()
+    profile = load_profile(options.config, environ=os.environ, cwd=cwd)
+    data_dir = resolve_data_dir(options.data_dir, os.environ, profile, cwd)
+    require_named_folder(options.data_dir, data_dir)
+    return profile, data_dir

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
-from runner.cli.arguments import at_least
+from runner.cli.arguments import add_state_options, at_least
 from runner.cli.logging_setup import log_to_stderr
+from runner.cli.run_session import read_state
 from runner.cli.terminal import print_json, print_stderr, print_table
-from runner.config import load_profile, resolve_data_dir
 from runner.errors import ConfigError
 from runner.store import EpisodeStore, is_ulid, open_index_to_read
 from runner.store.notes import Notes
@@ -28,8 +27,7 @@ def main_tag(argv: Sequence[str]) -> int:
     """
     options = build_parser().parse_args(argv)
     log_to_stderr()
-    profile = load_profile(options.config, environ=os.environ, cwd=Path.cwd())
-    data_dir = resolve_data_dir(options.data_dir, os.environ, profile, Path.cwd())
+    _, data_dir = read_state(options)
     tags = tuple(options.tag)
     if options.remove and not tags:
         raise ConfigError("--remove needs the tags to remove")
@@ -56,8 +54,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("tag", metavar="TAG", nargs="*", help="words of at most 64 characters; none: only print them")
     parser.add_argument("--remove", action="store_true", help="remove these tags")
     parser.add_argument("--step", type=at_least(0), metavar="N", help="tag this step, counted from 0, not the episode")
-    parser.add_argument("--data-dir", metavar="DIR", help="state directory (default ./data)")
-    parser.add_argument("--config", metavar="NAME|PATH", help="profile (default field-runner-4090)")
+    add_state_options(parser)
     parser.add_argument("--json", action="store_true", help="print JSON on standard output")
     return parser
 

@@ -14,6 +14,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from runner.cli.arguments import add_state_options
 from runner.cli.logging_setup import log_to_stderr
 from runner.cli.signals import INTERRUPTED
 from runner.cli.terminal import print_stderr
@@ -169,12 +170,7 @@ def build_parser() -> argparse.ArgumentParser:
         help="only matching subjects, with the NATS wildcards * and >; repeatable",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON document per line")
-    parser.add_argument("--config", metavar="NAME|PATH", help="profile with the subjects (default field-runner-4090)")
-    parser.add_argument(
-        "--data-dir",
-        metavar="DIR",
-        help="state directory of the node (default: ./data in a checkout, else the platform's data folder)",
-    )
+    add_state_options(parser)
     return parser
 
 

@@ -12,7 +12,7 @@ from tests.support.command import run_agentgym
 
 RUN = ["--run", "Maze", "--agent", "oracle"]
 WRITING = [RUN, ["--battery", "lightweight", "--agent", "oracle"], ["node"]]
-READING = [["--results"], ["outbox"], ["prune", "--older", "30d"], ["nats-info"], ["watch"]]
+READING = [["--results"], ["outbox"], ["prune", "--older", "30d"], ["tag", "01"], ["nats-info"], ["watch"]]
 
 
 @pytest.fixture
