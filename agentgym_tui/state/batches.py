@@ -128,7 +128,7 @@ class BatchRegistry:
         batch.env, batch.agent, batch.model = clip_name(event.env), clip_name(event.agent), clip_optional(event.model)
         batch.battery_id, batch.status, batch.ended_at = clip_optional(event.battery_id), event.status, at
         batch.n_done, batch.mean_reward, batch.eta_s = clamp_count(event.n_episodes), event.mean_reward, None
-        batch.n_planned = max(batch.n_planned, batch.n_done)
+        batch.n_planned = max(batch.n_planned, batch.n_done, clamp_count(event.n_planned or 0))
         batch.tokens, batch.cost = event.tokens, event.cost
         batch.waiting_for = batch.waiting_s = batch.interruption = None
 

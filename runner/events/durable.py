@@ -88,6 +88,7 @@ class BatchCompleted(msgspec.Struct, kw_only=True):
     n_errors: Annotated[
         int | None, Meta(description="episodes that ended with an error, which are not scored; null in older events")
     ] = None
+    n_planned: Annotated[int | None, Meta(description="episodes of the complete batch; null in older events")] = None
 
 
 class FieldStatus(msgspec.Struct, kw_only=True):

@@ -165,6 +165,12 @@ def test_errors_are_counted_apart_for_models_and_baselines(run_store: RunStore) 
     assert wordle.last_reward == 0.75
 
 
+def test_a_batch_that_only_its_end_reports_shows_how_much_was_planned(run_store: RunStore) -> None:
+    stopped = batch_completed(0, n_episodes=4, n_planned=20, status="interrupted")
+    run_store.apply_events([durable(stopped), durable(batch_completed(1, n_episodes=4))])
+    assert [(batch.n_done, batch.n_planned) for batch in run_store.batches.values()] == [(4, 20), (4, 4)]
+
+
 def test_the_success_rate_of_a_batch_covers_its_rated_episodes(run_store: RunStore) -> None:
     run_store.apply_events([live(progress(0, n_done=12, n_planned=20, n_success=6, n_rated=6, errors=6))])
     batch = run_store.batches[batch_id(0)]
