@@ -1,11 +1,11 @@
-"""Describe the endpoint that answers an agent: its name, speed, cost and failovers."""
+"""Describe the endpoint that answers an agent: its name, speed, cost and failovers, and where the time goes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
-from agentgym_tui.presenters.cells import Cell, Line
+from agentgym_tui.presenters.cells import Cell, Line, Tone
 from agentgym_tui.presenters.number_format import (
     format_cost,
     format_count,
@@ -13,10 +13,12 @@ from agentgym_tui.presenters.number_format import (
     format_rate,
     format_time_left,
 )
+from agentgym_tui.presenters.text_width import cut
 from agentgym_tui.safe_text import SafeText, fill_in, join, masked_line, sanitize_line, trusted
-from agentgym_tui.state.data_model import EndpointState, Episode, StepState, StreamingAnswer
-from agentgym_tui.state.endpoints import Failover
-from runner.types import Tokens
+from agentgym_tui.state.data_model import Episode, StepState, StreamingAnswer
+from agentgym_tui.state.endpoints import EndpointState, Failover
+from runner.results.bottleneck import Bottleneck, TimeShares, time_shares
+from runner.types import Phases, Tokens
 
 FALLBACK_MARK: Final = trusted("\N{CLOCKWISE TOP SEMICIRCLE ARROW}")
 """Marks an answer that did not come from the first endpoint of the chain."""
@@ -24,6 +26,10 @@ FALLBACK_MARK: Final = trusted("\N{CLOCKWISE TOP SEMICIRCLE ARROW}")
 MIN_SILENCE_S: Final = 2.0
 """Seconds without a token from which on they are counted; between two tokens fewer are usual."""
 
+MIN_SHOWN_S: Final = 0.001
+"""Seconds from which on a part of a step is shown, unless it is a part of the answer."""
+
+_MAX_SENTENCE: Final = 300
 _MAX_NAME: Final = 40
 _MAX_REASON: Final = 120
 
@@ -115,6 +121,32 @@ def tokens_text(tokens: Tokens) -> SafeText:
     )
 
 
+def bottleneck_line(bottleneck: Bottleneck, width: int) -> Line:
+    """Return the sentence of a bottleneck on one line; an empty line if there is none."""
+    if not bottleneck.sentence:
+        return []
+    tone: Tone = "warn" if bottleneck.cause in ("queue", "endpoint") else "dim"
+    return [Cell(cut(masked_line(bottleneck.sentence, _MAX_SENTENCE), width), tone)]
+
+
+def phases_text(phases: Phases) -> SafeText:
+    """Describe the split of a step's time, e.g. ``queue about 1.2s · decode 3.0s · environment 4ms``."""
+    about = trusted("about ") if phases.about else trusted("")
+    answer = (("queue", phases.queue), ("prefill", phases.prefill), ("decode", phases.decode))
+    parts = [_part(name, seconds, about) for name, seconds in answer if seconds is not None]
+    if phases.unsplit >= MIN_SHOWN_S:
+        name = "model, not split" if not parts else "before the first token"
+        parts.insert(0, _part(name, phases.unsplit))
+    rest = (("environment", phases.env), ("own", phases.own))
+    parts += [_part(name, seconds) for name, seconds in rest if seconds >= MIN_SHOWN_S]
+    return join(parts, " · ")
+
+
+def shares_line(steps: Iterable[StepState]) -> Line:
+    """Describe which shares of the steps' time went where; an empty line for steps without a split."""
+    return _shares_cells(time_shares(steps))
+
+
 def _instead_of(endpoint: SafeText, failed: Sequence[str]) -> Line:
     if not failed:
         return []
@@ -134,3 +166,12 @@ def _first_token(seconds: float | None) -> Line:
 
 def _endpoint_names(endpoints: Sequence[str | None]) -> SafeText:
     return masked_line(", ".join(dict.fromkeys(name[:200] for name in endpoints[:5] if name)), _MAX_NAME)
+
+
+def _shares_cells(shares: TimeShares) -> Line:
+    text = shares.text()
+    return [Cell(trusted(f"time: {text}"), "dim")] if text else []
+
+
+def _part(name: str, seconds: float, about: SafeText | None = None) -> SafeText:
+    return fill_in("{} {}{}", trusted(name), about or trusted(""), format_duration(seconds))

@@ -154,8 +154,9 @@ def episode_heading(
     width: int,
     path: Path | None = None,
     tags: Sequence[str] = (),
+    shares: Line = (),
 ) -> list[Line]:
-    """Return four lines that describe an episode and its outcome.
+    """Return four lines that describe an episode and its outcome, the last with its error or where its time went.
 
     Args:
         entry: the episode; None if it is unknown.
@@ -164,6 +165,7 @@ def episode_heading(
         width: columns of the terminal.
         path: path of the episode's file; None if it is not known.
         tags: tags of the episode, as untrusted text.
+        shares: where the time of the episode's steps went; empty if that is not known.
     """
     status: Line = [Cell(state, "warn")] if state else []
     where: Line = [Cell(position, "dim")] if position else []
@@ -178,7 +180,7 @@ def episode_heading(
         join_parts([_task_cells(entry, room), [shown], *badge, status, where, *_result_parts(entry)], width),
         join_parts([*([[Cell(tag_text(tags), "accent")]] if tags else []), *_agent_parts(entry)], width),
         join_parts(_id_parts(entry, path, width), width),
-        join_parts([[Cell(error_text(entry), "bad")]], width),
+        join_parts([[Cell(error, "bad")] if (error := error_text(entry)) else [], shares], width),
     ]
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from agentgym_tui.presenters.answering_endpoint import FALLBACK_MARK, tokens_text
+from agentgym_tui.presenters.answering_endpoint import FALLBACK_MARK, phases_text, tokens_text
 from agentgym_tui.presenters.are_blocks import is_are, label_blocks
 from agentgym_tui.presenters.chat_blocks import (
     MAX_NAME,
@@ -127,6 +127,7 @@ def _answer_blocks(step: StepState) -> Iterator[Block]:
         parts.append(trusted(f"cost {format_cost(step.cost)}"))
     if parts:
         usage = [tokens_text(step.tokens)] if step.tokens is not None else []
+        usage += [phases_text(step.phases)] if step.phases is not None else []
         raw = " ".join(names)
         title = _answer_title(step) if names else trusted("usage")
         yield Block("note", title, [join(parts, " · "), *usage], has_unsafe_chars(raw), raw)

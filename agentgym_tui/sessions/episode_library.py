@@ -17,6 +17,7 @@ from agentgym_tui.state.batches import BatchTotals
 from agentgym_tui.state.data_model import Episode, StepState
 from agentgym_tui.state.episode_content import DecodedMessages, Spans, as_messages
 from agentgym_tui.state.episode_list import UnreadableFile
+from agentgym_tui.state.steps import clamp_phases
 from runner.events.live import LiveAction
 from runner.types import Tokens
 
@@ -203,6 +204,7 @@ def _step_from_record(record: TimeStep) -> StepState:
     return StepState(
         **{
             **same,
+            "phases": None if record.phases is None else clamp_phases(record.phases),
             "content": DecodedMessages([as_messages(chat) for chat in record.chats], as_messages(record.observation)),
             "action": LiveAction(record.action.text, record.action.tool_calls),
         }

@@ -12,7 +12,8 @@ import msgspec
 from agentgym_tui.safe_text import SafeText, join, sanitize_message, trusted
 from agentgym_tui.sessions.control_client import NodeControl
 from agentgym_tui.sessions.protocols import ControlRequestError, Session
-from agentgym_tui.state.data_model import BatchRun, EndpointState, EnvironmentState, Episode
+from agentgym_tui.state.data_model import BatchRun, EnvironmentState, Episode
+from agentgym_tui.state.endpoints import EndpointState
 from agentgym_tui.state.run_store import RunStore
 from runner.events.control import AnnotateArgs, ReplayArgs, StartArgs
 from runner.types.notes import MAX_TAG_CHARS, Note

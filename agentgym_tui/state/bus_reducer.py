@@ -26,6 +26,7 @@ from runner.events.live import (
     LazySpan,
     LazyTimestep,
     ModelHealth,
+    ModelMetrics,
     QueueChanged,
     TokenText,
 )
@@ -133,11 +134,13 @@ class BusReducer:
                 self.n_queue_items += 1
             case WorkerState():
                 return False  # progress items have the numbers of workers
-            case EnvHealth() | ModelHealth() | Host() | Machine() | Heartbeat():
+            case EnvHealth() | ModelHealth() | ModelMetrics() | Host() | Machine() | Heartbeat():
                 return self.apply_health_item(first, node)
         return True
 
-    def apply_health_item(self, item: EnvHealth | ModelHealth | Host | Machine | Heartbeat, node: str) -> bool:
+    def apply_health_item(
+        self, item: EnvHealth | ModelHealth | ModelMetrics | Host | Machine | Heartbeat, node: str
+    ) -> bool:
         """Store what a node reported: the health of an environment or model endpoint, its machine or disk.
 
         Returns:
@@ -150,6 +153,8 @@ class BusReducer:
                 return self._endpoints.apply_health(item)
             case Machine():
                 return self._nodes.apply_machine(item, node)
+            case ModelMetrics():
+                return self._endpoints.apply_metrics(item)
             case _:
                 return self._nodes.apply_host(item, node)
 

@@ -15,7 +15,7 @@ from agentgym_tui.state.episode_content import DecodedMessages, Messages, RawMes
 from agentgym_tui.state.machine import MachineInfo
 from agentgym_tui.state.normalize import as_aware
 from runner.events.live import LiveAction
-from runner.types import GpuUse, Tokens, WorkerCounts, WorkerInfo, fallback_endpoints, skipped_endpoints
+from runner.types import GpuUse, Phases, Tokens, WorkerCounts, WorkerInfo, fallback_endpoints, skipped_endpoints
 
 Outcome: TypeAlias = str
 """``success``, ``failure``, ``truncated``, ``timeout``, ``cancelled``, ``error`` or ``interrupted``."""
@@ -27,6 +27,7 @@ class StepState(msgspec.Struct, gc=False):
     Attributes:
         warnings: deviations of the step from the configuration, such as failed endpoints.
         left_out: number of messages of the step that are missing from ``content``.
+        phases: how the step's wall time is split; None in data of earlier versions.
     """
 
     index: int
@@ -46,6 +47,7 @@ class StepState(msgspec.Struct, gc=False):
     cost: float | None = None
     warnings: tuple[str, ...] = ()
     left_out: int = 0
+    phases: Phases | None = None
 
     @property
     def chats(self) -> list[Messages]:
@@ -135,29 +137,6 @@ class StreamingAnswer(msgspec.Struct, kw_only=True, gc=False):
             if passed_s > 0 and self.n_tokens > self.n_first_tokens
             else None
         )
-
-
-class EndpointState(msgspec.Struct):
-    """State of a model endpoint.
-
-    Attributes:
-        cause: why the endpoint has its ``status``; None if there is nothing to explain.
-        model: name of the model that is requested from the endpoint.
-        rest_s: seconds for which agents still skip the endpoint after a failure, as of its last health item; None if
-            agents use it.
-        failure: why the last inference of the endpoint failed; None if the inference succeeded.
-    """
-
-    status: str = "unknown"
-    cause: str | None = None
-    model: str | None = None
-    rest_s: float | None = None
-    failure: str | None = None
-
-    @property
-    def is_answering(self) -> bool:
-        """Whether an agent can expect an answer from the endpoint now."""
-        return self.status in ("up", "slow", "embedded") and self.failure is None and self.rest_s is None
 
 
 class Episode(msgspec.Struct):

@@ -2,22 +2,55 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
-from agentgym_tui.state.data_model import EndpointState, Episode, StepState
+import msgspec
+
+from agentgym_tui.state.data_model import Episode, StepState
 from agentgym_tui.state.normalize import MAX_CAUSE_CHARS, as_aware, clip_name, clip_optional
+from agentgym_tui.state.slowness import RecentSteps, server_state
 from agentgym_tui.state.streaming_answer import MAX_FAILURES
-from runner.events.live import ModelHealth, TokenText
+from runner.events.live import ModelHealth, ModelMetrics, TokenText
+from runner.results.bottleneck import ServerState
 from runner.types import skipped_endpoints
 
 MAX_ENDPOINTS: Final = 50
 MAX_FAILOVERS: Final = 50
 REPEAT_AFTER: Final = timedelta(seconds=60)
 """Shortest time between two reports of the same failover, which every step repeats."""
+
+
+class EndpointState(msgspec.Struct):
+    """State of a model endpoint.
+
+    Attributes:
+        cause: why the endpoint has its ``status``; None if there is nothing to explain.
+        model: name of the model that is requested from the endpoint.
+        rest_s: seconds for which agents still skip the endpoint after a failure, as of its last health item; None if
+            agents use it.
+        failure: why the last inference of the endpoint failed; None if the inference succeeded.
+        metrics: the newest load of its server; None if it reports none.
+        metrics_at_s: when that load was received, in seconds of the console's monotonic clock.
+    """
+
+    status: str = "unknown"
+    cause: str | None = None
+    model: str | None = None
+    rest_s: float | None = None
+    failure: str | None = None
+    metrics: ServerState | None = None
+    metrics_at_s: float = -math.inf
+
+    @property
+    def is_answering(self) -> bool:
+        """Whether an agent can expect an answer from the endpoint now."""
+        return self.status in ("up", "slow", "embedded") and self.failure is None and self.rest_s is None
 
 
 class Failover(NamedTuple):
@@ -41,15 +74,21 @@ class Failover(NamedTuple):
 class EndpointRegistry:
     """Endpoints by name, in the order in which agents try them.
 
+    Args:
+        now: returns the time of the console's monotonic clock in seconds.
+
     Attributes:
+        recent_steps: the newest steps of all batches, and where their time went.
         failovers: the newest changes from one endpoint to another and back, the newest last.
         n_failovers: number of all changes, including those no longer in ``failovers``.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self.endpoints: dict[str, EndpointState] = {}
         self.failovers: deque[Failover] = deque(maxlen=MAX_FAILOVERS)
         self.n_failovers = 0
+        self.recent_steps = RecentSteps(now)
+        self._now = now
         self._reported_at: dict[tuple[tuple[str, ...], str], datetime] = {}
 
     def apply_health(self, item: ModelHealth) -> bool:
@@ -61,6 +100,15 @@ class EndpointRegistry:
             if item.rest_s is None:
                 endpoint.failure = None
         return endpoint != before
+
+    def apply_metrics(self, item: ModelMetrics) -> bool:
+        """Store the load that a node reported for an endpoint's server; return whether it has changed."""
+        endpoint, state = self._get(item.endpoint), server_state(item)
+        if endpoint is None:
+            return False
+        is_new = endpoint.metrics != state
+        endpoint.metrics, endpoint.metrics_at_s = state, self._now()
+        return is_new
 
     def apply_request(self, item: TokenText, episode: Episode) -> None:
         """Update endpoints and failovers from an item that reports a request or a failed one.
@@ -87,6 +135,7 @@ class EndpointRegistry:
             episode: the episode.
             at: when the last of the steps ended.
         """
+        self.recent_steps.add(steps, episode.batch_id)
         for step in steps:
             if step.endpoint is None or not (step.warnings or step is steps[-1]):
                 continue  # the newest step names the same endpoint

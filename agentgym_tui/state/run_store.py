@@ -101,25 +101,25 @@ class RunStore:
         self._lost: set[str] = set()
         self._nodes = NodeRegistry(now, lost_after_s)
         self._envs = EnvironmentRegistry()
-        self._endpoints = EndpointRegistry()
+        self.endpoint_registry = EndpointRegistry(now)
         self._batches = BatchRegistry(now)
         self._episodes = EpisodeRegistry(max_episodes=max_episodes, max_bytes=max_bytes)
         self._reducer = BusReducer(
             nodes=self._nodes,
             envs=self._envs,
-            endpoints=self._endpoints,
+            endpoints=self.endpoint_registry,
             batches=self._batches,
             episodes=self._episodes,
             notices=self._notices,
         )
         self.notices, self.nodes = self._notices.notices, self._nodes.nodes
-        self.endpoints, self.failovers = self._endpoints.endpoints, self._endpoints.failovers
+        self.endpoints, self.failovers = self.endpoint_registry.endpoints, self.endpoint_registry.failovers
         self.batches, self.rewards = self._batches.batches, self._envs.rewards.by_env
 
     @property
     def n_failovers(self) -> int:
         """Number of all failovers, including those no longer in ``failovers``."""
-        return self._endpoints.n_failovers
+        return self.endpoint_registry.n_failovers
 
     @property
     def newest_notice(self) -> FeedNotice | None:

@@ -11,10 +11,13 @@ from agentgym_tui.state.data_model import Episode, StepState
 from agentgym_tui.state.episode_content import FIELD_BYTES, DecodedMessages, RawMessages, Spans
 from agentgym_tui.state.normalize import MAX_CAUSE_CHARS, clamp_count, clamp_finite, clip_name, clip_optional, json_size
 from runner.events.live import LazyTimestep, LiveAction
-from runner.types import Tokens
+from runner.types import Phases, Tokens
 
 MAX_WARNINGS = 20
 _STEP_BYTES = 900
+_PHASES_BYTES = 250
+MAX_PHASE_S = 1e9
+"""Largest seconds of a part of a step that are shown."""
 _NO_MESSAGES = DecodedMessages([], [])
 
 
@@ -38,7 +41,15 @@ def step_from_item(item: LazyTimestep) -> StepState:
         cost=item.cost,
         warnings=tuple([warning[:MAX_CAUSE_CHARS] for warning in item.warnings[:MAX_WARNINGS]]),
         left_out=clamp_count(item.left_out),
+        phases=None if item.phases is None else clamp_phases(item.phases),
     )
+
+
+def clamp_phases(phases: Phases) -> Phases:
+    """Return the split of a step with numbers that can be added and shown, whatever they were."""
+    known = {name: value for name in ("queue", "prefill", "decode") if (value := getattr(phases, name)) is not None}
+    known |= {"model": phases.model, "env": phases.env, "own": phases.own}
+    return replace(phases, **{name: min(max(value, 0.0), MAX_PHASE_S) for name, value in known.items()})
 
 
 def _shared(name: str | None) -> str | None:
@@ -50,6 +61,7 @@ def step_size(step: StepState) -> int:
     """Return the approximate memory of a step in bytes."""
     calls = sum([FIELD_BYTES + len(call.id) + len(call.name) + len(call.arguments) for call in step.action.tool_calls])
     n_chars = step.content.size + len(step.action.text or "") + calls
+    n_chars += _PHASES_BYTES if step.phases is not None else 0
     return _STEP_BYTES + n_chars + (json_size(list(step.warnings)) if step.warnings else 0)
 
 

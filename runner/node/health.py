@@ -91,6 +91,7 @@ class HealthMonitor:
         self._probe_timeout_s = probe_timeout_s
         self._sampler = sampler
         self._machine: Machine | None = None
+        self._is_received = False
         self._latest: dict[str, list[HealthItem]] = {}
         self._failures: dict[str, str] = {}
         self._beat = asyncio.Event()
@@ -147,11 +148,11 @@ class HealthMonitor:
                 n_beats += 1
 
     async def _watch_servers(self, models: Models, live: LivePublisher) -> None:
-        """Read the load of the model servers at each heartbeat while episodes run or a client is active."""
+        """Read the load of the model servers at each heartbeat while the node is active or anything receives it."""
         manager = await asyncio.to_thread(lambda: models.manager)  # imports the HTTP client
         while True:
             await self._beat.wait()
-            if not self._is_active():
+            if not (self._is_received or self._is_active()):
                 continue
             with catch_foreign(partial(self._log_failure, "the model servers")):
                 for load in await manager.read_servers():
@@ -160,13 +161,12 @@ class HealthMonitor:
 
     async def _watch_machine(self, sampler: MachineSampler, live: LivePublisher) -> None:
         """Publish the samples of the machine while the node is active or anything receives them."""
-        is_received = False
         for beat in itertools.count():
             if beat % RECEIVED_BEATS == 0 and not self._is_active():
                 with catch_foreign(partial(self._log_failure, MACHINE)):
-                    is_received = await live.is_received()
+                    self._is_received = await live.is_received()
             before, self._machine = self._machine, None
-            if is_received or self._is_active():
+            if self._is_received or self._is_active():
                 self._machine = sampler.latest()
             if self._machine is None:
                 self._latest.pop(MACHINE, None)

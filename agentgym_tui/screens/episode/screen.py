@@ -13,6 +13,7 @@ from textual.message import Message
 from textual.timer import Timer
 
 from agentgym_tui.config.ui_state import UiState
+from agentgym_tui.presenters.answering_endpoint import shares_line
 from agentgym_tui.presenters.cells import FixedLines, Line
 from agentgym_tui.presenters.episode_rows import episode_heading, error_text, unsafe_fields
 from agentgym_tui.presenters.step_rows import STEP_COLUMNS, StepRows
@@ -252,11 +253,12 @@ class EpisodeScreen(ResultScreen[str]):
     def _show_heading(self, state: SafeText) -> None:
         self._state, entry, path = state, self._entry, self._path
         tags = self._session.store.tags.get(self._key, ())
+        shares = shares_line(self._loaded.episode.steps) if self._loaded else []
         index = self._episodes.index(self._key)
         position = trusted("" if index is None else f"{index + 1:,} of {len(self._episodes.shown):,}")
 
         def make_lines(width: int) -> list[Line]:
-            return episode_heading(entry, state, position, width, path, tags)
+            return episode_heading(entry, state, position, width, path, tags, shares)
 
         self.query_one("#heading", StaticLines).show(make_lines)
-        self.set_class(bool(error_text(entry)), "-failed")
+        self.set_class(bool(error_text(entry) or shares), "-four-lines")

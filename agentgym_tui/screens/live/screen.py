@@ -10,6 +10,7 @@ from textual import on
 from textual.app import ComposeResult
 
 from agentgym_tui.commands.keymap import keymap_of
+from agentgym_tui.presenters.answering_endpoint import bottleneck_line
 from agentgym_tui.presenters.cells import Cell, Line
 from agentgym_tui.presenters.pane_titles import notice_line
 from agentgym_tui.presenters.run_summary import ended_line
@@ -29,6 +30,7 @@ from agentgym_tui.sessions.run_commands import (
 )
 from agentgym_tui.state.data_model import BatchRun, Episode
 from agentgym_tui.state.run_store import RunStore
+from agentgym_tui.state.slowness import present_bottleneck
 from agentgym_tui.widgets.key_bar import KeyBar
 from agentgym_tui.widgets.line_list import LineList
 from agentgym_tui.widgets.static_lines import StaticLines
@@ -82,12 +84,12 @@ class LiveScreen(ControlScreen):
             self._picker.watch_batch(last.batch_id)  # its first episode is shown once it exists
         self._episode = self._with_steps(self._picker.select_episode(store, following=self._panes.steps.follow))
         self._show_status()
-        self._progress.show(self._progress_lines)
+        self._show_progress()
         self._panes.draw(self._episode)
 
     def draw_time_left(self) -> None:
         """Draw the progress again."""
-        self._progress.show(self._progress_lines)
+        self._show_progress()
         self._panes.draw_waiting()
 
     def unsafe_text(self) -> str | None:
@@ -226,6 +228,11 @@ class LiveScreen(ControlScreen):
         lines = self._status_lines(self.size.width - LIST_MARGIN)
         self._status.styles.height = len(lines)
         self._status.show(lambda width: lines)
+
+    def _show_progress(self) -> None:
+        bottleneck = present_bottleneck(self.session.store)
+        self._progress.styles.height = 1 + bool(bottleneck.sentence)
+        self._progress.show(lambda width: [*self._progress_lines(width), bottleneck_line(bottleneck, width)])
 
     def _progress_lines(self, width: int) -> Sequence[Line]:
         store = self.session.store

@@ -1,0 +1,95 @@
+"""What slows the running batch down: its newest steps, the load of the model servers, and failing endpoints."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from agentgym_tui.state.data_model import StepState
+from agentgym_tui.state.normalize import clip_name
+from runner.events.live import ModelMetrics
+from runner.inference.metrics_text import SERVER_NAMES
+from runner.results.bottleneck import Bottleneck, ServerState, find_bottleneck
+from runner.types import Phases
+
+if TYPE_CHECKING:
+    from agentgym_tui.state.endpoints import EndpointState
+    from agentgym_tui.state.run_store import RunStore
+
+WINDOW_S: Final = 60.0
+"""Age of the oldest step that counts, unless there are fewer than ``MIN_STEPS`` newer ones."""
+MIN_STEPS: Final = 5
+MAX_STEPS: Final = 200
+METRICS_S: Final = 10.0
+"""Seconds for which the metrics of a server count; a node sends new ones every 2 s."""
+ANSWERED_S: Final = 5.0
+"""Seconds after an answer for which an endpoint counts as answering, whatever its health check has found."""
+_MAX_NUMBER: Final = 1e9
+
+
+class RecentStep(NamedTuple):
+    """What counts of a step: when it was received, by the console's clock, and how its time is split."""
+
+    seen_s: float
+    batch_id: str
+    phases: Phases | None
+    endpoint: str | None
+    warnings: tuple[str, ...]
+
+
+class RecentSteps:
+    """The newest steps of all batches.
+
+    Args:
+        now: returns the time of the console's monotonic clock in seconds.
+    """
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._steps: deque[RecentStep] = deque(maxlen=MAX_STEPS)
+
+    def add(self, steps: Iterable[StepState], batch_id: str) -> None:
+        """Add new steps of an episode of a batch."""
+        now = self._now()
+        self._steps.extend(RecentStep(now, batch_id, each.phases, each.endpoint, each.warnings) for each in steps)
+
+    def of_batch(self, batch_id: str) -> list[RecentStep]:
+        """Return the steps of a batch that count, the newest last."""
+        steps = [step for step in self._steps if step.batch_id == batch_id]
+        newest = sum(step.seen_s >= self._now() - WINDOW_S for step in steps)
+        return steps[-max(newest, MIN_STEPS) :]
+
+
+def server_state(item: ModelMetrics) -> ServerState:
+    """Return the load of a server as far as a bottleneck depends on it, with numbers that can be shown."""
+    numbers = {
+        name: None if (value := getattr(item, name)) is None else min(max(value, 0.0), _MAX_NUMBER)
+        for name in ("waiting", "kv_cache", "tokens_per_s", "queue_s", "prefill_s", "decode_s")
+    }
+    server = next((name for key, name in SERVER_NAMES.items() if key == item.server), clip_name(item.server))
+    return ServerState(endpoint=clip_name(item.endpoint), server=server, **numbers)
+
+
+def present_bottleneck(store: RunStore) -> Bottleneck:
+    """Return what the running batch waits for most; its ``sentence`` holds untrusted names."""
+    batch = store.active_batch()
+    if batch is None or batch.status != "running" or store.all_nodes_lost:
+        return Bottleneck("none")
+    steps = store.endpoint_registry.recent_steps.of_batch(batch.batch_id)
+    if batch.model is None:
+        return find_bottleneck(steps)
+    now, endpoints = store.now(), store.endpoints
+    states = [each.metrics for each in endpoints.values() if each.metrics_at_s >= now - METRICS_S]
+    failing = {name: _reason(each) for name, each in endpoints.items() if _is_failing(each)}
+    has_answer = any(step.endpoint and step.seen_s >= now - ANSWERED_S for step in steps)
+    is_down = len(failing) == len(endpoints) and not has_answer
+    return find_bottleneck(steps, [state for state in states if state is not None], failing, is_down=is_down)
+
+
+def _is_failing(endpoint: EndpointState) -> bool:
+    return endpoint.status in ("down", "wrong") or endpoint.failure is not None or endpoint.rest_s is not None
+
+
+def _reason(endpoint: EndpointState) -> str:
+    return endpoint.failure or endpoint.cause or ""

@@ -1,0 +1,244 @@
+"""Why episodes are slow at present: the shares of recent steps' time, and the cause with the largest, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, Literal, Protocol, TypeAlias
+
+import msgspec
+
+from runner.types import Phases, skipped_endpoints
+
+Cause: TypeAlias = Literal["queue", "prefill", "decode", "model", "environment", "endpoint", "own", "none"]
+"""``model``: waiting for a model whose server gives no details; ``endpoint``: failures of endpoints."""
+
+CAUSES: Final[tuple[Cause, ...]] = ("queue", "prefill", "decode", "model", "environment", "endpoint", "own")
+NAMES: Final[Mapping[Cause, str]] = {
+    "queue": "queue",
+    "prefill": "prefill",
+    "decode": "decode",
+    "model": "model, not split",
+    "environment": "environment",
+    "endpoint": "failed requests",
+    "own": "own",
+}
+FULL_CACHE: Final = 0.9
+"""Used part of a KV cache from which on it is named as the reason of a queue."""
+
+
+class TimedStep(Protocol):
+    """A step as files and the console have it."""
+
+    @property
+    def phases(self) -> Phases | None:
+        """The split of the step's wall time."""
+
+    @property
+    def endpoint(self) -> str | None:
+        """The endpoint that answered."""
+
+    @property
+    def warnings(self) -> Sequence[str]:
+        """Failures of endpoints before that answer, among others."""
+
+
+class ServerState(msgspec.Struct, frozen=True, kw_only=True):
+    """The load of a model server at present, as its metrics show it; ``server`` is its product name."""
+
+    endpoint: str
+    server: str
+    waiting: float | None = None
+    kv_cache: float | None = None
+    tokens_per_s: float | None = None
+    queue_s: float | None = None
+    prefill_s: float | None = None
+    decode_s: float | None = None
+
+
+class TimeShares(msgspec.Struct, kw_only=True):
+    """Seconds of steps by cause.
+
+    Attributes:
+        n: number of steps with a split.
+        about: whether any split is an estimate.
+    """
+
+    seconds: dict[Cause, float] = {}
+    n: int = 0
+    about: bool = False
+
+    @property
+    def total_s(self) -> float:
+        """All seconds."""
+        return sum(self.seconds.values())
+
+    def share(self, cause: Cause) -> float:
+        """Return the share of a cause, from 0 to 1."""
+        return self.seconds.get(cause, 0.0) / self.total_s if self.total_s > 0.0 else 0.0
+
+    def largest_first(self) -> list[tuple[Cause, float]]:
+        """Return the causes and their shares, the largest first, those below half a percent left out."""
+        shares = [(cause, self.share(cause)) for cause in CAUSES]
+        return sorted([each for each in shares if each[1] >= 0.005], key=lambda each: -each[1])
+
+    def text(self) -> str:
+        """Return the shares in words, e.g. ``decode about 61%, environment 30%, own 9%``; empty without any."""
+        about = "about " if self.about else ""
+        measured = ("environment", "own", "endpoint", "model")
+        parts = [
+            f"{NAMES[cause]} {'' if cause in measured else about}{share:.0%}" for cause, share in self.largest_first()
+        ]
+        return ", ".join(parts)
+
+
+class Bottleneck(msgspec.Struct, frozen=True):
+    """What episodes wait for most; ``sentence`` holds untrusted names, and is empty for ``none``."""
+
+    cause: Cause
+    sentence: str = ""
+    share: float = 0.0
+
+
+def time_shares(steps: Iterable[TimedStep]) -> TimeShares:
+    """Return the seconds of steps by cause; steps without a split do not count.
+
+    Our own time of a step in which an endpoint failed counts as the endpoint's: it is that of the failed requests and
+    of the waiting that follows them.
+    """
+    shares = TimeShares(seconds=dict.fromkeys(CAUSES, 0.0))
+    for step in steps:
+        phases = step.phases
+        if phases is None:
+            continue
+        failed = bool(step.warnings) and bool(skipped_endpoints(step.endpoint, step.warnings))
+        shares.n += 1
+        shares.about = shares.about or phases.about
+        added: dict[Cause, float] = {
+            "queue": phases.queue or 0.0,
+            "prefill": phases.prefill or 0.0,
+            "decode": phases.decode or 0.0,
+            "model": phases.unsplit,
+            "environment": phases.env,
+            "endpoint" if failed else "own": phases.own,
+        }
+        for cause, seconds in added.items():
+            shares.seconds[cause] += seconds
+    return shares
+
+
+def find_bottleneck(
+    steps: Sequence[TimedStep],
+    servers: Sequence[ServerState] = (),
+    failing: Mapping[str, str] | None = None,
+    *,
+    is_down: bool = False,
+) -> Bottleneck:
+    """Return what recent steps waited for most; time of a model that is not split counts for what its server shows.
+
+    Args:
+        steps: the steps of the last minute or so.
+        servers: the present load of the servers that have metrics.
+        failing: the endpoints that fail now, in the order in which they are tried, and why each does.
+        is_down: whether no endpoint answers, so that steps that need one cannot end.
+    """
+    failing, shares = failing or {}, time_shares(steps)
+    if is_down and failing:
+        return _failure((), failing, 1.0)
+    if shares.total_s <= 0.0:
+        return _without_steps(servers)
+    server = _busiest(servers)
+    if server is not None:
+        _split_by(shares, server)
+    cause, share = shares.largest_first()[0]
+    if cause == "endpoint":
+        return _failure(steps, failing, share)
+    return Bottleneck(cause, _SENTENCES[cause](shares, server), share)
+
+
+def _busiest(servers: Sequence[ServerState]) -> ServerState | None:
+    return max(servers, key=lambda each: each.waiting or 0.0, default=None)
+
+
+def _split_by(shares: TimeShares, server: ServerState) -> None:
+    """Give the seconds that are not split to the phases of the server, in the proportion of its means.
+
+    Without means, a queue at the server explains them.
+    """
+    means: dict[Cause, float | None] = {"queue": server.queue_s, "prefill": server.prefill_s, "decode": server.decode_s}
+    known = {cause: seconds for cause, seconds in means.items() if seconds}
+    if shares.seconds["decode"] > 0.0:  # measured: what is not split passed before the first token
+        known.pop("decode", None)
+    if not known and (server.waiting or 0.0) >= 1.0:
+        known = {"queue": 1.0}
+    if known:
+        unsplit_s, shares.seconds["model"] = shares.seconds["model"], 0.0
+        shares.about = shares.about or unsplit_s > 0.0
+        for cause, seconds in known.items():
+            shares.seconds[cause] += unsplit_s * seconds / sum(known.values())
+
+
+def _without_steps(servers: Sequence[ServerState]) -> Bottleneck:
+    """Name a queue before the first step has ended."""
+    server = _busiest(servers)
+    if server is None or (server.waiting or 0.0) < 1.0:
+        return Bottleneck("none")
+    return Bottleneck("queue", _queue_sentence(TimeShares(), server), 1.0)
+
+
+def _failure(steps: Sequence[TimedStep], failing: Mapping[str, str], share: float) -> Bottleneck:
+    answered = next((step.endpoint for step in reversed(steps) if step.endpoint and step.endpoint not in failing), None)
+    names = dict(failing)
+    for step in steps if not names else ():
+        for name in skipped_endpoints(step.endpoint, step.warnings):
+            reason = next((each for each in step.warnings if each.startswith(f"{name}: ")), "")
+            names.setdefault(name, reason.partition(": ")[2])
+    first = next(iter(names), "an endpoint")
+    reason = f" ({names[first]})" if names.get(first) else ""
+    instead = f"; {answered} answers instead" if answered else "; no other one answers"
+    return Bottleneck("endpoint", f"an endpoint fails: {first}{reason}{instead}", share)
+
+
+def _queue_sentence(shares: TimeShares, server: ServerState | None) -> str:
+    if server is None or (server.waiting or 0.0) < 1.0:
+        return f"waiting for the model: requests queue at its server for {_part(shares, 'queue')}"
+    n = round(server.waiting or 0.0)
+    full = server.kv_cache is not None and server.kv_cache >= FULL_CACHE
+    cache = f", KV cache {server.kv_cache:.0%}" if full else ""
+    return f"waiting for the model: {n:,} request{'' if n == 1 else 's'} queued at {server.server}{cache}"
+
+
+def _prefill_sentence(shares: TimeShares, server: ServerState | None) -> str:
+    return f"waiting for the model: it reads prompts for {_part(shares, 'prefill')}"
+
+
+def _decode_sentence(shares: TimeShares, server: ServerState | None) -> str:
+    rate = "" if server is None or not server.tokens_per_s else f", {server.tokens_per_s:,.0f} tokens/s of all requests"
+    return f"waiting for the model: it writes answers for {_part(shares, 'decode')}{rate}"
+
+
+def _model_sentence(shares: TimeShares, server: ServerState | None) -> str:
+    return f"waiting for the model for {_part(shares, 'model')}; its server does not show why"
+
+
+def _environment_sentence(shares: TimeShares, server: ServerState | None) -> str:
+    return f"waiting for the environment for {_part(shares, 'environment')}"
+
+
+def _own_sentence(shares: TimeShares, server: ServerState | None) -> str:
+    return f"the agent's own work and rate limits take {_part(shares, 'own')}"
+
+
+def _part(shares: TimeShares, cause: Cause) -> str:
+    about = "about " if shares.about and cause in ("queue", "prefill", "decode") else ""
+    per_step_s = shares.seconds.get(cause, 0.0) / max(shares.n, 1)
+    return f"{about}{shares.share(cause):.0%} of the time ({per_step_s:.2g} s per step)"
+
+
+_SENTENCES: Final[Mapping[Cause, Callable[[TimeShares, ServerState | None], str]]] = {
+    "queue": _queue_sentence,
+    "prefill": _prefill_sentence,
+    "decode": _decode_sentence,
+    "model": _model_sentence,
+    "environment": _environment_sentence,
+    "own": _own_sentence,
+}

@@ -1,0 +1,129 @@
+"""The bottleneck of real steps: a model agent plays over HTTP against an endpoint with metrics, one part slowed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from typing import Any
+
+import msgspec
+import pytest
+
+from runner.agents.model import ReactAgent
+from runner.config.profile import EndpointConfig
+from runner.episode.runner import EpisodeContext, Runner
+from runner.inference.manager import InferenceManager
+from runner.inference.metrics_text import SERVER_NAMES
+from runner.results.bottleneck import Bottleneck, Cause, ServerState, find_bottleneck
+from runner.types import Action, Chat, Limits, StepResult, TimeStep, ToolSchema
+from tests.support.fakes import Counter
+from tests.support.inference import agent_settings, episode_header
+from tests.support.rude_model import PendingRequest, RudeModel, chat_completion, http_response
+
+pytestmark = pytest.mark.long
+
+SLOW_S, FAST_S, N_STEPS = 0.3, 0.02, 3
+UP = "Thought: on.\nAction: up"
+
+
+class SlowModel:
+    """An endpoint that waits in one phase, and whose ``/metrics`` say so as vLLM's do."""
+
+    def __init__(self, slow: str, *, reports: bool) -> None:
+        self.seconds = {part: SLOW_S if part == slow else FAST_S for part in ("queue", "prefill", "decode")}
+        self.reports = reports
+        self.n_answers = 0
+
+    def answer(self, pending: PendingRequest) -> None:
+        time.sleep(sum(self.seconds.values()))
+        self.n_answers += 1
+        timings = {"prompt_ms": self.seconds["prefill"] * 1e3, "predicted_ms": self.seconds["decode"] * 1e3}
+        fields: dict[str, Any] = {"timings": timings} if self.reports else {}
+        body = json.dumps(chat_completion({"role": "assistant", "content": UP}, **fields)).encode()
+        pending.send(http_response(200, body, Connection="close"))
+
+    def metrics(self, pending: PendingRequest) -> None:
+        waiting = 12 if self.seconds["queue"] == SLOW_S else 0
+        lines = [f"vllm:num_requests_waiting {waiting}", f"vllm:kv_cache_usage_perc {0.97 if waiting else 0.2}"]
+        for part, seconds in self.seconds.items():
+            lines += [f"vllm:request_{part}_time_seconds_sum {seconds * self.n_answers}"]
+            lines += [f"vllm:request_{part}_time_seconds_count {self.n_answers}"]
+        pending.send(http_response(200, "\n".join(lines).encode(), "text/plain", Connection="close"))
+
+
+class SlowCounter(Counter):
+    """Takes long for each step."""
+
+    def step(self, action: Action) -> StepResult:
+        time.sleep(SLOW_S)
+        return super().step(action)
+
+
+class SlowAgent(ReactAgent):
+    """Takes long before each answer."""
+
+    async def act(self, observation: Chat, tool_schemas: list[ToolSchema]) -> Any:  # noqa: ANN401
+        await asyncio.sleep(SLOW_S)
+        return await super().act(observation, tool_schemas)
+
+
+async def play(slow: str, *, reports: bool, broken: bool = False) -> Bottleneck:
+    """Play two episodes, read the metrics between them, and return the bottleneck of the second."""
+    model = SlowModel(slow, reports=reports)
+
+    def fail(pending: PendingRequest) -> None:
+        time.sleep(SLOW_S)
+        pending.send(http_response(503, b"{}", Connection="close"))
+
+    with RudeModel(model.answer, routes={"/metrics": model.metrics}) as server, RudeModel(fail) as gateway:
+        endpoints = [EndpointConfig(url=server.url, name="lab", kind="openai")]
+        if broken:
+            endpoints.insert(0, EndpointConfig(url=gateway.url, name="gateway", kind="openai"))
+        manager = InferenceManager(agent_settings(*endpoints, model="small", format="react"), {})
+        await _play_once(manager, slow)
+        await manager.read_servers()
+        await _play_once(manager, slow)
+        loads = await manager.read_servers()
+        if broken:
+            manager._context.gate.record_success("gateway")  # else its breaker saves the second episode
+        steps = await _play_once(manager, slow)
+    states = [
+        ServerState(
+            endpoint=load.endpoint,
+            server=SERVER_NAMES[load.server],
+            waiting=load.waiting,
+            kv_cache=load.kv_cache,
+            tokens_per_s=load.tokens_per_s,
+            **msgspec.structs.asdict(load.times),
+        )
+        for load in loads
+    ]
+    return find_bottleneck(steps, states)
+
+
+async def _play_once(manager: InferenceManager, slow: str) -> list[TimeStep]:
+    agent, environment = SlowAgent if slow == "own" else ReactAgent, SlowCounter if slow == "environment" else Counter
+    runner = Runner(
+        env_cfg={"_target_": f"{environment.__module__}.{environment.__name__}"},
+        agent_cfg={"_target_": f"{agent.__module__}.{agent.__name__}", "settings": manager._context.settings},
+        inference_mngr=manager,
+        limits=Limits(max_rounds=N_STEPS, max_duration_s=60),
+    )
+    return (await runner.play_episode(context=EpisodeContext(header=episode_header()))).timesteps
+
+
+@pytest.mark.parametrize("reports", [True, False])
+@pytest.mark.parametrize("cause", ["queue", "prefill", "decode", "environment", "own"])
+async def test_the_slow_part_is_named(cause: Cause, reports: bool) -> None:
+    bottleneck = await play(cause, reports=reports)
+    assert bottleneck.cause == cause
+    if cause == "queue":
+        assert bottleneck.sentence == "waiting for the model: 12 requests queued at vLLM, KV cache 97%"
+
+
+async def test_an_endpoint_that_fails_is_named() -> None:
+    bottleneck = await play("none", reports=True, broken=True)
+    assert bottleneck.cause == "endpoint"
+    assert bottleneck.sentence.startswith("an endpoint fails: gateway (")
+    assert bottleneck.sentence.endswith("; lab answers instead")
