@@ -212,10 +212,11 @@ async def ensure_node(location: StateLocation, config: str | None) -> None:
         StoreError: the state directory cannot be used, or nothing can be stored there.
     """
     from runner.node.state_lock import is_node_alive
-    from runner.node.storage import require_storage
 
     if is_node_alive(location.data_dir):
         return
+    from runner.node.storage import require_storage
+
     await asyncio.to_thread(require_storage, location.data_dir)
     before = read_node_file(location.data_dir)
     log = await asyncio.to_thread(_make_log, location.data_dir)

@@ -50,6 +50,9 @@ RETRY_INTERVAL_S: Final = 1.0
 FIRST_LIST_TIMEOUT_S: Final = 3.0
 """Seconds to wait for the first list before live items are read."""
 
+STORED_DELAY_S: Final = 0.5
+"""Seconds for which reading the stored episodes leaves the processor to the connection, until the first list."""
+
 REPAIR_INTERVAL_S: Final = 2.0
 """Seconds between reads of the files of episodes with missing live items."""
 
@@ -186,6 +189,7 @@ class NodeSession(Session):
         self.store.set_link(BusLink("failed", f"{exc}\nfix it, then press {self._start_key} to try again"))
 
     async def _read_stored(self) -> None:
+        await self._wait_for_first_list(STORED_DELAY_S)
         try:
             self.store.apply_stored(await asyncio.to_thread(self._library.rows))
         except RunnerError as exc:
@@ -228,11 +232,14 @@ class NodeSession(Session):
             names, live = feed_subjects(location)
             tasks.create_task(self._keep_polling(location))
             tasks.create_task(self._feed.run(self._connection, names.all(), "now", names))
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(FIRST_LIST_TIMEOUT_S):
-                    await self._listed.wait()
+            await self._wait_for_first_list(FIRST_LIST_TIMEOUT_S)
             tasks.create_task(self._feed.run(self._connection, [live], self._since, names))
             tasks.create_task(self._keep_repairing())
+
+    async def _wait_for_first_list(self, timeout_s: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._listed.wait()
 
     async def _address(self, read: Callable[[], BusAddress | None]) -> BusAddress:
         """Wait until the node has written the address of its bus, and return the address."""
