@@ -131,16 +131,16 @@ def _archived_before(store: EpisodeStore, batch_id: str, sources: Sequence[Sourc
 def _deletable_archives(
     store: EpisodeStore, batch_id: str, episode_ids: Collection[str]
 ) -> tuple[list[Path], set[str]]:
-    """Return the archives that have only these episodes, and the episodes in them."""
+    """Return the archives that have only these episodes, and the trace at most, and the episodes in them."""
     archives: list[Path] = []
     archived: set[str] = set()
+    names = {episode_member(batch_id, each): each for each in episode_ids}
     for archive in store.list_archives(batch_id):
         with contextlib.suppress(StoreError):
-            names = [name for name in read_directory(archive.path) if name.startswith("runs/")]
-            ids = {Path(name).stem for name in names}
-            if ids <= set(episode_ids):
+            members = read_directory(archive.path).keys() - {trace_member(batch_id)}
+            if members <= names.keys():
                 archives.append(archive.path)
-                archived |= ids
+                archived |= {names[member] for member in members}
     return archives, archived
 
 

@@ -184,6 +184,18 @@ def test_deleted_episodes_are_gone_with_their_archives(episode_store: EpisodeSto
     assert index.recent() == []
 
 
+def test_an_archive_with_foreign_files_is_not_deleted(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
+    batch_id, ids = record_batch(episode_store, index)
+    foreign = episode_store.runs / batch_id / f"{new_id()}.zip"
+    with zipfile.ZipFile(foreign, "w") as opened:
+        opened.writestr("thesis.txt", "mine")
+    other_batch = episode_store.runs / batch_id / f"{new_id()}.zip"
+    with zipfile.ZipFile(other_batch, "w") as opened:
+        opened.writestr(f"runs/{new_id()}/{ids[0]}.json", "{}")
+    assert delete_episodes(episode_store, index, batch_id, ids).n_episodes == 3
+    assert zips(episode_store, batch_id) == sorted([foreign, other_batch])
+
+
 def test_a_damaged_archive_is_reported_each_time_and_hides_no_other(
     episode_store: EpisodeStore, index: EpisodeIndex
 ) -> None:
