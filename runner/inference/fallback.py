@@ -193,7 +193,7 @@ class FallbackChain:
             span.end_flow(create_flow_id("inference", id))
             answer = await self._exchange(endpoint, use_tools, span, create_flow_id("inference_response", id))
             record_reply(span, answer.reply, answer.tokens_per_s)
-            record_times(span, answer.times)
+            record_times(request.tracer, span, answer.times)
             span.start_flow(answer.flow_id)
         return answer
 
@@ -286,13 +286,17 @@ def record_target(span: SpanHandle, target: Target) -> None:
     span.set_attribute("gen_ai.provider.name", target.kind)
 
 
-def record_times(span: SpanHandle, times: AnswerTimes) -> None:
-    """Add the parts of an answer's time to a request's span; parts that are unknown are left out."""
-    for name in ("queue_s", "prefill_s", "decode_s"):
-        if (seconds := getattr(times, name)) is not None:
-            span.set_attribute(f"agentgym.{name}", seconds)
+def record_times(tracer: Tracer, span: SpanHandle, times: AnswerTimes) -> None:
+    """Add the parts of an answer's time to a request's span: as attributes, and as spans in it if all are known."""
+    parts = {name: getattr(times, f"{name}_s") for name in ("queue", "prefill", "decode")}
+    for name, seconds in parts.items():
+        if seconds is not None:
+            span.set_attribute(f"agentgym.{name}_s", seconds)
     if times.about:
         span.set_attribute("agentgym.times_are_estimates", True)
+    known = [(name, seconds) for name, seconds in parts.items() if seconds is not None]
+    if len(known) == len(parts):
+        tracer.add_spans(CATEGORY, known, about=times.about)
 
 
 def record_reply(span: SpanHandle, reply: ModelReply, tokens_per_s: float | None) -> None:

@@ -185,6 +185,35 @@ class Tracer:
         )
         return _OpenSpan(record.id, self, record)
 
+    def add_spans(self, category: str, parts: Sequence[tuple[str, float]], **attributes: object) -> None:
+        """Record spans that follow each other and end now, inside the current span.
+
+        Args:
+            category: category of the spans.
+            parts: name and seconds of each span; what does not fit into the current span is cut off.
+            **attributes: attributes of each span.
+        """
+        outer = _current.get()
+        if not self._full or outer is None or outer._tracer is not self:
+            return
+        end_ns = self._clock_ns()
+        start_ns = end_ns - sum(round(seconds * 1e9) for _, seconds in parts)
+        for name, seconds in parts:
+            part_end_ns = start_ns + round(seconds * 1e9)
+            span = Span(
+                id=self._next_id(),
+                parent=outer.id,
+                name=plain_text(name),
+                category=plain_text(category),
+                track=self.track,
+                start_ns=min(max(start_ns, outer._record.start_ns), end_ns),
+                end_ns=min(max(part_end_ns, outer._record.start_ns), end_ns),
+                attributes=plain_attributes(attributes) if attributes else {},
+            )
+            start_ns = part_end_ns
+            for on_span in self._on_span:
+                on_span(span)
+
     def open_spans(self) -> list[Span]:
         """Return copies of all open spans, outer ones first, with the current time as their end; thread-safe."""
         now_ns = self._clock_ns()

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runner.inference.chat_format import ModelReply, parse_reply
+from runner.tracing import SpanList, Tracer
 from runner.types import AnswerTimes
 from runner.types.phases import ServerTimes, answer_times
 from tests.support.inference import infer, inference_manager
@@ -100,3 +101,24 @@ async def test_the_usage_of_an_answer_has_its_exact_times() -> None:
     assert [times.prefill_s, times.decode_s] == pytest.approx([1e-6, 2e-6])
     assert not times.about
     assert times.queue_s == pytest.approx(times.total_s - 3e-6)
+
+
+async def test_the_trace_has_the_parts_of_an_answer_as_spans_in_its_request() -> None:
+    spans = SpanList()
+    with RudeModel(completion_response("up", timings={"prompt_ms": 0.001, "predicted_ms": 0.002})) as server:
+        await infer(inference_manager(server.url), tracer=Tracer(collectors=[spans]))
+    by_name = {span.name: span for span in spans.spans}
+    request = next(span for name, span in by_name.items() if name.startswith("chat "))
+    queue, prefill, decode = (by_name[name] for name in ("queue", "prefill", "decode"))
+    assert {span.parent for span in (queue, prefill, decode)} == {request.id}
+    assert request.start_ns <= queue.start_ns
+    assert (queue.end_ns, prefill.end_ns) == (prefill.start_ns, decode.start_ns)
+    assert decode.end_ns <= request.end_ns
+    assert (prefill.end_ns - prefill.start_ns, decode.end_ns - decode.start_ns) == (1000, 2000)
+
+
+async def test_an_answer_that_is_not_split_has_no_spans_of_its_parts() -> None:
+    spans = SpanList()
+    with RudeModel(completion_response("up")) as server:
+        await infer(inference_manager(server.url), tracer=Tracer(collectors=[spans]))
+    assert not {"queue", "prefill", "decode"} & {span.name for span in spans.spans}
