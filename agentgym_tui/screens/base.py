@@ -16,6 +16,8 @@ from textual.widget import Widget
 
 from agentgym_tui.commands.keymap import HELP, bindings, keymap_of
 from agentgym_tui.config.ui_state import UiState
+from agentgym_tui.presenters.cells import Line
+from agentgym_tui.presenters.status_line import status_line
 from agentgym_tui.safe_text import SafeText, trusted
 from agentgym_tui.services.timers import ReliableTimers
 from agentgym_tui.services.toast import toast
@@ -23,6 +25,7 @@ from agentgym_tui.sessions.protocols import Session
 from agentgym_tui.sessions.run_commands import RunCommands
 from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.textual_compat import add_bindings
+from agentgym_tui.widgets.static_lines import StaticLines
 
 WIDTH_BREAKPOINTS: Final = [(0, "-narrow"), (110, "-wide")]
 """Columns at which screens switch to a wider layout."""
@@ -78,6 +81,12 @@ class ConsoleScreen(Screen[ScreenResultType], ReliableTimers):
     def draw(self, store: RunStore) -> None:
         """Redraw after the store changed."""
 
+    def show_lines(self, *ids: str) -> None:
+        """Make the lines of the ``StaticLines`` with these ids again, as far as they are mounted."""
+        for id in ids:
+            for lines in self.query(f"#{id}").results(StaticLines):
+                lines.show()
+
     def unsafe_text(self) -> str | None:
         """Return the selected raw text, for the hex dump; None if sanitizing did not change it."""
         return None
@@ -122,6 +131,10 @@ class SessionScreen(ConsoleScreen[None]):
     def __init__(self, context: ScreenContext) -> None:
         super().__init__()
         self.session, self.ui_state, self._now = context.session, context.ui_state, context.now
+
+    def status_lines(self, width: int) -> list[Line]:
+        """Return the status line of the session."""
+        return [status_line(self.session.store, self.session.title, width)]
 
     def on_screen_resume(self) -> None:
         """Show the changes of the store since the screen was last shown."""

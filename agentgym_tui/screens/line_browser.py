@@ -15,7 +15,6 @@ from agentgym_tui.screens.base import WIDTH_BREAKPOINTS, SessionScreen
 from agentgym_tui.services.clipboard import copy_to_clipboard
 from agentgym_tui.state.log_entries import LogEntry
 from agentgym_tui.widgets.line_list import LineList
-from agentgym_tui.widgets.static_lines import StaticLines
 from agentgym_tui.widgets.table import Table
 
 if TYPE_CHECKING:
@@ -80,9 +79,7 @@ class FilteredScreen(SessionScreen):
 
     def show_texts(self) -> None:
         """Redraw the heading and the text that replaces an empty list."""
-        for name, make_lines in (("summary", self.heading_lines), ("nothing", self.nothing_lines)):
-            for widget in self.query(f"#{name}").results(StaticLines):
-                widget.show(make_lines)
+        self.show_lines("summary", "nothing")
 
 
 class LineBrowser(FilteredScreen):

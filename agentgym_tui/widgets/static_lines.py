@@ -45,10 +45,12 @@ class StaticLines(LineRenderer, can_focus=False):
         self, make_lines: LineFactory = lambda width: (), *, id: str | None = None, classes: str | None = None
     ) -> None:
         super().__init__(GeneratedLines(make_lines), id=id, classes=classes)
+        self._factory = make_lines
 
-    def show(self, make_lines: LineFactory) -> None:
-        """Show the lines that ``make_lines`` makes; only rows with changed content are repainted."""
-        self.source = GeneratedLines(make_lines)
+    def show(self, make_lines: LineFactory | None = None) -> None:
+        """Show the lines that ``make_lines``, by default the last one, makes; only changed rows are repainted."""
+        self._factory = make_lines or self._factory
+        self.source = GeneratedLines(self._factory)
         self.refresh_changed()
 
     def on_hide(self) -> None:

@@ -45,7 +45,7 @@ class BatteryPicker(DialogScreen[list[str]]):
 
     @on(LineList.CursorMoved)
     def _moved(self) -> None:
-        self.query_one("#left-out", StaticLines).show(self._left_out)
+        self.show_lines("left-out")
 
     def _about(self, width: int) -> list[Line]:
         if not self._tiers:

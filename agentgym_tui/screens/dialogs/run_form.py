@@ -139,7 +139,7 @@ class RunForm(DialogScreen[None]):
             await self._start(args)
         except ControlRequestError as exc:
             self._refusal = "; ".join(filter(None, (str(exc), exc.hint)))
-            self.query_one("#note", StaticLines).show(self._note)
+            self.show_lines("note")
         else:
             self.leave()
         finally:
@@ -217,9 +217,7 @@ class RunForm(DialogScreen[None]):
     def _show_errors(self, errors: Mapping[str, SafeText]) -> None:
         """Show each error beside its field."""
         self._errors = errors
-        self.query_one("#envs-title", StaticLines).show(self._envs_title)
-        self.query_one("#note", StaticLines).show(self._note)
-        self.query_one("#about-models", StaticLines).show(self._about_models)
+        self.show_lines("envs-title", "note", "about-models")
         for field in FORM_FIELDS:
             error = errors.get(field.id)
             cells = [Cell(join([trusted("✗ "), error]), "bad")] if error else _about(field)

@@ -76,7 +76,7 @@ class TagDialog(DialogScreen[None]):
             await change_tags(self._session, self._episode_id, self._before, after)
         except ControlRequestError as exc:
             self._refusal = "; ".join(filter(None, (str(exc), exc.hint)))
-            self.query_one("#note", StaticLines).show(self._note)
+            self.show_lines("note")
         else:
             self.leave()
         finally:

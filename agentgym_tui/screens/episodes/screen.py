@@ -20,7 +20,6 @@ from agentgym_tui.presenters.episode_rows import (
     reading_progress,
     unsafe_fields,
 )
-from agentgym_tui.presenters.status_line import status_line
 from agentgym_tui.safe_text import trusted
 from agentgym_tui.screens.base import ScreenContext
 from agentgym_tui.screens.dialogs.tags import edit_tags
@@ -72,7 +71,7 @@ class EpisodesScreen(LibraryScreen):
         yield self.make_filter(self.ui_state.filters.get(LIST_KEY, ""))
         yield self._table
         yield StaticLines(self.nothing_lines, id="nothing")
-        yield StaticLines(self._status_lines, id="status")
+        yield StaticLines(self.status_lines, id="status")
         yield KeyBar(self.SCOPE, self.session)
 
     def draw(self, store: RunStore) -> None:
@@ -162,7 +161,7 @@ class EpisodesScreen(LibraryScreen):
         self.set_class(not self._episodes.shown and not self.is_filling, "-empty")
         self.set_class(bool(self.failure), "-failed")
         super().show_texts()
-        self.query_one("#status", StaticLines).show(self._status_lines)
+        self.show_lines("status")
 
     def heading_lines(self, width: int) -> list[Line]:
         """Return the lines above the list: counts, filter and order, and why the library cannot be read."""
@@ -177,6 +176,3 @@ class EpisodesScreen(LibraryScreen):
         if self.is_filling:
             return []
         return empty_episodes_lines(self._episodes, keymap_of(self.app).key, self.session.read_only, width)
-
-    def _status_lines(self, width: int) -> list[Line]:
-        return [status_line(self.session.store, self.session.title, width)]

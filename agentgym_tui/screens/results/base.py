@@ -11,7 +11,6 @@ from textual.app import ComposeResult
 from agentgym_tui.commands.keymap import keymap_of
 from agentgym_tui.presenters.cells import Cell, Line
 from agentgym_tui.presenters.episode_rows import reading_progress
-from agentgym_tui.presenters.status_line import status_line
 from agentgym_tui.safe_text import SafeText, trusted
 from agentgym_tui.screens.base import ScreenContext
 from agentgym_tui.screens.library_screen import LibraryScreen
@@ -63,7 +62,7 @@ class ResultsTableScreen(LibraryScreen):
         yield self.table
         yield StaticLines(self.nothing_lines, id="nothing")
         yield StaticLines(self.detail_lines, id="detail")
-        yield StaticLines(self._status_lines, id="status")
+        yield StaticLines(self.status_lines, id="status")
         yield KeyBar(self.SCOPE, self.session)
 
     def draw(self, store: RunStore) -> None:
@@ -86,8 +85,7 @@ class ResultsTableScreen(LibraryScreen):
         self.set_class(self.is_empty and not self.is_filling, "-empty")
         self.set_class(bool(self.failure), "-failed")
         super().show_texts()
-        for name, lines in (("detail", self.detail_lines), ("status", self._status_lines)):
-            self.query_one(f"#{name}", StaticLines).show(lines)
+        self.show_lines("detail", "status")
 
     @property
     def reading_state(self) -> SafeText:
@@ -116,7 +114,7 @@ class ResultsTableScreen(LibraryScreen):
 
     def cursor_moved(self) -> None:
         """Describe the row under the cursor."""
-        self.query_one("#detail", StaticLines).show(self.detail_lines)
+        self.show_lines("detail")
 
     @on(SortableTable.Sorted)
     def _sorted(self, event: SortableTable.Sorted) -> None:
@@ -124,9 +122,6 @@ class ResultsTableScreen(LibraryScreen):
             self.ui_state.set_sorting(self.list_key, event.sorting)
             self.sort(event.sorting)
             self.show_rows()
-
-    def _status_lines(self, width: int) -> list[Line]:
-        return [status_line(self.session.store, self.session.title, width)]
 
 
 class TaskTableScreen(ResultsTableScreen, Generic[Row]):

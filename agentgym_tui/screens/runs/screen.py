@@ -12,7 +12,6 @@ from textual.app import ComposeResult
 from agentgym_tui.presenters.cells import Cell, Line
 from agentgym_tui.presenters.number_format import pluralize
 from agentgym_tui.presenters.run_rows import RUN_COLUMNS, RunRows, run_detail, runs_summary, unsafe_run_text
-from agentgym_tui.presenters.status_line import status_line
 from agentgym_tui.safe_text import join, sanitize_line, trusted
 from agentgym_tui.screens.base import ScreenContext
 from agentgym_tui.screens.control import ControlScreen, needs_node
@@ -53,7 +52,7 @@ class RunsScreen(ControlScreen):
         yield StaticLines(self._heading, id="summary")
         yield self._table
         yield StaticLines(self._detail, id="detail")
-        yield StaticLines(self._status_lines, id="status")
+        yield StaticLines(self.status_lines, id="status")
         yield KeyBar(self.SCOPE, self.session)
 
     def draw(self, store: RunStore) -> None:
@@ -206,7 +205,7 @@ class RunsScreen(ControlScreen):
     @on(LineList.CursorMoved, "#runs")
     def _cursor_moved(self) -> None:
         if self.is_ready:
-            self.query_one("#detail", StaticLines).show(self._detail)
+            self.show_lines("detail")
 
     @property
     def _row(self) -> RunRow | None:
@@ -215,8 +214,7 @@ class RunsScreen(ControlScreen):
     def _show(self) -> None:
         self._tree.update(self.session.store)
         self._table.refresh_lines()
-        for name, lines in (("summary", self._heading), ("detail", self._detail), ("status", self._status_lines)):
-            self.query_one(f"#{name}", StaticLines).show(lines)
+        self.show_lines("summary", "detail", "status")
 
     def _heading(self, width: int) -> list[Line]:
         return [runs_summary(self.session.store, width)]
@@ -225,6 +223,3 @@ class RunsScreen(ControlScreen):
         if not self._tree.rows:
             return [[Cell(trusted("Nothing has run yet."), "dim")]]
         return [run_detail(self._row, self.session.store, width)]
-
-    def _status_lines(self, width: int) -> list[Line]:
-        return [status_line(self.session.store, self.session.title, width)]

@@ -62,8 +62,7 @@ class RunSummaryScreen(ResultScreen[None]):
         if self.is_ready:
             self._rows.update()
             self._table.refresh_lines()
-            for name, lines in (("summary", self._heading), ("detail", self._detail), ("status", self._status_lines)):
-                self.query_one(f"#{name}", StaticLines).show(lines)
+            self.show_lines("summary", "detail", "status")
 
     def unsafe_text(self) -> str | None:
         """Return the raw text of the selected row if sanitizing changes it, else None."""
@@ -102,7 +101,7 @@ class RunSummaryScreen(ResultScreen[None]):
     @on(LineList.CursorMoved, "#batches")
     def _cursor_moved(self) -> None:
         if self.is_ready:
-            self.query_one("#detail", StaticLines).show(self._detail)
+            self.show_lines("detail")
 
     def _heading(self, width: int) -> list[Line]:
         return [summary_heading(self._rows.batches, self._session.store, width)]
