@@ -135,7 +135,10 @@ class RunsScreen(ControlScreen):
     @needs_node
     def action_pause_all(self) -> None:
         """Pause everything that runs or waits; if all of it is paused, resume it, and what was interrupted."""
-        self._pause([*self.session.store.batches.values()])
+        store = self.session.store
+        batches = [*store.batches.values()]
+        n_unlisted = max(store.n_waiting - sum(batch.status == "queued" for batch in batches), 0)
+        self._pause(batches, n_unlisted=n_unlisted)
 
     @needs_node
     def action_move(self, by: int) -> None:
@@ -175,18 +178,18 @@ class RunsScreen(ControlScreen):
         else:
             self.toast(trusted("it has ended"))
 
-    def _pause(self, batches: Sequence[BatchRun], *, is_batch: bool = False) -> None:
+    def _pause(self, batches: Sequence[BatchRun], *, is_batch: bool = False, n_unlisted: int = 0) -> None:
         """Pause what can be paused; if nothing can, resume what can be resumed."""
         command: Literal["pause", "resume"] = "pause" if any(map(can_pause, batches)) else "resume"
         targets = list(filter(can_pause if command == "pause" else can_resume, batches))
         if targets:
             ids = [batch.batch_id for batch in targets] if is_batch else command_targets(targets)
-            self.run_command(partial(self._send_pause, command, targets, ids))
+            self.run_command(partial(self._send_pause, command, targets, ids, n_unlisted))
         else:
             self.toast(trusted("nothing to pause or resume"))
 
     async def _send_pause(
-        self, command: Literal["pause", "resume"], batches: Sequence[BatchRun], run_ids: Sequence[str]
+        self, command: Literal["pause", "resume"], batches: Sequence[BatchRun], run_ids: Sequence[str], n_unlisted: int
     ) -> None:
         is_running = any(batch.status == "running" for batch in batches)
         rejections = await self.commands.send_all(command, run_ids)
@@ -195,6 +198,8 @@ class RunsScreen(ControlScreen):
         parts = [what, trusted(f" {effect}")]
         if rejections:
             parts += [trusted(f", except {len(rejections)} of them: "), control_error_text(rejections[0])]
+        if n_unlisted:  # only those of a listed battery are reached
+            parts.append(trusted(f"; what waits after the listed runs ({n_unlisted:,}) may not be"))
         self.toast(join(parts))
 
     @on(LineList.Selected, "#runs")

@@ -229,6 +229,16 @@ async def test_a_run_that_the_node_rejects_keeps_no_other_from_being_paused() ->
         await wait_until(pilot, lambda: "except" not in screen_text(pilot.app), "only the rejection")
 
 
+async def test_pausing_all_names_what_is_not_listed() -> None:
+    session = mixed_session()
+    session.store.apply_events([live(queue_item(2, 3, n_waiting=600))])
+    async with console_app(session).run_test(size=(160, 40), notifications=True) as pilot:
+        await pilot.press("6")
+        await wait_for_text(pilot, "battery of 2")
+        await pilot.press("P")
+        await wait_for_text(pilot, "paused after this step; what waits after the listed runs (597) may not be")
+
+
 def test_a_long_queue_keeps_what_runs_and_names_the_number_of_all_that_wait() -> None:
     store = busy_store()
     states = [batch_state(n, "queued", env=f"Env{n}") for n in range(600, 0, -1)]
