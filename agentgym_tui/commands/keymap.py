@@ -88,6 +88,7 @@ COMMANDS: Final = Registry(
     Command("episode.previous", "p", "Prev", "neighbor(-1)", "episode", "previous episode in the list"),
     Command("episode.transcript", "t", "Transcript", "tab('transcript')", "episode", "messages and actions", False),
     Command("episode.trace", "w", "Trace", "tab('trace')", "episode", "where the time went", False),
+    Command("episode.world", "W", "World", "tab('world')", "episode", "picture of the environment", False),
     Command("episode.json", "J", "JSON", "tab('json')", "episode", "the raw episode file", False),
     Command("episode.evaluation", "v", "Evaluation", "tab('evaluation')", "episode", "verdict and events", False),
     Command("episode.copy", "y", "Copy", "copy", "episode", "copy the shown text, made safe"),

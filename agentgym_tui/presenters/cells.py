@@ -26,7 +26,18 @@ from agentgym_tui.safe_text import SafeText, has_unsafe_chars, join, sanitize_li
 from agentgym_tui.state.filtered_list import FilteredList, Row
 from agentgym_tui.state.sorting import Sorting
 
-Tone: TypeAlias = Literal["plain", "dim", "good", "bad", "warn", "accent", "head"]
+# fmt: off
+WorldTone: TypeAlias = Literal[
+    "red", "green", "yellow", "blue", "purple", "cyan",
+    "plain-shade", "dim-shade", "red-shade", "green-shade",
+    "yellow-shade", "blue-shade", "purple-shade", "cyan-shade",
+    "plain-solid", "dim-solid", "red-solid", "green-solid",
+    "yellow-solid", "blue-solid", "purple-solid", "cyan-solid",
+]
+# fmt: on
+"""Color and fill of a picture of an environment; see ``runner.types.cells``."""
+
+Tone: TypeAlias = Literal["plain", "dim", "good", "bad", "warn", "accent", "head", WorldTone]
 """Meaning of a text; selects the color of the text. The words of the text must convey the same meaning."""
 
 

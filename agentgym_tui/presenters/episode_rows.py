@@ -34,12 +34,13 @@ from agentgym_tui.presenters.number_format import (
 from agentgym_tui.presenters.status_line import outcome_cell
 from agentgym_tui.presenters.text_width import cut, cut_start, shorten_environment
 from agentgym_tui.safe_text import SafeText, fill_in, join, masked_line, sanitize_line, trusted
-from agentgym_tui.state.data_model import Episode, ReadProgress
+from agentgym_tui.state.data_model import Episode
 from agentgym_tui.state.episode_list import (
     EpisodeList,
     FoundLog,
     ListedEpisode,
     ListEntry,
+    ReadProgress,
     UnreadableFile,
     entry_key,
     searchable_fields,

@@ -13,6 +13,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from msgspec.json import encode as json_encode
+
 from agentgym_tui.state.batches import BatchTotals
 from agentgym_tui.state.data_model import Episode, StepState
 from agentgym_tui.state.episode_content import DecodedMessages, Spans, as_messages
@@ -24,7 +26,7 @@ from runner.types import Tokens
 if TYPE_CHECKING:
     from runner.results.summary import ResultSource
     from runner.store import EpisodeIndex, EpisodeRecord, EpisodeRow, EpisodeStore
-    from runner.types import TimeStep
+    from runner.types import PackedCells, TimeStep
 
 MAX_ROWS: Final = 100_000
 """Largest number of episodes listed; older episodes are left out."""
@@ -47,6 +49,7 @@ def episode_from_record(record: EpisodeRecord) -> Episode:
         error_message=error.message if error else None,
         error_traceback=error.traceback if error else None,
         reset_observation=as_messages(record.reset_observation),
+        reset_world=_packed(record.reset_world),
         steps=[_step_from_record(step) for step in record.timesteps],
         spans=Spans(record.spans),
     )
@@ -207,8 +210,13 @@ def _step_from_record(record: TimeStep) -> StepState:
             "phases": None if record.phases is None else clamp_phases(record.phases),
             "content": DecodedMessages([as_messages(chat) for chat in record.chats], as_messages(record.observation)),
             "action": LiveAction(record.action.text, record.action.tool_calls),
+            "world": _packed(record.world),
         }
     )
+
+
+def _packed(world: PackedCells | None) -> bytes:
+    return json_encode(world) if world else b""
 
 
 def read_batch_totals(source: ResultSource, batch_ids: Sequence[str]) -> list[BatchTotals]:

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from agentgym_tui.logs.path_kind import ARCHIVE_SUFFIX, LOG_SUFFIXES, is_folder
-from agentgym_tui.state.data_model import Episode, ReadProgress
-from agentgym_tui.state.episode_list import FoundLog, UnreadableFile
+from agentgym_tui.state.data_model import Episode
+from agentgym_tui.state.episode_list import FoundLog, ReadProgress, UnreadableFile
 
 if TYPE_CHECKING:
     from agentgym_tui.sessions.episode_summary import SummaryReader

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from itertools import takewhile
-from typing import Any, Final, Literal, NamedTuple, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
@@ -28,6 +28,7 @@ class StepState(msgspec.Struct, gc=False):
         warnings: deviations of the step from the configuration, such as failed endpoints.
         left_out: number of messages of the step that are missing from ``content``.
         phases: how the step's wall time is split; None in data of earlier versions.
+        world: picture of the environment after the step, as JSON; empty if there is none.
     """
 
     index: int
@@ -48,6 +49,7 @@ class StepState(msgspec.Struct, gc=False):
     warnings: tuple[str, ...] = ()
     left_out: int = 0
     phases: Phases | None = None
+    world: bytes = b""
 
     @property
     def chats(self) -> list[Messages]:
@@ -84,16 +86,13 @@ class StreamingAnswer(msgspec.Struct, kw_only=True, gc=False):
     """The received part of the model's answer for the current step; it grows in place.
 
     Attributes:
-        n_text_dropped: number of characters before ``text`` that are not kept.
-        n_reasoning_dropped: number of characters before ``reasoning`` that are not kept.
+        n_text_dropped, n_reasoning_dropped: number of characters before ``text`` and ``reasoning`` that are not kept.
         endpoint: the endpoint that answers; None if it is not known or all endpoints failed.
         requested_at: time of the request to ``endpoint``, by the sender's clock; None if it is not known.
         failures: reason for each endpoint that failed or was skipped, preceded by the name of the endpoint.
-        n_tokens: approximate number of tokens received.
-        n_first_tokens: approximate number of tokens in the first item that carried text.
+        n_tokens, n_first_tokens: approximate number of tokens received, and of those in the first item with text.
         ttft_s: seconds from the request to the first token.
-        first_at: time of the first item that carried text, by the sender's clock.
-        newest_at: time of the newest item that carried text, by the sender's clock.
+        first_at, newest_at: time of the first and of the newest item with text, by the sender's clock.
     """
 
     step: int = 0
@@ -145,6 +144,7 @@ class Episode(msgspec.Struct):
     Attributes:
         outcome: how the episode ended; None while the episode runs.
         streaming: the unfinished answer for the current step; None before the inference of the step starts.
+        reset_world: picture of the environment after the reset, as JSON; empty if there is none.
         n_missing: number of live items or steps that were not received; the episode file has their content.
         node_lost: whether the node was lost while the episode ran on it.
         worker: the worker that plays or played the episode; None if it is not known.
@@ -182,6 +182,7 @@ class Episode(msgspec.Struct):
     error_message: str | None = None
     error_traceback: str | None = None
     reset_observation: Messages = msgspec.field(default_factory=list)
+    reset_world: bytes = b""
     steps: list[StepState] = msgspec.field(default_factory=list)
     spans: Spans = msgspec.field(default_factory=Spans)
     streaming: StreamingAnswer | None = None
@@ -346,13 +347,6 @@ class BusLink(msgspec.Struct):
     status: BusLinkStatus = "none"
     cause: str = ""
     address: str = ""
-
-
-class ReadProgress(NamedTuple):
-    """Progress of reading files: the number of files already read and the number of files found."""
-
-    n_read: int
-    n_found: int
 
 
 READING_FILES: Final = BusLink("none", "reading files")

@@ -22,6 +22,13 @@ MAX_SEARCHED_CHARS: Final = 200
 """Number of characters at the start of a field that are searched."""
 
 
+class ReadProgress(NamedTuple):
+    """Progress of reading files: the number of files already read and the number of files found."""
+
+    n_read: int
+    n_found: int
+
+
 class UnreadableFile(NamedTuple):
     """An episode file that cannot be read, and the reason why; path and reason are untrusted text."""
 

@@ -33,6 +33,7 @@ from agentgym_tui.state.steps import (
     step_from_item,
     steps_size,
     strip_messages,
+    world_from_item,
 )
 from agentgym_tui.state.streaming_answer import answer_parts, update_answer
 from runner.events.live import EpisodeEnded, EpisodeStarted, LazySpan, LazyTimestep, TokenText
@@ -223,6 +224,9 @@ def _add_steps(episode: Episode, tracker: SequenceTracker, items: Sequence[LazyT
         if (raw_reset := next(resets, None)) is not None:
             episode.reset_observation = reset = decode_messages(raw_reset)
             tracker.size += json_size(reset) if reset else 0
+    if not episode.reset_world:
+        episode.reset_world = next(filter(None, (world_from_item(item.reset_world) for item in items)), b"")
+        tracker.size += len(episode.reset_world)
     steps = [step_from_item(item) for item in items]
     indices = [step.index for step in steps]
     if episode.streaming is not None and max(indices) >= episode.streaming.step:

@@ -215,6 +215,7 @@ class EpisodeRegistry:
         self._checked_boots.pop(known.node, None)
         known.started_at, self._in_order = as_aware(episode.started_at), False
         known.reset_observation = episode.reset_observation or known.reset_observation
+        known.reset_world = episode.reset_world or known.reset_world
         known.spans = Spans(episode.spans.all) if episode.spans else known.spans
         by_index = {step.index: step for step in (*known.steps, *episode.steps)}
         known.steps = [by_index[index] for index in sorted(by_index)]
@@ -325,7 +326,9 @@ class EpisodeRegistry:
     def _drop_messages(self, episode: Episode, target: int) -> None:
         """Drop messages of an episode, the oldest first, and finally its spans; stop when ``target`` bytes are left."""
         tracker = self._trackers[episode.episode_id]
-        if tracker.n_stripped == len(episode.steps) and not (episode.spans or episode.reset_observation):
+        if tracker.n_stripped == len(episode.steps) and not (
+            episode.spans or episode.reset_observation or episode.reset_world
+        ):
             return  # as in most of the oldest episodes under a high load
         episode.version += 1
         while tracker.n_stripped < len(episode.steps):

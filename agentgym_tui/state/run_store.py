@@ -16,10 +16,10 @@ from agentgym_tui.state.data_model import (
     EnvironmentState,
     Episode,
     NodeInfo,
-    ReadProgress,
 )
 from agentgym_tui.state.endpoints import EndpointRegistry
 from agentgym_tui.state.environments import EnvironmentRegistry
+from agentgym_tui.state.episode_list import ReadProgress
 from agentgym_tui.state.episodes import EpisodeRegistry
 from agentgym_tui.state.live_batches import Received
 from agentgym_tui.state.nodes import NodeRegistry, ProfileDifference

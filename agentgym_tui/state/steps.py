@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from sys import intern
 
+from msgspec import Raw
 from msgspec.structs import replace
 
 from agentgym_tui.state.data_model import Episode, StepState
@@ -12,12 +13,14 @@ from agentgym_tui.state.episode_content import FIELD_BYTES, DecodedMessages, Raw
 from agentgym_tui.state.normalize import MAX_CAUSE_CHARS, clamp_count, clamp_finite, clip_name, clip_optional, json_size
 from runner.events.live import LazyTimestep, LiveAction
 from runner.types import Phases, Tokens
+from runner.types.cells import MAX_CELLS_BYTES
 
 MAX_WARNINGS = 20
 _STEP_BYTES = 900
 _PHASES_BYTES = 250
 MAX_PHASE_S = 1e9
 """Largest seconds of a part of a step that are shown."""
+_NONE = b"null"
 _NO_MESSAGES = DecodedMessages([], [])
 
 
@@ -42,6 +45,7 @@ def step_from_item(item: LazyTimestep) -> StepState:
         warnings=tuple([warning[:MAX_CAUSE_CHARS] for warning in item.warnings[:MAX_WARNINGS]]),
         left_out=clamp_count(item.left_out),
         phases=None if item.phases is None else clamp_phases(item.phases),
+        world=world_from_item(item.world),
     )
 
 
@@ -52,6 +56,12 @@ def clamp_phases(phases: Phases) -> Phases:
     return replace(phases, **{name: min(max(value, 0.0), MAX_PHASE_S) for name, value in known.items()})
 
 
+def world_from_item(world: Raw) -> bytes:
+    """Return the picture of a live item; empty if there is none or it is too large."""
+    packed = bytes(world)
+    return packed if packed != _NONE and len(packed) <= MAX_CELLS_BYTES else b""
+
+
 def _shared(name: str | None) -> str | None:
     """Return a name as one object for all steps that have it, clipped."""
     return None if name is None else intern(clip_name(name))
@@ -60,7 +70,7 @@ def _shared(name: str | None) -> str | None:
 def step_size(step: StepState) -> int:
     """Return the approximate memory of a step in bytes."""
     calls = sum([FIELD_BYTES + len(call.id) + len(call.name) + len(call.arguments) for call in step.action.tool_calls])
-    n_chars = step.content.size + len(step.action.text or "") + calls
+    n_chars = step.content.size + len(step.action.text or "") + calls + len(step.world)
     n_chars += _PHASES_BYTES if step.phases is not None else 0
     return _STEP_BYTES + n_chars + (json_size(list(step.warnings)) if step.warnings else 0)
 
@@ -76,20 +86,22 @@ def episode_size(episode: Episode) -> int:
 
 
 def drop_spans(episode: Episode) -> int:
-    """Drop the spans and the reset observation of an episode; return the approximate memory that is free, in bytes."""
+    """Drop the spans and the reset of an episode; return the approximate memory that is free, in bytes."""
     n_bytes, episode.spans, episode.reset_observation = _other_size(episode), Spans(), []
+    episode.reset_world = b""
     return n_bytes
 
 
 def _other_size(episode: Episode) -> int:
-    return episode.spans.size + (json_size(episode.reset_observation) if episode.reset_observation else 0)
+    reset_bytes = json_size(episode.reset_observation) if episode.reset_observation else 0
+    return episode.spans.size + reset_bytes + len(episode.reset_world)
 
 
 def strip_messages(step: StepState) -> StepState:
-    """Return a copy of a step with its numbers and the start of its action text, without messages and tool calls."""
+    """Return a copy of a step with its numbers and the start of its action text, without messages and picture."""
     action = LiveAction(clip_optional(step.action.text))
     left_out = clamp_count(step.left_out + step.content.n_messages)
-    return replace(step, content=_NO_MESSAGES, action=action, left_out=left_out)
+    return replace(step, content=_NO_MESSAGES, action=action, left_out=left_out, world=b"")
 
 
 def recompute_totals(episode: Episode) -> None:

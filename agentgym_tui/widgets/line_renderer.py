@@ -14,13 +14,16 @@ from textual.reactive import Reactive
 from textual.strip import Strip
 from textual.widget import Widget
 
-from agentgym_tui.presenters.cells import FixedLines, TextSource, Tone
+from agentgym_tui.presenters.cells import FixedLines, TextSource, Tone, WorldTone
 from agentgym_tui.presenters.text_width import LIST_MARGIN, display_width
 from agentgym_tui.textual_compat import OwnScrollBar
 from agentgym_tui.widgets.cached_widgets import CachedScrollBar
 
-_TONE_CLASS: Final[dict[Tone, str]] = {tone: f"tone--{tone}" for tone in get_args(Tone)}
-
+_TONE_CLASS: Final[dict[Tone, str]] = {tone: f"tone--{tone.partition('-')[0]}" for tone in get_args(Tone)}
+_SHADE: Final = 0.12
+"""Share of the text's color in a shaded background."""
+_ANSI: Final = {"purple": "magenta"}
+"""Names of colors that differ from those of terminals."""
 
 _CURSOR_CLASS: Final = {True: "tone--cursor-focused", False: "tone--cursor"}
 
@@ -35,8 +38,18 @@ def tone_style(widget: Widget, tone: Tone, background: Color) -> Style:
     """Return the style of ``tone`` on ``background``; Textual looks the tone up once per app, not once per list."""
     styles = widget.app.get_component_styles(_TONE_CLASS[tone])
     color = background.get_contrast_text(styles.color.a) if styles.auto_color else styles.color
+    name, _, fill = tone.partition("-")
+    if background.ansi is not None and tone in get_args(WorldTone):
+        color = _ansi_color(name, color)
+    elif fill == "shade":
+        background = background.blend(background.get_contrast_text(1), _SHADE)
     color = readable(background + color, background)
-    return Style.from_color(color.rich_color, background.rich_color) + styles.text_style
+    style = Style.from_color(color.rich_color, background.rich_color) + styles.text_style
+    return style + Style(reverse=True, bold=True) if fill == "solid" else style
+
+
+def _ansi_color(name: str, default: Color) -> Color:
+    return default if name in ("plain", "dim") else Color.parse(f"ansi_{_ANSI.get(name, name)}")
 
 
 def readable(color: Color, background: Color) -> Color:

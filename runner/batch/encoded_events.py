@@ -22,6 +22,7 @@ from runner.types import (
     EpisodeHeader,
     EvaluatedTrajectory,
     Flow,
+    PackedCells,
     Span,
     SpansClosed,
     TimeStep,
@@ -30,7 +31,7 @@ from runner.types import (
     Trajectory,
 )
 
-_CHAT = msgspec.json.Decoder(list[Any])
+_LIST = msgspec.json.Decoder(list[Any])
 _STEP = msgspec.json.Decoder(TimeStep)
 _SCHEMAS = msgspec.json.Decoder(list[list[ToolSchema]])
 _SPANS = msgspec.json.Decoder(list[Span])
@@ -111,13 +112,14 @@ class EncodedEvents:
 
     def _decode_step(self, step: EncodedStep) -> TimestepPlayed:
         timestep = self._timestep(step)
-        reset_observation = self._reset_observation() if timestep.index == 0 else None
+        is_first = timestep.index == 0
         return TimestepPlayed(
             at=step.at,
             episode_id=self._header.episode_id,
             seq=step.seq,
             step=timestep,
-            reset_observation=reset_observation,
+            reset_observation=self._reset_observation() if is_first else None,
+            reset_world=self._reset_world() if is_first else None,
         )
 
     def _ended(self, end: EncodedEnd, played: list[LazyItem] | None = None) -> EpisodeEnded:
@@ -130,6 +132,7 @@ class EncodedEvents:
             error_info=end.error,
             trace_last_response_flow_id=end.trace_last_response_flow_id,
             reset_observation=[] if played is None else self._reset_observation(),
+            reset_world=None if played is None else self._reset_world(),
             env_episode_id=None if self._log.reset is None else self._log.reset.env_episode_id,
             outcome=end.outcome,
             success=end.success,
@@ -148,7 +151,10 @@ class EncodedEvents:
         return timestep
 
     def _reset_observation(self) -> list[Any]:
-        return [] if self._log.reset is None else _CHAT.decode(self._log.reset.observation)
+        return [] if self._log.reset is None else _LIST.decode(self._log.reset.observation)
+
+    def _reset_world(self) -> PackedCells | None:
+        return None if self._log.reset is None else _LIST.decode(self._log.reset.world) or None
 
     def _schemas_at(self, index: int) -> list[ToolSchema]:
         with self._lock:

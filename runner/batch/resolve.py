@@ -186,6 +186,7 @@ def _resolve(profile: Profile, spec: BatchSpec, env: Plugin, agent: Plugin) -> R
             models=profile.agent if needs_model or uses_judge(env, profile.are) else None,
             script=spec.script,
             are=profile.are,
+            world=profile.episode.world,
         ),
         entry=environment_entry(profile, env.name),
         wait_s=profile.wait_sec(env.name),

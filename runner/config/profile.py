@@ -60,11 +60,12 @@ class Hardware(_Section, frozen=True):
 
 
 class EpisodeSettings(_Section, frozen=True):
-    """Hard limits of one episode, how many run at once and where, and how long a batch waits for a lost server.
+    """Hard limits of one episode, how many run at once and where, waiting for a lost server, and what is recorded.
 
     Attributes:
         workers: see ``runner.types.Workers``; None: this process for one episode at a time, else local processes.
         wait_sec: seconds that a batch waits for an environment server that goes away; 0: it goes on at once.
+        world: whether each timestep has a picture of an environment that can draw its state.
     """
 
     max_duration_sec: Seconds = 300.0
@@ -72,6 +73,7 @@ class EpisodeSettings(_Section, frozen=True):
     concurrent: Count = 1
     workers: Workers | None = None
     wait_sec: WaitSeconds = 60.0
+    world: bool = True
 
 
 class EndpointConfig(_Section, frozen=True):

@@ -13,7 +13,8 @@ from typing import ClassVar, TypeAlias
 
 from runner.envs.base import EmbeddedEnvironment, StepText
 from runner.envs.command_grammar import CommandPattern, Grammar
-from runner.types import Action, InvalidAction
+from runner.envs.lmrl_pictures import draw_maze
+from runner.types import Action, Cells, InvalidAction
 
 Position: TypeAlias = tuple[int, int]
 
@@ -75,6 +76,7 @@ class Maze(EmbeddedEnvironment):
     position: Position = STARTS[0]
     """Position of the agent: row and column, from 0."""
     _steps = 0
+    _walked: list[Position]
 
     def admissible_actions(self) -> list[str]:
         """Return all four moves, including moves into a wall."""
@@ -90,8 +92,13 @@ class Maze(EmbeddedEnvironment):
         """Return a shortest-path planner; ``seed`` has no effect."""
         return MazeOracle(self)
 
+    def render_cells(self) -> Cells:
+        """Return the maze with the way walked; the agent itself sees only its position and the adjacent walls."""
+        return draw_maze(GRID, GOAL, self._walked)
+
     def _reset(self, task_index: int) -> str:
         self.position = STARTS[task_index]
+        self._walked = [self.position]
         self._steps = 0
         return _describe(self.position)
 
@@ -101,6 +108,7 @@ class Maze(EmbeddedEnvironment):
             return "Failure\n", -1.0, True
         self._steps += 1
         self.position = _moved(self.position, _MOVES.get(self._trimmed(text), (0, 0)))
+        self._walked.append(self.position)
         if self.position == GOAL:
             return "Success\n", 1.0, True
         return _describe(self.position), 0.0, False

@@ -16,7 +16,8 @@ from typing import ClassVar, TypeAlias
 from runner.envs.base import EmbeddedEnvironment, StepText
 from runner.envs.command_grammar import CommandPattern, Grammar
 from runner.envs.data_labels import DataLabel
-from runner.types import Mode
+from runner.envs.lmrl_pictures import draw_wordle
+from runner.types import Cells, Mode
 from runner.util.package_data import package_resource
 
 MAX_GUESSES = 6
@@ -175,6 +176,10 @@ class Wordle(EmbeddedEnvironment):
     def oracle(self, seed: int | None) -> WordleOracle:
         """Return a planner that narrows the words down by the marks, without access to the hidden word."""
         return WordleOracle(self.words, self.marking, self.history, seed)
+
+    def render_cells(self) -> Cells:
+        """Return the guesses as tiles, and the keyboard."""
+        return draw_wordle(self.history, self._tries, MAX_GUESSES)
 
     def _reset(self, task_index: int) -> str:
         self.history = []

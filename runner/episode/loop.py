@@ -11,6 +11,7 @@ from runner.episode.control import EpisodeControl
 from runner.episode.step import StepRunner, TokenStream
 from runner.episode.teardown import CLEANUP_TIMEOUT_S, evaluate, last_response_flow, release
 from runner.episode.validation import check_chat
+from runner.episode.world import WorldRecorder
 from runner.errors import catch_foreign
 from runner.tracing import SpanHandle, Tracer, create_error_info, create_flow_id
 from runner.types import (
@@ -26,11 +27,13 @@ from runner.types import (
     EpisodeStarted,
     Limits,
     Outcome,
+    PackedCells,
     SpanLevel,
     StreamDelta,
     SupportsBind,
     SupportsEpisodeInfo,
     SupportsUnansweredRequest,
+    TimeStep,
     TimestepPlayed,
     TokensStreamed,
     Trajectory,
@@ -56,8 +59,8 @@ class EpisodeContext:
         control: receives the commands cancel, pause, resume and step.
         tracer: records the spans, which no event contains. By default, a new tracer with the factory's level.
         emit: called with every event, in order, on the episode's thread; must neither block nor raise.
-        on_reset: called before the first step with the reset observation and the environment's id of the episode;
-            must neither block nor raise.
+        on_reset: called before the first step with the reset observation, the environment's id of the episode and the
+            picture of the environment; must neither block nor raise.
         on_error: called with the error that ends the episode, before the events of its end; must neither block nor
             raise.
         wants_tokens: returns whether streamed tokens are of interest now; otherwise there are no events of them.
@@ -70,7 +73,7 @@ class EpisodeContext:
     control: EpisodeControl = field(default_factory=EpisodeControl)
     tracer: Tracer | None = None
     emit: Callable[[EpisodeEvent], None] = _ignore
-    on_reset: Callable[[Chat, str], None] = _ignore
+    on_reset: Callable[[Chat, str, PackedCells | None], None] = _ignore
     on_error: Callable[[BaseException], None] = _ignore
     wants_tokens: Callable[[], bool] = _always
     clock: Clock = field(default_factory=Clock)
@@ -83,6 +86,8 @@ class EpisodeFactory(Protocol):
 
     limits: Limits
     tracing_level: SpanLevel
+    records_world: bool
+    """Whether the timesteps have pictures of the environment."""
 
     def build_environment(self) -> Environment:
         """Return a new environment."""
@@ -107,6 +112,7 @@ class EpisodeLoop:
         self._deadline = asyncio.timeout(None)
         self._environment: Environment | None = None
         self._agent: Agent | None = None
+        self._world: WorldRecorder | None = None
         self._trajectory = Trajectory(episode_id=context.header.episode_id, reset_kwargs=reset_kwargs, timesteps=[])
         self._seq = 0
         self._tokens = TokenStream(self._clock.monotonic, self._emit_tokens)
@@ -128,7 +134,7 @@ class EpisodeLoop:
             self._emit(EpisodeEnded, trajectory=self._trajectory)
             # Without these references to itself, the episode is freed at once instead of by a garbage collection.
             self._tokens.close()
-            self._environment = self._agent = None
+            self._environment = self._agent = self._world = None
         return self._trajectory
 
     def _task_id(self) -> str:
@@ -186,7 +192,10 @@ class EpisodeLoop:
             observation = await self._call(environment.reset, **self._reset_kwargs)
         self._trajectory.reset_observation = chat = check_chat(observation, "the observation of a reset")
         self._trajectory.env_episode_id = name = str(await self._call(environment.get_episode_id))
-        self._context.on_reset(chat, name)
+        if self._factory.records_world:
+            self._world = WorldRecorder(environment, self._call)
+            self._trajectory.reset_world = await self._world.take()
+        self._context.on_reset(chat, name, self._trajectory.reset_world)
         with self._tracer.span("agent.init_after_reset", "agent", semantic="agent"):
             await maybe_await(agent.init_after_reset())
         return environment, agent
@@ -195,11 +204,15 @@ class EpisodeLoop:
         """Run steps until the task is done, a limit is reached or a command ends the episode; return the outcome."""
         steps = self._trajectory.timesteps
         step_runner = StepRunner(environment, agent, self._tracer, self._clock.monotonic, self._tokens, call=self._call)
-        observation = reset_observation = self._trajectory.reset_observation
+        observation = self._trajectory.reset_observation
         while await self._control.wait_at_step(self._on_pause, self._on_resume):
             step = await step_runner.run_step(len(steps), observation)
             steps.append(step)
-            self._emit(TimestepPlayed, step=step, reset_observation=reset_observation if step.index == 0 else None)
+            try:
+                if self._world is not None:
+                    step.world = await self._world.take()
+            finally:  # also if the episode is cancelled or out of time meanwhile
+                self._emit_step(step)
             observation = step.observation
             if step.done or step_runner.unparsed >= self._limits.max_unparsed:
                 return Outcome.FAILURE
@@ -226,6 +239,15 @@ class EpisodeLoop:
         self._trajectory.outcome = Outcome.ERROR
         self._trajectory.success = False
         self._context.on_error(exc)
+
+    def _emit_step(self, step: TimeStep) -> None:
+        played, is_first = self._trajectory, step.index == 0
+        self._emit(
+            TimestepPlayed,
+            step=step,
+            reset_observation=played.reset_observation if is_first else None,
+            reset_world=played.reset_world if is_first else None,
+        )
 
     def _emit_tokens(self, step: int, delta: StreamDelta) -> None:
         if self._context.wants_tokens():

@@ -24,6 +24,7 @@ class Runner:
             ``inference_mngr``; None: not passed.
         tracing_level: which spans are recorded: ``off``, ``episode`` or ``full``.
         limits: maximum rounds and seconds of an episode.
+        records_world: whether timesteps have pictures of an environment that can draw its state.
     """
 
     def __init__(
@@ -35,6 +36,7 @@ class Runner:
         judge_mngr: object | None = None,
         tracing_level: SpanLevel = "full",
         limits: Limits | None = None,
+        records_world: bool = True,
     ) -> None:
         """Store the settings; ``play_episode`` builds the environment and the agent."""
         self.env_cfg = env_cfg
@@ -43,6 +45,7 @@ class Runner:
         self.judge_mngr = judge_mngr
         self.tracing_level: SpanLevel = tracing_level
         self.limits = limits or Limits()
+        self.records_world = records_world
         self._environments, self._agents = PreparedConfig(env_cfg), PreparedConfig(agent_cfg)
 
     async def play_episode(

@@ -217,8 +217,8 @@ def _decode_live(payload: bytes) -> LiveRow:
 def _check_timestep_depth(batch: LazyBatch) -> None:
     for item in batch.items:
         if isinstance(item, LazyTimestep):
-            for messages in (item.chats, item.observation, item.reset_observation):
-                check_depth(bytes(messages))
+            for value in (item.chats, item.observation, item.reset_observation, item.world, item.reset_world):
+                check_depth(bytes(value))
 
 
 def _decode_items_separately(payload: bytes) -> LiveRow:

@@ -136,6 +136,15 @@ class Timestep(_TimestepFields, kw_only=True, tag="timestep"):
     reset_observation: Annotated[
         list[dict[str, Any]] | None, Meta(description="observation of the reset; in the first timestep only")
     ] = None
+    world: Annotated[
+        list[Any] | None,
+        Meta(
+            description="picture of the environment after the timestep, as in the episode file; null if there is none"
+        ),
+    ] = None
+    reset_world: Annotated[
+        list[Any] | None, Meta(description="picture after the reset; in the first timestep only")
+    ] = None
 
 
 class LazyTimestep(_TimestepFields, kw_only=True, tag="timestep"):
@@ -144,6 +153,8 @@ class LazyTimestep(_TimestepFields, kw_only=True, tag="timestep"):
     chats: msgspec.Raw
     observation: msgspec.Raw
     reset_observation: msgspec.Raw = msgspec.Raw(b"null")
+    world: msgspec.Raw = msgspec.Raw(b"null")
+    reset_world: msgspec.Raw = msgspec.Raw(b"null")
 
 
 class TokenText(EpisodeItemBase, kw_only=True, omit_defaults=True, tag="token"):

@@ -150,6 +150,8 @@ def _timestep(item: TimestepPlayed) -> msgspec.Raw:
         warnings=[truncate(warning) for warning in step.warnings],
         phases=step.phases,
         reset_observation=reset_observation,
+        world=step.world,
+        reset_world=item.reset_world,
     )
     messages = list(chain(*chats, observation, reset_observation or ()))
     if _DICT.issuperset(map(type, messages)):

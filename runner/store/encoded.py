@@ -23,10 +23,16 @@ class EncodedTraces(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EncodedReset(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of an episode's reset; ``observation`` is a JSON array of messages."""
+    """The result of an episode's reset.
+
+    Attributes:
+        observation: JSON array of messages.
+        world: JSON array of the rows of the environment's picture; empty if there is none.
+    """
 
     observation: bytes
     env_episode_id: str
+    world: bytes = b"[]"
     traces: EncodedTraces = EncodedTraces()
 
 
@@ -86,7 +92,7 @@ def encoding_problem(part: EncodedReset | EncodedStep | EncodedEnd) -> str | Non
     arrays, objects = [traces.spans, traces.flows, traces.open_spans], []
     match part:
         case EncodedReset():
-            arrays.append(part.observation)
+            arrays += [part.observation, part.world]
         case EncodedStep():
             arrays.append(part.tool_schemas)
             objects.append(part.data)

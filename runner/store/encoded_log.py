@@ -74,6 +74,7 @@ class EncodedLog:
             record,
             timesteps=[msgspec.Raw(step.data) for step in self.steps],
             reset_observation=msgspec.Raw(_EMPTY if self.reset is None else self.reset.observation),
+            reset_world=None if self.reset is None or self.reset.world == _EMPTY else msgspec.Raw(self.reset.world),
             tool_schemas=join_arrays(step.tool_schemas for step in self.steps),
             spans=join_arrays(part.spans for part in traces),
             flows=join_arrays(part.flows for part in traces),
@@ -98,7 +99,8 @@ def join_arrays(arrays: Iterable[bytes]) -> msgspec.Raw:
 
 def _reset_line(reset: EncodedReset) -> bytes:
     fields = b'{"reset_observation":%b,"env_episode_id":%b}' % (reset.observation, encode(reset.env_episode_id))
-    return _merge(fields, _traces_field(reset.traces))
+    world = b"{}" if reset.world == _EMPTY else b'{"reset_world":%b}' % reset.world
+    return _merge(fields, world, _traces_field(reset.traces))
 
 
 def _step_line(step: EncodedStep) -> bytes:

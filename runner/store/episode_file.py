@@ -17,6 +17,7 @@ from runner.types import (
     ErrorInfo,
     Flow,
     Outcome,
+    PackedCells,
     Phases,
     Span,
     TimeStep,
@@ -51,6 +52,7 @@ class EpisodeRecord(EpisodeHeader, kw_only=True):
     tokens: Tokens
     cost: float | None = None
     reset_observation: StoredChat
+    reset_world: PackedCells | None = None
     timesteps: list[TimeStep]
     tool_schemas: list[list[ToolSchema]]
     spans: list[Span]

@@ -14,7 +14,7 @@ import msgspec
 from runner.errors import StoreError
 from runner.store.episode_file import EpisodeRecord, StoredChat, check_header, decode, episode_record
 from runner.store.safe_json import encode, finite
-from runner.types import EpisodeHeader, ErrorInfo, Flow, Outcome, Span, TimeStep, ToolSchema
+from runner.types import EpisodeHeader, ErrorInfo, Flow, Outcome, PackedCells, Span, TimeStep, ToolSchema
 from runner.util.files import TEMPORARY_SUFFIX, create_private, make_folder, read_file, write_all
 
 JOURNAL_SUFFIX = ".journal.jsonl"
@@ -40,6 +40,7 @@ class JournalExtras(msgspec.Struct, kw_only=True):
     """
 
     reset_observation: StoredChat | msgspec.UnsetType = msgspec.UNSET
+    reset_world: PackedCells | msgspec.UnsetType | None = msgspec.UNSET
     env_episode_id: str | msgspec.UnsetType | None = msgspec.UNSET
     tool_schemas: list[list[ToolSchema]] | msgspec.UnsetType = msgspec.UNSET
     traces: TraceDelta | msgspec.UnsetType = msgspec.UNSET
@@ -51,6 +52,7 @@ class Journal(msgspec.Struct, kw_only=True):
     header: EpisodeHeader
     steps: list[TimeStep] = []
     reset_observation: StoredChat = []
+    reset_world: PackedCells | None = None
     env_episode_id: str | None = None
     tool_schemas: list[list[ToolSchema]] = []
     traces: TraceDelta = msgspec.field(default_factory=TraceDelta)
@@ -165,6 +167,7 @@ def unfinished_record(
         outcome=outcome,
         success=outcome is Outcome.SUCCESS,
         reset_observation=journal.reset_observation,
+        reset_world=journal.reset_world,
         env_episode_id=journal.env_episode_id,
         tool_schemas=journal.tool_schemas,
         spans=spans,
@@ -202,6 +205,7 @@ def apply_line(journal: Journal, data: bytes) -> str | None:
         journal.steps.append(step)
     journal.tool_schemas = tool_schemas
     journal.reset_observation = _set_or(extras.reset_observation, journal.reset_observation)
+    journal.reset_world = _set_or(extras.reset_world, journal.reset_world)
     journal.env_episode_id = _set_or(extras.env_episode_id, journal.env_episode_id)
     _add_traces(journal.traces, _set_or(extras.traces, TraceDelta()))
     return None

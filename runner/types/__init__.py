@@ -1,5 +1,6 @@
 """Types shared by all parts of the runner: data, protocols, and the events of episodes and batches."""
 
+from runner.types.cells import CellRow, CellRun, Cells, PackedCells, merge_runs, unpack_cells
 from runner.types.data import (
     MAX_DURATION_S,
     MAX_ROUNDS,
@@ -64,6 +65,7 @@ from runner.types.protocols import (
     ObservationPlanner,
     OraclePlanner,
     SupportsBind,
+    SupportsCells,
     SupportsCleanup,
     SupportsClose,
     SupportsEpisodeInfo,
@@ -87,6 +89,9 @@ __all__ = [
     "AnswerTimes",
     "BatchProgress",
     "Budget",
+    "CellRow",
+    "CellRun",
+    "Cells",
     "Chat",
     "DeltaPart",
     "Environment",
@@ -111,6 +116,7 @@ __all__ = [
     "ObservationPlanner",
     "OraclePlanner",
     "Outcome",
+    "PackedCells",
     "Phases",
     "Span",
     "SpanLevel",
@@ -118,6 +124,7 @@ __all__ = [
     "StepResult",
     "StreamDelta",
     "SupportsBind",
+    "SupportsCells",
     "SupportsCleanup",
     "SupportsClose",
     "SupportsEpisodeInfo",
@@ -140,5 +147,7 @@ __all__ = [
     "Workers",
     "fallback_endpoints",
     "is_unscored",
+    "merge_runs",
     "skipped_endpoints",
+    "unpack_cells",
 ]

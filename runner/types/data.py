@@ -12,6 +12,7 @@ from typing import Any, Literal, NotRequired, TypeAlias, TypedDict
 
 import msgspec
 
+from runner.types.cells import PackedCells
 from runner.types.phases import AnswerTimes, Phases
 
 
@@ -125,11 +126,7 @@ def skipped_endpoints(endpoint: str | None, warnings: Iterable[str]) -> list[str
 
 
 def fallback_endpoints(answers: Iterable[tuple[str | None, Sequence[str]]]) -> str | None:
-    """Return the endpoints that answered in place of a failed one, joined by commas; None if there are none.
-
-    Args:
-        answers: endpoint and warnings of each answer.
-    """
+    """Return the endpoints that answered for a failed one, joined by commas, from endpoint and warnings of answers."""
     fallbacks = (name for name, warnings in answers if name and warnings and skipped_endpoints(name, warnings))
     return ", ".join(dict.fromkeys(fallbacks)) or None
 
@@ -262,6 +259,7 @@ class TimeStep(msgspec.Struct, kw_only=True):
         env_s: seconds spent in the environment's step; 0 if the reply was not an action.
         warnings: deviations from the configuration, such as an answer from a fallback endpoint.
         phases: how the step's wall time is split; None in files of earlier versions.
+        world: picture of the environment after the step; see ``unpack_cells``.
     """
 
     index: int
@@ -283,6 +281,7 @@ class TimeStep(msgspec.Struct, kw_only=True):
     cost: float | None = None
     warnings: tuple[str, ...] = ()
     phases: Phases | None = None
+    world: PackedCells | None = None
 
     @property
     def valid(self) -> bool:
@@ -299,6 +298,7 @@ class Trajectory(msgspec.Struct, kw_only=True):
     error_info: ErrorInfo | None = None
     trace_last_response_flow_id: int | None = None
     reset_observation: Chat = []
+    reset_world: PackedCells | None = None
     env_episode_id: str | None = None
     outcome: Outcome = Outcome.ERROR
     success: bool = False

@@ -11,6 +11,7 @@ from typing import Annotated, TypeAlias
 import msgspec
 from msgspec import Meta
 
+from runner.types.cells import PackedCells
 from runner.types.data import (
     Chat,
     Mode,
@@ -90,10 +91,11 @@ class EpisodeResumed(EpisodeItemBase, kw_only=True, tag="episode.resumed"):
 
 
 class TimestepPlayed(EpisodeItemBase, kw_only=True, tag="timestep"):
-    """A step has ended; the event of the first step also has the observation that the reset returned."""
+    """A step has ended; the event of the first step also has the observation and the picture of the reset."""
 
     step: TimeStep
     reset_observation: Chat | None = None
+    reset_world: PackedCells | None = None
 
 
 class TokensStreamed(EpisodeItemBase, kw_only=True, tag="token"):

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, TypeVar, runtime_checkable
 
+from runner.types.cells import Cells
 from runner.types.data import Action, Chat, InvalidAction, StepResult, StreamDelta, ToolSchema, Trajectory
 from runner.types.episode_events import EpisodeHeader
 
@@ -140,6 +141,18 @@ class SupportsEvaluation(Protocol):
 
     def get_evaluation_details(self) -> MaybeAwaitable[dict[str, Any] | None]:
         """Return JSON-encodable details of the episode that has just ended; None only from an ``AREEnvironment``."""
+
+
+@runtime_checkable
+class SupportsCells(Protocol):
+    """An environment that can draw its state."""
+
+    def render_cells(self) -> MaybeAwaitable[Cells | None]:
+        """Return a picture of the current state without changing it; None if there is none.
+
+        Called after the reset and after each step, so it should take well under a millisecond. It shows what a person
+        needs to follow the episode, which may be more than the agent observes.
+        """
 
 
 class OraclePlanner(Protocol):

@@ -20,6 +20,7 @@ from runner.types import (
     EpisodeEnded,
     EpisodeEvent,
     EvaluatedTrajectory,
+    PackedCells,
     Span,
     TimestepPlayed,
     TokensStreamed,
@@ -99,13 +100,14 @@ class EpisodeReporter:
                 event.seq = self._number()
                 self._parts.on_event(event)
 
-    def on_reset(self, observation: Chat, env_episode_id: str) -> None:
+    def on_reset(self, observation: Chat, env_episode_id: str, world: PackedCells | None = None) -> None:
         """Report the result of the reset at once, so that a crash in the first step does not lose it."""
         spans = self._pop_closed_spans()
         self._n_unnumbered = len(spans)
         reset = EncodedReset(
             observation=encode(observation),
             env_episode_id=escape_surrogates(env_episode_id),
+            world=encode(world or []),
             traces=self._encode_traces(spans),
         )
         self._parts.on_reset(reset)
@@ -126,7 +128,9 @@ class EpisodeReporter:
             at=event.at,
             seq=seq,
             data=encode(stored),
-            summary=msgspec.structs.replace(stored, chats=[], action=Action(valid=stored.valid), observation=[]),
+            summary=msgspec.structs.replace(
+                stored, chats=[], action=Action(valid=stored.valid), observation=[], world=None
+            ),
             tool_schemas=encode(schemas[n_known:]),
             traces=self._encode_traces(spans),
         )

@@ -50,6 +50,7 @@ class RunnerActor:
         inference_mngr: source of model answers, passed to the agent's constructor under this name; None: not passed.
         tracing_level: which spans are recorded: ``off``, ``episode`` or ``full``.
         limits: maximum rounds and seconds of an episode.
+        records_world: whether timesteps have pictures of an environment that can draw its state.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class RunnerActor:
         inference_mngr: object | None = None,
         tracing_level: SpanLevel = "full",
         limits: Limits | None = None,
+        records_world: bool = True,
     ) -> None:
         """Store the settings; each episode builds its environment and agent."""
         self._runner: Runner | None = None
@@ -70,6 +72,7 @@ class RunnerActor:
                 inference_mngr=inference_mngr,
                 tracing_level=tracing_level,
                 limits=limits,
+                records_world=records_world,
             )
         self._worker = WorkerInfo(
             host=socket.gethostname(), id=str(ray.get_runtime_context().get_actor_id()), kind="ray"

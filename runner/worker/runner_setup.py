@@ -29,6 +29,7 @@ class RunnerSetup(msgspec.Struct, frozen=True, kw_only=True):
         models: the profile's ``agent`` section; None if neither the agent nor a judge uses a model.
         script: actions of the ``scripted`` agent; None for other agents.
         are: the profile's ``are`` section, for environments of that family.
+        world: whether timesteps have pictures of the environment.
     """
 
     env: Plugin
@@ -40,6 +41,7 @@ class RunnerSetup(msgspec.Struct, frozen=True, kw_only=True):
     models: AgentSettings | None = None
     script: tuple[str, ...] | None = None
     are: ARESettings = ARESettings()
+    world: bool = True
 
     def build_runner(self, manager: InferenceManager | None) -> Runner:
         """Return the runner that plays the episodes.
@@ -72,6 +74,7 @@ class RunnerSetup(msgspec.Struct, frozen=True, kw_only=True):
             judge_mngr=manager if uses_judge(self.env, self.are) else None,
             tracing_level=self.tracing,
             limits=self.limits,
+            records_world=self.world,
         )
 
     def _environment_args(self) -> dict[str, Any]:

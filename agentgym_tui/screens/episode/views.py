@@ -1,4 +1,4 @@
-"""The views of one episode: transcript of a step, trace, file, and the environment's evaluation if it has one."""
+"""The views of one episode: transcript and picture of a step, trace, file, and the environment's evaluation if any."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, NamedTuple
 
+from agentgym_tui.commands.keymap import keymap_of
 from agentgym_tui.commands.registry import Registry
 from agentgym_tui.presenters.answering_endpoint import answer_parts
-from agentgym_tui.presenters.cells import Cell, Line, join_parts
+from agentgym_tui.presenters.cells import Cell, FixedLines, Line, join_parts
 from agentgym_tui.presenters.chat_blocks import Block
 from agentgym_tui.presenters.evaluation import evaluation_blocks
 from agentgym_tui.presenters.payload import pretty_json
 from agentgym_tui.presenters.span_rows import spans_text
 from agentgym_tui.presenters.transcript import failure_blocks, missing_file_text, step_blocks, transcript_text
-from agentgym_tui.safe_text import SafeText, trusted
+from agentgym_tui.presenters.world import has_pictures, world_at, world_heading, world_lines
+from agentgym_tui.safe_text import SafeText, sanitize_line, trusted
 from agentgym_tui.services.timers import start_worker
 from agentgym_tui.sessions.episode_loader import LoadedEpisode
 from agentgym_tui.widgets.charts import Waterfall
@@ -122,6 +124,35 @@ class StepTranscript(EpisodeContent):
         return step_blocks(shown.loaded.episode, shown.step, full=self._show_all_messages)
 
 
+class EpisodeWorld(EpisodeContent):
+    """The picture of the environment after the selected step, or before it."""
+
+    shows_step = True
+
+    def __init__(self, id: str) -> None:
+        self._list = LineList(cursor_type="none", id=id)
+        super().__init__(self._list)
+        self._is_before = False
+
+    def show(self, shown: ShownEpisode) -> None:
+        """Show the picture; it stays scrolled while steps are selected."""
+        key = sanitize_line(keymap_of(self._list.app).key("list.choose"), 20)
+        heading = world_heading(shown.step, key, before=self._is_before)
+        self._list.show(FixedLines([heading, [], *self._lines(shown)]))
+
+    def text(self, shown: ShownEpisode, *, raw: bool) -> str:
+        """Return the picture without colors; it is always sanitized."""
+        return "\n".join("".join(cell.text for cell in line).rstrip() for line in self._lines(shown))
+
+    def choose(self) -> None:
+        """Switch between the pictures before and after the step."""
+        self._is_before = not self._is_before
+
+    def _lines(self, shown: ShownEpisode) -> list[Line]:
+        packed = b"" if shown.loaded is None else world_at(shown.loaded.episode, shown.step, before=self._is_before)
+        return world_lines(packed)
+
+
 class EpisodeTrace(EpisodeContent):
     """The spans of the episode."""
 
@@ -212,6 +243,13 @@ class EpisodeView(NamedTuple):
 
 EPISODE_VIEWS: Final = Registry(
     EpisodeView("transcript", trusted("Transcript"), "episode.transcript", StepTranscript),
+    EpisodeView(
+        "world",
+        trusted("World"),
+        "episode.world",
+        EpisodeWorld,
+        lambda loaded: loaded is not None and has_pictures(loaded.episode),
+    ),
     EpisodeView("trace", trusted("Trace"), "episode.trace", EpisodeTrace),
     EpisodeView("json", trusted("JSON"), "episode.json", EpisodeJson),
     EpisodeView(

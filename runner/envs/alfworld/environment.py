@@ -10,13 +10,14 @@ import json
 import re
 from typing import Any, ClassVar
 
-from runner.envs.alfworld.engine import NOTHING_HAPPENS
+from runner.envs.alfworld.engine import NOTHING_HAPPENS, LocalGame
 from runner.envs.alfworld.oracle import make_planner
+from runner.envs.alfworld.room_picture import RoomPainter
 from runner.envs.alfworld.tasks import Game, RequiredPackages, catalogue
 from runner.envs.base import EmbeddedEnvironment, StepText
 from runner.envs.command_grammar import CommandPattern, Grammar
 from runner.envs.data_labels import DataLabel, data_folder
-from runner.types import Action, Mode, OraclePlanner
+from runner.types import Action, Cells, Mode, OraclePlanner
 
 _NAME = "[a-z]{1,40} [0-9]{1,4}"
 
@@ -129,6 +130,7 @@ class ALFWorld(EmbeddedEnvironment):
         """Latest observation without the list of admissible actions."""
         self._steps = 0
         self._game: Game
+        self._painter: RoomPainter | None = None
 
     @property
     def task_type(self) -> str:
@@ -143,15 +145,22 @@ class ALFWorld(EmbeddedEnvironment):
         """Return a planner for the running task; ``seed`` has no effect."""
         return make_planner(self._game)
 
+    def render_cells(self) -> Cells | None:
+        """Return the room with what the player has seen of it; None for games of ALFWorld's own engine."""
+        return self._painter.draw() if self._painter is not None else None
+
     def _reset(self, task_index: int) -> str:
         self._game = self._catalogue.start(task_index)
         self._steps = 0
+        self._painter = RoomPainter(self._game) if isinstance(self._game, LocalGame) else None
         return self._observe(self._game.opening)
 
     def _step(self, text: str) -> StepText:
         self._steps += 1
         observation, won = self._observe(self._execute(text)), self._game.won
         self._truncated = self._steps >= MAX_STEPS and not won
+        if self._painter is not None:
+            self._painter.look()
         return observation, float(won), won or self._truncated
 
     def _execute(self, text: str) -> str:

@@ -8,9 +8,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from runner.envs.babyai.action_menu import GRAMMAR, NO_CHANGE, ActionMenu
+from runner.envs.babyai.level_picture import LevelPainter
 from runner.envs.babyai.levels import N_TASKS, make_world
 from runner.envs.babyai.observe import View
 from runner.envs.base import EmbeddedEnvironment, StepText
+from runner.types import Cells
 
 if TYPE_CHECKING:
     import numpy as np
@@ -58,8 +60,13 @@ class BabyAI(EmbeddedEnvironment):
 
         return Planner(self, seed)
 
+    def render_cells(self) -> Cells:
+        """Return the whole grid, of which the agent sees only the shaded cells."""
+        return self._painter.draw(self._view)
+
     def _reset(self, task_index: int) -> str:
         self.world, observation = make_world(task_index)
+        self._painter = LevelPainter(self.world)
         self._reward, self._over, self._ending = 0.0, False, ""
         self._image: NDArray[np.uint8] = observation["image"]
         mission = self.world.mission.replace("then", "and").replace("after you", "and")
@@ -97,9 +104,10 @@ class BabyAI(EmbeddedEnvironment):
 
     def _observe(self) -> str:
         carried = self.world.carrying
-        view = View(self._image.tolist(), (carried.color, carried.type) if carried else None, self.world.agent_dir)
-        self.menu = ActionMenu(view)
-        return f"{view.text()}{self._ending}\n{self.menu}"
+        held = (carried.color, carried.type) if carried else None
+        self._view = View(self._image.tolist(), held, self.world.agent_dir)
+        self.menu = ActionMenu(self._view)
+        return f"{self._view.text()}{self._ending}\n{self.menu}"
 
     def _reply(self, text: str) -> StepText:
         return f"{text}\n{self.menu}", self._reward, self._done()

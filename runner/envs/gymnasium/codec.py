@@ -1,14 +1,15 @@
-"""Text codec of Gymnasium environments: names of observed numbers and of actions, success rule, and formatting.
+"""Text codec of Gymnasium environments: names of observed numbers and of actions, success rule, text and picture.
 
 ``load_codec`` returns the ``TextCodec`` of an id. ``ENVIRONMENT_INFO`` names the numbers of well-known environments;
 ``count_numbers``, ``format_numbers`` and ``split_digits`` convert values of Gymnasium's spaces.
+``draw_text`` returns the picture of a text rendering.
 """
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, Literal, TypeAlias
 
@@ -16,6 +17,8 @@ import msgspec
 
 from runner.envs.command_grammar import CommandPattern, Grammar
 from runner.errors import ConfigError, catch_foreign
+from runner.types import CellRow, CellRun, Cells
+from runner.types.cells import CellColor, CellFill
 from runner.util.display_text import one_line
 
 MAX_ACTIONS = 100
@@ -225,3 +228,51 @@ def split_digits(value: int, bases: Sequence[int]) -> list[int]:
         value, digit = divmod(value, base)
         reversed_digits.append(digit)
     return reversed_digits[::-1]
+
+
+_CODE = re.compile(r"\x1b\[([0-9;]*)m")
+_COLORS: dict[int, CellColor] = {
+    0: "dim",
+    1: "red",
+    2: "green",
+    3: "yellow",
+    4: "blue",
+    5: "purple",
+    6: "cyan",
+    7: "plain",
+}
+_MAX_CHARS = 4000
+
+
+def draw_text(drawing: str) -> Cells:
+    """Return the picture of a text with the color codes of a terminal."""
+    style: tuple[CellColor, CellFill] = ("plain", "")
+    rows: list[CellRow] = []
+    for line in drawing[:_MAX_CHARS].strip("\n").split("\n"):
+        row: list[CellRun] = []
+        for text, codes in _parts(line):
+            if text:
+                row.append(CellRun(text, *style))
+            style = _styled(style, codes)
+        rows.append(tuple(row))
+    return Cells(rows)
+
+
+def _parts(line: str) -> Iterator[tuple[str, str | None]]:
+    """Yield each text of a line with the code that follows it; None if none does."""
+    start = 0
+    for match in _CODE.finditer(line):
+        yield line[start : match.start()], match[1]
+        start = match.end()
+    yield line[start:], None
+
+
+def _styled(style: tuple[CellColor, CellFill], codes: str | None) -> tuple[CellColor, CellFill]:
+    for code in () if codes is None else [int(part[:3]) for part in codes.split(";") if part] or [0]:
+        if code == 0:
+            style = ("plain", "")
+        elif 30 <= code <= 37 or 90 <= code <= 97:
+            style = (_COLORS[code % 10], style[1])
+        elif 40 <= code <= 47 or 100 <= code <= 107:
+            style = (_COLORS[code % 10], "solid")
+    return style

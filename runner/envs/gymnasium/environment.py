@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 
 from runner.envs.base import EmbeddedEnvironment, StepText
 from runner.envs.data_labels import DataLabel
-from runner.envs.gymnasium.codec import load_codec
-from runner.types import Mode, Trajectory
+from runner.envs.gymnasium.codec import draw_text, load_codec
+from runner.types import Cells, Mode, Trajectory
 
 MAX_DRAWING_CHARS = 4000
 """Maximum length of a text rendering that is shown, in characters."""
@@ -38,6 +38,7 @@ class GymnasiumEnvironment(EmbeddedEnvironment):
         self.grammar = self._codec.grammar
         self._actions = {name: self._codec.first_action + index for index, name in enumerate(self._codec.info.actions)}
         self._environment: Any = None
+        self._drawing = ""
 
     @staticmethod
     def check(id: str) -> None:
@@ -71,6 +72,10 @@ class GymnasiumEnvironment(EmbeddedEnvironment):
             self._environment.close()
             self._environment = None
 
+    def render_cells(self) -> Cells | None:
+        """Return the environment's text rendering in its colors; None if it has none."""
+        return draw_text(self._drawing) if self._drawing else None
+
     def _reset(self, task_index: int) -> str:
         if self._environment is None:
             self._environment = self._codec.make()
@@ -90,5 +95,6 @@ class GymnasiumEnvironment(EmbeddedEnvironment):
         text = self._codec.describe(observation)
         if not self._codec.has_text_rendering:
             return text
-        drawing = _COLOR_CODES.sub("", str(self._environment.render()))
+        self._drawing = str(self._environment.render())
+        drawing = _COLOR_CODES.sub("", self._drawing)
         return f"{text}\n{drawing.strip()[:MAX_DRAWING_CHARS]}"

@@ -18,9 +18,17 @@ from runner.envs.base import EmbeddedEnvironment, StepText
 from runner.envs.command_grammar import CommandPattern, Grammar
 from runner.envs.data_labels import DataLabel, data_folder
 from runner.envs.sqlgym import worker
-from runner.envs.sqlgym.tasks import Database, DatabaseSchema, Split, Task, catalogue
+from runner.envs.sqlgym.tasks import (
+    Database,
+    DatabaseSchema,
+    QueryResult,
+    Split,
+    Task,
+    catalogue,
+    draw_database,
+)
 from runner.errors import EnvironmentFault
-from runner.types import Action, InvalidAction, Mode
+from runner.types import Action, Cells, InvalidAction, Mode
 
 ENGINE_FAILED = "The query was stopped because the database engine failed or ran out of memory."
 _WORKER_TIMEOUT_S = worker.ALARM_S + worker.GOLD_LIMIT_S + worker.ALARM_S + 20
@@ -128,6 +136,7 @@ class SQLGym(EmbeddedEnvironment):
         self._split: Split
         self._task: Task
         self._schema: DatabaseSchema
+        self._result: QueryResult | None = None
 
     def parse(self, text: str) -> Action | InvalidAction:
         """Parse a query: the last ```` ```sql ```` block of ``text``, or the whole text if it has no such block."""
@@ -142,13 +151,20 @@ class SQLGym(EmbeddedEnvironment):
         """Return an oracle with the gold query; ``seed`` has no effect."""
         return SQLGymOracle(self._task.gold)
 
+    def render_cells(self) -> Cells:
+        """Return the tables, the question, and the query with its result."""
+        return draw_database(self._schema, self._task.question, self._result)
+
     def _reset(self, task_index: int) -> str:
         self._split, self._task = self._catalogue[task_index]
         self._schema = self._split.schema(self._task)
+        self._result = None
         return f"{self._schema.described(self.mode)}\n\n{self._task.question}"
 
     def _step(self, text: str) -> StepText:
-        verdict = evaluate(self._split.database(self._task), _query_in(text), self._task.gold)
+        sql = _query_in(text)
+        verdict = evaluate(self._split.database(self._task), sql, self._task.gold)
+        self._result = QueryResult(sql, verdict.observation, bool(verdict.solved))
         if verdict.solved is None and self.mode == "strict":
             raise EnvironmentFault(
                 f"SQLGym's task {self.task_index} cannot be scored, because its gold query has an error. "

@@ -1,22 +1,24 @@
 """Tasks of SQLGym with databases and schemas: those shipped with the runner, or those in a folder of BIRD's data.
 
 ``catalogue`` returns all tasks; a ``Split`` holds the tasks of one folder. ``DatabaseSchema`` describes a
-database in words.
+database in words, and ``draw_database`` returns the picture of a task.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Literal, TypeAlias, TypeVar
+from textwrap import wrap
+from typing import Literal, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
 from runner.envs.data_labels import BIRD_VARIABLE
 from runner.errors import ConfigError
-from runner.types import Mode
+from runner.types import CellRow, CellRun, Cells, Mode
+from runner.types.cells import CellColor
 from runner.util.package_data import package_resource
 
 Columns: TypeAlias = list[tuple[int, str]]
@@ -174,3 +176,47 @@ def _read(file: Path, kind: type[_T]) -> _T:
         return msgspec.json.decode(file.read_bytes(), type=kind)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
         raise ConfigError(f"Cannot read SQLGym's data file {file}: {exc}") from exc
+
+
+_WIDTH = 76
+_MAX_TABLES = 30
+
+
+class QueryResult(NamedTuple):
+    """A query, what it returned, and whether that is the answer."""
+
+    sql: str
+    observation: str
+    solved: bool
+
+
+def draw_database(schema: DatabaseSchema, question: str, result: QueryResult | None) -> Cells:
+    """Return the picture; ``result`` is None before the query."""
+    keys = {column for key in schema.primary_keys for column in (key if isinstance(key, list) else [key])}
+    rows: list[CellRow] = [(CellRun("Database: ", "dim"), CellRun(schema.db_id, "cyan"))]
+    for number, table in enumerate(schema.table_names_original[:_MAX_TABLES]):
+        columns = [
+            f"{name}*" if index in keys else name
+            for index, (at, name) in enumerate(schema.column_names_original)
+            if at == number
+        ]
+        rows.append((CellRun(f"▦ {table}", "yellow"),))
+        rows += _wrapped(", ".join(columns), "plain", 3)
+    rows += [(CellRun("* primary key", "dim"),), (), (CellRun("Question", "cyan"),), *_wrapped(question, "plain", 6)]
+    return Cells([*rows, *_result_rows(result)])
+
+
+def _result_rows(result: QueryResult | None) -> Iterator[CellRow]:
+    yield ()
+    if result is None:
+        yield (CellRun("No query yet", "dim"),)
+        return
+    yield (CellRun("Query", "cyan"),)
+    yield from _wrapped(result.sql, "plain", 10)
+    yield (CellRun("✓ Result: right", "green") if result.solved else CellRun("✗ Result: not the answer", "red"),)
+    yield from _wrapped(result.observation, "plain", 6)
+
+
+def _wrapped(text: str, color: CellColor, max_lines: int) -> list[CellRow]:
+    lines = wrap(text[:4096], _WIDTH, max_lines=max_lines, placeholder=" …")
+    return [(CellRun("  "), CellRun(line, color)) for line in lines]

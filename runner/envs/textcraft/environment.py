@@ -28,7 +28,8 @@ from runner.envs.textcraft.recipes import (
     matching_recipe,
     parse_ingredients,
 )
-from runner.types import Action, InvalidAction, Mode
+from runner.envs.textcraft.tree_picture import draw_tree
+from runner.types import Action, Cells, InvalidAction, Mode
 
 _COUNT: dict[str, Any] = {"type": "integer", "minimum": 0}
 _GRAMMAR = Grammar(
@@ -117,6 +118,10 @@ class TextCraft(EmbeddedEnvironment):
     def oracle(self, seed: int | None) -> TextCraftOracle:
         """Return a planner for the running task; ``seed`` has no effect."""
         return TextCraftOracle(self._table, self._task.goal, self.inventory)
+
+    def render_cells(self) -> Cells:
+        """Return the tree of the goal's recipes, with what is held."""
+        return draw_tree(self._table, self._task, self.inventory)
 
     def _reset(self, task_index: int) -> str:
         self._task = make_task(self._table, task_index)

@@ -10,8 +10,9 @@ from runner.envs.base import EmbeddedEnvironment, StepText
 from runner.envs.command_grammar import CommandPattern, Grammar
 from runner.envs.data_labels import DataLabel
 from runner.envs.webshop.catalogue import shipped_catalogue, shipped_index
+from runner.envs.webshop.page_picture import draw_page
 from runner.envs.webshop.visit import Visit
-from runner.types import Action, InvalidAction, Mode, Trajectory
+from runner.types import Action, Cells, InvalidAction, Mode, Trajectory
 
 _GRAMMAR = Grammar(
     [
@@ -96,6 +97,10 @@ class WebShop(EmbeddedEnvironment):
     def oracle(self, seed: int | None) -> WebShopOracle:
         """Return a planner for the running task; ``seed`` has no effect."""
         return WebShopOracle(self._visit, self._catalogue.by_asin[self._visit.goal.asin].kind)
+
+    def render_cells(self) -> Cells:
+        """Return the current page."""
+        return draw_page(self._visit)
 
     def _reset(self, task_index: int) -> str:
         self._visit = Visit(self._catalogue, shipped_index(), self._catalogue.goals[task_index])

@@ -11,6 +11,7 @@ from agentgym_tui.presenters.payload import TextRows, pretty_json
 from agentgym_tui.presenters.span_rows import SpanRows, spans_text
 from agentgym_tui.presenters.step_rows import StepRows
 from agentgym_tui.presenters.transcript import step_blocks, transcript_text
+from agentgym_tui.presenters.world import world_at, world_lines
 from agentgym_tui.sessions.episode_library import episode_from_bytes
 from agentgym_tui.state.data_model import Episode
 from agentgym_tui.state.run_store import RunStore
@@ -26,6 +27,8 @@ TOKENS = (
     b'"full_length":{"text":9}',
     b'"tool_calls":[{"id":"c","function":{"name":"f","arguments":"{}"}}]',
     b'"reasoning_content":"r"',
+    b'"world":[["a",["b","red"],["c","green","solid"]]]',
+    b'"reset_world":[["a"]]',
     b'"evaluation":{"success":true,"judge":"scenario","events":[{"app":"a","time":1}]}',
 )
 SHARE = 2
@@ -43,6 +46,8 @@ def check(data: bytes) -> None:
     for index in range(min(len(steps), MAX_STEPS)):
         for full in (False, True):
             _check_blocks(step_blocks(episode, index, full=full))
+        _check_lines(world_lines(world_at(episode, index)))
+        _check_lines(world_lines(world_at(episode, index, before=True)))
     _check_blocks(evaluation_blocks(episode.evaluation))
     _check_spans(episode)
     store = RunStore(now=lambda: 1.0)

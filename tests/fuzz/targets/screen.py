@@ -1,7 +1,7 @@
 """The console's widgets between guard cells, drawn to a terminal emulator: no text leaves its widget.
 
 The input is a byte that chooses a view, then a bus message: subject, lines ``name: value`` with headers, an empty line,
-and the payload, which is also the text of a transcript.
+and the payload, which is also the text of a transcript and of a picture whose runs are cut anywhere.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Final
 
+import msgspec
 import pyte
 from rich.segment import Segment
 from textual.app import App, ComposeResult
@@ -20,16 +21,18 @@ from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
 
-from agentgym_tui.presenters.cells import Line
+from agentgym_tui.presenters.cells import FixedLines, Line
 from agentgym_tui.presenters.chat_blocks import Block, text_block
 from agentgym_tui.presenters.environment_rows import ENV_COLUMNS, EnvironmentRows
 from agentgym_tui.presenters.event_rows import EVENT_COLUMNS, EventRows
 from agentgym_tui.presenters.payload import VIEWS, payload_rows
 from agentgym_tui.presenters.status_line import status_lines
 from agentgym_tui.presenters.transcript import step_blocks
+from agentgym_tui.presenters.world import world_lines
 from agentgym_tui.safe_text import trusted
 from agentgym_tui.state.event_log import EventLog
 from agentgym_tui.state.run_store import RunStore
+from agentgym_tui.widgets.line_list import LineList
 from agentgym_tui.widgets.line_renderer import TONE_CLASSES
 from agentgym_tui.widgets.payload_view import TextView
 from agentgym_tui.widgets.static_lines import StaticLines
@@ -63,7 +66,8 @@ _COLORS: Final = re.compile(r"\x1b\[[0-9;]*m")
 REGIONS: Final = {
     "events": Region(2, 1, 31, 6),
     "environments": Region(37, 1, 30, 6),
-    "transcript": Region(2, 9, 30, 8),
+    "transcript": Region(2, 9, 30, 4),
+    "world": Region(2, 14, 30, 4),
     "payload": Region(37, 9, 31, 8),
     "status": Region(3, 19, 61, 3),
 }
@@ -93,12 +97,13 @@ class WidgetApp(App[None]):
         self.events_table = Table(EVENT_COLUMNS, id="events")
         self.environments = Table(ENV_COLUMNS, id="environments")
         self.transcript = Transcript(id="transcript")
+        self.world = LineList(id="world")
         self.payload = TextView(id="payload")
         self.status = StaticLines(id="status")
 
     def compose(self) -> ComposeResult:
         yield Guard()
-        yield from (self.events_table, self.environments, self.transcript, self.payload, self.status)
+        yield from (self.events_table, self.environments, self.transcript, self.world, self.payload, self.status)
 
     def show(self, data: bytes) -> None:
         """Show an input in all widgets."""
@@ -113,15 +118,16 @@ class WidgetApp(App[None]):
         self.events_table.show(rows)
         self.environments.show(EnvironmentRows(store))
         self.transcript.show_blocks(_blocks(store, payload))
+        self.world.show(FixedLines(_world(payload)))
         self.payload.show(payload_rows(rows.entry(0), view))
         self.status.show(_status_lines(store, subject))
         self.status.refresh()  # draw every row, also those that are equal to the last ones
-        for widget in (self.events_table, self.payload) if scroll else ():
+        for widget in (self.events_table, self.world, self.payload) if scroll else ():
             widget.action_right()
 
     def clear(self) -> None:
         """Show an empty input."""
-        for widget in (self.events_table, self.payload):
+        for widget in (self.events_table, self.world, self.payload):
             widget.action_left()
         self.show(b"\x00")
 
@@ -140,6 +146,12 @@ class WidgetApp(App[None]):
 def _blocks(store: RunStore, payload: bytes) -> list[Block]:
     blocks = [block for each in store.episodes.values() for block in step_blocks(each, 0)]
     return [*blocks, text_block("observation", trusted("Observation"), payload.decode("utf-8", "replace"))]
+
+
+def _world(payload: bytes) -> list[Line]:
+    lines = payload.decode("utf-8", "replace").split("\n")
+    rows = [[[line[at : at + 2], "red", "solid"] for at in range(0, len(line), 2)] for line in lines]
+    return world_lines(msgspec.json.encode(rows))
 
 
 def _status_lines(store: RunStore, title: str) -> Callable[[int], list[Line]]:

@@ -96,7 +96,7 @@ def lazy_item(item: LiveItem) -> LazyItem:
     if not isinstance(item, Timestep | SpanClosed):
         return item
     fields = msgspec.structs.asdict(item)
-    for name in {"chats", "observation", "reset_observation", "span"} & fields.keys():
+    for name in {"chats", "observation", "reset_observation", "world", "reset_world", "span"} & fields.keys():
         fields[name] = msgspec.Raw(json.dumps(msgspec.to_builtins(fields[name])).encode())
     return (LazyTimestep if isinstance(item, Timestep) else LazySpan)(**fields)
 

@@ -287,6 +287,7 @@ SEQUENCES = {
             KeyPress("episode.next", "n", shows("2 of 60"), True),
             KeyPress("episode.previous", "p", shows("1 of 60"), True),
             KeyPress("episode.trace", "w", shows("● Trace"), True),
+            KeyPress("episode.world", "W", shows("● World"), True),
             KeyPress("episode.json", "J", shows("● JSON"), True),
             KeyPress("episode.evaluation", "v", shows("● Evaluation"), True),
             KeyPress("episode.copy", "y", clipboard),

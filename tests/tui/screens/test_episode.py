@@ -102,6 +102,46 @@ async def test_each_view_has_its_key(key: str, view: str, text: str) -> None:
         assert focused_id(pilot) == view
 
 
+WALKED = [step(index, world=encode([["at ", [str(index), "yellow"]]])) for index in range(3)]
+
+
+async def test_the_world_follows_the_selected_step_and_shows_also_the_one_before() -> None:
+    played = episode(1, steps=WALKED, reset_world=encode([["at the start"]]))
+    async with episode_pilot(session_with_episode(played)) as pilot:
+        assert "World" in widget_text(pilot, "#tabs")
+        await pilot.press("W")
+        await wait_for_widget_text(pilot, "#world", "at 0")
+        assert focused_id(pilot) == "world"
+        assert "after step 0 · enter: before it" in widget_text(pilot, "#world")
+        await pilot.press("enter")
+        await wait_for_widget_text(pilot, "#world", "at the start")
+        assert "before step 0 · enter: after it" in widget_text(pilot, "#world")
+        pilot.app.screen.query_one(STEPS).focus()
+        await pilot.press("j", "j")
+        await wait_for_widget_text(pilot, "#world", "at 1")
+        await pilot.press("shift+tab", "y")
+        assert pilot.app.clipboard == "at 1"
+
+
+async def test_an_episode_without_pictures_lists_no_world_but_its_key_explains_it() -> None:
+    async with episode_pilot(session_with_episode(episode(1))) as pilot:
+        assert "World" not in widget_text(pilot, "#tabs")
+        await pilot.press("W")
+        await wait_for_widget_text(pilot, "#world", "No picture of the environment")
+        assert "World" in widget_text(pilot, "#tabs")
+
+
+async def test_the_world_of_a_running_episode_follows_its_newest_step() -> None:
+    session = busy_session()
+    async with episode_pilot(session, RUNNING) as pilot:
+        last = session.store.episodes[RUNNING].last_step_index
+        world = [["now at ", ["7", "red"]]]
+        await pilot.press("W")
+        session.store.apply_events([live(timestep(3, last + 1, seq=50, world=world, reset_world=[["start"]]))])
+        await wait_for_widget_text(pilot, "#world", "now at 7")
+        assert session.store.episodes[RUNNING].reset_world == encode([["start"]])
+
+
 async def test_views_are_selected_by_clicks_on_their_names() -> None:
     async with episode_pilot(busy_session()) as pilot:
         for name, view in (("JSON", "json"), ("Trace", "trace"), ("Transcript", "transcript")):

@@ -13,7 +13,7 @@ from agentgym_tui.logs.path_kind import is_log
 from agentgym_tui.sessions.episode_summary import SummaryReader
 from agentgym_tui.sessions.file_library import FileLibrary
 from agentgym_tui.sessions.file_session import FileSession
-from agentgym_tui.state.data_model import ReadProgress
+from agentgym_tui.state.episode_list import ReadProgress
 from runner.errors import StoreError
 from runner.store import EpisodeRecord
 from runner.store.index_schema import episode_row

@@ -6,14 +6,17 @@ from typing import Any
 import pytest
 from textual.pilot import Pilot
 
+from agentgym_tui.config.settings import Settings
 from agentgym_tui.screens.episode.screen import EpisodeScreen
 from agentgym_tui.sessions.episode_library import episode_from_record
 from agentgym_tui.state.data_model import Episode
 from agentgym_tui.state.episode_list import UnreadableFile
+from runner.envs.babyai import BabyAI
+from runner.episode.world import pack_cells
 from runner.errors import StoreError
 from runner.store.index_schema import episode_row
 from runner.store.safe_json import encode
-from runner.types import Outcome
+from runner.types import Action, Outcome
 from tests.support.are_episodes import MISSED, are_record
 from tests.support.console.fake_session import FakeSession, busy_session, empty_session, error_session, files_session
 from tests.support.console.pilot import console_app, wait_for_widget_text
@@ -165,6 +168,28 @@ def test_trace_of_an_episode(snap_compare: SnapCompare, size: tuple[int, int]) -
     session = with_history(busy_session())
     before = when_opened(session, episode_id(2), "#trace", "agent.act", "w")
     assert snap_compare(console_app(session), terminal_size=size, run_before=before)
+
+
+def walked_episode() -> Episode:
+    """Return an episode of three moves in BabyAI, with its pictures."""
+    world = BabyAI()
+    world.reset(task_index=4)
+    start, pictures = encode(pack_cells(world.render_cells())), []
+    for text in ("turn left", "turn left", "move forward"):
+        world.step(Action(text=text))
+        pictures.append(encode(pack_cells(world.render_cells())))
+    steps = [step(index, world=picture) for index, picture in enumerate(pictures)]
+    return episode(1, env="BabyAI", steps=steps, reset_world=start)
+
+
+@SIZES
+@pytest.mark.parametrize("theme", ["textual-dark", "textual-light"])
+def test_world_of_an_episode(snap_compare: SnapCompare, size: tuple[int, int], theme: str) -> None:
+    session = files_session(0)
+    session.fake_library.stored = [row(1, env="BabyAI")]
+    session.fake_library.load = lambda _: (walked_episode(), b"{}")  # type: ignore[method-assign, assignment]
+    before = when_opened(session, episode_id(1), "#world", "Mission", "W", "shift+tab", "j")
+    assert snap_compare(console_app(session, Settings(theme=theme)), terminal_size=size, run_before=before)
 
 
 @SIZES

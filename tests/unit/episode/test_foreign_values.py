@@ -81,6 +81,7 @@ class ConfigurableAgent(UpAgent):
 class EpisodeFactory:
     limits = Limits(max_rounds=2)
     tracing_level: SpanLevel = "full"
+    records_world: bool = True
 
     def __init__(self, values: dict[str, Any]) -> None:
         self._values = values

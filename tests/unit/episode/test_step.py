@@ -83,6 +83,7 @@ class EpisodeFactory:
     """Holds one agent and one environment, so that tests can inspect them."""
 
     tracing_level: SpanLevel = "off"
+    records_world: bool = True
 
     def __init__(self, agent: Agent, limits: Limits | None = None, goal: int = 3) -> None:
         self.agent, self.environment = agent, Counter(goal=goal)

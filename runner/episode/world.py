@@ -1,0 +1,86 @@
+"""Pictures of an environment for its episode: drawn by the environment, checked, made safe and bounded."""
+
+from __future__ import annotations
+
+import logging
+from functools import lru_cache
+from typing import Any, Final
+
+import msgspec
+
+from runner.errors import EnvironmentFault, catch_foreign, log_failure
+from runner.types import CellRow, Cells, Environment, PackedCells, SupportsCells
+from runner.types.cells import COLORS, FILLS, MAX_CELLS_BYTES, MAX_COLUMNS, MAX_ROWS
+from runner.types.maybe_async import CallMethod, optional_method
+from runner.util.display_text import one_line
+
+logger = logging.getLogger(__name__)
+
+_ENCODER = msgspec.json.Encoder()
+_CUT: Final = ["…", "dim"]
+"""The last row of a picture of which rows are left out."""
+_CUT_BYTES: Final = 32
+
+
+class WorldRecorder:
+    """Takes the pictures of one episode; after the first failure, and for an environment without pictures, none.
+
+    Args:
+        environment: the environment.
+        call: calls its methods.
+    """
+
+    def __init__(self, environment: Environment, call: CallMethod) -> None:
+        """Take no picture yet."""
+        self._render = optional_method(environment, SupportsCells.render_cells)
+        self._call = call
+
+    async def take(self) -> PackedCells | None:
+        """Return a picture of the current state; None if there is none or it cannot be drawn."""
+        if self._render is None:
+            return None
+        render, self._render = self._render, None
+        with catch_foreign(log_failure(logger, "drawing the environment; the episode continues without pictures:")):
+            cells = await self._call(render)
+            packed = None if cells is None else pack_cells(cells)
+            self._render = render
+            return packed
+        return None
+
+
+def pack_cells(cells: object) -> PackedCells:
+    """Return the JSON form of a picture with safe texts; what exceeds a limit is cut.
+
+    Raises:
+        EnvironmentFault: if the value is not ``Cells`` with texts and known names.
+    """
+    if not isinstance(cells, Cells):
+        raise EnvironmentFault(f"render_cells should return Cells or None; got {type(cells).__name__}")
+    try:
+        rows = [_pack_row(row) for row in cells.rows[:MAX_ROWS]]
+    except (TypeError, ValueError) as exc:
+        raise EnvironmentFault(f"render_cells should return rows of (text, color, fill): {exc}") from exc
+    left, packed = MAX_CELLS_BYTES - _CUT_BYTES, list[Any]()
+    for row, size in rows:
+        left -= size + 1
+        if left < 0:
+            break
+        packed.append(row)
+    return packed if len(packed) == len(cells.rows) else [*packed[: MAX_ROWS - 1], [_CUT]]
+
+
+@lru_cache(2048)
+def _pack_row(row: CellRow) -> tuple[list[Any], int]:
+    """Return a row and its size as JSON; cached, because most rows are those of the previous picture."""
+    room, packed = MAX_COLUMNS, list[Any]()
+    for text, color, fill in row:
+        if color not in COLORS or fill not in FILLS:
+            raise ValueError(f"{color!r} with {fill!r} is no style")
+        if not isinstance(text, str):
+            raise TypeError(f"a text is {type(text).__name__}")
+        shown = one_line(text[:room], MAX_COLUMNS)[:room]
+        room -= len(shown)
+        packed.append([shown, color, fill] if fill else shown if color == "plain" else [shown, color])
+        if room <= 0:
+            break
+    return packed, len(_ENCODER.encode(packed))

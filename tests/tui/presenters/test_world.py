@@ -1,0 +1,77 @@
+"""The picture of an environment as lines, from untrusted JSON."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agentgym_tui.presenters.cells import Cell, Tone, line_width
+from agentgym_tui.presenters.text_width import display_width
+from agentgym_tui.presenters.world import NO_PICTURE, has_pictures, world_at, world_lines
+from agentgym_tui.safe_text import trusted
+from runner.types.cells import COLORS, FILLS, MAX_ROWS
+from runner.util.display_text import is_unsafe
+from tests.fuzz.targets import screen
+from tests.support.console.samples import episode, step
+from tests.support.json_values import JSON_VALUES
+
+ODD = "a 漢👍🏽🇩🇪\u0301\u200d\ufe0f\x1b\u202e\t\u1100\u1161\n"
+ODD_TEXTS = st.text(st.sampled_from(ODD) | st.characters(), max_size=40)
+
+
+def packed(value: object) -> bytes:
+    return msgspec.json.encode(value)
+
+
+def test_runs_become_cells_with_the_tone_of_their_color_and_fill() -> None:
+    assert world_lines(packed([["a", ["b", "red"], ["c", "green", "solid"]], []])) == [
+        [Cell(trusted("a")), Cell(trusted("b"), "red"), Cell(trusted("c"), "green-solid")],
+        [],
+    ]
+
+
+def test_every_color_and_fill_has_a_tone() -> None:
+    tones = {f"{color}-{fill}" if fill else color for color in COLORS for fill in FILLS}
+    assert tones <= set(get_args(Tone))
+
+
+@pytest.mark.parametrize("raw", [b"", b"null", b"[]", b"{}", b"7", b"[", b"\xff", b"[" * 100_000])
+def test_what_is_no_picture_gives_a_note(raw: bytes) -> None:
+    assert world_lines(raw) is NO_PICTURE
+
+
+def test_unknown_names_read_as_plain() -> None:
+    assert world_lines(packed([[["a", "ultraviolet", "striped"], ["b", 7, []], [], 3]])) == [
+        [Cell(trusted("a")), Cell(trusted("b")), Cell(trusted("")), Cell(trusted(""))]
+    ]
+
+
+@given(value=JSON_VALUES)
+def test_any_json_gives_safe_bounded_lines(value: object) -> None:
+    lines = world_lines(packed(value))
+    assert 0 < len(lines) <= MAX_ROWS
+    assert not any(is_unsafe(cell.text) for line in lines for cell in line)
+
+
+@given(texts=st.lists(ODD_TEXTS, max_size=6))
+def test_a_row_is_as_wide_as_the_terminal_draws_its_whole_text(texts: list[str]) -> None:
+    for line in world_lines(packed([[[text, "red"] for text in texts]])):
+        assert line_width(line) == display_width("".join(cell.text for cell in line))
+
+
+@settings(max_examples=15, deadline=None)
+@given(rows=st.lists(ODD_TEXTS, min_size=1, max_size=4))
+def test_hostile_cells_stay_within_their_pane(rows: list[str]) -> None:
+    screen.check(b"\x00agentgym.x\n\n" + "\n".join(rows).encode("utf-8", "replace"))
+
+
+def test_the_picture_of_a_step_and_the_one_before_it() -> None:
+    played = episode(steps=[step(0, world=b'["0"]'), step(2, world=b'["2"]')], reset_world=b'["reset"]')
+    assert [world_at(played, index) for index in (0, 1, 2)] == [b'["0"]', b"", b'["2"]']
+    assert [world_at(played, index, before=True) for index in (0, 1, 2)] == [b'["reset"]', b'["0"]', b""]
+    assert has_pictures(played)
+    assert not has_pictures(episode())
