@@ -7,11 +7,12 @@ may come from elsewhere: number and size of the members, the size of the directo
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import struct
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -224,15 +225,8 @@ def _add(opened: zipfile.ZipFile, source: Source) -> tuple[int, int]:
 
     info = ZipInfo(source.name)  # with a fixed time: the episode has its own
     info.compress_type, info.external_attr = _DEFLATED, (stat.S_IFREG | 0o600) << 16
-    size = crc = 0
-    descriptor = os.open(source.path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
-    with os.fdopen(descriptor, "rb") as file, opened.open(info, "w") as member:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise ValueError(f"{source.path} is not a regular file")
-        while part := file.read(_PART_BYTES):
-            member.write(part)
-            size, crc = size + len(part), zlib.crc32(part, crc)
-    return size, crc
+    with opened.open(info, "w") as member:
+        return _read_parts(source.path, member.write)
 
 
 def _check_written(archive: Path, descriptor: int, checksums: Mapping[str, tuple[int, int]]) -> None:
@@ -247,9 +241,18 @@ def _check_written(archive: Path, descriptor: int, checksums: Mapping[str, tuple
 
 def file_checksum(path: Path) -> tuple[int, int]:
     """Return the size and the CRC-32 of a regular file; raises an ``OSError`` if it cannot be read."""
+    return _read_parts(path, len)
+
+
+def _read_parts(path: Path, take: Callable[[bytes], object]) -> tuple[int, int]:
+    """Pass the content of a regular file to ``take`` in parts; return its size and CRC-32."""
     size = crc = 0
-    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW), "rb") as file:
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, f"{path} is not a regular file")
         while part := file.read(_PART_BYTES):
+            take(part)
             size, crc = size + len(part), zlib.crc32(part, crc)
     return size, crc
 

@@ -81,26 +81,9 @@ def write_all(descriptor: int, data: bytes) -> None:
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Write ``data`` to ``path``, mode 0600, atomically and durably: a temporary file is synced and then renamed.
-
-    Raises:
-        OSError: a step failed; ``path`` has its previous or its new content, never a part of it.
-    """
-    temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
-    temporary.unlink(missing_ok=True)  # a leftover could have another mode
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-    try:
-        try:
-            write_all(descriptor, data)
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        temporary.rename(path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            temporary.unlink()  # on a full disk, leftovers would accumulate
-        raise
-    sync_folder(path.parent)
+    """Write ``data`` to ``path``, mode 0600, atomically and durably; raises as ``replacing_file``."""
+    with replacing_file(path) as file:
+        write_all(file.fileno(), data)
 
 
 @contextlib.contextmanager
