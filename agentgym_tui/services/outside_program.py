@@ -31,8 +31,6 @@ END_TIMEOUT_S: Final = 2.0
 class ProgramError(Exception):
     """A program could not be started. The message names the reason and may contain untrusted text."""
 
-    published_error_type = "ProgramFailed"
-
 
 def program_command(program: Program, environ: Mapping[str, str]) -> list[str]:
     """Return the user's pager or editor with its arguments, split as a shell would; no shell runs it.

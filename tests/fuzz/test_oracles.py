@@ -43,7 +43,7 @@ def _first_of_each_group(items: Iterable[LazyItem]) -> Iterator[Sequence[LazyIte
         ("sse", "runner.inference.sse.EventParser.feed", _feed_without_memory, None),
         ("chat_reply", "runner.inference.chat_format.with_unique_ids", list, None),
         ("control_request", "runner.node.control_requests.mask", str, b'{"id":"s3cr3t-Value","op":"list"}'),
-        ("node_control", "runner.node.batch_queue.BatchQueue.newest", _fail, b'{"id":"a","op":"list"}'),
+        ("node_control", "runner.node.batch_queue.BatchQueue.listed", _fail, b'{"id":"a","op":"list"}'),
         ("episode_file", "agentgym_tui.sessions.episode_summary.finite", lambda value: 0.0, None),
         ("log_line", "agentgym_tui.logs.log_file.newline_offsets", lambda block: array("H", [0] * 9), None),
         ("live_console", "agentgym_tui.state.bus_reducer.group_items", _first_of_each_group, None),

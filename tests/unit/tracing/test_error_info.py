@@ -26,12 +26,14 @@ PUBLISHED = """
     NoJetStream NoJetStream
     NotLoaded NotLoaded
     PlaintextRefused PlaintextRefused
+    ProgramError ProgramError
     Unusable Unusable
     WrongFormat WrongFormat
     _Refused _Refused
     _Unusable _Unusable
     _stuck _Stuck
     agent_fault AgentFault
+    batch_in_use BatchInUse
     broken_actor BrokenActor
     broken_frame BrokenFrame
     bus_error BusError
@@ -44,7 +46,9 @@ PUBLISHED = """
     environment_fault EnvironmentFault
     evaluation Evaluation
     frame_too_large FrameTooLarge
+    gpu_unavailable GpuUnavailable
     inference_fault InferenceFault
+    invalid_note InvalidNote
     no_model NoModel
     no_streams NoStreams
     node_failed NodeFailed

@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 import unicodedata
 from collections.abc import Callable, Iterator
-from time import perf_counter
+from time import thread_time
 
 import pytest
 from hypothesis import given
@@ -87,9 +87,9 @@ def test_newline_and_tab_are_visible_in_one_line() -> None:
 
 def test_the_time_to_sanitize_depends_only_on_the_limit() -> None:
     huge = "\x1b" * 10_000_000
-    start = perf_counter()
+    start = thread_time()
     sanitize(huge)
-    assert perf_counter() - start < 0.5
+    assert thread_time() - start < 0.5
 
 
 @given(SECRETS, st.text("xyz. "), st.sampled_from(["API_KEY", "MyToken", "client_secret", "DB_PASSWORD", "passwd"]))
@@ -139,11 +139,10 @@ def test_the_process_environment_is_the_default(monkeypatch: pytest.MonkeyPatch)
     assert mask("a very-hidden-value here") == f"a {MASK} here"
 
 
+@pytest.mark.timeout(30)  # far above linear time, far below quadratic time
 def test_masking_hostile_text_takes_linear_time() -> None:
-    start = perf_counter()
     for hostile in ("://a:b" * 50_000, "a" * 300_000 + "://", "://" + ":" * 300_000, "://x:" + "y/" * 150_000):
         mask(hostile, {})
-    assert perf_counter() - start < 2
 
 
 @pytest.mark.parametrize("secret", ["back\\slash-7", "quo\"te'd-7", "tab\tbed-7", "schlüssel-7", "nul\x00-77"])
