@@ -14,10 +14,12 @@ from runner.inference.profile_models import Models
 from runner.pool.protocol import EpisodeSink, WorkerLost
 from runner.pool.remote_worker import RemoteWorker
 from runner.pool.services import BatchServices
+from runner.types.phases import ServerTimes
 from runner.worker.frames import (
     DriverFrame,
     EndpointOutcome,
     EndpointRest,
+    EndpointTimes,
     GatewayLink,
     Hello,
     Release,
@@ -90,6 +92,19 @@ def test_a_batch_without_models_refuses_requests_to_endpoints() -> None:
     worker.receive(EndpointOutcome(endpoint="a", failure="server"))
     worker.receive(GatewayLink(episode_id="e", endpoint="a", gateway_id="g"))
     assert worker.drain() == [Reply(id=4, granted=False, error="the batch has no models")]
+
+
+def test_all_workers_learn_the_times_of_a_server_until_they_end(models: Models) -> None:
+    services, times = BatchServices(LocalRegistry(), models), ServerTimes(queue_s=3.0, prefill_s=0.5)
+    (first,) = workers_of(services, 1)
+    models.gate.set_server_times("a", times)
+    models.gate.set_server_times("a", times)
+    late = ConnectedWorker("late", services)
+    expected = [EndpointTimes(endpoint="a", times=times)]
+    assert first.drain() == late.drain() == expected
+    late.lose("it ended")
+    models.gate.set_server_times("a", None)
+    assert (first.drain(), late.drain()) == ([EndpointTimes(endpoint="a")], [])
 
 
 def test_all_workers_learn_that_an_endpoint_rests(models: Models) -> None:

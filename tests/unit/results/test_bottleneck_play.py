@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -13,13 +14,18 @@ import pytest
 from runner.agents.model import ReactAgent
 from runner.config.profile import EndpointConfig
 from runner.episode.runner import EpisodeContext, Runner
+from runner.events.control import StartArgs
 from runner.inference.manager import InferenceManager
 from runner.inference.metrics_text import SERVER_NAMES
 from runner.results.bottleneck import Bottleneck, Cause, ServerState, find_bottleneck
+from runner.store.episode_file import decode_episode
 from runner.types import Action, Chat, Limits, StepResult, TimeStep, ToolSchema
+from tests.support.episodes import new_id
 from tests.support.fakes import Counter
 from tests.support.inference import agent_settings, episode_header
+from tests.support.node_process import NodeProcess
 from tests.support.rude_model import PendingRequest, RudeModel, chat_completion, http_response
+from tests.tui.sessions.test_control_client import node_control, wait_for_batch
 
 pytestmark = pytest.mark.long
 
@@ -127,3 +133,42 @@ async def test_an_endpoint_that_fails_is_named() -> None:
     assert bottleneck.cause == "endpoint"
     assert bottleneck.sentence.startswith("an endpoint fails: gateway (")
     assert bottleneck.sentence.endswith("; lab answers instead")
+
+
+PROFILE = """
+id: slow
+environments: {{lightweight: [{{name: Maze}}]}}
+agent:
+  mode: local
+  model: small
+  local_fallback: null
+  stream: false
+  endpoints: [{{url: "{url}", name: lab, kind: openai}}]
+"""
+
+
+async def test_the_workers_of_a_node_split_answers_by_the_metrics_of_the_server(tmp_path: Path) -> None:
+    model, batch_id = SlowModel("queue", reports=False), new_id()
+
+    def answer(pending: PendingRequest) -> None:
+        if pending.request.json()["messages"]:
+            model.answer(pending)
+        else:  # a health check
+            pending.send(http_response(400, b'{"error": "no messages"}', Connection="close"))
+
+    with RudeModel(answer, routes={"/metrics": model.metrics}) as server:
+        (tmp_path / "slow.yaml").write_text(PROFILE.format(url=server.url), encoding="utf-8")
+        with NodeProcess(tmp_path / "data", "--config", str(tmp_path / "slow.yaml")) as node:
+            async with node_control(node) as control, asyncio.timeout(120):
+                args = StartArgs(batch_id=batch_id, envs=["Maze"], agent="react", model="small")
+                args.repeat, args.workers, args.concurrency, args.max_rounds = 2, 1, 1, 12
+                await control.start(args)
+                await wait_for_batch(control, batch_id)
+    files = sorted((tmp_path / "data" / "runs").rglob("*.json"))
+    steps = [step for file in files for step in decode_episode(file.read_bytes(), file).timesteps]
+    assert len(steps) == 24
+    phases = steps[-1].phases
+    assert phases is not None
+    assert phases.about
+    assert [phases.queue, phases.prefill, phases.decode] == pytest.approx([0.3, 0.02, 0.02], rel=0.5)
+    assert find_bottleneck(steps[-12:]).cause == "queue"
