@@ -71,7 +71,7 @@ class WorkerBatch:
 def played(record: EpisodeRecord) -> bytes:
     """Return everything of an episode that does not depend on times and ids."""
     steps = [
-        msgspec.structs.replace(step, model_s=0.0, env_s=0.0, ttft_s=None, tokens_per_s=None)
+        msgspec.structs.replace(step, model_s=0.0, env_s=0.0, ttft_s=None, tokens_per_s=None, phases=None)
         for step in record.timesteps
     ]
     fields = (record.outcome, record.success, record.reward, record.evaluation, record.error)
