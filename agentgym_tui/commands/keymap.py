@@ -46,6 +46,8 @@ COMMANDS: Final = Registry(
     Command("live.open", "enter", "Open", "open", "live", "open the episode, or those of the environment", False),
     Command("live.events", "a", "Events", "events", "live", "bus messages of this episode", False, BUS),
     Command("live.view", "v", "View", "next_view", "live", "switch between transcript, trace and rewards", False),
+    Command("machine.next", "n", "Next problem", "problem(1)", "machine", "go to the next line with a problem"),
+    Command("machine.previous", "p", "Previous", "problem(-1)", "machine", "go to the previous problem", False),
     Command("runs.open", "enter", "Open", "open", "runs", "open or close a line; open an episode"),
     Command("runs.cancel", "x", "Cancel", "cancel", "runs", "cancel the selected run", available=NODE),
     Command("runs.pause", "space", "Pause", "pause", "runs", "pause, or resume, also interrupted runs", available=NODE),

@@ -196,6 +196,15 @@ SCREENS: Final = Registry(
         "lines.tcss",
     ),
     ScreenSpec(
+        "machine",
+        "5",
+        "Machine",
+        lazy("screens.machine.screen:MachineScreen"),
+        BUS,
+        "GPUs, servers, workers, broker, and what is wrong with them",
+        "runs.tcss",
+    ),
+    ScreenSpec(
         "runs", "6", "Runs", lazy("screens.runs.screen:RunsScreen"), LIVE, "what runs, waits and has ended", "runs.tcss"
     ),
     ScreenSpec(

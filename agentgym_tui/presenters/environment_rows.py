@@ -103,10 +103,15 @@ def _memory_rank(memory: str) -> Rank | None:
     return number_rank(float(size[1]) * 1024 ** " KMGT".index(size[2] or " ")) if size else None
 
 
+def health_label(status: str | None) -> tuple[SafeText, Tone]:
+    """Return the label and the tone of the health of an environment."""
+    return _HEALTH.get(status or "", _HEALTH["unknown"])
+
+
 def _health(env: EnvironmentState) -> Cell:
     if env.status is None:
         return Cell(join([UNKNOWN, trusted(" not checked")]), "dim")
-    text, tone = _HEALTH.get(env.status, _HEALTH["unknown"])
+    text, tone = health_label(env.status)
     detail = env.cause or env.note
     return Cell(join([text, trusted(": "), masked_line(detail, MAX_DETAIL)]) if detail else text, tone)
 

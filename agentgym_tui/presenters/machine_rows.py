@@ -1,127 +1,164 @@
-"""The machine of a node as lines: GPUs, CPU, memory, disk and network with their trend, and what is wrong in words."""
+"""Rows of the machine screen: sections of items, and below each item what is wrong with it and the next step."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, NamedTuple
 
-from agentgym_tui.presenters.cells import Cell, Line, Tone, join_parts
-from agentgym_tui.presenters.number_format import UNKNOWN, format_percent, format_size
-from agentgym_tui.presenters.reward_plot import column_chart
-from agentgym_tui.presenters.text_width import fit
+from agentgym_tui.presenters.cells import SEPARATOR, Cell, Column, Line, Tone, flag_unsafe, join_parts, unsafe_texts
+from agentgym_tui.presenters.machine_items import Item, MachineView, Problem, Section, sparkline
+from agentgym_tui.presenters.machine_nodes import node_sections
+from agentgym_tui.presenters.machine_sections import (
+    broker_section,
+    environment_section,
+    model_section,
+    unsafe_machine_texts,
+    worker_section,
+)
+from agentgym_tui.presenters.number_format import pluralize
+from agentgym_tui.presenters.text_width import cut, wrap_text
 from agentgym_tui.safe_text import SafeText, fill_in, join, sanitize_line, trusted
-from agentgym_tui.state.data_model import NodeInfo
-from agentgym_tui.state.machine import MachineInfo, memory_percent
-from runner.types.machine import GpuState
 
-LABEL_WIDTH: Final = 9
-VALUE_WIDTH: Final = 30
-TREND_WIDTH: Final = 60
-FULL_PERCENT: Final = 95.0
-"""Memory or disk in use, in percent, from which it is shown as a problem."""
+NAME_WIDTH: Final = 16
+TREND_WIDTH: Final = 24
+MACHINE_COLUMNS: Final = (
+    Column("", NAME_WIDTH),
+    Column("now", None, min_width=30),
+    Column("trend", TREND_WIDTH, rank=1),
+)
 
+MAX_PROBLEM_ROWS: Final = 4
+"""Maximum number of rows of the text of one problem, and of its next step."""
 
-def gpu_problem(node: NodeInfo) -> SafeText:
-    """Return why no GPU of a node is shown, with the name of the node; empty if one is shown, or none is known yet."""
-    if node.machine is None or node.machine.latest.gpu or node.machine.latest.gpu_cause is None:
-        return trusted("")
-    cause = sanitize_line(node.machine.latest.gpu_cause, 200)
-    return fill_in("no GPU on node {}: {}", sanitize_line(node.name, 40), cause)
-
-
-def machine_lines(node: NodeInfo, width: int) -> list[Line]:
-    """Return the lines for the machine of a node."""
-    if (info := node.machine) is None:
-        name = sanitize_line(node.name, 40)
-        return [[Cell(fill_in("no sample of the machine of node {} yet", name), "dim")]]
-    lines = list(_gpu_lines(info, width))
-    if problem := gpu_problem(node):
-        lines.append([Cell(problem, "dim")])
-    return [*lines, *_host_lines(info, width)]
+SHARED_SECTIONS: Final[Sequence[Callable[[MachineView], Section]]] = (
+    model_section,
+    environment_section,
+    worker_section,
+    broker_section,
+)
+"""Sections that all nodes share, in the order in which the screen lists them."""
 
 
-def _host_lines(info: MachineInfo, width: int) -> Iterator[Line]:
-    machine, history = info.latest, info.history
-    cpus = "" if machine.n_cpus is None else f" of {machine.n_cpus} CPUs"
-    yield _row("CPU", fill_in("{}{}", format_percent(machine.cpu), trusted(cpus)), history.get("cpu"), width)
-    memory = fill_in("{} of {}", format_percent(machine.ram), _size(machine.ram_total))
-    yield _row("memory", memory, history.get("ram"), width, tone=_fullness(machine.ram))
-    if (machine.ram or 0) >= FULL_PERCENT:
-        yield _hint("memory is nearly full: play fewer episodes at once")
-    disk = fill_in("{} free of {}", _size(machine.disk_free), _size(machine.disk_total))
-    used = _used_percent(machine.disk_free, machine.disk_total)
-    yield _row("disk", disk, (), width, tone=_fullness(used))
-    if (used or 0) >= FULL_PERCENT:
-        yield _hint("the disk is nearly full: delete files, or archive old episodes with `agentgym-runner prune`")
-    if machine.net is not None:
-        rates = (format_size(round(machine.net.received_per_s)), format_size(round(machine.net.sent_per_s)))
-        received = history.get("received")
-        yield _row("network", fill_in("↓ {}/s ↑ {}/s", *rates), received, width, high=_highest(received))
+class MachineRow(NamedTuple):
+    """A row: its cells, its item if it has one, and whether a problem starts here."""
+
+    key: str
+    cells: Line
+    item: Item | None = None
+    is_problem: bool = False
 
 
-def _gpu_lines(info: MachineInfo, width: int) -> Iterator[Line]:
-    for place, gpu in enumerate(info.latest.gpu):
-        name = sanitize_line(gpu.name or "", 80) or UNKNOWN
-        yield join_parts([[Cell(trusted(f"GPU {gpu.index} "), "head"), Cell(name, "head")], *_gpu_parts(gpu)], width)
-        if gpu.lost is not None:
-            yield [Cell(join([trusted("  ✗ "), sanitize_line(gpu.lost, 200)]), "bad")]
-            continue
-        if gpu.throttled:
-            yield _hint("clocks reduced", ": ", *gpu.throttled)
-        yield _row("  load", format_percent(gpu.util), info.history.get(f"util:{place}"), width)
-        memory = fill_in("{} of {}", _size(gpu.mem_used), _size(gpu.mem_total))
-        tone = _fullness(memory_percent(gpu))
-        yield _row("  memory", memory, info.history.get(f"mem:{place}"), width, tone=tone)
-        for process in (gpu.processes or ())[:4]:
-            shown = (sanitize_line(process.name or "process", 40), _size(process.mem_used))
-            yield [Cell(fill_in("  {} {} {}", trusted(str(process.pid)), *shown), "dim")]
+class MachineRows:
+    """Rows of ``MACHINE_COLUMNS``.
+
+    Args:
+        view: what the rows show.
+        width: columns of the terminal that a row has.
+
+    Attributes:
+        sections: the sections from top to bottom.
+    """
+
+    def __init__(self, view: MachineView, width: int) -> None:
+        self._view = view
+        self.sections = machine_sections(view)
+        self.rows = [row for section in self.sections for row in self._section_rows(section, width)][1:]
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return len(self.rows)
+
+    def key(self, index: int) -> str:
+        """Return the key of a row."""
+        return self.rows[index].key
+
+    def line(self, index: int, width: int) -> Line:
+        """Return the cells of a row; a row of one cell spans all columns."""
+        return self.rows[index].cells
+
+    def item(self, index: int) -> Item | None:
+        """Return the item of a row; None for headings and where there is no such row."""
+        return self.rows[index].item if 0 <= index < len(self.rows) else None
+
+    def unsafe_text(self, index: int) -> str | None:
+        """Return the texts of the item in a row that contain unsafe characters; None if no text contains any."""
+        item = self.item(index)
+        return None if item is None else self._unsafe_text(item)
+
+    def _unsafe_text(self, item: Item) -> str | None:
+        return unsafe_texts(unsafe_machine_texts(self._view, item))
+
+    def next_problem(self, index: int, by: int) -> int | None:
+        """Return the index of the problem ``by`` problems after (or before) a row, around the end; None without one."""
+        places = [place for place, row in enumerate(self.rows) if row.is_problem]
+        after = [place for place in places if place > index] if by > 0 else [place for place in places if place < index]
+        return (after or places)[0 if by > 0 else -1] if places else None
+
+    def _section_rows(self, section: Section, width: int) -> Iterator[MachineRow]:
+        yield MachineRow(f"before {section.key}", [Cell(trusted(""))])
+        yield MachineRow(section.key, [Cell(section.title, "head")])
+        empty = wrap_text(section.empty, max(width - 4, 20), MAX_PROBLEM_ROWS) if not section.items else []
+        for place, row in enumerate(filter(None, empty)):
+            yield MachineRow(f"empty {section.key} {place}", [Cell(join([trusted("  "), row]), "dim")])
+        for item in section.items:
+            yield MachineRow(item.key, self._item_cells(item), item)
+            for number, problem in enumerate(item.problems):
+                yield from _problem_rows(item, problem, number, width)
+
+    def _item_cells(self, item: Item) -> Line:
+        name = flag_unsafe(item.name, self._unsafe_text(item))
+        trend = sparkline(item.trend, TREND_WIDTH, item.full)
+        return [Cell(join([trusted("  "), name])), item.now, Cell(trend, "accent")]
 
 
-def _gpu_parts(gpu: GpuState) -> Iterator[Line]:
-    if gpu.power_w is not None:
-        limit = "" if gpu.power_limit_w is None else f" of {gpu.power_limit_w:.0f}"
-        yield [Cell(trusted(f"{gpu.power_w:.0f}{limit} W"))]
-    if gpu.temperature is not None:
-        yield [Cell(trusted(f"{gpu.temperature:.0f} °C"))]
-    if gpu.mig:
-        yield [Cell(trusted("MIG: divided into instances"), "dim")]
+def _problem_rows(item: Item, problem: Problem, number: int, width: int) -> Iterator[MachineRow]:
+    texts: Sequence[tuple[SafeText, SafeText, Tone]] = (
+        (problem.sign, problem.text, problem.tone),
+        (trusted("→"), problem.step, "dim" if problem.tone == "dim" else "accent"),
+    )
+    is_start = problem.tone != "dim"
+    for part, (sign, text, tone) in enumerate(texts):
+        for place, row in enumerate(wrap_text(text, max(width - 6, 20), MAX_PROBLEM_ROWS)):
+            mark = trusted(" ") if place else sign
+            key = f"{item.key} {number}.{part}.{place}"
+            yield MachineRow(
+                key, [Cell(fill_in("    {} {}", mark, row), tone)], item, is_start and not part and not place
+            )
 
 
-def _row(
-    label: str,
-    value: SafeText,
-    values: tuple[float | None, ...],
-    width: int,
-    *,
-    tone: Tone = "plain",
-    high: float = 100.0,
-) -> Line:
-    trend_width = max(0, min(TREND_WIDTH, width - LABEL_WIDTH - VALUE_WIDTH - 2))
-    shown = [value or 0.0 for value in values]
-    trend = column_chart(shown, trend_width, 1, 0.0, high)[0] if shown and trend_width else ""
-    return [
-        Cell(trusted(fit(trusted(label), LABEL_WIDTH) + " "), "dim"),
-        Cell(trusted(fit(value, VALUE_WIDTH) + " "), tone),
-        Cell(trusted(trend), "accent"),
-    ]
+def machine_sections(view: MachineView) -> list[Section]:
+    """Return all sections: those of the nodes, then those that all nodes share."""
+    return [*node_sections(view), *(section(view) for section in SHARED_SECTIONS)]
 
 
-def _hint(text: str, separator: str = "", *details: str) -> Line:
-    shown = join([sanitize_line(each, 40) for each in details[:4]], ", ")
-    return [Cell(join([trusted(f"  ⚠ {text}{separator}"), shown]), "warn")]
+def problems_of(sections: Sequence[Section]) -> list[tuple[Item, Problem]]:
+    """Return all problems with their items: what fails comes before what is slow or at a limit. Notes are left out."""
+    found = [(item, problem) for section in sections for item in section.items for problem in item.problems]
+    return sorted((each for each in found if each[1].tone != "dim"), key=lambda each: each[1].tone != "bad")
 
 
-def _size(number: int | None) -> SafeText:
-    return UNKNOWN if number is None else format_size(number)
+def machine_heading(sections: Sequence[Section], width: int) -> Line:
+    """Return the heading of the screen: how many problems there are, and the first of them."""
+    title: list[Cell] = [Cell(trusted("Machine"), "head"), SEPARATOR]
+    if not (found := problems_of(sections)):
+        return join_parts([[*title, Cell(trusted("● nothing is wrong"), "good")]], width)
+    count = fill_in("{} {}", found[0][1].sign, pluralize(len(found), "problem"))
+    return join_parts([[*title, Cell(_with_first(count, found), found[0][1].tone)]], width)
 
 
-def _used_percent(free: int | None, total: int | None) -> float | None:
-    return None if free is None or not total else 100 * (1 - free / total)
+def machine_summary(view: MachineView, width: int) -> Line:
+    """Return the part of the status line of Live about the machine: the number of problems and the screen's key.
+
+    It names the first problem that Live does not show elsewhere. It is empty where nothing is wrong.
+    """
+    found = problems_of(machine_sections(view))
+    if not found or width < 1:
+        return []
+    count, key = pluralize(len(found), "problem"), sanitize_line(view.key("app.machine"), 20)
+    text = fill_in("{} {} ({})", found[0][1].sign, count, key)
+    shown = _with_first(text, [each for each in found if not each[1].is_on_live])
+    return [Cell(cut(shown, width), found[0][1].tone)]
 
 
-def _fullness(percent: float | None) -> Tone:
-    return "warn" if percent is not None and percent >= FULL_PERCENT else "plain"
-
-
-def _highest(values: tuple[float | None, ...]) -> float:
-    return max(1.0, *(value or 0.0 for value in values)) if values else 1.0
+def _with_first(text: SafeText, found: Sequence[tuple[Item, Problem]]) -> SafeText:
+    return fill_in("{}: {}: {}", text, found[0][0].name, found[0][1].text) if found else text

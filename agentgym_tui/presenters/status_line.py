@@ -63,7 +63,9 @@ _MIN_HOST_WIDTH: Final = 60
 """Columns reserved for models and host computer if the status has one line."""
 
 
-def status_lines(store: RunStore, title: str, width: int, *, max_cause_lines: int = 0) -> list[Line]:
+def status_lines(
+    store: RunStore, title: str, width: int, *, max_cause_lines: int = 0, problem: Line = ()
+) -> list[Line]:
     """Describe the bus link, nodes, state directory, models and host computer.
 
     The result has one line on a terminal of at least ``ONE_LINE_WIDTH`` columns, else two, plus the lines of the cause.
@@ -74,6 +76,7 @@ def status_lines(store: RunStore, title: str, width: int, *, max_cause_lines: in
         width: columns of the terminal.
         max_cause_lines: maximum number of additional lines for the cause of a failed link. These lines are used only
             if the cause does not fit into the first line.
+        problem: what is wrong with the machine.
     """
     cause, room = _cause_text(store), width - line_width(_connection_cells(store)) - len(SEPARATOR.text)
     cause_lines = (
@@ -82,14 +85,16 @@ def status_lines(store: RunStore, title: str, width: int, *, max_cause_lines: in
         else []
     )
     shown = trusted("") if cause_lines else cause
+    host = _host_parts(store)
+    host[1:1] = [problem] if problem else []
     if width >= ONE_LINE_WIDTH:
         return [
-            join_parts([*_location_parts(store, title, width - _MIN_HOST_WIDTH, shown), *_host_parts(store)], width),
+            join_parts([*_location_parts(store, title, width - _MIN_HOST_WIDTH, shown), *host], width),
             *cause_lines,
         ]
     no_status = [_NO_STATUS] if store.link.status not in ("none", "failed") else []
-    host = join_parts(_host_parts(store) or [no_status], width)
-    return [join_parts(_location_parts(store, title, width, shown), width), host, *cause_lines]
+    second = join_parts(host or [no_status], width)
+    return [join_parts(_location_parts(store, title, width, shown), width), second, *cause_lines]
 
 
 def status_line(store: RunStore, title: str, width: int) -> Line:

@@ -12,8 +12,9 @@ from agentgym_tui.state.environments import EnvironmentRegistry
 from agentgym_tui.state.episode_reducer import EpisodeItem
 from agentgym_tui.state.episodes import EpisodeRegistry
 from agentgym_tui.state.live_batches import Received, group_items
+from agentgym_tui.state.machine import Trends
 from agentgym_tui.state.nodes import NodeRegistry
-from agentgym_tui.state.normalize import clip_name, ulid_prefix, ulid_time
+from agentgym_tui.state.normalize import clamp_count, clip_name, ulid_prefix, ulid_time
 from agentgym_tui.state.notices import NoticeList
 from runner.events.codec import DurableRow, ForeignRow, LiveRow
 from runner.events.durable import BatchCompleted, DurableEvent, EpisodeCompleted, FieldStatus, ForeignEpisode
@@ -53,6 +54,7 @@ class BusReducer:
         n_items: number of live items received.
         n_malformed: number of messages and live items that could not be decoded or have no valid episode id.
         n_queue_items: number of items that reported a change of a node's queue.
+        trends: recent values of what nodes report.
     """
 
     def __init__(
@@ -72,6 +74,7 @@ class BusReducer:
         self._batches = batches
         self._episodes = episodes
         self._notices = notices
+        self.trends = Trends()
         self._n_foreign = 0
 
     def apply(self, message: Received) -> bool:
@@ -101,6 +104,7 @@ class BusReducer:
     def _apply_live(self, row: LiveRow) -> bool:
         batch = row.batch
         self.n_items += len(batch.items)
+        self.trends.sample_rate("items", self.n_items, self._nodes.now())
         self.n_malformed += len(row.raw)
         node, changed = self._nodes.on_heartbeat(batch.node, batch.dropped)
         boot = clip_name(batch.boot)
@@ -126,6 +130,8 @@ class BusReducer:
                     self._batches.update_paused(episode.batch_id, self._episodes.running.values())
             case BatchProgress():
                 self._batches.apply_progress(first, boot)
+                if first.workers is not None:
+                    self.trends.add("workers", clip_name(first.batch_id), clamp_count(first.workers.n))
                 batch = self._batches.batches.get(first.batch_id)
                 if batch is not None and batch.status == "paused" and not first.paused:
                     self._batches.update_paused(first.batch_id, self._episodes.running.values())
@@ -148,13 +154,19 @@ class BusReducer:
         """
         match item:
             case EnvHealth():
+                self.trends.add("env latency", clip_name(item.env), item.latency_s)
                 return self._envs.apply_health(item)
             case ModelHealth():
+                self.trends.add("model latency", clip_name(item.endpoint), item.latency_s)
                 return self._endpoints.apply_health(item)
             case Machine():
                 return self._nodes.apply_machine(item, node)
             case ModelMetrics():
                 return self._endpoints.apply_metrics(item)
+            case Host():
+                self.trends.add("cpu", clip_name(node), item.cpu)
+                self.trends.add("ram", clip_name(node), item.ram)
+                return self._nodes.apply_host(item, node)
             case _:
                 return self._nodes.apply_host(item, node)
 

@@ -97,6 +97,7 @@ class EndpointRegistry:
         if (endpoint := self._get(item.endpoint)) is not None:
             endpoint.status, endpoint.cause = item.status, clip_optional(item.cause, MAX_CAUSE_CHARS)
             endpoint.model, endpoint.rest_s = clip_optional(item.model), item.rest_s
+            endpoint.hint, endpoint.latency_s = clip_optional(item.hint, MAX_CAUSE_CHARS), item.latency_s
             if item.rest_s is None:
                 endpoint.failure = None
         return endpoint != before

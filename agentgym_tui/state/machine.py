@@ -1,10 +1,10 @@
-"""State and recent history of a node's machine, with bounded texts and numbers."""
+"""State and recent history of a node's machine, and trends of what nodes report, with bounded texts and numbers."""
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from typing import Final
+from typing import Final, TypeAlias
 
 import msgspec
 
@@ -13,6 +13,15 @@ from runner.types.machine import MAX_GPUS, MAX_PROCESSES, GpuProcess, GpuState, 
 
 N_SAMPLES: Final = 150
 """Number of samples kept of each value: five minutes."""
+
+MAX_SERIES: Final = 500
+"""Number of series that ``Trends`` keeps."""
+
+RATE_INTERVAL_S: Final = 2.0
+"""Shortest time between two samples of a rate: nodes send a heartbeat as often."""
+
+SeriesKey: TypeAlias = tuple[str, str]
+"""What is measured, and of which node, endpoint, environment or batch."""
 
 MAX_BYTES: Final = 1 << 60
 MAX_VALUE: Final = 1e12
@@ -35,6 +44,35 @@ class History:
     def get(self, name: str) -> tuple[float | None, ...]:
         """Return the values of a series, oldest first; empty if there is none of this name."""
         return tuple(self._series.get(name, ()))
+
+
+class Trends:
+    """The newest values of each series, the newest last."""
+
+    def __init__(self) -> None:
+        self._series: dict[SeriesKey, deque[float | None]] = {}
+        self._counted: dict[str, tuple[float, int]] = {}
+
+    def add(self, what: str, name: str, value: float | None) -> None:
+        """Add a value, None if it is not known; at the limit, drop the series that has not grown for longest."""
+        series = self._series.pop((what, name), None)
+        if series is None:
+            series = deque(maxlen=N_SAMPLES)
+            if len(self._series) >= MAX_SERIES:
+                del self._series[next(iter(self._series))]
+        self._series[what, name] = series
+        series.append(value)
+
+    def sample_rate(self, what: str, total: int, now_s: float) -> None:
+        """Add the rate per second of a growing number, unless the last sample is too new."""
+        since_s, before = self._counted.setdefault(what, (now_s, total))
+        if (passed_s := now_s - since_s) >= RATE_INTERVAL_S:
+            self.add(what, "", (total - before) / passed_s)
+            self._counted[what] = now_s, total
+
+    def get(self, what: str, name: str) -> tuple[float | None, ...]:
+        """Return the values of a series, the oldest first; empty if it is not known."""
+        return tuple(self._series.get((what, name), ()))
 
 
 class MachineInfo:

@@ -52,7 +52,7 @@ class NodeRegistry:
     def __init__(self, now: Callable[[], float], lost_after_s: float) -> None:
         self.nodes: dict[str, NodeInfo] = {}
         self._clocks: dict[str, tuple[datetime, float]] = {}
-        self._now = now
+        self.now = now
         self._lost_after_s = lost_after_s
 
     def get(self, node_name: str) -> NodeInfo:
@@ -63,7 +63,7 @@ class NodeRegistry:
                 evicted = min(self.nodes.values(), key=lambda known: known.last_seen_at).name
                 del self.nodes[evicted]
                 self._clocks.pop(evicted, None)
-            node = self.nodes[node_name] = NodeInfo(node_name, last_seen_at=self._now())
+            node = self.nodes[node_name] = NodeInfo(node_name, last_seen_at=self.now())
         return node
 
     def on_heartbeat(self, node_name: str, dropped: int) -> tuple[NodeInfo, bool]:
@@ -79,13 +79,13 @@ class NodeRegistry:
         known = node_name in self.nodes
         node = self.get(node_name)
         before = (node.lost, node.dropped)
-        node.last_seen_at, node.lost, node.dropped = self._now(), False, clamp_count(dropped)
+        node.last_seen_at, node.lost, node.dropped = self.now(), False, clamp_count(dropped)
         return node, not known or before != (node.lost, node.dropped)
 
     def apply_health(self, health: NodeHealth) -> NodeInfo:
         """Update a node from its reply to a health request, and return the node."""
         node = self.get(health.node)
-        node.last_seen_at, node.lost = self._now(), False
+        node.last_seen_at, node.lost = self.now(), False
         node.profile, node.status, node.data_dir = (
             clip_name(health.profile),
             health.status,
@@ -98,7 +98,7 @@ class NodeRegistry:
         node = self.get(node_name)
         before = copy(node)
         if isinstance(item, Heartbeat):
-            self._clocks[node.name] = as_aware(item.at), self._now()
+            self._clocks[node.name] = as_aware(item.at), self.now()
             node.storage = (item.storage or "")[:MAX_CAUSE_CHARS]
         else:
             node.cpu, node.ram = _percent(item.cpu), _percent(item.ram)
@@ -122,7 +122,7 @@ class NodeRegistry:
             return None
         at, seen_s = known
         with contextlib.suppress(OverflowError):
-            return at + timedelta(seconds=self._now() - seen_s)
+            return at + timedelta(seconds=self.now() - seen_s)
         return None
 
     def on_status_event(self, event: FieldStatus) -> NodeInfo:
@@ -136,7 +136,7 @@ class NodeRegistry:
     def next_loss_s(self) -> float:
         """Seconds until the first node counts as lost if no node sends a message in the meantime; else infinite."""
         known = (node.last_seen_at for node in self.nodes.values() if not node.lost and node.status != "stopped")
-        return min(known, default=math.inf) + self._lost_after_s - self._now()
+        return min(known, default=math.inf) + self._lost_after_s - self.now()
 
     def mark_lost(self, node_name: str) -> bool:
         """Mark a node as lost at once, without waiting for ``lost_after_s`` seconds of silence.
@@ -152,7 +152,7 @@ class NodeRegistry:
 
     def on_disconnect(self) -> None:
         """Mark recently lost nodes as not lost, because a broken bus connection may be the reason for their silence."""
-        limit = self._now() - 2 * self._lost_after_s
+        limit = self.now() - 2 * self._lost_after_s
         for node in self.nodes.values():
             node.lost = node.lost and node.last_seen_at < limit
 
@@ -160,11 +160,11 @@ class NodeRegistry:
         """Restart the measurement of silence for all nodes that are not lost."""
         for node in self.nodes.values():
             if not node.lost:
-                node.last_seen_at = self._now()
+                node.last_seen_at = self.now()
 
     def tick(self) -> bool:
         """Mark nodes as lost that were silent for too long; return whether any node was marked."""
-        limit = self._now() - self._lost_after_s
+        limit = self.now() - self._lost_after_s
         lost = [node for node in self.nodes.values() if not node.lost and node.last_seen_at < limit]
         lost = [node for node in lost if node.status != "stopped"]
         for node in lost:

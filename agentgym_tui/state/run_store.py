@@ -66,11 +66,11 @@ class RunStore:
         failovers: the newest changes from one endpoint to another and back, the newest last.
         batches: batches by id, the newest last.
         rewards: the newest reward points of each environment, sorted from the oldest to the newest.
-        n_ended: counter that grows whenever an episode ends or is stored; a screen reads its list again when the
-            counter has changed.
+        n_ended: counter that grows when an episode ends or is stored; a screen then reads its list again.
         read_progress: progress of reading files; None while no files are being read.
         n_stored: number of index rows received; None before the first rows.
         currency: currency of all costs; "" where no profile is known.
+        trends: recent values of what nodes report, and of the rate of live items.
         tags: tags of the tagged episodes, as untrusted text; each change replaces the mapping.
     """
 
@@ -112,7 +112,7 @@ class RunStore:
             episodes=self._episodes,
             notices=self._notices,
         )
-        self.notices, self.nodes = self._notices.notices, self._nodes.nodes
+        self.notices, self.nodes, self.trends = self._notices.notices, self._nodes.nodes, self._reducer.trends
         self.endpoints, self.failovers = self.endpoint_registry.endpoints, self.endpoint_registry.failovers
         self.batches, self.rewards = self._batches.batches, self._envs.rewards.by_env
 

@@ -12,6 +12,8 @@ from textual.app import ComposeResult
 from agentgym_tui.commands.keymap import keymap_of
 from agentgym_tui.presenters.answering_endpoint import bottleneck_line
 from agentgym_tui.presenters.cells import Cell, Line
+from agentgym_tui.presenters.machine_items import MachineView
+from agentgym_tui.presenters.machine_rows import machine_summary
 from agentgym_tui.presenters.pane_titles import notice_line
 from agentgym_tui.presenters.run_summary import ended_line
 from agentgym_tui.presenters.status_line import progress_line, status_lines
@@ -221,7 +223,9 @@ class LiveScreen(ControlScreen):
     def _status_lines(self, width: int) -> Sequence[Line]:
         store, room = self.session.store, max(width - len(_INDENT.text), 0)
         max_cause_lines = _MAX_REASON_LINES if self._episode else 0  # else the welcome text shows it
-        first, *more = status_lines(store, self.session.title, room, max_cause_lines=max_cause_lines)
+        view = MachineView(store, keymap_of(self.app).key, self.session.read_only)
+        problem = machine_summary(view, min(room // 2, 80))
+        first, *more = status_lines(store, self.session.title, room, max_cause_lines=max_cause_lines, problem=problem)
         return [[*_TITLE, *first], *([_INDENT, *each] for each in more)]
 
     def _show_status(self) -> None:

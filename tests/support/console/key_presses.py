@@ -17,7 +17,16 @@ from runner.subscribe.buffer import RawMessage
 from tests.support.console.fake_session import FakeSession, busy_session, files_session, session_with_messages
 from tests.support.console.log_consoles import log_lines
 from tests.support.console.pilot import screen_text
-from tests.support.console.samples import HOSTILE, batch_state, live, node_list, row, started
+from tests.support.console.samples import (
+    HOSTILE,
+    batch_state,
+    env_health,
+    live,
+    model_health,
+    node_list,
+    row,
+    started,
+)
 
 ReadValue: TypeAlias = Callable[[Console], object]
 
@@ -123,6 +132,14 @@ def running_battery() -> FakeSession:
     session.store.apply_list(node_list(*battery))
     session.store.agents.append("react")
     session.store.apply_events([live(started(4, battery_id="battery"))])
+    return session
+
+
+def broken_machine() -> FakeSession:
+    """Session of a node with a model server and an environment server that do not answer."""
+    session = busy_session()
+    server = env_health("WebShop", "down", transport="http", cause="connection refused")
+    session.store.apply_events([live(model_health("vllm", "down", "connection refused"), server)])
     return session
 
 

@@ -12,6 +12,8 @@ from agentgym_tui.commands.keymap import Keymap
 from agentgym_tui.presenters.answering_endpoint import failover_text
 from agentgym_tui.presenters.cells import Cell, Line
 from agentgym_tui.presenters.environment_rows import EnvironmentRows
+from agentgym_tui.presenters.machine_items import MachineView
+from agentgym_tui.presenters.machine_rows import MachineRows, machine_heading, machine_summary
 from agentgym_tui.presenters.pane_titles import transcript_title
 from agentgym_tui.presenters.reward_plot import reward_lines
 from agentgym_tui.presenters.status_line import episode_line, progress_line, status_line, status_lines
@@ -54,6 +56,8 @@ def all_lines(store: RunStore, widths: Iterable[int] = WIDTHS) -> Iterable[Line]
             *(progress_line(batch, width, now=0.0, spent=store.usage_of(batch)) for batch in store.batches.values()),
             *(episode_line(store, each, width) for each in [None, *store.episodes.values()]),
             *status_lines(store, "title \x1b[2J\n", width, max_cause_lines=3),
+            machine_summary(MachineView(store, Keymap().key), width),
+            machine_heading(MachineRows(MachineView(store, Keymap().key), width).sections, width),
             *(welcome_lines(store, width, Keymap().key) if width >= 80 else ()),
             *(shown for each in store.episodes.values() for shown in transcript_title(each, 0, "", width)),
             *(shown for points in store.rewards.values() for shown in reward_lines(list(points), width, 6)),
@@ -61,6 +65,9 @@ def all_lines(store: RunStore, widths: Iterable[int] = WIDTHS) -> Iterable[Line]
         for shown in bounded:
             assert sum(cell_len(cell.text) for cell in shown) <= width
         yield from bounded
+    machine = MachineRows(MachineView(store, Keymap().key), 80)
+    assert len({machine.key(index) for index in range(len(machine))}) == len(machine)
+    yield from (machine.line(index, 80) for index in range(len(machine)))
     environments = EnvironmentRows(store)
     yield from (environments.line(index, 80) for index in range(len(environments)))
     for each in store.episodes.values():

@@ -68,7 +68,7 @@ class RawEnvironment(EpisodeContent):
         return shown.loaded.episode.env if shown.loaded else ""
 
 
-NOTES = ScreenSpec("notes", "5", "Notes", NotesScreen, BUS, "what was noted")
+NOTES = ScreenSpec("notes", "9", "Notes", NotesScreen, BUS, "what was noted")
 ADD = Command("notes.add", "a", "Add", "add", "notes", "add a note")
 GREET = Command("live.greet", "i", "Greet", "greet", "live", "say hello")
 VIEW_KEY = Command("episode.environment", "W", "Environment", "tab('environment')", "episode", "only its name")
@@ -98,8 +98,8 @@ def additions(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 async def test_an_added_screen_has_a_key_in_the_key_bar_the_help_and_the_palette() -> None:
     ui_state = UiState()
     async with console_app(busy_session(), ui_state=ui_state).run_test(size=(200, 50), notifications=True) as pilot:
-        await wait_for_widget_text(pilot, "KeyBar", "5 Notes")
-        await pilot.press("5")
+        await wait_for_widget_text(pilot, "KeyBar", "9 Notes")
+        await pilot.press("9")
         await wait_for_text(pilot, "notes on 1 node", "a Add")
         await pilot.press("a")
         await wait_until(pilot, lambda: toast_text(pilot) == "note added", "the action")
@@ -118,14 +118,14 @@ async def test_an_added_screen_has_a_key_in_the_key_bar_the_help_and_the_palette
 
 @pytest.mark.usefixtures("additions")
 async def test_an_added_screen_follows_the_keymap_and_what_the_session_has() -> None:
-    settings = Settings(keys=Keymap({"app.notes": "6", "notes.add": "b"}))
+    settings = Settings(keys=Keymap({"app.notes": "0", "notes.add": "b"}))
     async with console_app(busy_session(), settings).run_test(size=SMALL, notifications=True) as pilot:
         await wait_for_text(pilot, "task 3")
-        await pilot.press("5", "6", "b")
+        await pilot.press("9", "0", "b")
         await wait_until(pilot, lambda: toast_text(pilot) == "note added", "the action")
     async with console_app(files_session()).run_test(size=SMALL, notifications=True) as pilot:
         await wait_for_text(pilot, "3 episodes")
-        await pilot.press("5")
+        await pilot.press("9")
         await wait_until(pilot, lambda: "files have no bus" in toast_text(pilot), "the reason")
 
 
@@ -182,5 +182,5 @@ async def test_each_screen_is_made_by_its_factory(make_session: Callable[[], Fak
         if screen.available.is_met(session):
             made = screen.factory(ScreenContext(session))
             assert isinstance(made, SessionScreen) and made.session is session
-    assert [screen.id for screen in SCREENS] == ["live", "episodes", "events", "logs", "runs", "results"]
+    assert [screen.id for screen in SCREENS] == ["live", "episodes", "events", "logs", "machine", "runs", "results"]
     assert isinstance(Console(session).get_default_screen(), SessionScreen)

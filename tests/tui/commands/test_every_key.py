@@ -14,6 +14,7 @@ from tests.support.console.key_presses import (
     KeyPress,
     KeySequence,
     agent_index,
+    broken_machine,
     checked_rows,
     clipboard,
     cursor_of,
@@ -185,6 +186,16 @@ SEQUENCES = {
             KeyPress("app.runs", "6", screen_name, "RunsScreen"),
         ],
         ("6",),
+    ),
+    "machine": KeySequence(
+        broken_machine,
+        "task 3",
+        [
+            KeyPress("app.machine", "5", screen_name, "MachineScreen"),
+            KeyPress("machine.next", "n", cursor_of("#machine")),
+            KeyPress("machine.next", "n", cursor_of("#machine")),
+            KeyPress("machine.previous", "p", cursor_of("#machine")),
+        ],
     ),
     "form": KeySequence(
         running_battery,
@@ -416,7 +427,7 @@ def test_every_key_of_every_command_is_pressed() -> None:
     assert all_keys - pressed == set()
 
 
-@pytest.mark.parametrize("scope", ["live", "runs", "summary", "episodes", "episode", "events", "log"])
+@pytest.mark.parametrize("scope", ["live", "machine", "runs", "summary", "episodes", "episode", "events", "log"])
 def test_no_key_has_two_commands_on_a_screen(scope: Scope) -> None:
     commands = [command for command in COMMANDS if command.scope in (scope, "run", "everywhere", "list", "table")]
     keys = [key for command in commands for key in command.keys.split(",")]

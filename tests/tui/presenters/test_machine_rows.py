@@ -1,100 +1,306 @@
-"""The machine as lines: every value, unknown ones, problems in words, and hostile texts."""
+"""Rows of the machine screen: each thing that is wrong has a sentence and a next step, and all of it is safe."""
 
 from __future__ import annotations
 
+import math
+import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from agentgym_tui.presenters.cells import Line, line_width
-from agentgym_tui.presenters.machine_rows import gpu_problem, machine_lines
-from agentgym_tui.presenters.number_format import UNKNOWN
-from agentgym_tui.state.data_model import NodeInfo
-from agentgym_tui.state.machine import MachineInfo
-from runner.types.machine import GpuProcess, GpuState, Machine, Network
-from tests.support.console.samples import START
-
-GIB = 1 << 30
-GPU = GpuState(
-    index=0,
-    name="H100",
-    util=50.0,
-    mem_used=60 * GIB,
-    mem_total=80 * GIB,
-    power_w=612.0,
-    power_limit_w=700.0,
-    temperature=71.0,
-    throttled=("power limit",),
-    mig=False,
-    processes=(GpuProcess(pid=7, name="vllm", mem_used=59 * GIB),),
+from agentgym_tui.commands.keymap import Keymap
+from agentgym_tui.presenters.cells import Cell, Line
+from agentgym_tui.presenters.machine_items import MachineView, is_sustained, sparkline
+from agentgym_tui.presenters.machine_nodes import MAX_NODES
+from agentgym_tui.presenters.machine_rows import MachineRows, machine_heading, machine_summary, problems_of
+from agentgym_tui.safe_text import has_unsafe_chars
+from agentgym_tui.state.data_model import BusLink
+from agentgym_tui.state.machine import MAX_SERIES, N_SAMPLES, Trends
+from agentgym_tui.state.run_store import RunStore
+from runner.events.live import Host
+from runner.subscribe.messages import Notice
+from runner.types import WorkerCounts
+from tests.support.console.line_views import line_text
+from tests.support.console.samples import (
+    NODE,
+    START,
+    FakeClock,
+    batch_state,
+    busy_store,
+    completed,
+    durable,
+    empty_store,
+    env_health,
+    heartbeat,
+    hostile_store,
+    live,
+    model_health,
+    node_list,
+    progress,
 )
 
-
-def node(**fields: Any) -> NodeInfo:  # noqa: ANN401
-    return NodeInfo("box", machine=MachineInfo(Machine(at=START, **{"gpu": [], **fields})))
+WIDTH = 100
 
 
-def texts(lines: list[Line]) -> str:
-    return "\n".join("".join(cell.text for cell in line) for line in lines)
+def view_of(store: RunStore, read_only: str = "") -> MachineView:
+    return MachineView(store, Keymap().key, read_only)
 
 
-def test_a_gpu_has_its_values_its_trend_and_why_it_is_slow() -> None:
-    shown = texts(machine_lines(node(gpu=[GPU]), 100))
-    for text in ("GPU 0 H100", "612 of 700 W", "71 °C", "50%", "64 GB of 86 GB", "⚠ clocks reduced: power limit"):
-        assert text in shown
-    assert "7 vllm 63 GB" in shown
-    assert "▄" in shown
+def texts(store: RunStore, read_only: str = "", width: int = WIDTH) -> list[str]:
+    rows = MachineRows(view_of(store, read_only), width)
+    return [" ".join(cell.text.strip() for cell in rows.line(index, width)).strip() for index in range(len(rows))]
 
 
-def test_a_lost_gpu_a_divided_one_and_one_without_values_are_shown() -> None:
-    gpus = [
-        GpuState(index=0, name="A", lost="the GPU is lost: it fell off the bus, restart the machine"),
-        GpuState(index=1, name="B", mig=True),
-        GpuState(index=2),
-    ]
-    shown = texts(machine_lines(node(gpu=gpus), 80))
-    assert "✗ the GPU is lost" in shown
-    assert "GPU 1 B · MIG: divided into instances" in shown
-    assert f"GPU 2 {UNKNOWN}" in shown
+def problems(store: RunStore, read_only: str = "") -> list[tuple[str, str, str, str]]:
+    """Return the problems as item, sign, sentence and next step."""
+    found = problems_of(MachineRows(view_of(store, read_only), WIDTH).sections)
+    return [(item.name, problem.sign, problem.text, problem.step) for item, problem in found]
 
 
-def test_why_there_is_no_gpu_is_said_with_the_name_of_the_node() -> None:
-    without = node(gpu_cause="no NVIDIA driver; no AMD driver")
-    assert gpu_problem(without) == "no GPU on node box: no NVIDIA driver; no AMD driver"
-    assert str(gpu_problem(without)) in texts(machine_lines(without, 80))
-    assert gpu_problem(node(gpu=[GPU])) == ""
-    assert gpu_problem(NodeInfo("box")) == ""
-    assert texts(machine_lines(NodeInfo("box"), 80)) == "no sample of the machine of node box yet"
+def is_on_live(store: RunStore) -> bool:
+    [(_, problem)] = problems_of(MachineRows(view_of(store), WIDTH).sections)
+    return problem.is_on_live
 
 
-def test_the_host_is_shown_and_what_is_nearly_full_has_a_next_step() -> None:
-    net = Network(sent_per_s=2e6, received_per_s=5e3)
-    full = node(cpu=25.0, n_cpus=16, ram=97.0, ram_total=64 * GIB, disk_free=GIB, disk_total=100 * GIB, net=net)
-    shown = texts(machine_lines(full, 100))
-    for text in (
-        "25% of 16 CPUs",
-        "97% of 69 GB",
-        "play fewer episodes",
-        "1.1 GB free of 107 GB",
-        "prune",
-        "↑ 2.0 MB/s",
-    ):
-        assert text in shown
+def busy_host(store: RunStore, cpu: float = 12.0, ram: float = 40.0, n: int = 3) -> None:
+    store.apply_events([live(Host(at=START, cpu=cpu, ram=ram, gpu=None)) for _ in range(n)])
 
 
-@pytest.mark.parametrize("width", [20, 40, 80, 200])
-def test_hostile_texts_stay_one_harmless_line(width: int) -> None:
-    hostile = "\x1b[2J\n[b]\u202e" + "x" * 5000
-    gpu = GpuState(
-        index=10**9,
-        name=hostile,
-        throttled=(hostile,) * 20,
-        processes=(GpuProcess(pid=1, name=hostile),),
-        power_w=1e300,
-        temperature=-1e300,
-        mem_used=1 << 100,
+def test_a_healthy_machine_has_no_problem_and_says_so() -> None:
+    store = busy_store()
+    shown = texts(store)
+    assert problems(store) == []
+    assert shown[0] == f"Machine of {NODE}"
+    assert "GPU 0 RTX 4090 34% 5.0/16.0 GiB" in shown
+    assert "tensorzero ● up" in shown and "embedded ● 4 need no server" in shown
+    assert any(each.startswith("connection ● connected · 127.0.0.1:4222") for each in shown)
+    assert line_text(machine_heading(MachineRows(view_of(store), WIDTH).sections, WIDTH)) == (
+        "Machine · ● nothing is wrong"
     )
-    lines = machine_lines(node(gpu=[gpu, GpuState(index=0, lost=hostile)], gpu_cause=hostile), width)
-    assert all("\x1b" not in text and "\u202e" not in text for text in texts(lines).splitlines())
-    assert len(texts(lines).splitlines()) == len(lines)
-    assert all(line_width(line) < 600 for line in lines)
+    assert machine_summary(view_of(store), WIDTH) == []
+
+
+def test_what_is_not_known_is_said_in_words() -> None:
+    shown = texts(RunStore())
+    assert "no node has been seen yet" in shown
+    assert "no model endpoint has been checked yet: the node checks those of its profile" in shown
+    assert "no environment is known yet" in shown and "nothing runs" in shown
+    store = busy_store()
+    busy_host(store)
+    assert f"GPU no GPU can be read on {NODE}" in texts(store)
+    assert "the nodes play 1 episode in their own processes, without workers" in texts(store)
+
+
+def link(status: Any, cause: str) -> Callable[[RunStore], None]:  # noqa: ANN401
+    return lambda store: store.set_link(BusLink(status, cause))
+
+
+def health(*items: Any) -> Callable[[RunStore], None]:  # noqa: ANN401
+    return lambda store: store.apply_events([live(*items)])
+
+
+def workers(**fields: Any) -> Callable[[RunStore], None]:  # noqa: ANN401
+    return lambda store: store.apply_events([live(progress(seq=9, **fields))])
+
+
+WRONG: list[tuple[Callable[[RunStore], None], str, str, str]] = [
+    (lambda store: store.mark_node_lost(NODE), "node", "it is silent or its process is gone", "press N to start"),
+    (lambda store: busy_host(store, cpu=99.0), "CPU", "the CPU is at 99%", "fewer episodes at once"),
+    (lambda store: busy_host(store, ram=95.0), "memory", "the memory is 95% full", "fewer workers"),
+    (
+        health(heartbeat("nothing can be stored in /srv: its disk is full; 2 batches wait")),
+        "disk",
+        "cannot be stored: nothing can be stored in /srv: its disk is full; 2 batches wait",
+        "agentgym-runner prune",
+    ),
+    (health(model_health("vllm", "down", "refused")), "vllm", "does not answer: refused", "start the server, or"),
+    (
+        health(model_health("vllm", "wrong", "404", hint="add /v1 to the URL")),
+        "vllm",
+        "but not as a model server: 404",
+        "add /v1 to the URL",
+    ),
+    (health(model_health("vllm", "slow", "4 s")), "vllm", "it answers slowly: 4 s", "play fewer episodes at once"),
+    (health(model_health("vllm", "up", None, rest_s=12.0)), "vllm", "skip it for 12 s", "try it again by themselves"),
+    (
+        health(env_health("WebShop", "down", transport="http", cause="refused")),
+        "WebShop",
+        "its server does not answer: refused",
+        "on Live, press S to start its server",
+    ),
+    (
+        health(env_health("WebShop", "wrong", transport="http", cause="it serves Maze")),
+        "WebShop",
+        "another server answers at its address: it serves Maze",
+        "correct its address",
+    ),
+    (health(env_health("WebShop", "slow", transport="http")), "WebShop", "answers slowly", "give its server more CPU"),
+    (
+        health(env_health("WebShop", "unknown", transport="http")),
+        "WebShop",
+        "its state is not known",
+        "wait for the next check",
+    ),
+    (
+        workers(workers=WorkerCounts(n=2, lost=2)),
+        "Wordle",
+        "2 worker processes ended early",
+        "played again; press 4 for the reason in the node's log",
+    ),
+    (workers(waiting_for="WebShop at 127.0.0.1:36005"), "Wordle", "it waits: WebShop at", "start the server again"),
+    (link("stalled", "no answer"), "connection", "the broker is silent: no answer", "reconnects by itself"),
+    (link("disconnected", "reset"), "connection", "the connection is lost: reset", "press N to start the node again"),
+    (link("failed", "refused"), "connection", "no connection: refused", "press N to start the node again"),
+    (
+        lambda store: store.apply_events([Notice(kind="gap", text="left the stream", count=3)]),
+        "messages",
+        "3 messages were lost",
+        "complete on disk",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "name", "sentence", "step"), WRONG, ids=[f"{each[1]}-{each[2][:30]}" for each in WRONG]
+)
+def test_each_problem_has_a_sentence_and_a_next_step(
+    spoil: Callable[[RunStore], None], name: str, sentence: str, step: str
+) -> None:
+    store = busy_store()
+    spoil(store)
+    [(shown_name, sign, text, shown_step)] = [each for each in problems(store) if sentence in each[2]]
+    assert (shown_name, sign in ("✗", "!")) == (name, True)
+    assert step in shown_step
+    joined = " ".join(texts(store))
+    assert f"{sign} " in joined and "→ " in joined
+    heading = line_text(machine_heading(MachineRows(view_of(store), WIDTH).sections, 300))
+    assert "1 problem: " in heading and text in heading
+    summary = line_text(machine_summary(view_of(store), 300))
+    assert summary.startswith(f"{sign} 1 problem (5)") and (f": {name}: {text}" in summary) is not is_on_live(store)
+
+
+def test_an_environment_that_is_not_installed_is_a_note_and_no_problem() -> None:
+    store = empty_store()
+    shown = texts(store)
+    at = shown.index("ALFWorld ✗ down · embedded")
+    assert shown[at + 1 : at + 3] == [
+        "i it cannot be played here: not installed",
+        "→ `agentgym-runner --list-envs` shows what it needs",
+    ]
+    assert problems(store) == []
+
+
+def test_live_names_a_problem_only_where_its_other_parts_do_not() -> None:
+    store = busy_store()
+    health(model_health("vllm", "down", "refused"))(store)
+    assert line_text(machine_summary(view_of(store), 300)) == "✗ 1 problem (5)"
+    busy_host(store, cpu=99.0)
+    assert line_text(machine_summary(view_of(store), 300)).startswith("✗ 2 problems (5): CPU: the CPU is at 99%")
+
+
+def test_a_console_that_cannot_send_commands_names_no_keys_for_them() -> None:
+    store = busy_store()
+    health(env_health("WebShop", "down", transport="http", cause="refused"))(store)
+    store.mark_node_lost(NODE)
+    store.set_link(BusLink("disconnected", "reset"))
+    steps = [step for *_, step in problems(store, "watching only")]
+    assert len(steps) == 3 and not any("press" in step for step in steps)
+
+
+def test_a_short_peak_of_the_load_is_no_problem() -> None:
+    store = busy_store()
+    busy_host(store, n=2)
+    busy_host(store, cpu=100.0, n=1)
+    assert problems(store) == []
+    assert is_sustained((None, 99.0), 99.0, 95.0) and not is_sustained((99.0,), None, 95.0)
+
+
+def test_problems_that_fail_come_first_and_the_cursor_goes_around_them() -> None:
+    store = busy_store()
+    busy_host(store, cpu=99.0)
+    health(model_health("vllm", "down", "refused"))(store)
+    assert [name for name, *_ in problems(store)] == ["vllm", "CPU"]
+    rows = MachineRows(view_of(store), WIDTH)
+    first = rows.next_problem(0, 1)
+    assert first is not None and "the CPU is at 99%" in line_text(rows.line(first, WIDTH))
+    second = rows.next_problem(first, 1)
+    assert second is not None and "refused" in line_text(rows.line(second, WIDTH))
+    assert rows.next_problem(second, 1) == first and rows.next_problem(first, -1) == second
+    assert MachineRows(view_of(busy_store()), WIDTH).next_problem(0, 1) is None
+
+
+def test_each_node_of_a_bus_has_a_section_and_their_number_is_bounded() -> None:
+    store = busy_store()
+    for n in range(MAX_NODES + 4):
+        store.apply_events([live(heartbeat("its disk is full" if n == 12 else None), node=f"node{n}")])
+    shown = texts(store)
+    assert sum(each.startswith("Machine of ") for each in shown) == MAX_NODES
+    assert shown[0] == "Machine of node12"
+    assert "… and 5 more nodes" in shown
+
+
+def test_long_sentences_are_wrapped_for_the_width() -> None:
+    store = busy_store()
+    health(model_health("vllm", "down", "no " * 40))(store)
+    rows = MachineRows(view_of(store), 60)
+    spans: list[Line] = [rows.line(index, 60) for index in range(len(rows)) if len(rows.line(index, 60)) == 1]
+    assert max(len(line_text(line)) for line in spans) <= 60
+    assert len({rows.key(index) for index in range(len(rows))}) == len(rows)
+
+
+def test_hostile_texts_are_safe_and_marked() -> None:
+    rows = MachineRows(view_of(hostile_store()), WIDTH)
+    cells: list[Cell] = [cell for index in range(len(rows)) for cell in rows.line(index, WIDTH)]
+    assert not any(has_unsafe_chars(cell.text) or "\n" in cell.text for cell in cells)
+    marked = [index for index in range(len(rows)) if rows.unsafe_text(index)]
+    assert any("⚠" in line_text(rows.line(index, WIDTH)) for index in marked)
+    assert not has_unsafe_chars(line_text(machine_summary(view_of(hostile_store()), 300)))
+
+
+def test_no_meaning_is_carried_by_color_alone() -> None:
+    for spoil, *_ in WRONG:
+        store = busy_store()
+        spoil(store)
+        rows = MachineRows(view_of(store), WIDTH)
+        colored = [
+            cell for index in range(len(rows)) for cell in rows.line(index, WIDTH) if cell.tone in ("bad", "warn")
+        ]
+        assert all(re.search(r"[-✗!◐○a-z]", cell.text) for cell in colored)
+
+
+def test_trends_are_drawn_from_the_oldest_to_the_newest() -> None:
+    assert sparkline((0.0, 50.0, None, 100.0), 10, 100.0) == "▁▄ █"
+    assert sparkline((1.0, 2.0, 4.0), 2) == "▄█"
+    assert sparkline((-1.7e308, 1e-300), 2) == "▁█" and sparkline((1.7e308, 0.0), 2, 100.0) == "█▁"
+    assert sparkline((math.nan, math.inf, None), 5) == "" and sparkline((1.0,), 0) == ""
+    store = busy_store()
+    for cpu in (25.0, 50.0, 100.0):
+        busy_host(store, cpu=cpu, n=1)
+    assert any(each.startswith("CPU 100%") and each.endswith("▁▂▄█") for each in texts(store))
+
+
+def test_trends_are_bounded() -> None:
+    trends = Trends()
+    for n in range(MAX_SERIES + 5):
+        trends.add("cpu", str(n), 1.0)
+        trends.add("cpu", "0", float(n))
+    assert trends.get("cpu", "0")[-1] == MAX_SERIES + 4 and len(trends.get("cpu", "0")) == N_SAMPLES
+    assert trends.get("cpu", "1") == () and trends.get("cpu", str(MAX_SERIES + 4)) == (1.0,)
+
+
+def test_the_rate_of_live_items_is_sampled_by_the_clock() -> None:
+    clock = FakeClock()
+    store = busy_store(clock)
+    for _ in range(3):
+        clock.at += 2.0
+        store.apply_events([live(heartbeat(), heartbeat())])
+    assert store.trends.get("items", "")[-1] == 1.0
+    assert any("1.0 items/s" in each for each in texts(store))
+
+
+def test_finished_and_waiting_batches_are_not_listed() -> None:
+    store = empty_store()
+    store.apply_list(node_list(batch_state(1, "queued", workers=WorkerCounts(n=2))))
+    store.apply_events([durable(completed(1))])
+    assert "nothing runs" in texts(store)

@@ -1,0 +1,91 @@
+"""The Machine screen: nodes, model servers, environment servers, workers and broker, and what is wrong with them."""
+
+from __future__ import annotations
+
+from textual import on
+from textual.app import ComposeResult
+
+from agentgym_tui.commands.keymap import keymap_of
+from agentgym_tui.presenters.cells import Line
+from agentgym_tui.presenters.machine_items import MachineView
+from agentgym_tui.presenters.machine_rows import MACHINE_COLUMNS, MachineRows, machine_heading
+from agentgym_tui.presenters.status_line import status_line
+from agentgym_tui.presenters.text_width import LIST_MARGIN
+from agentgym_tui.safe_text import trusted
+from agentgym_tui.screens.base import ScreenContext, SessionScreen
+from agentgym_tui.state.run_store import RunStore
+from agentgym_tui.widgets.key_bar import KeyBar
+from agentgym_tui.widgets.line_list import LineList
+from agentgym_tui.widgets.static_lines import StaticLines
+from agentgym_tui.widgets.table import Table
+
+
+class MachineScreen(SessionScreen):
+    """A list of what the episodes depend on, with the trend of each value, its problems and the next steps."""
+
+    SCOPE = "machine"
+    REQUIRED_WIDGETS = "#summary, #status, Table"
+    CSS_PATH = "../../styles/runs.tcss"
+    AUTO_FOCUS = "#machine"
+
+    def __init__(self, context: ScreenContext) -> None:
+        super().__init__(context)
+        self._drawn: tuple[int, int] = (-1, -1)
+        self._rows: MachineRows | None = None
+        self._table = Table(MACHINE_COLUMNS, id="machine")
+
+    def compose(self) -> ComposeResult:
+        """Yield heading, list, status and key bar."""
+        yield StaticLines(self._heading, id="summary")
+        yield self._table
+        yield StaticLines(self._status_lines, id="status")
+        yield KeyBar(self.SCOPE, self.session)
+
+    def draw(self, store: RunStore) -> None:
+        """Redraw if the store or the width has changed."""
+        width = self.size.width - LIST_MARGIN
+        if not self.is_ready or self._drawn == (store.version, width):
+            return
+        self._drawn = store.version, width
+        self._rows = MachineRows(self._view, width)
+        self._table.show(self._rows)
+        for name, lines in (("summary", self._heading), ("status", self._status_lines)):
+            self.query_one(f"#{name}", StaticLines).show(lines)
+
+    def on_resize(self) -> None:
+        """Wrap the sentences for the new width."""
+        self.draw(self.session.store)
+
+    def unsafe_text(self) -> str | None:
+        """Return the raw text of the selected line if sanitizing changes it, else None."""
+        return None if self._rows is None else self._rows.unsafe_text(self._table.cursor)
+
+    def selected_env(self) -> str:
+        """Return the environment of the selected line."""
+        item = None if self._rows is None else self._rows.item(self._table.cursor)
+        return "" if item is None else item.env
+
+    def action_problem(self, by: int) -> None:
+        """Go to the next or the previous problem."""
+        if self._rows is None:
+            return
+        if (place := self._rows.next_problem(self._table.cursor, by)) is None:
+            self.toast(trusted("nothing is wrong"))
+        else:
+            self._table.move_to(place)
+
+    @on(LineList.Selected, "#machine")
+    def _line_selected(self) -> None:
+        """List the episodes of the selected environment."""
+        if self.accepts_keys and (env := self.selected_env()):
+            self.post_message(self.EpisodesRequested(env))
+
+    @property
+    def _view(self) -> MachineView:
+        return MachineView(self.session.store, keymap_of(self.app).key, self.session.read_only)
+
+    def _heading(self, width: int) -> list[Line]:
+        return [] if self._rows is None else [machine_heading(self._rows.sections, width)]
+
+    def _status_lines(self, width: int) -> list[Line]:
+        return [status_line(self.session.store, self.session.title, width)]

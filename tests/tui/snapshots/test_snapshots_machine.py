@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import pytest
+from textual.pilot import Pilot
+
+from runner.events.live import Host
+from runner.types import WorkerCounts
+from tests.support.console.fake_session import FakeSession, empty_session
+from tests.support.console.pilot import console_app, wait_for_text
+from tests.support.console.samples import START, FakeClock, busy_store, env_health, live, model_health, progress
+from tests.support.console.snapshots import ALL_SIZES, SIZES, SnapCompare
+
+pytestmark = pytest.mark.usefixtures("utc")
+
+
+def loaded_session() -> FakeSession:
+    """Session of a node with a history of loads, a slow and a failed model server, and lost workers."""
+    clock = FakeClock()
+    store = busy_store(clock)
+    for n in range(40):
+        clock.at += 2.0
+        cpu, ram = 30.0 + n * 41 % 60, 50.0 + n
+        store.apply_events([live(Host(at=START, cpu=cpu, ram=ram, gpu=None))])
+        store.apply_events([live(model_health("tensorzero", "up", None, model="qwen35_9b", latency_s=0.1 + n % 7 / 9))])
+        workers = WorkerCounts(n=min(n, 4), lost=n // 39)
+        store.apply_events([live(progress(seq=10 + n, workers=workers))])
+    refused = model_health("ollama", "down", "http://127.0.0.1:11434: connection refused", hint="start `ollama serve`")
+    store.apply_events([live(refused)])
+    served = {"transport": "http", "latency_s": 0.012, "open": 3}
+    store.apply_events([live(env_health("BabyAI", "up", **served), env_health("SQLGym", "slow", **served))])
+    store.apply_events([live(env_health("WebShop", "down", transport="http", cause="connection refused"))])
+    return FakeSession(store)
+
+
+@ALL_SIZES
+@pytest.mark.parametrize("theme", ["textual-dark", "textual-light"])
+def test_machine_with_problems(snap_compare: SnapCompare, size: tuple[int, int], theme: str) -> None:
+    async def run_before(pilot: Pilot[None]) -> None:
+        pilot.app.theme = theme
+        await pilot.press("5")
+        await wait_for_text(pilot, "5 problems", "▅")
+        await pilot.pause()
+
+    assert snap_compare(console_app(loaded_session()), terminal_size=size, run_before=run_before)
+
+
+@SIZES
+def test_machine_of_an_idle_node(snap_compare: SnapCompare, size: tuple[int, int]) -> None:
+    async def run_before(pilot: Pilot[None]) -> None:
+        await pilot.press("5")
+        await wait_for_text(pilot, "nothing is wrong")
+        await pilot.pause()
+
+    assert snap_compare(console_app(empty_session()), terminal_size=size, run_before=run_before)
