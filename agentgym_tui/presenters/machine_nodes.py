@@ -1,13 +1,14 @@
-"""The sections of the machine screen about nodes: state, CPU, memory, GPUs and disk of each node's machine."""
+"""The sections of the machine screen about nodes: state, CPU, memory, GPUs, disk and network of each node's machine."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
-from agentgym_tui.presenters.cells import Cell, Tone
+from agentgym_tui.presenters.cells import Cell
+from agentgym_tui.presenters.machine_gpus import gpu_items
 from agentgym_tui.presenters.machine_items import Item, MachineView, Problem, Section, is_sustained, problem_from_cause
-from agentgym_tui.presenters.number_format import UNKNOWN, format_percent
+from agentgym_tui.presenters.number_format import UNKNOWN, format_percent, format_size
 from agentgym_tui.safe_text import SafeText, fill_in, join, masked_line, sanitize_line, trusted
 from agentgym_tui.state.data_model import NodeInfo
 
@@ -16,6 +17,7 @@ MAX_NODES: Final = 10
 
 CPU_LIMIT: Final = 95.0
 RAM_LIMIT: Final = 92.0
+DISK_LIMIT: Final = 97.0
 """Loads in percent from which on they are a problem."""
 
 _FREE_SPACE: Final = "free space on its disk: `agentgym-runner prune` removes old episodes; what waits then continues"
@@ -44,8 +46,9 @@ def _node_items(view: MachineView, node: NodeInfo) -> Iterator[Item]:
     if not node.lost:
         yield _cpu_item(view, node)
         yield _memory_item(view, node)
-        yield from _gpu_items(node)
+        yield from gpu_items(node)
         yield _disk_item(node)
+        yield from _network_items(node)
 
 
 def _state_item(view: MachineView, node: NodeInfo) -> Item:
@@ -61,46 +64,57 @@ def _state_item(view: MachineView, node: NodeInfo) -> Item:
 
 
 def _cpu_item(view: MachineView, node: NodeInfo) -> Item:
-    trend = view.store.trends.get("cpu", node.name)
+    machine = node.machine
+    cpu = node.cpu if machine is None else machine.latest.cpu
+    trend = view.store.trends.get("cpu", node.name) if machine is None else machine.history.get("cpu")
     problems = []
-    if is_sustained(trend, node.cpu, CPU_LIMIT):
-        text = fill_in("the CPU is at {}: episodes and servers wait for it", format_percent(node.cpu))
+    if is_sustained(trend, cpu, CPU_LIMIT):
+        text = fill_in("the CPU is at {}: episodes and servers wait for it", format_percent(cpu))
         problems = [Problem(text, trusted("play fewer episodes at once (`concurrency`, `workers`)"))]
-    return Item(f"cpu {node.name}", trusted("CPU"), _load(node.cpu, problems), trend, 100.0, problems)
+    of = "" if machine is None or machine.latest.n_cpus is None else f" of {machine.latest.n_cpus} CPUs"
+    now = _marked(join([format_percent(cpu), trusted(of)]), problems)
+    return Item(f"cpu {node.name}", trusted("CPU"), now, trend, 100.0, problems)
 
 
 def _memory_item(view: MachineView, node: NodeInfo) -> Item:
-    trend = view.store.trends.get("ram", node.name)
+    machine = node.machine
+    ram = node.ram if machine is None else machine.latest.ram
+    trend = view.store.trends.get("ram", node.name) if machine is None else machine.history.get("ram")
     problems = []
-    if is_sustained(trend, node.ram, RAM_LIMIT):
-        text = fill_in("the memory is {} full: the system may kill processes", format_percent(node.ram))
+    if is_sustained(trend, ram, RAM_LIMIT):
+        text = fill_in("the memory is {} full: the system may kill processes", format_percent(ram))
         problems = [Problem(text, trusted("use fewer workers, or stop servers that no batch needs"), "bad")]
-    return Item(f"ram {node.name}", trusted("memory"), _load(node.ram, problems), trend, 100.0, problems)
+    total = None if machine is None else machine.latest.ram_total
+    of = trusted("") if total is None else fill_in(" of {}", format_size(total))
+    now = _marked(join([format_percent(ram), of]), problems)
+    return Item(f"ram {node.name}", trusted("memory"), now, trend, 100.0, problems)
 
 
-def _load(percent: float | None, problems: list[Problem]) -> Cell:
-    tone: Tone = problems[0].tone if problems else "plain"
-    shown = format_percent(percent)
-    return (
-        Cell(join([problems[0].sign, shown], " "), tone)
-        if problems
-        else Cell(shown, "dim" if percent is None else tone)
-    )
-
-
-def _gpu_items(node: NodeInfo) -> Iterator[Item]:
-    for number, gpu in enumerate(node.gpus):
-        yield Item(f"gpu {node.name} {number}", trusted(f"GPU {number}"), Cell(sanitize_line(gpu, 80)))
-    if not node.gpus:
-        text = join([trusted("no GPU can be read on "), sanitize_line(node.name, 64)])
-        yield Item(f"gpu {node.name}", trusted("GPU"), Cell(text, "dim"))
+def _marked(text: SafeText, problems: Sequence[Problem]) -> Cell:
+    return Cell(join([problems[0].sign, text], " "), problems[0].tone) if problems else Cell(text)
 
 
 def _disk_item(node: NodeInfo) -> Item:
-    folder: SafeText = masked_line(node.data_dir, 120) or UNKNOWN
+    free = total = None
+    trend: Sequence[float | None] = ()
+    if node.machine is not None:
+        free, total = node.machine.latest.disk_free, node.machine.latest.disk_total
+        trend = node.machine.history.get("disk_free")
     problems = []
     if node.storage:
         what = trusted("episodes cannot be stored")
         problems = [problem_from_cause(what, node.storage, trusted(_FREE_SPACE), is_on_live=True)]
-    now = Cell(join([trusted("✗"), folder], " "), "bad") if problems else Cell(folder)
-    return Item(f"disk {node.name}", trusted("disk"), now, problems=problems)
+    elif free is not None and total and 100 * (1 - free / total) >= DISK_LIMIT:
+        text = fill_in("its disk is nearly full: {} are free", format_size(free))
+        problems = [Problem(text, trusted(_FREE_SPACE))]
+    space = [fill_in("{} free of {}", format_size(free), format_size(total))] if free is not None and total else []
+    folder = [masked_line(node.data_dir, 120)] if node.data_dir else []
+    now = _marked(join([*space, *folder], " · ") or UNKNOWN, problems)
+    return Item(f"disk {node.name}", trusted("disk"), now, trend, total, problems)
+
+
+def _network_items(node: NodeInfo) -> Iterator[Item]:
+    if node.machine is not None and (net := node.machine.latest.net) is not None:
+        rates = (format_size(round(net.received_per_s)), format_size(round(net.sent_per_s)))
+        now = fill_in("{}/s received · {}/s sent", *rates)
+        yield Item(f"net {node.name}", trusted("network"), Cell(now), node.machine.history.get("received"))

@@ -24,7 +24,7 @@ TREND_WIDTH: Final = 24
 MACHINE_COLUMNS: Final = (
     Column("", NAME_WIDTH),
     Column("now", None, min_width=30),
-    Column("trend", TREND_WIDTH, rank=1),
+    Column("trend", TREND_WIDTH, right=True, rank=1),
 )
 
 MAX_PROBLEM_ROWS: Final = 4

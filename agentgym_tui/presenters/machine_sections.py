@@ -8,11 +8,12 @@ from typing import Final
 from agentgym_tui.presenters.answering_endpoint import endpoint_state
 from agentgym_tui.presenters.cells import Cell, Tone
 from agentgym_tui.presenters.environment_rows import health_label
-from agentgym_tui.presenters.machine_items import Item, MachineView, Problem, Section, problem_from_cause
+from agentgym_tui.presenters.machine_items import Item, MachineView, Problem, Section, is_sustained, problem_from_cause
 from agentgym_tui.presenters.number_format import (
     UNKNOWN,
     format_count,
     format_duration,
+    format_percent,
     format_rate,
     format_time_left,
     pluralize,
@@ -20,7 +21,13 @@ from agentgym_tui.presenters.number_format import (
 from agentgym_tui.presenters.status_line import LINK_STATES
 from agentgym_tui.safe_text import fill_in, join, masked_line, sanitize_line, trusted
 from agentgym_tui.state.batches import ENDED
-from agentgym_tui.state.data_model import BatchRun, BusLinkStatus, EndpointState, EnvironmentState
+from agentgym_tui.state.data_model import BatchRun, BusLinkStatus, EnvironmentState
+from agentgym_tui.state.endpoints import EndpointState
+from agentgym_tui.state.machine import SERVER_TRENDS
+from agentgym_tui.state.slowness import METRICS_S
+
+KV_CACHE_LIMIT: Final = 0.95
+"""Used part of a KV cache from which it is a problem."""
 
 _LINK_STEPS: Final[dict[BusLinkStatus, str]] = {
     "stalled": "wait: the console reconnects by itself; if it stays silent, look at the machine of the broker",
@@ -36,25 +43,63 @@ def model_section(view: MachineView) -> Section:
     return Section(
         "models",
         trusted("Model servers"),
-        [_endpoint_item(view, name, endpoint) for name, endpoint in endpoints.items()],
+        [item for name, endpoint in endpoints.items() for item in _endpoint_items(view, name, endpoint)],
         trusted("no model endpoint has been checked yet: the node checks those of its profile"),
     )
 
 
-def _endpoint_item(view: MachineView, name: str, endpoint: EndpointState) -> Item:
+def _endpoint_items(view: MachineView, name: str, endpoint: EndpointState) -> Iterator[Item]:
     state = endpoint_state(endpoint)
     answers = endpoint.is_answering
     tone: Tone = ("warn" if endpoint.status == "slow" else "good") if answers else "bad"
     parts = [join([trusted("●" if answers else "✗"), state], " ")]
     parts += [masked_line(endpoint.model, 60)] if endpoint.model else []
-    parts += [join([trusted("answers in "), format_duration(endpoint.latency_s)])] if endpoint.latency_s else []
-    return Item(
-        f"model {name}",
-        masked_line(name, 60),
-        Cell(join(parts, " · "), tone),
-        view.store.trends.get("model latency", name),
-        problems=list(_endpoint_problems(endpoint)),
-    )
+    latencies = view.store.trends.get("model latency", name)
+    if latencies and latencies[-1] is not None:
+        parts.append(join([trusted("answers in "), format_duration(latencies[-1])]))
+    problems = list(_endpoint_problems(endpoint))
+    now = Cell(join(parts, " · "), tone)
+    yield Item(f"model {name}", masked_line(name, 60), now, latencies, problems=problems)
+    if endpoint.metrics_at_s >= view.store.now() - METRICS_S:
+        yield from _load_items(view, name)
+
+
+def _load_items(view: MachineView, name: str) -> Iterator[Item]:
+    """Yield the load of a server by its own metrics."""
+    trends = {what: view.store.trends.get(what, name) for what in SERVER_TRENDS}
+    last = {what: values[-1] for what, values in trends.items() if values and values[-1] is not None}
+    running, waiting, kv_cache = last.get("running"), last.get("waiting"), last.get("kv_cache")
+    if running is not None or waiting is not None:
+        shown = [(running, "running"), (waiting, "waiting")]
+        text = " · ".join(f"{format_count(round(min(n, 1e12)))} {word}" for n, word in shown if n is not None)
+        problems = list(_queue_problems(trends["waiting"], waiting))
+        now = Cell(trusted(f"! {text}" if problems else text), "warn" if problems else "plain")
+        trend = trends["waiting" if waiting else "running"]
+        yield Item(f"requests {name}", trusted("  requests"), now, trend, problems=problems)
+    if kv_cache is not None:
+        hits = last.get("prefix_hits")
+        parts = [join([format_percent(100 * kv_cache), trusted(" used")])]
+        parts += [] if hits is None else [join([trusted("prefix hits "), format_percent(100 * hits)])]
+        problems = list(_cache_problems(trends["kv_cache"], kv_cache))
+        now = Cell(
+            join([*([trusted("!")] if problems else []), join(parts, " · ")], " "), "warn" if problems else "plain"
+        )
+        yield Item(f"cache {name}", trusted("  KV cache"), now, trends["kv_cache"], 1.0, problems)
+    if (rate := last.get("tokens_per_s")) is not None:
+        now = Cell(join([format_rate(rate), trusted(" tokens/s")]))
+        yield Item(f"tokens {name}", trusted("  speed"), now, trends["tokens_per_s"])
+
+
+def _queue_problems(trend: Sequence[float | None], waiting: float | None) -> Iterator[Problem]:
+    if is_sustained(trend, waiting, 1.0) and waiting is not None:
+        text = join([pluralize(round(min(waiting, 1e12)), "request waits", "requests wait"), trusted(" in its queue")])
+        yield Problem(text, trusted("play fewer episodes at once, or add a server to the profile"))
+
+
+def _cache_problems(trend: Sequence[float | None], kv_cache: float) -> Iterator[Problem]:
+    if is_sustained(trend, kv_cache, KV_CACHE_LIMIT):
+        text = fill_in("its KV cache is {} full: requests wait or are computed again", format_percent(100 * kv_cache))
+        yield Problem(text, trusted("play fewer episodes at once, or give the server more GPU memory"))
 
 
 def _endpoint_problems(endpoint: EndpointState) -> Iterator[Problem]:

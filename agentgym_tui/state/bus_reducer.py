@@ -12,7 +12,7 @@ from agentgym_tui.state.environments import EnvironmentRegistry
 from agentgym_tui.state.episode_reducer import EpisodeItem
 from agentgym_tui.state.episodes import EpisodeRegistry
 from agentgym_tui.state.live_batches import Received, group_items
-from agentgym_tui.state.machine import Trends
+from agentgym_tui.state.machine import SERVER_TRENDS, Trends
 from agentgym_tui.state.nodes import NodeRegistry
 from agentgym_tui.state.normalize import clamp_count, clip_name, ulid_prefix, ulid_time
 from agentgym_tui.state.notices import NoticeList
@@ -162,6 +162,8 @@ class BusReducer:
             case Machine():
                 return self._nodes.apply_machine(item, node)
             case ModelMetrics():
+                for what in SERVER_TRENDS:
+                    self.trends.add(what, clip_name(item.endpoint), getattr(item, what))
                 return self._endpoints.apply_metrics(item)
             case Host():
                 self.trends.add("cpu", clip_name(node), item.cpu)

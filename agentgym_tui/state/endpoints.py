@@ -35,6 +35,7 @@ class EndpointState(msgspec.Struct):
         rest_s: seconds for which agents still skip the endpoint after a failure, as of its last health item; None if
             agents use it.
         failure: why the last inference of the endpoint failed; None if the inference succeeded.
+        hint: what to do about ``cause``.
         metrics: the newest load of its server; None if it reports none.
         metrics_at_s: when that load was received, in seconds of the console's monotonic clock.
     """
@@ -44,6 +45,7 @@ class EndpointState(msgspec.Struct):
     model: str | None = None
     rest_s: float | None = None
     failure: str | None = None
+    hint: str | None = None
     metrics: ServerState | None = None
     metrics_at_s: float = -math.inf
 
@@ -97,7 +99,7 @@ class EndpointRegistry:
         if (endpoint := self._get(item.endpoint)) is not None:
             endpoint.status, endpoint.cause = item.status, clip_optional(item.cause, MAX_CAUSE_CHARS)
             endpoint.model, endpoint.rest_s = clip_optional(item.model), item.rest_s
-            endpoint.hint, endpoint.latency_s = clip_optional(item.hint, MAX_CAUSE_CHARS), item.latency_s
+            endpoint.hint = clip_optional(item.hint, MAX_CAUSE_CHARS)
             if item.rest_s is None:
                 endpoint.failure = None
         return endpoint != before

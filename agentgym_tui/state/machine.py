@@ -20,6 +20,9 @@ MAX_SERIES: Final = 500
 RATE_INTERVAL_S: Final = 2.0
 """Shortest time between two samples of a rate: nodes send a heartbeat as often."""
 
+SERVER_TRENDS: Final = ("running", "waiting", "kv_cache", "prefix_hits", "tokens_per_s")
+"""Fields of ``model.metrics`` items that have a trend."""
+
 SeriesKey: TypeAlias = tuple[str, str]
 """What is measured, and of which node, endpoint, environment or batch."""
 

@@ -5,22 +5,26 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from agentgym_tui.commands.keymap import Keymap
 from agentgym_tui.presenters.cells import Cell, Line
 from agentgym_tui.presenters.machine_items import MachineView, is_sustained, sparkline
 from agentgym_tui.presenters.machine_nodes import MAX_NODES
 from agentgym_tui.presenters.machine_rows import MachineRows, machine_heading, machine_summary, problems_of
+from agentgym_tui.presenters.number_format import UNKNOWN
 from agentgym_tui.safe_text import has_unsafe_chars
 from agentgym_tui.state.data_model import BusLink
 from agentgym_tui.state.machine import MAX_SERIES, N_SAMPLES, Trends
 from agentgym_tui.state.run_store import RunStore
-from runner.events.live import Host
+from runner.events.live import Host, ModelMetrics
 from runner.subscribe.messages import Notice
 from runner.types import WorkerCounts
+from runner.types.machine import GpuProcess, GpuState, Machine, Network
 from tests.support.console.line_views import line_text
 from tests.support.console.samples import (
     NODE,
@@ -88,7 +92,7 @@ def test_what_is_not_known_is_said_in_words() -> None:
     assert "no environment is known yet" in shown and "nothing runs" in shown
     store = busy_store()
     busy_host(store)
-    assert f"GPU no GPU can be read on {NODE}" in texts(store)
+    assert f"GPU no GPU has been reported by {NODE}" in texts(store)
     assert "the nodes play 1 episode in their own processes, without workers" in texts(store)
 
 
@@ -104,6 +108,49 @@ def workers(**fields: Any) -> Callable[[RunStore], None]:  # noqa: ANN401
     return lambda store: store.apply_events([live(progress(seq=9, **fields))])
 
 
+GIB = 1 << 30
+GPU = GpuState(
+    index=0,
+    name="H100",
+    util=50.0,
+    mem_used=60 * GIB,
+    mem_total=80 * GIB,
+    power_w=612.0,
+    power_limit_w=700.0,
+    temperature=71.0,
+    throttled=(),
+    mig=False,
+    processes=(GpuProcess(pid=7, name="vllm", mem_used=59 * GIB),),
+)
+
+
+def machine(n: int = 1, **fields: Any) -> Callable[[RunStore], None]:  # noqa: ANN401
+    """Return a function that adds ``n`` samples of the machine."""
+    defaults: dict[str, Any] = {"gpu": [], "cpu": 12.0, "n_cpus": 16, "ram": 40.0, "ram_total": 64 * 10**9}
+    items = [Machine(at=START + timedelta(seconds=2 * each), **{**defaults, **fields}) for each in range(n)]
+
+    def add(store: RunStore) -> None:
+        for item in items:
+            store.apply_events([live(item)])
+
+    return add
+
+
+def gpu(**fields: Any) -> Callable[[RunStore], None]:  # noqa: ANN401
+    return machine(gpu=[replace(GPU, **fields)])
+
+
+def metrics(n: int = 1, **fields: Any) -> Callable[[RunStore], None]:  # noqa: ANN401
+    """Return a function that adds ``n`` samples of the metrics of a server that answers."""
+
+    def add(store: RunStore) -> None:
+        for each in range(n):
+            item = ModelMetrics(at=START + timedelta(seconds=2 * each), endpoint="tensorzero", server="vllm", **fields)
+            store.apply_events([live(item)])
+
+    return add
+
+
 WRONG: list[tuple[Callable[[RunStore], None], str, str, str]] = [
     (lambda store: store.mark_node_lost(NODE), "node", "it is silent or its process is gone", "press N to start"),
     (lambda store: busy_host(store, cpu=99.0), "CPU", "the CPU is at 99%", "fewer episodes at once"),
@@ -114,6 +161,22 @@ WRONG: list[tuple[Callable[[RunStore], None], str, str, str]] = [
         "cannot be stored: nothing can be stored in /srv: its disk is full; 2 batches wait",
         "agentgym-runner prune",
     ),
+    (metrics(3, running=8.0, waiting=12.0), "  requests", "12 requests wait in its queue", "fewer episodes at once"),
+    (metrics(3, kv_cache=0.97), "  KV cache", "its KV cache is 97% full", "more GPU memory"),
+    (machine(3, cpu=97.0), "CPU", "the CPU is at 97%", "fewer episodes at once"),
+    (machine(ram=95.0), "memory", "the memory is 95% full", "fewer workers"),
+    (machine(disk_free=10**9, disk_total=10**11), "disk", "nearly full: 1.0 GB are free", "agentgym-runner prune"),
+    (
+        gpu(lost="the GPU is lost: it fell off the bus, restart the machine"),
+        "GPU 0",
+        "it cannot be read: the GPU is lost: it fell off the bus",
+        "dmesg",
+    ),
+    (gpu(throttled=("temperature",)), "GPU 0", "its clocks are reduced: temperature", "check fans and air flow"),
+    (gpu(throttled=("hardware slowdown",)), "GPU 0", "reduced: hardware slowdown", "check its cooling, its power"),
+    (gpu(throttled=("power supply (power brake)",)), "GPU 0", "power brake", "check the power supply"),
+    (gpu(throttled=("a new reason",)), "GPU 0", "reduced: a new reason", "nvidia-smi -q -d PERFORMANCE"),
+    (gpu(mem_used=79 * GIB), "GPU 0", "its memory is 99% full", "stop a process that uses it"),
     (health(model_health("vllm", "down", "refused")), "vllm", "does not answer: refused", "start the server, or"),
     (
         health(model_health("vllm", "wrong", "404", hint="add /v1 to the URL")),
@@ -197,6 +260,51 @@ def test_live_names_a_problem_only_where_its_other_parts_do_not() -> None:
     assert line_text(machine_summary(view_of(store), 300)) == "✗ 1 problem (5)"
     busy_host(store, cpu=99.0)
     assert line_text(machine_summary(view_of(store), 300)).startswith("✗ 2 problems (5): CPU: the CPU is at 99%")
+
+
+def test_a_gpu_has_its_load_power_temperature_memory_and_processes() -> None:
+    store = busy_store()
+    machine(3, gpu=[GPU, GpuState(index=1, name="A100", mig=True), GpuState(index=3)])(store)
+    shown = texts(store)
+    assert "GPU 0 50% · 612 of 700 W · 71 °C · H100 ▄▄▄" in shown
+    assert "memory 64 GB of 86 GB · vllm (7) 63 GB ▆▆▆" in shown
+    assert f"GPU 1 {UNKNOWN} · A100, divided into instances (MIG)" in shown
+    assert f"GPU 3 {UNKNOWN} · {UNKNOWN}" in shown
+    assert "CPU 12% of 16 CPUs ▁▁▁" in shown and "memory 40% of 64 GB ▃▃▃" in shown
+
+
+def test_a_model_server_has_the_load_that_it_reports_while_it_does() -> None:
+    clock = FakeClock()
+    store = busy_store(clock)
+    metrics(2, running=8.0, waiting=0.0, kv_cache=0.5, prefix_hits=0.25, tokens_per_s=410.0)(store)
+    shown = texts(store)
+    assert "requests 8 running · 0 waiting ██" in shown
+    assert "KV cache 50% used · prefix hits 25% ▄▄" in shown and "speed 410 tokens/s ██" in shown
+    metrics(running=1e300, waiting=-5.0, kv_cache=7.0, tokens_per_s=1e300)(store)
+    assert any(each.startswith("KV cache 100% used") for each in texts(store))
+    clock.at += 60.0
+    assert not any("KV cache" in each for each in texts(store))
+
+
+def test_the_power_limit_is_a_note_and_no_problem() -> None:
+    store = busy_store()
+    gpu(throttled=("power limit",))(store)
+    assert "i its clocks are reduced: power limit" in texts(store) and problems(store) == []
+
+
+def test_a_node_without_a_gpu_says_why() -> None:
+    store = busy_store()
+    machine(gpu_cause="no NVIDIA driver")(store)
+    assert f"GPU no NVIDIA driver on {NODE}" in texts(store)
+
+
+def test_the_disk_and_the_network_have_a_trend() -> None:
+    store = busy_store()
+    net = Network(sent_per_s=2_000.0, received_per_s=3_400_000.0)
+    machine(2, disk_free=50 * 10**9, disk_total=10**11, net=net)(store)
+    shown = texts(store)
+    assert "disk 50 GB free of 100 GB · /srv/agentgym/data ▄▄" in shown
+    assert "network 3.4 MB/s received · 2.0 kB/s sent ██" in shown
 
 
 def test_a_console_that_cannot_send_commands_names_no_keys_for_them() -> None:

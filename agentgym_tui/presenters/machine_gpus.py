@@ -1,0 +1,103 @@
+"""The GPUs of a node as items of the machine screen: load, memory, power, temperature, processes and problems."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from agentgym_tui.presenters.cells import Cell, Tone
+from agentgym_tui.presenters.machine_items import Item, Problem, problem_from_cause
+from agentgym_tui.presenters.number_format import UNKNOWN, format_percent, format_size
+from agentgym_tui.safe_text import SafeText, fill_in, join, sanitize_line, trusted
+from agentgym_tui.state.data_model import NodeInfo
+from agentgym_tui.state.machine import MachineInfo, memory_percent
+from runner.types.machine import GpuState
+
+MEMORY_LIMIT: Final = 98.0
+"""GPU memory in use, in percent, from which it is a problem; model servers reserve 90% and more from their start."""
+
+MAX_PROCESSES: Final = 3
+"""Processes of a GPU that are named; the others are counted."""
+
+_COOLING: Final = "check fans and air flow, or lower its power limit (`nvidia-smi -pl WATTS`)"
+_THROTTLING: Final = {
+    "power limit": "usual at full load; `nvidia-smi -pl WATTS` raises it where power supply and cooling allow that",
+    "temperature": _COOLING,
+    "temperature (hardware)": _COOLING,
+    "hardware slowdown": "check its cooling, its power cables and the power supply",
+    "power supply (power brake)": "check the power supply and its cables",
+}
+"""What to do about each reason for reduced clocks."""
+
+
+def gpu_items(node: NodeInfo) -> Iterator[Item]:
+    """Yield the lines of a node's GPUs, or one that gives the reason why there are none."""
+    if (machine := node.machine) is not None and machine.latest.gpu:
+        for place, gpu in enumerate(machine.latest.gpu):
+            yield from _items_of(node, machine, place, gpu)
+    elif machine is not None and (cause := machine.latest.gpu_cause) is not None:
+        yield _no_gpu(node, fill_in("{} on {}", sanitize_line(cause, 200), sanitize_line(node.name, 64)))
+    elif machine is None and node.gpus:  # a node of an earlier version sends no more than this
+        for place, text in enumerate(node.gpus):
+            yield Item(f"gpu {node.name} {place}", trusted(f"GPU {place}"), Cell(sanitize_line(text, 80)))
+    else:
+        yield _no_gpu(node, fill_in("no GPU has been reported by {}", sanitize_line(node.name, 64)))
+
+
+def _no_gpu(node: NodeInfo, text: SafeText) -> Item:
+    return Item(f"gpu {node.name}", trusted("GPU"), Cell(text, "dim"))
+
+
+def _items_of(node: NodeInfo, machine: MachineInfo, place: int, gpu: GpuState) -> Iterator[Item]:
+    key, name, history = f"gpu {node.name} {place}", trusted(f"GPU {gpu.index}"), machine.history
+    if gpu.lost is not None:
+        step = trusted("look for its errors in the kernel log: `dmesg | grep -i xid`")
+        lost = problem_from_cause(trusted("it cannot be read"), gpu.lost, step)
+        yield Item(key, name, Cell(join([trusted("✗ lost"), _model(gpu)], " · "), "bad"), problems=[lost])
+        return
+    problems = list(_problems(gpu))
+    parts = [format_percent(gpu.util), *_electric(gpu), _model(gpu)]
+    tone: Tone = "warn" if any(problem.tone != "dim" for problem in problems) else "plain"
+    sign = [trusted("!")] if tone == "warn" else []
+    shown = join([*sign, join(parts, " · ")], " ")
+    yield Item(key, name, Cell(shown, tone), history.get(f"util:{place}"), 100.0, problems)
+    if gpu.mem_total is not None or gpu.mem_used is not None:
+        used = fill_in("{} of {}", _size(gpu.mem_used), _size(gpu.mem_total))
+        memory = join([used, *_processes(gpu)], " · ")
+        yield Item(f"{key} memory", trusted("  memory"), Cell(memory), history.get(f"mem:{place}"), 100.0)
+
+
+def _model(gpu: GpuState) -> SafeText:
+    name = sanitize_line(gpu.name or "", 80) or UNKNOWN
+    return join([name, trusted("divided into instances (MIG)")], ", ") if gpu.mig else name
+
+
+def _electric(gpu: GpuState) -> Iterator[SafeText]:
+    if gpu.power_w is not None:
+        limit = "" if gpu.power_limit_w is None else f" of {gpu.power_limit_w:.0f}"
+        yield trusted(f"{gpu.power_w:.0f}{limit} W")
+    if gpu.temperature is not None:
+        yield trusted(f"{gpu.temperature:.0f} °C")
+
+
+def _processes(gpu: GpuState) -> Iterator[SafeText]:
+    processes = gpu.processes or ()
+    for process in processes[:MAX_PROCESSES]:
+        name = sanitize_line(process.name or "process", 40)
+        yield fill_in("{} ({}) {}", name, trusted(str(process.pid)), _size(process.mem_used))
+    if len(processes) > MAX_PROCESSES:
+        yield trusted(f"{len(processes) - MAX_PROCESSES} more")
+
+
+def _problems(gpu: GpuState) -> Iterator[Problem]:
+    for reason in gpu.throttled or ():
+        text = fill_in("its clocks are reduced: {}", sanitize_line(reason, 60))
+        step = trusted(_THROTTLING.get(reason, "see `nvidia-smi -q -d PERFORMANCE` on the node"))
+        yield Problem(text, step, "dim" if reason == "power limit" else "warn")
+    if (memory := memory_percent(gpu)) is not None and memory >= MEMORY_LIMIT:
+        text = fill_in("its memory is {} full: the next allocation may fail", format_percent(memory))
+        yield Problem(text, trusted("stop a process that uses it, or give the model server a smaller share"))
+
+
+def _size(number: int | None) -> SafeText:
+    return UNKNOWN if number is None else format_size(number)
