@@ -199,14 +199,16 @@ class Pruner:
     def _prune_batch(
         self, candidate: _Candidate, policy: Policy, report: PruneReport, kept: Counter[str], *, dry_run: bool
     ) -> None:
-        n_episodes = len(candidate.episode_ids)
+        episode_ids = self._untagged(candidate.episode_ids) if policy.keep_tagged else candidate.episode_ids
+        kept["tagged"] += len(candidate.episode_ids) - len(episode_ids)
+        n_episodes = len(episode_ids)
         if dry_run:
             share = ARCHIVED_SHARE if policy.archive else 0.0
             n_freed = round(candidate.n_bytes * (1 - share))
         else:
             prune = archive_episodes if policy.archive else delete_episodes
             try:
-                n_episodes, n_freed = prune(self._store, self._index, candidate.batch_id, candidate.episode_ids)
+                n_episodes, n_freed = prune(self._store, self._index, candidate.batch_id, episode_ids)
             except BatchInUse:
                 kept["batch not ended"] += n_episodes
                 return
@@ -215,11 +217,16 @@ class Pruner:
                     report.problems.append(str(exc))
                 return
         if not policy.archive:
-            kept["in an archive with others"] += len(candidate.episode_ids) - n_episodes
+            kept["in an archive with others"] += len(episode_ids) - n_episodes
         report.n_archived += n_episodes if policy.archive else 0
         report.n_deleted += 0 if policy.archive else n_episodes
         report.n_freed += n_freed
         report.n_bytes -= n_freed
+
+    def _untagged(self, episode_ids: list[str]) -> list[str]:
+        # A pruning of many batches takes minutes, in which a person may tag an episode.
+        tagged = self._notes.tags()
+        return [episode_id for episode_id in episode_ids if episode_id not in tagged]
 
 
 async def prune_when_idle(

@@ -120,6 +120,18 @@ def test_tagged_episodes_and_those_with_undelivered_events_stay(state: StateDir)
     assert {row.episode_id for row in state.index.recent()} == {tagged, other, *undelivered}
 
 
+def test_an_episode_that_is_tagged_while_others_are_pruned_stays(state: StateDir) -> None:
+    first, second = state.add(91), state.add(90)
+
+    def tag_second() -> bool:
+        if not state.files() & {*first}:  # between the two batches
+            Notes(state.store.data_dir).change(second[0], NoteChange(add=("good",)))
+        return False
+
+    report = state.pruner.prune(Policy(older_s=DAY_S, archive=False), should_stop=tag_second)
+    assert (report.n_deleted, report.kept, state.files()) == (3, {"tagged": 1}, {second[0]})
+
+
 def test_an_event_that_a_broker_may_still_lose_keeps_its_file(state: StateDir) -> None:
     ids = state.add(90)
     recent = Pruner(state.store, state.index, state.outbox, state.clock)  # acknowledged just now
