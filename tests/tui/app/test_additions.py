@@ -71,7 +71,7 @@ class RawEnvironment(EpisodeContent):
 NOTES = ScreenSpec("notes", "9", "Notes", NotesScreen, BUS, "what was noted")
 ADD = Command("notes.add", "a", "Add", "add", "notes", "add a note")
 GREET = Command("live.greet", "i", "Greet", "greet", "live", "say hello")
-VIEW_KEY = Command("episode.environment", "W", "Environment", "tab('environment')", "episode", "only its name")
+VIEW_KEY = Command("episode.environment", "f8", "Environment", "tab('environment')", "episode", "only its name")
 PANE = PaneSpec("count", "right", CountPane, takes_turns=True)
 VIEW = EpisodeView("environment", trusted("Environment"), VIEW_KEY.id, RawEnvironment)
 
@@ -149,9 +149,9 @@ async def test_an_added_view_of_an_episode_is_a_tab_with_a_key_and_is_copied() -
     async with console_app(files_session()).run_test(size=(120, 40), notifications=True) as pilot:
         await wait_for_text(pilot, "3 episodes")
         await pilot.press("enter")
-        await wait_for_text(pilot, "○ Environment W")
-        await pilot.press("W")
-        await wait_for_text(pilot, "● Environment W", "played Wordle")
+        await wait_for_text(pilot, "○ Environment f8")
+        await pilot.press("f8")
+        await wait_for_text(pilot, "● Environment f8", "played Wordle")
         await pilot.press("y")
         await wait_until(pilot, lambda: pilot.app.clipboard == "Wordle", "the copied text")
 

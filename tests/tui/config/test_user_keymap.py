@@ -12,7 +12,7 @@ from tests.support.console.fake_session import busy_session, empty_session, sess
 from tests.support.console.key_presses import focused_id
 from tests.support.console.pilot import SIZE, console_app, wait_for_no_text, wait_for_text, wait_until
 
-CUSTOM_KEYS = b"""keymap: {run.battery: f4, app.episodes: [L, f5], list.down: B, episodes.filter: c, app.help: h,
+CUSTOM_KEYS = b"""keymap: {run.battery: f4, app.episodes: [L, f5], list.down: f6, episodes.filter: c, app.help: f7,
   list.left: left, quit.leave: f2}"""
 
 
@@ -21,12 +21,12 @@ async def test_custom_keys_work_and_are_shown_everywhere() -> None:
     assert settings.problems == ()
     app = console_app(busy_session(), settings)
     async with app.run_test(size=SIZE) as pilot:
-        await wait_for_text(pilot, "task 3", "f4 Battery", "L Episodes", "h Help")
+        await wait_for_text(pilot, "task 3", "f4 Battery", "L Episodes", "f7 Help")
         await pilot.press("b")
         assert isinstance(app.screen, LiveScreen)
         await pilot.press("f4")
         await wait_for_text(pilot, "╭─ Battery")
-        await pilot.press("escape", "h")
+        await pilot.press("escape", "f7")
         await wait_for_text(pilot, "╭─ Help", "  f4 ")
         await pilot.press("escape", "colon", *"battery")
         await wait_for_text(pilot, "╭─ Commands", "f4    Battery")
@@ -38,8 +38,8 @@ async def test_custom_keys_work_and_are_shown_everywhere() -> None:
         assert app.screen.query_one(Input).value == "cLe1"
 
 
-NAMED_KEYS = b"""keymap: {list.bottom: B, list.choose: f3, dialog.close: f4, form.start: f5, checks.toggle: f6,
-  form.close: f7, episode.trace: W, episode.transcript: f8, events.view: V, palette.close: f9}"""
+NAMED_KEYS = b"""keymap: {list.bottom: f10, list.choose: f3, dialog.close: f4, form.start: f5, checks.toggle: f6,
+  form.close: f7, episode.trace: f11, episode.transcript: f8, events.view: V, palette.close: f9}"""
 
 
 async def test_titles_and_dialogs_show_custom_keys() -> None:
@@ -58,13 +58,13 @@ async def test_titles_and_dialogs_show_custom_keys() -> None:
         await pilot.press("f4", "R")
         await wait_for_text(pilot, "f5 starts · tab next · f6 chooses · f7 closes")
         await pilot.press("f7", "tab", "k")
-        await wait_for_text(pilot, "not following (B)")
+        await wait_for_text(pilot, "not following (f10)")
         await pilot.press("f3")
-        await wait_for_text(pilot, "● Transcript f8", "○ Trace W", "○ JSON J")
+        await wait_for_text(pilot, "● Transcript f8", "○ Trace f11", "○ JSON J")
 
 
 EVENT_KEYS = b"""keymap: {events.pause: f6, events.go_to: i, events.subject: S, entry.take: f7, entry.leave: f8,
-  events.filter: f9, filter.leave: f10, filter.clear: f11, events.tree: T, table.sort: u}"""
+  events.filter: f9, filter.leave: f10, filter.clear: f11, events.tree: T, table.sort: f12}"""
 
 
 async def test_custom_keys_work_on_the_events_screen_and_in_its_input_fields() -> None:
@@ -91,7 +91,7 @@ async def test_custom_keys_work_on_the_events_screen_and_in_its_input_fields() -
         await wait_for_no_text(pilot, "contains s")
         await pilot.press("T")
         await wait_until(pilot, lambda: focused_id(app) == "subjects", "the tree")
-        await pilot.press("u")
+        await pilot.press("f12")
         await wait_for_text(pilot, "▼count")
         await pilot.press("question_mark")
         await wait_for_text(pilot, "╭─ Help", "f6               Pause", "i                Jump")
