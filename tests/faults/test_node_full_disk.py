@@ -147,8 +147,8 @@ async def storage_problems(connection: NatsConnection) -> AsyncIterator[str]:
 
 
 async def play_two_episodes(node: NodeProcess, batch_id: str) -> None:
-    """Play two episodes; repeat the request while the broker restarts."""
-    async with asyncio.timeout(30):
+    """Play two episodes, after those that wait; repeat the request while the broker restarts."""
+    async with asyncio.timeout(60):
         while True:
             try:
                 async with await node.connect() as connection:
