@@ -66,12 +66,12 @@ def test_a_control_key_is_recognized_by_the_character_it_sends(
 def test_custom_keys_work_and_the_next_start_restores_the_ui_state(tmp_path: Path) -> None:
     home = tmp_path / "agentgym-console"
     home.mkdir()
-    (home / "console.yaml").write_text("keymap: {app.quit: Q, table.sort: m, run.cancel: s, nothing: x}\ntheme: nord\n")
+    (home / "console.yaml").write_text("keymap: {app.quit: Q, table.sort: u, run.cancel: s, nothing: x}\ntheme: nord\n")
     with start_console(tmp_path) as terminal:
         terminal.wait_for("started ▼")
         terminal.wait_for("keymap: unknown command nothing")
         terminal.wait_for("run.cancel: s is already the key of run.step")
-        terminal.send("qm")
+        terminal.send("qu")
         terminal.wait_for("by environment ▲")
         terminal.send("/")
         terminal.wait_for("words to match")
