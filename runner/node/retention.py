@@ -201,6 +201,8 @@ class Pruner:
     ) -> None:
         episode_ids = self._untagged(candidate.episode_ids) if policy.keep_tagged else candidate.episode_ids
         kept["tagged"] += len(candidate.episode_ids) - len(episode_ids)
+        if not episode_ids:
+            return
         n_episodes = len(episode_ids)
         if dry_run:
             share = ARCHIVED_SHARE if policy.archive else 0.0
