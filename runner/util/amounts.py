@@ -20,7 +20,7 @@ def format_amount(value: float, currency: str = "") -> str:
         text = f"{value:,.0f}"
     elif size < _SMALLEST_AMOUNT:
         text = f"< {_SMALLEST_AMOUNT:.8f}"
-    elif size >= 1:
+    elif round(size, 3) >= 1:
         text = f"{value:.2f}"
     else:
         text = f"{value:.{2 - math.floor(math.log10(size))}f}".rstrip("0")  # three significant digits
