@@ -79,7 +79,20 @@ def test_the_batches_of_a_command_share_one_cluster_without_keys_that_ends_with_
         "AGENTGYM_TEST_MARK": mark,
         "LAB_ACCESS": KEY,
     }
-    options = ["--config", "two.yaml", "--agent", "UpAgent", "--repeat", "2", "--concurrency", "2", "--max-rounds", "2"]
+    options = [
+        "--config",
+        "two.yaml",
+        "--data-dir",
+        "data",
+        "--agent",
+        "UpAgent",
+        "--repeat",
+        "2",
+        "--concurrency",
+        "2",
+        "--max-rounds",
+        "2",
+    ]
     command = [COMMAND, "--battery", "lightweight", "--workers", "ray", *options]
     with (tmp_path / "errors").open("w") as errors:
         driver = subprocess.Popen(command, cwd=tmp_path, env={**os.environ, **environ}, stderr=errors)
