@@ -87,7 +87,8 @@ async def connect(client: aiohttp.ClientSession, url: str) -> aiohttp.ClientWebS
 async def test_a_browser_shows_the_first_screen_and_sends_keys(tmp_path: Path) -> None:
     log = tmp_path / "events.log"
     log.write_bytes(log_lines(20))
-    async with browser("open", str(log), str(tmp_path)) as page:
+    (library := tmp_path / "library").mkdir()
+    async with browser("open", str(log), str(library)) as page:
         await page.wait_for("events.log", "Help", "Quit")
         await page.send("2")
         await page.wait_for("No episodes yet", "Filter")
