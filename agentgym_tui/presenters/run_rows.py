@@ -149,7 +149,7 @@ def run_detail(row: RunRow | None, store: RunStore, width: int) -> Line:
 
 
 def _details(row: RunRow, store: RunStore) -> Iterator[Line]:
-    """Yield who plays, the mean reward, the rate, tokens, cost, workers and the id of a line."""
+    """Yield agent and model, mean reward, rate, tokens, cost, workers and id of a line."""
     if (episode := row.episode) is not None:
         yield [Cell(sanitize_line(" ".join(filter(None, (episode.agent, episode.model))), 60) or UNKNOWN)]
         yield [Cell(trusted(f"reward {format_reward(episode.reward)}"))]
