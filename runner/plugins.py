@@ -1,4 +1,4 @@
-"""Lookup of environments and agents by name, in the entry points of all installed packages.
+"""Lookup of environments, agents and formats by name, in the entry points of all installed packages.
 
 Listing names imports nothing. ``load`` imports one object; its error message names the entry point that failed.
 """
@@ -23,6 +23,8 @@ logger = logging.getLogger(__name__)
 
 ENVS = "agentgym.envs"
 AGENTS = "agentgym.agents"
+FORMATS = "agentgym.formats"
+_KINDS = {ENVS: "environment", AGENTS: "agent", FORMATS: "format"}
 HTTP_ENVIRONMENT = "runner.envs.http.environment.HttpEnvironment"
 """Import path of the class for environments that run on a server."""
 FAMILIES = {
@@ -102,8 +104,8 @@ _FAMILY_NAME = re.compile(r"(?P<family>[A-Za-z]+):(?P<id>[A-Za-z0-9_./-]{1,100})
 
 @cache
 def _read_entry_points() -> dict[str, dict[str, list[EntryPoint]]]:
-    # Reading the folders of all packages takes milliseconds, so it is done once for both groups.
-    return {group: _by_name(found) for group, found in entry_points((ENVS, AGENTS)).items()}
+    # Reading the folders of all packages takes milliseconds, so it is done once for all groups.
+    return {group: _by_name(found) for group, found in entry_points(tuple(_KINDS)).items()}
 
 
 def _entry_points(group: str) -> dict[str, list[EntryPoint]]:
@@ -190,7 +192,7 @@ def canonical_name(group: str, name: str) -> str:
     """
     if member := _family_and_id(group, name):
         return ":".join(member)
-    points, kind = _entry_points(group), "environment" if group == ENVS else "agent"
+    points, kind = _entry_points(group), _KINDS[group]
     spellings = [name] if name in points else [known for known in points if known.lower() == name.lower()]
     if not spellings:
         raise ConfigError(f"There is no {kind} named {name!r}. {suggest_name(name, registered_names(group))}")

@@ -23,6 +23,8 @@ EPILOG = """subcommands (see agentgym-runner COMMAND --help):
   serve        serve environments over AgentGym's HTTP protocol
   serve-model  serve a test endpoint in place of a language model
   nats-info    print the URL and the credential file of the node's broker
+  episodes     list stored episodes by a query
+  export       write stored episodes in the format of a trainer or tool
   prune        archive or delete old episodes
   tag          add tags to an episode, or remove them
   completion   print the completion script of a shell

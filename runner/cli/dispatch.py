@@ -22,7 +22,20 @@ USAGE = 2
 Subcommand: TypeAlias = Callable[[Sequence[str]], int]
 
 SUBCOMMANDS = (
-    *("node", "watch", "outbox", "preflight", "serve", "serve-model", "nats-info", "prune", "tag", "completion"),
+    *(
+        "node",
+        "watch",
+        "outbox",
+        "preflight",
+        "serve",
+        "serve-model",
+        "nats-info",
+        "episodes",
+        "export",
+        "prune",
+        "tag",
+    ),
+    "completion",
 )
 """Each is the function ``main_NAME`` of the module NAME in this package, which is imported only for it."""
 

@@ -94,12 +94,16 @@ def safe_text(text: str) -> str:
 
 def print_json(value: object) -> None:
     """Print a JSON document in ASCII, so that no control character reaches a terminal."""
+    output_stream().write(ascii_json(value, indent=2) + "\n")
+
+
+def ascii_json(value: object, indent: int | None = None) -> str:
+    """Return a value as JSON in ASCII without control characters."""
     import json
 
     import msgspec
 
-    text = json.dumps(msgspec.to_builtins(value), ensure_ascii=True, indent=2)
-    output_stream().write(text.replace("\x7f", "\\u007f") + "\n")
+    return json.dumps(msgspec.to_builtins(value), ensure_ascii=True, indent=indent).replace("\x7f", "\\u007f")
 
 
 def write_result(code: int, show: Callable[[], object]) -> int:

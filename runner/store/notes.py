@@ -154,6 +154,21 @@ class Notes:
                     found.setdefault(episode_id, []).append(text[:MAX_TAG_CHARS])
         return {episode_id: tuple(sorted(tags)) for episode_id, tags in found.items()}
 
+    def find(self, kind: Kind, pattern: str) -> set[str]:
+        """Return the ids of the episodes with a matching tag or note; raises ``StoreError``.
+
+        Args:
+            kind: which of them to search.
+            pattern: a tag with the wildcards of SQLite's ``GLOB``, or the words of a note; ASCII case is ignored.
+        """
+        if not self.path.exists():
+            return set()
+        test = "lower(text) GLOB lower(?)" if kind == "tag" else "instr(lower(text), lower(?)) > 0"
+        query = f"SELECT DISTINCT episode_id FROM notes WHERE kind = ? AND {test}"
+        with self._session() as connection:
+            rows = connection.execute(query, (kind, escape_surrogates(pattern))).fetchall()
+        return {episode_id for (episode_id,) in rows if isinstance(episode_id, str)}
+
     @contextmanager
     def _session(self) -> Iterator[sqlite3.Connection]:
         try:

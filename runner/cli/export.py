@@ -1,0 +1,91 @@
+"""``agentgym-runner export``: write the stored episodes that a query selects in the format of a trainer or tool."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+
+import msgspec
+
+from runner.cli.arguments import add_state_options
+from runner.cli.logging_setup import log_to_stderr
+from runner.cli.query_arguments import add_query_argument, protect_negations, query_condition, query_epilog
+from runner.cli.run_session import read_state
+from runner.cli.terminal import print_json, print_stderr
+from runner.errors import ConfigError
+from runner.formats.export import Manifest, export_episodes
+from runner.formats.format import find_format, format_names
+from runner.formats.selection import Filters, select_candidates
+from runner.store import EpisodeStore, open_index_to_read
+from runner.util.argument_parser import SafeArgumentParser
+from runner.util.clock import Clock
+from runner.util.display_text import pluralize
+
+
+def main_export(argv: Sequence[str]) -> int:
+    """Export the selected episodes and print what was written and left out; return 0.
+
+    Raises:
+        RunnerError: the query, format or output cannot be used, or no episode is selected.
+    """
+    options = build_parser().parse_args(protect_negations(argv))
+    log_to_stderr()
+    _, data_dir = read_state(options)
+    target, path, now = find_format(options.format), Path(options.output), Clock().now()
+    query = " ".join(options.query)
+    filters = Filters(first_success=options.first_success, drop_flat=options.drop_flat, balanced=options.balanced)
+    condition = query_condition(query, data_dir, now)
+    store = EpisodeStore(data_dir)
+    with closing(open_index_to_read(store)) as index:
+        candidates, left_out = select_candidates(
+            index, condition.sql, condition.parameters, filters, by_task=target.by_task
+        )
+        if not candidates:
+            raise ConfigError(f"no episode in {data_dir} is selected; list them with: agentgym-runner episodes")
+        manifest = export_episodes(
+            store,
+            candidates,
+            left_out,
+            target,
+            path,
+            query=query,
+            filters=[name for name, is_on in msgspec.structs.asdict(filters).items() if is_on],
+            now=now,
+        )
+    return _report(manifest, path, as_json=options.json)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the subcommand."""
+    parser = SafeArgumentParser(
+        prog="agentgym-runner export",
+        description="Write stored episodes in the format of a trainer or another tool, with a manifest: the query, the "
+        "number of episodes, what was left out and why, and the SHA-256 of each file.",
+        epilog=query_epilog(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add_query_argument(parser)
+    parser.add_argument("--format", required=True, choices=format_names(), help="format of the output")
+    parser.add_argument("--output", required=True, metavar="FILE", help="file or folder to create; it must not exist")
+    group = parser.add_argument_group("filters, after the query")
+    group.add_argument("--drop-flat", action="store_true", help="drop tasks whose attempts all have the same reward")
+    group.add_argument("--first-success", action="store_true", help="keep only the first success of each task")
+    group.add_argument("--balanced", action="store_true", help="keep the same number of episodes per environment")
+    add_state_options(parser)
+    parser.add_argument("--json", action="store_true", help="print the manifest on standard output")
+    return parser
+
+
+def _report(manifest: Manifest, path: Path, *, as_json: bool) -> int:
+    if as_json:
+        print_json(manifest)
+        return 0
+    n_bytes = sum(file.bytes for file in manifest.files)
+    size = f"{pluralize(len(manifest.files), 'file')}, {n_bytes / (1 << 20):,.1f} MiB"
+    print_stderr(f"{path}: {pluralize(manifest.n_written, 'episode')} as {manifest.format_version}, {size}")
+    for reason, n in manifest.left_out.items():
+        print_stderr(f"left out: {pluralize(n, 'episode')}: {reason}")
+    return 0

@@ -1,0 +1,159 @@
+"""The conversation of an episode: one system prompt, the first observation, and one turn per step.
+
+A stored step has the chat that was sent to the model, where older turns may be omitted or cut. The conversation is
+built from the replies and the observations themselves, so it is complete.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import Any, TypeAlias
+
+import msgspec
+
+from runner.envs.http.dialects import dialect_for
+from runner.envs.http.environment import rules_for
+from runner.formats.format import LeftOut
+from runner.inference.chat_format import parse_tool_calls
+from runner.inference.json_accessors import as_dict, as_text, content_text
+from runner.store.episode_file import EpisodeRecord
+from runner.types import Message, TimeStep, ToolCall
+
+RenderCall: TypeAlias = Callable[[ToolCall], str]
+"""Returns a tool call as the text command of its environment."""
+
+
+class Turn(msgspec.Struct, frozen=True):
+    """A step: the agent's reply and the environment's answer; ``prompted`` is False for a step without a model."""
+
+    step: TimeStep
+    reply: Message
+    observation: list[Message]
+    prompted: bool
+
+
+class Conversation(msgspec.Struct, frozen=True):
+    """All messages of an episode, in order; ``system`` is None without a system prompt."""
+
+    system: str | None
+    opening: list[Message]
+    turns: list[Turn]
+
+    def messages(self) -> list[Message]:
+        """Return the whole conversation as OpenAI chat messages."""
+        chat: list[Message] = [] if self.system is None else [{"role": "system", "content": self.system}]
+        chat += self.opening
+        for turn in self.turns:
+            chat += [turn.reply, *turn.observation]
+        return chat
+
+
+def read_conversation(episode: EpisodeRecord) -> Conversation:
+    """Return the conversation of an episode; messages of any stored form become valid chat messages."""
+    first = episode.timesteps[0].chats if episode.timesteps else []
+    opening = [_incoming(message) for message in episode.reset_observation]
+    return Conversation(_system_prompt(first), opening, [_turn(step) for step in episode.timesteps])
+
+
+def require_steps(episode: EpisodeRecord) -> None:
+    """Raise ``LeftOut`` for an episode without a step."""
+    if not episode.timesteps:
+        raise LeftOut("no step was played")
+
+
+def _system_prompt(chats: list[list[Any]]) -> str | None:
+    messages = (as_dict(message) for message in (chats[0] if chats else ()))
+    texts = [content_text(message.get("content")) for message in messages if message.get("role") == "system"]
+    return "\n\n".join(texts) if texts else None
+
+
+def _turn(step: TimeStep) -> Turn:
+    last = as_dict(step.chats[0][-1]) if step.chats and step.chats[0] else {}
+    prompted = last.get("role") == "assistant"
+    reply = _reply(last) if prompted else _action(step)
+    calls = [call["id"] for call in reply.get("tool_calls", [])]
+    return Turn(step, reply, [_answer(message, calls) for message in step.observation], prompted)
+
+
+def _reply(message: dict[str, Any]) -> Message:
+    calls = parse_tool_calls(message.get("tool_calls"))
+    reply: Message = {"role": "assistant", "content": content_text(message.get("content"))}
+    if reasoning := as_text(message.get("reasoning_content")):
+        reply["reasoning_content"] = reasoning
+    if calls:
+        reply["tool_calls"] = calls
+    return reply
+
+
+def _action(step: TimeStep) -> Message:
+    """Return the action of a step without a model, e.g. an oracle's, as the reply."""
+    action = step.action
+    if action.text is not None or not action.tool_calls:
+        return {"role": "assistant", "content": action.text or ""}
+    calls = [
+        {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+        for call in action.tool_calls
+    ]
+    return {"role": "assistant", "content": "", "tool_calls": calls}
+
+
+def _answer(value: object, calls: list[str]) -> Message:
+    """Return an observation as the result of the reply's tool call if it names one, else as the user's message."""
+    message = as_dict(value)
+    call = as_text(message.get("tool_call_id"))
+    text = content_text(message.get("content"))
+    if calls and (call in calls or message.get("role") == "tool"):
+        return {"role": "tool", "content": text, "tool_call_id": call if call in calls else calls[0]}
+    return {"role": "user", "content": text}
+
+
+def _incoming(value: object) -> Message:
+    message = as_dict(value)
+    role = as_text(message.get("role"))
+    return {"role": role if role == "system" else "user", "content": content_text(message.get("content"))}
+
+
+def text_of(messages: list[Message]) -> str:
+    """Return the texts of messages, one paragraph each."""
+    return "\n".join(message["content"] or "" for message in messages)
+
+
+def reply_text(turn: Turn, render: RenderCall) -> str:
+    """Return a reply as text alone: tool calls become ``Thought:`` and ``Action:``, as AgentGym's agents write them."""
+    content = turn.reply["content"] or ""
+    calls = turn.step.action.tool_calls if turn.reply.get("tool_calls") else []
+    if not calls:
+        return content
+    action = "\n".join(map(render, calls))
+    return f"Thought:\n{content}\n\nAction:\n{action}" if content else f"Action:\n{action}"
+
+
+@cache
+def command_renderer(env: str) -> RenderCall:
+    """Return the function that writes tool calls of an environment as its commands, e.g. ``go to red ball 1``."""
+    dialect = dialect_for(env)
+    rules = None if dialect is None else rules_for(dialect, "strict")
+
+    def render(call: ToolCall) -> str:
+        command = None if rules is None else rules.grammar.render(call)
+        return command if isinstance(command, str) else f"{call.name}({call.arguments})"
+
+    return render
+
+
+def parsed_arguments(arguments: object) -> dict[str, Any] | None:
+    """Return the arguments of a tool call as an object; None if they are no JSON object."""
+    try:
+        value = json.loads(as_text(arguments) or "{}")
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def tool_calls_of(reply: Message) -> Iterator[tuple[str, str, str]]:
+    """Yield id, name and arguments of each tool call of a reply."""
+    for call in reply.get("tool_calls", []):
+        function = as_dict(call.get("function"))
+        yield as_text(call.get("id")), as_text(function.get("name")), as_text(function.get("arguments"))

@@ -1,0 +1,122 @@
+"""Exports stored episodes in a format, with a manifest and a report of what was left out and why."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from pathlib import Path
+
+import msgspec
+
+from runner import __version__
+from runner.errors import ConfigError, StoreError
+from runner.formats.format import EpisodeWriter, Format, LeftOut
+from runner.formats.output import Output, WrittenFile
+from runner.formats.selection import Candidate
+from runner.store.episode_store import EpisodeStore
+from runner.store.safe_json import encode
+from runner.util.files import replace_file
+
+MANIFEST = "manifest.json"
+"""Name of the manifest in a folder; that of a file ``x.jsonl`` is ``x.jsonl.manifest.json`` beside it."""
+
+
+class Manifest(msgspec.Struct, kw_only=True):
+    """What an export has: for people, and for checking the files.
+
+    Attributes:
+        format: name of the format, and ``format_version`` its title.
+        version: version of this package.
+        query: the query that selected the episodes.
+        filters: names of the filters in use.
+        n_selected: number of episodes that the query selected.
+        n_written: number of episodes in the files.
+        left_out: number of episodes that are not in the files, by reason.
+        files: the files with their sizes and hashes.
+    """
+
+    format: str
+    format_version: str
+    version: str
+    created_at: datetime
+    query: str
+    filters: list[str]
+    n_selected: int = 0
+    n_written: int = 0
+    left_out: dict[str, int] = {}
+    files: list[WrittenFile] = []
+
+
+def export_episodes(
+    store: EpisodeStore,
+    candidates: Iterable[Candidate],
+    left_out: Counter[str],
+    target: Format,
+    path: Path,
+    *,
+    query: str,
+    filters: list[str],
+    now: datetime,
+    on_progress: Callable[[int], None] = lambda n: None,
+) -> Manifest:
+    """Write episodes one at a time to ``path``, which must not exist, and the manifest; return the manifest.
+
+    Args:
+        store: the episode files.
+        candidates: the episodes, in the order of the files.
+        left_out: episodes that were left out before, by reason.
+        target: the format.
+        path: the file or folder to create.
+        query: the query as it was typed, for the manifest.
+        filters: names of the filters, for the manifest.
+        now: the time of the export.
+        on_progress: called with the number of episodes read so far.
+
+    Raises:
+        ConfigError: the format cannot be written.
+        StoreError: the output cannot be written, or exists.
+    """
+    if target.open_writer is None:
+        raise ConfigError(f"{target.title} can be read, but not written")
+    reasons = Counter(left_out)
+    n_read = n_written = 0
+    with Output(path, is_folder=not target.suffix) as output:
+        writer = target.open_writer(output)
+        for candidate in candidates:
+            n_written += _write(store, candidate, writer, reasons)
+            n_read += 1
+            on_progress(n_read)
+        writer.finish()
+        unpaired = Counter(getattr(writer, "unpaired", {}))
+    reasons += unpaired
+    manifest = Manifest(
+        format=target.name,
+        format_version=target.title,
+        version=__version__,
+        created_at=now,
+        query=query,
+        filters=filters,
+        n_selected=n_read + left_out.total(),
+        n_written=n_written - unpaired.total(),
+        left_out=dict(reasons.most_common()),
+        files=output.files,
+    )
+    replace_file(_manifest_path(path, target), msgspec.json.format(encode(manifest), indent=1) + b"\n")
+    return manifest
+
+
+def _write(store: EpisodeStore, candidate: Candidate, writer: EpisodeWriter, reasons: Counter[str]) -> bool:
+    try:
+        writer.write(store.load(store.path(candidate.batch_id, candidate.episode_id)))
+    except LeftOut as exc:
+        reasons[str(exc)] += 1
+    except StoreError:
+        reasons["its file is missing or damaged"] += 1
+    else:
+        return True
+    return False
+
+
+def _manifest_path(path: Path, target: Format) -> Path:
+    return path.with_name(f"{path.name}.manifest.json") if target.suffix else path / MANIFEST

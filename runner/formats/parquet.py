@@ -1,0 +1,115 @@
+"""Parquet: one row per step, in columns with types; needs the extra ``parquet``.
+
+The columns are documented in ``docs/formats.md``. Values that repeat in each step of an episode take little space,
+since Parquet stores them once per page.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from runner.errors import ConfigError
+from runner.formats.conversation import read_conversation, text_of
+from runner.formats.format import Format
+from runner.formats.output import Output
+from runner.store.episode_file import EpisodeRecord
+from runner.store.safe_json import encode
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+ROWS_PER_GROUP = 2_000
+"""Rows that are collected before they are written."""
+
+
+class ParquetWriter:
+    """Writes a row per step, in groups."""
+
+    def __init__(self, output: Output) -> None:
+        """Open the table in the main file; raises a ``ConfigError`` if pyarrow is not installed."""
+        try:
+            import pyarrow as pa
+            from pyarrow import parquet
+        except ImportError as exc:
+            raise ConfigError(
+                "Parquet needs the package pyarrow; install it with: pip install 'agentgym-console[parquet]'"
+            ) from exc
+        self._table = pa.Table
+        self._schema = table_schema(pa)
+        self._writer = parquet.ParquetWriter(output.main, self._schema, compression="zstd")
+        self._rows: list[dict[str, Any]] = []
+
+    def write(self, episode: EpisodeRecord) -> None:
+        """Add the rows of an episode; one without a step has one row without the columns of a step."""
+        self._rows += rows_of(episode)
+        if len(self._rows) >= ROWS_PER_GROUP:
+            self._flush()
+
+    def finish(self) -> None:
+        """Write the last group and the footer."""
+        self._flush()
+        self._writer.close()
+
+    def _flush(self) -> None:
+        if self._rows:
+            self._writer.write_table(self._table.from_pylist(self._rows, schema=self._schema))
+            self._rows = []
+
+
+def table_schema(pa: Any) -> pa.Schema:  # noqa: ANN401 - the module pyarrow
+    """Return the columns and their types."""
+    text, real, whole, flag = pa.string(), pa.float64(), pa.int64(), pa.bool_()
+    at = pa.timestamp("us", tz="UTC")
+    return pa.schema(
+        {
+            **dict.fromkeys(("episode_id", "batch_id", "battery_id", "node", "env", "data_label", "mode"), text),
+            **dict.fromkeys(("agent", "model", "outcome"), text),
+            **dict.fromkeys(("task_index", "seed", "attempt", "rounds"), whole),
+            **dict.fromkeys(("started_at", "ended_at"), at),
+            **dict.fromkeys(("duration_s", "episode_reward", "episode_cost"), real),
+            "success": flag,
+            **dict.fromkeys(("step", "tokens_prompt", "tokens_completion", "tokens_reasoning", "tokens_cached"), whole),
+            **dict.fromkeys(("actor", "prompt", "reasoning", "reply", "action", "tool_calls", "observation"), text),
+            **dict.fromkeys(("endpoint", "step_model"), text),
+            **dict.fromkeys(("reward", "model_s", "env_s", "ttft_s", "cost"), real),
+            **dict.fromkeys(("valid", "done"), flag),
+        }
+    )
+
+
+def rows_of(episode: EpisodeRecord) -> list[dict[str, Any]]:
+    """Return one row per step; ``prompt`` is what the agent saw last before its reply."""
+    names = (
+        *("episode_id", "batch_id", "battery_id", "node", "env", "data_label", "mode", "agent", "model", "task_index"),
+        *("seed", "attempt", "rounds", "started_at", "ended_at", "duration_s", "success"),
+    )
+    shared = {name: getattr(episode, name) for name in names}
+    shared |= {"outcome": str(episode.outcome), "episode_reward": episode.reward, "episode_cost": episode.cost}
+    conversation = read_conversation(episode)
+    prompt = text_of(conversation.opening)
+    if not conversation.turns:
+        return [{**shared, "prompt": prompt}]
+    rows = []
+    for turn in conversation.turns:
+        step, tokens, observation = turn.step, turn.step.tokens, text_of(turn.observation)
+        counts = (
+            {} if tokens is None else {f"tokens_{name}": getattr(tokens, name) for name in tokens.__struct_fields__}
+        )
+        row = {
+            "step": step.index,
+            "prompt": prompt,
+            "reasoning": turn.reply.get("reasoning_content"),
+            "reply": turn.reply["content"],
+            "action": step.action.text,
+            "tool_calls": encode(step.action.tool_calls).decode() if step.action.tool_calls else None,
+            "observation": observation,
+            "step_model": step.model,
+            "valid": step.valid,
+        }
+        same = ("actor", "endpoint", "reward", "model_s", "env_s", "ttft_s", "cost", "done")
+        rows.append({**shared, **row, **counts, **{name: getattr(step, name) for name in same}})
+        prompt = observation
+    return rows
+
+
+FORMAT = Format(name="parquet", title="Parquet", suffix=".parquet", open_writer=ParquetWriter)

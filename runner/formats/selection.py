@@ -1,0 +1,124 @@
+"""Which stored episodes an export has: those that a condition selects, without those that teach a trainer nothing.
+
+The filters need all attempts of a task before the first one is written, so they work on the rows of the index.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from itertools import groupby
+from typing import NamedTuple, TypeAlias
+
+import msgspec
+
+from runner.results.summary import IS_RATED, ResultSource
+
+
+class Filters(msgspec.Struct, frozen=True, kw_only=True):
+    """Filters over groups of episodes.
+
+    Attributes:
+        first_success: keep only the first success of each task of an environment.
+        drop_flat: drop the attempts of a task if all rated ones have the same reward, and a task with one attempt.
+        balanced: keep as many episodes of each environment as the one with the fewest has, the oldest first.
+    """
+
+    first_success: bool = False
+    drop_flat: bool = False
+    balanced: bool = False
+
+
+class Candidate(NamedTuple):
+    """An episode that may be exported; the fields up to ``task_index`` name the group of its attempts."""
+
+    env: str
+    data_label: str
+    mode: str
+    agent: str
+    model: str | None
+    task_index: int
+    episode_id: str
+    batch_id: str
+    success: int
+    reward: float
+    rated: int
+
+
+Reasons: TypeAlias = "Counter[str]"
+"""Number of episodes that were left out, by reason."""
+
+_N_GROUP = 6
+_COLUMNS = f"env, data_label, mode, agent, model, task_index, episode_id, batch_id, success, reward, {IS_RATED}"
+_BY_TASK = "env, data_label, mode, agent, task_index, episode_id"
+"""Order in which the attempts of one task follow one another; ids of episodes are in the order of their starts."""
+
+
+def select_candidates(
+    source: ResultSource,
+    condition: str,
+    parameters: Mapping[str, object],
+    filters: Filters,
+    *,
+    by_task: bool = False,
+) -> tuple[list[Candidate], Reasons]:
+    """Return the episodes to export, oldest first, and how many the filters left out.
+
+    Args:
+        source: the index.
+        condition: SQL condition with named parameters.
+        parameters: the values of these parameters.
+        filters: filters over groups of these episodes.
+        by_task: whether the attempts of a task follow one another.
+
+    Raises:
+        StoreError: the index cannot be read.
+    """
+    order = _BY_TASK if by_task else "episode_id"
+    rows = source.select(f"SELECT {_COLUMNS} FROM episodes WHERE {condition} ORDER BY {order}", parameters)
+    candidates, left_out = [Candidate(*row) for row in rows], Counter[str]()
+    if filters.drop_flat:
+        candidates = _keep(candidates, _varied(candidates), "its task's attempts all have the same reward", left_out)
+    if filters.first_success:
+        candidates = _keep(candidates, _first_successes(candidates), "not the first success of its task", left_out)
+    if filters.balanced:
+        candidates = _keep(candidates, _balanced(candidates), "its environment has more episodes", left_out)
+    return candidates, left_out
+
+
+def _keep(candidates: list[Candidate], kept: set[str], reason: str, left_out: Reasons) -> list[Candidate]:
+    remaining = [candidate for candidate in candidates if candidate.episode_id in kept]
+    if n := len(candidates) - len(remaining):
+        left_out[reason] += n
+    return remaining
+
+
+def _varied(candidates: Iterable[Candidate]) -> set[str]:
+    groups = groupby(sorted(candidates, key=_group), key=_group)
+    kept: set[str] = set()
+    for _, attempts in groups:
+        group = list(attempts)
+        if len({attempt.reward for attempt in group if attempt.rated}) > 1:
+            kept.update(attempt.episode_id for attempt in group)
+    return kept
+
+
+def _group(candidate: Candidate) -> tuple[str, ...]:
+    return tuple(map(str, candidate[:_N_GROUP]))
+
+
+def _first_successes(candidates: Iterable[Candidate]) -> set[str]:
+    first: dict[tuple[object, ...], str] = {}
+    for candidate in sorted((each for each in candidates if each.success), key=lambda each: each.episode_id):
+        first.setdefault(
+            (candidate.env, candidate.data_label, candidate.mode, candidate.task_index), candidate.episode_id
+        )
+    return set(first.values())
+
+
+def _balanced(candidates: Iterable[Candidate]) -> set[str]:
+    by_env: dict[str, list[str]] = {}
+    for candidate in candidates:
+        by_env.setdefault(candidate.env, []).append(candidate.episode_id)
+    n = min(map(len, by_env.values()), default=0)
+    return {episode_id for ids in by_env.values() for episode_id in sorted(ids)[:n]}

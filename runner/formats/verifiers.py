@@ -1,0 +1,158 @@
+"""Traces of verifiers 0.4: a run folder with ``traces.jsonl``, one trace per line.
+
+Source: ``verifiers.v1.trace.Trace`` and ``verifiers.v1.graph.MessageNode`` of verifiers 0.4.0; ``WireTrace`` reads the
+lines without the run's own packages. An episode is a message graph with a single branch.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from runner.formats.agentgym import item_id
+from runner.formats.conversation import read_conversation, tool_calls_of
+from runner.formats.format import Format
+from runner.formats.output import Output
+from runner.store.episode_file import EpisodeRecord
+from runner.store.safe_json import encode
+from runner.types import Message, Outcome, TimeStep, ToolSchema
+
+TRACE_VERSION = 1
+"""Version of the trace schema."""
+LIBRARY_VERSION = "0.4.0"
+"""Version of verifiers whose schema the lines have."""
+TRACES_FILE = "traces.jsonl"
+"""Name of the file with the traces in a run folder."""
+
+
+def encode_trace(episode: EpisodeRecord) -> dict[str, Any]:
+    """Return the trace of an episode; ``info`` has the fields for which verifiers has no name."""
+    nodes, calls = _graph(episode)
+    started, ended = episode.started_at.timestamp(), episode.ended_at.timestamp()
+    model_s = sum(step.model_s for step in episode.timesteps)
+    return {
+        "version": TRACE_VERSION,
+        "id": episode.episode_id,
+        "verifiers": {"version": LIBRARY_VERSION, "commit": None},
+        "task": {
+            "type": episode.env,
+            "data": {"idx": episode.task_index, "name": item_id(episode), "prompt": None},
+            "key": item_id(episode),
+        },
+        "agent": {"config": {"model": episode.model}, "name": episode.agent or "agent"},
+        "tools": [_tool(schema) for schema in (episode.tool_schemas[0] if episode.tool_schemas else [])],
+        "nodes": nodes,
+        "calls": calls,
+        "rewards": {"reward": {"score": episode.reward, "weight": 1.0}},
+        "metrics": {"success": float(episode.success), "rounds": float(episode.rounds)},
+        "info": {"agentgym": _info(episode)},
+        "is_completed": episode.outcome not in (Outcome.CANCELLED, Outcome.INTERRUPTED),
+        "ok": episode.error is None,
+        "stop_condition": episode.outcome,
+        "is_timeout": episode.outcome == Outcome.TIMEOUT,
+        "errors": [_error(episode)] if episode.error else [],
+        "timing": {
+            "start": started,
+            "agent": {
+                "start": started,
+                "end": ended,
+                "model": {"duration": model_s},
+                "harness": {"duration": max(0.0, episode.duration_s - model_s)},
+            },
+        },
+    }
+
+
+def _graph(episode: EpisodeRecord) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return the nodes of the conversation, each the child of the one before, and the model calls of the replies."""
+    conversation = read_conversation(episode)
+    at = episode.started_at.timestamp()
+    nodes: list[dict[str, Any]] = []
+    calls: list[dict[str, Any]] = []
+
+    def add(message: dict[str, Any], *, sampled: bool = False) -> None:
+        parent = len(nodes) - 1 if nodes else None
+        nodes.append({"parent": parent, "message": message, "sampled": sampled, "timestamp": at})
+
+    if conversation.system is not None:
+        add({"role": "system", "content": conversation.system})
+    for message in conversation.opening:
+        add(_message(message))
+    for turn in conversation.turns:
+        requested_at, at = at, at + turn.step.model_s
+        add(_message(turn.reply), sampled=turn.prompted and turn.step.actor == "agent")
+        if turn.step.endpoint is not None:
+            calls.append(_call(turn.step, len(nodes) - 1, requested_at, at))
+        at += turn.step.env_s
+        for message in turn.observation:
+            add(_message(message))
+    return nodes, calls
+
+
+def _message(message: Message) -> dict[str, Any]:
+    if message["role"] != "assistant":
+        return {name: value for name, value in message.items() if name in ("role", "content", "tool_call_id")}
+    calls = [
+        {"id": id, "type": "function", "name": name, "arguments": arguments}
+        for id, name, arguments in tool_calls_of(message)
+    ]
+    return {
+        "role": "assistant",
+        "content": message["content"],
+        "reasoning_content": message.get("reasoning_content"),
+        "tool_calls": calls or None,
+    }
+
+
+def _call(step: TimeStep, node: int, start: float, end: float) -> dict[str, Any]:
+    tokens = step.tokens
+    usage = None
+    if tokens is not None:
+        usage = {
+            "prompt_tokens": tokens.prompt,
+            "completion_tokens": tokens.completion,
+            "cached_input_tokens": tokens.cached,
+            "reasoning_tokens": tokens.reasoning,
+        }
+    return {"node": node, "model": step.model, "usage": usage, "time": {"start": start, "end": end}}
+
+
+def _tool(schema: ToolSchema) -> dict[str, Any]:
+    function = schema.get("function") or {}
+    return {
+        "type": "function",
+        "name": function.get("name", ""),
+        "description": function.get("description", ""),
+        "parameters": function.get("parameters", {}),
+    }
+
+
+def _error(episode: EpisodeRecord) -> dict[str, Any] | None:
+    error = episode.error
+    return None if error is None else {"type": error.type, "message": error.message, "traceback": error.traceback}
+
+
+def _info(episode: EpisodeRecord) -> dict[str, Any]:
+    names = (
+        *("batch_id", "env", "data_label", "mode", "task_index", "seed", "attempt", "outcome", "success"),
+        *("duration_s", "cost", "evaluation"),
+    )
+    steps = [{"reward": step.reward, "valid": step.valid, "done": step.done} for step in episode.timesteps]
+    return {**{name: getattr(episode, name) for name in names}, "steps": steps}
+
+
+class TracesWriter:
+    """Writes the traces of a run folder."""
+
+    def __init__(self, output: Output) -> None:
+        """Open ``traces.jsonl``."""
+        self._file = output.create(TRACES_FILE)
+
+    def write(self, episode: EpisodeRecord) -> None:
+        """Write a line."""
+        self._file.write(encode(encode_trace(episode)) + b"\n")
+
+    def finish(self) -> None:
+        """Do nothing: each line is complete."""
+
+
+FORMAT = Format(name="verifiers", title="verifiers 0.4 traces", open_writer=TracesWriter)

@@ -1,0 +1,191 @@
+"""Queries of stored episodes: their fields, and the SQL condition on the index."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from runner.errors import ConfigError
+from runner.query.fields import (
+    NONE,
+    Field,
+    Lookup,
+    Range,
+    ascii_lower,
+    check_term,
+    has_wildcards,
+    number_range,
+    point_in_time,
+)
+from runner.query.matching import find_ids
+from runner.query.syntax import All, Any, Node, Not, Term, Word, parse
+from runner.store.notes import Notes
+from runner.types import Outcome
+
+_OUTCOMES = tuple(str(outcome) for outcome in Outcome)
+_FIELDS = (
+    Field(name="env", kind="text", description="environment"),
+    Field(name="outcome", kind="text", description="how it ended", values=_OUTCOMES),
+    Field(name="agent", kind="text", description="agent"),
+    Field(name="model", kind="text", description="model; none for baselines"),
+    Field(name="reward", kind="number", description="sum of the step rewards"),
+    Field(name="rounds", kind="number", description="number of steps"),
+    Field(name="tokens", kind="number", description="prompt and completion tokens"),
+    Field(name="cost", kind="number", description="cost in the currency of the prices"),
+    Field(name="time", kind="duration", description="duration, such as 90s or 2m"),
+    Field(name="since", kind="since", description="ended since an age or a time: 2h, 3d, 2026-11-26"),
+    Field(name="until", kind="until", description="ended until then"),
+    Field(name="task", kind="number", description="index of the task"),
+    Field(name="attempt", kind="number", description="number of the attempt, from 0"),
+    Field(name="seed", kind="number", description="seed of the agent"),
+    Field(name="batch", kind="id", description="beginning of the id of its batch"),
+    Field(name="battery", kind="id", description="beginning of the id of its battery"),
+    Field(name="id", kind="id", description="beginning of its id"),
+    Field(name="error", kind="text", description="type of the error that ended it"),
+    Field(name="fallback", kind="text", description="endpoint that answered for a failed one"),
+    Field(name="data", kind="text", description="label of the environment's data"),
+    Field(name="mode", kind="text", description="rules", values=("strict", "compat")),
+    Field(name="transport", kind="text", description="where the environment ran", values=("embedded", "http")),
+    Field(name="node", kind="text", description="node"),
+    Field(name="profile", kind="text", description="profile"),
+    Field(name="tag", kind="lookup", description="a tag of it or of a step"),
+    Field(name="note", kind="lookup", description="words of a note"),
+    Field(name="flag", kind="lookup", description="a pathology that was found"),
+    Field(name="text", kind="lookup", description="words of its transcript"),
+)
+FIELDS: Final[Mapping[str, Field]] = {field.name: field for field in _FIELDS}
+"""The fields of an episode by name."""
+
+_COLUMNS = {
+    "tokens": "tokens_prompt + tokens_completion",
+    "time": "duration_s",
+    "since": "ended_at",
+    "until": "ended_at",
+    "task": "task_index",
+    "batch": "batch_id",
+    "battery": "battery_id",
+    "id": "episode_id",
+    "error": "error_type",
+    "data": "data_label",
+}
+_TEXT_COLUMNS = ("env", "data_label", "agent", "model", "outcome", "error_type", "node", "batch_id", "episode_id")
+_TEXT = " || ' ' || ".join(f"ifnull({column}, '')" for column in _TEXT_COLUMNS)
+"""Text of a row in which words are found."""
+
+
+class Condition(msgspec.Struct, frozen=True):
+    """An SQL condition on the table ``episodes`` with named parameters; it has no text of the query itself."""
+
+    sql: str
+    parameters: dict[str, object]
+
+
+def episode_condition(query: str, *, now: datetime, lookups: Mapping[str, Lookup] | None = None) -> Condition:
+    """Return the condition of a query on the index; an empty query selects every episode.
+
+    Args:
+        query: the query.
+        now: the time to which ages such as ``2h`` refer.
+        lookups: by name (``tag``, ``note``, ``flag``, ``text``), what finds the ids of episodes.
+
+    Raises:
+        QueryError: the query is invalid, or needs a lookup that there is not.
+    """
+    builder = _Builder(now, lookups or {})
+    return Condition(builder.build(parse(query)), builder.parameters)
+
+
+def note_lookups(data_dir: Path) -> dict[str, Lookup]:
+    """Return what finds the episodes of a state directory by their tags and notes."""
+    notes = Notes(data_dir)
+    return {"tag": lambda tag: notes.find("tag", tag), "note": lambda words: notes.find("note", words)}
+
+
+class _Builder:
+    def __init__(self, now: datetime, lookups: Mapping[str, Lookup]) -> None:
+        self.parameters: dict[str, object] = {}
+        self._now = now
+        self._lookups = lookups
+
+    def build(self, node: Node) -> str:
+        match node:
+            case Word():
+                return f"instr(lower({_TEXT}), {self._bind(ascii_lower(node.text))}) > 0"
+            case Not():
+                return f"NOT ({self.build(node.part)})"
+            case Term():
+                return self._term(node)
+            case All():
+                return " AND ".join(f"({self.build(part)})" for part in node.parts) or "TRUE"
+            case Any():
+                return " OR ".join(f"({self.build(part)})" for part in node.parts)
+
+    def _bind(self, value: object) -> str:
+        name = f"q{len(self.parameters)}"
+        self.parameters[name] = value
+        return f":{name}"
+
+    def _term(self, term: Term) -> str:
+        field = check_term(term, FIELDS, self._now)
+        column = _COLUMNS.get(field.name, field.name)
+        match field.kind:
+            case "number" | "duration":
+                tests: Iterable[str] = [self._range(column, number_range(field, term, value)) for value in term.values]
+            case "since" | "until":
+                times = [point_in_time(term, value, self._now) for value in term.values]
+                at = min(times) if field.kind == "since" else max(times)
+                return f"{column} {'>=' if field.kind == 'since' else '<='} {self._bind(_stored_time(at))}"
+            case "lookup":
+                ids = sorted(find_ids(term, self._lookups))
+                found = self._bind(msgspec.json.encode(ids).decode())
+                return f"episode_id IN (SELECT value FROM json_each({found}))"
+            case _:
+                tests = [
+                    self._text(column, value, quoted=quoted, prefix=field.kind == "id")
+                    for value, quoted in zip(term.values, term.quoted, strict=True)
+                ]
+        return " OR ".join(f"ifnull({test}, FALSE)" for test in tests)
+
+    def _range(self, column: str, numbers: Range) -> str:
+        tests = [f"{column} IS NOT NULL"]
+        if numbers.low is not None:
+            tests.append(f"({column}) >{'' if numbers.low_open else '='} {self._bind(numbers.low)}")
+        if numbers.high is not None:
+            tests.append(f"({column}) <{'' if numbers.high_open else '='} {self._bind(numbers.high)}")
+        return " AND ".join(tests)
+
+    def _text(self, column: str, value: str, *, quoted: bool, prefix: bool) -> str:
+        wanted = ascii_lower(value)
+        if wanted == NONE and not quoted:
+            return f"ifnull({column}, '') = ''"
+        if (has_wildcards(value) and not quoted) or prefix:
+            pattern = wanted if has_wildcards(value) and not quoted else _literal(wanted) + "*"
+            return f"lower({column}) GLOB {self._bind(pattern.replace('[', '[[]') if pattern is wanted else pattern)}"
+        return f"{column} = {self._bind(value)} COLLATE NOCASE"
+
+
+def _literal(text: str) -> str:
+    """Return a text as a pattern of GLOB that matches only this text."""
+    return "".join(f"[{character}]" if character in "*?[" else character for character in text)
+
+
+def _stored_time(at: datetime) -> str:
+    return at.astimezone(UTC).isoformat()
+
+
+def order_by(field: str) -> str:
+    """Return the SQL order for a field: numbers and times from the largest on, texts alphabetically, ids newest first.
+
+    Raises:
+        ConfigError: episodes cannot be sorted by this field.
+    """
+    found = FIELDS.get(field)
+    if found is None or found.kind == "lookup":
+        known = ", ".join(name for name, each in FIELDS.items() if each.kind != "lookup")
+        raise ConfigError(f"episodes cannot be sorted by {field[:40]!r}; fields are {known}")
+    column = _COLUMNS.get(field, field)
+    return f"{column}{' COLLATE NOCASE' if found.kind == 'text' else ' DESC'}, episode_id DESC"

@@ -1,0 +1,158 @@
+"""Fields of a query: their kinds, and the values of a term as what they are compared with.
+
+A row of any kind can be filtered: each list names its fields and gives their values. Case is ignored in ASCII letters,
+as SQLite does, so that a query finds the same in memory and in the index.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from difflib import get_close_matches
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from runner.query.syntax import All, Any, Node, Not, QueryError, Term, Word
+
+Kind: TypeAlias = Literal["text", "id", "number", "duration", "since", "until", "lookup"]
+"""What a field is compared as.
+
+``text``: whole, with ``*`` and ``?`` as wildcards. ``id``: its beginning. ``number``: with comparisons and ranges.
+``duration``: a number of seconds, also as ``90s`` or ``2m``. ``since``, ``until``: a time or an age such as ``2h``.
+``lookup``: ids of the rows that another source finds for the value, such as a full-text index.
+"""
+Value: TypeAlias = str | float | bool | datetime | None
+GetValue: TypeAlias = Callable[[str], Value]
+"""Returns the value of a field of a row."""
+Lookup: TypeAlias = Callable[[str], Iterable[str]]
+"""Returns the ids of the rows that match a value; raises ``QueryError`` where that is impossible."""
+
+NONE = "none"
+"""Value that stands for a missing one, e.g. ``model:none``."""
+
+
+class Field(msgspec.Struct, frozen=True, kw_only=True):
+    """A field of a kind of row.
+
+    Attributes:
+        name: name in a query.
+        kind: how it is compared.
+        description: what it is, for the list of fields.
+        values: values to offer for completion, if they are few.
+    """
+
+    name: str
+    kind: Kind
+    description: str
+    values: tuple[str, ...] = ()
+
+
+class Range(msgspec.Struct, frozen=True):
+    """Numbers from ``low`` to ``high``; a limit that is not included is open, one that is None does not exist."""
+
+    low: float | None = None
+    high: float | None = None
+    low_open: bool = False
+    high_open: bool = False
+
+    def __contains__(self, value: float) -> bool:
+        """Return whether a number is in the range."""
+        if self.low is not None and (value < self.low or (self.low_open and value == self.low)):
+            return False
+        return self.high is None or not (value > self.high or (self.high_open and value == self.high))
+
+
+_COMPARED = ("number", "duration")
+_AGE = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,6})?)([smhdw])", re.ASCII)
+_UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
+_NUMBER = re.compile(r"-?(?:[0-9]{1,18}(?:\.[0-9]{0,18})?|\.[0-9]{1,18})(?:[eE][+-]?[0-9]{1,2})?", re.ASCII)
+
+
+def check_fields(node: Node, fields: Mapping[str, Field], now: datetime) -> None:
+    """Check fields, operators and values of a query.
+
+    Raises:
+        QueryError: a field is unknown, or an operator or a value does not fit it.
+    """
+    match node:
+        case All() | Any():
+            for part in node.parts:
+                check_fields(part, fields, now)
+        case Not():
+            check_fields(node.part, fields, now)
+        case Term():
+            check_term(node, fields, now)
+        case Word():
+            pass
+
+
+def check_term(term: Term, fields: Mapping[str, Field], now: datetime) -> Field:
+    """Return the field of a term whose operator and values fit it; raises like ``check_fields``."""
+    field = fields.get(term.field)
+    if field is None:
+        close = get_close_matches(term.field, fields, n=1)
+        known = f"did you mean {close[0]}" if close else f"fields are {', '.join(fields)}"
+        message = f"there is no field {term.field} ({known}); to find the text itself, put it in quotation marks"
+        raise QueryError(message, term.start, term.end)
+    if field.kind in _COMPARED:
+        for value in term.values:
+            number_range(field, term, value)
+    elif term.operator not in (":", "="):
+        raise QueryError(f"{field.name} is compared with : and not with {term.operator}", term.start, term.end)
+    elif field.kind in ("since", "until"):
+        for value in term.values:
+            point_in_time(term, value, now)
+    return field
+
+
+def number_range(field: Field, term: Term, value: str) -> Range:
+    """Return the numbers that a value of a term stands for: one, those beyond it, or a range such as ``3..5``."""
+    low, separator, high = value.partition("..")
+    if separator and term.operator in (":", "="):
+        return Range(_number(field, term, low) if low else None, _number(field, term, high) if high else None)
+    number = _number(field, term, value)
+    match term.operator:
+        case ">" | ">=":
+            return Range(low=number, low_open=term.operator == ">")
+        case "<" | "<=":
+            return Range(high=number, high_open=term.operator == "<")
+    return Range(number, number)
+
+
+def _number(field: Field, term: Term, text: str) -> float:
+    if field.kind == "duration" and (age := _AGE.fullmatch(text)):
+        return float(age[1]) * _UNITS_S[age[2]]
+    if _NUMBER.fullmatch(text) is None:
+        expected = "a number of seconds, such as 90, 90s or 2m" if field.kind == "duration" else "a number"
+        raise QueryError(f"{field.name} needs {expected}, not {text[:40]!r}", term.start, term.end)
+    return float(text)
+
+
+def point_in_time(term: Term, value: str, now: datetime) -> datetime:
+    """Return the time that an age such as ``2h``, a date, or an RFC 3339 time stands for; without a zone it is UTC."""
+    if age := _AGE.fullmatch(value):
+        try:
+            return now - timedelta(seconds=float(age[1]) * _UNITS_S[age[2]])
+        except OverflowError:
+            return datetime.min.replace(tzinfo=UTC)
+    try:
+        at = datetime.fromisoformat(value)
+    except ValueError as exc:
+        message = f"{term.field} needs an age such as 30m, 2h or 3d, or a time such as 2026-11-26 or 2026-11-26T14:30"
+        raise QueryError(message, term.start, term.end) from exc
+    return at.replace(tzinfo=UTC) if at.tzinfo is None else at
+
+
+def ascii_lower(text: str) -> str:
+    """Return the text with ASCII letters in lower case, and no others."""
+    return text.lower() if text.isascii() else text.translate(_LOWER)
+
+
+_LOWER = {upper: upper + 32 for upper in range(ord("A"), ord("Z") + 1)}
+
+
+def has_wildcards(value: str) -> bool:
+    """Return whether a value that was not quoted has wildcards."""
+    return "*" in value or "?" in value

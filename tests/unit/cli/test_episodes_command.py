@@ -1,0 +1,122 @@
+"""``agentgym-runner episodes`` and ``export`` on a state directory."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.cli.dispatch import run
+from runner.cli.tag import main_tag
+from runner.store import EpisodeStore, open_index
+from tests.support.episodes import RecordedEpisode
+
+
+@pytest.fixture
+def ids(tmp_path: Path) -> list[str]:
+    """Ids of three stored episodes: a success, a failure of the same task, and one in another environment."""
+    store, ids = EpisodeStore(tmp_path), []
+    with closing(open_index(store)) as index:
+        for env, success in (("Maze", True), ("Maze", False), ("Wordle", True)):
+            recording = RecordedEpisode(store, index, env=env, agent="react", model="qwen3:8b")
+            recording.record_episode(3 if success else 2, outcome="success" if success else "failure", success=success)
+            ids.append(recording.header.episode_id)
+    return ids
+
+
+def lines(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict[str, Any]]:
+    assert run(["episodes", "--json", *arguments]) == 0
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_a_query_selects_episodes(tmp_path: Path, ids: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    folder = ("--data-dir", str(tmp_path))
+    assert [line["episode_id"] for line in lines(capsys, *folder)] == ids[::-1]
+    assert [line["episode_id"] for line in lines(capsys, "-outcome:failure", "env:maze", *folder)] == ids[:1]
+    assert [line["episode_id"] for line in lines(capsys, "rounds<3", *folder)] == ids[1:2]
+    assert [line["env"] for line in lines(capsys, "--sort", "rounds", "--limit", "2", *folder)] == ["Wordle", "Maze"]
+    assert main_tag([ids[2], "todo", *folder]) == 0
+    capsys.readouterr()
+    assert [line["episode_id"] for line in lines(capsys, "tag:TO*", *folder)] == ids[2:]
+
+
+def test_a_line_has_what_identifies_an_episode(
+    tmp_path: Path, ids: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["episodes", "outcome:failure", "--data-dir", str(tmp_path)]) == 0
+    captured = capsys.readouterr()
+    assert captured.out.split()[0] == ids[1]
+    assert {"Maze", "react", "qwen3:8b", "failure", "rounds"} <= set(captured.out.split())
+    assert captured.err == "1 episode\n"
+
+
+def test_an_invalid_query_ends_with_its_place(
+    tmp_path: Path, ids: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["episodes", "env:maze", "roundz>3", "--data-dir", str(tmp_path)]) == 2
+    error = capsys.readouterr().err.splitlines()
+    assert "did you mean rounds" in error[0]
+    assert error[1:] == ["  env:maze roundz>3", "           ^^^^^^^^"]
+
+
+def export(tmp_path: Path, format_name: str, output: str, *arguments: str) -> int:
+    return run(
+        ["export", "--format", format_name, "--output", str(tmp_path / output), "--data-dir", str(tmp_path), *arguments]
+    )
+
+
+def test_an_export_has_a_manifest_with_hashes_and_what_was_left_out(
+    tmp_path: Path, ids: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert export(tmp_path, "messages", "m.jsonl", "outcome:success,failure", "--first-success") == 0
+    data = (tmp_path / "m.jsonl").read_bytes()
+    written = [json.loads(line) for line in data.splitlines()]
+    assert [line["episode_id"] for line in written] == [ids[0], ids[2]]
+    assert [message["role"] for message in written[0]["messages"]] == ["user", *["assistant", "user"] * 3]
+    manifest = json.loads((tmp_path / "m.jsonl.manifest.json").read_bytes())
+    assert manifest["query"] == "outcome:success,failure"
+    assert (manifest["n_selected"], manifest["n_written"]) == (3, 2)
+    assert manifest["left_out"] == {"not the first success of its task": 1}
+    assert manifest["files"] == [{"path": "m.jsonl", "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}]
+    assert "left out: 1 episode: not the first success of its task" in capsys.readouterr().err
+
+
+def test_an_existing_output_is_kept_and_a_failed_export_leaves_nothing(
+    tmp_path: Path, ids: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "kept").write_text("mine")
+    assert export(tmp_path, "atif", "kept") == 2
+    assert (tmp_path / "kept").read_text() == "mine"
+    assert export(tmp_path, "atif", "none", "env:nothing") == 2
+    assert "is selected" in capsys.readouterr().err
+    assert not (tmp_path / "none").exists()
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_preferences_pair_the_attempts_of_a_task(
+    tmp_path: Path, ids: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert export(tmp_path, "preferences", "p.jsonl", "--json") == 0
+    manifest = json.loads(capsys.readouterr().out)
+    pairs = [json.loads(line) for line in (tmp_path / "p.jsonl").read_bytes().splitlines()]
+    assert manifest["left_out"] == {
+        "the only attempt of its task": 1,
+        "the replies of one are the first replies of the other": 2,
+    }
+    assert pairs == []
+
+
+def test_a_damaged_file_is_left_out_and_counted(
+    tmp_path: Path, ids: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    (file,) = tmp_path.glob(f"runs/*/{ids[0]}.json")
+    with closing(open_index(EpisodeStore(tmp_path))):
+        file.write_bytes(b"{")
+    assert export(tmp_path, "sharegpt", "s.jsonl", "--json") == 0
+    manifest = json.loads(capsys.readouterr().out)
+    assert manifest["n_written"] == 2
+    assert len((tmp_path / "s.jsonl").read_bytes().splitlines()) == 2
