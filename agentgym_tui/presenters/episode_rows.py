@@ -156,6 +156,7 @@ def episode_heading(
     path: Path | None = None,
     tags: Sequence[str] = (),
     shares: Line = (),
+    currency: str = "",
 ) -> list[Line]:
     """Return four lines that describe an episode and its outcome, the last with its error or where its time went.
 
@@ -167,6 +168,7 @@ def episode_heading(
         path: path of the episode's file; None if it is not known.
         tags: tags of the episode, as untrusted text.
         shares: where the time of the episode's steps went; empty if that is not known.
+        currency: currency of the cost; empty if it is not known.
     """
     status: Line = [Cell(state, "warn")] if state else []
     where: Line = [Cell(position, "dim")] if position else []
@@ -179,7 +181,7 @@ def episode_heading(
     badge = [[UNSAFE_BADGE]] if unsafe_fields(entry) else []
     return [
         join_parts([_task_cells(entry, room), [shown], *badge, status, where, *_result_parts(entry)], width),
-        join_parts([*([[Cell(tag_text(tags), "accent")]] if tags else []), *_agent_parts(entry)], width),
+        join_parts([*([[Cell(tag_text(tags), "accent")]] if tags else []), *_agent_parts(entry, currency)], width),
         join_parts(_id_parts(entry, path, width), width),
         join_parts([[Cell(error, "bad")] if (error := error_text(entry)) else [], shares], width),
     ]
@@ -262,7 +264,7 @@ def _result_parts(episode: ListedEpisode) -> Iterator[Line]:
         yield [Cell(format_duration(episode.duration_s))]
 
 
-def _agent_parts(episode: ListedEpisode) -> Iterator[Line]:
+def _agent_parts(episode: ListedEpisode, currency: str) -> Iterator[Line]:
     yield [Cell(trusted("agent "), "dim"), Cell(sanitize_line(episode.agent, 60) or UNKNOWN)]
     yield [Cell(trusted("model "), "dim"), Cell(sanitize_line(episode.model or UNKNOWN, 80))]
     if episode.fallback:
@@ -270,7 +272,7 @@ def _agent_parts(episode: ListedEpisode) -> Iterator[Line]:
     if tokens := _token_count(episode):
         yield [Cell(trusted("tokens "), "dim"), Cell(format_count(tokens))]
     if episode.cost is not None:
-        yield [Cell(trusted("cost "), "dim"), Cell(format_cost(episode.cost))]
+        yield [Cell(trusted("cost "), "dim"), Cell(format_cost(episode.cost, currency))]
     for name, value in (("data", episode.data_label), ("transport", episode.transport), ("node", episode.node)):
         if value:
             yield [Cell(trusted(f"{name} "), "dim"), Cell(sanitize_line(value, 64))]

@@ -44,6 +44,8 @@ _UNSCORED: Final[tuple[str, Tone]] = ("u", "dim")
 _LEGEND: Final = (
     "+ success", "- failure", "t round limit", "T time limit", "E error", "c cancelled", "i interrupted", "u unscored"
 )  # fmt: skip
+_SHORT_LEGEND: Final = trusted("+ success - failure t rounds T time E error c cancelled i stopped u unscored")
+_LEGEND_WIDTH: Final = len(" · ".join(_LEGEND))
 _LABEL_WIDTH: Final = 8
 _K_WIDTH: Final = 6
 _SHOWN_K: Final = (1, 2, 3, 4, 6, 8, 12, 16)
@@ -171,7 +173,8 @@ def _estimate_line(label: str, values: Sequence[str], tone: Tone) -> Line:
 
 def attempt_lines(task: TaskGroup | None, number: int, width: int) -> list[Line]:
     """Return two lines: the selected attempt, and what the signs mean."""
-    legend = join_parts([[Cell(trusted(part), "dim")] for part in _LEGEND], width)
+    whole = [trusted(part) for part in _LEGEND] if width >= _LEGEND_WIDTH else [_SHORT_LEGEND]
+    legend = join_parts([[Cell(part, "dim")] for part in whole], width)
     if task is None or not task.attempts:
         return [[], legend]
     number = min(number, len(task.attempts) - 1)

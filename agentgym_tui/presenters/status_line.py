@@ -122,7 +122,7 @@ def episode_line(store: RunStore, episode: Episode | None, width: int) -> Line:
             [Cell(trusted(f"{format_count(episode.n_missing)} items missing"), "warn")] if episode.n_missing else [],
             _running_count(store),
             [Cell(_elapsed(episode), "dim")] if episode.steps or episode.duration_s is not None else [],
-            [Cell(trusted(f"cost {format_cost(episode.cost)}"))] if episode.cost is not None else [],
+            [Cell(trusted(f"cost {format_cost(episode.cost, store.currency)}"))] if episode.cost is not None else [],
             [Cell(trusted("compat rules"), "warn")] if episode.mode == "compat" else [],
             [Cell(sanitize_line(episode.data_label, 40), "dim")] if episode.data_label else [],
         ],
@@ -323,6 +323,8 @@ def _outcome_reasons(episode: Episode | EpisodeRow) -> Iterator[SafeText]:
         yield trusted(f"◔ timeout after {format_duration(episode.duration_s)}")
     elif episode.outcome == "failure" and last and not last[0].done and not last[0].valid:
         yield trusted("✗ failure: too many invalid actions")
+    elif episode.outcome == "interrupted":
+        yield trusted("‖ interrupted: its batch was stopped, or its process ended")
 
 
 def _running_count(store: RunStore) -> Line:

@@ -104,6 +104,10 @@ class NodeControl:
         """Send a command for the batch or battery ``batch_id``, or for the episode ``episode_id``."""
         await self._command(command, TargetArgs(batch_id=batch_id, episode_id=episode_id), NoArgs)
 
+    async def command_all(self, command: RunCommand) -> None:
+        """Pause or cancel all that runs or waits at the node, or resume all that is paused."""
+        await self._command(command, TargetArgs(everything=True), NoArgs)
+
     async def move(self, run_id: str, to: int) -> None:
         """Move a waiting batch, or the waiting batches of a battery, so that ``to`` other ones run before."""
         await self._command("move", MoveArgs(batch_id=run_id, to=to), NoArgs)

@@ -202,26 +202,6 @@ class RunCommands:
         await self.control.command("pause", batch_id=batch.batch_id)
         return "pauses after this step"
 
-    async def send_all(self, command: Literal["pause", "resume"], run_ids: Sequence[str]) -> list[ControlRequestError]:
-        """Pause or resume the batches or batteries with the given ids; a waiting one that is paused does not start.
-
-        Returns:
-            The rejections of the node, which has followed the other requests: it may not know an interrupted run that
-            it did not play itself, and a batch may just have ended.
-
-        Raises:
-            ControlRequestError: the node cannot be reached, or has rejected every request.
-        """
-        rejections = []
-        for run_id in run_ids:
-            try:
-                await self.control.command(command, batch_id=run_id)
-            except ControlRequestError as exc:
-                rejections.append(exc)
-                if not exc.code or len(rejections) == len(run_ids):
-                    raise
-        return rejections
-
     async def replay(self, run_id: str, only: Literal["errors", "all"]) -> int:
         """Play a batch or battery again, or only what ended with an error; return the number of episodes."""
         args = ReplayArgs(batch_id=run_id, only=only, new_batch_id=self.new_id())
@@ -238,27 +218,9 @@ class RunCommands:
         for run_id in run_ids:
             await self.control.command("cancel", batch_id=run_id)
 
-    async def cancel_all(self) -> int:
-        """Cancel all that runs or waits, also what the node's list is too short for; return the number of batches."""
-        known = unfinished_batches(self._session.store)
-        for run_id in command_targets(known):
-            await self._cancel_unless_ended(run_id)
-        sent = {batch.batch_id for batch in known}
-        while True:
-            listed = (await self.control.fetch_list()).batches
-            left = [batch.batch_id for batch in listed if batch.status in _UNFINISHED and batch.batch_id not in sent]
-            if not left:
-                return len(sent)
-            for batch_id in left:  # the running one, which is the oldest, is the last
-                sent.add(batch_id)
-                await self._cancel_unless_ended(batch_id)
-
-    async def _cancel_unless_ended(self, batch_id: str) -> None:
-        try:
-            await self.control.command("cancel", batch_id=batch_id)
-        except ControlRequestError as exc:
-            if exc.code != "not_running":
-                raise
+    async def command_all(self, command: Literal["cancel", "pause", "resume"]) -> None:
+        """Pause or cancel all that runs or waits, or resume all that is paused, also what the list is too short for."""
+        await self.control.command_all(command)
 
     @property
     def control(self) -> NodeControl:

@@ -30,13 +30,17 @@ from runner.types.notes import Note
 
 
 class TargetArgs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Target of the operation; exactly one of the two fields is set."""
+    """Target of the operation; exactly one of the fields is set."""
 
     batch_id: Annotated[
         str | None,
         Meta(description="a batch, or all batches of a battery; `resume` queues those again that were interrupted"),
     ] = None
     episode_id: Annotated[str | None, Meta(description="a running episode")] = None
+    everything: Annotated[
+        bool,
+        Meta(description="all that runs or waits, for `cancel` and `pause`; all that is paused, for `resume`"),
+    ] = False
 
 
 class MoveArgs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):

@@ -144,6 +144,14 @@ class BatchQueue:
                 self._held.add(batch_id)
         return is_queued
 
+    def hold_all(self) -> int:
+        """Keep all queued batches from starting, like ``hold``; return the number of those that were not held yet."""
+        with self._transaction() as connection:
+            rows = connection.execute("SELECT batch_id FROM batches WHERE status = 'queued'").fetchall()
+            added = {batch_id for (batch_id,) in rows} - self._held
+            self._held |= added
+        return len(added)
+
     def release(self, batch_id: str) -> bool:
         """Let a held batch start when its turn comes; return False if it is not held."""
         with self._lock:

@@ -147,16 +147,16 @@ class BatchRunner:
         with self._changed:
             self._changed.notify()
 
-    def command(self, name: CommandName, batch_id: str) -> bool:
-        """Send a command to a batch; return False if the batch is neither running nor starting."""
+    def command(self, name: CommandName, batch_id: str | None) -> bool:
+        """Send a command to a batch, None: to any; return False if the batch is neither running nor starting."""
         with self._changed:
-            if self._claimed is None or self._claimed.batch_id != batch_id:
+            if self._claimed is None or batch_id not in (None, self._claimed.batch_id):
                 return False
             if name == "cancel":
                 if self._final_status != "interrupted":  # the batch has ended
                     return False
                 self._is_cancelled = True
-                self._save_cancellation(batch_id)
+                self._save_cancellation(self._claimed.batch_id)
             if self._batch is None:
                 self._early_commands.append(name)
             else:

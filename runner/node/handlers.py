@@ -259,8 +259,10 @@ class ControlHandler:
         return resolve_batch(self.profile, msgspec.structs.replace(request, env=env))
 
     def _command(self, name: CommandName, target: TargetArgs) -> dict[str, str]:
-        if (target.batch_id is None) == (target.episode_id is None):
-            raise RequestRejected("bad_request", "give either batch_id or episode_id")
+        if [target.batch_id is None, target.episode_id is None, not target.everything].count(False) != 1:
+            raise RequestRejected("bad_request", "give either batch_id, episode_id or everything")
+        if target.everything:
+            return self._command_all(name)
         if target.episode_id is not None:
             if not self.batch_runner.command_episode(name, target.episode_id):
                 raise RequestRejected("not_found", f"episode {target.episode_id!r} is not running")
@@ -281,6 +283,21 @@ class ControlHandler:
                 f"{name}: batch {target.batch_id!r} is not running",
                 "the reply to list has its state",
             )
+        return {}
+
+    def _command_all(self, name: CommandName) -> dict[str, str]:
+        """Send a command to all batches that wait, then to the running one, so that none starts in between."""
+        match name:
+            case "pause":
+                n_waiting = self.queue.hold_all()
+            case "resume":
+                n_waiting = sum(self._release(batch) for batch in self.queue.queued())
+            case "cancel":
+                n_waiting = sum(map(self.batch_runner.stored.cancel_unstarted, self.queue.queued()))
+            case _:
+                raise RequestRejected("bad_request", f"{name} needs an episode or a batch")
+        if not (self.batch_runner.command(name, None) or n_waiting):
+            raise RequestRejected("not_running", f"{name}: nothing runs or waits", "the reply to list has all batches")
         return {}
 
     def _state(self, batch: QueuedBatch) -> BatchState:

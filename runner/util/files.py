@@ -38,7 +38,7 @@ class DamagedFile(msgspec.Struct, frozen=True):
 
 def make_folder(path: Path) -> None:
     """Create a folder and its missing parents, mode 0700, and fsync them."""
-    if path.is_dir():
+    if os.path.isdir(path):  # noqa: PTH112 - half the time of Path.is_dir, twice per episode
         return
     make_folder(path.parent)
     try:
@@ -86,6 +86,9 @@ def replace_file(path: Path, data: bytes) -> None:
         write_all(file.fileno(), data)
 
 
+_CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+
+
 @contextlib.contextmanager
 def replacing_file(path: Path) -> Iterator[IO[bytes]]:
     """Yield a file, mode 0600, that becomes ``path`` at the end of the block, atomically and durably.
@@ -94,8 +97,11 @@ def replacing_file(path: Path) -> Iterator[IO[bytes]]:
         OSError: a step failed; ``path`` has its previous or its new content, never a part of it.
     """
     temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
-    temporary.unlink(missing_ok=True)  # a leftover could have another mode
-    descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    try:
+        descriptor = os.open(temporary, _CREATE, 0o600)
+    except FileExistsError:
+        temporary.unlink()  # a leftover could have another mode
+        descriptor = os.open(temporary, _CREATE, 0o600)
     is_complete = False
     try:
         with os.fdopen(descriptor, "w+b") as file:

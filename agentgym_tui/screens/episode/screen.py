@@ -258,7 +258,7 @@ class EpisodeScreen(ResultScreen[str]):
         position = trusted("" if index is None else f"{index + 1:,} of {len(self._episodes.shown):,}")
 
         def make_lines(width: int) -> list[Line]:
-            return episode_heading(entry, state, position, width, path, tags, shares)
+            return episode_heading(entry, state, position, width, path, tags, shares, self._session.store.currency)
 
         self.query_one("#heading", StaticLines).show(make_lines)
         self.set_class(bool(error_text(entry) or shares), "-four-lines")

@@ -20,7 +20,6 @@ from agentgym_tui.sessions.run_commands import (
     can_pause,
     can_resume,
     command_targets,
-    control_error_text,
     unfinished_batches,
 )
 from agentgym_tui.state.data_model import BatchRun
@@ -116,7 +115,7 @@ class RunsScreen(ControlScreen):
 
         def dialog_closed(answer: str | None) -> None:
             if answer == "all":
-                self.run_command(self._cancel_all)
+                self.run_command(partial(self._send_all, "cancel"))
 
         self.app.push_screen(CancelAllDialog(n_unfinished), dialog_closed)
 
@@ -130,15 +129,16 @@ class RunsScreen(ControlScreen):
             name: Literal["pause", "resume"] = "resume" if row.episode.paused else "pause"
             self.run_command(partial(self.commands.control.command, name, episode_id=row.episode.episode_id))
         else:
-            self._pause(row.batches, is_batch=row.battery_id is None)
+            self._pause(row)
 
     @needs_node
     def action_pause_all(self) -> None:
-        """Pause everything that runs or waits; if all of it is paused, resume it, and what was interrupted."""
-        store = self.session.store
-        batches = [*store.batches.values()]
-        n_unlisted = max(store.n_waiting - sum(batch.status == "queued" for batch in batches), 0)
-        self._pause(batches, n_unlisted=n_unlisted)
+        """Pause everything that runs or waits at the node; if all of it is paused, resume it."""
+        batches = unfinished_batches(self.session.store)
+        if not batches:
+            self.toast(trusted("nothing runs or waits"))
+        else:
+            self.run_command(partial(self._send_all, "pause" if any(map(can_pause, batches)) else "resume"))
 
     @needs_node
     def action_move(self, by: int) -> None:
@@ -167,9 +167,16 @@ class RunsScreen(ControlScreen):
         what = trusted("what ended with an error" if only == "errors" else "all episodes")
         self.toast(join([trusted("plays again: "), what, trusted(f", {n_waiting:,}")]))
 
-    async def _cancel_all(self) -> None:
-        n_cancelled = await self.commands.cancel_all()
-        self.toast(join([pluralize(n_cancelled, "batch", "batches"), trusted(" cancelled")]))
+    async def _send_all(self, command: Literal["cancel", "pause", "resume"]) -> None:
+        store = self.session.store
+        n_waiting, is_running = store.n_waiting, any(batch.status == "running" for batch in store.batches.values())
+        await self.commands.command_all(command)
+        effects = {"cancel": "cancelled", "resume": "resumed", "pause": "paused"}
+        later = trusted(" after this step") if command == "pause" and is_running else trusted("")
+        parts = [trusted(f"all {effects[command]}"), later]
+        if n_waiting and command != "cancel":
+            parts += [trusted("; "), pluralize(n_waiting, "batch", "batches"), trusted(" waiting")]
+        self.toast(join(parts))
 
     def _cancel(self, batches: Sequence[BatchRun]) -> None:
         ids = [batch.batch_id for batch in batches] if len(batches) == 1 else command_targets(batches)
@@ -178,29 +185,21 @@ class RunsScreen(ControlScreen):
         else:
             self.toast(trusted("it has ended"))
 
-    def _pause(self, batches: Sequence[BatchRun], *, is_batch: bool = False, n_unlisted: int = 0) -> None:
-        """Pause what can be paused; if nothing can, resume what can be resumed."""
-        command: Literal["pause", "resume"] = "pause" if any(map(can_pause, batches)) else "resume"
-        targets = list(filter(can_pause if command == "pause" else can_resume, batches))
+    def _pause(self, row: RunRow) -> None:
+        """Pause what can be paused of a run; if nothing can, resume what can be resumed."""
+        command: Literal["pause", "resume"] = "pause" if any(map(can_pause, row.batches)) else "resume"
+        targets = list(filter(can_pause if command == "pause" else can_resume, row.batches))
         if targets:
-            ids = [batch.batch_id for batch in targets] if is_batch else command_targets(targets)
-            self.run_command(partial(self._send_pause, command, targets, ids, n_unlisted))
+            self.run_command(partial(self._send_pause, command, targets, row.run_id))
         else:
             self.toast(trusted("nothing to pause or resume"))
 
-    async def _send_pause(
-        self, command: Literal["pause", "resume"], batches: Sequence[BatchRun], run_ids: Sequence[str], n_unlisted: int
-    ) -> None:
+    async def _send_pause(self, command: Literal["pause", "resume"], batches: Sequence[BatchRun], run_id: str) -> None:
         is_running = any(batch.status == "running" for batch in batches)
-        rejections = await self.commands.send_all(command, run_ids)
+        await self.commands.control.command(command, batch_id=run_id)
         what = sanitize_line(batches[0].env, 40) if len(batches) == 1 else pluralize(len(batches), "batch", "batches")
         effect = "resumed" if command == "resume" else "paused after this step" if is_running else "paused"
-        parts = [what, trusted(f" {effect}")]
-        if rejections:
-            parts += [trusted(f", except {len(rejections)} of them: "), control_error_text(rejections[0])]
-        if n_unlisted:  # only those of a listed battery are reached
-            parts.append(trusted(f"; what waits after the listed runs ({n_unlisted:,}) may not be"))
-        self.toast(join(parts))
+        self.toast(join([what, trusted(f" {effect}")]))
 
     @on(LineList.Selected, "#runs")
     def _line_selected(self) -> None:

@@ -96,6 +96,10 @@ class FakeControl(NodeControl):
             raise ControlRequestError(f"{command}: there is no batch {batch_id!r}", code="not_found")
         self.commands.append((command, batch_id, episode_id))
 
+    async def command_all(self, command: RunCommand) -> None:
+        self._check()
+        self.commands.append((command, None, None))
+
     async def move(self, run_id: str, to: int) -> None:
         self._check()
         self.moves.append((run_id, to))

@@ -14,7 +14,7 @@ from agentgym_tui.state.data_model import BatchRun
 from agentgym_tui.state.run_tree import RunTree, waiting_runs
 from runner.events.live import QueueChanged, WaitingBatch
 from runner.types import WorkerCounts
-from tests.support.console.fake_session import FakeSession, empty_session, mixed_session
+from tests.support.console.fake_session import FakeSession, empty_session, ended_session, mixed_session
 from tests.support.console.line_views import line_text
 from tests.support.console.live_items import START, FakeClock
 from tests.support.console.pilot import console_app, row_keys, screen_text, wait_for_text, wait_until
@@ -209,34 +209,6 @@ async def test_waiting_runs_are_paused_and_resumed() -> None:
         await wait_for_text(pilot, "‖ waits #1", "paused: it does not start before it is resumed")
         await pilot.press("space")
         await wait_until(pilot, lambda: session.fake_control.commands[1:] == [("resume", batch_id(2), None)], "resume")
-        session.fake_control.commands.clear()
-        await pilot.press("P")
-        paused = [("pause", run_id, None) for run_id in ("battery", batch_id(3))]
-        await wait_until(pilot, lambda: sorted(session.fake_control.commands) == sorted(paused), "all of them")
-
-
-async def test_a_run_that_the_node_rejects_keeps_no_other_from_being_paused() -> None:
-    session = mixed_session()
-    session.fake_control.unknown.add("battery")
-    async with console_app(session).run_test(size=SIZE, notifications=True) as pilot:
-        await pilot.press("6")
-        await wait_for_text(pilot, "battery of 2")
-        await pilot.press("P")
-        await wait_for_text(pilot, "paused after this step, except 1 of them: pause: there is no batch")
-        assert sorted(session.fake_control.commands) == [("pause", batch_id(n), None) for n in (2, 3)]
-        session.fake_control.unknown |= {batch_id(2), batch_id(3)}
-        await pilot.press("P")
-        await wait_until(pilot, lambda: "except" not in screen_text(pilot.app), "only the rejection")
-
-
-async def test_pausing_all_names_what_is_not_listed() -> None:
-    session = mixed_session()
-    session.store.apply_events([live(queue_item(2, 3, n_waiting=600))])
-    async with console_app(session).run_test(size=(160, 40), notifications=True) as pilot:
-        await pilot.press("6")
-        await wait_for_text(pilot, "battery of 2")
-        await pilot.press("P")
-        await wait_for_text(pilot, "paused after this step; what waits after the listed runs (597) may not be")
 
 
 def test_a_long_queue_keeps_what_runs_and_names_the_number_of_all_that_wait() -> None:
@@ -281,17 +253,29 @@ def test_the_rate_is_that_of_the_time_left_and_of_the_whole_run_once_it_has_ende
     assert episodes_per_minute(batch) == 2.5
 
 
-async def test_cancel_all_also_cancels_what_is_not_listed() -> None:
+@pytest.mark.parametrize(
+    ("keys", "command", "text"),
+    [(("C", "y"), "cancel", "all cancelled"), (("P",), "pause", "all paused after this step; 3 batches waiting")],
+)
+async def test_a_command_for_all_reaches_what_is_not_listed(keys: tuple[str, ...], command: str, text: str) -> None:
     session = mixed_session()
-    more = [batch_state(n, "queued") for n in (8, 7)]
-    session.fake_control.lists = [node_list(*more), node_list(batch_state(9), *more)]
     async with console_app(session).run_test(size=SIZE, notifications=True) as pilot:
         await pilot.press("6")
         await wait_for_text(pilot, "battery of 2")
-        await pilot.press("C", "y")
-        await wait_for_text(pilot, "7 batches cancelled")
-        runs = ["battery", *(batch_id(n) for n in (2, 3, 8, 7, 9))]
-        assert session.fake_control.commands == [("cancel", run_id, None) for run_id in runs]
+        await pilot.press(*keys)
+        await wait_for_text(pilot, text)
+        assert session.fake_control.commands == [(command, None, None)]
+
+
+async def test_pausing_all_of_an_idle_node_resumes_nothing() -> None:
+    session = ended_session()
+    session.store.apply_list(node_list(batch_state(6, "interrupted", n_done=1)))
+    async with console_app(session).run_test(size=SIZE, notifications=True) as pilot:
+        await pilot.press("6")
+        await wait_for_text(pilot, "interrupted")
+        await pilot.press("P")
+        await wait_for_text(pilot, "nothing runs or waits")
+        assert session.fake_control.commands == []
 
 
 async def test_the_episodes_of_an_old_batch_are_listed_on_episodes() -> None:

@@ -189,3 +189,22 @@ def test_a_long_queue_is_listed_from_its_front(
     result = send_request("list")["result"]
     assert [batch["batch_id"] for batch in result["batches"]] == [ids[5], ids[4], ids[8], ids[3], ids[1]]
     assert result["n_waiting"] == 5
+
+
+def test_a_command_for_everything_reaches_all_that_waits(
+    handler: ControlHandler, send_request: Callable[..., Any]
+) -> None:
+    ids = [start(send_request) for _ in range(3)]
+    assert send_request("pause", everything=True)["ok"]
+    assert handler.queue.ready() == []
+    assert send_request("pause", everything=True)["error"]["code"] == "not_running"
+    assert send_request("resume", everything=True)["ok"]
+    assert [batch.batch_id for batch in handler.queue.ready()] == ids
+    assert send_request("cancel", everything=True)["ok"]
+    assert handler.queue.queued() == []
+    assert send_request("cancel", everything=True)["error"]["code"] == "not_running"
+
+
+@pytest.mark.parametrize("args", [{}, {"everything": True, "batch_id": str(ULID())}])
+def test_a_command_has_exactly_one_target(send_request: Callable[..., Any], args: dict[str, object]) -> None:
+    assert send_request("pause", **args)["error"]["code"] == "bad_request"
