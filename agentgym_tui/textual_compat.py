@@ -9,11 +9,13 @@ import os
 import selectors
 from codecs import getincrementaldecoder
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, TextIO, cast
+from typing import Any, ClassVar, Final, TextIO, cast
 
 from textual._xterm_parser import XTermParser
 from textual.app import App, ReturnType
 from textual.binding import Binding, BindingsMap
+from textual.css.model import RuleSet
+from textual.css.stylesheet import Stylesheet
 from textual.dom import DOMNode
 from textual.driver import Driver
 from textual.drivers.linux_driver import LinuxDriver
@@ -25,11 +27,50 @@ KEY_CHECK_S: Final = 0.1
 """Seconds between two checks whether the key sequence that was begun is complete."""
 
 
+MAX_PARSED: Final = 1_000
+"""Largest number of parsed style sources that are kept; the console has about 90 per theme."""
+
+
+class ParsedOnceStylesheet(Stylesheet):
+    """A stylesheet that parses each source once per theme.
+
+    Textual parses all sources again when it opens a screen with styles of its own, and at each start of an app; that
+    takes a third of the time until the screen is painted.
+    """
+
+    _parsed: ClassVar[dict[tuple[object, ...], list[RuleSet]]] = {}
+    _theme: tuple[tuple[str, str], ...] = ()
+
+    def set_variables(self, variables: dict[str, str]) -> None:
+        """Set the variables of a theme."""
+        if variables != self._variables or not self._theme:
+            super().set_variables(variables)
+            self._theme = tuple(variables.items())
+
+    def reparse(self) -> None:
+        """Parse the sources that were added or whose variables have changed; an error leaves the rules as they are."""
+        self.parse()
+
+    def _parse_rules(self, css: str, *args: Any, **kwargs: Any) -> list[RuleSet]:  # noqa: ANN401 - Textual's arguments
+        key = (css, self._theme or tuple(self._variables.items()), args, tuple(kwargs.items()))
+        if (rules := self._parsed.get(key)) is None:
+            rules = super()._parse_rules(css, *args, **kwargs)
+            if len(self._parsed) >= MAX_PARSED:
+                self._parsed.clear()
+            self._parsed[key] = rules
+        return rules
+
+
 class OrderedKeysApp(App[ReturnType], inherit_bindings=False):
     """An app that runs a screen's binding before it handles the next key.
 
     Textual runs a binding only after every ancestor of the focus has seen the key; a later key could overtake it.
     """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - Textual's arguments
+        """Create the app with a stylesheet that parses nothing twice."""
+        super().__init__(*args, **kwargs)
+        self.stylesheet = ParsedOnceStylesheet(variables=self.get_css_variables())
 
     async def _check_bindings(self, key: str, priority: bool = False) -> bool:
         if await super()._check_bindings(key, priority):

@@ -1,30 +1,23 @@
-"""Library of the episodes stored in a state directory, and conversion of episode files to ``Episode`` objects.
-
-Sums over the stored episodes of batches come from its index.
-"""
+"""Library of the episodes stored in a state directory, and conversion of episode files to ``Episode`` objects."""
 
 from __future__ import annotations
 
-import json
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
-from datetime import datetime
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.json import encode as json_encode
 
-from agentgym_tui.state.batches import BatchTotals
 from agentgym_tui.state.data_model import Episode, StepState
 from agentgym_tui.state.episode_content import DecodedMessages, Spans, as_messages
 from agentgym_tui.state.episode_list import UnreadableFile
 from agentgym_tui.state.steps import clamp_phases
 from runner.events.live import LiveAction
-from runner.types import Tokens
 
 if TYPE_CHECKING:
-    from runner.results.summary import ResultSource
+    from runner.events.control import BatchState
     from runner.store import EpisodeIndex, EpisodeRecord, EpisodeRow, EpisodeStore
     from runner.types import PackedCells, TimeStep
 
@@ -33,10 +26,6 @@ MAX_ROWS: Final = 100_000
 
 RECONCILE_EVERY_S: Final = 5.0
 """Seconds between comparisons of the episode index with the episode files."""
-
-
-MAX_TIMED: Final = 50
-"""Number of the newest batches whose times are read; these are in no index."""
 
 
 def episode_from_record(record: EpisodeRecord) -> Episode:
@@ -145,6 +134,13 @@ class StateDirLibrary:
         store, _ = self._open()
         return Notes(store.data_dir).tags()
 
+    def unlisted_batches(self, known: Collection[str]) -> list[BatchState]:
+        """Return the newest ended batches that are not ``known``, the newest first; raises ``StoreError``."""
+        from agentgym_tui.sessions.stored_batches import read_unlisted_batches
+
+        store, index = self._open()
+        return read_unlisted_batches(index, store, known)
+
     def read_journals(self, batch_ids: Iterable[str]) -> list[Episode]:
         """Return the running episodes of the given batches, each with all steps that its journal contains."""
         from runner.errors import StoreError
@@ -217,34 +213,3 @@ def _step_from_record(record: TimeStep) -> StepState:
 
 def _packed(world: PackedCells | None) -> bytes:
     return json_encode(world) if world else b""
-
-
-def read_batch_totals(source: ResultSource, batch_ids: Sequence[str]) -> list[BatchTotals]:
-    """Return the sums of the batches, the newest batch last in ``batch_ids``; raises ``StoreError``."""
-    from runner.results.summary import IS_RATED
-
-    kinds = ", ".join(f"CAST(total(tokens_{kind}) AS INTEGER)" for kind in Tokens.__struct_fields__)
-    columns = (
-        f"count(*) FILTER (WHERE {IS_RATED}), count(*) FILTER (WHERE {IS_RATED} AND success), "
-        f"count(*) FILTER (WHERE outcome = 'error'), total(reward) FILTER (WHERE {IS_RATED}), sum(cost), {kinds}"
-    )
-    times = {row[0]: row[1:] for row in _grouped(source, "min(started_at), max(ended_at)", batch_ids[-MAX_TIMED:])}
-    totals: list[BatchTotals] = []
-    for batch_id, n_rated, n_success, n_errors, reward, cost, *tokens in _grouped(source, columns, batch_ids):
-        started_at, ended_at = map(_time, times.get(batch_id, (None, None)))
-        counts = (n_rated, n_success, n_errors)
-        totals.append(BatchTotals(batch_id, *counts, reward, Tokens(*tokens), cost, started_at, ended_at))
-    return totals
-
-
-def _grouped(source: ResultSource, columns: str, batch_ids: Sequence[str]) -> list[tuple[Any, ...]]:
-    condition = "batch_id IN (SELECT value FROM json_each(?))"
-    query = f"SELECT batch_id, {columns} FROM episodes WHERE {condition} GROUP BY batch_id"
-    return source.select(query, (json.dumps(list(batch_ids)),))
-
-
-def _time(value: object) -> datetime | None:
-    try:
-        return datetime.fromisoformat(str(value)) if value else None
-    except ValueError:
-        return None

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from agentgym_tui.sessions.control_client import NodeControl
-from agentgym_tui.sessions.episode_library import StateDirLibrary, read_batch_totals
+from agentgym_tui.sessions.episode_library import StateDirLibrary
 from agentgym_tui.sessions.event_source import EventSource
 from agentgym_tui.sessions.input_priority import InputPriority
 from agentgym_tui.sessions.live_feed import LiveFeed, batch_age, feed_subjects, link_from_state
@@ -26,6 +26,7 @@ from agentgym_tui.sessions.node_launcher import (
     wait_until_stopped,
 )
 from agentgym_tui.sessions.protocols import ControlRequestError, Session
+from agentgym_tui.sessions.stored_batches import read_batch_totals
 from agentgym_tui.state.data_model import BusLink
 from agentgym_tui.state.run_store import LOST_AFTER_S, RunStore
 from runner.errors import RunnerError
@@ -292,9 +293,12 @@ class NodeSession(Session):
             if (tags := await asyncio.to_thread(self._library.tags)) != self.store.tags:
                 self.store.apply_tags(tags)
         await self._resume_restarted(listed)
-        await self._read_totals()
         if not self._listed.is_set():
             await self._prepare(listed)
+            with contextlib.suppress(RunnerError):  # the list of episodes shows why they cannot be read
+                known = [*self.store.batches]
+                self.store.apply_unlisted(await asyncio.to_thread(self._library.unlisted_batches, known))
+        await self._read_totals()
         return True
 
     async def _resume_restarted(self, listed: NodeList) -> None:
@@ -311,7 +315,7 @@ class NodeSession(Session):
         """Sum the episodes of the batches that ended while the console did not follow them."""
         if batch_ids := self.store.batches_without_totals():
             with contextlib.suppress(RunnerError):  # the list of episodes shows why they cannot be read
-                totals = await asyncio.to_thread(lambda: read_batch_totals(self._library.result_source(), batch_ids))
+                totals = await asyncio.to_thread(read_batch_totals, self._library.result_source(), batch_ids)
                 self.store.apply_totals(batch_ids, totals)
 
     async def _check_process(self, location: StateLocation) -> None:

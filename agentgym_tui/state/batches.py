@@ -161,6 +161,14 @@ class BatchRegistry:
             batch.is_held, batch.node_paused = state.paused, state.status == "paused"
             n_waiting += state.status == "queued"
 
+    def add_older(self, states: Sequence[BatchState]) -> None:
+        """Add batches, the newest first, before those that are known; a known one stays as it is."""
+        known = dict(self.batches)
+        self.apply_list(state for state in states if state.batch_id not in known)
+        for batch_id in known:
+            if batch_id in self.batches:
+                self.batches[batch_id] = self.batches.pop(batch_id)
+
     def apply_queue(self, item: QueueChanged, node: str) -> None:
         """Add the batches that wait on a node, and set their positions; a batch that has started or ended stays."""
         self._n_waiting[node] = item.n_waiting

@@ -209,8 +209,7 @@ class RunStore:
     def apply_events(self, messages: Sequence[Received]) -> None:
         """Update the state from bus messages in the given order."""
         n_queue_items = self._reducer.n_queue_items
-        changed = [self._reducer.apply(message) for message in messages]
-        if any(changed):
+        if sum(self._reducer.apply(message) for message in messages):
             self._commit()
         if self._reducer.n_queue_items > n_queue_items and self.on_queue_change is not None:
             self.on_queue_change()
@@ -233,6 +232,11 @@ class RunStore:
     def apply_batches(self, batches: Sequence[BatchState]) -> None:
         """Update the state from a node's reply to a start request, whose batches are in the order of their start."""
         self._batches.apply_list(batches[::-1], is_new=True)
+        self._commit()
+
+    def apply_unlisted(self, batches: Sequence[BatchState]) -> None:
+        """Add ended batches that the node does not list, the newest first."""
+        self._batches.add_older(batches)
         self._commit()
 
     def batches_without_totals(self) -> list[str]:

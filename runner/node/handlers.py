@@ -181,9 +181,11 @@ class ControlHandler:
                 "not_found", f"this node has no episode {args.episode_id!r}", "check the id and the node"
             )
         try:
-            return self.notes.change(args.episode_id, msgspec.convert(args, NoteChange, from_attributes=True))
+            notes = self.notes.change(args.episode_id, msgspec.convert(args, NoteChange, from_attributes=True))
         except InvalidNote as exc:
             raise RequestRejected("bad_request", str(exc)) from exc
+        self.queue.on_change()  # other consoles read the tags again when the queue is reported
+        return notes
 
     def _batches(self, batch_id: str) -> list[QueuedBatch]:
         batch = self.queue.get(batch_id)

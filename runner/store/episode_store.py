@@ -182,6 +182,10 @@ class EpisodeStore:
                 with contextlib.suppress(FileNotFoundError):
                     yield _archive_file(batch_id, entry)
 
+    def has_journal(self, batch_id: str) -> bool:
+        """Return whether an episode of a batch is running, or its journal was left by a process that died."""
+        return is_ulid(batch_id) and any(each.name.endswith(JOURNAL_SUFFIX) for each in _entries(self.runs / batch_id))
+
     def batch_ids(self) -> Iterator[str]:
         """Yield the ids of all batches with a folder; raises a ``StoreError`` if they cannot be read."""
         return (batch.name for batch in self._batch_folders())

@@ -26,6 +26,7 @@ from textual import events
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container
+from textual.css.stylesheet import StylesheetParseError
 from textual.message import Message
 from textual.scrollbar import ScrollBar
 from textual.widget import Widget
@@ -37,6 +38,7 @@ from agentgym_tui.textual_compat import (
     OwnInputDriver,
     OwnOutputDriver,
     OwnScrollBar,
+    ParsedOnceStylesheet,
     add_bindings,
     binding_ids,
     bindings_of_key,
@@ -129,6 +131,40 @@ class Recorder(Widget, can_focus=True):
 
     def action_count(self) -> None:
         self.n_actions += 1
+
+
+class Colored(OrderedKeysApp[None]):
+    """An app whose screen has a style that depends on the theme."""
+
+    CSS = "Screen { background: $background; }"
+
+
+async def test_each_style_is_parsed_once_per_theme_and_has_the_colors_of_the_theme(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ParsedOnceStylesheet, "_parsed", {})
+    colors, counts = [], []
+    for _ in range(2):
+        app = Colored()
+        async with app.run_test():
+            for theme in ("textual-light", "textual-dark"):
+                app.theme = theme
+                app.refresh_css()
+                colors.append(app.screen.styles.background.hex)
+        counts.append(len(ParsedOnceStylesheet._parsed))
+    assert colors[0] != colors[1]
+    assert colors[:2] == colors[2:]
+    assert counts[0] == counts[1] == 2 * len({key[0] for key in ParsedOnceStylesheet._parsed})
+
+
+def test_an_invalid_style_leaves_the_rules_as_they_are() -> None:
+    stylesheet = ParsedOnceStylesheet()
+    stylesheet.add_source("Screen { color: red; }", ("a", ""))
+    n_rules = len(stylesheet.rules)
+    stylesheet.add_source("Screen { color: nothing at all; }", ("b", ""))
+    with pytest.raises(StylesheetParseError):
+        stylesheet.reparse()
+    assert len(stylesheet._rules) == n_rules
 
 
 class Recording(OrderedKeysApp[None]):

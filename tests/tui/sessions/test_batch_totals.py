@@ -1,4 +1,4 @@
-"""Sums over the stored episodes of batches, from a real index."""
+"""Sums over the stored episodes of batches, and batches that no node lists, from a real index."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 from ulid import ULID
 
-from agentgym_tui.sessions.episode_library import StateDirLibrary, read_batch_totals
+from agentgym_tui.sessions.episode_library import StateDirLibrary
+from agentgym_tui.sessions.stored_batches import read_batch_totals
+from agentgym_tui.state.run_store import RunStore
 from runner.batch.workspace import Workspace
 from runner.types import Outcome
 from tests.support.episodes import RecordedEpisode
@@ -38,3 +40,35 @@ def test_totals_count_what_is_scored_and_errors_apart(workspace: Workspace, tmp_
     assert (totals[second].n_rated, totals[second].n_success, totals[second].n_errors) == (1, 0, 0)
     started_at, ended_at = totals[first].started_at, totals[first].ended_at
     assert started_at is not None and ended_at is not None and started_at <= ended_at
+
+
+def test_ended_batches_of_commands_without_a_node_are_found(workspace: Workspace, tmp_path: Path) -> None:
+    whole, stopped, running, listed = (str(ULID()) for _ in range(4))
+    for batch_id, n_planned in ((whole, 2), (whole, 2), (stopped, 3), (running, 2), (listed, 1)):
+        recording = RecordedEpisode(
+            workspace.store,
+            workspace.index,
+            batch_id=batch_id,
+            n_planned=n_planned,
+            env="Maze",
+            agent="react",
+            model="m",
+        )
+        recording.record_episode(1)
+    playing = RecordedEpisode(workspace.store, workspace.index, batch_id=running, n_planned=2)
+    playing.start()
+    library = StateDirLibrary(lambda: tmp_path)
+    found = library.unlisted_batches([listed])
+    library.close()
+    playing.end()
+    assert [(state.batch_id, state.status, state.n_done, state.n_planned) for state in found] == [
+        (batch_id, status, n_done, n_planned)
+        for batch_id, status, n_done, n_planned in sorted(
+            [(whole, "completed", 2, 2), (stopped, "interrupted", 1, 3)], reverse=True
+        )
+    ]
+    store = RunStore()
+    store.apply_unlisted(found)
+    assert store.batches[whole].env == "Maze"
+    assert store.batches[whole].status == "completed"
+    assert set(store.batches_without_totals()) == {whole, stopped}

@@ -208,3 +208,14 @@ def test_a_command_for_everything_reaches_all_that_waits(
 @pytest.mark.parametrize("args", [{}, {"everything": True, "batch_id": str(ULID())}])
 def test_a_command_has_exactly_one_target(send_request: Callable[..., Any], args: dict[str, object]) -> None:
     assert send_request("pause", **args)["error"]["code"] == "bad_request"
+
+
+def test_a_changed_tag_is_reported_so_that_other_consoles_read_it(
+    handler: ControlHandler, send_request: Callable[..., Any], workspace: Workspace
+) -> None:
+    recording = RecordedEpisode(workspace.store, workspace.index)
+    recording.record_episode()
+    reports: list[str] = []
+    handler.queue.on_change = lambda: reports.append("queue")
+    assert send_request("annotate", episode_id=recording.header.episode_id, add=["todo"])["ok"]
+    assert reports == ["queue"]

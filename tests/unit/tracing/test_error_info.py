@@ -49,10 +49,12 @@ PUBLISHED = """
     gpu_unavailable GpuUnavailable
     inference_fault InferenceFault
     invalid_note InvalidNote
+    left_out LeftOut
     no_model NoModel
     no_streams NoStreams
     node_failed NodeFailed
     oracle_diverged OracleDiverged
+    query_error QueryError
     queue_full QueueFull
     refused Refused
     refused Refused
