@@ -54,8 +54,6 @@ _FIELDS = (
     Field(name="profile", kind="text", description="profile"),
     Field(name="tag", kind="lookup", description="a tag of it or of a step"),
     Field(name="note", kind="lookup", description="words of a note"),
-    Field(name="flag", kind="lookup", description="a pathology that was found"),
-    Field(name="text", kind="lookup", description="words of its transcript"),
 )
 FIELDS: Final[Mapping[str, Field]] = {field.name: field for field in _FIELDS}
 """The fields of an episode by name."""
@@ -90,7 +88,7 @@ def episode_condition(query: str, *, now: datetime, lookups: Mapping[str, Lookup
     Args:
         query: the query.
         now: the time to which ages such as ``2h`` refer.
-        lookups: by name (``tag``, ``note``, ``flag``, ``text``), what finds the ids of episodes.
+        lookups: by name (``tag``, ``note``), what finds the ids of episodes.
 
     Raises:
         QueryError: the query is invalid, or needs a lookup that there is not.

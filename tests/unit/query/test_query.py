@@ -73,7 +73,7 @@ def test_syntax(text: str, tree: object) -> None:
         ("evn:maze", "evn:maze", "did you mean env"),
         ("env>3", "env>3", "compared with :"),
         ("since:yesterday", "since:yesterday", "such as 30m"),
-        ("text:door", "text:door", "cannot be searched here"),
+        ("tag:door", "tag:door", "cannot be searched here"),
         ("a " * (MAX_PARTS + 1), None, f"at most {MAX_PARTS}"),
         ("(" * 50, None, "inside one another"),
         ("-" * 50 + "a", None, "inside one another"),
@@ -89,7 +89,7 @@ def test_errors_have_their_place(text: str, marked: str | None, reason: str) -> 
 @given(st.text(max_size=60) | st.text(alphabet='ab:-()"\\<>=, ORNT*?[\x00', max_size=40))
 def test_any_text_is_a_query_or_has_an_error_in_it(text: str) -> None:
     try:
-        condition = episode_condition(text, now=NOW, lookups=dict.fromkeys(("tag", "note", "flag", "text"), find_none))
+        condition = episode_condition(text, now=NOW, lookups=dict.fromkeys(("tag", "note"), find_none))
     except QueryError as exc:
         assert 0 <= exc.start < exc.end
     else:
