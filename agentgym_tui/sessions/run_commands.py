@@ -218,10 +218,6 @@ class RunCommands:
         for run_id in run_ids:
             await self.control.command("cancel", batch_id=run_id)
 
-    async def command_all(self, command: Literal["cancel", "pause", "resume"]) -> None:
-        """Pause or cancel all that runs or waits, or resume all that is paused, also what the list is too short for."""
-        await self.control.command_all(command)
-
     @property
     def control(self) -> NodeControl:
         """Client for requests to the node; raises ``ControlRequestError`` where commands are not allowed."""

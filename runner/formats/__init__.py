@@ -1,1 +1,1 @@
-"""Formats of episodes: those of trainers and of other tools, one module per format, registered as plugins."""
+"""Formats of episodes: those of trainers and of other tools, one module per family, registered as plugins."""

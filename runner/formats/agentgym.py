@@ -7,10 +7,11 @@ prompt and the reply ``Ok.``, which is not trained on.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from runner.formats.conversation import command_renderer, read_conversation, reply_text, require_steps, text_of
-from runner.formats.format import Format
+from runner.formats.format import NOTHING_LEFT_OUT, Format
 from runner.formats.output import Output
 from runner.formats.writers import ArrayEncoder, ArrayWriter
 from runner.store.episode_file import EpisodeRecord
@@ -65,9 +66,10 @@ class RolloutWriter:
         """Write an item."""
         self._array.write(encode_rollout(episode))
 
-    def finish(self) -> None:
+    def finish(self) -> Mapping[str, int]:
         """Close the array."""
         self._array.finish()
+        return NOTHING_LEFT_OUT
 
 
 AGENTTRAJ = Format(

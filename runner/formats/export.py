@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
 
@@ -58,7 +58,6 @@ def export_episodes(
     query: str,
     filters: list[str],
     now: datetime,
-    on_progress: Callable[[int], None] = lambda n: None,
 ) -> Manifest:
     """Write episodes one at a time to ``path``, which must not exist, and the manifest; return the manifest.
 
@@ -71,7 +70,6 @@ def export_episodes(
         query: the query as it was typed, for the manifest.
         filters: names of the filters, for the manifest.
         now: the time of the export.
-        on_progress: called with the number of episodes read so far.
 
     Raises:
         ConfigError: the format cannot be written.
@@ -86,10 +84,8 @@ def export_episodes(
         for candidate in candidates:
             n_written += _write(store, candidate, writer, reasons)
             n_read += 1
-            on_progress(n_read)
-        writer.finish()
-        unpaired = Counter(getattr(writer, "unpaired", {}))
-    reasons += unpaired
+        unused = Counter(writer.finish())
+    reasons += unused
     manifest = Manifest(
         format=target.name,
         format_version=target.title,
@@ -98,7 +94,7 @@ def export_episodes(
         query=query,
         filters=filters,
         n_selected=n_read + left_out.total(),
-        n_written=n_written - unpaired.total(),
+        n_written=n_written - unused.total(),
         left_out=dict(reasons.most_common()),
         files=output.files,
     )

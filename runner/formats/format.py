@@ -5,7 +5,7 @@ A format is one object of the class ``Format``, registered under the entry point
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import msgspec
@@ -29,9 +29,17 @@ class EpisodeWriter(Protocol):
         """Write one episode; raises ``LeftOut`` if the format cannot express it."""
         ...
 
-    def finish(self) -> None:
-        """Write what waits for further episodes, and the end of the files."""
+    def finish(self) -> Mapping[str, int]:
+        """Write what waits for further episodes, and the end of the files.
+
+        Returns:
+            The number of episodes that ``write`` accepted and that are in no file, by reason.
+        """
         ...
+
+
+NOTHING_LEFT_OUT: Mapping[str, int] = {}
+"""Result of ``finish`` of a writer whose files have every episode that it accepted."""
 
 
 OpenWriter: TypeAlias = "Callable[[Output], EpisodeWriter]"
@@ -71,9 +79,3 @@ def find_format(name: str) -> Format:
 def format_names() -> list[str]:
     """Return the names of all registered formats in alphabetical order."""
     return registered_names(FORMATS)
-
-
-def names_in_words(names: Iterable[str]) -> str:
-    """Return names as an enumeration, e.g. ``atif, messages and parquet``."""
-    *others, last = names
-    return f"{', '.join(others)} and {last}" if others else last

@@ -6,11 +6,12 @@ since Parquet stores them once per page.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from runner.errors import ConfigError
 from runner.formats.conversation import read_conversation, text_of
-from runner.formats.format import Format
+from runner.formats.format import NOTHING_LEFT_OUT, Format
 from runner.formats.output import Output
 from runner.store.episode_file import EpisodeRecord
 from runner.store.safe_json import encode
@@ -45,10 +46,11 @@ class ParquetWriter:
         if len(self._rows) >= ROWS_PER_GROUP:
             self._flush()
 
-    def finish(self) -> None:
+    def finish(self) -> Mapping[str, int]:
         """Write the last group and the footer."""
         self._flush()
         self._writer.close()
+        return NOTHING_LEFT_OUT
 
     def _flush(self) -> None:
         if self._rows:

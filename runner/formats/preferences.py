@@ -7,6 +7,7 @@ the lowest; of equal rewards the shorter episode is better.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 from runner.formats.conversation import read_conversation, require_steps
@@ -20,11 +21,7 @@ _Task: TypeAlias = tuple[object, ...]
 
 
 class PreferenceWriter:
-    """Pairs the attempts of a task, which come one after another; it holds two episodes at a time.
-
-    Attributes:
-        unpaired: number of episodes by the reason why they are in no pair.
-    """
+    """Pairs the attempts of a task, which come one after another; it holds two episodes at a time."""
 
     def __init__(self, output: Output) -> None:
         """Write to the main file of the output."""
@@ -32,7 +29,7 @@ class PreferenceWriter:
         self._task: _Task | None = None
         self._attempts: list[EpisodeRecord] = []
         self._n_attempts = 0
-        self.unpaired: dict[str, int] = {}
+        self._unpaired: dict[str, int] = {}
 
     def write(self, episode: EpisodeRecord) -> None:
         """Take an attempt; a pair is written when the next task begins."""
@@ -45,9 +42,10 @@ class PreferenceWriter:
         best_to_worst = sorted([*self._attempts, episode], key=_rank, reverse=True)
         self._attempts = [best_to_worst[0], best_to_worst[-1]] if len(best_to_worst) > 1 else best_to_worst
 
-    def finish(self) -> None:
-        """Write the last pair."""
+    def finish(self) -> Mapping[str, int]:
+        """Write the last pair; return why episodes are in no pair."""
         self._write_pair()
+        return self._unpaired
 
     def _write_pair(self) -> None:
         n_in_pair = 0
@@ -62,7 +60,7 @@ class PreferenceWriter:
         self._attempts, self._n_attempts = [], 0
 
     def _count(self, reason: str, n: int) -> None:
-        self.unpaired[reason] = self.unpaired.get(reason, 0) + n
+        self._unpaired[reason] = self._unpaired.get(reason, 0) + n
 
 
 def encode_pair(attempts: list[EpisodeRecord]) -> dict[str, Any]:

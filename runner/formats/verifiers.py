@@ -6,11 +6,12 @@ lines without the run's own packages. An episode is a message graph with a singl
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from runner.formats.agentgym import item_id
 from runner.formats.conversation import read_conversation, tool_calls_of
-from runner.formats.format import Format
+from runner.formats.format import NOTHING_LEFT_OUT, Format
 from runner.formats.output import Output
 from runner.store.episode_file import EpisodeRecord
 from runner.store.safe_json import encode
@@ -151,8 +152,9 @@ class TracesWriter:
         """Write a line."""
         self._file.write(encode(encode_trace(episode)) + b"\n")
 
-    def finish(self) -> None:
-        """Do nothing: each line is complete."""
+    def finish(self) -> Mapping[str, int]:
+        """Write nothing: each line is complete."""
+        return NOTHING_LEFT_OUT
 
 
 FORMAT = Format(name="verifiers", title="verifiers 0.4 traces", open_writer=TracesWriter)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
+from runner.formats.format import NOTHING_LEFT_OUT
 from runner.formats.output import Output, OutputFile
 from runner.store.episode_file import EpisodeRecord
 from runner.store.safe_json import encode
@@ -25,8 +26,9 @@ class LinesWriter:
         """Write a line."""
         self._file.write(encode(self._encode(episode)) + b"\n")
 
-    def finish(self) -> None:
-        """Do nothing: each line is complete."""
+    def finish(self) -> Mapping[str, int]:
+        """Write nothing: each line is complete."""
+        return NOTHING_LEFT_OUT
 
 
 class ArrayEncoder:
@@ -59,9 +61,10 @@ class ArrayWriter:
         """Write an item."""
         self._array.write(self._encode(episode))
 
-    def finish(self) -> None:
+    def finish(self) -> Mapping[str, int]:
         """Close the array."""
         self._array.finish()
+        return NOTHING_LEFT_OUT
 
 
 class FolderWriter:
@@ -77,5 +80,6 @@ class FolderWriter:
         data = encode(self._encode(episode))
         self._output.add(f"{episode.episode_id}.json", data + b"\n")
 
-    def finish(self) -> None:
-        """Do nothing: each file is complete."""
+    def finish(self) -> Mapping[str, int]:
+        """Write nothing: each file is complete."""
+        return NOTHING_LEFT_OUT

@@ -261,7 +261,7 @@ class ControlHandler:
         return resolve_batch(self.profile, msgspec.structs.replace(request, env=env))
 
     def _command(self, name: CommandName, target: TargetArgs) -> dict[str, str]:
-        if [target.batch_id is None, target.episode_id is None, not target.everything].count(False) != 1:
+        if (target.batch_id is not None) + (target.episode_id is not None) + target.everything != 1:
             raise RequestRejected("bad_request", "give either batch_id, episode_id or everything")
         if target.everything:
             return self._command_all(name)

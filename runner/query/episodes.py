@@ -100,7 +100,10 @@ def episode_condition(query: str, *, now: datetime, lookups: Mapping[str, Lookup
 def note_lookups(data_dir: Path) -> dict[str, Lookup]:
     """Return what finds the episodes of a state directory by their tags and notes."""
     notes = Notes(data_dir)
-    return {"tag": lambda tag: notes.find("tag", tag), "note": lambda words: notes.find("note", words)}
+    return {
+        "tag": lambda tag, quoted: notes.find("tag", _glob(tag, quoted)),
+        "note": lambda words, _: notes.find("note", words),
+    }
 
 
 class _Builder:
@@ -160,15 +163,17 @@ class _Builder:
         wanted = ascii_lower(value)
         if wanted == NONE and not quoted:
             return f"ifnull({column}, '') = ''"
-        if (has_wildcards(value) and not quoted) or prefix:
-            pattern = wanted if has_wildcards(value) and not quoted else _literal(wanted) + "*"
-            return f"lower({column}) GLOB {self._bind(pattern.replace('[', '[[]') if pattern is wanted else pattern)}"
+        is_pattern = has_wildcards(value) and not quoted
+        if is_pattern or prefix:
+            rest = "" if is_pattern else "*"
+            return f"lower({column}) GLOB {self._bind(_glob(wanted, quoted) + rest)}"
         return f"{column} = {self._bind(value)} COLLATE NOCASE"
 
 
-def _literal(text: str) -> str:
-    """Return a text as a pattern of GLOB that matches only this text."""
-    return "".join(f"[{character}]" if character in "*?[" else character for character in text)
+def _glob(text: str, quoted: bool) -> str:
+    """Return a value as a pattern of GLOB, in which wildcards that were quoted stand for themselves."""
+    special = "*?[" if quoted else "["
+    return "".join(f"[{character}]" if character in special else character for character in text)
 
 
 def _stored_time(at: datetime) -> str:

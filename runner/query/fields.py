@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
-from difflib import get_close_matches
 from typing import Literal, TypeAlias
 
 import msgspec
 
-from runner.query.syntax import All, Any, Node, Not, QueryError, Term, Word
+from runner.plugins import closest_name
+from runner.query.syntax import QueryError, Term
 
 Kind: TypeAlias = Literal["text", "id", "number", "duration", "since", "until", "lookup"]
 """What a field is compared as.
@@ -26,8 +26,8 @@ Kind: TypeAlias = Literal["text", "id", "number", "duration", "since", "until", 
 Value: TypeAlias = str | float | bool | datetime | None
 GetValue: TypeAlias = Callable[[str], Value]
 """Returns the value of a field of a row."""
-Lookup: TypeAlias = Callable[[str], Iterable[str]]
-"""Returns the ids of the rows that match a value; raises ``QueryError`` where that is impossible."""
+Lookup: TypeAlias = Callable[[str, bool], Iterable[str]]
+"""Returns the ids of the rows that match a value; the second argument is whether the value was quoted."""
 
 NONE = "none"
 """Value that stands for a missing one, e.g. ``model:none``."""
@@ -70,30 +70,16 @@ _UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 _NUMBER = re.compile(r"-?(?:[0-9]{1,18}(?:\.[0-9]{0,18})?|\.[0-9]{1,18})(?:[eE][+-]?[0-9]{1,2})?", re.ASCII)
 
 
-def check_fields(node: Node, fields: Mapping[str, Field], now: datetime) -> None:
-    """Check fields, operators and values of a query.
+def check_term(term: Term, fields: Mapping[str, Field], now: datetime) -> Field:
+    """Return the field of a term whose operator and values fit it.
 
     Raises:
-        QueryError: a field is unknown, or an operator or a value does not fit it.
+        QueryError: the field is unknown, or the operator or a value does not fit it.
     """
-    match node:
-        case All() | Any():
-            for part in node.parts:
-                check_fields(part, fields, now)
-        case Not():
-            check_fields(node.part, fields, now)
-        case Term():
-            check_term(node, fields, now)
-        case Word():
-            pass
-
-
-def check_term(term: Term, fields: Mapping[str, Field], now: datetime) -> Field:
-    """Return the field of a term whose operator and values fit it; raises like ``check_fields``."""
     field = fields.get(term.field)
     if field is None:
-        close = get_close_matches(term.field, fields, n=1)
-        known = f"did you mean {close[0]}" if close else f"fields are {', '.join(fields)}"
+        close = closest_name(term.field, fields)
+        known = f"did you mean {close}" if close else f"fields are {', '.join(fields)}"
         message = f"there is no field {term.field} ({known}); to find the text itself, put it in quotation marks"
         raise QueryError(message, term.start, term.end)
     if field.kind in _COMPARED:

@@ -85,7 +85,8 @@ def find_ids(term: Term, lookups: Mapping[str, Lookup]) -> frozenset[str]:
     lookup = lookups.get(term.field)
     if lookup is None:
         raise QueryError(f"{term.field} cannot be searched here", term.start, term.end)
-    return frozenset(id for value in term.values for id in lookup(value))
+    values = zip(term.values, term.quoted, strict=True)
+    return frozenset(id for value, quoted in values for id in lookup(value, quoted))
 
 
 def _text_test(value: str, field: Field, quoted: bool) -> Callable[[Value], bool]:

@@ -170,7 +170,7 @@ class RunsScreen(ControlScreen):
     async def _send_all(self, command: Literal["cancel", "pause", "resume"]) -> None:
         store = self.session.store
         n_waiting, is_running = store.n_waiting, any(batch.status == "running" for batch in store.batches.values())
-        await self.commands.command_all(command)
+        await self.commands.control.command_all(command)
         effects = {"cancel": "cancelled", "resume": "resumed", "pause": "paused"}
         later = trusted(" after this step") if command == "pause" and is_running else trusted("")
         parts = [trusted(f"all {effects[command]}"), later]

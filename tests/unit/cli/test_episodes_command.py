@@ -42,6 +42,8 @@ def test_a_query_selects_episodes(tmp_path: Path, ids: list[str], capsys: pytest
     assert main_tag([ids[2], "todo", *folder]) == 0
     capsys.readouterr()
     assert [line["episode_id"] for line in lines(capsys, "tag:TO*", *folder)] == ids[2:]
+    assert lines(capsys, 'tag:"to*"', *folder) == []
+    assert lines(capsys, "tag:[t]odo", *folder) == []
 
 
 def test_a_line_has_what_identifies_an_episode(
