@@ -31,6 +31,7 @@ SUBCOMMANDS = (
         "serve-model",
         "nats-info",
         "episodes",
+        "compare",
         "export",
         "prune",
         "tag",

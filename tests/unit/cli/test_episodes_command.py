@@ -122,3 +122,28 @@ def test_a_damaged_file_is_left_out_and_counted(
     manifest = json.loads(capsys.readouterr().out)
     assert manifest["n_written"] == 2
     assert len((tmp_path / "s.jsonl").read_bytes().splitlines()) == 2
+
+
+def test_two_episodes_are_compared_from_their_first_difference_on(
+    tmp_path: Path, ids: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = ("--data-dir", str(tmp_path))
+    (file,) = tmp_path.glob(f"runs/*/{ids[1]}.json")
+    assert run(["compare", ids[0], str(file), *folder]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[:2] for line in lines[:2]] == [["A", ids[0]], ["B", ids[1]]]
+    assert lines[2] == "They differ after 2 steps."
+    assert "step 3: no such step on one side" in lines
+    assert "step 2: the same" not in lines
+    assert run(["compare", ids[0], ids[1], "--json", *folder]) == 0
+    compared = json.loads(capsys.readouterr().out)
+    assert (compared["a"], compared["b"], compared["divergence"]) == (ids[0], ids[1], 2)
+    assert [step["differences"] for step in compared["steps"]] == [[], [], ["missing"]]
+
+
+@pytest.mark.parametrize(("name", "problem"), [("0", "more than one"), ("7ZZ", "no episode"), ("../x", "no episode")])
+def test_an_unknown_or_ambiguous_id_cannot_be_compared(
+    tmp_path: Path, ids: list[str], capsys: pytest.CaptureFixture[str], name: str, problem: str
+) -> None:
+    assert run(["compare", name, ids[0], "--data-dir", str(tmp_path)]) == 2
+    assert problem in capsys.readouterr().err

@@ -1,0 +1,154 @@
+"""``agentgym-runner compare``: two stored episodes side by side, step by step, from their first difference on."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+
+from runner.cli.arguments import add_state_options
+from runner.cli.logging_setup import log_to_stderr
+from runner.cli.report import format_number
+from runner.cli.run_session import read_state
+from runner.cli.terminal import ascii_json, output_stream, safe_text, write_result
+from runner.errors import ConfigError
+from runner.results.alignment import AlignedEpisodes, AlignedStep, Segment, StepText, align, word_segments
+from runner.store import EpisodeStore, open_index_to_read
+from runner.store.episode_file import EpisodeRecord, decode_episode
+from runner.util.argument_parser import SafeArgumentParser
+from runner.util.display_text import one_line, pluralize
+from runner.util.files import read_file
+
+SIDES = ("A", "B")
+_COMPARED = ("action", "observation")
+_ADVICE = "agentgym-runner episodes lists the ids"
+
+
+def main_compare(argv: Sequence[str]) -> int:
+    """Print the comparison of two episodes; return 0.
+
+    Raises:
+        RunnerError: an episode does not exist or is damaged, or the state directory cannot be used.
+    """
+    options = build_parser().parse_args(argv)
+    log_to_stderr()
+    _, data_dir = read_state(options)
+    left, right = (load_episode(name, data_dir) for name in (options.left, options.right))
+    aligned = align(left, right)
+    if options.json:
+        return write_result(0, lambda: output_stream().write(f"{_as_json(left, right, aligned)}\n"))
+    lines = _lines(left, right, aligned, everything=options.all)
+    return write_result(0, lambda: output_stream().writelines(f"{safe_text(line)}\n" for line in lines))
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the subcommand."""
+    parser = SafeArgumentParser(
+        prog="agentgym-runner compare",
+        description="Compare two stored episodes step by step, from the first step on in which they differ. "
+        "In a line of B, [-words-] are those of A in its place and {+words+} its own.",
+        allow_abbrev=False,
+    )
+    for name, side in zip(("left", "right"), SIDES, strict=True):
+        parser.add_argument(name, metavar=side, help=f"episode {side}: its id, the beginning of its id, or its file")
+    parser.add_argument("--all", action="store_true", help="print the steps before the first difference, too")
+    add_state_options(parser)
+    parser.add_argument("--json", action="store_true", help="print JSON on standard output")
+    return parser
+
+
+def load_episode(name: str, data_dir: Path) -> EpisodeRecord:
+    """Load an episode by its id, the beginning of its id, or its file.
+
+    Raises:
+        ConfigError: no episode, or more than one, has an id that begins so.
+        StoreError: the episode cannot be read.
+    """
+    if name.endswith(".json"):
+        return decode_episode(read_file(Path(name)), Path(name).absolute())
+    if not (data_dir / "runs").is_dir() or not name.isalnum() or not name.isascii():
+        raise ConfigError(f"there is no episode {one_line(name, 60)!r} in {data_dir}; {_ADVICE}")
+    store = EpisodeStore(data_dir)
+    with closing(open_index_to_read(store)) as index:
+        query = "SELECT episode_id FROM episodes WHERE episode_id >= ? AND episode_id < ? ORDER BY episode_id LIMIT 2"
+        found = [row[0] for row in index.select(query, (name.upper(), f"{name.upper()}~"))]
+    if len(found) != 1:
+        count = "no episode" if not found else "more than one episode"
+        raise ConfigError(f"{count} in {data_dir} has an id that begins with {one_line(name, 60)!r}; {_ADVICE}")
+    return store.load(str(found[0]))
+
+
+def _as_json(left: EpisodeRecord, right: EpisodeRecord, aligned: AlignedEpisodes) -> str:
+    return ascii_json({"a": left.episode_id, "b": right.episode_id, **_fields(aligned)})
+
+
+def _fields(aligned: AlignedEpisodes) -> dict[str, object]:
+    steps = [
+        {"index": step.index, "a": step.left, "b": step.right, "differences": step.differences}
+        for step in aligned.steps
+    ]
+    return {"reset_differs": aligned.reset_differs, "divergence": aligned.divergence, "steps": steps}
+
+
+def _lines(left: EpisodeRecord, right: EpisodeRecord, aligned: AlignedEpisodes, *, everything: bool) -> Iterator[str]:
+    for side, episode in zip(SIDES, (left, right), strict=True):
+        yield f"{side}  {_headline(episode)}"
+    if aligned.reset_differs:
+        yield "The first observations differ: these are different tasks, or different data."
+    if aligned.divergence is None:
+        yield f"No difference in {pluralize(len(aligned.steps), 'step')}."
+    else:
+        before = pluralize(aligned.divergence, "step")
+        yield f"They differ after {before}." if aligned.divergence else "They differ from the first step on."
+    first = 0 if everything or aligned.divergence is None else aligned.divergence
+    for step in aligned.steps[first:] if everything or aligned.divergence is not None else []:
+        yield from _step_lines(step)
+
+
+def _headline(episode: EpisodeRecord) -> str:
+    player = one_line(" ".join(filter(None, (episode.agent, episode.model))), 60)
+    task = f"task {episode.task_index} attempt {episode.attempt}"
+    end = f"{episode.outcome}  reward {format_number(episode.reward)}  {pluralize(episode.rounds, 'round')}"
+    return f"{episode.episode_id}  {one_line(episode.env, 40)} {task}  {player}  {end}  {episode.duration_s:.1f} s"
+
+
+def _step_lines(step: AlignedStep) -> Iterator[str]:
+    differences = ", ".join("no such step on one side" if each == "missing" else each for each in step.differences)
+    yield ""
+    yield f"step {step.index + 1}: {differences or 'the same'}"
+    if step.left is None or step.right is None:
+        for side, text in zip(SIDES, (step.left, step.right), strict=True):
+            if text is not None:
+                yield from _text_lines(side, text.action, _answer(text))
+        return
+    left, right = step.left, step.right
+    if "action" not in step.differences and "observation" not in step.differences:
+        yield from _text_lines("A=B", left.action, left.observation)
+    else:
+        yield from _text_lines("A", left.action, left.observation)
+        yield from _text_lines("B", *(_marked(getattr(left, name), getattr(right, name)) for name in _COMPARED))
+    if "reward" in step.differences:
+        yield f"  reward {format_number(left.reward)} / {format_number(right.reward)}"
+    yield f"  time {left.time_s:.2f} s / {right.time_s:.2f} s"
+
+
+def _answer(text: StepText) -> str:
+    return f"{text.observation}\nreward {format_number(text.reward)}" if text.reward else text.observation
+
+
+def _text_lines(side: str, action: str, observation: str) -> Iterator[str]:
+    for sign, text in ((">", action), (" ", observation)):
+        for number, line in enumerate(text.splitlines() or [""]):
+            yield f"  {side if sign == '>' and number == 0 else '':<3} {sign} {line}"
+
+
+def _marked(left: str, right: str) -> str:
+    return "".join(map(_mark, word_segments(left, right)))
+
+
+def _mark(segment: Segment) -> str:
+    if segment.same:
+        return segment.right
+    removed, added = (segment.left and f"[-{segment.left}-]"), (segment.right and f"{{+{segment.right}+}}")
+    return removed + added

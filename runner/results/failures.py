@@ -1,0 +1,135 @@
+"""Why an episode failed, as a template without the literals of its task, so that like failures are found together."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final, Literal, TypeAlias
+
+import msgspec
+
+from runner.inference.json_accessors import as_dict, content_text
+from runner.results.flags import invalid_start, loop_start
+from runner.store.episode_file import EpisodeRecord
+from runner.types import Action, Outcome, TimeStep, ToolCall
+from runner.util.display_text import is_unsafe
+
+Cause: TypeAlias = Literal["error", "invalid", "loop", "limit", "wrong"]
+
+CAUSES: Final[dict[Cause, str]] = {
+    "error": "an error ended it",
+    "invalid": "invalid actions until the end",
+    "loop": "the same steps again and again until the end",
+    "limit": "stopped at a limit",
+    "wrong": "the environment ended it without success",
+}
+"""What each cause of a failure means."""
+
+MAX_WORDS: Final = 12
+"""Maximum number of words in a template."""
+MAX_TEXT: Final = 2_000
+"""Number of characters of a text that are looked at."""
+MAX_COMMAND: Final = 8
+"""Maximum number of words of an invalid action that is taken for a command, and not for prose."""
+GAP: Final = "\N{HORIZONTAL ELLIPSIS}"
+"""Stands for the literals of a task in a template."""
+
+_SENTENCE_END = re.compile(r"[\r\n]|\[SEP\]|[.!?](?=\s|$)")
+_QUOTED = re.compile(r""""[^"]*"|(?<!\w)'[^']*'|`[^`]*`""")
+_EXPLAINED = re.compile(r"error|exception|fail|invalid|warning|cannot|could not", re.IGNORECASE)
+"""Words before a colon that is followed by an explanation."""
+_TOKEN = re.compile(r"\S+")
+_WORD = re.compile(r"[^\W\d_]{2,}(?:['\N{RIGHT SINGLE QUOTATION MARK}-][^\W\d_]+)*")
+_PUNCTUATION = "\"'`.,;:!?()[]{}<>|"
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """The failure of an episode.
+
+    Attributes:
+        cause: what kind of failure it is.
+        action: template of the action that failed; empty without one.
+        observation: template of the answer to it, or of the error's message; empty without one.
+        step: index of the step that failed; None without one.
+    """
+
+    cause: Cause
+    action: str = ""
+    observation: str = ""
+    step: int | None = None
+
+
+def find_failure(episode: EpisodeRecord) -> Failure | None:
+    """Return why an episode failed; None if it succeeded, was stopped, or is one that does not count."""
+    steps, error = episode.timesteps, episode.error
+    if episode.success or episode.unscored or episode.outcome in (Outcome.CANCELLED, Outcome.INTERRUPTED):
+        return None
+    if episode.outcome is Outcome.ERROR:
+        name, message = ("", "") if error is None else (error.type, error.message)
+        template = " ".join(filter(None, (name, text_template(message))))
+        return Failure("error", observation=template, step=steps[-1].index if steps else None)
+    if (start := invalid_start(steps, at_end=True)) is not None:
+        return _failure("invalid", steps, start)
+    if (start := loop_start(steps, at_end=True)) is not None:
+        return _failure("loop", steps, start)
+    if episode.outcome is Outcome.FAILURE:
+        return _failure("wrong", steps, len(steps) - 1)
+    return Failure("limit", observation=str(episode.outcome))
+
+
+def _failure(cause: Cause, steps: Sequence[TimeStep], position: int) -> Failure:
+    if not steps:
+        return Failure(cause)
+    step = steps[position]
+    text = next((text for text in map(_text, step.observation) if text), "")
+    observation = text_template(text, literals=_literals(step.action))
+    return Failure(cause, action_template(step.action), observation, step.index)
+
+
+def action_template(action: Action) -> str:
+    """Return the names of an action's tool calls, or the first word of its text, without what they apply to."""
+    if action.tool_calls:
+        return " + ".join(f"{_tool_name(call)} {GAP}" for call in action.tool_calls[:3])
+    words = (action.text or "")[:MAX_TEXT].split()
+    if not words:
+        return "no text"
+    return text_template(words[0]) + (f" {GAP}" if words[1:] else "") if len(words) <= MAX_COMMAND else "prose"
+
+
+def text_template(text: str, literals: Iterable[str] = ()) -> str:
+    """Return the words of the first sentence of a text; numbers, names, quotations and ``literals`` become a gap."""
+    masked = frozenset(literals)
+    sentence = next(filter(str.strip, _SENTENCE_END.split(_QUOTED.sub(" 0 ", text[:MAX_TEXT]))), "")
+    head, _, _ = sentence.partition(": ")
+    sentence = sentence if _EXPLAINED.search(head) else head  # other colons introduce things of the task
+    parts: list[str] = []
+    for part in _template_parts(sentence, masked):
+        if part != GAP or parts[-1:] != [GAP]:
+            parts.append(part)
+        if len(parts) == MAX_WORDS:
+            break
+    return " ".join(parts)
+
+
+def _template_parts(sentence: str, masked: frozenset[str]) -> Iterator[str]:
+    for token in _TOKEN.findall(sentence):
+        word = token.strip(_PUNCTUATION)
+        if word:
+            is_word = _WORD.fullmatch(word) and word.lower() not in masked and not is_unsafe(word)
+            yield word if is_word else GAP
+
+
+def _literals(action: Action) -> set[str]:
+    """Return the words that an action applies to, in lower case."""
+    texts = [call.arguments for call in action.tool_calls]
+    texts += [] if texts else [" ".join((action.text or "").split()[1:])]
+    return {word.lower() for text in texts for word in _WORD.findall(text[:MAX_TEXT])}
+
+
+def _text(message: object) -> str:
+    content: Any = as_dict(message).get("content")
+    return content_text(content).strip()
+
+
+def _tool_name(call: ToolCall) -> str:
+    return "unknown tool" if is_unsafe(call.name) or not call.name.strip() else call.name[:40].replace(" ", "_")

@@ -1,0 +1,143 @@
+"""Failures as templates: planted causes come out as clusters, and no text can break a template."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, Literal, get_args
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runner.agents.oracle import OracleAgent
+from runner.agents.scripted import single_chat
+from runner.episode.runner import Runner
+from runner.errors import AgentFault
+from runner.plugins import ENVS, find, load
+from runner.results.failures import MAX_WORDS, Failure, action_template, find_failure, text_template
+from runner.store import EpisodeRecord
+from runner.types import Action, Chat, ErrorInfo, Limits, Outcome, ToolCall, ToolSchema
+from runner.util.display_text import is_unsafe
+from tests.support.episodes import episode_header, finished_record, make_step, make_trajectory
+
+Cause = Literal["invalid", "loop", "error"]
+ENVIRONMENTS = ("Maze", "TextCraft", "BabyAI")
+LOOPS = {"Maze": "move up", "TextCraft": "inventory", "BabyAI": "turn left"}
+
+
+class CorruptedOracle(OracleAgent):
+    """An oracle that fails from a drawn step on for a planted cause."""
+
+    def __init__(self, *, env: str, cause: Cause, start: int) -> None:
+        environment: Any = load(ENVS, env)
+        super().__init__(twin=environment())
+        self._env, self._cause, self._start, self._n = env, cause, start, 0
+
+    async def act(self, observation: Chat, tool_schemas: list[ToolSchema]) -> tuple[list[Chat], Action]:
+        self._n += 1
+        if self._n <= self._start:
+            return await super().act(observation, tool_schemas)
+        if self._cause == "error":
+            raise AgentFault(f"the plan of task {self._n} has no step {self._start}")
+        return single_chat(observation, LOOPS[self._env] if self._cause == "loop" else f"fly to planet {self._n}")
+
+
+def test_planted_causes_come_out_as_clusters() -> None:
+    found: list[tuple[tuple[str, str], Failure]] = []
+    for env in ENVIRONMENTS:
+        for cause in get_args(Cause):
+            for task in range(8):
+                failure = play(env, task, "tests.unit.results.test_failures.CorruptedOracle", cause=cause)
+                found += [((env, cause), failure)] if failure else []
+    for env in ("Maze", "Wordle", "SQLGym"):
+        for task in range(8):
+            failure = play(env, task, "runner.agents.random.RandomAgent")
+            found += [((env, "random"), failure)] if failure else []
+    assert len(found) > 50
+    clusters = Counter((planted, (planted[0], *key(failure))) for planted, failure in found)
+    assert best_share(clusters, by=1) >= 0.95, "purity"
+    assert best_share(clusters, by=0) >= 0.95, "completeness"
+
+
+def key(failure: Failure) -> tuple[str, str, str]:
+    return failure.cause, failure.action, failure.observation
+
+
+def best_share(clusters: Counter[tuple[Any, Any]], *, by: int) -> float:
+    """Return the share of episodes that belong to the largest part of their group, by planted (0) or found (1) key."""
+    largest: dict[object, int] = {}
+    for pair, n in clusters.items():
+        largest[pair[by]] = max(n, largest.get(pair[by], 0))
+    return sum(largest.values()) / clusters.total()
+
+
+def play(env: str, task: int, agent: str, **arguments: object) -> Failure | None:
+    """Play a task with a corrupted oracle or a random agent; return the failure, None for a success."""
+    agent_cfg = {"_target_": agent, **({"env": env, "start": task % 3, **arguments} if arguments else {})}
+    runner = Runner(env_cfg=find(ENVS, env).config(), agent_cfg=agent_cfg, limits=Limits(max_rounds=15))
+    trajectory = asyncio.run(runner.play_episode({"task_index": task, "seed": task}))
+    steps = [msgspec.structs.replace(step, available_tool_schemas=[]) for step in trajectory.timesteps]
+    header = episode_header(env=env)
+    return find_failure(
+        finished_record(header, msgspec.structs.replace(trajectory, episode_id=header.episode_id, timesteps=steps))
+    )
+
+
+def failed(*observations: str, outcome: Outcome = Outcome.FAILURE, **fields: Any) -> EpisodeRecord:  # noqa: ANN401
+    header = episode_header()
+    steps = [
+        make_step(index, observation=[{"role": "user", "content": text}], **fields)
+        for index, text in enumerate(observations)
+    ]
+    error = ErrorInfo("timeout", "no answer in 30 s from http://h:1/v1", "") if outcome is Outcome.ERROR else None
+    return finished_record(header, make_trajectory(header, steps, outcome=outcome, success=False, error_info=error))
+
+
+@pytest.mark.parametrize(
+    ("episode", "failure"),
+    [
+        (failed("a", "You lost. Again"), Failure("wrong", "move …", "You lost", 1)),
+        (failed("a", "b", outcome=Outcome.TRUNCATED), Failure("limit", "", "truncated")),
+        (failed(outcome=Outcome.ERROR), Failure("error", "", "timeout no answer in … from …")),
+        (failed("x", "stuck", "stuck", "stuck"), Failure("loop", "move …", "stuck", 1)),
+        (failed(*"abc", action=Action("go", valid=False)), Failure("invalid", "go", "…", 0)),
+        (failed("a", outcome=Outcome.CANCELLED), None),
+    ],
+)
+def test_the_cause_is_what_happened_at_the_end(episode: EpisodeRecord, failure: Failure | None) -> None:
+    assert find_failure(episode) == failure
+
+
+@pytest.mark.parametrize(
+    ("text", "literals", "template"),
+    [
+        ("Could not find 3 oak logs in chest_2. Try again", ["oak", "logs"], "Could not find … in …"),
+        ('Error: no such column "x y" here', [], "Error no such column … here"),
+        ("[('Smith', 'poetry'), (1,)]", [], "…"),
+        ("\n\n  You can't do that!\nReally", [], "You can't do that"),
+        ("Inventory: birch log x 2", [], "Inventory"),
+        ("Instruction: [SEP] find me", [], "Instruction"),
+        ("", [], ""),
+    ],
+)
+def test_a_template_has_the_words_of_the_first_sentence(text: str, literals: Sequence[str], template: str) -> None:
+    assert text_template(text, literals) == template
+
+
+def test_a_template_of_an_action_has_no_literals() -> None:
+    assert action_template(Action("x", [ToolCall("1", "move", "{}"), ToolCall("2", "look", "{}")])) == "move … + look …"
+    assert action_template(Action("fly to planet 9")) == "fly …"
+    assert action_template(Action("I think that the best that I can do is to go up")) == "prose"
+    assert action_template(Action("")) == "no text"
+
+
+@given(st.text(), st.text(), st.lists(st.text(), max_size=3))
+def test_no_text_breaks_a_template(text: str, name: str, literals: Sequence[str]) -> None:
+    template = text_template(text, literals)
+    assert len(template.split(" ")) <= MAX_WORDS
+    assert not is_unsafe(template)
+    assert not is_unsafe(action_template(Action(text, [ToolCall("", name, text)])))
+    assert not is_unsafe(action_template(Action(text)))
