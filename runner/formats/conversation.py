@@ -17,9 +17,9 @@ from runner.envs.http.dialects import dialect_for
 from runner.envs.http.environment import rules_for
 from runner.formats.format import LeftOut
 from runner.inference.chat_format import parse_tool_calls
-from runner.inference.json_accessors import as_dict, as_text, content_text
 from runner.store.episode_file import EpisodeRecord
 from runner.types import Message, TimeStep, ToolCall
+from runner.util.json_accessors import as_dict, as_text, content_text
 
 RenderCall: TypeAlias = Callable[[ToolCall], str]
 """Returns a tool call as the text command of its environment."""

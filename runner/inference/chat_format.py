@@ -11,9 +11,9 @@ from typing import Any
 import msgspec
 
 from runner.inference.errors import EndpointFailure
-from runner.inference.json_accessors import as_count, as_dict, as_list, as_seconds, as_text, content_text, decode_json
 from runner.inference.providers import Target
 from runner.types import Chat, Message, Tokens, ToolSchema
+from runner.util.json_accessors import as_count, as_dict, as_list, as_seconds, as_text, content_text, decode_json
 
 MAX_TEXT = 2 << 20
 """Maximum total characters of a reply's content, reasoning and tool calls."""

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Literal, TypeAlias
 
 from runner.errors import InferenceFault
-from runner.inference.json_accessors import as_dict, as_text, decode_json
 from runner.util.display_text import one_line
+from runner.util.json_accessors import as_dict, as_text, decode_json
 
 Reason: TypeAlias = Literal["connection", "timeout", "busy", "server", "reply", "configuration", "request"]
 """``reply``: the reply is unusable; ``request``: the request is invalid, so any endpoint would reject it."""

@@ -14,10 +14,10 @@ from runner.inference.endpoint_state import InferenceContext, LiveEndpoint
 from runner.inference.endpoints import CHECK_TIMEOUT_S, AnyKind, safe_url
 from runner.inference.errors import EndpointFailure, response_failure
 from runner.inference.http import SmallResponse, fetch, model_client
-from runner.inference.json_accessors import as_dict, as_list, as_text, decode_json
 from runner.inference.providers import NO_MODEL_BODY, Target, resolve_target
 from runner.util.display_text import one_line
 from runner.util.http_client import HttpClient
+from runner.util.json_accessors import as_dict, as_list, as_text, decode_json
 
 SLOW_AFTER_S = 1.0
 """Seconds of a request above which the endpoint counts as slow."""

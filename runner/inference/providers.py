@@ -11,8 +11,8 @@ from runner.inference.endpoints import EndpointSpec, Kind, url_origin
 from runner.inference.entrance import retry_after_s
 from runner.inference.errors import EndpointFailure, Mask, response_failure
 from runner.inference.http import SmallResponse, fetch
-from runner.inference.json_accessors import as_dict, decode_json
 from runner.util.http_client import HttpClient
+from runner.util.json_accessors import as_dict, decode_json
 
 GATEWAY_PATH = "/openai/v1/chat/completions"
 GATEWAY_PREFIX = "tensorzero::"

@@ -13,10 +13,10 @@ from runner.inference.endpoint_state import InferenceContext, LiveEndpoint
 from runner.inference.endpoints import url_origin
 from runner.inference.errors import EndpointFailure
 from runner.inference.http import fetch, model_client
-from runner.inference.json_accessors import as_dict, as_list, as_text, decode_json
 from runner.inference.metrics_text import Reading, Server, parse_metrics
 from runner.types.phases import ServerTimes
 from runner.util.display_text import one_line
+from runner.util.json_accessors import as_dict, as_list, as_text, decode_json
 
 READ_TIMEOUT_S = 2.0
 """Maximum seconds for one reading of one server; ``http.MAX_SMALL_BODY`` is the maximum size of its text."""

@@ -21,8 +21,8 @@ from runner.inference.chat_format import (
     with_unique_ids,
 )
 from runner.inference.errors import EndpointFailure
-from runner.inference.json_accessors import as_dict, as_list, as_text, content_text, decode_json
 from runner.types import DeltaPart, StreamDelta
+from runner.util.json_accessors import as_dict, as_list, as_text, content_text, decode_json
 
 MAX_EVENT = 4 << 20
 """Maximum bytes of one event."""

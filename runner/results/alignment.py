@@ -10,9 +10,9 @@ from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from runner.inference.json_accessors import as_dict, content_text
 from runner.store.episode_file import EpisodeRecord
 from runner.types import TimeStep
+from runner.util.json_accessors import as_dict, content_text
 
 Difference: TypeAlias = Literal["action", "observation", "reward", "missing"]
 """What differs between the two sides of a step; ``missing``: one side has no such step."""

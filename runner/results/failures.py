@@ -8,11 +8,11 @@ from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from runner.inference.json_accessors import as_dict, content_text
 from runner.results.flags import invalid_start, loop_start
 from runner.store.episode_file import EpisodeRecord
 from runner.types import Action, Outcome, TimeStep, ToolCall
 from runner.util.display_text import is_unsafe
+from runner.util.json_accessors import as_dict, content_text
 
 Cause: TypeAlias = Literal["error", "invalid", "loop", "limit", "wrong"]
 

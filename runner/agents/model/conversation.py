@@ -13,8 +13,8 @@ from typing import Any
 
 from runner.config.profile import AgentSettings
 from runner.inference.chat_format import flatten_tool_calls, split_thinking, tool_call
-from runner.inference.json_accessors import as_dict, as_text, content_text
 from runner.types import Action, Chat, InvalidAction, Message, ToolSchema
+from runner.util.json_accessors import as_dict, as_text, content_text
 
 MAX_CALL_CHARS = 8000
 """Maximum length of a reply's call arguments, in characters. A longer reply is sent as text, which can be cut."""

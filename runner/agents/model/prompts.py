@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from runner.agents.model.reply_parsing import ActionStyle, action_style
-from runner.inference.json_accessors import as_dict, as_text
 from runner.types import ToolSchema
 from runner.util.display_text import one_line, pluralize
+from runner.util.json_accessors import as_dict, as_text
 
 
 class EnvironmentGuide(NamedTuple):

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias
 
 from runner.inference.chat_format import flatten_tool_calls
-from runner.inference.json_accessors import as_dict, as_text, decode_json
 from runner.types import Action, InvalidAction, Message, ToolCall, ToolSchema
+from runner.util.json_accessors import as_dict, as_text, decode_json
 
 ActionStyle: TypeAlias = Literal["once", "first", "last", "sql", "fence", "raw"]
 """Place of the action: the only ``Action:`` line, after the first or last ``Action:``, in a block, or all the text."""

@@ -12,9 +12,9 @@ from runner.agents.model.reply_parsing import parse_reply as parse_action
 from runner.inference import chat_format
 from runner.inference.chat_format import InferenceQuestion, ModelReply, flatten_tool_calls, request_body
 from runner.inference.errors import EndpointFailure
-from runner.inference.json_accessors import decode_json
 from runner.inference.providers import Target
 from runner.types import Action, InvalidAction, ToolSchema
+from runner.util.json_accessors import decode_json
 from tests.fuzz.oracles import outcome
 
 TOKENS = (
