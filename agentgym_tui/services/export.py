@@ -43,7 +43,7 @@ def export_episode(episode_id: str, data: bytes, folder: Path) -> Path:
     Raises:
         ExportError: the id is not a valid file name, or the file cannot be written.
     """
-    from runner.store import is_ulid
+    from runner.util.clock import is_ulid
 
     if not is_ulid(episode_id):
         raise ExportError(f"the episode id {episode_id[:40]!r} is not a valid file name")

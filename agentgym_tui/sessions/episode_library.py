@@ -144,8 +144,8 @@ class StateDirLibrary:
     def read_journals(self, batch_ids: Iterable[str]) -> list[Episode]:
         """Return the running episodes of the given batches, each with all steps that its journal contains."""
         from runner.errors import StoreError
-        from runner.store import is_ulid
         from runner.store.journal import JOURNAL_SUFFIX, read_journal
+        from runner.util.clock import is_ulid
 
         store, _ = self._open()
         episodes: list[Episode] = []

@@ -1,5 +1,5 @@
 """The connection to NATS: addresses, streams, request and reply, reconnection."""
 
-from runner.bus.lazy_websockets import import_websockets_late
+from runner.bus.lazy_imports import import_nats_lightly
 
-import_websockets_late()  # before any module of this room imports nats-py
+import_nats_lightly()  # before any module of this room imports nats-py

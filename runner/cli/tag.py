@@ -12,10 +12,11 @@ from runner.cli.logging_setup import log_to_stderr
 from runner.cli.run_session import read_state
 from runner.cli.terminal import print_json, print_stderr, print_table
 from runner.errors import ConfigError
-from runner.store import EpisodeStore, is_ulid, open_index_to_read
+from runner.store import EpisodeStore, open_index_to_read
 from runner.store.notes import Notes
 from runner.types.notes import Note, NoteChange
 from runner.util.argument_parser import SafeArgumentParser
+from runner.util.clock import is_ulid
 from runner.util.display_text import one_line
 
 

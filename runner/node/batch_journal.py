@@ -18,8 +18,8 @@ import msgspec
 
 from runner.batch.spec import INTEGER_LIMIT, MAX_EPISODES, BatchSpec
 from runner.errors import StoreError
-from runner.store import is_ulid
 from runner.types import MAX_WORKERS
+from runner.util.clock import is_ulid
 from runner.util.files import read_file, replace_file, set_aside, write_all
 
 logger = logging.getLogger(__name__)

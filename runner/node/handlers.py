@@ -47,10 +47,9 @@ from runner.node.env_servers.manager import EnvServerManager
 from runner.node.file_chunks import EpisodeFiles
 from runner.node.queue_entries import queue_entries
 from runner.node.start_requests import check_same, split_models, with_changes, with_parts
-from runner.store import is_ulid
 from runner.store.notes import InvalidNote, Notes
 from runner.types.notes import Note, NoteChange
-from runner.util.clock import new_ulid
+from runner.util.clock import is_ulid, new_ulid
 
 MAX_LISTED_WAITING, MAX_LISTED_OTHERS = 200, 200
 

@@ -19,8 +19,7 @@ from pathlib import Path
 import msgspec
 
 from runner.errors import ConfigError, RunnerError, StoreError
-from runner.store import is_ulid
-from runner.util.clock import new_ulid, ulid_milliseconds
+from runner.util.clock import is_ulid, new_ulid, ulid_milliseconds
 from runner.util.files import make_folder, read_secret, replace_file, sync_folder
 
 logger = logging.getLogger(__name__)

@@ -1,6 +1,6 @@
 """Storage of episodes: episode files as source of truth, journals for crash safety, an index for lists and results."""
 
-from runner.store.episode_file import EpisodeRecord, is_ulid
+from runner.store.episode_file import EpisodeRecord
 from runner.store.episode_store import EpisodeFile, EpisodeStore
 from runner.store.index import EpisodeIndex
 from runner.store.index_opening import open_index, open_index_to_read
@@ -16,7 +16,6 @@ __all__ = [
     "EpisodeRecorder",
     "EpisodeRow",
     "EpisodeStore",
-    "is_ulid",
     "open_index",
     "open_index_to_read",
 ]

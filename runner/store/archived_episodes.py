@@ -13,9 +13,10 @@ from typing import TypeAlias
 
 from runner.errors import StoreError
 from runner.store.archive import episode_member, read_directory, read_member
-from runner.store.episode_file import decode_episode, is_ulid
+from runner.store.episode_file import decode_episode
 from runner.store.episode_store import ArchiveFile, EpisodeFile, EpisodeStore
 from runner.store.index_schema import episode_row, to_columns
+from runner.util.clock import is_ulid
 from runner.util.files import DamagedFile
 
 Key: TypeAlias = tuple[str, str]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -27,6 +26,7 @@ from runner.types import (
     is_unscored,
 )
 from runner.types.machine import GpuUse
+from runner.util.clock import is_ulid
 
 SCHEMA = 1
 """Schema number of written files; files with another schema are rejected."""
@@ -34,7 +34,6 @@ SCHEMA = 1
 StoredChat: TypeAlias = list[Any]
 """Messages as returned by the agent or the environment: any JSON, not validated."""
 
-_ULID = re.compile("[0-7][0-9A-HJKMNP-TV-Z]{25}")
 _HeaderT = TypeVar("_HeaderT", bound=EpisodeHeader)
 
 
@@ -137,11 +136,6 @@ def episode_record(
         timesteps=list(steps),
         **rest,
     )
-
-
-def is_ulid(text: str) -> bool:
-    """Return whether ``text`` is a ULID in upper case; only such ids are used in paths."""
-    return _ULID.fullmatch(text) is not None
 
 
 def decode_episode(data: bytes, path: Path) -> EpisodeRecord:

@@ -15,11 +15,11 @@ import msgspec
 from runner.errors import StoreError
 from runner.store.archive import SUFFIX as ARCHIVE_SUFFIX
 from runner.store.archive import episode_member, read_directory, read_member
-from runner.store.episode_file import EpisodeRecord, decode_episode, is_ulid
+from runner.store.episode_file import EpisodeRecord, decode_episode
 from runner.store.journal import JOURNAL_SUFFIX, read_journal, unfinished_record
 from runner.store.safe_json import encode
 from runner.types import Outcome
-from runner.util.clock import Clock
+from runner.util.clock import Clock, is_ulid
 from runner.util.files import (
     TEMPORARY_SUFFIX,
     DamagedFile,

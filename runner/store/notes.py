@@ -17,9 +17,8 @@ from typing import Final
 import msgspec
 
 from runner.errors import StoreError
-from runner.store.episode_file import is_ulid
 from runner.types.notes import MAX_NOTE_CHARS, MAX_PER_EPISODE, MAX_TAG_CHARS, Kind, Note, NoteChange
-from runner.util.clock import Clock, new_ulid
+from runner.util.clock import Clock, is_ulid, new_ulid
 from runner.util.display_text import is_unsafe
 from runner.util.files import file_lock, make_folder
 from runner.util.resources import file_advice

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -12,6 +13,12 @@ from datetime import UTC, datetime
 _RANDOM_BITS = 80
 _DIGIT_BITS, _N_DIGITS = 5, 26
 _DIGITS = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+_ULID = re.compile(f"[0-7][{_DIGITS}]{{{_N_DIGITS - 1}}}")
+
+
+def is_ulid(text: str) -> bool:
+    """Return whether ``text`` is a ULID in upper case; only such ids are used in paths."""
+    return _ULID.fullmatch(text) is not None
 
 
 def new_ulid(milliseconds: int | None = None) -> str:

@@ -15,7 +15,7 @@ from agentgym_tui.services.outside_program import Program, ProgramError, program
 from agentgym_tui.services.timers import start_worker
 from agentgym_tui.services.toast import toast
 from agentgym_tui.sessions.episode_loader import EpisodeLoadError, LoadedEpisode, load_file
-from runner.store import is_ulid
+from runner.util.clock import is_ulid
 
 if TYPE_CHECKING:
     from textual.app import App

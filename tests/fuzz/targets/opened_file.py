@@ -8,7 +8,7 @@ from agentgym_tui.logs.path_kind import is_log
 from agentgym_tui.safe_text import sanitize_message
 from agentgym_tui.sessions.file_library import FileLibrary
 from runner.errors import StoreError
-from runner.store.episode_file import is_ulid
+from runner.util.clock import is_ulid
 from tests.fuzz.oracles import check_displayable, outcome, scratch_folder
 from tests.fuzz.targets.episode_file import BATCH, EPISODE
 

@@ -28,8 +28,8 @@ from runner.node.batch_queue import BatchQueue, QueuedBatch
 from runner.node.file_chunks import CHUNK_BYTES, EpisodeFiles
 from runner.node.handlers import ControlHandler
 from runner.node.queue_entries import derived_batch_id
-from runner.store import is_ulid
 from runner.types import Budget, Outcome
+from runner.util.clock import is_ulid
 from runner.util.files import read_file
 from tests.support.episodes import RecordedEpisode, make_step
 from tests.unit.node.conftest import HOSTILE

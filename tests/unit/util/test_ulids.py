@@ -7,8 +7,7 @@ import os
 import pytest
 from ulid import ULID
 
-from runner.store import is_ulid
-from runner.util.clock import derive_ulid, new_ulid, ulid_milliseconds
+from runner.util.clock import derive_ulid, is_ulid, new_ulid, ulid_milliseconds
 
 
 def test_a_new_ulid_has_the_time_of_its_creation() -> None:

@@ -1,16 +1,18 @@
-"""What this project changes in the import of nats-py; the tests fail if nats-py's transport changes."""
+"""What this project changes in the import of nats-py; the tests fail if the imports of nats-py change."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
 from tests.support.bus import Certificates
 from tests.support.nats_server import NatsServer
+from tests.support.publishing import nats_client
 
 pytestmark = pytest.mark.long
 
@@ -19,7 +21,7 @@ NEEDED = ("runner.bus.connection", "runner.subscribe.subscription", "runner.publ
 
 DURING_AN_IMPORT = """
 import sys, threading
-from runner.bus import lazy_websockets
+from runner.bus import lazy_imports
 
 imported = []
 
@@ -27,14 +29,14 @@ def import_in_a_thread():
     import aiohttp
     imported.append(aiohttp)
 
-def import_meanwhile(name, *args, original=lazy_websockets._import, **kwargs):
+def import_meanwhile(name, *args, original=lazy_imports._import, **kwargs):
     if name == "aiohttp":
         thread = threading.Thread(target=import_in_a_thread)
         thread.start()
         thread.join(20)
     return original(name, *args, **kwargs)
 
-lazy_websockets._import = import_meanwhile
+lazy_imports._import = import_meanwhile
 import nats.aio.transport
 (aiohttp,) = imported
 assert aiohttp is sys.modules["aiohttp"] and isinstance(aiohttp.ClientSession, type)
@@ -70,9 +72,24 @@ def websocket_url(server: NatsServer) -> str:
     return str(url)
 
 
-def test_nats_is_imported_without_what_only_websockets_need() -> None:
-    program = f"import sys, {', '.join(NEEDED)}; print(sorted({{'nats', 'aiohttp', 'multidict'}} & sys.modules.keys()))"
+def test_nats_is_imported_without_modules_that_it_hardly_uses() -> None:
+    late = {"aiohttp", "multidict", "email", "importlib.metadata"}
+    program = f"import sys, {', '.join(NEEDED)}; print(sorted({late | {'nats'}} & sys.modules.keys()))"
     assert run_python(program) == "['nats']"
+
+
+def test_a_client_sends_the_installed_version() -> None:
+    program = "import runner.bus, nats.aio.client; print(nats.aio.client.__version__)"
+    assert run_python(program) == version("nats-py")
+
+
+async def test_the_headers_of_a_stored_message_are_read(nats_server: NatsServer) -> None:
+    async with nats_client(nats_server) as client:
+        js = client.jetstream()
+        await js.add_stream(name="S", subjects=["s"])
+        await js.publish("s", b"payload", headers={"Name": "value"})
+        stored = await js.get_msg("S", 1)
+        assert stored.headers is not None and stored.headers["Name"] == "value"
 
 
 def test_an_import_in_another_thread_at_the_same_time_is_unaffected() -> None:
