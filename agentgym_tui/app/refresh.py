@@ -22,6 +22,12 @@ from agentgym_tui.services.timers import RedrawThrottle, ReliableTimers
 from agentgym_tui.sessions.protocols import Session
 from agentgym_tui.textual_compat import OrderedKeysApp
 
+GC_THRESHOLDS: Final = (10_000, 50, 20)
+"""Thresholds of the garbage collector.
+
+Hardly any object of the console is part of a reference cycle, and collecting ten thousand new objects takes 2 to 7 ms.
+"""
+
 TICK_MARGIN_S: Final = 0.01
 """Seconds after which a limit is surely exceeded."""
 
@@ -50,6 +56,7 @@ class RefreshingApp(OrderedKeysApp[None], ReliableTimers, inherit_bindings=False
         self._throttle, self._now = RedrawThrottle(now), now
         self._keys = KeyQueue(self, self._handle_input, lambda: self._screen_accepts_keys)
         self._draw_timer: Timer | None = None
+        self._expects_node = True
         self._tick_timer: Timer | None = None
         self._tick_at = math.inf
 
@@ -94,6 +101,7 @@ class RefreshingApp(OrderedKeysApp[None], ReliableTimers, inherit_bindings=False
     def _start_session(self) -> None:
         if not gc.isenabled():  # the command disables it during start-up
             gc.freeze()
+            gc.set_threshold(*GC_THRESHOLDS)
             gc.enable()
         self._session_task = asyncio.create_task(self.session.run())
         self._session_task.add_done_callback(self._session_ended)
@@ -109,8 +117,15 @@ class RefreshingApp(OrderedKeysApp[None], ReliableTimers, inherit_bindings=False
             self.call_later(_fail, failure)
 
     def _schedule_draw(self) -> None:
+        """Draw once the throttle allows it; the first node is drawn at once, whatever the start-up has cost."""
+        wait_s = self._throttle.wait_s
+        if self._expects_node and self.session.store.nodes:
+            self._expects_node, wait_s = False, 0.0
+            if self._draw_timer is not None:
+                self._draw_timer.stop()
+                self._draw_timer = None
         if self._draw_timer is None:
-            self._draw_timer = self.set_timer(max(self._throttle.wait_s, 0.001), self._draw)
+            self._draw_timer = self.set_timer(max(wait_s, 0.001), self._draw)
 
     def _draw(self) -> None:
         self._draw_timer = None

@@ -1,16 +1,28 @@
-"""Loads an episode: from the live state while the episode runs, else from a local file or from the episode's node."""
+"""Loads an episode: from the live state while it runs, else from a local file or from its node.
+
+Episodes of which the console has missed live items are completed from their journals and files.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import Set
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from agentgym_tui.sessions.episode_library import episode_from_bytes
+from agentgym_tui.sessions.episode_library import StateDirLibrary, episode_from_bytes
 from agentgym_tui.sessions.protocols import ControlRequestError, Session
 from agentgym_tui.state.data_model import Episode
 from agentgym_tui.state.episode_list import ListEntry, UnreadableFile
-from runner.errors import StoreError
+from agentgym_tui.state.run_store import RunStore
+from runner.errors import RunnerError, StoreError
+
+REPAIR_INTERVAL_S: Final = 2.0
+"""Seconds between reads of the files of episodes with missing live items."""
+
+MAX_REPAIRED: Final = 20
+"""Number of newest episodes whose files are read where live items are missing."""
 
 
 class LoadedEpisode(NamedTuple):
@@ -85,3 +97,41 @@ async def _fetch(session: Session, episode_id: str) -> LoadedEpisode:
 def _error_text(exc: Exception) -> str:
     hint = exc.hint if isinstance(exc, ControlRequestError) else ""
     return f"{exc}\n{hint}" if hint else str(exc)
+
+
+class EpisodeRepair:
+    """Merges the files of episodes with missing live items into a store.
+
+    Args:
+        store: the store of the console.
+        library: the files of the state directory. A file that cannot be read is skipped; the screen shows the gap.
+    """
+
+    def __init__(self, store: RunStore, library: StateDirLibrary) -> None:
+        self._store, self._library = store, library
+        self._n_missing: dict[str, int] = {}
+
+    async def run(self) -> None:
+        """Repeatedly read the files of those newest episodes whose live items are missing, until cancelled."""
+        while True:
+            await asyncio.sleep(REPAIR_INTERVAL_S)
+            newest = [*self._store.episodes.values()][-MAX_REPAIRED:]
+            missing = [each for each in newest if each.n_missing > self._n_missing.get(each.episode_id, 0)]
+            self._n_missing = {each.episode_id: each.n_missing for each in newest if each.n_missing}
+            await self.read_journals({episode.batch_id for episode in missing if episode.running})
+            for episode in missing:
+                if not episode.running:
+                    await self._read_file(episode.episode_id)
+
+    async def read_journals(self, batch_ids: Set[str]) -> None:
+        """Merge the journals of the running episodes of these batches into the store."""
+        if not batch_ids:
+            return
+        with contextlib.suppress(RunnerError):
+            for episode in await asyncio.to_thread(self._library.read_journals, batch_ids):
+                self._store.merge_episode(episode)
+
+    async def _read_file(self, episode_id: str) -> None:
+        with contextlib.suppress(RunnerError):
+            episode, _ = await asyncio.to_thread(self._library.load, episode_id)
+            self._store.merge_episode(episode)

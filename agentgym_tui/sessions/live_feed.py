@@ -50,11 +50,11 @@ MAX_PAUSE_S: Final = 0.05
 MAX_WAITING_BYTES: Final = 6 << 20
 """Largest size of the unread messages buffered in this process. Messages that a stream stores wait in the stream."""
 
-GC_THRESHOLDS: Final = (10_000, 50, 20)
-"""Thresholds of the garbage collector.
+MIN_HISTORY: Final = timedelta(seconds=15)
+"""Age of the oldest live items that are read where no batch is running."""
 
-Hardly any object of the console is part of a reference cycle, and collecting ten thousand new objects takes 2 to 7 ms.
-"""
+HISTORY_MARGIN: Final = timedelta(seconds=5)
+"""Time before the start of the oldest running batch from which live items are read."""
 
 THREAD_SWITCH_S: Final = 0.0005
 """Interval of thread switches in seconds; short, because the threads of keyboard and screen must not wait."""
@@ -98,7 +98,6 @@ class LiveFeed:
 
         sys.setswitchinterval(THREAD_SWITCH_S)
         gc.freeze()
-        gc.set_threshold(*GC_THRESHOLDS)
         subscribing = Subscription(connection, patterns=patterns, since=since, names=names, max_bytes=MAX_WAITING_BYTES)
         async with subscribing as subscription:
             while True:
@@ -162,7 +161,7 @@ def feed_subjects(location: StateLocation) -> tuple[DurableNames, str]:
     return durable_names(location.profile.nats), LIVE_SUBJECTS
 
 
-def batch_age(batch_id: str, now: datetime) -> timedelta | None:
-    """Return the time since the start of a batch, which its id encodes; None if the id is no ULID."""
-    started_at = ulid_time(batch_id)
-    return None if started_at is None else max(now - started_at, timedelta())
+def history_age(batch_ids: Iterable[str], now: datetime) -> timedelta:
+    """Return the age of the oldest live items to read: those of the running batches, whose ids encode their starts."""
+    starts = [started_at for batch_id in batch_ids if (started_at := ulid_time(batch_id)) is not None]
+    return max([max(now - started_at, timedelta()) + HISTORY_MARGIN for started_at in starts], default=MIN_HISTORY)

@@ -16,6 +16,7 @@ import msgspec
 
 from agentgym_tui.state.nodes import ProfileDifference
 from runner.errors import ConfigError, RunnerError, StoreError
+from runner.util.data_dir import resolve_path
 from runner.util.files import create_private, make_folder, read_regular
 
 if TYPE_CHECKING:
@@ -103,6 +104,18 @@ class StateLocator:
             if self._location is None:
                 self._location = self._read()
             return self._location
+
+    def running_folder(self) -> Path | None:
+        """Return the state directory if a node runs there; None if none runs, or if only the profile names it.
+
+        The profile is not read, which takes longer than connecting to the node.
+        """
+        if not (chosen := self.options.data_dir or self._environ.get("AGENTGYM_DATA_DIR")):
+            return None
+        from runner.node.state_lock import is_node_alive
+
+        data_dir = resolve_path(chosen, self._environ, self._cwd)
+        return data_dir if is_node_alive(data_dir) else None
 
     def reload(self) -> StateLocation:
         """Read the file of the profile again; return the location with it.

@@ -6,15 +6,16 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from agentgym_tui.sessions.control_client import NodeControl
 from agentgym_tui.sessions.episode_library import StateDirLibrary
+from agentgym_tui.sessions.episode_loader import EpisodeRepair
 from agentgym_tui.sessions.event_source import EventSource
 from agentgym_tui.sessions.input_priority import InputPriority
-from agentgym_tui.sessions.live_feed import LiveFeed, batch_age, feed_subjects, link_from_state
+from agentgym_tui.sessions.live_feed import MIN_HISTORY, LiveFeed, feed_subjects, history_age, link_from_state
 from agentgym_tui.sessions.node_launcher import (
     LaunchOptions,
     StateLocation,
@@ -33,6 +34,8 @@ from runner.errors import RunnerError
 from runner.util.files import world_writable_problem
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from agentgym_tui.logs.log_file import LogFile
     from runner.bus.address import BusAddress
     from runner.bus.connection import NatsConnection
@@ -54,17 +57,8 @@ FIRST_LIST_TIMEOUT_S: Final = 3.0
 STORED_DELAY_S: Final = 0.5
 """Seconds for which reading the stored episodes leaves the processor to the connection, until the first list."""
 
-REPAIR_INTERVAL_S: Final = 2.0
-"""Seconds between reads of the files of episodes with missing live items."""
-
-MAX_REPAIRED: Final = 20
-"""Number of newest episodes whose files are read where live items are missing."""
-
-MIN_HISTORY: Final = timedelta(seconds=15)
-"""Age of the oldest live items that are read where no batch is running."""
-
-HISTORY_MARGIN: Final = timedelta(seconds=5)
-"""Time before the start of the oldest running batch from which live items are read."""
+PAINT_S: Final = 0.05
+"""Seconds after the first list in which only the screen uses the processor."""
 
 
 class NodeSession(Session):
@@ -97,10 +91,12 @@ class NodeSession(Session):
         self._node_is_up = asyncio.Event()
         self._start = asyncio.Event()
         self._since = MIN_HISTORY
-        self._repaired: dict[str, int] = {}
+        self._repair = EpisodeRepair(self.store, self._library)
         self._starting = False
         self._to_resume: list[str] = []
         self._location: StateLocation | None = None
+        self._located = asyncio.Event()
+        self.store.link = BusLink("starting")
         self.logs: list[LogFile] = []
 
     async def start_node(self) -> None:
@@ -142,13 +138,24 @@ class NodeSession(Session):
         return self.logs
 
     async def run(self) -> None:
-        """Find or start the node, and apply the messages of its bus to the store until cancelled."""
-        while (location := await self._locate()) is None:
-            await self._start.wait()
+        """Find or start the node, and apply the messages of its bus to the store until cancelled.
+
+        Where a node is known to run, its state is shown before the profile is read.
+        """
         async with asyncio.TaskGroup() as tasks:
+            subscribing: asyncio.Task[None] | None = None
+            if (data_dir := await asyncio.to_thread(self._locator.running_folder)) is not None:
+                self.data_dir = data_dir
+                self._node_is_up.set()
+                subscribing = tasks.create_task(self._subscribe(data_dir))
+                await self._wait_for_first_list(FIRST_LIST_TIMEOUT_S)
+            while (location := await self._locate(subscribing)) is None:
+                subscribing = None
+                await self._start.wait()
             tasks.create_task(self._keep_node(location))
             tasks.create_task(self._read_stored())
-            tasks.create_task(self._subscribe(location))
+            if subscribing is None:
+                tasks.create_task(self._subscribe(location.data_dir))
 
     async def close(self) -> None:
         """Close the index of episodes; the node keeps running."""
@@ -156,12 +163,19 @@ class NodeSession(Session):
         for log in self.logs:
             log.close()
 
-    async def _locate(self) -> StateLocation | None:
+    async def _locate(self, subscribing: asyncio.Task[None] | None) -> StateLocation | None:
+        """Read the profile; where it is not valid, end ``subscribing`` and return None."""
         self._start.clear()
-        self.store.set_link(BusLink("starting"))
+        if subscribing is None:
+            self.store.set_link(BusLink("starting"))
         try:
             location = await asyncio.to_thread(self._locator.find)
         except RunnerError as exc:
+            if subscribing is not None:
+                subscribing.cancel()
+                await asyncio.wait([subscribing])
+                self._node_is_up.clear()
+                self._listed.clear()
             self._fail(exc)
             return None
         if location.notice:
@@ -171,6 +185,7 @@ class NodeSession(Session):
 
     def _apply_location(self, location: StateLocation) -> None:
         self._location, self.data_dir = location, location.data_dir
+        self._located.set()
         self.store.apply_profile(
             [(tier, entry.name, entry.ram or "") for tier, entry in location.profile.tiered_entries()]
         )
@@ -218,11 +233,11 @@ class NodeSession(Session):
             if self._connection is None or not self._connection.connected:
                 self.store.set_link(BusLink("starting"))
 
-    async def _subscribe(self, location: StateLocation) -> None:
+    async def _subscribe(self, data_dir: Path) -> None:
         from runner.bus.address import address_of_node
         from runner.bus.connection import NatsConnection
 
-        read_address = partial(address_of_node, location.data_dir)
+        read_address = partial(address_of_node, data_dir)
         address = await self._address(read_address)
         connecting = NatsConnection.open(
             address, name="agentgym-tui", on_state=self._update_link, read_address=read_address, required=False
@@ -230,12 +245,19 @@ class NodeSession(Session):
         async with await connecting as self._connection, asyncio.TaskGroup() as tasks:
             self._bus.set_connection(self._connection)
             self._update_link(self._connection.state)  # states reported while it opened lacked the address
-            names, live = feed_subjects(location)
-            tasks.create_task(self._keep_polling(location))
-            tasks.create_task(self._feed.run(self._connection, names.all(), "now", names))
+            connected_at = datetime.now(UTC)
+            tasks.create_task(self._keep_polling(data_dir))
+            names, live = feed_subjects(await self._wait_for_location())
+            since = datetime.now(UTC) - connected_at  # what the first list may not contain
+            tasks.create_task(self._feed.run(self._connection, names.all(), since, names))
             await self._wait_for_first_list(FIRST_LIST_TIMEOUT_S)
             tasks.create_task(self._feed.run(self._connection, [live], self._since, names))
-            tasks.create_task(self._keep_repairing())
+            tasks.create_task(self._repair.run())
+
+    async def _wait_for_location(self) -> StateLocation:
+        while (location := self._location) is None:
+            await self._located.wait()
+        return location
 
     async def _wait_for_first_list(self, timeout_s: float) -> None:
         with contextlib.suppress(TimeoutError):
@@ -259,7 +281,7 @@ class NodeSession(Session):
             self.store.set_link(link)
         self._poll_now.set()
 
-    async def _keep_polling(self, location: StateLocation) -> None:
+    async def _keep_polling(self, data_dir: Path) -> None:
         """Request the state of the node after changes of the connection or the queue, after commands and at intervals.
 
         Where the node does not answer, check whether its process is alive.
@@ -267,34 +289,39 @@ class NodeSession(Session):
         while True:
             self._poll_now.clear()
             started_s = time.monotonic()
-            answered = await self._poll(location)
+            answered = await self._poll(data_dir)
             await asyncio.sleep(max(MIN_POLL_GAP_S, 10 * (time.monotonic() - started_s)) if answered else 0)
             if not answered and not self._starting:
-                await self._check_process(location)
+                await self._check_process(data_dir)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(POLL_INTERVAL_S if answered else RETRY_INTERVAL_S):
                     await self._poll_now.wait()
 
-    async def _poll(self, location: StateLocation) -> bool:
+    async def _poll(self, data_dir: Path) -> bool:
         if self._connection is None or not self._connection.connected:
             return False
-        if (node_file := await asyncio.to_thread(read_node_file, location.data_dir)) is not None:
+        if (node_file := await asyncio.to_thread(read_node_file, data_dir)) is not None:
             self._node = node_file.node
             self.title = f"node {node_file.node}"
-            difference = await asyncio.to_thread(profile_difference, self._location or location, node_file)
-            self.store.set_profile_difference(difference)
         try:
-            self.store.apply_health(await self._client.fetch_health())
-            listed = await self._client.fetch_list()
+            health, listed = await asyncio.gather(self._client.fetch_health(), self._client.fetch_list())
         except ControlRequestError:
             return False
+        self.store.apply_health(health)
         self.store.apply_list(listed)
+        if is_first := not self._listed.is_set():
+            await asyncio.sleep(PAINT_S)
+            self._since = history_age(_running_ids(listed), datetime.now(UTC))
+            self._listed.set()
+        location = await self._wait_for_location()
+        if node_file is not None:
+            self.store.set_profile_difference(await asyncio.to_thread(profile_difference, location, node_file))
         with contextlib.suppress(RunnerError):  # the console works without tags
             if (tags := await asyncio.to_thread(self._library.tags)) != self.store.tags:
                 self.store.apply_tags(tags)
         await self._resume_restarted(listed)
-        if not self._listed.is_set():
-            await self._prepare(listed)
+        if is_first:
+            await self._repair.read_journals(_running_ids(listed))
             with contextlib.suppress(RunnerError):  # the list of episodes shows why they cannot be read
                 known = [*self.store.batches]
                 self.store.apply_unlisted(await asyncio.to_thread(self._library.unlisted_batches, known))
@@ -318,48 +345,19 @@ class NodeSession(Session):
                 totals = await asyncio.to_thread(read_batch_totals, self._library.result_source(), batch_ids)
                 self.store.apply_totals(batch_ids, totals)
 
-    async def _check_process(self, location: StateLocation) -> None:
+    async def _check_process(self, data_dir: Path) -> None:
         from runner.node.state_lock import is_node_alive
 
-        if not await asyncio.to_thread(is_node_alive, location.data_dir) and not self._starting:
+        if not await asyncio.to_thread(is_node_alive, data_dir) and not self._starting:
             self.store.set_link(
                 BusLink("disconnected", f"the node has stopped; press {self._start_key} to start it again")
             )
             self.store.mark_node_lost(self._node)
             self.store.set_profile_difference(None)
 
-    async def _prepare(self, listed: NodeList) -> None:
-        """Set the age of the oldest live items to read, and merge the journals of running batches into the store."""
-        now = datetime.now(UTC)
-        running = [batch for batch in listed.batches if batch.status in ("running", "paused")]
-        ages = [age for batch in running if (age := batch_age(batch.batch_id, now)) is not None]
-        self._since = max([age + HISTORY_MARGIN for age in ages], default=MIN_HISTORY)
-        self._listed.set()
-        await self._read_journals({batch.batch_id for batch in running})
 
-    async def _keep_repairing(self) -> None:
-        """Repeatedly read the files of those newest episodes whose live items are missing."""
-        while True:
-            await asyncio.sleep(REPAIR_INTERVAL_S)
-            newest = [*self.store.episodes.values()][-MAX_REPAIRED:]
-            missing = [e for e in newest if e.n_missing > self._repaired.get(e.episode_id, 0)]
-            self._repaired = {e.episode_id: e.n_missing for e in newest if e.n_missing}
-            await self._read_journals({episode.batch_id for episode in missing if episode.running})
-            for episode in missing:
-                if not episode.running:
-                    await self._repair_ended(episode.episode_id)
-
-    async def _read_journals(self, batch_ids: set[str]) -> None:
-        if not batch_ids:
-            return
-        with contextlib.suppress(RunnerError):  # missing items are shown as a gap
-            for episode in await asyncio.to_thread(self._library.read_journals, batch_ids):
-                self.store.merge_episode(episode)
-
-    async def _repair_ended(self, episode_id: str) -> None:
-        with contextlib.suppress(RunnerError):
-            episode, _ = await asyncio.to_thread(self._library.load, episode_id)
-            self.store.merge_episode(episode)
+def _running_ids(listed: NodeList) -> set[str]:
+    return {batch.batch_id for batch in listed.batches if batch.status in ("running", "paused")}
 
 
 def _unfinished_ids(listed: NodeList) -> list[str]:

@@ -25,6 +25,9 @@ from agentgym_tui.widgets.split import Share, Split, unzoom
 from agentgym_tui.widgets.table import SortableTable
 
 SIDES: Final = ("left", "right")
+MAX_NODE_WAIT_S: Final = 0.5
+"""Seconds for which the panes of an episode wait until a node is shown."""
+
 SIDE_SHARES: Final = (
     Share("left", "live.wide.left", "width", 20, 80, "-wide"),
     Share("left", "live.narrow.left", "height", 40, 80, "-narrow"),
@@ -53,7 +56,7 @@ class LivePanes(Split):
         super().__init__(shares, self._ui_state.sizes, classes="-empty")
         self._read_only = read_only
         self._store = store
-        self._is_complete = False
+        self._is_complete = self._is_completing = False
         self._episode: Episode | None = None
         self._plotted_env = self._selected_env = ""
         self._n_envs = 0
@@ -75,10 +78,16 @@ class LivePanes(Split):
         yield from (self._left, self._right)
 
     def on_mount(self) -> None:
-        """Mount the other panes after the first paint, because mounting them earlier would delay it."""
-        self.call_after_refresh(self._mount_others)
+        """Mount the other panes after the first paint, which they would delay, and after that of an expected node."""
+        if self._store.link.status in ("starting", "connecting"):
+            self.call_after_refresh(self.set_timer, MAX_NODE_WAIT_S, self._mount_others)
+        else:
+            self.call_after_refresh(self._mount_others)
 
     async def _mount_others(self) -> None:
+        if self._is_completing:
+            return
+        self._is_completing = True
         for split, side in zip((self._left, self._right), SIDES, strict=True):
             if not self.is_attached:  # the screen was closed before the first paint
                 return
@@ -92,6 +101,8 @@ class LivePanes(Split):
 
     def draw(self, episode: Episode | None) -> None:
         """Show the current state of the store and the episode ``episode``."""
+        if not self._is_completing and self._store.nodes:
+            self.call_after_refresh(self._mount_others)
         previous, self._episode = self._episode, episode if self._is_complete else None
         episode = self._episode
         if self.has_class("-empty") != (episode is None):

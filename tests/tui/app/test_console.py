@@ -177,6 +177,17 @@ async def test_changes_are_batched_into_at_most_ten_redraws_per_second() -> None
         assert len(drawn_versions) == 1
 
 
+async def test_the_first_node_is_drawn_without_delay(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = FakeSession(RunStore())
+    for name in ("MIN_INTERVAL_S", "MAX_INTERVAL_S"):
+        monkeypatch.setattr(f"agentgym_tui.services.timers.{name}", 60.0)
+    async with Console(session).run_test(size=SIZE) as pilot:
+        await wait_for_text(pilot, "Welcome")
+        session.store.set_link(BusLink("connecting"))  # waits for the next redraw
+        session.store.apply_events([live(heartbeat())])
+        await wait_for_text(pilot, "node pmoves-4090 · node pmoves-4090")
+
+
 async def test_a_node_is_marked_lost_in_time_although_a_notice_ends_later() -> None:
     store = RunStore(lost_after_s=0.2)
     store.add_notice("a notice for a minute")

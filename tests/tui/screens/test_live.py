@@ -15,9 +15,11 @@ from agentgym_tui.config.ui_state import UiState
 from agentgym_tui.presenters.environment_rows import ENV_COLUMNS
 from agentgym_tui.screens.episode.screen import EpisodeScreen
 from agentgym_tui.screens.live.episode_picker import EpisodePicker
-from agentgym_tui.screens.live.live_panes import LivePane
+from agentgym_tui.screens.live.live_panes import LIVE_PANES, LivePane
 from agentgym_tui.screens.live.panes import LivePanes
 from agentgym_tui.screens.live.screen import LiveScreen
+from agentgym_tui.state.data_model import BusLink
+from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.widgets.line_list import LineList
 from agentgym_tui.widgets.table import SortableTable
 from runner.events.live import LiveAction
@@ -48,6 +50,7 @@ from tests.support.console.samples import (
     env_health,
     episode_id,
     episode_items,
+    heartbeat,
     hostile_episode,
     live,
     started,
@@ -203,6 +206,28 @@ async def test_the_running_episode_is_followed(size: tuple[int, int]) -> None:
         session.store.apply_events([live(ended(3, 6), started(4), timestep(4, 0))])
         await wait_for_text(pilot, "task 4", "round 1")
         assert "not following" not in screen_text(pilot.app)
+
+
+async def test_the_panes_of_an_episode_are_mounted_after_an_expected_node_is_shown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("agentgym_tui.screens.live.panes.MAX_NODE_WAIT_S", 60.0)
+    session = FakeSession(RunStore())
+    session.store.set_link(BusLink("starting"))
+    async with Console(session).run_test(size=(120, 40)) as pilot:
+        await wait_for_text(pilot, "Welcome")
+        await pilot.pause()
+        assert len(pilot.app.screen.query(LivePane)) == 2
+        session.store.apply_events([live(heartbeat())])
+        await wait_until(pilot, lambda: len(pilot.app.screen.query(LivePane)) == len([*LIVE_PANES]), "all panes")
+
+
+async def test_all_panes_are_mounted_although_no_node_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agentgym_tui.screens.live.panes.MAX_NODE_WAIT_S", 0.01)
+    session = FakeSession(RunStore())
+    session.store.set_link(BusLink("starting"))
+    async with Console(session).run_test(size=(120, 40)) as pilot:
+        await wait_until(pilot, lambda: len(pilot.app.screen.query(LivePane)) == len([*LIVE_PANES]), "all panes")
 
 
 async def test_moving_up_ends_following() -> None:

@@ -15,11 +15,13 @@ from ulid import ULID
 from agentgym_tui.sessions import live_feed
 from agentgym_tui.sessions.input_priority import InputPriority
 from agentgym_tui.sessions.live_feed import (
+    HISTORY_MARGIN,
     MAX_MESSAGES,
     MAX_READ_BYTES,
+    MIN_HISTORY,
     SLICE_S,
     LiveFeed,
-    batch_age,
+    history_age,
     is_behind,
     link_from_state,
 )
@@ -238,9 +240,9 @@ def test_a_closed_connection_changes_no_link() -> None:
     assert link_from_state(BusState("closed", reason="why"), "nats://x:1") is None
 
 
-def test_the_age_of_a_batch_comes_from_its_id() -> None:
+def test_live_items_are_read_from_the_start_of_the_oldest_running_batch() -> None:
     now = datetime.now(UTC)
-    age = batch_age(str(ULID.from_datetime(now - timedelta(minutes=7))), now)
-    assert age is not None and abs(age - timedelta(minutes=7)) < timedelta(milliseconds=5)
-    assert batch_age(str(ULID.from_datetime(now + timedelta(days=1))), now) == timedelta()
-    assert batch_age("\x1b[2J", now) is None and batch_age("", now) is None
+    ids = [str(ULID.from_datetime(now - timedelta(minutes=minutes))) for minutes in (3, 7, 5)]
+    assert abs(history_age(ids, now) - HISTORY_MARGIN - timedelta(minutes=7)) < timedelta(milliseconds=5)
+    assert history_age([str(ULID.from_datetime(now + timedelta(days=1)))], now) == HISTORY_MARGIN
+    assert history_age(["\x1b[2J", ""], now) == history_age([], now) == MIN_HISTORY

@@ -151,6 +151,28 @@ def test_no_slow_module_is_imported_before_the_first_paint() -> None:
     assert done.stdout == "[]\n", os.fsdecode(done.stdout)
 
 
+def test_no_slow_module_is_imported_before_a_running_node_is_shown() -> None:
+    slow = ("aiohttp", "email", "importlib.metadata", "sqlite3", "yaml", "runner.config", "runner.store")
+    code = (
+        "import sys, runner.bus.address, runner.bus.connection, runner.bus.rpc, runner.node.state_lock;"
+        f"print([name for name in {slow} if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_a_running_node_is_found_without_its_profile(data_dir: Path) -> None:
+    named, unnamed = LaunchOptions(data_dir=str(data_dir), config="no such profile"), LaunchOptions()
+    assert StateLocator(named, environ={}).running_folder() is None
+    lock = StateLock(data_dir)
+    assert StateLocator(named, environ={}).running_folder() == data_dir
+    assert StateLocator(unnamed, environ={"AGENTGYM_DATA_DIR": "~/state"}).running_folder() is None
+    home = {"AGENTGYM_DATA_DIR": f"~/{data_dir.name}", "HOME": str(data_dir.parent)}
+    assert StateLocator(unnamed, environ=home).running_folder() == data_dir
+    assert StateLocator(unnamed, environ={}, cwd=data_dir.parent).running_folder() is None
+    lock.release()
+
+
 @pytest.mark.parametrize(("text", "seconds"), [("30s", 30), ("10m", 600), ("1h", 3600), ("2d", 172_800)])
 def test_since_is_parsed_with_its_unit(text: str, seconds: int) -> None:
     ago = cli.parse_since(text)

@@ -57,7 +57,8 @@ async def test_a_changed_profile_is_reported_and_a_restart_resumes_what_ran(data
     with NodeProcess(data_dir, "--config", str(profile)):
         async with running(node_session(data_dir)) as console:  # without --config it uses the profile of the node
             await console.wait_until_connected()
-            assert [env.tier for env in console.store.envs.values()] == ["lightweight", "lightweight"]
+            tiers = ["lightweight", "lightweight"]
+            await console.wait_until(lambda: [env.tier for env in console.store.envs.values()] == tiers)
             before = console.store.profile_difference
             assert before is None
             playing = await console.start("Maze", repeat=2_000)
