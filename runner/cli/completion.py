@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from runner import plugins
-from runner.cli.dispatch import SUBCOMMANDS
+from runner.cli.dispatch import SUBCOMMANDS, subcommand_module
 from runner.cli.terminal import output_stream
 from runner.util.argument_parser import SafeArgumentParser
 
@@ -56,8 +56,8 @@ def build_parser() -> argparse.ArgumentParser:
 
 def parsers() -> dict[str, argparse.ArgumentParser]:
     """Return the parser of each subcommand, and under an empty name that of the options without one."""
-    modules = {"": "arguments"} | {name: name.replace("-", "_") for name in SUBCOMMANDS}
-    return {name: importlib.import_module(f"runner.cli.{module}").build_parser() for name, module in modules.items()}
+    modules = {"": "runner.cli.arguments"} | {name: subcommand_module(name) for name in SUBCOMMANDS}
+    return {name: importlib.import_module(module).build_parser() for name, module in modules.items()}
 
 
 def options_by_command() -> dict[str, list[Option]]:

@@ -33,12 +33,13 @@ SUBCOMMANDS = (
         "episodes",
         "compare",
         "export",
+        "import",
         "prune",
         "tag",
     ),
     "completion",
 )
-"""Each is the function ``main_NAME`` of the module NAME in this package, which is imported only for it."""
+"""Each is the function ``main_NAME`` of its module, ``subcommand_module``, which is imported only for it."""
 
 
 def run(arguments: list[str]) -> int:
@@ -84,9 +85,14 @@ def _subcommand(name: str) -> Subcommand | None:
     """Return the function of the subcommand with this name; None if there is no such subcommand."""
     if name not in SUBCOMMANDS:
         return None
-    module = name.replace("-", "_")
-    subcommand: Subcommand = getattr(importlib.import_module(f"runner.cli.{module}"), f"main_{module}")
+    module = importlib.import_module(subcommand_module(name))
+    subcommand: Subcommand = getattr(module, f"main_{name.replace('-', '_')}")
     return subcommand
+
+
+def subcommand_module(name: str) -> str:
+    """Return the module of a subcommand, which has its name, unless that is a word of Python."""
+    return f"runner.cli.{'import_files' if name == 'import' else name.replace('-', '_')}"
 
 
 def _unknown_subcommand(name: str) -> str:

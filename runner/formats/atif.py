@@ -2,22 +2,30 @@
 
 Source: the models of ``harbor.models.trajectories`` in harbor 0.25.0, which forbid every other field. ATIF has no
 reward: rewards, outcomes and what else it lacks are in ``extra.agentgym`` of the trajectory and of its steps.
+``atif_reader.py`` reads it.
 """
 
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any
+from typing import Any, Final
 
+import msgspec
+
+from runner.formats.atif_reader import EXTRA, READER, TITLE
 from runner.formats.conversation import Turn, parsed_arguments, read_conversation, tool_calls_of
 from runner.formats.format import Format, LeftOut
 from runner.formats.writers import FolderWriter
 from runner.store.episode_file import EpisodeRecord
+from runner.store.safe_json import encode
 from runner.types import Message, Tokens
+from runner.util.json_accessors import as_dict, as_list
 
 VERSION = "ATIF-v1.8"
-EXTRA = "agentgym"
-"""Key of our own fields in ``extra``."""
+VALUE: Final = "value"
+"""Key of a value that replaces another one."""
+SET, REMOVED, CHANGED, ITEMS = "set", "removed", "changed", "items"
+"""Keys of the difference between two objects, and of that between two lists of one length."""
 
 _EPISODE_EXTRA = (
     *("batch_id", "battery_id", "node", "profile", "env", "transport", "data_label", "mode", "task_index", "seed"),
@@ -26,7 +34,29 @@ _EPISODE_EXTRA = (
 
 
 def encode_atif(episode: EpisodeRecord) -> dict[str, Any]:
-    """Return the trajectory of an episode; raises ``LeftOut`` if it has no message, as ATIF needs one step."""
+    """Return the trajectory of an episode; that of an imported one equals the original.
+
+    Raises:
+        LeftOut: the episode has no message, and ATIF needs one step.
+    """
+    trajectory = _trajectory(episode)
+    origin = episode.origin
+    if origin is None or origin.format != TITLE:
+        return trajectory
+    original: dict[str, Any] = restored(_plain(trajectory), origin.rest)
+    return original
+
+
+def difference_to(episode: EpisodeRecord, original: Any) -> dict[str, Any] | None:  # noqa: ANN401 - a JSON value
+    """Return what the original of an imported episode has in place of its exported trajectory."""
+    return difference(_plain(_trajectory(episode)), original)
+
+
+def _plain(trajectory: dict[str, Any]) -> Any:  # noqa: ANN401
+    return msgspec.json.decode(encode(trajectory))
+
+
+def _trajectory(episode: EpisodeRecord) -> dict[str, Any]:
     conversation = read_conversation(episode)
     steps: list[dict[str, Any]] = []
     if conversation.system is not None:
@@ -148,4 +178,41 @@ def _without_none(fields: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-FORMAT = Format(name="atif", title="ATIF v1.8", open_writer=lambda output: FolderWriter(output, encode_atif))
+def difference(old: object, new: object) -> dict[str, Any] | None:
+    """Return how ``new`` differs from ``old``; None if they are equal."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        changed = {key: diff for key in new if key in old and (diff := difference(old[key], new[key])) is not None}
+        parts = {
+            SET: {key: value for key, value in new.items() if key not in old},
+            REMOVED: [key for key in old if key not in new],
+            CHANGED: changed,
+        }
+        return {name: part for name, part in parts.items() if part} or None
+    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        pairs = enumerate(zip(old, new, strict=True))
+        items = {str(n): diff for n, (one, other) in pairs if (diff := difference(one, other)) is not None}
+        return {ITEMS: items} if items else None
+    return None if type(old) is type(new) and old == new else {VALUE: new}
+
+
+def restored(old: Any, diff: object) -> Any:  # noqa: ANN401 - any JSON value
+    """Return ``new`` from ``old`` and their ``difference``; parts that do not fit ``old`` are ignored."""
+    fields = as_dict(diff)
+    if VALUE in fields:
+        return fields[VALUE]
+    if isinstance(old, dict):
+        removed, changed = as_list(fields.get(REMOVED)), as_dict(fields.get(CHANGED))
+        kept = {key: restored(value, changed.get(key)) for key, value in old.items() if key not in removed}
+        return {**kept, **as_dict(fields.get(SET))}
+    if isinstance(old, list):
+        items = as_dict(fields.get(ITEMS))
+        return [restored(value, items.get(str(n))) for n, value in enumerate(old)]
+    return old
+
+
+FORMAT = Format(
+    name="atif",
+    title=TITLE,
+    open_writer=lambda output: FolderWriter(output, encode_atif),
+    reader=msgspec.structs.replace(READER, difference=difference_to),
+)

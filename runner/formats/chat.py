@@ -6,12 +6,18 @@ Sources: OpenAI's chat completions API for messages and tools; FastChat's conver
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from runner.formats.conversation import command_renderer, read_conversation, reply_text, require_steps, text_of
-from runner.formats.format import Format
+from runner.formats.drafts import Draft, Transcript, add_messages, labelled_draft
+from runner.formats.foreign_values import UnreadableItem
+from runner.formats.format import Format, Reader
+from runner.formats.reading import Place
+from runner.formats.recognition import Head
 from runner.formats.writers import LinesWriter
 from runner.store.episode_file import EpisodeRecord
+from runner.util.json_accessors import as_dict, as_list, as_text
 
 
 def encode_messages(episode: EpisodeRecord) -> dict[str, Any]:
@@ -53,15 +59,66 @@ def _origin(episode: EpisodeRecord) -> dict[str, Any]:
     }
 
 
+def decode_messages(value: object, place: Place) -> Iterator[Draft]:
+    """Yield the episode of a line; its result is known only where the line has the fields of our own exports."""
+    fields = as_dict(value)
+    transcript = Transcript()
+    add_messages(transcript, fields.get("messages"))
+    yield labelled_draft(fields, transcript)
+
+
+def decode_sharegpt(value: object, place: Place) -> Iterator[Draft]:
+    """Yield the episode of a conversation with speakers; its result is known only in our own exports."""
+    fields = as_dict(value)
+    transcript = Transcript()
+    for item in map(as_dict, as_list(fields.get("conversations"))):
+        role = _ROLES.get(as_text(item.get("from")))
+        if role is None:
+            raise UnreadableItem("a message has no known speaker")
+        if role == "assistant":
+            transcript.add_reply({"role": role, "content": as_text(item.get("value"))})
+        else:
+            transcript.add({"role": role, "content": as_text(item.get("value"))})
+    if final := as_text(fields.get("final_observation")):
+        transcript.add({"role": "user", "content": final})
+    yield labelled_draft(fields, transcript)
+
+
+_ROLES = {
+    **{"system": "system", "human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant"},
+    **{"chatgpt": "assistant", "bing": "assistant", "bard": "assistant", "function_call": "assistant"},
+    **{"tool": "tool", "observation": "tool", "function_response": "tool"},
+}
+"""Roles by the speakers of FastChat, Axolotl and LLaMA-Factory."""
+
+
+def is_messages(head: Head) -> bool:
+    """Return whether the first object has OpenAI messages."""
+    return any("role" in message for message in head.list("messages"))
+
+
+def is_sharegpt(head: Head) -> bool:
+    """Return whether the first object has a conversation with speakers, and is no item of AgentTraj."""
+    return "item_id" not in head.first and any("from" in item for item in head.list("conversations"))
+
+
 MESSAGES = Format(
     name="messages",
     title="OpenAI messages",
     suffix=".jsonl",
     open_writer=lambda output: LinesWriter(output, encode_messages),
+    reader=Reader(
+        signature="objects with `messages`, which have a `role`", matches=is_messages, decode=decode_messages
+    ),
 )
 SHAREGPT = Format(
     name="sharegpt",
     title="ShareGPT",
     suffix=".jsonl",
     open_writer=lambda output: LinesWriter(output, encode_sharegpt),
+    reader=Reader(
+        signature="objects with `conversations`, whose items have `from` and `value`, and without `item_id`",
+        matches=is_sharegpt,
+        decode=decode_sharegpt,
+    ),
 )

@@ -13,10 +13,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from runner.envs.http.dialects import dialect_for
-from runner.envs.http.environment import rules_for
 from runner.formats.format import LeftOut
-from runner.inference.chat_format import parse_tool_calls
 from runner.store.episode_file import EpisodeRecord
 from runner.types import Message, TimeStep, ToolCall
 from runner.util.json_accessors import as_dict, as_text, content_text
@@ -78,6 +75,8 @@ def _turn(step: TimeStep) -> Turn:
 
 
 def _reply(message: dict[str, Any]) -> Message:
+    from runner.inference.chat_format import parse_tool_calls  # slow to import
+
     calls = parse_tool_calls(message.get("tool_calls"))
     reply: Message = {"role": "assistant", "content": content_text(message.get("content"))}
     if reasoning := as_text(message.get("reasoning_content")):
@@ -133,6 +132,9 @@ def reply_text(turn: Turn, render: RenderCall) -> str:
 @cache
 def command_renderer(env: str) -> RenderCall:
     """Return the function that writes tool calls of an environment as its commands, e.g. ``go to red ball 1``."""
+    from runner.envs.http.dialects import dialect_for  # slow to import
+    from runner.envs.http.environment import rules_for
+
     dialect = dialect_for(env)
     rules = None if dialect is None else rules_for(dialect, "strict")
 

@@ -5,16 +5,20 @@ A format is one object of the class ``Format``, registered under the entry point
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import msgspec
 
 from runner.errors import ConfigError, RunnerError
+from runner.formats.reading import Found, Limits, Place, json_items, read_place
 from runner.plugins import FORMATS, load, registered_names
 
 if TYPE_CHECKING:
+    from runner.formats.drafts import Draft
     from runner.formats.output import Output
+    from runner.formats.recognition import Head
     from runner.store.episode_file import EpisodeRecord
 
 
@@ -46,6 +50,33 @@ OpenWriter: TypeAlias = "Callable[[Output], EpisodeWriter]"
 """Opens a writer on an output that has nothing yet."""
 
 
+DecodeItem: TypeAlias = "Callable[[Any, Place], Iterable[Draft]]"
+"""Returns the episodes of an item from its JSON value and its place; raises ``UnreadableItem`` with the reason."""
+
+
+class Reader(msgspec.Struct, frozen=True, kw_only=True):
+    """How a format is recognised and read.
+
+    A file is read item by item, so a file of any size takes little memory, and a malformed item costs only itself.
+
+    Attributes:
+        signature: what a file of the format has, for people.
+        matches: whether the beginning of a file is that of the format.
+        decode: returns the episodes of an item.
+        items: yields the items of a file or folder; raises ``StoreError`` if it cannot be read.
+        read: returns an item again; raises ``StoreError``.
+        difference: returns what an original has in addition to the export of its record, so that a later export
+            equals the original; None if exports do not.
+    """
+
+    signature: str
+    matches: Callable[[Head], bool]
+    decode: DecodeItem
+    items: Callable[[Path, Limits], Iterator[Found]] = json_items
+    read: Callable[[Place, Limits], bytes] = read_place
+    difference: Callable[[EpisodeRecord, Any], dict[str, Any] | None] | None = None
+
+
 class Format(msgspec.Struct, frozen=True, kw_only=True):
     """A format of episodes.
 
@@ -55,6 +86,7 @@ class Format(msgspec.Struct, frozen=True, kw_only=True):
         suffix: suffix of its file; empty if it writes a folder.
         open_writer: opens a writer; None if the format is only read.
         by_task: whether the writer needs the episodes of one task and agent one after another.
+        reader: how it is read; None if the format is only written.
     """
 
     name: str
@@ -62,6 +94,7 @@ class Format(msgspec.Struct, frozen=True, kw_only=True):
     suffix: str = ""
     open_writer: OpenWriter | None = None
     by_task: bool = False
+    reader: Reader | None = None
 
 
 def find_format(name: str) -> Format:

@@ -104,7 +104,7 @@ def read_archive(
 
 
 def add_settled_events(connection: sqlite3.Connection, episode_ids: Iterable[str]) -> None:
-    """Add the events of archived episodes as delivered, unless they are known: only delivered ones are archived."""
+    """Add the events of episodes as delivered, unless they are known: of archived ones, and of imported ones."""
     for episode_id in episode_ids:
         event_id = f"episode:{episode_id}"
         if connection.execute(_KNOWN, (event_id,)).rowcount:

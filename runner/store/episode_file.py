@@ -37,6 +37,22 @@ StoredChat: TypeAlias = list[Any]
 _HeaderT = TypeVar("_HeaderT", bound=EpisodeHeader)
 
 
+class Origin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What an imported episode was made from; all texts come from outside.
+
+    Attributes:
+        format: title of the format, e.g. ``ATIF v1.8``.
+        id: what identifies the episode in its file.
+        missing: what the file lacks, e.g. ``reward``; the episode has neutral values in its place.
+        rest: the difference between the original and its export, where the format restores the original from it.
+    """
+
+    format: str
+    id: str = ""
+    missing: tuple[str, ...] = ()
+    rest: dict[str, Any] | None = None
+
+
 class EpisodeRecord(EpisodeHeader, kw_only=True):
     """Content of an episode file; ``tokens`` and ``cost`` are sums over the steps (``cost``: None if none has one)."""
 
@@ -62,6 +78,7 @@ class EpisodeRecord(EpisodeHeader, kw_only=True):
     energy_j: float | None = None
     energy_shared: bool = False
     gpu_s: float | None = None
+    origin: Origin | None = None
 
     @property
     def unscored(self) -> bool:

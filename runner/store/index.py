@@ -118,6 +118,17 @@ class EpisodeIndex:
         else:
             self.write(*statements)
 
+    def insert_settled(self, record: EpisodeRecord) -> None:
+        """Insert the row of a saved episode that was not played here, so that no event of it is ever sent.
+
+        Raises:
+            StoreError: the file is missing, or the database cannot be written.
+        """
+        values = to_columns(episode_row(record), self._store.stat_file(record))
+        with self.transaction() as connection:
+            add_settled_events(connection, [record.episode_id])
+            connection.execute(_INSERT, values)
+
     def write(self, *statements: Statement, timeout_s: float = WRITE_TIMEOUT_S) -> int:
         """Execute statements in one transaction, after those that failed before; return the number of changed rows.
 
@@ -265,16 +276,21 @@ class EpisodeIndex:
     def _add_files(self, files: list[EpisodeFile]) -> None:
         """Load files and replace their rows."""
         rows: list[list[object]] = []
+        imported: list[str] = []
         damaged: list[tuple[object, ...]] = []
         for file in files:
             path = self._store.path(file.batch_id, file.episode_id)
             try:
-                rows.append(to_columns(episode_row(self._store.load(path)), file))
+                record = self._store.load(path)
+                rows.append(to_columns(episode_row(record), file))
+                if record.origin is not None:
+                    imported.append(record.episode_id)
             except StoreError as exc:
                 self.damaged.append(DamagedFile(path, str(exc)))
                 damaged.append((file.episode_id, file.batch_id, file.size, file.mtime_ns, escape_surrogates(str(exc))))
         with self.transaction() as connection:
             _delete(connection, [(file.batch_id, file.episode_id) for file in files])
+            add_settled_events(connection, imported)
             connection.executemany(_INSERT, rows)
             connection.executemany("INSERT OR REPLACE INTO damaged VALUES (?, ?, ?, ?, ?)", damaged)
 

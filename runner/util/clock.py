@@ -32,7 +32,12 @@ def new_ulid(milliseconds: int | None = None) -> str:
 
 def derive_ulid(ulid: str, digest: bytes) -> str:
     """Return the ULID with the time of another one, and a digest of 10 bytes in place of the random part."""
-    return _encode_ulid(ulid_milliseconds(ulid) << _RANDOM_BITS | int.from_bytes(digest, "big"))
+    return digest_ulid(ulid_milliseconds(ulid), digest)
+
+
+def digest_ulid(milliseconds: int, digest: bytes) -> str:
+    """Return the ULID of a time since 1970, with a digest of 10 bytes in place of the random part."""
+    return _encode_ulid(milliseconds << _RANDOM_BITS | int.from_bytes(digest, "big"))
 
 
 def ulid_milliseconds(ulid: str) -> int:

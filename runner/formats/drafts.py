@@ -1,0 +1,304 @@
+"""Episodes from messages: what a reader takes from a foreign file, and the episode record that it becomes.
+
+What a file lacks stays unknown: the record has a neutral value, is left unrated where its result is unknown,
+and ``origin.missing`` names it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import msgspec
+
+from runner.formats.foreign_values import UnreadableItem, message_of, name_of, number_of
+from runner.formats.reading import Place
+from runner.store.episode_file import EpisodeRecord, Origin, episode_record, stored_step
+from runner.types import (
+    Action,
+    EpisodeHeader,
+    ErrorInfo,
+    Message,
+    Mode,
+    Outcome,
+    TimeStep,
+    Tokens,
+    ToolCall,
+    ToolSchema,
+)
+from runner.util.clock import digest_ulid
+from runner.util.json_accessors import as_dict, as_list, as_text
+
+IMPORTED: Final = "import"
+"""Transport of an imported episode."""
+_TASK_NUMBER = re.compile(r"(?:.*[_\-/])?([0-9]{1,9})", re.ASCII | re.DOTALL)
+_NO_BATCH: Final = "0" * 26
+_FULL_REWARD: Final = 1.0
+
+
+class Transcript:
+    """Collects the messages of an episode in their order.
+
+    Attributes:
+        opening: what precedes the first reply, without system prompts.
+        steps: one step per reply.
+        received: what the agent has received since its last reply.
+    """
+
+    def __init__(self) -> None:
+        self.opening: list[Message] = []
+        self.steps: list[TimeStep] = []
+        self.received: list[Message] = []
+        self._observation = self.opening
+
+    def add(self, message: Message) -> None:
+        """Add what the agent received: a system prompt, or a message of the user or of a tool."""
+        self.received.append(message)
+        if message["role"] != "system" or self.steps:
+            self._observation.append(message)
+
+    def add_reply(self, reply: Message, action: Action | None = None, **fields: Any) -> TimeStep:  # noqa: ANN401
+        """Add a step with an agent's reply, and return it.
+
+        Args:
+            reply: the assistant's message.
+            action: the action; by default the tool calls of the reply, or its text.
+            fields: further fields of the step.
+        """
+        step = TimeStep(
+            index=len(self.steps),
+            chats=[[*self.received, reply]],
+            action=action_of(reply) if action is None else action,
+            observation=[],
+            **{"reward": 0.0, "done": False, **fields},
+        )
+        self.steps.append(step)
+        self.received, self._observation = [], step.observation
+        return step
+
+
+def action_of(reply: Message) -> Action:
+    """Return the tool calls of a reply as action, or its text if it has none."""
+    calls = [
+        ToolCall(as_text(call.get("id")), as_text(function.get("name")), as_text(function.get("arguments")))
+        for call in reply.get("tool_calls", [])
+        for function in [as_dict(call.get("function"))]
+    ]
+    return Action(tool_calls=calls) if calls else Action(reply["content"] or "")
+
+
+class Draft(msgspec.Struct, kw_only=True):
+    """An episode as a foreign file has it; a field that is None or empty is unknown.
+
+    Attributes:
+        id: what identifies it there.
+        task: number or name of the task; equal names become equal numbers.
+        attempt: number of the attempt; None: counted within the import.
+        reward: the reward of the whole episode; that of each step is in its ``reward`` if ``has_step_rewards`` is set.
+        success: whether it succeeded.
+        rated: whether the result counts; False for a further branch of a message graph.
+        tokens: tokens of the whole episode, where its steps have none; ``cost`` likewise.
+        original: JSON value from which an export restores the original, or None.
+        missing: what the file lacks, in addition to what the other fields show.
+    """
+
+    transcript: Transcript
+    id: str = ""
+    env: str = ""
+    data_label: str = ""
+    mode: Mode = "strict"
+    agent: str = ""
+    model: str | None = None
+    task: int | str | None = None
+    seed: int | None = None
+    attempt: int | None = None
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    duration_s: float | None = None
+    paused_s: float = 0.0
+    outcome: Outcome | None = None
+    success: bool | None = None
+    reward: float | None = None
+    has_step_rewards: bool = False
+    rated: bool = True
+    tokens: Tokens | None = None
+    cost: float | None = None
+    error: ErrorInfo | None = None
+    evaluation: dict[str, Any] | None = None
+    tools: list[ToolSchema] = []
+    versions: dict[str, str] = {}
+    original: Any = None
+    missing: list[str] = []
+
+
+def build_records(
+    drafts: Iterator[Draft], title: str, place: Place, data: bytes, modified_at: datetime
+) -> Iterator[tuple[EpisodeRecord, Draft]]:
+    """Yield the records of an item's drafts; their ids follow from the content alone.
+
+    Args:
+        drafts: the drafts, of which all but the first are further branches or attempts.
+        title: title of the format.
+        place: where the item is.
+        data: the item.
+        modified_at: when the file was written; the start of an episode whose time is unknown.
+    """
+    digest = hashlib.sha256(data)
+    for number, draft in enumerate(drafts):
+        own = digest.copy()
+        own.update(b"\0%d" % number)
+        yield build_record(draft, title, place, own.digest()[:10], modified_at), draft
+
+
+def build_record(draft: Draft, title: str, place: Place, digest: bytes, modified_at: datetime) -> EpisodeRecord:
+    """Return the record of a draft, with an empty batch id; see ``build_records``.
+
+    Raises:
+        UnreadableItem: the draft has no messages.
+    """
+    missing = [*draft.missing]
+    started_at, duration_s = _times(draft, modified_at, missing)
+    steps = draft.transcript.steps
+    opening = draft.transcript.opening if steps else draft.transcript.received
+    if not steps and not opening:
+        raise UnreadableItem("it has no messages")
+    outcome, success, rated = _result(draft, missing)
+    if draft.reward is not None and not draft.has_step_rewards and steps:
+        steps[-1].reward = draft.reward
+    header = EpisodeHeader(
+        episode_id=digest_ulid(_milliseconds(draft.started_at), digest),
+        batch_id=_NO_BATCH,
+        node="",
+        transport=IMPORTED,
+        env=name_of(draft.env or place.path.stem) or title,
+        data_label=name_of(draft.data_label),
+        mode=draft.mode,
+        task_index=_task_index(draft, missing),
+        seed=draft.seed,
+        attempt=draft.attempt or 0,
+        agent=name_of(draft.agent),
+        model=name_of(draft.model) if draft.model else None,
+        started_at=started_at,
+        versions=draft.versions,
+    )
+    evaluation = draft.evaluation if rated else {**(draft.evaluation or {}), "rated": False}
+    record = episode_record(
+        header,
+        [stored_step(step, 0) for step in steps],
+        paused_s=draft.paused_s,
+        ended_at=max(draft.ended_at or started_at + timedelta(seconds=duration_s), started_at),
+        duration_s=duration_s,
+        outcome=outcome,
+        success=success,
+        reset_observation=opening,
+        tool_schemas=[draft.tools],
+        spans=[],
+        flows=[],
+        error=draft.error,
+        evaluation=evaluation,
+        origin=Origin(format=title, id=name_of(draft.id), missing=tuple(dict.fromkeys(missing))),
+    )
+    if draft.tokens is not None and record.tokens == Tokens():
+        record.tokens = draft.tokens
+    if draft.cost is not None and record.cost is None:
+        record.cost = draft.cost
+    return record
+
+
+def add_messages(transcript: Transcript, messages: object) -> None:
+    """Add a list of OpenAI's messages; raises an ``UnreadableItem`` if it has something else."""
+    for message in map(message_of, as_list(messages)):
+        if message["role"] == "assistant":
+            transcript.add_reply(message)
+        else:
+            transcript.add(message)
+
+
+def labelled_draft(fields: dict[str, Any], transcript: Transcript) -> Draft:
+    """Return the draft of a transcript beside which our own exports have task, agent and result."""
+    success, outcome = fields.get("success"), as_text(fields.get("outcome"))
+    task = fields.get("task_index")
+    return Draft(
+        transcript=transcript,
+        id=name_of(fields.get("episode_id") or fields.get("id")),
+        env=as_text(fields.get("env")),
+        task=task if type(task) is int else None,
+        agent=as_text(fields.get("agent")),
+        model=as_text(fields.get("model")) or None,
+        reward=number_of(fields.get("reward")),
+        success=success if isinstance(success, bool) else None,
+        outcome=Outcome(outcome) if outcome in _OUTCOMES else None,
+        tools=[each for each in as_list(fields.get("tools")) if isinstance(each, dict)],
+    )
+
+
+_OUTCOMES: Final = frozenset(map(str, Outcome))
+
+
+def _times(draft: Draft, modified_at: datetime, missing: list[str]) -> tuple[datetime, float]:
+    if draft.started_at is None:
+        missing.append("times")
+        return modified_at, max(0.0, draft.duration_s or 0.0)
+    if draft.duration_s is not None:
+        duration_s = draft.duration_s
+    elif draft.ended_at is not None:
+        duration_s = (draft.ended_at - draft.started_at).total_seconds()
+    else:
+        missing.append("duration")
+        duration_s = 0.0
+    latest_s = (datetime.max.replace(tzinfo=UTC) - draft.started_at).total_seconds()
+    return draft.started_at, min(max(0.0, duration_s), latest_s)
+
+
+def _result(draft: Draft, missing: list[str]) -> tuple[Outcome, bool, bool]:
+    """Return outcome, success, and whether the result counts."""
+    if draft.reward is None:
+        missing.append("reward")
+    if draft.outcome is not None:
+        success = draft.outcome == Outcome.SUCCESS if draft.success is None else draft.success
+        return draft.outcome, success, draft.rated
+    if draft.error is not None:
+        return Outcome.ERROR, False, draft.rated
+    if draft.success is None and draft.reward is None:
+        missing.append("outcome")
+        return Outcome.INTERRUPTED, False, False
+    if draft.success is None:
+        missing.append("success, which is assumed for a reward of 1 or more")
+    success = (draft.reward or 0.0) >= _FULL_REWARD if draft.success is None else draft.success
+    return Outcome.SUCCESS if success else Outcome.FAILURE, success, draft.rated
+
+
+def _milliseconds(time: datetime | None) -> int:
+    return max(0, round(time.timestamp() * 1000)) if time is not None else 0
+
+
+def _task_index(draft: Draft, missing: list[str]) -> int:
+    """Return the number of the task: its own or at its end, else one that follows from its name or first messages."""
+    task = draft.task
+    if type(task) is int and 0 <= task < 2**53:
+        return task
+    if isinstance(task, str) and (match := _TASK_NUMBER.fullmatch(task)):
+        return int(match[1])
+    if task is None or task == "":
+        missing.append("task")
+        chats = [step.chats[0] for step in draft.transcript.steps[:1]] or [draft.transcript.opening]
+        task = "\0".join(as_text(message.get("content")) for message in chats[0] if message.get("role") != "assistant")
+    return int.from_bytes(hashlib.sha256(str(task).encode("utf-8", "replace")).digest()[:4], "big") >> 1
+
+
+class Attempts:
+    """Numbers the attempts at each task, where a file does not number them."""
+
+    def __init__(self) -> None:
+        self._known: Counter[tuple[str, int, str, str | None]] = Counter()
+
+    def number(self, record: EpisodeRecord, draft: Draft) -> None:
+        """Set the number of the attempt unless the file has one."""
+        key = (record.env, record.task_index, record.agent, record.model)
+        if draft.attempt is None:
+            record.attempt = self._known[key]
+        self._known[key] += 1

@@ -1,0 +1,111 @@
+"""Lenient access to the values of foreign files: names, numbers, times, messages, tool calls and token counts."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import msgspec
+
+from runner.types import Message, Tokens
+from runner.util.display_text import one_line
+from runner.util.json_accessors import as_count, as_dict, as_list, as_text
+
+MAX_NAME: Final = 200
+"""Largest number of characters of a name, such as that of an environment, agent or model."""
+
+
+class UnreadableItem(ValueError):
+    """An item is not of the format, or has nothing that an episode can show; the message is the reason."""
+
+
+def name_of(value: object) -> str:
+    """Return outside text as a name: one line of at most ``MAX_NAME`` characters; empty unless it is a text."""
+    return one_line(as_text(value), MAX_NAME).strip()
+
+
+def number_of(value: object) -> float | None:
+    """Return a finite number; None for any other value."""
+    if type(value) not in (int, float):
+        return None
+    try:
+        number = float(value)  # type: ignore[arg-type]
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def time_of(value: object) -> datetime | None:
+    """Return the time of ISO 8601 text, in UTC where it names no time zone, or of seconds since 1970; else None."""
+    try:
+        if isinstance(value, str):
+            time = datetime.fromisoformat(value[:64])
+            return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
+        seconds = number_of(value)
+        return datetime.fromtimestamp(seconds, UTC) if seconds else None
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
+def content_of(content: object) -> str:
+    """Return the content of a message as text; images and other parts without text become ``[image]`` and the like."""
+    if not isinstance(content, list):
+        return as_text(content)
+    texts = []
+    for part in map(as_dict, content):
+        if "text" in part:
+            texts.append(as_text(part["text"]))
+        elif part.get("type") != "reasoning":
+            texts.append(f"[{name_of(part.get('type')) or 'part'}]")
+    return "\n".join(texts) if len(texts) > 1 else "".join(texts)
+
+
+def message_of(value: object) -> Message:
+    """Return a message of OpenAI's shape, or of the shapes close to it, as one that an episode can have.
+
+    Raises:
+        UnreadableItem: it is no object with a role.
+    """
+    fields = as_dict(value)
+    role = {"developer": "system", "function": "tool", "ai": "assistant", "human": "user"}.get(
+        as_text(fields.get("role")), as_text(fields.get("role"))
+    )
+    if role not in ("system", "user", "assistant", "tool"):
+        raise UnreadableItem("a message has no role")
+    message: Message = {"role": role, "content": content_of(fields.get("content"))}
+    if role == "tool" and (call := as_text(fields.get("tool_call_id"))):
+        message["tool_call_id"] = call
+    if role == "assistant":
+        if reasoning := as_text(fields.get("reasoning_content")) or _reasoning_of(fields.get("content")):
+            message["reasoning_content"] = reasoning
+        if calls := tool_calls_from(fields.get("tool_calls")):
+            message["tool_calls"] = calls
+    return message
+
+
+def _reasoning_of(content: object) -> str:
+    parts = [as_dict(part) for part in as_list(content)]
+    return "\n".join(as_text(part.get("reasoning")) for part in parts if part.get("type") == "reasoning")
+
+
+def tool_calls_from(value: object) -> list[dict[str, Any]]:
+    """Return tool calls in OpenAI's shape from a list of that shape, or of calls with name and arguments themselves."""
+    calls = []
+    for number, call in enumerate(map(as_dict, as_list(value))):
+        function = as_dict(call.get("function"))
+        name = as_text(function.get("name") or call.get("name") or call.get("function"))
+        arguments = function.get("arguments", call.get("arguments"))
+        if not isinstance(arguments, str):
+            arguments = msgspec.json.encode(arguments).decode() if isinstance(arguments, dict) else ""
+        id = as_text(call.get("id") or call.get("call_id")) or f"call_{number}"
+        calls.append({"id": id, "type": "function", "function": {"name": name, "arguments": as_text(arguments)}})
+    return calls
+
+
+def tokens_of(usage: object, prompt: str, completion: str, cached: str, reasoning: str) -> Tokens | None:
+    """Return the token counts under these keys of an object; None if it has neither prompt nor completion tokens."""
+    fields = as_dict(usage)
+    if prompt not in fields and completion not in fields:
+        return None
+    return Tokens(*(as_count(fields.get(name)) for name in (prompt, completion, reasoning, cached)))

@@ -1,0 +1,211 @@
+"""Imports the episodes of foreign files: each becomes an episode file with an id that follows from its content."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections import Counter
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from runner.errors import StoreError, catch_foreign
+from runner.formats.drafts import Attempts, Draft, build_records
+from runner.formats.foreign_values import UnreadableItem
+from runner.formats.format import Format
+from runner.formats.reading import LIMITS, Item, Limits, Malformed, Place, decode_item
+from runner.formats.recognition import Source, sources
+from runner.store import EpisodeIndex, EpisodeRecord, EpisodeStore
+from runner.util.clock import new_ulid
+
+logger = logging.getLogger(__name__)
+
+MAX_REPORTED = 100
+"""Largest number of malformed items, and of files without a format, that a report names."""
+
+
+class Loss(msgspec.Struct, frozen=True, kw_only=True):
+    """A malformed item: its file, what it is and its number, e.g. ``line`` 17, and the reason."""
+
+    path: str
+    unit: str
+    number: int
+    reason: str
+
+
+class ImportReport(msgspec.Struct, kw_only=True):
+    """What an import has done.
+
+    Attributes:
+        batch_id: the batch of the imported episodes; None if nothing was imported.
+        n_imported: number of new episodes.
+        n_known: number of episodes that were stored already.
+        n_malformed: number of items that could not be read.
+        formats: number of files by the title of their format.
+        missing: number of new episodes by what their files lack.
+        malformed: the first ``MAX_REPORTED`` malformed items.
+        unrecognised: the first ``MAX_REPORTED`` files without a known format, ``n_unrecognised`` in all.
+    """
+
+    batch_id: str | None = None
+    n_imported: int = 0
+    n_known: int = 0
+    n_malformed: int = 0
+    n_unrecognised: int = 0
+    formats: dict[str, int] = {}
+    missing: dict[str, int] = {}
+    malformed: list[Loss] = []
+    unrecognised: list[str] = []
+
+
+class ReadEpisode(NamedTuple):
+    """An episode of a file, the draft that it was made from, and where it is: the item, and its number therein."""
+
+    record: EpisodeRecord
+    draft: Draft
+    place: Place
+    number: int
+
+
+def read_episodes(source: Source, limits: Limits = LIMITS) -> Iterator[ReadEpisode | Malformed]:
+    """Yield the episodes of a file or folder in their order, and the items that cannot be read.
+
+    Raises:
+        StoreError: the file cannot be read.
+    """
+    if source.format is None or (reader := source.format.reader) is None:
+        raise StoreError(f"{source.path} has no format that can be read")
+    modified_at = modified_time(source.path)
+    for found in reader.items(source.path, limits):
+        if isinstance(found, Malformed):
+            yield found
+        else:
+            yield from episodes_of(found, source.format, limits, modified_at)
+
+
+def episodes_of(item: Item, form: Format, limits: Limits, modified_at: datetime) -> Iterator[ReadEpisode | Malformed]:
+    """Yield the episodes of an item, or why it cannot be read; readers of other packages may raise anything."""
+    errors: list[BaseException] = []
+    with catch_foreign(errors.append):
+        yield from _decoded(item, form, limits, modified_at)
+    if errors:
+        is_expected = isinstance(errors[0], UnreadableItem | ValueError)
+        yield Malformed(item.place, str(errors[0]) if is_expected else f"{type(errors[0]).__name__}: {errors[0]}")
+
+
+def _decoded(item: Item, form: Format, limits: Limits, modified_at: datetime) -> Iterator[ReadEpisode]:
+    assert form.reader is not None
+    drafts = form.reader.decode(decode_item(item.data, limits), item.place)
+    records = build_records(iter(drafts), form.title, item.place, item.data, modified_at)
+    for number, (record, draft) in enumerate(records):
+        if number >= limits.branches:
+            raise UnreadableItem(f"it has more than {limits.branches} branches; the others are left out")
+        yield ReadEpisode(record, draft, item.place, number)
+
+
+def modified_time(path: Path) -> datetime:
+    """Return when a file was written; raises a ``StoreError`` if it does not exist."""
+    try:
+        return datetime.fromtimestamp(os.lstat(path).st_mtime, UTC)
+    except (OSError, ValueError, OverflowError) as exc:
+        raise StoreError(f"{path} cannot be read: {exc}") from exc
+
+
+class Importer:
+    """Stores the episodes of files as one batch.
+
+    Args:
+        store: the episode files.
+        index: their index.
+        now: the time of the import, which the id of its batch has.
+        limits: bounds of what is read.
+    """
+
+    def __init__(self, store: EpisodeStore, index: EpisodeIndex, now: datetime, limits: Limits = LIMITS) -> None:
+        self._store, self._index, self._limits = store, index, limits
+        self._batch_id = new_ulid(round(now.timestamp() * 1000))
+        self._has_batch = False
+        self._attempts = Attempts()
+        self._formats, self._missing = Counter[str](), Counter[str]()
+        self.report = ImportReport()
+
+    def import_path(self, path: Path, chosen: Format | None = None) -> ImportReport:
+        """Import the files at and below a path.
+
+        Args:
+            path: a file or a folder.
+            chosen: the format of all files; None: each is recognised.
+
+        Raises:
+            ConfigError: there is no such file or folder.
+            StoreError: an episode cannot be written.
+        """
+        for source in sources(path, chosen, self._limits):
+            if source.format is None:
+                self._add_unrecognised(source.path)
+            else:
+                self._import_source(source)
+        self.report.formats, self.report.missing = dict(self._formats), dict(self._missing.most_common())
+        return self.report
+
+    def _import_source(self, source: Source) -> None:
+        assert source.format is not None
+        self._formats[source.format.title] += 1
+        episodes = read_episodes(source, self._limits)
+        while True:
+            try:
+                found = next(episodes, None)
+            except StoreError as exc:
+                self._add_malformed(Malformed(Place(source.path, 1, unit="file"), str(exc)))
+                return
+            if found is None:
+                return
+            if isinstance(found, Malformed):
+                self._add_malformed(found)
+            else:
+                self._add(found, source.format)
+
+    def _add(self, found: ReadEpisode, form: Format) -> None:
+        record = found.record
+        self._attempts.number(record, found.draft)
+        known = self._index.select("SELECT batch_id FROM episodes WHERE episode_id = ? LIMIT 1", (record.episode_id,))
+        if known:
+            self.report.n_known += 1
+            if not self._has_batch:  # a file that has grown since its last import
+                self._batch_id = str(known[0][0])
+            return
+        record.batch_id = self._batch_id
+        self._store_record(keep_difference(record, found.draft, form))
+        self._missing.update(record.origin.missing if record.origin else ())
+
+    def _store_record(self, record: EpisodeRecord) -> None:
+        if not self._has_batch:
+            self._store.create_batch_folder(self._batch_id)
+            self._has_batch = True
+            self.report.batch_id = self._batch_id
+        self._store.save(record)
+        self._index.insert_settled(record)
+        self.report.n_imported += 1
+
+    def _add_malformed(self, found: Malformed) -> None:
+        self.report.n_malformed += 1
+        if len(self.report.malformed) < MAX_REPORTED:
+            place = found.place
+            loss = Loss(path=str(place.path), unit=place.unit, number=place.number, reason=found.reason[:500])
+            self.report.malformed.append(loss)
+
+    def _add_unrecognised(self, path: Path) -> None:
+        self.report.n_unrecognised += 1
+        if len(self.report.unrecognised) < MAX_REPORTED:
+            self.report.unrecognised.append(str(path))
+
+
+def keep_difference(record: EpisodeRecord, draft: Draft, form: Format) -> EpisodeRecord:
+    """Return the record with what its original has in addition, where the format restores it from there."""
+    if form.reader is None or form.reader.difference is None or record.origin is None or draft.original is None:
+        return record
+    rest = form.reader.difference(record, draft.original)
+    return msgspec.structs.replace(record, origin=msgspec.structs.replace(record.origin, rest=rest))

@@ -1,0 +1,289 @@
+"""Items of foreign files: lines, elements of a JSON array, or a whole document, read one at a time within limits.
+
+Nothing of a file is followed: links are not opened, and no text of a file becomes part of a path.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO, Final, NamedTuple, TypeAlias
+
+import msgspec
+
+from runner.errors import StoreError
+from runner.util.json_accessors import decode_json
+
+HEAD_BYTES: Final = 256 << 10
+"""Bytes of a file from which its format is recognised."""
+_CHUNK_BYTES: Final = 1 << 20
+_SPACE: Final = b" \t\r\n"
+_BOM: Final = b"\xef\xbb\xbf"
+_STRUCTURE, _STRING_END = re.compile(rb'["\[\]{}]'), re.compile(rb'["\\]')
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """Bounds of what is read of a foreign file.
+
+    Attributes:
+        item_bytes: largest line, array element, document or unpacked zip member, in bytes.
+        item_values: largest number of JSON values in an item; each takes up to about 100 bytes of memory.
+        branches: largest number of branches of a message graph that become episodes.
+        files: largest number of files of a folder that are looked at.
+        folder_depth: number of folder levels that are searched; 1 is the named folder itself.
+    """
+
+    item_bytes: int = 64 << 20
+    item_values: int = 2_000_000
+    branches: int = 32
+    files: int = 200_000
+    folder_depth: int = 3
+
+
+LIMITS: Final = Limits()
+
+
+class Place(NamedTuple):
+    """Where an item is.
+
+    Attributes:
+        path: the file.
+        number: number of the line, array element or zip member, from 1.
+        start: offset of the item in its file, in bytes.
+        size: size of the item in bytes.
+        unit: what ``number`` counts, e.g. ``line``.
+    """
+
+    path: Path
+    number: int
+    start: int = 0
+    size: int = 0
+    unit: str = "line"
+
+
+class Item(NamedTuple):
+    """The content of one item: JSON of one or several episodes."""
+
+    place: Place
+    data: bytes
+
+
+class Malformed(NamedTuple):
+    """An item that cannot be read, and the reason; only this item is lost."""
+
+    place: Place
+    reason: str
+
+
+Found: TypeAlias = Item | Malformed
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open a regular file without following a link.
+
+    Raises:
+        StoreError: the file is missing, unreadable, or not a regular file.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY)
+    except (OSError, ValueError) as exc:
+        raise StoreError(f"{path} cannot be read: {getattr(exc, 'strerror', None) or exc}") from exc
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise StoreError(f"{path} is not a regular file")
+    return os.fdopen(descriptor, "rb")
+
+
+def read_head(path: Path, n_bytes: int = HEAD_BYTES) -> bytes:
+    """Return the first bytes of a regular file; raises like ``open_regular``."""
+    with open_regular(path) as file:
+        return _read(file, n_bytes, path)
+
+
+def read_small(path: Path, limits: Limits) -> bytes:
+    """Return the content of a regular file; raises a ``StoreError`` also if it is larger than an item may be."""
+    data = read_head(path, limits.item_bytes + 1)
+    if len(data) > limits.item_bytes:
+        raise StoreError(_too_large(limits))
+    return data
+
+
+def read_place(place: Place, limits: Limits = LIMITS) -> bytes:
+    """Return the bytes of an item again; raises a ``StoreError`` if the file has become shorter."""
+    with open_regular(place.path) as file:
+        try:
+            file.seek(place.start)
+        except OSError as exc:
+            raise StoreError(f"{place.path} cannot be read: {exc.strerror}") from exc
+        data = _read(file, min(place.size, limits.item_bytes), place.path)
+    if len(data) < place.size:
+        raise StoreError(f"{place.path} is shorter than before; reload it")
+    return data
+
+
+def json_items(path: Path, limits: Limits = LIMITS) -> Iterator[Found]:
+    """Yield the items of a JSON file: the elements of an array, the lines of JSON Lines, or one document.
+
+    Raises:
+        StoreError: the file cannot be read.
+    """
+    head = read_head(path)
+    start = len(_BOM) if head.startswith(_BOM) else 0
+    if head[start:].lstrip(_SPACE).startswith(b"["):
+        yield from _elements(path, limits)
+    elif is_document(head):
+        yield from _document(path, limits)
+    else:
+        yield from _lines(path, limits)
+
+
+def is_document(head: bytes) -> bool:
+    """Return whether a file that starts with ``head`` is one JSON object over several lines, not JSON Lines."""
+    first, newline, rest = head.removeprefix(_BOM).lstrip(_SPACE).partition(b"\n")
+    if not newline or not rest.strip(_SPACE):
+        return False
+    return first.rstrip(_SPACE).endswith((b"{", b"[", b",", b":")) and first.startswith(b"{")
+
+
+def decode_item(data: bytes, limits: Limits = LIMITS) -> object:
+    """Return the JSON value of an item.
+
+    Raises:
+        ValueError: it is no JSON, or has more values than ``limits`` allow.
+    """
+    if data.count(b",") + data.count(b"[") + data.count(b"{") > limits.item_values:
+        raise ValueError(f"it has more than {limits.item_values:,} values")
+    try:
+        return msgspec.json.decode(data)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    except (msgspec.MsgspecError, UnicodeError) as exc:
+        value = decode_json(data)
+        if value is None:
+            raise ValueError(f"it is no JSON: {exc}") from None
+        return value
+
+
+def _read(file: BinaryIO, n_bytes: int, path: Path) -> bytes:
+    try:
+        return file.read(n_bytes)
+    except OSError as exc:
+        raise StoreError(f"{path} cannot be read: {exc.strerror or exc}") from exc
+
+
+def _too_large(limits: Limits) -> str:
+    return f"it is larger than {limits.item_bytes >> 20} MiB" if limits.item_bytes >= 1 << 20 else "it is too large"
+
+
+def _document(path: Path, limits: Limits) -> Iterator[Found]:
+    data = read_head(path, limits.item_bytes + 1)
+    place = Place(path, 1, 0, len(data), "document")
+    yield Malformed(place, _too_large(limits)) if len(data) > limits.item_bytes else Item(place, data)
+
+
+def _lines(path: Path, limits: Limits) -> Iterator[Found]:
+    with open_regular(path) as file:
+        number = start = 0
+        while line := _read_line(file, limits.item_bytes + 1, path):
+            number += 1
+            size = len(line)
+            if size > limits.item_bytes:
+                size += _skip_line(file, path) if not line.endswith(b"\n") else 0
+                yield Malformed(Place(path, number, start, size), _too_large(limits))
+            elif content := line.removeprefix(_BOM if number == 1 else b"").strip(_SPACE):
+                yield Item(Place(path, number, start + line.index(content), len(content)), content)
+            start += size
+
+
+def _read_line(file: BinaryIO, n_bytes: int, path: Path) -> bytes:
+    try:
+        return file.readline(n_bytes)
+    except OSError as exc:
+        raise StoreError(f"{path} cannot be read: {exc.strerror or exc}") from exc
+
+
+def _skip_line(file: BinaryIO, path: Path) -> int:
+    """Skip the rest of a line; return its size in bytes."""
+    n_skipped = 0
+    while part := _read_line(file, _CHUNK_BYTES, path):
+        n_skipped += len(part)
+        if part.endswith(b"\n"):
+            break
+    return n_skipped
+
+
+class _ArraySplitter:
+    """Finds the elements of a JSON array in parts of a file; it knows only strings and brackets."""
+
+    def __init__(self, path: Path, limits: Limits) -> None:
+        self._path, self._limits = path, limits
+        self._depth, self._in_string = 0, False
+        self._n_escaped = 0  # bytes at the start of the next part that belong to an escape
+        self._element: list[bytes] | None = None
+        self._n_bytes = self._start = self._number = 0
+        self._offset = 0  # of the current part in the file
+        self.is_complete = False
+
+    def feed(self, part: bytes) -> Iterator[Found]:
+        """Yield the elements that end in the next part of the file."""
+        begin, position = 0, self._n_escaped
+        while not self.is_complete:
+            pattern = _STRING_END if self._in_string else _STRUCTURE
+            if (match := pattern.search(part, position)) is None:
+                break
+            position, sign = match.end(), match[0]
+            if self._in_string:
+                position += sign == b"\\"
+                self._in_string = sign == b"\\"
+            elif sign == b'"':
+                self._in_string = True
+            elif sign in b"[{":
+                self._depth += 1
+                if self._depth == 2:
+                    begin = match.start()
+                    self._begin(self._offset + begin)
+            else:
+                self._depth -= 1
+                self.is_complete = self._depth <= 0
+                if self._depth == 1:
+                    self._keep(part[begin:position])
+                    yield self._found()
+        self._keep(part[begin:])
+        self._n_escaped = max(position - len(part), 0)
+        self._offset += len(part)
+
+    def rest(self) -> Malformed | None:
+        """Return what follows the last complete element; None if the array is complete."""
+        if self.is_complete:
+            return None
+        size = self._offset - self._start
+        return Malformed(Place(self._path, max(self._number, 1), self._start, size, "element"), "the array has no end")
+
+    def _begin(self, start: int) -> None:
+        self._element, self._start, self._n_bytes = [], start, 0
+        self._number += 1
+
+    def _keep(self, data: bytes) -> None:
+        if self._element is not None:
+            self._n_bytes += len(data)
+            if self._n_bytes <= self._limits.item_bytes:
+                self._element.append(data)
+            else:
+                self._element.clear()
+
+    def _found(self) -> Found:
+        place = Place(self._path, self._number, self._start, self._n_bytes, "element")
+        data, self._element = b"".join(self._element or ()), None
+        return Item(place, data) if len(data) == self._n_bytes else Malformed(place, _too_large(self._limits))
+
+
+def _elements(path: Path, limits: Limits) -> Iterator[Found]:
+    splitter = _ArraySplitter(path, limits)
+    with open_regular(path) as file:
+        while not splitter.is_complete and (part := _read(file, _CHUNK_BYTES, path)):
+            yield from splitter.feed(part)
+    if (rest := splitter.rest()) is not None:
+        yield rest

@@ -1,0 +1,162 @@
+"""Which format a file has, recognised by its content: its first bytes, or the names in an archive or a folder."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final, Literal, NamedTuple
+
+import msgspec
+
+from runner.errors import ConfigError, StoreError
+from runner.formats.format import Format, find_format, format_names
+from runner.formats.reading import LIMITS, Limits, is_document, read_head
+from runner.util.json_accessors import as_dict, as_list, decode_json
+
+MAX_NAMES: Final = 1_000
+"""Largest number of names of an archive or a folder that a signature sees."""
+_N_LINES: Final = 5
+_BOM: Final = b"\xef\xbb\xbf"
+_TOKENS = re.compile(rb'"(?:[^"\\]|\\.)*+"|(?P<open>"(?:[^"\\]|\\.)*+\\?\Z)|[\[\]{}]', re.DOTALL)
+_CUT_ESCAPE = re.compile(rb"(?<!\\)((?:\\\\)*)\\(?:u[0-9a-fA-F]{0,3})?\Z")
+_CUT_VALUE = re.compile(rb"[^\s,:\[\]{}\"]+\Z")
+
+
+class Head(msgspec.Struct, frozen=True):
+    """What a signature is checked against.
+
+    Attributes:
+        kind: ``json``, ``zip``, ``parquet``, ``folder`` or ``other``.
+        first: the first JSON object, of which only the beginning may be known.
+        names: names of files in an archive, or of entries of a folder; at most ``MAX_NAMES``.
+        path: the file or folder.
+    """
+
+    kind: Literal["json", "zip", "parquet", "folder", "other"]
+    first: dict[str, Any] = {}
+    names: tuple[str, ...] = ()
+    path: Path = Path()
+
+    def list(self, name: str) -> list[dict[str, Any]]:
+        """Return the objects of a list of the first object."""
+        return [as_dict(each) for each in as_list(self.first.get(name))]
+
+
+class Source(NamedTuple):
+    """A file or folder to read, and its format; None if none was recognised."""
+
+    path: Path
+    format: Format | None
+
+
+def read_formats() -> list[Format]:
+    """Return the formats that have a reader, those of this package first."""
+    formats = [find_format(name) for name in format_names()]
+    readable = [each for each in formats if each.reader is not None]
+    return sorted(readable, key=lambda each: not (each.reader and each.reader.decode.__module__.startswith("runner.")))
+
+
+def recognise(path: Path) -> Format | None:
+    """Return the format of a file or folder; None if it has no signature or cannot be read."""
+    try:
+        head = head_of(path)
+    except (StoreError, OSError, ValueError):
+        return None
+    if head.kind == "other":
+        return None
+    return next((each for each in read_formats() if each.reader is not None and each.reader.matches(head)), None)
+
+
+def sources(path: Path, chosen: Format | None = None, limits: Limits = LIMITS) -> Iterator[Source]:
+    """Yield the files and folders to read at and below a path; links are not followed.
+
+    Args:
+        path: a file or a folder.
+        chosen: the format of all files; None: each is recognised.
+        limits: bounds of the search.
+
+    Raises:
+        ConfigError: there is no such file or folder.
+    """
+    if not path.exists():
+        raise ConfigError(f"there is no file or folder {path}; check the path")
+    if not path.is_dir():
+        yield Source(path, chosen or recognise(path))
+        return
+    yield from _below(path.resolve(), chosen, limits, limits.folder_depth, [limits.files])
+
+
+def _below(folder: Path, chosen: Format | None, limits: Limits, depth: int, n_left: list[int]) -> Iterator[Source]:
+    found = recognise(folder)
+    if found is not None and chosen in (None, found):
+        yield Source(folder, found)
+        return
+    try:
+        with os.scandir(folder) as entries:
+            named = sorted((each.name, each.is_dir(follow_symlinks=False)) for each in entries if not each.is_symlink())
+    except OSError:
+        yield Source(folder, None)
+        return
+    for name, is_folder in named:
+        if is_folder and depth > 1:
+            yield from _below(folder / name, chosen, limits, depth - 1, n_left)
+        elif not is_folder and n_left[0] > 0:
+            n_left[0] -= 1
+            yield Source(folder / name, recognise(folder / name) if chosen is None else chosen)
+
+
+def head_of(path: Path) -> Head:
+    """Return what is known of a file or folder from its beginning; raises a ``StoreError`` if it cannot be read."""
+    if path.is_dir():
+        with os.scandir(path) as entries:
+            names = tuple(sorted(entry.name for entry, _ in zip(entries, range(MAX_NAMES), strict=False)))
+        return Head("folder", names=names, path=path)
+    data = read_head(path)
+    if data.startswith(b"PK\3\4"):
+        from runner.store.archive import read_directory
+
+        return Head("zip", names=tuple(read_directory(path))[:MAX_NAMES], path=path)
+    if data.startswith(b"PAR1"):
+        return Head("parquet", path=path)
+    first = first_object(data)
+    return Head("json", first, path=path) if first else Head("other", path=path)
+
+
+def first_object(data: bytes) -> dict[str, Any]:
+    """Return the first JSON object at the beginning of a file, as far as it is known; empty if there is none."""
+    data = data.removeprefix(_BOM).lstrip()
+    if data.startswith(b"["):
+        start = data.find(b"{")
+        return _partial_object(data[start:]) if start > 0 else {}
+    if is_document(data):
+        return _partial_object(data)
+    for line in data.split(b"\n", _N_LINES)[:_N_LINES]:
+        if found := _partial_object(line.strip()):
+            return found
+    return {}
+
+
+def _partial_object(data: bytes) -> dict[str, Any]:
+    """Return the JSON object at the start of ``data``; one that is cut off is closed where it ends."""
+    if not data.startswith(b"{"):
+        return {}
+    closers: list[bytes] = []
+    in_string = False
+    for match in _TOKENS.finditer(data):
+        token = match[0]
+        in_string = match["open"] is not None
+        if token in (b"{", b"["):
+            closers.append(b"}" if token == b"{" else b"]")
+        elif token in (b"}", b"]"):
+            closers.pop()
+            if not closers:
+                return as_dict(decode_json(data[: match.end()]))
+    if in_string:
+        data = _CUT_ESCAPE.sub(rb"\1", data).decode("utf-8", "ignore").encode() + b'"'
+    else:
+        data = _CUT_VALUE.sub(b"null", data.rstrip())
+    tail = b"".join(reversed(closers))
+    values = (decode_json(data + filler + tail) for filler in (b"", b"null", b":null", b'"":null'))
+    return as_dict(next((value for value in values if value is not None), None))

@@ -1,0 +1,122 @@
+"""ATIF: what a trajectory becomes, and that exports restore it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runner.formats.atif import FORMAT, difference, encode_atif, restored
+from runner.formats.importing import keep_difference
+from runner.store import EpisodeIndex, EpisodeRecord, EpisodeStore
+from runner.store.safe_json import encode
+from runner.types import Outcome, Tokens
+from tests.support.json_values import JSON_VALUES
+from tests.unit.formats.conftest import FILES, imported, read_all, stored
+
+TRAJECTORY = FILES / "atif_v17.json"
+
+
+def test_a_trajectory_becomes_an_episode() -> None:
+    (found, below), malformed = read_all(TRAJECTORY)
+    record = found.record
+    assert not malformed
+    assert (record.agent, record.model, record.env) == ("terminus-2", "qwen/qwen3-32b", "atif_v17")
+    assert record.reset_observation == [{"role": "user", "content": "Sort the file data.csv by its second column."}]
+    first, second = record.timesteps
+    assert first.action.tool_calls[0].name == "bash_command"
+    assert json.loads(first.action.tool_calls[0].arguments)["duration"] == 0.5
+    assert first.chats[0][-1]["reasoning_content"] == "A header may be in line 1."
+    assert first.tokens == Tokens(812, 64, 0, 512)
+    assert [message["content"] for message in first.observation] == [
+        "name,age\nbo,7\nal,3\n",
+        "Keep the header.\n[image]",
+    ]
+    assert [message["role"] for message in second.observation] == ["tool", "user"]
+    assert record.duration_s == 10.0
+    assert record.cost == 0.00123
+    assert below.record.agent == "summarizer"
+    assert below.record.unscored
+
+
+def test_what_a_trajectory_does_not_say_is_unknown_and_not_rated() -> None:
+    (found, _), _ = read_all(TRAJECTORY)
+    assert found.record.origin is not None
+    assert set(found.record.origin.missing) == {"reward", "outcome", "task"}
+    assert found.record.outcome == Outcome.INTERRUPTED
+    assert found.record.unscored
+
+
+def test_an_import_is_exported_as_it_was(store: EpisodeStore, index: EpisodeIndex) -> None:
+    assert imported(store, index, TRAJECTORY).n_imported == 2
+    (record,) = (each for each in stored(store, index) if each.agent == "terminus-2")
+    original = json.loads(TRAJECTORY.read_bytes())
+    assert json.loads(encode(encode_atif(record))) == original
+
+
+def test_an_own_export_keeps_texts_calls_rewards_times_and_tokens(
+    episode: EpisodeRecord, tmp_path: Path, store: EpisodeStore, index: EpisodeIndex
+) -> None:
+    path = tmp_path / "own.json"
+    path.write_bytes(encode(encode_atif(episode)))
+    assert imported(store, index, path).n_imported == 1
+    (record,) = stored(store, index)
+    same = (
+        *("env", "agent", "model", "task_index", "attempt", "outcome", "success", "reward", "tokens", "started_at"),
+        *("ended_at", "duration_s", "reset_observation", "versions", "rounds", "cost", "evaluation", "data_label"),
+    )
+    assert {name: getattr(record, name) for name in same} == {name: getattr(episode, name) for name in same}
+    for step, own in zip(record.timesteps, episode.timesteps, strict=True):
+        for name in ("action", "observation", "reward", "done", "model_s", "env_s", "endpoint", "model", "tokens"):
+            assert getattr(step, name) == getattr(own, name), name
+        assert step.chats[0][-1] == own.chats[0][-1]
+    assert json.loads(encode(encode_atif(record))) == json.loads(path.read_bytes())
+
+
+@given(JSON_VALUES, JSON_VALUES)
+def test_a_value_is_restored_from_another_and_their_difference(old: Any, new: Any) -> None:  # noqa: ANN401
+    one, other = (msgspec.json.decode(encode(value)) for value in (old, new))
+    assert (
+        encode(restored(one, difference(one, other))) == encode(other) or restored(one, difference(one, other)) == other
+    )
+    assert difference(one, one) is None
+
+
+@given(JSON_VALUES, JSON_VALUES)
+def test_any_difference_can_be_applied_to_any_value(old: Any, diff: Any) -> None:  # noqa: ANN401
+    restored(old, diff)
+
+
+MESSAGES = st.sampled_from(
+    ["", "a", [{"type": "text", "text": "b"}], [{"type": "image", "source": {"path": "/x"}}], None]
+)
+STEPS = st.fixed_dictionaries(
+    {"step_id": st.integers(1, 3), "source": st.sampled_from(["user", "agent", "system"]), "message": MESSAGES},
+    optional={
+        "timestamp": st.sampled_from(["2026-01-02T03:04:05Z", "yesterday", "9999-12-31T23:59:59Z", "0001-01-01"]),
+        "tool_calls": st.lists(
+            st.fixed_dictionaries(
+                {"tool_call_id": st.sampled_from(["a", "b"]), "function_name": st.just("f"), "arguments": JSON_VALUES}
+            ),
+            max_size=2,
+        ),
+        "observation": st.fixed_dictionaries({"results": st.lists(st.fixed_dictionaries({"content": MESSAGES}))}),
+        "metrics": st.dictionaries(st.sampled_from(["prompt_tokens", "completion_tokens", "cost_usd"]), st.integers()),
+        "extra": JSON_VALUES,
+    },
+)
+
+
+@given(st.lists(STEPS, min_size=1, max_size=5), JSON_VALUES)
+def test_any_trajectory_is_restored(tmp_path_factory: Any, steps: list[Any], extra: Any) -> None:  # noqa: ANN401
+    trajectory = {"schema_version": "ATIF-v1.8", "agent": {"name": "a", "version": "1"}, "steps": steps, "extra": extra}
+    path = tmp_path_factory.getbasetemp() / "any.json"
+    path.write_bytes(encode(trajectory))
+    (found, *_), _ = read_all(path)
+    record = keep_difference(found.record, found.draft, FORMAT)
+    again = msgspec.json.decode(encode(record), type=EpisodeRecord)
+    assert json.loads(encode(encode_atif(again))) == json.loads(path.read_bytes())
