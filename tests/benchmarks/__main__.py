@@ -1,12 +1,13 @@
 """Runs the benchmarks of this folder and prints one table; exits with 1 if a bound is missed.
 
-python -m tests.benchmarks [--full] [NAME…]; ``--full`` selects the benchmarks that take minutes.
+python -m tests.benchmarks [--full] [NAME…]; ``--full`` selects those that are slow by nature.
 """
 
 from __future__ import annotations
 
 import importlib
 import sys
+import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -24,9 +25,13 @@ def available(prefix: str) -> list[str]:
 
 def run_all(prefix: str, names: Iterable[str]) -> list[Row]:
     rows: list[Row] = []
+    started = time.perf_counter()
     for name in names:
         progress.print(f"{name} ...")
+        before = time.perf_counter()
         rows += importlib.import_module(f"tests.benchmarks.{prefix}{name}").run()
+        progress.print(f"{name}: {time.perf_counter() - before:.0f} s")
+    progress.print(f"all: {time.perf_counter() - started:.0f} s")
     return rows
 
 

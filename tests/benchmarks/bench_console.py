@@ -38,7 +38,7 @@ Minimal().run()
 """
 N_EPISODES = 10_000
 N_NEXT = 20
-SETTLE_S, IDLE_S = 5.0, 40.0
+SETTLE_S, IDLE_S = 5.0, 20.0
 """Seconds after the connection that are ignored, and seconds of the idle measurement."""
 
 MAX_START_RATIOS: Final = (1.3, 1.8)

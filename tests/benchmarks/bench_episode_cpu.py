@@ -31,7 +31,7 @@ PLACES = {0: "in this process", 1: "driver and one worker"}
 """Number of worker processes, and where the episodes are played."""
 N_WARM = 20
 """Episodes before the measurement, which pay for imports and for the start of workers."""
-N_MAZE, N_BABYAI = 200, 40
+N_MAZE, N_BABYAI = 100, 40
 """Episodes of one measurement; BabyAI's are one of each level."""
 
 

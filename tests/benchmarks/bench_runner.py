@@ -49,10 +49,10 @@ AGENTS = (
         "oracle",
         lambda: OracleAgent(twin=BabyAI()),
         {"_target_": "runner.agents.oracle.OracleAgent", "twin": BABYAI},
-        n_tasks=64,
+        n_tasks=40,
         bounded=True,
     ),
-    BenchmarkAgent("random", RandomAgent, {"_target_": "runner.agents.random.RandomAgent"}, n_tasks=32, bounded=False),
+    BenchmarkAgent("random", RandomAgent, {"_target_": "runner.agents.random.RandomAgent"}, n_tasks=16, bounded=False),
 )
 """The bounds apply to the oracle, the default agent. The random agent is cheap and shows the runner's maximum share."""
 
