@@ -6,11 +6,14 @@ from collections.abc import Awaitable, Callable
 from functools import partial, wraps
 from typing import Concatenate, Final, ParamSpec, TypeVar
 
+from textual.timer import Timer
+
 from agentgym_tui.commands.registry import NODE
 from agentgym_tui.screens.base import ScreenContext, SessionScreen
 from agentgym_tui.services.timers import start_worker
 from agentgym_tui.sessions.protocols import ControlRequestError
 from agentgym_tui.sessions.run_commands import RunCommands, control_error_text
+from agentgym_tui.state.run_store import RunStore
 
 TICK_S: Final = 1.0
 """Seconds between two drawings of the time left."""
@@ -29,10 +32,16 @@ class ControlScreen(SessionScreen):
     def __init__(self, context: ScreenContext) -> None:
         super().__init__(context)
         self.commands = context.commands or RunCommands(context.session)
+        self._ticks: Timer | None = None
 
     def on_mount(self) -> None:
         """Let the time left pass between two messages."""
-        self.set_interval(TICK_S, self._tick)
+        self._ticks = self.set_interval(TICK_S, self._tick)
+
+    def draw(self, store: RunStore) -> None:
+        """Redraw after the store changed; without an active batch no time passes."""
+        if self._ticks is not None and store.active_batch() is not None:
+            self._ticks.resume()
 
     def draw_time_left(self) -> None:
         """Draw the time left again."""
@@ -42,7 +51,9 @@ class ControlScreen(SessionScreen):
         start_worker(self, partial(self._send_command, send), group="commands")
 
     def _tick(self) -> None:
-        if self.accepts_keys and self.session.store.active_batch() is not None:
+        if self._ticks is not None and self.session.store.active_batch() is None:
+            self._ticks.pause()
+        elif self.accepts_keys:
             self.draw_time_left()
 
     async def _send_command(self, send: Callable[[], Awaitable[object]]) -> None:

@@ -174,7 +174,8 @@ class LineRenderer(OwnScrollBar, inherit_bindings=False):
     def refresh_changed(self) -> None:
         """Repaint only the rows whose content has changed since the last repaint."""
         if self._update_geometry() or not self._screen_strips:
-            self.refresh(self._inner_size.region)
+            if self.is_on_screen:  # else it is painted when it is shown
+                self.refresh(self._inner_size.region)
             return
         changed = [row for row, strip in self._screen_strips.items() if self.render_line(row) is not strip]
         if changed:

@@ -51,6 +51,7 @@ class ClientLifecycle:
         self._down = False
         self._backoff = Backoff(0.5)
         self._last_activity = time.monotonic()
+        self._n_messages = 0
         self._first_errors: list[BusError] = []
         self._opening: asyncio.Future[None] | None = None
 
@@ -94,13 +95,19 @@ class ClientLifecycle:
             self._on_retire()
 
     async def is_responsive(self, timeout_s: int) -> bool:
-        """Whether the server answers a ping within ``timeout_s`` seconds; True while disconnected."""
+        """Whether the server answers a ping within ``timeout_s`` seconds; True while disconnected.
+
+        A message since the last call counts as an answer, so that a busy or idle subscriber sends no pings.
+        """
         if not self.client.is_connected:
             if time.monotonic() - self._last_activity > RECONNECT_SILENCE_S:
                 self.retire()
             return True
         if not self.client.is_reading:
             self.retire()
+            return True
+        before, self._n_messages = self._n_messages, self.client.stats["in_msgs"]
+        if self._n_messages != before:
             return True
         connects = self._connects
         try:

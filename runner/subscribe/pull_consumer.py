@@ -19,9 +19,9 @@ from runner.subscribe.messages import Notice
 from runner.subscribe.position import Position
 from runner.subscribe.subject_patterns import covered_by_any
 
-FETCH_EXPIRES_S: Final = 5.0
-HEARTBEAT_S: Final = 0.7
-SILENCE_TIMEOUT_S: Final = 1.45
+FETCH_EXPIRES_S: Final = 15.0
+HEARTBEAT_S: Final = 1.0
+SILENCE_TIMEOUT_S: Final = 2.05
 """Seconds without messages and heartbeats after which the consumer or its connection counts as failed.
 
 One heartbeat may be lost. Heartbeats are most of what wakes an idle subscriber, so they are no more frequent than this.

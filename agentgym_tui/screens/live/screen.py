@@ -81,6 +81,7 @@ class LiveScreen(ControlScreen):
 
     def draw(self, store: RunStore) -> None:
         """Redraw after the store changed."""
+        super().draw(store)
         if (last := self.commands.last_run) is not None and last.batch_id != self._started_id:
             self._started_id = last.batch_id
             self._picker.watch_batch(last.batch_id)  # its first episode is shown once it exists

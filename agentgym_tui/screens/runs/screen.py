@@ -56,6 +56,7 @@ class RunsScreen(ControlScreen):
 
     def draw(self, store: RunStore) -> None:
         """Redraw if the store has changed."""
+        super().draw(store)
         if self.is_ready and self._version != store.version:
             self._version = store.version
             self._show()

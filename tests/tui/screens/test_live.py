@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from importlib import import_module
 from typing import Any
@@ -9,10 +10,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from textual.pilot import Pilot
+from textual.widget import Widget
 
 from agentgym_tui.app.console import Console
 from agentgym_tui.config.ui_state import UiState
 from agentgym_tui.presenters.environment_rows import ENV_COLUMNS
+from agentgym_tui.screens.control import ControlScreen
 from agentgym_tui.screens.episode.screen import EpisodeScreen
 from agentgym_tui.screens.live.episode_picker import EpisodePicker
 from agentgym_tui.screens.live.live_panes import LIVE_PANES, LivePane
@@ -344,6 +347,37 @@ async def test_unchanged_panes_are_not_redrawn() -> None:
             return len(before) == len(sources) and all(a is b for a, b in zip(before, sources, strict=True))
 
         await wait_until(pilot, keeps_sources, "a redraw that changes nothing")  # the cursor may still move to the end
+
+
+async def test_a_redraw_that_changes_nothing_repaints_nothing() -> None:
+    session = empty_session()
+    async with Console(session).run_test(size=(120, 40)) as pilot:
+        await wait_for_text(pilot, "Nothing is running yet")
+        screen, refreshed = pilot.app.screen, list[Widget]()
+        assert isinstance(screen, LiveScreen)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Widget, "refresh", lambda self, *args, **kwargs: refreshed.append(self))
+            screen.draw(session.store)
+        assert refreshed == []
+
+
+async def test_the_time_left_passes_only_while_a_batch_is_active(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agentgym_tui.screens.control.TICK_S", 0.01)
+    ticks: list[bool] = []
+    tick = ControlScreen._tick
+
+    def record_and_tick(screen: ControlScreen) -> None:
+        ticks.append(session.store.active_batch() is not None)
+        tick(screen)
+
+    monkeypatch.setattr(ControlScreen, "_tick", record_and_tick)
+    session = FakeSession(empty_store())
+    async with Console(session).run_test(size=(120, 40)) as pilot:
+        await wait_until(pilot, lambda: len(ticks) > 0, "the last tick without a batch")
+        await asyncio.sleep(0.1)
+        assert ticks == [False]
+        session.store.apply_events([live(started(0))])
+        await wait_until(pilot, lambda: ticks.count(True) > 2, "ticks")
 
 
 async def test_changed_steps_are_redrawn() -> None:

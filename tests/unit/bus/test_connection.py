@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from nats.aio.msg import Msg
 
+from runner.bus.client_lifecycle import ClientLifecycle
 from runner.bus.connection import BusAddress, BusError, BusState, NatsConnection
 from tests.support.bus import BusStateRecorder
 from tests.support.nats_server import NatsAccount, NatsServer
@@ -25,6 +26,27 @@ async def test_a_message_is_published_and_received(bus: NatsAccount) -> None:
         assert (await subscription.next_msg(timeout=5)).data == b"x"
     assert [state.status for state in states.states] == ["connected", "closed"]
     assert connection.client.is_closed
+
+
+async def test_a_message_since_the_last_check_replaces_a_ping(
+    bus: NatsAccount, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lifecycle = ClientLifecycle(BusAddress(bus.url), lambda state: None, lambda: None)
+    await lifecycle.open("test", 5.0)
+    client, pings = lifecycle.client, list[int]()
+    flush = client.flush
+
+    async def count_and_flush(timeout: int = 10) -> None:  # noqa: ASYNC109 - as in nats-py
+        pings.append(timeout)
+        await flush(timeout)
+
+    subscription = await client.subscribe("a")
+    await client.publish("a", b"x")
+    await subscription.next_msg(timeout=5)
+    monkeypatch.setattr(client, "flush", count_and_flush)
+    assert await lifecycle.is_responsive(5) and pings == []
+    assert await lifecycle.is_responsive(5) and pings == [5]
+    await lifecycle.close()
 
 
 async def test_the_first_connection_error_is_raised_immediately(nats_server: NatsServer) -> None:
