@@ -17,8 +17,9 @@ from agentgym_tui.presenters.text_width import cut
 from agentgym_tui.safe_text import SafeText, fill_in, join, masked_line, sanitize_line, trusted
 from agentgym_tui.state.data_model import Episode, StepState, StreamingAnswer
 from agentgym_tui.state.endpoints import EndpointState, Failover
-from runner.results.bottleneck import Bottleneck, TimeShares, time_shares
+from runner.results.bottleneck import Bottleneck
 from runner.types import Phases, Tokens
+from runner.types.time_shares import TimeShares, time_shares
 
 FALLBACK_MARK: Final = trusted("\N{CLOCKWISE TOP SEMICIRCLE ARROW}")
 """Marks an answer that did not come from the first endpoint of the chain."""

@@ -279,20 +279,21 @@ def _agent_parts(episode: ListedEpisode, currency: str) -> Iterator[Line]:
     if isinstance(episode, Episode) and (worker := episode.worker) is not None:
         yield _worker_cells(worker)
     if isinstance(episode, Episode) and episode.gpu is not None:
-        yield from _gpu_parts(episode.gpu)
+        yield from gpu_parts(episode.gpu)
     if episode.mode == "compat":
         yield [Cell(trusted("unscored: compat"), "warn")]
     if episode.unscored:
         yield [Cell(trusted("unscored: idle play can succeed"), "warn")]
 
 
-def _gpu_parts(use: GpuUse) -> Iterator[Line]:
-    """Return energy and GPU seconds; both are estimates where several episodes shared the GPUs."""
+def gpu_parts(use: GpuUse, each: str = "") -> Iterator[Line]:
+    """Return energy and GPU seconds; ``about`` where they are estimates, because several episodes shared the GPUs."""
     about = "about " if use.energy_shared else ""
-    if use.energy_j is not None:
-        yield [Cell(trusted("energy "), "dim"), Cell(fill_in("{}{}", trusted(about), format_energy(use.energy_j)))]
-    if use.gpu_s is not None:
-        yield [Cell(trusted("GPU "), "dim"), Cell(fill_in("{}{}", trusted(about), format_duration(use.gpu_s)))]
+    energy = None if use.energy_j is None else format_energy(use.energy_j)
+    seconds = None if use.gpu_s is None else format_duration(use.gpu_s)
+    for name, amount in (("GPU energy ", energy), ("GPU time ", seconds)):
+        if amount is not None:
+            yield [Cell(trusted(name), "dim"), Cell(join([trusted(about), amount, trusted(each)]))]
 
 
 def _worker_cells(worker: WorkerInfo) -> Line:

@@ -20,6 +20,7 @@ from agentgym_tui.presenters.cells import (
     sorting_cells,
     unsafe_texts,
 )
+from agentgym_tui.presenters.episode_rows import gpu_parts
 from agentgym_tui.presenters.number_format import (
     UNKNOWN,
     format_cost,
@@ -31,9 +32,10 @@ from agentgym_tui.presenters.number_format import (
     pluralize,
 )
 from agentgym_tui.presenters.reward_plot import column_chart
-from agentgym_tui.presenters.text_width import shorten_environment
+from agentgym_tui.presenters.text_width import cut, shorten_environment
 from agentgym_tui.safe_text import SafeText, join, sanitize_line, trusted
 from agentgym_tui.state.result_list import BASELINE, ResultList
+from runner.types import GpuUse
 
 if TYPE_CHECKING:
     from runner.results.summary import Histogram, ResultRow
@@ -162,8 +164,9 @@ def empty_results_lines(results: ResultList, clear_key: str) -> list[Line]:
 
 
 def result_detail(row: ResultRow, currency: str, width: int) -> list[Line]:
-    """Return two lines about the selected row: its outcomes, and the means and sums over its episodes."""
-    return [_outcomes_line(row, width), _usage_line(row, currency, width)]
+    """Return lines about the selected row: outcomes, means and sums over its episodes, and where its time went."""
+    times = [[Cell(cut(trusted(f"time: {row.time_text}"), width), "dim")]] if row.time_shares else []
+    return [_outcomes_line(row, width), _usage_line(row, currency, width), *times]
 
 
 def unsafe_result_text(row: ResultRow | None) -> str | None:
@@ -198,6 +201,7 @@ def _outcomes_line(row: ResultRow, width: int) -> Line:
 
 def _usage_line(row: ResultRow, currency: str, width: int) -> Line:
     tokens, cost = row.tokens, row.cost
+    gpu = GpuUse(energy_j=row.energy_j, gpu_s=row.gpu_s, energy_shared=row.energy_shared)
     usage = f"{format_count(tokens.prompt)} + {format_count(tokens.completion)} tokens"
     return join_parts(
         [
@@ -206,6 +210,7 @@ def _usage_line(row: ResultRow, currency: str, width: int) -> Line:
             [Cell(trusted(usage))] if tokens.total else [],
             [] if cost is None else [Cell(join([trusted("cost "), format_cost(cost, currency)]))],
             [Cell(trusted(f"answer {format_duration(row.latency_s)}"))] if row.latency_s is not None else [],
+            *gpu_parts(gpu, " per episode"),
             [Cell(trusted("last runs "), "dim"), Cell(sparkline(row.last_rates), "good")] if row.last_rates else [],
         ],
         width,

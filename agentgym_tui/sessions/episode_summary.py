@@ -11,9 +11,9 @@ from msgspec.structs import force_setattr
 
 from runner.errors import StoreError
 from runner.store.episode_file import check_header, decode
-from runner.store.index_schema import EpisodeRow
+from runner.store.index_schema import EpisodeRow, time_values
 from runner.store.safe_json import finite
-from runner.types import EpisodeHeader, Outcome, Tokens, fallback_endpoints
+from runner.types import EpisodeHeader, Outcome, Phases, Tokens, fallback_endpoints
 
 MAX_SHARED: Final = 10_000
 """Largest number of distinct texts that are shared between rows."""
@@ -23,6 +23,7 @@ class _StepSummary(msgspec.Struct):
     model_s: float
     endpoint: str | None = None
     warnings: tuple[str, ...] = ()
+    phases: Phases | None = None
 
 
 class _ErrorType(msgspec.Struct):
@@ -42,6 +43,9 @@ class _EpisodeSummary(EpisodeHeader, kw_only=True):
     rounds: int
     tokens: Tokens
     cost: float | None = None
+    energy_j: float | None = None
+    energy_shared: bool = False
+    gpu_s: float | None = None
     timesteps: list[_StepSummary]
     error: _ErrorType | None = None
     evaluation: _Evaluation | None = None
@@ -81,6 +85,7 @@ class SummaryReader:
             fallback=fallback_endpoints((step.endpoint, step.warnings) for step in summary.timesteps),
             error_type=summary.error.type if summary.error else None,
             unscored=summary.evaluation is not None and summary.evaluation.rated is False,
+            **time_values(summary.timesteps),
         )
         return self.share_texts(row)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -120,14 +121,41 @@ def print_results(rows: Sequence[ResultRow], metrics: Sequence[str], currency: s
         metrics: names of the attributes of ``ResultRow`` that get a column.
         currency: currency of the costs.
     """
+    measured = _Measured(
+        gpu=any(row.energy_j is not None or row.gpu_s is not None for row in rows),
+        times=any(row.time_shares for row in rows),
+    )
     columns = ("n", "errors", "95% interval", *metrics, "outcomes")
     models, baselines = [row for row in rows if not row.baseline], [row for row in rows if row.baseline]
     if models:
-        cells = [(*_names(row), row.model or "-", *_numbers(row, metrics), *_usage(row, currency)) for row in models]
-        print_table("Models", ("environment", "agent", "model", *columns, *USAGE_COLUMNS), cells)
+        cells = [
+            (*_names(row), row.model or "-", *_numbers(row, metrics), *_usage(row, currency), *measured.cells(row))
+            for row in models
+        ]
+        print_table("Models", ("environment", "agent", "model", *columns, *USAGE_COLUMNS, *measured.columns), cells)
     if baselines:
-        cells = [(*_names(row), *_numbers(row, metrics)) for row in baselines]
-        print_table("Baselines (no model)", ("environment", "agent", *columns), cells)
+        cells = [(*_names(row), *_numbers(row, metrics), *measured.cells(row)) for row in baselines]
+        print_table("Baselines (no model)", ("environment", "agent", *columns, *measured.columns), cells)
+
+
+class _Measured(NamedTuple):
+    """Which columns about GPUs and time are shown: those that a row has a value for."""
+
+    gpu: bool
+    times: bool
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return (*["GPU per episode"] * self.gpu, *["time"] * self.times)
+
+    def cells(self, row: ResultRow) -> tuple[str, ...]:
+        return (*[_gpu_cell(row)] * self.gpu, *[row.time_text or "-"] * self.times)
+
+
+def _gpu_cell(row: ResultRow) -> str:
+    amounts = ((row.energy_j, "J"), (row.gpu_s, "GPU s"))
+    known = [f"{format_number(amount)} {unit}" for amount, unit in amounts if amount is not None]
+    return f"{'about ' if row.energy_shared else ''}{', '.join(known)}" if known else "-"
 
 
 def _names(row: ResultRow) -> tuple[str, ...]:

@@ -2,44 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final, Literal, Protocol, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 import msgspec
 
-from runner.types import Phases, skipped_endpoints
+from runner.types import skipped_endpoints
+from runner.types.time_shares import Cause, TimedStep, TimeShares, time_shares
 
-Cause: TypeAlias = Literal["queue", "prefill", "decode", "model", "environment", "endpoint", "own", "none"]
-"""``model``: waiting for a model whose server gives no details; ``endpoint``: failures of endpoints."""
-
-CAUSES: Final[tuple[Cause, ...]] = ("queue", "prefill", "decode", "model", "environment", "endpoint", "own")
-NAMES: Final[Mapping[Cause, str]] = {
-    "queue": "queue",
-    "prefill": "prefill",
-    "decode": "decode",
-    "model": "model, not split",
-    "environment": "environment",
-    "endpoint": "failed requests",
-    "own": "own",
-}
 FULL_CACHE: Final = 0.9
 """Used part of a KV cache from which on it is named as the reason of a queue."""
-
-
-class TimedStep(Protocol):
-    """A step as files and the console have it."""
-
-    @property
-    def phases(self) -> Phases | None:
-        """The split of the step's wall time."""
-
-    @property
-    def endpoint(self) -> str | None:
-        """The endpoint that answered."""
-
-    @property
-    def warnings(self) -> Sequence[str]:
-        """Failures of endpoints before that answer, among others."""
 
 
 class ServerState(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,75 +27,12 @@ class ServerState(msgspec.Struct, frozen=True, kw_only=True):
     decode_s: float | None = None
 
 
-class TimeShares(msgspec.Struct, kw_only=True):
-    """Seconds of steps by cause.
-
-    Attributes:
-        n: number of steps with a split.
-        about: whether any split is an estimate.
-    """
-
-    seconds: dict[Cause, float] = {}
-    n: int = 0
-    about: bool = False
-
-    @property
-    def total_s(self) -> float:
-        """All seconds."""
-        return sum(self.seconds.values())
-
-    def share(self, cause: Cause) -> float:
-        """Return the share of a cause, from 0 to 1."""
-        return self.seconds.get(cause, 0.0) / self.total_s if self.total_s > 0.0 else 0.0
-
-    def largest_first(self) -> list[tuple[Cause, float]]:
-        """Return the causes and their shares, the largest first, those below half a percent left out."""
-        shares = [(cause, self.share(cause)) for cause in CAUSES]
-        return sorted([each for each in shares if each[1] >= 0.005], key=lambda each: -each[1])
-
-    def text(self) -> str:
-        """Return the shares in words, e.g. ``decode about 61%, environment 30%, own 9%``; empty without any."""
-        about = "about " if self.about else ""
-        measured = ("environment", "own", "endpoint", "model")
-        parts = [
-            f"{NAMES[cause]} {'' if cause in measured else about}{share:.0%}" for cause, share in self.largest_first()
-        ]
-        return ", ".join(parts)
-
-
 class Bottleneck(msgspec.Struct, frozen=True):
     """What episodes wait for most; ``sentence`` holds untrusted names, and is empty for ``none``."""
 
     cause: Cause
     sentence: str = ""
     share: float = 0.0
-
-
-def time_shares(steps: Iterable[TimedStep]) -> TimeShares:
-    """Return the seconds of steps by cause; steps without a split do not count.
-
-    Our own time of a step in which an endpoint failed counts as the endpoint's: it is that of the failed requests and
-    of the waiting that follows them.
-    """
-    shares = TimeShares(seconds=dict.fromkeys(CAUSES, 0.0))
-    for step in steps:
-        phases = step.phases
-        if phases is None:
-            continue
-        failed = bool(step.warnings) and bool(skipped_endpoints(step.endpoint, step.warnings))
-        shares.n += 1
-        shares.about = shares.about or phases.about
-        added: dict[Cause, float] = {
-            "queue": phases.queue or 0.0,
-            "prefill": phases.prefill or 0.0,
-            "decode": phases.decode or 0.0,
-            "model": phases.unsplit,
-            "environment": phases.env,
-            "endpoint" if failed else "own": phases.own,
-        }
-        for cause, seconds in added.items():
-            shares.seconds[cause] += seconds
-    return shares
 
 
 def find_bottleneck(

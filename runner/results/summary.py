@@ -10,8 +10,10 @@ import msgspec
 
 from runner.errors import StoreError
 from runner.results.statistics import wilson_interval
+from runner.store.index_schema import TIME_COLUMNS
 from runner.store.safe_json import finite
 from runner.types import UNRATED, Outcome, Tokens
+from runner.types.time_shares import Cause, TimeShares
 
 _UNRATED_LIST = ", ".join(f"'{outcome}'" for outcome in sorted(UNRATED))
 
@@ -99,6 +101,13 @@ class ResultRow(msgspec.Struct, frozen=True, kw_only=True):
         tokens: token sums over all episodes.
         cost: sum of the costs of all episodes; None if no episode has a cost.
         latency_s: mean duration of a model answer in seconds; None if no model answered.
+        energy_j: mean energy of the GPUs per measured episode, in joules; None if none was measured.
+        gpu_s: mean seconds during which GPUs were busy, per measured episode; None if none was measured.
+        energy_shared: whether both are estimates, because episodes shared the GPUs.
+        time_shares: share of the steps' time by what it was spent on, from 0 to 1: ``queue``, ``prefill``, ``decode``,
+            ``model`` (answers that are not split), ``environment``, ``endpoint`` (failed requests) and ``own``; None if
+            no step has a split.
+        times_about: whether the shares of the model's phases are estimates from its server's metrics.
     """
 
     env: str
@@ -124,6 +133,16 @@ class ResultRow(msgspec.Struct, frozen=True, kw_only=True):
     tokens: Tokens
     cost: float | None
     latency_s: float | None
+    energy_j: float | None = None
+    gpu_s: float | None = None
+    energy_shared: bool = False
+    time_shares: dict[Cause, float] | None = None
+    times_about: bool = False
+
+    @property
+    def time_text(self) -> str:
+        """The shares of the time in words; empty if they are unknown."""
+        return TimeShares(seconds=self.time_shares or {}, about=self.times_about).text()
 
 
 def summarize_results(
@@ -144,7 +163,7 @@ def summarize_results(
     groups: dict[_Key, list[_Group]] = {}
     try:
         for values in found:
-            group = msgspec.convert(values, _Group)
+            group = msgspec.convert((*values[:_N_VALUES], values[_N_VALUES:]), _Group)
             key = (group.env, group.model is None, group.data_label, group.mode, group.agent, group.model or "")
             groups.setdefault((*key, group.batch_id if by_batch else ""), []).append(group)
         newest_first = sorted(groups, key=lambda key: key[-1], reverse=True)
@@ -179,17 +198,27 @@ class _Group(msgspec.Struct, frozen=True, array_like=True):
     cost: float | None
     model_s: float | None
     model_rounds: float
+    energy_j: float | None
+    n_energy: int
+    gpu_s: float | None
+    n_gpu: int
+    n_shared: float
+    n_about: float
+    times_s: tuple[float | None, ...]
 
     @property
     def rated(self) -> bool:
         return self.outcome not in UNRATED and not self.unscored
 
 
+_N_VALUES = len(_Group.__struct_fields__) - 1
 _SUMS = ", ".join(
     [
         "count(*), total(success), total(reward), total(rounds), total(duration_s)",
         *(f"CAST(total(tokens_{kind}) AS INTEGER)" for kind in Tokens.__struct_fields__),
         "sum(cost), sum(model_s), total(rounds) FILTER (WHERE model_s IS NOT NULL)",
+        "sum(energy_j), count(energy_j), sum(gpu_s), count(gpu_s), total(energy_shared), total(times_about)",
+        *(f"sum({column})" for column in TIME_COLUMNS.values()),
     ]
 )
 _GROUPED = "batch_id, env, data_label, mode, agent, model, outcome, unscored"
@@ -231,6 +260,11 @@ def _result_row(groups: Sequence[_Group], *, by_batch: bool) -> ResultRow:
         tokens=Tokens(*(sum(getattr(group, kind) for group in groups) for kind in Tokens.__struct_fields__)),
         cost=_sum([group.cost for group in groups]),
         latency_s=_quotient(_sum([group.model_s for group in groups]), sum(group.model_rounds for group in groups)),
+        energy_j=_quotient(_sum([group.energy_j for group in groups]), sum(group.n_energy for group in groups)),
+        gpu_s=_quotient(_sum([group.gpu_s for group in groups]), sum(group.n_gpu for group in groups)),
+        energy_shared=any(group.n_shared for group in groups),
+        time_shares=_time_shares(groups),
+        times_about=any(group.n_about for group in groups),
     )
     return msgspec.convert(msgspec.structs.asdict(row), ResultRow)  # a column may hold values of any type
 
@@ -242,6 +276,13 @@ def _last_rates(rated: Sequence[_Group]) -> list[float]:
         n, n_success = counts.get(group.batch_id, (0, 0.0))
         counts[group.batch_id] = n + group.n, n_success + group.n_success
     return [counts[batch][1] / counts[batch][0] for batch in sorted(counts)[-MAX_LAST_RATES:]]
+
+
+def _time_shares(groups: Sequence[_Group]) -> dict[Cause, float] | None:
+    seconds = {cause: _sum([group.times_s[place] for group in groups]) for place, cause in enumerate(TIME_COLUMNS)}
+    known = {cause: value for cause, value in seconds.items() if value is not None}
+    total = finite(sum(known.values()))
+    return {cause: value / total for cause, value in known.items()} if total > 0 else None
 
 
 def _sum(values: Sequence[float | None]) -> float | None:

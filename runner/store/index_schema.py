@@ -6,13 +6,17 @@ episode, and a waiting mark for each sink in the transaction that adds an event,
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from datetime import datetime
+from typing import Any, Final
 
 import msgspec
 
 from runner.store.episode_file import EpisodeRecord, shared_fields
 from runner.store.episode_store import EpisodeFile
+from runner.store.safe_json import finite
 from runner.types import Mode, Outcome
+from runner.types.time_shares import Cause, TimedStep, time_shares
 from runner.util.safe_values import escape_surrogates
 from runner.util.sqlite import SqliteSchema
 
@@ -27,6 +31,14 @@ class EpisodeRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         error_type: ``error.type`` of the error that ended the episode.
         fallback: model endpoints that answered in place of a failed one, joined by commas.
         unscored: whether the evaluation leaves the episode unscored, because idle play can succeed.
+        energy_j: energy of the GPUs in joules; None if it was not measured.
+        energy_shared: whether energy and GPU seconds are shares by time, which are estimates.
+        gpu_s: seconds during which GPUs were busy; None if they were not measured.
+        queue_s: seconds of all steps in which requests waited at the model's server. This and the other parts of the
+            time are None if no step has a split.
+        unsplit_s: seconds of model answers that belong to none of the known parts.
+        endpoint_s: seconds of failed requests.
+        times_about: whether parts of the time are estimates from the server's metrics.
     """
 
     episode_id: str
@@ -59,6 +71,17 @@ class EpisodeRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     error_type: str | None
     fallback: str | None = None
     unscored: bool = False
+    energy_j: float | None = None
+    energy_shared: bool = False
+    gpu_s: float | None = None
+    queue_s: float | None = None
+    prefill_s: float | None = None
+    decode_s: float | None = None
+    unsplit_s: float | None = None
+    env_s: float | None = None
+    endpoint_s: float | None = None
+    own_s: float | None = None
+    times_about: bool = False
 
 
 COLUMNS = ", ".join(EpisodeRow.__struct_fields__)
@@ -69,12 +92,24 @@ LOCAL = "local"
 # From version 5 on, the tables from "events" to "streams" record what was delivered, which no file can restore. They
 # are kept; only the tables derived from the episode files are replaced.
 _FIRST_DURABLE_VERSION = 5
-_VERSION = 5
+_VERSION = 6
+
+TIME_COLUMNS: Final[Mapping[Cause, str]] = {
+    "queue": "queue_s",
+    "prefill": "prefill_s",
+    "decode": "decode_s",
+    "model": "unsplit_s",
+    "environment": "env_s",
+    "endpoint": "endpoint_s",
+    "own": "own_s",
+}
+"""Columns with the seconds of an episode's steps, by what they were spent on."""
 
 RESULT_COLUMNS = (
     *("batch_id", "env", "data_label", "mode", "agent", "model", "outcome", "unscored"),
     *("success", "reward", "rounds", "duration_s", "cost", "model_s"),
     *("tokens_prompt", "tokens_completion", "tokens_reasoning", "tokens_cached", "task_index", "battery_id"),
+    *("energy_j", "energy_shared", "gpu_s", *TIME_COLUMNS.values(), "times_about"),
 )
 _RESULT_INDEX = f"CREATE INDEX IF NOT EXISTS results ON episodes ({', '.join(RESULT_COLUMNS)})"
 """Covers the columns of results in the order in which they are grouped: 100,000 rows are summed without being sorted.
@@ -143,7 +178,15 @@ def episode_row(record: EpisodeRecord) -> EpisodeRow:
         fallback=record.fallback,
         error_type=record.error.type if record.error else None,
         unscored=record.unscored,
+        **time_values(record.timesteps),
     )
+
+
+def time_values(steps: Iterable[TimedStep]) -> dict[str, Any]:
+    """Return the values of ``TIME_COLUMNS`` and ``times_about`` for the steps of an episode."""
+    shares = time_shares(steps)
+    seconds = {column: finite(shares.seconds[cause]) for cause, column in TIME_COLUMNS.items()} if shares.n else {}
+    return {**seconds, "times_about": shares.about}
 
 
 def to_columns(row: EpisodeRow, file: EpisodeFile) -> list[object]:

@@ -25,6 +25,7 @@ from runner.types import (
     EpisodeHeader,
     EpisodeStarted,
     Flow,
+    GpuUse,
     Outcome,
     TimeStep,
     TimestepPlayed,
@@ -219,3 +220,18 @@ def damaged_bytes(draw: st.DrawFn, data: bytes) -> bytes:
     start = draw(st.integers(0, len(data)))
     end = draw(st.integers(start, min(len(data), start + 40)))
     return data[:start] + draw(st.binary(max_size=40)) + data[end:]
+
+
+class FixedMeter:
+    """Measures the same use of the GPUs, with the fields of ``GpuUse``, for every episode."""
+
+    def __init__(self, **use: Any) -> None:  # noqa: ANN401
+        self.running: list[str] = []
+        self._use = GpuUse(**use)
+
+    def start(self, episode_id: str) -> None:
+        self.running.append(episode_id)
+
+    def stop(self, episode_id: str) -> GpuUse:
+        self.running.remove(episode_id)
+        return self._use

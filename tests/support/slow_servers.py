@@ -11,9 +11,10 @@ import msgspec
 from runner.episode.step import step_phases
 from runner.inference.metrics_text import SERVER_NAMES, parse_metrics
 from runner.inference.server_metrics import increases, server_load
-from runner.results.bottleneck import Bottleneck, Cause, ServerState, find_bottleneck
+from runner.results.bottleneck import Bottleneck, ServerState, find_bottleneck
 from runner.types import Action, TimeStep, Usage
 from runner.types.phases import ServerTimes, answer_times
+from runner.types.time_shares import Cause
 
 Source: TypeAlias = Literal["answer", "stream", "metrics"]
 """Where the split of an answer comes from: its own timings, its first token and the metrics, or the metrics alone."""

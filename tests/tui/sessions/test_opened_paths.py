@@ -66,9 +66,11 @@ def test_a_summary_of_a_file_equals_its_index_row(tmp_path: Path) -> None:
     document = json.loads(data)
     for number, step in enumerate(document["timesteps"]):
         step |= {"endpoint": "a" if number else None, "model_s": 0.25, "warnings": ["b: away"]}
-    document |= {"error": {"type": "ValueError", "message": "m", "traceback": "t"}}
+        step |= {"phases": {"model": 1.0, "own": 0.5}}
+    document |= {"error": {"type": "ValueError", "message": "m", "traceback": "t"}, "energy_j": 2.5}
     row = SummaryReader().row(json.dumps(document).encode(), tmp_path)
     assert (row.model_s, row.error_type, row.fallback) == (0.5, "ValueError", "a")
+    assert (row.energy_j, row.unsplit_s, row.own_s, row.endpoint_s, row.queue_s) == (2.5, 3.0, 0.5, 1.0, 0.0)
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,9 @@ from typing import get_args
 import msgspec
 import pytest
 
-from runner.results.bottleneck import Cause, ServerState, find_bottleneck, time_shares
+from runner.results.bottleneck import ServerState, find_bottleneck
 from runner.types import Action, Phases, TimeStep
+from runner.types.time_shares import Cause, time_shares
 from tests.support.slow_servers import PARTS, SlowServer, Source
 
 SEEDS = range(25)

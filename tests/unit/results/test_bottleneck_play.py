@@ -17,9 +17,10 @@ from runner.episode.runner import EpisodeContext, Runner
 from runner.events.control import StartArgs
 from runner.inference.manager import InferenceManager
 from runner.inference.metrics_text import SERVER_NAMES
-from runner.results.bottleneck import Bottleneck, Cause, ServerState, find_bottleneck
+from runner.results.bottleneck import Bottleneck, ServerState, find_bottleneck
 from runner.store.episode_file import decode_episode
 from runner.types import Action, Chat, Limits, StepResult, TimeStep, ToolSchema
+from runner.types.time_shares import Cause
 from tests.support.episodes import new_id
 from tests.support.fakes import Counter
 from tests.support.inference import agent_settings, episode_header

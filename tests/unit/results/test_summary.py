@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 from statistics import NormalDist
 from typing import Any
 
@@ -12,9 +13,10 @@ from runner.errors import StoreError
 from runner.results.statistics import wilson_interval
 from runner.results.summary import _QUERY, Selection, summarize_results
 from runner.store import EpisodeIndex, open_index
-from runner.types import UNRATED, Outcome, Tokens
+from runner.store.index_schema import TIME_COLUMNS
+from runner.types import UNRATED, Outcome, Phases, Tokens
 from tests.support.are_episodes import DETAILS, IDLE, JUDGE_FAILED, MISSED, are_record, store_records
-from tests.support.episodes import RecordedEpisode, make_step
+from tests.support.episodes import FixedMeter, RecordedEpisode, make_step
 
 
 def record_episode(
@@ -177,3 +179,47 @@ def test_results_are_summed_without_sorting_also_in_an_index_of_an_earlier_versi
     plan = [step[-1] for step in reopened.select(f"EXPLAIN QUERY PLAN {_QUERY.format(condition='TRUE')}")]
     reopened.close()
     assert plan == ["SCAN episodes USING COVERING INDEX results"]
+
+
+def play_measured(index: EpisodeIndex, meter: FixedMeter | None, phases: Phases | None, **step: Any) -> None:  # noqa: ANN401
+    recording = RecordedEpisode(index._store, index, model="small", agent="react", meter=meter)
+    recording.start()
+    recording.play(make_step(0, phases=phases, **step))
+    recording.end()
+
+
+def test_gpu_energy_and_seconds_are_means_over_the_measured_episodes(index: EpisodeIndex) -> None:
+    play_measured(index, FixedMeter(energy_j=10.0, gpu_s=1.0), None)
+    play_measured(index, FixedMeter(energy_j=30.0, energy_shared=True), None)
+    play_measured(index, None, None)
+    (row,) = summarize_results(index)
+    assert (row.n, row.energy_j, row.gpu_s, row.energy_shared) == (3, 20.0, 1.0, True)
+    assert (row.time_shares, row.time_text) == (None, "")
+
+
+def test_time_shares_are_those_of_the_steps_with_a_split(index: EpisodeIndex) -> None:
+    play_measured(index, None, Phases(queue=1.0, prefill=0.5, decode=2.0, model=4.0, env=3.0, own=1.0, about=True))
+    play_measured(index, None, Phases(model=1.0, own=1.0), endpoint="b", warnings=("a: away",))
+    play_measured(index, None, None)
+    (row,) = summarize_results(index)
+    assert row.time_shares == pytest.approx(
+        {"queue": 0.1, "prefill": 0.05, "decode": 0.2, "model": 0.15, "environment": 0.3, "endpoint": 0.1, "own": 0.1}
+    )
+    assert row.times_about and row.time_text.startswith("environment 30%, decode about 20%, ")
+    assert (row.energy_j, row.gpu_s, row.energy_shared) == (None, None, False)
+
+
+def test_an_index_of_the_version_before_gets_energy_and_times_from_the_files(index: EpisodeIndex) -> None:
+    play_measured(index, FixedMeter(energy_j=10.0), Phases(model=1.0, own=3.0))
+    events = index.select("SELECT id FROM events")
+    index.close()
+    with closing(sqlite3.connect(index.data_dir / "index.sqlite", isolation_level=None)) as connection:
+        connection.execute("DROP INDEX results")
+        for column in ("energy_j", "energy_shared", "gpu_s", *TIME_COLUMNS.values(), "times_about"):
+            connection.execute(f"ALTER TABLE episodes DROP COLUMN {column}")
+        connection.execute("PRAGMA user_version = 5")
+    upgraded = open_index(index._store)
+    (row,) = summarize_results(upgraded)
+    assert (row.energy_j, row.time_shares) == (10.0, {**dict.fromkeys(TIME_COLUMNS, 0.0), "model": 0.25, "own": 0.75})
+    assert upgraded.select("SELECT id FROM events") == events
+    upgraded.close()

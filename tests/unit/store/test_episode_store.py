@@ -24,10 +24,10 @@ from runner.types import (
     Tokens,
     ToolCall,
 )
-from runner.types.machine import GpuUse
 from tests.support.episodes import (
     END,
     START,
+    FixedMeter,
     RecordedEpisode,
     as_json,
     damaged_bytes,
@@ -313,25 +313,11 @@ def test_saving_twice_keeps_the_later_episode(episode_store: EpisodeStore, index
     assert as_json(episode_store.load(recording.file))["outcome"] == "error"
 
 
-class FixedMeter:
-    """Measures the same use for every episode."""
-
-    def __init__(self) -> None:
-        self.running: list[str] = []
-
-    def start(self, episode_id: str) -> None:
-        self.running.append(episode_id)
-
-    def stop(self, episode_id: str) -> GpuUse:
-        self.running.remove(episode_id)
-        return GpuUse(energy_j=12.5, energy_shared=True, gpu_s=0.5)
-
-
 @pytest.mark.parametrize("is_abandoned", [False, True])
 def test_an_episode_file_has_what_the_gpus_did(
     episode_store: EpisodeStore, index: EpisodeIndex, is_abandoned: bool
 ) -> None:
-    meter = FixedMeter()
+    meter = FixedMeter(energy_j=12.5, energy_shared=True, gpu_s=0.5)
     recording = RecordedEpisode(episode_store, index, meter=meter)
     if is_abandoned:
         recording.start()
