@@ -21,7 +21,8 @@ NEEDED = ("runner.bus.connection", "runner.subscribe.subscription", "runner.publ
 
 DURING_AN_IMPORT = """
 import sys, threading
-from runner.bus import lazy_imports
+import runner.bus
+from runner.util import late_imports
 
 imported = []
 
@@ -29,14 +30,14 @@ def import_in_a_thread():
     import aiohttp
     imported.append(aiohttp)
 
-def import_meanwhile(name, *args, original=lazy_imports._import, **kwargs):
+def import_meanwhile(stand_ins, name, *args, original=late_imports._import, **kwargs):
     if name == "aiohttp":
         thread = threading.Thread(target=import_in_a_thread)
         thread.start()
         thread.join(20)
-    return original(name, *args, **kwargs)
+    return original(stand_ins, name, *args, **kwargs)
 
-lazy_imports._import = import_meanwhile
+late_imports._import = import_meanwhile
 import nats.aio.transport
 (aiohttp,) = imported
 assert aiohttp is sys.modules["aiohttp"] and isinstance(aiohttp.ClientSession, type)
