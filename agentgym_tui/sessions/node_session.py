@@ -363,7 +363,7 @@ def _running_ids(listed: NodeList) -> set[str]:
 def _unfinished_ids(listed: NodeList) -> list[str]:
     """Return the ids of the batches that run or wait, in this order; none if a paused one holds up the others.
 
-    Batches that wait and were paused stay interrupted.
+    Waiting batches that were paused are left out: they wait on after a restart without being resumed.
     """
     if any(batch.status == "paused" for batch in listed.batches):
         return []

@@ -43,6 +43,10 @@ _SCHEMA = SqliteSchema(
     source="batches.jsonl and the episode files",
     durable=True,
 )
+_HELD = "CREATE TABLE IF NOT EXISTS held (batch_id TEXT PRIMARY KEY) WITHOUT ROWID"
+"""Table of the queued batches that were paused; separate, because the files of earlier versions lack it."""
+_FORGET_HELD = "DELETE FROM held WHERE batch_id NOT IN (SELECT batch_id FROM batches WHERE status = 'queued')"
+_READY = "status = 'queued' AND batch_id NOT IN (SELECT batch_id FROM held)"
 _JOURNAL_ADVICE = "check for a full disk, and that it is a file"
 _INSERT = f"INSERT INTO batches ({_COLUMNS}) VALUES (?, ?, ?, ?, ?)"
 
@@ -64,13 +68,14 @@ class BatchQueue:
     """
 
     def __init__(self, path: Path) -> None:
-        """Open or create the queue; batches that a killed node left unfinished become ``interrupted``.
+        """Open or create the queue; batches that an earlier node left unfinished become ``interrupted``.
+
+        Held batches stay queued and held, unless the queue file was lost.
 
         Raises:
             StoreError: if the file cannot be used.
         """
         self._lock = threading.Lock()
-        self._held: set[str] = set()
         self._path = path
         self._journal = BatchJournal(path.with_name("batches.jsonl"))
         self.notice: str | None = None
@@ -112,10 +117,10 @@ class BatchQueue:
             return {batch_id for (batch_id,) in connection.execute("SELECT batch_id FROM batches")}
 
     @property
-    def has_queued(self) -> bool:
-        """Whether a batch has the status ``queued``."""
+    def has_ready(self) -> bool:
+        """Whether a batch has the status ``queued`` and is not held."""
         with self._locked_connection() as connection:
-            return connection.execute("SELECT 1 FROM batches WHERE status = 'queued' LIMIT 1").fetchone() is not None
+            return connection.execute(f"SELECT 1 FROM batches WHERE {_READY} LIMIT 1").fetchone() is not None
 
     def in_battery(self, battery_id: str) -> list[QueuedBatch]:
         """Return the batches of a battery in the order in which they were added."""
@@ -127,39 +132,29 @@ class BatchQueue:
 
     def ready(self) -> list[QueuedBatch]:
         """Return the queued batches that are not held, in the order in which they will run."""
-        return [batch for batch in self.queued() if batch.batch_id not in self._held]
+        return self._select(f"WHERE {_READY} ORDER BY position", ())
 
     def is_held(self, batch_id: str) -> bool:
         """Return whether a batch does not start before ``release``."""
-        return batch_id in self._held
+        with self._locked_connection() as connection:
+            return connection.execute("SELECT 1 FROM held WHERE batch_id = ?", (batch_id,)).fetchone() is not None
 
     def hold(self, batch_id: str) -> bool:
-        """Keep a queued batch from starting until ``release``; return False if it is not queued.
-
-        This is not stored, because a batch that is queued when the node ends has to be resumed anyway.
-        """
-        with self._transaction() as connection:
-            is_queued = bool(_select(connection, "WHERE batch_id = ? AND status = 'queued'", (batch_id,)))
-            if is_queued:
-                self._held.add(batch_id)
+        """Keep a queued batch from starting until ``release``, even after a restart; return False if none is queued."""
+        is_queued, _ = self._hold("batch_id = ? AND status = 'queued'", (batch_id,))
         return is_queued
 
     def hold_all(self) -> int:
         """Keep all queued batches from starting, like ``hold``; return the number of those that were not held yet."""
-        with self._transaction() as connection:
-            rows = connection.execute("SELECT batch_id FROM batches WHERE status = 'queued'").fetchall()
-            added = {batch_id for (batch_id,) in rows} - self._held
-            self._held |= added
-        return len(added)
+        _, n_added = self._hold("status = 'queued'", ())
+        return n_added
 
     def release(self, batch_id: str) -> bool:
         """Let a held batch start when its turn comes; return False if it is not held."""
-        with self._lock:
-            was_held = batch_id in self._held
-            self._held.discard(batch_id)
-        if was_held:
-            self.on_change()
-        return was_held
+        if not self.is_held(batch_id):
+            return False
+        with self._transaction() as connection:
+            return connection.execute("DELETE FROM held WHERE batch_id = ?", (batch_id,)).rowcount == 1
 
     def interrupted(self) -> list[QueuedBatch]:
         """Return the batches with the status ``interrupted``."""
@@ -245,8 +240,19 @@ class BatchQueue:
         with self._lock:
             self._connection.close()
 
+    def _hold(self, condition: str, values: tuple[str, ...]) -> tuple[bool, int]:
+        """Hold batches; return whether there are any, and the number of those that were not held yet."""
+        with self._transaction() as connection:
+            rows = connection.execute(f"SELECT batch_id FROM batches WHERE {condition}", values).fetchall()
+            n_added = connection.executemany("INSERT OR IGNORE INTO held VALUES (?)", rows).rowcount
+        return bool(rows), max(n_added, 0)  # it is -1 without rows
+
     def _restore(self, connection: sqlite3.Connection, *, is_replaced: bool) -> None:
-        """Add what the journal has and the queue file has lost; batches that have not ended become ``interrupted``."""
+        """Add what the journal has and the queue file has lost; batches that run or wait become ``interrupted``.
+
+        Held batches stay queued: none has started, and none may start before it is released.
+        """
+        connection.execute(_HELD)
         journaled = self._journal.read()
         n_damaged = _delete_damaged_rows(connection)
         has_ended = {batch.batch_id: batch.has_ended for batch in _select(connection, "", ())}
@@ -255,7 +261,8 @@ class BatchQueue:
         connection.executemany(_INSERT, map(_encode_row, lost))
         update = "UPDATE batches SET status = ?, n_done = ? WHERE batch_id = ?"
         connection.executemany(update, [(batch.status, batch.n_done, batch.batch_id) for batch in ended])
-        connection.execute("UPDATE batches SET status = 'interrupted' WHERE status IN ('queued', 'running')")
+        connection.execute(f"UPDATE batches SET status = 'interrupted' WHERE status = 'running' OR {_READY}")
+        connection.execute(_FORGET_HELD)
         restored = _select(connection, "ORDER BY position", ())
         is_damaged = bool(is_replaced or lost or ended or n_damaged)
         self.is_incomplete = (is_damaged or not restored) and not self._journal.is_complete

@@ -46,7 +46,7 @@ class BatchCallbacks:
     Attributes:
         on_item: receives the events and progress items of a running batch; must not change them.
         on_result: receives the result of every batch that has ended and cannot be resumed.
-        on_busy: receives True when a batch starts; after a batch, receives whether another batch is queued.
+        on_busy: receives True when a batch starts; after a batch, receives whether another one will start.
         on_end: receives the result of every batch that ends, also of one that can be resumed, unless the node stops.
         wants_item: returns whether ``on_item`` wants a kind of items now.
     """
@@ -99,7 +99,7 @@ class BatchRunner:
         self._claimed: QueuedBatch | None = None
         self._final_status: BatchStatus = "interrupted"
         self._final_n_done: int | None = None
-        self._is_cancelled = False
+        self._is_cancelled = self._cancels_next = self._is_reported = False
         self._batch: Batch | None = None
         self._early_commands: list[CommandName] = []
         self._unstored: list[UnstoredEpisode] = []
@@ -107,9 +107,9 @@ class BatchRunner:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no batch is running or queued; False while the queue cannot be read."""
+        """Whether no batch is running or will start by itself; False while the queue cannot be read."""
         try:
-            return self._claimed is None and not self._queue.has_queued
+            return self._claimed is None and not self._queue.has_ready
         except StoreError as exc:
             logger.warning("%s", exc)
             return False
@@ -148,13 +148,17 @@ class BatchRunner:
             self._changed.notify()
 
     def command(self, name: CommandName, batch_id: str | None) -> bool:
-        """Send a command to a batch, None: to any; return False if the batch is neither running nor starting."""
+        """Send a command to a batch, None: to any; return False if the batch is neither running nor starting.
+
+        A part of adaptive repeats that has ended accepts ``cancel`` until the next part is queued.
+        """
         with self._changed:
             if self._claimed is None or batch_id not in (None, self._claimed.batch_id):
                 return False
             if name == "cancel":
                 if self._final_status != "interrupted":  # the batch has ended
-                    return False
+                    self._cancels_next = not self._is_reported and self._claimed.spec.adaptive is not None
+                    return self._cancels_next
                 self._is_cancelled = True
                 self._save_cancellation(self._claimed.batch_id)
             if self._batch is None:
@@ -237,8 +241,8 @@ class BatchRunner:
                 if self._stopping or (self._draining and not self._queue.ready()):
                     return False
                 self._changed.wait()
-            self._claimed, self._final_status, self._is_cancelled = queued, "interrupted", False
-            self._final_n_done = None
+            self._claimed, self._final_status, self._final_n_done = queued, "interrupted", None
+            self._is_cancelled = self._cancels_next = self._is_reported = False
             self._early_commands += ["pause"] if self._queue.release(queued.batch_id) else []  # held just before
             self._interruptions.pop(queued.batch_id, None)
         self._run_batch(queued)
@@ -271,7 +275,17 @@ class BatchRunner:
         only: tuple[Status, ...] = ("running",) if is_interrupted else ()
         self._queue.set_status(queued.batch_id, result.status, n_done=result.n_episodes, only=only)
         if not (is_interrupted and self._stopping):
+            self._report_to_followers(queued, result)
+
+    def _report_to_followers(self, ended: QueuedBatch, result: BatchResult) -> None:
+        with self._changed:  # a cancellation comes before the next part is queued, or finds it
             self._callbacks.on_end(result)
+            self._is_reported = True
+        if self._cancels_next and ended.battery_id is not None:
+            key = ended.spec.env, ended.spec.model
+            for part in self._queue.in_battery(ended.battery_id):
+                if (part.spec.env, part.spec.model) == key:
+                    self.stored.cancel_unstarted(part)
 
     def _play(self, queued: QueuedBatch, placed: ResolvedBatch) -> BatchResult:
         """Play the episodes of a batch that are not stored yet; ``_unstored`` has those that could not be stored."""

@@ -268,7 +268,22 @@ class ControlHandler:
             if not self.batch_runner.command_episode(name, target.episode_id):
                 raise RequestRejected("not_found", f"episode {target.episode_id!r} is not running")
             return {}
-        batches = self._known(target.batch_id or "")
+        known = self._known(target.batch_id or "")
+        accepted = self._command_batches(name, known)
+        if not accepted and name == "cancel":  # the next part of adaptive repeats may just have been queued
+            ids = {batch.batch_id for batch in known}
+            added = [batch for batch in self._known(target.batch_id or "") if batch.batch_id not in ids]
+            accepted = self._command_batches(name, added)
+        if not accepted:
+            raise RequestRejected(
+                "not_running",
+                f"{name}: batch {target.batch_id!r} is not running",
+                "the reply to list has its state",
+            )
+        return {}
+
+    def _command_batches(self, name: CommandName, batches: list[QueuedBatch]) -> bool:
+        """Send a command to each of the batches; return whether one has accepted it."""
         # A queued batch may start between the first two calls, so ``command`` is tried again.
         accepted = [
             self.batch_runner.command(name, batch.batch_id)
@@ -278,13 +293,7 @@ class ControlHandler:
             or self.batch_runner.command(name, batch.batch_id)
             for batch in batches
         ]
-        if not any(accepted):
-            raise RequestRejected(
-                "not_running",
-                f"{name}: batch {target.batch_id!r} is not running",
-                "the reply to list has its state",
-            )
-        return {}
+        return any(accepted)
 
     def _command_all(self, name: CommandName) -> dict[str, str]:
         """Send a command to all batches that wait, then to the running one, so that none starts in between."""

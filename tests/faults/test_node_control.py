@@ -173,11 +173,11 @@ async def test_a_node_restarts_failed_services(
 async def test_the_event_loop_never_waits_for_the_queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     threads: list[threading.Thread] = []
 
-    def has_queued(queue: BatchQueue) -> bool:
+    def has_ready(queue: BatchQueue) -> bool:
         threads.append(threading.current_thread())
         return False
 
-    monkeypatch.setattr(BatchQueue, "has_queued", property(has_queued))
+    monkeypatch.setattr(BatchQueue, "has_ready", property(has_ready))
     node = Node(Profile(id="p"), tmp_path / "data", "n1", egress=lambda: None)
     running = asyncio.create_task(node.run())
     async with asyncio.timeout(60):

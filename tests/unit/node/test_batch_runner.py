@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 from ulid import ULID
 
 from runner.batch.resolve import ResolvedBatch
 from runner.batch.result import BatchResult
-from runner.batch.spec import BatchSpec
+from runner.batch.spec import Adaptive, BatchSpec
 from runner.batch.workspace import Workspace
 from runner.errors import ConfigError, StoreError
 from runner.events.live import QueueChanged
@@ -19,6 +20,8 @@ from runner.node.batch_runner import BatchCallbacks, BatchRunner
 from runner.node.stored_batches import StoredBatches, queue_reporter
 from runner.store import EpisodeRecord
 from tests.support.batches import place_spec
+
+BATTERY = str(ULID())
 
 
 def ignore(_: object) -> None: ...
@@ -231,3 +234,37 @@ def test_a_failed_report_of_the_queue_does_not_fail_what_has_changed_it(
     queue.close()
     assert is_set
     assert "1 batches cannot be reported" in caplog.text
+
+
+def test_a_cancellation_after_the_end_of_an_adaptive_part_reaches_the_next_part(workspace: Workspace) -> None:
+    queue = BatchQueue(workspace.data_dir / "queue.sqlite")
+    spec = BatchSpec(env="Maze", agent="oracle", adaptive=Adaptive(width=0.1, task_index=0, repeat=2))
+    part, following = (
+        QueuedBatch(batch_id=str(ULID()), battery_id=BATTERY, spec=msgspec.structs.replace(spec, task_index=number))
+        for number in range(2)
+    )
+    queue.add(part)
+    accepted: list[bool] = []
+    results: list[BatchResult] = []
+
+    def on_result(result: BatchResult) -> None:
+        results.append(result)
+        if result.batch_id == part.batch_id:
+            accepted.append(runner.command("cancel", part.batch_id))
+
+    def on_end(_: BatchResult) -> None:
+        queue.add(following)
+
+    callbacks = BatchCallbacks(on_item=ignore, on_result=on_result, on_busy=ignore, on_end=on_end)
+    runner = BatchRunner(workspace, queue, callbacks, place=place_spec)
+    runner.start()
+    runner.drain()
+    assert runner.join(30)
+    runner.storage.close()
+    assert accepted == [True]
+    assert [(result.batch_id, result.status) for result in results] == [
+        (part.batch_id, "completed"),
+        (following.batch_id, "cancelled"),
+    ]
+    assert [batch.status for batch in queue.in_battery(BATTERY)] == ["completed", "cancelled"]
+    queue.close()

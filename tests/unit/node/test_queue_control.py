@@ -71,6 +71,28 @@ def test_the_order_survives_a_restart(tmp_path: Path) -> None:
     reopened.close()
 
 
+def test_paused_batches_wait_on_after_a_restart_and_leave_the_node_idle(tmp_path: Path) -> None:
+    queue = BatchQueue(tmp_path / "queue.sqlite")
+    held, other, ended, played = (str(ULID()) for _ in range(4))
+    for batch_id in (held, other, ended, played):
+        queue.add(QueuedBatch(batch_id=batch_id, battery_id=None, spec=BatchSpec(env="Maze", agent="oracle")))
+    assert all(map(queue.hold, (held, ended, played)))
+    queue.set_status(ended, "cancelled")
+    queue.set_status(played, "running")
+    queue.close()
+    for _ in range(2):
+        reopened = BatchQueue(tmp_path / "queue.sqlite")
+        assert [batch.batch_id for batch in reopened.queued()] == [held]
+        assert [batch.batch_id for batch in reopened.interrupted()] == [other, played]
+        assert (reopened.is_held(held), reopened.is_held(ended), reopened.ready()) == (True, False, [])
+        assert not reopened.has_ready
+        reopened.close()
+    released = BatchQueue(tmp_path / "queue.sqlite")
+    assert [released.release(held), released.release(held)] == [True, False]
+    assert [batch.batch_id for batch in released.ready()] == [held]
+    released.close()
+
+
 def test_all_episodes_of_a_batch_are_played_again_in_a_new_one(
     handler: ControlHandler, send_request: Callable[..., Any]
 ) -> None:
