@@ -13,7 +13,8 @@ import msgspec
 
 from runner.batch.spec import BatchSpec
 from runner.errors import RunnerError, StoreError
-from runner.node.batch_journal import ENDED, BatchJournal, QueuedBatch, Status, check_batch
+from runner.node.batch_journal import ENDED, BatchJournal, QueuedBatch, Status
+from runner.node.queue_entries import COLUMNS, delete_damaged_rows, encode_row, select_batches
 from runner.util.resources import file_advice
 from runner.util.sqlite import SqliteSchema, open_database
 
@@ -26,7 +27,6 @@ BUSY_TIMEOUT_S = 1.0
 MAX_QUEUED = 1000
 """Maximum number of batches that wait in the queue."""
 
-_COLUMNS = "batch_id, battery_id, spec, status, n_done"
 _SCHEMA = SqliteSchema(
     version=0,
     tables="""
@@ -39,7 +39,7 @@ _SCHEMA = SqliteSchema(
         n_done INTEGER NOT NULL DEFAULT 0
     )
 """,
-    probes=(f"SELECT position, {_COLUMNS} FROM batches LIMIT 0",),
+    probes=(f"SELECT position, {COLUMNS} FROM batches LIMIT 0",),
     source="batches.jsonl and the episode files",
     durable=True,
 )
@@ -48,7 +48,7 @@ _HELD = "CREATE TABLE IF NOT EXISTS held (batch_id TEXT PRIMARY KEY) WITHOUT ROW
 _FORGET_HELD = "DELETE FROM held WHERE batch_id NOT IN (SELECT batch_id FROM batches WHERE status = 'queued')"
 _READY = "status = 'queued' AND batch_id NOT IN (SELECT batch_id FROM held)"
 _JOURNAL_ADVICE = "check for a full disk, and that it is a file"
-_INSERT = f"INSERT INTO batches ({_COLUMNS}) VALUES (?, ?, ?, ?, ?)"
+_INSERT = f"INSERT INTO batches ({COLUMNS}) VALUES (?, ?, ?, ?, ?)"
 
 
 class QueueFull(RunnerError):
@@ -99,7 +99,7 @@ class BatchQueue:
         """
         try:
             with self._transaction() as connection:
-                connection.executemany(_INSERT, map(_encode_row, batches))
+                connection.executemany(_INSERT, map(encode_row, batches))
                 _check_room(connection)
                 self._record(connection, batches)
         except sqlite3.IntegrityError:
@@ -198,7 +198,7 @@ class BatchQueue:
         with self._transaction() as connection:
             is_set = connection.execute(statement, (status, n_done, batch_id, *only)).rowcount == 1
             if is_set and status in ENDED:
-                self._record(connection, _select(connection, "WHERE batch_id = ?", (batch_id,)))
+                self._record(connection, select_batches(connection, "WHERE batch_id = ?", (batch_id,)))
         return is_set
 
     def queue_again(self, specs: Mapping[str, BatchSpec]) -> None:
@@ -214,7 +214,7 @@ class BatchQueue:
         with self._transaction() as connection:
             for batch_id, spec in specs.items():
                 if connection.execute(update, (msgspec.json.encode(spec), batch_id)).rowcount:
-                    self._record(connection, _select(connection, "WHERE batch_id = ?", (batch_id,)))
+                    self._record(connection, select_batches(connection, "WHERE batch_id = ?", (batch_id,)))
             _check_room(connection)
 
     def move(self, batch_ids: Collection[str], to: int) -> bool:
@@ -254,16 +254,16 @@ class BatchQueue:
         """
         connection.execute(_HELD)
         journaled = self._journal.read()
-        n_damaged = _delete_damaged_rows(connection)
-        has_ended = {batch.batch_id: batch.has_ended for batch in _select(connection, "", ())}
+        n_damaged = delete_damaged_rows(connection)
+        has_ended = {batch.batch_id: batch.has_ended for batch in select_batches(connection, "", ())}
         lost = [batch for batch_id, batch in journaled.items() if batch_id not in has_ended]
         ended = [batch for id_, batch in journaled.items() if batch.has_ended and has_ended.get(id_) is False]
-        connection.executemany(_INSERT, map(_encode_row, lost))
+        connection.executemany(_INSERT, map(encode_row, lost))
         update = "UPDATE batches SET status = ?, n_done = ? WHERE batch_id = ?"
         connection.executemany(update, [(batch.status, batch.n_done, batch.batch_id) for batch in ended])
         connection.execute(f"UPDATE batches SET status = 'interrupted' WHERE status = 'running' OR {_READY}")
         connection.execute(_FORGET_HELD)
-        restored = _select(connection, "ORDER BY position", ())
+        restored = select_batches(connection, "ORDER BY position", ())
         is_damaged = bool(is_replaced or lost or ended or n_damaged)
         self.is_incomplete = (is_damaged or not restored) and not self._journal.is_complete
         if not self._journal.is_tidy or _without_progress(restored) != _without_progress(journaled.values()):
@@ -279,7 +279,7 @@ class BatchQueue:
                 return
         except OSError as exc:
             raise StoreError(f"{self._journal.path} cannot be written: {exc}; {_JOURNAL_ADVICE}") from exc
-        self._rewrite_journal(_select(connection, "ORDER BY position", ()))
+        self._rewrite_journal(select_batches(connection, "ORDER BY position", ()))
 
     def _rewrite_journal(self, batches: Iterable[QueuedBatch]) -> None:
         try:
@@ -289,7 +289,7 @@ class BatchQueue:
 
     def _select(self, condition: str, values: tuple[str | int, ...]) -> list[QueuedBatch]:
         with self._locked_connection() as connection:
-            return _select(connection, condition, values)
+            return select_batches(connection, condition, values)
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
@@ -355,30 +355,3 @@ def _describe_loss(path: Path, *, n_lost: int, n_ended: int, n_damaged: int) -> 
 
 def _without_progress(batches: Iterable[QueuedBatch]) -> dict[str, tuple[BatchSpec, Status | None]]:
     return {batch.batch_id: (batch.spec, batch.status if batch.has_ended else None) for batch in batches}
-
-
-def _delete_damaged_rows(connection: sqlite3.Connection) -> int:
-    """Delete the rows that are no batches, e.g. of another version, and return their number."""
-    damaged: list[tuple[int]] = []
-    for position, *row in connection.execute(f"SELECT position, {_COLUMNS} FROM batches"):
-        try:
-            _decode_row(row)
-        except (ValueError, RecursionError):
-            damaged.append((position,))
-    connection.executemany("DELETE FROM batches WHERE position = ?", damaged)
-    return len(damaged)
-
-
-def _select(connection: sqlite3.Connection, condition: str, values: tuple[str | int, ...]) -> list[QueuedBatch]:
-    return [_decode_row(row) for row in connection.execute(f"SELECT {_COLUMNS} FROM batches {condition}", values)]
-
-
-def _encode_row(batch: QueuedBatch) -> tuple[str, str | None, bytes, Status, int]:
-    return batch.batch_id, batch.battery_id, msgspec.json.encode(batch.spec), batch.status, batch.n_done
-
-
-def _decode_row(row: Iterable[object]) -> QueuedBatch:
-    fields = dict(zip(QueuedBatch.__struct_fields__, row, strict=True))
-    if not isinstance(spec := fields["spec"], bytes):
-        raise msgspec.ValidationError("a row of the batch queue is damaged")
-    return check_batch(msgspec.convert(fields | {"spec": msgspec.json.decode(spec, type=BatchSpec)}, QueuedBatch))

@@ -7,12 +7,11 @@ import logging
 import threading
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import msgspec
 
 from runner.batch.batch import Batch
-from runner.batch.observers import Observer, SelectiveObserver, wants_all
+from runner.batch.observers import SelectiveObserver
 from runner.batch.resolve import ResolvedBatch
 from runner.batch.result import BatchResult, BatchStatus, UnstoredEpisode
 from runner.batch.running_episode import CommandName
@@ -21,6 +20,7 @@ from runner.batch.spec import BatchSpec
 from runner.batch.workspace import Workspace
 from runner.errors import StoreError, catch_foreign, log_failure
 from runner.inference.profile_models import Models
+from runner.node.batch_callbacks import BatchCallbacks
 from runner.node.batch_queue import BatchQueue, QueuedBatch, Status
 from runner.node.control_requests import failure_text
 from runner.node.storage import StorageWatch
@@ -34,28 +34,6 @@ RETRY_S = 1.0
 """Seconds after an error until the queue is read again."""
 MAX_INTERRUPTIONS = 1000
 """Maximum number of batches whose reason of interruption is kept; the oldest are forgotten."""
-
-
-def _ignore(_: BatchResult) -> None: ...
-
-
-@dataclass(frozen=True)
-class BatchCallbacks:
-    """Callbacks of a ``BatchRunner``; they run on its threads and must return quickly.
-
-    Attributes:
-        on_item: receives the events and progress items of a running batch; must not change them.
-        on_result: receives the result of every batch that has ended and cannot be resumed.
-        on_busy: receives True when a batch starts; after a batch, receives whether another one will start.
-        on_end: receives the result of every batch that ends, also of one that can be resumed, unless the node stops.
-        wants_item: returns whether ``on_item`` wants a kind of items now.
-    """
-
-    on_item: Observer
-    on_result: Callable[[BatchResult], None]
-    on_busy: Callable[[bool], None]
-    wants_item: Callable[[type[Item]], bool] = wants_all
-    on_end: Callable[[BatchResult], object] = _ignore
 
 
 class BatchRunner:

@@ -31,8 +31,9 @@ from runner.inference.profile_models import Models
 from runner.machine.meter import GpuMeter
 from runner.machine.sampler import MachineSampler
 from runner.node.adaptive_runs import AdaptiveRuns
+from runner.node.batch_callbacks import BatchCallbacks
 from runner.node.batch_queue import BatchQueue, queued_ids
-from runner.node.batch_runner import BatchCallbacks, BatchRunner
+from runner.node.batch_runner import BatchRunner
 from runner.node.control_requests import find_problem, reject
 from runner.node.env_servers.manager import EnvServerManager
 from runner.node.file_chunks import EpisodeFiles
