@@ -7,14 +7,22 @@ prompt and the reply ``Ok.``, which is not trained on.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from runner.formats.conversation import command_renderer, read_conversation, reply_text, require_steps, text_of
-from runner.formats.format import NOTHING_LEFT_OUT, Format
+from runner.formats.drafts import Draft, Transcript
+from runner.formats.foreign_values import UnreadableItem, name_of, number_of
+from runner.formats.format import NOTHING_LEFT_OUT, Format, Reader
 from runner.formats.output import Output
+from runner.formats.reading import Place
+from runner.formats.recognition import Head
 from runner.formats.writers import ArrayEncoder, ArrayWriter
+from runner.plugins import ENVS, canonical_name, is_registered
 from runner.store.episode_file import EpisodeRecord
+from runner.types import Action, Message
+from runner.util.json_accessors import as_dict, as_list, as_text
 
 ACKNOWLEDGEMENT = "Ok."
 """Reply of every agent of AgentGym to its prompt."""
@@ -72,10 +80,98 @@ class RolloutWriter:
         return NOTHING_LEFT_OUT
 
 
+THRESHOLDS = {"sciworld": 99.0, "babyai": 0.0}
+"""Reward above which AgentEvol counts an episode of an environment as a success; in the others above 0.99."""
+_ITEM_ID = re.compile(r"(?P<env>.+)_(?P<task>[0-9]{1,9})", re.ASCII | re.DOTALL)
+
+
+def decode_agenttraj(value: object, place: Place) -> Iterator[Draft]:
+    """Yield the episode of an item of AgentTraj; it succeeded if its reward is above the threshold of AgentEvol."""
+    fields = as_dict(value)
+    item, reward = as_text(fields.get("item_id")), number_of(fields.get("reward"))
+    match = _ITEM_ID.fullmatch(item)
+    env = match["env"] if match else ""
+    yield Draft(
+        transcript=_transcript(fields, {"human": "user", "gpt": "assistant"}, "from", "value"),
+        id=name_of(item),
+        env=canonical_name(ENVS, env) if env and is_registered(ENVS, env) else env,
+        task=int(match["task"]) if match else item,
+        reward=reward,
+        success=None if reward is None else reward > THRESHOLDS.get(env.lower(), 0.99),
+    )
+
+
+def decode_rollout(value: object, place: Place) -> Iterator[Draft]:
+    """Yield the episode of an item of a rollout log; its reward is that of the last step."""
+    fields = as_dict(value)
+    index = fields.get("item_id")
+    yield Draft(
+        transcript=_transcript(fields, {"user": "user", "assistant": "assistant"}, "role", "content"),
+        id=str(index)[:20],
+        env="agentgym-rl",
+        task=index if type(index) is int else None,
+        reward=number_of(fields.get("reward")),
+        missing=["environment", "rewards of the steps before the last"],
+    )
+
+
+def _transcript(fields: dict[str, Any], roles: dict[str, str], speaker: str, content: str) -> Transcript:
+    """Return the conversation; the first exchange is the prompt and a reply that is not trained on."""
+    items = [as_dict(item) for item in as_list(fields.get("conversations"))]
+    transcript = Transcript()
+    if (
+        len(items) > 1
+        and roles.get(as_text(items[1].get(speaker))) == "assistant"
+        and _is_acknowledgement(items[1], content)
+    ):
+        if prompt := as_text(items[0].get(content)):
+            transcript.add({"role": "system", "content": prompt})
+        items = items[2:]
+    for item in items:
+        role = roles.get(as_text(item.get(speaker)))
+        if role is None:
+            raise UnreadableItem("a message has no known speaker")
+        message: Message = {"role": role, "content": as_text(item.get(content))}
+        if role == "user":
+            transcript.add(message)
+        else:
+            action = Action(message["content"], valid=item.get("loss") is not False)
+            transcript.add_reply(message, action)
+    return transcript
+
+
+def _is_acknowledgement(item: dict[str, Any], content: str) -> bool:
+    return item.get("loss") is False or as_text(item.get(content))[:3].lower() in ("ok", "ok.", "ok,")
+
+
+def is_agenttraj(head: Head) -> bool:
+    """Return whether the first object is an item of AgentTraj."""
+    return "item_id" in head.first and any("from" in item for item in head.list("conversations"))
+
+
+def is_rollout(head: Head) -> bool:
+    """Return whether the first object is an item of a rollout log."""
+    return "item_id" in head.first and any("role" in item for item in head.list("conversations"))
+
+
 AGENTTRAJ = Format(
     name="agenttraj",
     title="AgentTraj",
     suffix=".json",
     open_writer=lambda output: ArrayWriter(output, encode_agenttraj),
+    reader=Reader(
+        signature="objects with `item_id` and `conversations`, whose items have `from`",
+        matches=is_agenttraj,
+        decode=decode_agenttraj,
+    ),
 )
-AGENTGYM_RL = Format(name="agentgym-rl", title="AgentGym-RL rollout log", open_writer=RolloutWriter)
+AGENTGYM_RL = Format(
+    name="agentgym-rl",
+    title="AgentGym-RL rollout log",
+    open_writer=RolloutWriter,
+    reader=Reader(
+        signature="objects with `item_id` and `conversations`, whose items have `role`",
+        matches=is_rollout,
+        decode=decode_rollout,
+    ),
+)

@@ -263,11 +263,11 @@ def _result(draft: Draft, missing: list[str]) -> tuple[Outcome, bool, bool]:
         return draft.outcome, success, draft.rated
     if draft.error is not None:
         return Outcome.ERROR, False, draft.rated
-    if draft.success is None and draft.reward is None:
+    if draft.success is None and (draft.reward is None or not draft.rated):
         missing.append("outcome")
         return Outcome.INTERRUPTED, False, False
     if draft.success is None:
-        missing.append("success, which is assumed for a reward of 1 or more")
+        missing.append("success, which is taken from a reward of 1 or more")
     success = (draft.reward or 0.0) >= _FULL_REWARD if draft.success is None else draft.success
     return Outcome.SUCCESS if success else Outcome.FAILURE, success, draft.rated
 

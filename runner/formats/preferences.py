@@ -7,15 +7,20 @@ the lowest; of equal rewards the shorter episode is better.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
 
 from runner.formats.conversation import read_conversation, require_steps
-from runner.formats.format import Format, LeftOut
+from runner.formats.drafts import Draft, Transcript, add_messages
+from runner.formats.foreign_values import name_of, number_of
+from runner.formats.format import Format, LeftOut, Reader
 from runner.formats.output import Output
+from runner.formats.reading import Place
+from runner.formats.recognition import Head
 from runner.store.episode_file import EpisodeRecord
 from runner.store.safe_json import encode
 from runner.types import Message
+from runner.util.json_accessors import as_dict, as_text
 
 _Task: TypeAlias = tuple[object, ...]
 
@@ -113,6 +118,42 @@ def _content(message: Message) -> tuple[object, ...]:
     return message["role"], message["content"], message.get("reasoning_content"), functions
 
 
+def decode_pair(value: object, place: Place) -> Iterator[Draft]:
+    """Yield the two conversations of a pair as attempts at one task; neither is rated."""
+    fields = as_dict(value)
+    index = fields.get("task_index")
+    for attempt, name in enumerate(("chosen", "rejected")):
+        transcript = Transcript()
+        for part, role in ((fields.get("prompt"), "user"), (fields.get(name), "assistant")):
+            add_messages(transcript, [{"role": role, "content": part}] if isinstance(part, str) else part)
+        yield Draft(
+            transcript=transcript,
+            id=name_of(fields.get(f"episode_{name}")),
+            env=as_text(fields.get("env")),
+            agent=name,
+            task=index if type(index) is int else _task_name(fields.get("prompt")),
+            attempt=attempt,
+            reward=number_of(fields.get(f"score_{name}")),
+            evaluation={"preference": name},
+            rated=False,
+        )
+
+
+def _task_name(prompt: object) -> str:
+    """Return the prompt as the name of the task, which both conversations share."""
+    return encode(prompt).decode() if prompt else ""
+
+
+def is_pair(head: Head) -> bool:
+    """Return whether the first object is a pair."""
+    return "chosen" in head.first and "rejected" in head.first
+
+
 FORMAT = Format(
-    name="preferences", title="Preference pairs", suffix=".jsonl", open_writer=PreferenceWriter, by_task=True
+    name="preferences",
+    title="Preference pairs",
+    suffix=".jsonl",
+    open_writer=PreferenceWriter,
+    by_task=True,
+    reader=Reader(signature="objects with `chosen` and `rejected`", matches=is_pair, decode=decode_pair),
 )

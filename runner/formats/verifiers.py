@@ -13,6 +13,7 @@ from runner.formats.agentgym import item_id
 from runner.formats.conversation import read_conversation, tool_calls_of
 from runner.formats.format import NOTHING_LEFT_OUT, Format
 from runner.formats.output import Output
+from runner.formats.traces_reader import READER
 from runner.store.episode_file import EpisodeRecord
 from runner.store.safe_json import encode
 from runner.types import Message, Outcome, TimeStep, ToolSchema
@@ -109,7 +110,7 @@ def _call(step: TimeStep, node: int, start: float, end: float) -> dict[str, Any]
     usage = None
     if tokens is not None:
         usage = {
-            "prompt_tokens": tokens.prompt,
+            "prompt_tokens": max(0, tokens.prompt - tokens.cached),
             "completion_tokens": tokens.completion,
             "cached_input_tokens": tokens.cached,
             "reasoning_tokens": tokens.reasoning,
@@ -157,4 +158,4 @@ class TracesWriter:
         return NOTHING_LEFT_OUT
 
 
-FORMAT = Format(name="verifiers", title="verifiers 0.4 traces", open_writer=TracesWriter)
+FORMAT = Format(name="verifiers", title="verifiers 0.4 traces", open_writer=TracesWriter, reader=READER)

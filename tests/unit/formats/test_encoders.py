@@ -144,7 +144,7 @@ def test_a_trace_is_a_graph_with_one_branch(episode: EpisodeRecord) -> None:
     assert [node["sampled"] for node in trace["nodes"]] == [False, False, True, False, True, False]
     assert trace["nodes"][2]["message"]["tool_calls"][0]["name"] == "move"
     assert [call["node"] for call in trace["calls"]] == [2, 4]
-    assert trace["calls"][0]["usage"]["prompt_tokens"] == 100
+    assert trace["calls"][0]["usage"]["prompt_tokens"] == 50
     assert trace["rewards"]["reward"]["score"] == -0.5
     assert trace["ok"] is True
 

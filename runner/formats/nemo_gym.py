@@ -1,0 +1,134 @@
+"""Reads rollouts of NeMo-Gym 0.4: lines with the request, the response of OpenAI's Responses API, and the reward."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from runner.formats.drafts import Draft, Transcript
+from runner.formats.foreign_values import UnreadableItem, content_of, message_of, name_of, number_of, tool_calls_from
+from runner.formats.format import Format, Reader
+from runner.formats.reading import Place
+from runner.formats.recognition import Head
+from runner.types import Message, Tokens, ToolSchema
+from runner.util.json_accessors import as_count, as_dict, as_list, as_text
+
+
+class _Replies:
+    """Joins the items of one reply: reasoning, text and tool calls, until something else follows."""
+
+    def __init__(self, transcript: Transcript) -> None:
+        self._transcript = transcript
+        self._reply: Message | None = None
+
+    def add(self, item: dict[str, Any]) -> None:
+        kind = as_text(item.get("type")) or "message"
+        if kind == "reasoning":
+            self._open(is_new=True)["reasoning_content"] = _reasoning(item)
+        elif kind == "function_call":
+            reply = self._open()
+            reply["tool_calls"] = [*reply.get("tool_calls", []), *tool_calls_from([item])]
+        elif kind == "function_call_output":
+            self.finish()
+            output = item.get("output")
+            text = output if isinstance(output, str) else content_of(output)
+            call = as_text(item.get("call_id"))
+            self._transcript.add({"role": "tool", "content": as_text(text), "tool_call_id": call})
+        elif kind == "message":
+            self._add_message(message_of(item))
+
+    def finish(self) -> None:
+        if self._reply is not None:
+            self._transcript.add_reply(self._reply)
+        self._reply = None
+
+    def _add_message(self, message: Message) -> None:
+        if message["role"] != "assistant":
+            self.finish()
+            self._transcript.add(message)
+            return
+        reply = self._open(
+            is_new=self._reply is not None and bool(self._reply["content"] or "tool_calls" in self._reply)
+        )
+        reply["content"] = message["content"]
+        if "tool_calls" in message:
+            reply["tool_calls"] = message["tool_calls"]
+
+    def _open(self, *, is_new: bool = False) -> Message:
+        if is_new:
+            self.finish()
+        if self._reply is None:
+            self._reply = {"role": "assistant", "content": ""}
+        return self._reply
+
+
+def _reasoning(item: dict[str, Any]) -> str:
+    return content_of(item.get("summary")) or content_of(item.get("content"))
+
+
+def decode_rollout_line(value: object, place: Place) -> Iterator[Draft]:
+    """Yield the episode of a line."""
+    fields = as_dict(value)
+    request, response = as_dict(fields.get("responses_create_params")), as_dict(fields.get("response"))
+    if not request and not response:
+        raise UnreadableItem("it has neither responses_create_params nor response")
+    transcript = Transcript()
+    replies = _Replies(transcript)
+    if instructions := as_text(request.get("instructions")):
+        transcript.add({"role": "system", "content": instructions})
+    given = request.get("input")
+    items = [{"role": "user", "content": given}] if isinstance(given, str) else as_list(given)
+    for item in [*items, *as_list(response.get("output"))]:
+        replies.add(as_dict(item))
+    replies.finish()
+    task = fields.get("task_index", fields.get("_ng_task_index"))
+    yield Draft(
+        transcript=transcript,
+        id=name_of(response.get("id")),
+        env=as_text(as_dict(fields.get("agent_ref")).get("name")),
+        task=task if type(task) is int else name_of(fields.get("task_id") or fields.get("id")),
+        agent="NeMo-Gym",
+        model=as_text(response.get("model")) or as_text(request.get("model")) or None,
+        reward=number_of(fields.get("reward")),
+        tokens=_tokens(as_dict(response.get("usage"))),
+        evaluation=_evaluation(fields),
+        tools=[_tool(tool) for tool in map(as_dict, as_list(request.get("tools")))],
+    )
+
+
+def _tokens(usage: dict[str, Any]) -> Tokens | None:
+    if not usage:
+        return None
+    cached = as_dict(usage.get("input_tokens_details")).get("cached_tokens")
+    reasoning = as_dict(usage.get("output_tokens_details")).get("reasoning_tokens")
+    counts = (usage.get("input_tokens"), usage.get("output_tokens"), reasoning, cached)
+    return Tokens(*map(as_count, counts))
+
+
+def _evaluation(fields: dict[str, Any]) -> dict[str, Any] | None:
+    """Return what the verifier of the environment has added to the line: numbers, flags and short texts."""
+    kept = {
+        name: value
+        for name, value in fields.items()
+        if isinstance(value, bool | int | float) or (isinstance(value, str) and len(value) <= 1_000)
+    }
+    return kept or None
+
+
+def _tool(tool: dict[str, Any]) -> ToolSchema:
+    function = {name: tool[name] for name in ("name", "description", "parameters") if name in tool}
+    return {"type": "function", "function": function}
+
+
+def is_rollout_line(head: Head) -> bool:
+    """Return whether the first object is a request of NeMo-Gym with its response or reward."""
+    return isinstance(head.first.get("responses_create_params"), dict)
+
+
+FORMAT = Format(
+    name="nemo-gym",
+    title="NeMo-Gym rollouts",
+    reader=Reader(
+        signature="objects with `responses_create_params`", matches=is_rollout_line, decode=decode_rollout_line
+    ),
+)
