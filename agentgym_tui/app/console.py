@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from agentgym_tui.screens.episode.screen import EpisodeScreen
     from agentgym_tui.screens.episodes.screen import EpisodesScreen
     from agentgym_tui.screens.runs.summary import RunSummaryScreen
+    from runner.query.fields import Field
 
 STYLES: Final[list[str | PurePath]] = ["../styles/widgets.tcss", "../styles/app.tcss"]
 
@@ -143,11 +144,14 @@ class Console(NodeControlApp, inherit_bindings=False):
         else:
             self.exit()
 
+    def _query_fields(self) -> list[Field]:
+        return self.screen.query_fields() if isinstance(self.screen, ConsoleScreen) else []
+
     def action_help(self) -> None:
         """Show the help dialog with all keys."""
         from agentgym_tui.screens.dialogs.help import HelpDialog
 
-        self.push_screen(HelpDialog(self._available_commands()))
+        self.push_screen(HelpDialog(self._available_commands(), self._query_fields()))
 
     def action_command_palette(self) -> None:
         """Open the command palette."""

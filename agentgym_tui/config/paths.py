@@ -8,7 +8,7 @@ from typing import Final
 
 FOLDER_NAME: Final = "agentgym-console"
 MAX_BYTES: Final = 64 * 1024
-"""Maximum size of a settings or state file, in bytes."""
+"""Maximum size of the settings file, in bytes."""
 
 
 def xdg_folder(environ: Mapping[str, str], variable: str, default: str) -> Path:

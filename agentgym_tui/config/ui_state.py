@@ -1,7 +1,7 @@
-"""UI state that is kept between sessions: last screen, filter words, sort orders and pane sizes.
+"""UI state that is kept between sessions: last screen, filters, last queries, sort orders and pane sizes.
 
-Sort orders and pane sizes apply to all sessions; screen and filters only to sessions of the same place: a state
-directory, a bus, or opened files.
+Queries, sort orders and pane sizes apply to all sessions; screen and filters only to sessions of the same place: a
+state directory, a bus, or opened files.
 
 The state file is untrusted: invalid entries are ignored.
 """
@@ -15,16 +15,20 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from agentgym_tui.config.paths import MAX_BYTES, xdg_folder
+from agentgym_tui.config.paths import xdg_folder
 from agentgym_tui.safe_text import sanitize_line
+from agentgym_tui.state.query import MAX_CHARS
 from agentgym_tui.state.sorting import Sorting
 from runner.util.files import read_regular, replace_file
+
+MAX_BYTES: Final = 512 * 1024
+"""Maximum size of the file, in bytes."""
 
 MAX_NAMES: Final = 40
 """Maximum number of entries per field of the UI state."""
 
-MAX_WORDS: Final = 200
-"""Maximum number of characters of a filter that is stored."""
+MAX_QUERIES: Final = 20
+"""Maximum number of queries per list that are remembered."""
 
 MAX_PLACES: Final = 20
 """Maximum number of places whose screen and filters are stored; the ones used last are kept."""
@@ -33,7 +37,8 @@ RENAMED_COLUMNS: Final = {"over": "transport"}
 """New titles of sort columns, by the old title that an earlier version of the console stored."""
 
 _Name = Annotated[str, msgspec.Meta(max_length=40)]
-_Words = Annotated[str, msgspec.Meta(max_length=MAX_WORDS)]
+_Words = Annotated[str, msgspec.Meta(max_length=MAX_CHARS)]
+_Queries = Annotated[list[_Words], msgspec.Meta(max_length=MAX_QUERIES)]
 _Percent = Annotated[int, msgspec.Meta(ge=1, le=99)]
 
 
@@ -42,21 +47,29 @@ class UiState(msgspec.Struct):
 
     Attributes:
         screen: the screen that was shown last.
-        filters: the filter words of each list, by list name; a list without filter has no entry.
+        filters: the query of each list, by list name; a list without filter has no entry.
         sorting: the sort order of each list, by list name; a list in default order has no entry.
         sizes: the size of each adjustable pane, by name, in percent of the space it shares with its neighbor.
+        queries: the last queries of each list, by list name, the newest first.
     """
 
     screen: _Name = "live"
     filters: dict[_Name, _Words] = {}
     sorting: dict[_Name, Sorting] = {}
     sizes: dict[_Name, _Percent] = {}
+    queries: dict[_Name, _Queries] = {}
 
     def set_filter(self, view: str, words: str) -> None:
-        """Store the filter words of a list; remove them if they are empty or longer than ``MAX_WORDS`` characters."""
+        """Store the query of a list; remove it if it is empty or longer than ``MAX_CHARS`` characters."""
         self.filters.pop(view, None)
-        if 0 < len(words) <= MAX_WORDS:
+        if 0 < len(words) <= MAX_CHARS:
             self.filters[view] = words
+
+    def remember_query(self, view: str, text: str) -> None:
+        """Put a query before the last ones of a list; the oldest one is dropped."""
+        others = [each for each in self.queries.get(view, ()) if each != text]
+        if 0 < len(text) <= MAX_CHARS:
+            self.queries[view] = [text, *others][:MAX_QUERIES]
 
     def set_sorting(self, view: str, sorting: Sorting | None) -> None:
         """Store the sort order of a list; None removes it, for the default order."""
@@ -88,7 +101,8 @@ def read_ui_state(path: Path, place: str = "") -> UiState:
             if field.name in fields
         }
     )
-    state.filters = {name: sanitize_line(words, MAX_WORDS) for name, words in state.filters.items()}
+    state.filters = {name: sanitize_line(words, MAX_CHARS) for name, words in state.filters.items()}
+    state.queries = {name: [sanitize_line(text, MAX_CHARS) for text in texts] for name, texts in state.queries.items()}
     state.sorting = {
         name: sorting._replace(column=RENAMED_COLUMNS.get(sorting.column, sorting.column))
         for name, sorting in state.sorting.items()
@@ -112,7 +126,7 @@ def write_ui_state(path: Path, state: UiState, place: str = "") -> None:
     replace_file(path, msgspec.json.encode(fields))
 
 
-_SHARED: Final = ("sorting", "sizes")
+_SHARED: Final = ("queries", "sorting", "sizes")
 _OF_PLACE: Final = ("screen", "filters")
 
 

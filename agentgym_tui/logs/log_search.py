@@ -1,17 +1,19 @@
-"""Searches a log file: piece by piece for the lines that contain given words, or for the line at a given time."""
+"""Searches a log file: piece by piece for the lines that match a query, or for the line at a given time."""
 
 from __future__ import annotations
 
 import re
 import time
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
+from functools import lru_cache
 from typing import Final
 
 from agentgym_tui.logs.log_file import BUDGET_S, MAX_LINE_BYTES, NEWLINE, LogFile
-from agentgym_tui.logs.log_record import MAX_PARSED_BYTES, parse_record
-from agentgym_tui.state.query import Query
+from agentgym_tui.logs.log_record import MAX_PARSED_BYTES, LogRecord, parse_record
+from agentgym_tui.state.payload_search import Words, json_columns
+from agentgym_tui.state.query import FieldSet, Query
 
 MAX_MATCHES: Final = 2_000_000
 """Largest number of matching lines kept; each takes eight bytes."""
@@ -21,30 +23,32 @@ MAX_UNTIMED_LINES: Final = 500
 
 
 class LogSearch:
-    """Finds the lines of a log that contain all given words.
+    """Finds the lines of a log that match a query.
+
+    Lines that lack a required word are skipped without being decoded.
 
     Args:
         log: the log to search.
-        text: search words separated by blanks; at least one word.
+        query: the query, which splits off its words; not empty and without an error.
         piece: number of bytes searched at once. Of a line longer than ``piece``, only the first ``piece`` bytes are
             searched.
 
     Attributes:
-        query: the searched words.
+        query: the query.
         matches: numbers of the matching lines in ascending order; numbers are only appended.
         partial_match: number of the last line of the log where that line matches and has no newline yet; else None.
         position: number of bytes searched, up to the end of a line.
         is_full: whether the search has ended at ``MAX_MATCHES`` lines; more lines may match.
     """
 
-    def __init__(self, log: LogFile, text: str, *, piece: int = MAX_LINE_BYTES) -> None:
+    def __init__(self, log: LogFile, query: Query[bytes], *, piece: int = MAX_LINE_BYTES) -> None:
         self._piece = piece
-        self.query = Query(text)
+        self.query = query
         self.matches = array("Q")
         self.position = 0
         self.is_full = False
         self._log, self._index = log, log.index
-        self._first, *self._others = sorted(self.query.needles, key=_search_time)
+        self._first, *self._others = sorted(Words(query.words).needles, key=_search_time) or [(b"",)]
         self._pattern = re.compile(b"|".join(map(re.escape, self._first)))
         self.partial_match: int | None = None
         self._line_number = self._n_tail_bytes = 0
@@ -73,20 +77,20 @@ class LogSearch:
     def _search_piece(self) -> None:
         """Search the complete lines of the next piece; where no line is complete, search only the start of the line."""
         n_left = self._index.size - self.position
-        data = self._log.read(self.position, min(self._piece, n_left)).lower()
+        data = self._log.read(self.position, min(self._piece, n_left))
         end = data.rfind(NEWLINE) + 1
         if end:
             self._search_lines(data[:end])
         else:
             self._search_long_line(data)
 
-    def _search_lines(self, data: bytes) -> None:
-        at = 0
-        while (hit := self._find_first(data, at)) >= 0:
+    def _search_lines(self, raw: bytes) -> None:
+        data, at = raw.lower(), 0
+        while at < len(data) and (hit := self._find_first(data, at)) >= 0:
             start, stop = max(data.rfind(NEWLINE, at, hit) + 1, at), data.find(NEWLINE, hit)
             self._line_number += data.count(NEWLINE, at, start)
             is_match = all(any(data.find(form, start, stop) >= 0 for form in forms) for forms in self._others)
-            if is_match and not self._add_match(self._line_number):
+            if is_match and self._matches(raw, start, stop) and not self._add_match(self._line_number):
                 return
             self._line_number, at = self._line_number + 1, stop + 1
         self._line_number += data.count(NEWLINE, at)
@@ -98,8 +102,13 @@ class LogSearch:
         match = self._pattern.search(data, start)
         return match.start() if match else -1
 
-    def _search_long_line(self, data: bytes) -> None:
+    def _matches(self, raw: bytes, start: int, stop: int) -> bool:
+        return not self.query.has_rest or self.query.matches(raw[start:stop].removesuffix(b"\r"))
+
+    def _search_long_line(self, raw: bytes) -> None:
+        data = raw.lower()
         is_match = all(any(form in data for form in forms) for forms in (self._first, *self._others))
+        is_match = is_match and self._matches(raw, 0, len(raw))
         if self._line_number >= self._index.n_newlines:
             self.partial_match = self._line_number if is_match else None
             self._n_tail_bytes = self._index.size - self.position
@@ -112,6 +121,36 @@ class LogSearch:
         if not self.is_full:
             self.matches.append(number)
         return not self.is_full
+
+
+def _parsed_part(line: bytes) -> bytes:
+    return line if len(line) <= MAX_PARSED_BYTES else b""
+
+
+@lru_cache(maxsize=1)  # for the other fields of the same line
+def _record(line: bytes) -> LogRecord:
+    return parse_record(line[: MAX_PARSED_BYTES + 1])
+
+
+LOG_FIELDS: Final[FieldSet[bytes]] = FieldSet(
+    ("level", "text", "level, or kind of a line without one", lambda line: _record(line).kind),
+    ("logger", "text", "logger", lambda line: _record(line).logger),
+    ("since", "since", "written since an age or a time: 5m, 2h, 2026-11-26", lambda line: _record(line).at),
+    ("until", "until", "written until then", lambda line: _record(line).at),
+    *json_columns(_parsed_part),
+    values={"level": ("error", "warning", "info", "debug")},
+)
+"""The fields of a line, given as its bytes without the newline."""
+
+
+def line_query(text: str) -> Query[bytes]:
+    """Return a query of lines, for ``LogSearch``."""
+    return Query(LOG_FIELDS, text, word_test=_word_test, splits=True)
+
+
+def _word_test(word: str) -> Callable[[bytes], bool]:
+    words = Words([word])
+    return lambda line: words.found_in((line,))
 
 
 def _search_time(forms: Sequence[bytes]) -> tuple[int, int]:

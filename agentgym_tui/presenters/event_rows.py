@@ -118,7 +118,7 @@ def events_heading(reader: EventReader, log: EventLog, store: RunStore, key: Key
     clear = key("events.clear")
     above = [
         [Cell(trusted("Events"), "head")],
-        [Cell(trusted("contains "), "accent"), *filter_cells(log.query.text, clear, width)] if log.query else [],
+        [Cell(trusted("matches "), "accent"), *filter_cells(log.query.text, clear, width)] if log.query else [],
         [reading_state(reader, key)],
         *_query_parts(reader.query, clear, width),
         [Cell(link, tone)],
@@ -202,7 +202,7 @@ def entry_info(entry: LogEntry | None, view: str) -> Line:
 def empty_events_lines(reader: EventReader, log: EventLog, store: RunStore, key: KeyLabel, width: int) -> list[Line]:
     """Return the text shown while the list of messages has no rows."""
     if log.query:
-        head = f"None of {pluralize(len(log), 'message')} contains "
+        head = f"None of {pluralize(len(log), 'message')} matches "
         return [
             [Cell(trusted(head), "head"), Cell(sanitize_line(log.query.text, 60), "accent")],
             _key_line(key("events.clear"), "shows all messages"),

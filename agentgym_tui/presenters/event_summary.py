@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterator
 from typing import Final, NamedTuple
@@ -13,6 +12,7 @@ from agentgym_tui.presenters.answering_endpoint import FALLBACK_MARK
 from agentgym_tui.presenters.cells import Cell, Tone
 from agentgym_tui.presenters.number_format import format_count, format_percent, format_reward, pluralize
 from agentgym_tui.safe_text import SafeText, has_unsafe_chars, join, masked_line, sanitize_line, trusted
+from agentgym_tui.state.event_fields import LIVE_SUBJECT, node_of
 from agentgym_tui.state.log_entries import EventMessage
 from runner.events.codec import DurableRow, ForeignRow, LiveRow, RawRow, decode, decode_item
 from runner.events.durable import BatchCompleted, DurableEvent, EpisodeCompleted, FieldStatus
@@ -25,7 +25,6 @@ MAX_SHOWN: Final = 200
 MAX_KINDS: Final = 6
 EVENT_NAMES: Final = DurableNames()
 
-_LIVE: Final = re.compile(r"agentgym\.live\.[a-z]+\.v1\.([^.]+)")
 _TYPES: Final = frozenset(EVENT_NAMES.all())
 
 
@@ -70,9 +69,9 @@ def summarize(message: EventMessage) -> MessageSummary:
 
 
 def _summarize_content(message: EventMessage) -> MessageSummary:
-    node = next((value for key, value in message.headers.items() if key.lower() == "ce-source"), "")
-    if (live := _LIVE.fullmatch(message.subject)) is not None:
-        return _summarize_live(message, node or live[1])
+    node = node_of(message)
+    if LIVE_SUBJECT.fullmatch(message.subject):
+        return _summarize_live(message, node)
     if is_agentgym_message(message):
         return _summarize_durable(message, node)
     return MessageSummary(node, Cell(_payload_preview(message), "plain"), _named_episode(message))
@@ -83,7 +82,7 @@ def is_agentgym_message(message: EventMessage) -> bool:
 
     An AgentGym event that does not decode is malformed; any other message may have any payload.
     """
-    if message.subject in _TYPES or _LIVE.fullmatch(message.subject):
+    if message.subject in _TYPES or LIVE_SUBJECT.fullmatch(message.subject):
         return True
     return any(key.lower() == "ce-type" and value.strip() in _TYPES for key, value in message.headers.items())
 

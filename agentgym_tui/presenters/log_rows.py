@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from agentgym_tui.logs.log_file import LineIndex, LogFile, ReloadReason
 from agentgym_tui.logs.log_record import MAX_PARSED_BYTES, LogRecord, parse_record
-from agentgym_tui.logs.log_search import MAX_MATCHES, LogSearch
+from agentgym_tui.logs.log_search import LOG_FIELDS, MAX_MATCHES, LogSearch, line_query
 from agentgym_tui.presenters.cells import (
     UNSAFE_BADGE,
     Cell,
@@ -27,6 +27,10 @@ from agentgym_tui.presenters.text_width import cut_start
 from agentgym_tui.safe_text import has_unsafe_chars, masked_line, sanitize_line, trusted
 from agentgym_tui.state.log_entries import EventMessage, LogEntry
 
+if TYPE_CHECKING:
+    from runner.query.fields import Field
+    from runner.query.syntax import QueryError
+
 LOG_COLUMNS: Final = (
     Column("line", 11, right=True),
     Column("time", 18, rank=1),
@@ -37,6 +41,9 @@ MAX_SHOWN: Final = 400
 """Maximum number of characters of a line shown in the table."""
 
 MAX_CACHED: Final = 1_000
+MAX_OFFERED: Final = 200
+"""Number of lines whose values are offered for completion."""
+
 _MAX_NAME: Final = 60
 _NO_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -124,7 +131,7 @@ class OpenedLog:
     Attributes:
         log: the log file.
         rows: the shown lines.
-        text: the search words.
+        text: the query of the shown lines.
         line: number of the line under the cursor.
         follow: whether the list follows the end of the log.
     """
@@ -136,10 +143,28 @@ class OpenedLog:
         self.line = 0
         self.follow = False
 
-    def search(self, text: str) -> None:
-        """Search the log from its first line for the words of ``text``; without words, show all lines."""
-        self.text = text
-        self.rows = LogRows(self.log, LogSearch(self.log, text) if text.split() else None)
+    @property
+    def query_text(self) -> str:
+        """The query that the shown lines match."""
+        return self.text
+
+    @property
+    def query_fields(self) -> Mapping[str, Field]:
+        """The fields that a query can name, by name."""
+        return LOG_FIELDS.fields
+
+    def values_of(self, field: str) -> list[str]:
+        """Return the values that a field has in the newest lines, the most frequent first."""
+        newest = range(len(self.log.index))[-MAX_OFFERED:]
+        return LOG_FIELDS.values_of(field, (self.log.line(number, MAX_PARSED_BYTES).head for number in newest))
+
+    def search(self, text: str) -> QueryError | None:
+        """Search the log from its first line for a query; return its error, with which the shown lines stay."""
+        query = line_query(text)
+        if query.error is None:
+            self.text = query.text
+            self.rows = LogRows(self.log, LogSearch(self.log, query) if query else None)
+        return query.error
 
     def advance(self) -> bool:
         """Read and search for a short time; return whether lines are left to read or search."""
@@ -214,7 +239,7 @@ def empty_log_lines(state: LogViewState, width: int) -> list[Line]:
         return [[Cell(trusted("This log cannot be read."), "bad")], *cause]
     if search is not None:
         words = sanitize_line(search.query.text, _MAX_NAME)
-        head_text = trusted("No line contains " if _is_search_complete(log, search) else "No line so far contains ")
+        head_text = trusted("No line matches " if _is_search_complete(log, search) else "No line so far matches ")
         return [
             [Cell(head_text, "head"), Cell(words, "accent")],
             [Cell(trusted(f"  {state.key('log.clear')} "), "accent"), Cell(trusted("shows all lines"))],
@@ -260,7 +285,7 @@ def _reading_state(state: LogViewState) -> Cell:
 def _detail_parts(state: LogViewState, width: int) -> Iterator[Line]:
     log, search = state.rows.log, state.rows.search
     if search is not None:
-        yield [Cell(trusted("contains "), "accent"), *filter_cells(search.query.text, state.key("log.clear"), width)]
+        yield [Cell(trusted("matches "), "accent"), *filter_cells(search.query.text, state.key("log.clear"), width)]
         yield [_match_count(log, search, len(state.rows))]
     yield [Cell(pluralize(len(log.index), "line"))]
     yield [Cell(format_size(log.size), "dim")]

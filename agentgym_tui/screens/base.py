@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 import msgspec
 from textual.containers import Vertical
@@ -26,6 +26,9 @@ from agentgym_tui.sessions.run_commands import RunCommands
 from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.textual_compat import add_bindings
 from agentgym_tui.widgets.static_lines import StaticLines
+
+if TYPE_CHECKING:
+    from runner.query.fields import Field
 
 WIDTH_BREAKPOINTS: Final = [(0, "-narrow"), (110, "-wide")]
 """Columns at which screens switch to a wider layout."""
@@ -98,6 +101,10 @@ class ConsoleScreen(Screen[ScreenResultType], ReliableTimers):
     def selected_env(self) -> str:
         """Return the environment that is selected on the screen; "" without one. The name is untrusted text."""
         return ""
+
+    def query_fields(self) -> list[Field]:
+        """Return the fields that a query in the filter can name; none without a filter."""
+        return []
 
     def toast(self, text: SafeText, *, failed: bool = False) -> None:
         """Show the reply to a command as a toast, styled as an error if ``failed`` is True."""

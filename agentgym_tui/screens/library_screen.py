@@ -8,7 +8,7 @@ from typing import Final
 
 from agentgym_tui.safe_text import SafeText, masked_line, trusted
 from agentgym_tui.screens.base import ScreenContext
-from agentgym_tui.screens.line_browser import FilteredScreen
+from agentgym_tui.screens.filtered_screen import FilteredScreen
 from agentgym_tui.services.timers import start_worker
 from agentgym_tui.sessions.protocols import Library
 from agentgym_tui.state.data_model import READING_FILES, BusLink

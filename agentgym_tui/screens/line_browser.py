@@ -1,4 +1,4 @@
-"""Bases of screens: with a filter; and to browse lines, with a prompt, a table and the selected line, too."""
+"""Base of the screens that browse lines: with a filter, a prompt, a table and the selected line."""
 
 from __future__ import annotations
 
@@ -9,77 +9,20 @@ from typing import TYPE_CHECKING, ClassVar
 from textual import on
 from textual.timer import Timer
 
-from agentgym_tui.presenters.cells import Line
 from agentgym_tui.presenters.payload import unsafe_text
-from agentgym_tui.screens.base import WIDTH_BREAKPOINTS, SessionScreen
+from agentgym_tui.screens.base import WIDTH_BREAKPOINTS
+from agentgym_tui.screens.filtered_screen import FilteredScreen
 from agentgym_tui.services.clipboard import copy_to_clipboard
 from agentgym_tui.state.log_entries import LogEntry
+from agentgym_tui.state.query import MAX_CHARS
 from agentgym_tui.widgets.line_list import LineList
 from agentgym_tui.widgets.table import Table
 
 if TYPE_CHECKING:
     from textual.widget import Widget
-    from textual.widgets import Input
 
-    from agentgym_tui.widgets.inputs import EntryInput, FilterInput
+    from agentgym_tui.widgets.inputs import EntryInput
     from agentgym_tui.widgets.payload_view import PayloadView
-
-
-class FilteredScreen(SessionScreen):
-    """A list with a filter above it; the heading has the id ``summary``, the text of an empty list ``nothing``."""
-
-    FILTER_HINT: ClassVar[str]
-    """Placeholder of the filter."""
-
-    _filter: FilterInput
-
-    def heading_lines(self, width: int) -> Sequence[Line]:
-        """Return the lines above the list."""
-        raise NotImplementedError
-
-    def nothing_lines(self, width: int) -> Sequence[Line]:
-        """Return the lines that replace an empty list."""
-        raise NotImplementedError
-
-    def search(self, text: str) -> None:
-        """Show only the lines that contain the words of ``text``."""
-        raise NotImplementedError
-
-    def make_filter(self, words: str) -> FilterInput:
-        """Return the filter, which contains ``words``."""
-        from agentgym_tui.widgets.inputs import MAX_QUERY_CHARS, FilterInput
-
-        self.set_class(bool(words), "-filtering")
-        self._filter = FilterInput(words, placeholder=self.FILTER_HINT, id="filter", max_length=MAX_QUERY_CHARS)
-        return self._filter
-
-    def set_filter(self, words: str) -> None:
-        """Replace the words in the filter; without words, hide it."""
-        self.set_class(bool(words), "-filtering")
-        self._filter.value = words
-
-    def action_filter(self) -> None:
-        """Open the filter."""
-        self.add_class("-filtering")
-        self.set_focus(self._filter)
-
-    def action_clear(self) -> None:
-        """Clear the filter and show all lines."""
-        self._filter.action_clear()
-
-    def on_input_changed(self, event: Input.Changed) -> None:
-        """Search for the new words. ``@on`` is not possible because the log screen imports the inputs late."""
-        # only the last of several queued keystrokes counts
-        if event.input.id == "filter" and self.is_ready and event.value == event.input.value:
-            self.search(event.value)
-
-    def on_filter_input_closed(self, event: FilterInput.Closed) -> None:
-        """Hide a filter without words."""
-        self.set_class(not event.cleared, "-filtering")
-
-    def show_texts(self) -> None:
-        """Redraw the heading and the text that replaces an empty list."""
-        self.show_lines("summary", "nothing")
 
 
 class LineBrowser(FilteredScreen):
@@ -119,11 +62,11 @@ class LineBrowser(FilteredScreen):
         raise NotImplementedError
 
     def make_inputs(self, words: str) -> Sequence[Widget]:
-        """Return the filter, which contains ``words``, and the prompt."""
-        from agentgym_tui.widgets.inputs import MAX_QUERY_CHARS, EntryInput
+        """Return the filter, which contains ``words``, its note, and the prompt."""
+        from agentgym_tui.widgets.inputs import EntryInput
 
-        self._prompt = EntryInput(id="entry", max_length=MAX_QUERY_CHARS)
-        return self.make_filter(words), self._prompt
+        self._prompt = EntryInput(id="entry", max_length=MAX_CHARS)
+        return *self.make_filter(words), self._prompt
 
     def unsafe_text(self) -> str | None:
         """Return the raw text of the selected line if sanitizing changes it, else None."""

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
-from agentgym_tui.state.episode_query import MAX_TASK_INDEX, EpisodeQuery
+from agentgym_tui.state.episode_query import EPISODE_FIELDS, RUNNING
 from agentgym_tui.state.normalize import as_aware
+from agentgym_tui.state.query import Query, word_test
 from agentgym_tui.state.sorting import Rank, Sorting, number_rank, sort_by_rank, text_rank
 
 if TYPE_CHECKING:
     from agentgym_tui.state.data_model import Episode
+    from runner.query.fields import Field, Lookup
+    from runner.query.syntax import QueryError
     from runner.store.index_schema import EpisodeRow
 
 LIST_KEY: Final = "episodes"
@@ -20,6 +24,12 @@ LIST_KEY: Final = "episodes"
 
 MAX_SEARCHED_CHARS: Final = 200
 """Number of characters at the start of a field that are searched."""
+
+MAX_TASK_INDEX: Final = 10**15
+"""Smallest task index that is abbreviated, because Python does not format integers of thousands of digits."""
+
+MAX_OFFERED_ROWS: Final = 10_000
+"""Number of episodes whose values are offered for completion."""
 
 
 class ReadProgress(NamedTuple):
@@ -55,7 +65,7 @@ RANK_BY_COLUMN: Final[Mapping[str, Callable[[ListedEpisode], Rank | None]]] = {
     "started": lambda episode: number_rank(as_aware(episode.started_at).timestamp()),
     "environment": lambda episode: text_rank(episode.env),
     "task": lambda episode: number_rank(episode.task_index),
-    "outcome": lambda episode: text_rank(f"{episode.outcome or 'running'} {episode.error_type or ''}"),
+    "outcome": lambda episode: text_rank(f"{episode.outcome or RUNNING} {episode.error_type or ''}"),
     "reward": lambda episode: number_rank(episode.reward),
     "rounds": lambda episode: number_rank(episode.rounds),
     "time": lambda episode: number_rank(episode.duration_s),
@@ -72,14 +82,16 @@ class EpisodeList:
 
     Attributes:
         shown: entries that match ``query``. A live episode is the object of the run store, not a copy.
-        query: the words and exact values that shown entries have; see ``EpisodeQuery``.
+        query: the filter of the shown entries. Unreadable files are found by words alone.
         tags: tags of the tagged episodes, as untrusted text.
+        lookups: by name of a field of a query, what finds the ids of its episodes.
         sorting: order of the episodes; None for the newest first.
     """
 
     def __init__(self) -> None:
         self.shown: list[ListEntry] = []
-        self.query = EpisodeQuery()
+        self.query: Query[ListEntry] = Query(EPISODE_FIELDS)
+        self.lookups: dict[str, Lookup] = {"tag": self._tagged}
         self.sorting: Sorting | None = None
         self._stored: dict[str, ListedEpisode] = {}
         self._unreadable: Sequence[UnreadableFile] = ()
@@ -115,6 +127,7 @@ class EpisodeList:
         self._stored.update((row.episode_id, row) for row in rows)
         self._unreadable = list(unreadable)
         self._search_texts.clear()
+        self._refresh_query()
         self._arrange()
 
     def set_tags(self, tags: Mapping[str, Sequence[str]]) -> bool:
@@ -123,6 +136,7 @@ class EpisodeList:
             return False
         self.tags = tags
         self._search_texts.clear()
+        self._refresh_query()
         self._filter()
         return True
 
@@ -135,11 +149,53 @@ class EpisodeList:
             self._arrange()
         return changed
 
-    def search(self, text: str) -> None:
-        """Show only entries that match ``text``; see ``EpisodeQuery``."""
-        if (query := EpisodeQuery(text)).words != self.query.words:
+    @property
+    def query_text(self) -> str:
+        """The query that the shown entries match."""
+        return self.query.text
+
+    @property
+    def query_fields(self) -> Mapping[str, Field]:
+        """The fields that a query can name, by name."""
+        fields = EPISODE_FIELDS.fields
+        return {name: field for name, field in fields.items() if field.kind != "lookup" or name in self.lookups}
+
+    def search(self, text: str) -> QueryError | None:
+        """Show only the entries that match a query; return its error, with which the shown entries stay."""
+        query = self._parsed(text)
+        if query.error is None:
             self.query = query
             self._filter()
+        return query.error
+
+    def values_of(self, field: str) -> list[str]:
+        """Return the values that a field has in the newest episodes, the most frequent first."""
+        if field == "tag":
+            return sorted({tag for tags in self.tags.values() for tag in tags})
+        return EPISODE_FIELDS.values_of(field, islice(self._episodes(), MAX_OFFERED_ROWS))
+
+    def _episodes(self) -> Iterator[ListedEpisode]:
+        yield from self._stored.values()
+        yield from (episode for known, episode in self._live.items() if known not in self._stored)
+
+    def _parsed(self, text: str) -> Query[ListEntry]:
+        return Query(EPISODE_FIELDS, text, word_test=word_test(self._cached_text), lookups=self.lookups)
+
+    def _refresh_query(self) -> None:
+        """Look up the ids of tags and notes, and the times that ages mean, again."""
+        if self.query.has_terms and (query := self._parsed(self.query.text)).error is None:
+            self.query = query
+
+    def _tagged(self, tag: str, quoted: bool) -> Iterator[str]:
+        from runner.query.fields import ascii_lower
+        from runner.query.matching import glob_pattern
+
+        wanted = ascii_lower(tag)
+        pattern = None if quoted else glob_pattern(wanted)
+        for episode_id, tags in self.tags.items():
+            names = map(ascii_lower, tags)
+            if wanted in names if pattern is None else any(map(pattern.fullmatch, names)):
+                yield episode_id
 
     def sort(self, sorting: Sorting | None) -> None:
         """Sort the list; None sorts the newest episode first.
@@ -191,8 +247,9 @@ class EpisodeList:
             self.shown = [entry for entry in self._entries if self._matches(entry)]
 
     def _matches(self, entry: ListEntry) -> bool:
-        episode = None if isinstance(entry, UnreadableFile) else entry
-        return self.query.matches(episode, lambda: self._cached_text(entry))
+        if isinstance(entry, UnreadableFile) and self.query.has_terms:
+            return False
+        return self.query.matches(entry)
 
     def _cached_text(self, entry: ListEntry) -> str:
         if (known := self._search_texts.get(key := entry_key(entry))) is None:
@@ -223,6 +280,6 @@ def searchable_fields(entry: ListEntry) -> tuple[str | None, ...]:
         kind = "log" if isinstance(entry, FoundLog) else "unreadable"
         return (kind, entry.path.name, entry.reason)
     return (
-        *(entry.env, entry.outcome or "running", entry.error_type, entry.agent, entry.model, entry.node),
+        *(entry.env, entry.outcome or RUNNING, entry.error_type, entry.agent, entry.model, entry.node),
         *(entry.data_label, entry.episode_id, entry.batch_id, _task(entry.task_index)),
     )

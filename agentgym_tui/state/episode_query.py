@@ -1,97 +1,78 @@
-"""The filter of the list of episodes: words, and exact values such as ``env=Maze`` or ``outcome=error|timeout``."""
+"""The fields of episodes in the filter of their list, and filters that select exact values."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Final
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final
 
 from agentgym_tui.safe_text import has_unsafe_chars
-from agentgym_tui.state.query import Query
+from agentgym_tui.state.normalize import as_aware
+from agentgym_tui.state.query import MAX_CHARS, FieldSet, quoted
 
 if TYPE_CHECKING:
-    from agentgym_tui.state.data_model import Episode
-    from runner.store.index_schema import EpisodeRow
+    from agentgym_tui.state.episode_list import ListEntry
+    from runner.query.fields import Field, Value
 
-MAX_TASK_INDEX: Final = 10**15
-"""Smallest task index that is abbreviated, because Python does not format integers of thousands of digits."""
+RUNNING: Final = "running"
+"""Stands for the outcome of an episode that has not ended."""
 
-EXACT_FIELDS: Final[Mapping[str, Callable[[EpisodeRow | Episode], object]]] = {
-    "env": lambda episode: episode.env,
-    "agent": lambda episode: episode.agent,
-    "model": lambda episode: episode.model,
-    "outcome": lambda episode: episode.outcome or "running",
-    "task": lambda episode: episode.task_index if abs(episode.task_index) < MAX_TASK_INDEX else None,
-    "data": lambda episode: episode.data_label,
-    "mode": lambda episode: episode.mode,
-    "batch": lambda episode: episode.batch_id,
-    "battery": lambda episode: episode.battery_id,
-    "node": lambda episode: episode.node,
+
+class EpisodeFields(FieldSet["ListEntry"]):
+    """The fields of ``runner.query.episodes``; a field is the attribute of that name unless ``_GETTERS`` has it."""
+
+    def load(self) -> Mapping[str, Field]:
+        """Return the fields by name; a live episode may be running, too."""
+        from msgspec.structs import replace
+
+        from runner.query.episodes import FIELDS
+
+        outcome = FIELDS["outcome"]
+        return {**FIELDS, "outcome": replace(outcome, values=(*outcome.values, RUNNING))}
+
+    def getter(self, name: str) -> Callable[[ListEntry], Value]:
+        """Return the function that reads a field of an episode."""
+        return _GETTERS.get(name) or attrgetter(name)
+
+
+def _n_tokens(episode: Any) -> Value:  # noqa: ANN401 - a stored or live episode
+    if (tokens := getattr(episode, "tokens", None)) is not None:
+        return float(tokens.prompt + tokens.completion)
+    return float(episode.tokens_prompt + episode.tokens_completion)
+
+
+def _time(episode: Any) -> Value:  # noqa: ANN401 - a stored or live episode
+    """Return the end of an episode; of a live one, which has none, the start."""
+    return as_aware(getattr(episode, "ended_at", None) or episode.started_at)
+
+
+_GETTERS: Final[Mapping[str, Callable[[Any], Value]]] = {
+    "outcome": lambda episode: str(episode.outcome or RUNNING),
+    "tokens": _n_tokens,
+    "time": attrgetter("duration_s"),
+    "since": _time,
+    "until": _time,
+    "task": attrgetter("task_index"),
+    "batch": attrgetter("batch_id"),
+    "battery": attrgetter("battery_id"),
+    "id": attrgetter("episode_id"),
+    "error": attrgetter("error_type"),
+    "data": attrgetter("data_label"),
 }
-"""The value of an episode that a term of the filter names."""
 
-MAX_CHARS: Final = 200
-"""Largest length of a filter that ``exact_terms`` returns."""
-
-
-class EpisodeQuery:
-    """The words and exact values that an episode must have; without any, every episode matches.
-
-    Letters match in upper and lower case. A blank in a value is written as ``_``, and ``|`` separates alternatives; a
-    term with an unknown name is a word.
-
-    Args:
-        text: words and terms separated by blanks.
-
-    Attributes:
-        words: the words and terms in lower case.
-    """
-
-    def __init__(self, text: str = "") -> None:
-        self.words = Query(text).words
-        self._values: list[tuple[Callable[[EpisodeRow | Episode], object], frozenset[str]]] = []
-        words: list[str] = []
-        for word in text.split():
-            name, sign, value = word.partition("=")
-            if sign and name.lower() in EXACT_FIELDS:
-                self._values.append((EXACT_FIELDS[name.lower()], frozenset(map(_folded, value.split("|")))))
-            else:
-                words.append(word)
-        self._query = Query(" ".join(words))
-
-    def __bool__(self) -> bool:
-        return bool(self.words)
-
-    @property
-    def text(self) -> str:
-        """The words in lower case, separated by blanks."""
-        return " ".join(self.words)
-
-    def matches(self, episode: EpisodeRow | Episode | None, text: Callable[[], str]) -> bool:
-        """Return whether an entry has all values and words.
-
-        Args:
-            episode: the episode; None for an unreadable file.
-            text: returns the searched text of the entry, converted by ``str.casefold``.
-        """
-        if self._values and episode is None:
-            return False
-        exact = episode is None or all(_folded(read(episode)) in values for read, values in self._values)
-        return exact and (not self._query or self._query.matches(text()))
+EPISODE_FIELDS: Final = EpisodeFields()
 
 
 def exact_terms(**values: object) -> str:
-    """Return a filter for exact values; a tuple has alternatives.
+    """Return a filter for exact values; a tuple has alternatives, and an empty value stands for a missing one.
 
-    A value with unsafe characters or a ``|``, and a term past ``MAX_CHARS``, is left out, so that more is shown.
+    A value with unsafe characters, and a term past ``MAX_CHARS``, is left out, so that more is shown.
     """
     terms = ""
     for name, value in values.items():
-        texts = ["_".join(str(each).split()) for each in (value if isinstance(value, tuple) else (value,))]
-        longer = f"{terms} {name}={'|'.join(texts)}".strip()
-        if len(longer) <= MAX_CHARS and not any("|" in text or has_unsafe_chars(text) for text in texts):
+        texts = [str(each) for each in (value if isinstance(value, tuple) else (value,))]
+        shown = ",".join(quoted(text) if text else "none" for text in texts)
+        longer = f"{terms} {name}:{shown}".strip()
+        if len(longer) <= MAX_CHARS and not has_unsafe_chars(longer):
             terms = longer
     return terms
-
-
-def _folded(value: object) -> str:
-    return "_".join(str("" if value is None else value).casefold().split())

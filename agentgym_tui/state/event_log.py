@@ -1,28 +1,38 @@
 """Log of the newest messages of a bus and of notices about the subscription, limited in number and memory.
 
-Payloads are not decoded. Texts are kept as received and may contain control characters; ``presenters`` sanitize texts
-when they build lines.
+Payloads are not decoded, except for the fields that a query names. Texts are kept as received and may contain control
+characters; ``presenters`` sanitize texts when they build lines.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Final
+from itertools import islice
+from typing import TYPE_CHECKING, Final
 
 from agentgym_tui.state.clock_skew import ClockSkewEstimator
+from agentgym_tui.state.event_fields import EVENT_FIELDS, searched_parts, subject_and_headers
 from agentgym_tui.state.log_entries import ENTRY_BYTES, MAX_HEADER_BYTES, EventMessage, LogEntry, LogNotice
 from agentgym_tui.state.normalize import MAX_CAUSE_CHARS, clamp_count
+from agentgym_tui.state.payload_search import Words
 from agentgym_tui.state.query import Query
 from agentgym_tui.state.subject_tree import SubjectTree
 from runner.subscribe.buffer import RawMessage
 from runner.subscribe.messages import Notice
 
+if TYPE_CHECKING:
+    from runner.query.fields import Field
+    from runner.query.syntax import QueryError
+
 MAX_ENTRIES: Final = 20_000
 MAX_BYTES: Final = 16 << 20
 MAX_PAYLOAD_BYTES: Final = 1 << 20
 """Largest number of payload bytes kept per message."""
+
+MAX_OFFERED: Final = 1_000
+"""Number of entries whose values are offered for completion."""
 
 MAX_STREAMS: Final = 1_000
 MAX_LIVE_AGE: Final = timedelta(seconds=2)
@@ -40,7 +50,7 @@ class EventLog:
 
     Attributes:
         shown: entries that match ``query``, the oldest first.
-        query: the words that shown entries contain in subject, headers or payload; a notice is searched by its text.
+        query: the filter of the shown entries. Words are found in subject, headers and payload, and in a notice's text.
         subjects: message counts per subject; evicted messages stay counted.
         clock_skew: estimates of the senders' clock skew.
         n_bytes: approximate memory of all entries in bytes.
@@ -54,7 +64,8 @@ class EventLog:
 
     def __init__(self, *, max_entries: int = MAX_ENTRIES, max_bytes: int = MAX_BYTES) -> None:
         self.shown: deque[LogEntry] = deque()
-        self.query = Query()
+        self.query: Query[LogEntry] = Query(EVENT_FIELDS)
+        self._words = Words()
         self.subjects = SubjectTree()
         self.clock_skew = ClockSkewEstimator()
         self.n_received = self.n_evicted = self.n_gap = self.n_skipped = self.n_matched = 0
@@ -104,11 +115,28 @@ class EventLog:
         while len(self._entries) > 1 and (len(self._entries) > self._max_entries or self.n_bytes > self._max_bytes):
             self._evict_oldest()
 
-    def search(self, text: str) -> None:
-        """Show only entries that contain the words of ``text``."""
-        self.query = Query(text)
-        self.shown = deque(entry for entry in self._entries if self._matches(entry))
-        self.n_matched = len(self.shown)
+    @property
+    def query_text(self) -> str:
+        """The query that the shown entries match."""
+        return self.query.text
+
+    @property
+    def query_fields(self) -> Mapping[str, Field]:
+        """The fields that a query can name, by name."""
+        return EVENT_FIELDS.fields
+
+    def values_of(self, field: str) -> list[str]:
+        """Return the values that a field has in the newest entries, the most frequent first."""
+        return EVENT_FIELDS.values_of(field, islice(reversed(self._entries), MAX_OFFERED))
+
+    def search(self, text: str) -> QueryError | None:
+        """Show only entries that match a query; return its error, with which the shown entries stay."""
+        query = Query(EVENT_FIELDS, text, word_test=_word_test, splits=True)
+        if query.error is None:
+            self.query, self._words = query, Words(query.words)
+            self.shown = deque(entry for entry in self._entries if self._matches(entry))
+            self.n_matched = len(self.shown)
+        return query.error
 
     def _append_notice(self, notice: Notice, at: datetime) -> None:
         match notice.kind:
@@ -127,7 +155,7 @@ class EventLog:
         if (
             self._required
             and self._required not in message.payload
-            and self._required not in _subject_and_headers(subject, headers)
+            and self._required not in subject_and_headers(subject, headers)
         ):
             return
         payload = message.payload[:MAX_PAYLOAD_BYTES]
@@ -165,15 +193,12 @@ class EventLog:
             self.shown.popleft()
 
     def _matches(self, entry: LogEntry) -> bool:
-        return not self.query or self.query.matches_bytes(_searched_parts(entry))
+        return not self.query or (self._words.found_in(searched_parts(entry)) and self.query.matches(entry))
 
 
-def _searched_parts(entry: LogEntry) -> Iterator[bytes]:
-    if isinstance(entry, LogNotice):
-        yield entry.text.encode("utf-8", "replace")
-    else:
-        yield entry.payload
-        yield _subject_and_headers(entry.subject, entry.headers)
+def _word_test(word: str) -> Callable[[LogEntry], bool]:
+    words = Words([word])
+    return lambda entry: words.found_in(searched_parts(entry))
 
 
 def _limit_headers(headers: dict[str, str]) -> dict[str, str]:
@@ -187,9 +212,3 @@ def _limit_headers(headers: dict[str, str]) -> dict[str, str]:
             break
         limited[name] = value
     return limited
-
-
-def _subject_and_headers(subject: str, headers: dict[str, str]) -> bytes:
-    if not headers:
-        return subject.encode("utf-8", "replace")
-    return "\n".join((subject, *headers, *headers.values())).encode("utf-8", "replace")

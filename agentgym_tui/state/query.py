@@ -1,52 +1,190 @@
-"""The filter of a list: the words that each shown row must contain."""
+"""The filter of a list: a query in the language of ``runner.query`` over the fields of its rows."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeAlias, TypeVar
+
+if TYPE_CHECKING:
+    from runner.query.fields import Field, GetValue, Kind, Lookup, Value
+    from runner.query.matching import Matches
+    from runner.query.syntax import Node, QueryError
+
+MAX_CHARS: Final = 1_000
+"""Maximum length of a query that is typed or kept."""
+
+Row = TypeVar("Row")
+WordTest: TypeAlias = "Callable[[str], Matches[Row]]"
+"""Returns what finds a word in a row."""
 
 
-class Query:
-    """The words of a filter; a row matches if it contains all of them, in any order, in upper or lower case.
-
-    Files and payloads are searched without decoding them: in bytes, only ASCII letters match in both cases, and other
-    letters as entered or in lower case.
+class FieldSet(Generic[Row]):
+    """The fields of a kind of row.
 
     Args:
-        text: words separated by blanks; without words, every row matches.
-
-    Attributes:
-        words: the words in lower case.
-        needles: for each word its forms as bytes, one of which must occur: as entered and in lower case, ASCII letters
-            always in lower case. Most words have only one form.
+        columns: for each field its name, its kind, its description, and the function that reads a row's value.
+        values: by name of a field, the values that are offered even if no row has them.
     """
 
-    def __init__(self, text: str = "") -> None:
-        self.words = tuple(text.lower().split())
-        self.needles = tuple(
-            tuple(dict.fromkeys(form.encode("utf-8", "replace").lower() for form in (word, word.lower())))
-            for word in text.split()
-        )
-        self._folded = tuple(text.casefold().split())
-
-    def __bool__(self) -> bool:
-        return bool(self.words)
+    def __init__(
+        self,
+        *columns: tuple[str, Kind, str, GetValue[Row]],
+        values: Mapping[str, tuple[str, ...]] | None = None,
+    ) -> None:
+        self._columns, self._values = columns, values or {}
+        self._fields: Mapping[str, Field] = {}
+        self._getters = {name: get for name, _, _, get in columns}
 
     @property
-    def text(self) -> str:
-        """The words in lower case, separated by blanks."""
-        return " ".join(self.words)
+    def fields(self) -> Mapping[str, Field]:
+        """The fields by name. They are made when they are first needed, because their module is imported late."""
+        if not self._fields:
+            self._fields = self.load()
+        return self._fields
 
-    def matches(self, folded: str) -> bool:
-        """Return whether a text that was converted by ``str.casefold`` contains all words."""
-        return all(word in folded for word in self._folded)
+    def load(self) -> Mapping[str, Field]:
+        """Return the fields by name."""
+        from runner.query.fields import Field
 
-    def matches_bytes(self, parts: Iterable[bytes]) -> bool:
-        """Return whether each word is in one of the parts; a part that cannot change the answer is not requested."""
-        missing = self.needles
-        if missing:
-            for part in parts:
-                lower = part.lower()
-                missing = tuple(forms for forms in missing if not any(form in lower for form in forms))
-                if not missing:
-                    break
-        return not missing
+        return {
+            name: Field(name=name, kind=kind, description=about, values=self._values.get(name, ()))
+            for name, kind, about, _ in self._columns
+        }
+
+    def getter(self, name: str) -> GetValue[Row]:
+        """Return the function that reads a field of a row."""
+        return self._getters[name]
+
+    def values_of(self, name: str, rows: Iterable[Row]) -> list[str]:
+        """Return the texts that a field has in some rows, the most frequent first; numbers and times are left out."""
+        field = self.fields[name]
+        found: Counter[str] = Counter()
+        if field.kind in ("text", "id"):
+            get = self.getter(name)
+            found.update(text for row in rows for text in _texts(get(row)))
+        return list(dict.fromkeys([*(value for value, _ in found.most_common()), *field.values]))
+
+
+class Query(Generic[Row]):
+    """A parsed filter; an empty one, and one with an error, match every row.
+
+    Args:
+        fields: the fields of the rows.
+        text: the query.
+        word_test: returns what finds a word in a row; without it, no row has words.
+        lookups: by name of a field, what finds the ids of its rows.
+        splits: whether the caller searches the words that every row must contain, and ``matches`` only tests the rest.
+
+    Attributes:
+        text: the query without blanks around it.
+        words: the words that every row must contain; none unless ``splits``.
+        has_rest: whether ``matches`` tests more than that.
+        error: why the query cannot be used, and where in the text; None if it can.
+        has_terms: whether the query names a field.
+    """
+
+    def __init__(
+        self,
+        fields: FieldSet[Row],
+        text: str = "",
+        *,
+        word_test: WordTest[Row] | None = None,
+        lookups: Mapping[str, Lookup] | None = None,
+        splits: bool = False,
+    ) -> None:
+        self.text = text.strip()
+        self.words: tuple[str, ...] = ()
+        self.error: QueryError | None = None
+        self.has_terms = self.has_rest = False
+        self._fields, self._splits = fields, splits
+        self._matches: Matches[Row] | None = None
+        if self.text:
+            self._compile(text, word_test or (lambda word: lambda row: False), lookups or {})
+
+    def _compile(self, text: str, word_test: WordTest[Row], lookups: Mapping[str, Lookup]) -> None:
+        from runner.errors import StoreError
+        from runner.query.matching import compile_query
+        from runner.query.syntax import All, QueryError, parse
+
+        fields, now = self._fields.fields, datetime.now(UTC)
+        try:
+            node = parse(text)
+            if self._splits:
+                self.words, node = _split_words(node)
+            self.has_rest = node != All()
+            self._matches = compile_query(
+                node, fields, getter=self._getter, word_test=word_test, now=now, lookups=lookups
+            )
+        except QueryError as exc:
+            self.error = exc
+        except StoreError as exc:  # of a lookup
+            self.error = QueryError(str(exc), 0, len(text))
+
+    def _getter(self, name: str) -> GetValue[Row]:
+        self.has_terms = True
+        return self._fields.getter(name)
+
+    def __bool__(self) -> bool:
+        return bool(self.text)
+
+    def matches(self, row: Row) -> bool:
+        """Return whether a row matches."""
+        return self._matches is None or self._matches(row)
+
+
+class Searchable(Protocol):
+    """A list with a filter."""
+
+    @property
+    def query_text(self) -> str:
+        """The query that the shown rows match."""
+        ...
+
+    @property
+    def query_fields(self) -> Mapping[str, Field]:
+        """The fields that a query can name here, by name."""
+        ...
+
+    def values_of(self, field: str) -> list[str]:
+        """Return the values that a field has, the most frequent first, as untrusted text."""
+        ...
+
+    def search(self, text: str) -> QueryError | None:
+        """Show only the rows that match a query; return its error, with which the shown rows stay."""
+        ...
+
+
+def word_test(text_of: Callable[[Row], str]) -> WordTest[Row]:
+    """Return what finds words in upper and lower case; ``text_of`` returns a text converted by ``str.casefold``."""
+
+    def test(word: str) -> Matches[Row]:
+        folded = word.casefold()
+        return lambda row: folded in text_of(row)
+
+    return test
+
+
+def _split_words(node: Node) -> tuple[tuple[str, ...], Node]:
+    """Return the words that every row must contain, and the rest of a query."""
+    from runner.query.syntax import All, Word
+
+    parts = node.parts if isinstance(node, All) else (node,)
+    words = tuple(part.text for part in parts if isinstance(part, Word))
+    return words, All(tuple(part for part in parts if not isinstance(part, Word)))
+
+
+def _texts(value: Value | tuple[Value, ...]) -> Iterator[str]:
+    for each in value if isinstance(value, tuple) else (value,):
+        if isinstance(each, str) and each:
+            yield each
+
+
+def quoted(value: str) -> str:
+    """Return a value as it stands in a query: in quotation marks unless it is a plain word other than ``none``."""
+    plain = all(character.isalnum() or character in "_-.:/+#" for character in value)
+    if value and plain and ".." not in value and value.lower() != "none":
+        return value
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'

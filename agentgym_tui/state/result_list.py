@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from agentgym_tui.state.episode_query import exact_terms
 from agentgym_tui.state.filtered_list import FilteredList
+from agentgym_tui.state.query import FieldSet
 from agentgym_tui.state.sorting import Rank, number_rank, text_rank
 
 if TYPE_CHECKING:
@@ -40,6 +41,26 @@ RANK_BY_COLUMN: Final[Mapping[str, Callable[[ResultRow], Rank | None]]] = {
 """Function that returns the sort key of a row, by column title."""
 
 
+RESULT_FIELDS: Final[FieldSet[ResultRow]] = FieldSet(
+    ("env", "text", "environment", lambda row: row.env),
+    ("agent", "text", "agent", lambda row: row.agent),
+    ("model", "text", "model; none for baselines", lambda row: row.model),
+    ("data", "text", "label of the environment's data", lambda row: row.data_label),
+    ("mode", "text", "rules", lambda row: row.mode),
+    ("batch", "id", "beginning of the id of the batch", lambda row: row.batch_id),
+    ("episodes", "number", "number of episodes", lambda row: row.n),
+    ("success", "number", "success rate from 0 to 1", lambda row: row.success_rate),
+    ("errors", "number", "number of episodes that ended with an error", lambda row: row.n_errors),
+    ("reward", "number", "mean reward", lambda row: row.score),
+    ("rounds", "number", "mean number of steps", lambda row: row.avg_rounds),
+    ("cost", "number", "sum of the costs", lambda row: row.cost),
+    ("time", "duration", "mean duration, such as 90s or 2m", lambda row: row.completion_time_sec),
+    ("tokens", "number", "sum of the tokens", lambda row: row.tokens.total),
+    values={"mode": ("strict", "compat")},
+)
+"""The fields of a result in a query."""
+
+
 class ResultList(FilteredList["ResultRow"]):
     """Results that are shown.
 
@@ -49,7 +70,7 @@ class ResultList(FilteredList["ResultRow"]):
     """
 
     def __init__(self) -> None:
-        super().__init__(result_key, _search_text, RANK_BY_COLUMN)
+        super().__init__(result_key, _search_text, RANK_BY_COLUMN, RESULT_FIELDS)
         self.by_batch = False
         self.marked: ResultRow | None = None
 
@@ -97,7 +118,7 @@ def comparable_selections(row: ResultRow, baseline: ResultRow) -> tuple[Selectio
 
 
 def episodes_filter(rows: Sequence[ResultRow], **terms: object) -> str:
-    """Return the filter that shows exactly the episodes of some rows; see ``EpisodeQuery``.
+    """Return the query that selects exactly the episodes of some rows.
 
     Args:
         rows: the rows, of one environment.

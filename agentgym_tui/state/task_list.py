@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 from agentgym_tui.state.filtered_list import FilteredList
+from agentgym_tui.state.query import FieldSet
 from agentgym_tui.state.sorting import Rank, number_rank, text_rank
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ def matrix_list() -> FilteredList[TaskGroup]:
         lambda task: str(task.task_index),
         lambda task: f"#{task.task_index} {note_of(task)} {' '.join({each.outcome.value for each in task.attempts})}",
         _MATRIX_RANKS,
+        MATRIX_FIELDS,
     )
 
 
@@ -37,6 +39,7 @@ def comparison_list() -> FilteredList[ComparedTask]:
         lambda task: str(task.pair.task.task_index),
         lambda task: f"#{task.pair.task.task_index} {task.result}",
         _PAIR_RANKS,
+        PAIR_FIELDS,
     )
 
 
@@ -79,3 +82,21 @@ _PAIR_RANKS: Final[Mapping[str, Callable[[ComparedTask], Rank | None]]] = {
     "baseline": lambda task: number_rank(task.pair.baseline_rate),
     "difference": lambda task: number_rank(task.pair.rate - task.pair.baseline_rate),
 }
+
+MATRIX_FIELDS: Final[FieldSet[TaskGroup]] = FieldSet(
+    ("task", "number", "index of the task", lambda task: task.task_index),
+    ("success", "number", "success rate from 0 to 1", lambda task: task.success_rate),
+    ("reward", "number", "mean reward", mean_reward),
+    ("attempts", "number", "number of attempts", lambda task: len(task.attempts)),
+    ("note", "text", "why it is useless for training", note_of),
+    values={"note": ("zero variance", "all truncated", "zero, truncated")},
+)
+
+PAIR_FIELDS: Final[FieldSet[ComparedTask]] = FieldSet(
+    ("task", "number", "index of the task", lambda task: task.pair.task.task_index),
+    ("result", "text", "how the selection did", lambda task: task.result),
+    ("success", "number", "success rate from 0 to 1", lambda task: task.pair.rate),
+    ("baseline", "number", "success rate of the baseline", lambda task: task.pair.baseline_rate),
+    ("difference", "number", "difference of the rates", lambda task: task.pair.rate - task.pair.baseline_rate),
+    values={"result": ("won", "lost", "tied")},
+)

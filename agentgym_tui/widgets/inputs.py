@@ -1,10 +1,10 @@
-"""Text inputs: a field that handles keys in order, a search field, the filter of a list, and a one-line prompt."""
+"""Text inputs: a field that handles keys in order, a search field, and a one-line prompt."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import ClassVar
 
 from textual import events
 from textual.binding import BindingType
@@ -14,6 +14,7 @@ from textual.widgets import Input
 
 from agentgym_tui.commands.keymap import bindings
 from agentgym_tui.safe_text import sanitize_line
+from agentgym_tui.state.query import MAX_CHARS
 from agentgym_tui.textual_compat import bindings_of_key
 
 
@@ -50,10 +51,6 @@ class TextField(Input):
         return False
 
 
-MAX_QUERY_CHARS: Final = 200
-"""Characters in a search text."""
-
-
 class SearchInput(TextField):
     """An input for search words; it sanitizes pasted text, which is untrusted."""
 
@@ -63,34 +60,13 @@ class SearchInput(TextField):
 
     def _sanitized_after(self, before: str, text: str) -> str:
         """Return ``text`` sanitized as the continuation of ``before``, whose last character may bear its first mark."""
-        whole = sanitize_line(f"{before}{text[:MAX_QUERY_CHARS]}", len(before) + MAX_QUERY_CHARS)
-        return whole[len(before) :] if whole.startswith(before) else sanitize_line(text, MAX_QUERY_CHARS)
+        whole = sanitize_line(f"{before}{text[:MAX_CHARS]}", len(before) + MAX_CHARS)
+        return whole[len(before) :] if whole.startswith(before) else sanitize_line(text, MAX_CHARS)
 
     def leave(self, closed: Message) -> None:
         """Focus the screen's main widget immediately, so that it gets the next key, and post ``closed``."""
         self.screen.set_focus(self.screen.query_one(self.screen.AUTO_FOCUS or "", Widget))
         self.post_message(closed)
-
-
-class FilterInput(SearchInput):
-    """The filter of a list: an input for the words that each shown row must contain."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings("filter")]
-
-    @dataclass
-    class Closed(Message):
-        """The user has left the filter; ``cleared`` is True if the filter has no words."""
-
-        cleared: bool
-
-    def action_clear(self) -> None:
-        """Clear the filter and leave it."""
-        self.value = ""
-        self.leave(self.Closed(True))
-
-    def action_leave(self) -> None:
-        """Return to the list and keep the filter; close the filter if it has no words."""
-        self.leave(self.Closed(not self.value.strip()))
 
 
 class EntryInput(SearchInput):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, TypeVar
 
 import msgspec
 
@@ -24,8 +24,9 @@ Kind: TypeAlias = Literal["text", "id", "number", "duration", "since", "until", 
 ``lookup``: ids of the rows that another source finds for the value, such as a full-text index.
 """
 Value: TypeAlias = str | float | bool | datetime | None
-GetValue: TypeAlias = Callable[[str], Value]
-"""Returns the value of a field of a row."""
+Row = TypeVar("Row")
+GetValue: TypeAlias = Callable[[Row], Value | tuple[Value, ...]]
+"""Returns the value of a field of a row; several values, one of which must match, as a tuple."""
 Lookup: TypeAlias = Callable[[str, bool], Iterable[str]]
 """Returns the ids of the rows that match a value; the second argument is whether the value was quoted."""
 

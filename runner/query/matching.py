@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from functools import cache
-from typing import TypeAlias
+from typing import Generic, TypeAlias, TypeVar
 
 from runner.query.fields import (
     NONE,
@@ -22,62 +22,91 @@ from runner.query.fields import (
 )
 from runner.query.syntax import All, Node, Not, QueryError, Term, Word
 
-Matches: TypeAlias = Callable[[GetValue, str], bool]
-"""Returns whether a row matches: its values by field, and its text, with ASCII letters in lower case, for words."""
+Row = TypeVar("Row")
+Matches: TypeAlias = Callable[[Row], bool]
+"""Returns whether a row matches."""
 
 ID = "id"
 """Field with the id that lookups return."""
 
 
 def compile_query(
-    node: Node, fields: Mapping[str, Field], *, now: datetime, lookups: Mapping[str, Lookup] | None = None
-) -> Matches:
+    node: Node,
+    fields: Mapping[str, Field],
+    *,
+    getter: Callable[[str], GetValue[Row]],
+    word_test: Callable[[str], Matches[Row]],
+    now: datetime,
+    lookups: Mapping[str, Lookup] | None = None,
+) -> Matches[Row]:
     """Return the function that matches rows.
 
     Args:
         node: the query.
         fields: the fields of the rows by name.
+        getter: returns what reads a field of a row.
+        word_test: returns what finds a word in a row.
         now: the time to which ages refer.
         lookups: by name of a field of the kind ``lookup``, what finds its rows.
 
     Raises:
         QueryError: a field, an operator or a value is invalid.
     """
-    return _compile(node, fields, now, lookups or {})
+    return _Compiler(fields, getter, word_test, now, lookups or {}).compile(node)
 
 
-def _compile(node: Node, fields: Mapping[str, Field], now: datetime, lookups: Mapping[str, Lookup]) -> Matches:
-    match node:
-        case Word():
-            needle = ascii_lower(node.text)
-            return lambda get, text: needle in text
-        case Not():
-            part = _compile(node.part, fields, now, lookups)
-            return lambda get, text: not part(get, text)
-        case Term():
-            return _compile_term(node, check_term(node, fields, now), now, lookups)
-    parts = [_compile(part, fields, now, lookups) for part in node.parts]
-    combine = all if isinstance(node, All) else any
-    return lambda get, text: combine(part(get, text) for part in parts)
+class _Compiler(Generic[Row]):
+    def __init__(
+        self,
+        fields: Mapping[str, Field],
+        getter: Callable[[str], GetValue[Row]],
+        word_test: Callable[[str], Matches[Row]],
+        now: datetime,
+        lookups: Mapping[str, Lookup],
+    ) -> None:
+        self._fields, self._getter, self._word_test = fields, getter, word_test
+        self._now, self._lookups = now, lookups
+
+    def compile(self, node: Node) -> Matches[Row]:
+        match node:
+            case Word():
+                return self._word_test(node.text)
+            case Not():
+                part = self.compile(node.part)
+                return lambda row: not part(row)
+            case Term():
+                return self._term(node)
+        parts = [self.compile(part) for part in node.parts]
+        combine = all if isinstance(node, All) else any
+        return lambda row: combine(part(row) for part in parts)
+
+    def _term(self, term: Term) -> Matches[Row]:
+        field = check_term(term, self._fields, self._now)
+        if field.kind == "lookup":
+            ids, read_id = find_ids(term, self._lookups), self._getter(ID)
+            return lambda row: read_id(row) in ids
+        test, read = _value_test(term, field, self._now), self._getter(field.name)
+
+        def matches(row: Row) -> bool:
+            value = read(row)
+            return any(map(test, value)) if isinstance(value, tuple) else test(value)
+
+        return matches
 
 
-def _compile_term(term: Term, field: Field, now: datetime, lookups: Mapping[str, Lookup]) -> Matches:
-    name = field.name
+def _value_test(term: Term, field: Field, now: datetime) -> Callable[[Value], bool]:
     match field.kind:
         case "number" | "duration":
             ranges = [number_range(field, term, value) for value in term.values]
-            return lambda get, text: isinstance(value := get(name), int | float) and any(value in r for r in ranges)
+            return lambda value: isinstance(value, int | float) and any(value in each for each in ranges)
         case "since":
             since = min(point_in_time(term, value, now) for value in term.values)
-            return lambda get, text: isinstance(value := get(name), datetime) and value >= since
+            return lambda value: isinstance(value, datetime) and value >= since
         case "until":
             until = max(point_in_time(term, value, now) for value in term.values)
-            return lambda get, text: isinstance(value := get(name), datetime) and value <= until
-        case "lookup":
-            ids = find_ids(term, lookups)
-            return lambda get, text: get(ID) in ids
+            return lambda value: isinstance(value, datetime) and value <= until
     tests = [_text_test(value, field, quoted) for value, quoted in zip(term.values, term.quoted, strict=True)]
-    return lambda get, text: any(test(get(name)) for test in tests)
+    return tests[0] if len(tests) == 1 else lambda value: any(test(value) for test in tests)
 
 
 def find_ids(term: Term, lookups: Mapping[str, Lookup]) -> frozenset[str]:
@@ -95,15 +124,13 @@ def _text_test(value: str, field: Field, quoted: bool) -> Callable[[Value], bool
         return lambda found: found is None or found == ""
     if has_wildcards(value) and not quoted:
         pattern = glob_pattern(wanted)
-        return lambda found: pattern.fullmatch(_lower(found)) is not None
+        return lambda found: found is not None and pattern.fullmatch(_lower(found)) is not None
     if field.kind == "id":
-        return lambda found: _lower(found).startswith(wanted)
-    return lambda found: _lower(found) == wanted
+        return lambda found: found is not None and _lower(found).startswith(wanted)
+    return lambda found: found is not None and _lower(found) == wanted
 
 
-def _lower(value: Value) -> str:
-    if value is None:
-        return ""
+def _lower(value: str | float | datetime) -> str:
     return ascii_lower(value if isinstance(value, str) else str(value))
 
 

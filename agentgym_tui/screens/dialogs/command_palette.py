@@ -13,8 +13,8 @@ from agentgym_tui.commands.keymap import AvailableCommand, Keymap, keymap_of
 from agentgym_tui.presenters.cells import Cell, FixedLines, Line
 from agentgym_tui.safe_text import trusted
 from agentgym_tui.screens.base import DialogFrame, DialogScreen
-from agentgym_tui.state.query import Query
-from agentgym_tui.widgets.inputs import MAX_QUERY_CHARS, SearchInput
+from agentgym_tui.state.query import MAX_CHARS
+from agentgym_tui.widgets.inputs import SearchInput
 from agentgym_tui.widgets.line_list import LineList
 
 _TITLE_WIDTH: Final = 14
@@ -42,9 +42,7 @@ class CommandPalette(DialogScreen[AvailableCommand]):
         with DialogFrame(
             trusted("Commands"), keys="{palette.up} {palette.down} {field.submit} · {palette.close} closes"
         ):
-            yield SearchInput(
-                placeholder="type part of a command name", id="words", compact=True, max_length=MAX_QUERY_CHARS
-            )
+            yield SearchInput(placeholder="type part of a command name", id="words", compact=True, max_length=MAX_CHARS)
             yield self._list
 
     def on_mount(self) -> None:
@@ -75,9 +73,13 @@ class CommandPalette(DialogScreen[AvailableCommand]):
 
 def search(commands: Sequence[AvailableCommand], text: str) -> list[AvailableCommand]:
     """Return the commands whose name or help contains all words of ``text``; matches in the name come first."""
-    query = Query(text)
-    matches = [each for each in commands if query.matches(_text(each))]
-    return sorted(matches, key=lambda each: not query.matches(each.command.title.casefold()))
+    words = text.casefold().split()
+    matches = [each for each in commands if _has_all(words, _text(each))]
+    return sorted(matches, key=lambda each: not _has_all(words, each.command.title.casefold()))
+
+
+def _has_all(words: Sequence[str], text: str) -> bool:
+    return all(word in text for word in words)
 
 
 def _line(each: AvailableCommand, keys: Keymap) -> Line:

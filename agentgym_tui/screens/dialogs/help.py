@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from textual.app import ComposeResult
 
@@ -12,10 +12,14 @@ from agentgym_tui.commands.keymap import AvailableCommand, Keymap, keymap_of
 from agentgym_tui.commands.registry import Command, Scope
 from agentgym_tui.presenters.cells import Cell, Line, line_width
 from agentgym_tui.presenters.number_format import UNKNOWN
+from agentgym_tui.presenters.query_note import describe_field, syntax_rows
 from agentgym_tui.presenters.text_width import wrap_text
 from agentgym_tui.safe_text import trusted
 from agentgym_tui.screens.base import DialogFrame, DialogScreen
 from agentgym_tui.widgets.static_lines import WrappedText
+
+if TYPE_CHECKING:
+    from runner.query.fields import Field
 
 _SCOPE_TITLES: Final[dict[Scope, str]] = {
     "everywhere": "Everywhere",
@@ -50,12 +54,14 @@ class HelpDialog(DialogScreen[None]):
 
     Args:
         commands: the available commands.
+        fields: the fields of the screen's filter, if it has one.
     """
 
     SCOPE = "dialog"
 
-    def __init__(self, commands: Sequence[AvailableCommand]) -> None:
+    def __init__(self, commands: Sequence[AvailableCommand], fields: Sequence[Field] = ()) -> None:
         super().__init__()
+        self._fields = fields
         self._commands = [each.command for each in commands]
 
     async def action_help(self) -> None:
@@ -66,14 +72,19 @@ class HelpDialog(DialogScreen[None]):
         """Yield the help text."""
         with DialogFrame(trusted("Help"), keys="{dialog.close} closes · {list.down} {list.up} scroll"):
             keys = keymap_of(self.app)
-            yield WrappedText(lambda width: list(help_lines(self._commands, keys, width)), id="help")
+            yield WrappedText(lambda width: list(help_lines(self._commands, keys, width, self._fields)), id="help")
 
 
-def help_lines(commands: Sequence[Command], keys: Keymap, width: int) -> Iterator[Line]:
-    """Yield the commands grouped by scope, then the mouse actions and the meaning of the symbols."""
+def help_lines(commands: Sequence[Command], keys: Keymap, width: int, fields: Sequence[Field] = ()) -> Iterator[Line]:
+    """Yield the commands by scope, the fields of the filter, the mouse actions and the meaning of the symbols."""
     for scope, group in groupby(commands, key=lambda command: command.scope):
         yield _title(_SCOPE_TITLES.get(scope, "This screen"))
         yield from (row for command in group for row in _command(command, keys, width))
+        yield ()
+    if fields:
+        yield _title("Queries in the filter")
+        described = ((field.name, describe_field(field)) for field in fields)
+        yield from (row for label, meaning in (*syntax_rows(), *described) for row in _sign(label, meaning, width))
         yield ()
     yield _title("Mouse")
     yield from (row for label, meaning in _MOUSE for row in _sign(label, meaning, width))

@@ -43,7 +43,7 @@ class EpisodesScreen(LibraryScreen):
     REQUIRED_WIDGETS = "#summary, #nothing, #status, SortableTable"
     CSS_PATH = "../../styles/episodes.tcss"
     AUTO_FOCUS = "#episodes"
-    FILTER_HINT = "words to match, such as: wordle error #7, or exact values: env=Maze outcome=error|timeout"
+    FILTER_HINT = "words and fields, such as: wordle outcome:error,timeout reward>0.5 since:2h -agent:oracle"
 
     @dataclass
     class LogRequested(Message):
@@ -53,8 +53,9 @@ class EpisodesScreen(LibraryScreen):
 
     def __init__(self, context: ScreenContext) -> None:
         super().__init__(context)
+        self.list_key = LIST_KEY
         self._episodes = EpisodeList()
-        self._episodes.search(self.ui_state.filters.get(LIST_KEY, ""))
+        self._episodes.search(self.kept_filter)
         self._episodes.sort(self.ui_state.sorting.get(LIST_KEY))
         self._rows = EpisodeRows(self._episodes)
         self._table = SortableTable(
@@ -68,7 +69,7 @@ class EpisodesScreen(LibraryScreen):
     def compose(self) -> ComposeResult:
         """Yield heading, filter, list, status and key bar."""
         yield StaticLines(self.heading_lines, id="summary")
-        yield self.make_filter(self.ui_state.filters.get(LIST_KEY, ""))
+        yield from self.make_filter(self.kept_filter)
         yield self._table
         yield StaticLines(self.nothing_lines, id="nothing")
         yield StaticLines(self.status_lines, id="status")
@@ -129,10 +130,13 @@ class EpisodesScreen(LibraryScreen):
             self._episodes.sort(event.sorting)
             self._show()
 
-    def search(self, text: str) -> None:
-        """Show only the episodes that contain the words of ``text``."""
-        self.ui_state.set_filter(LIST_KEY, text)
-        self._episodes.search(text)
+    @property
+    def searchable(self) -> EpisodeList:
+        """The list of episodes."""
+        return self._episodes
+
+    def show_found(self) -> None:
+        """Show the episodes that match the filter."""
         self._show()
         self._table.move_to(0)
 

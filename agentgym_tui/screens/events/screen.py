@@ -51,7 +51,7 @@ SUBJECT_HINT: Final = "subjects, such as: agentgym.live.> orders.*.new"
 
 FILTER_KEY: Final = "events"
 SUBJECTS_KEY: Final = "events.subjects"
-"""Keys of the filter words and the chosen subjects in the UI state."""
+"""Keys of the filter and the chosen subjects in the UI state."""
 
 TREE_KEY: Final = "subjects"
 """Id of the tree; also the key of its order in the UI state."""
@@ -83,7 +83,8 @@ class EventsScreen(LineBrowser):
     SCOPE = "events"
     AUTO_FOCUS = "#messages"
     REQUIRED_WIDGETS = f"{LineBrowser.REQUIRED_WIDGETS}, #messages, #subjects"
-    FILTER_HINT = "words the message must contain"
+    FILTER_HINT = "words and fields, such as: env:maze outcome:error -kind:token since:5m"
+    list_key = FILTER_KEY
     GO_TO_HINT = "a sequence, 14:30, 10m, 2026-05-01 14:30, all"
 
     def __init__(self, context: ScreenContext) -> None:
@@ -91,7 +92,7 @@ class EventsScreen(LineBrowser):
         if (source := self.session.events) is None:
             raise ValueError("the session has no bus")
         self._log = EventLog()
-        self._log.search(self.ui_state.filters.get(FILTER_KEY, ""))
+        self._log.search(self.kept_filter)
         self._throttle = RedrawThrottle(self._now)
         self.reader = EventReader(source, self._log, lambda: self.draw_soon(max(self._throttle.wait_s, MIN_INTERVAL_S)))
         self._rows, self._branches = EventRows(self._log), SubjectRows()
@@ -108,7 +109,7 @@ class EventsScreen(LineBrowser):
     def compose(self) -> ComposeResult:
         """Yield heading, inputs, panes and key bar."""
         yield StaticLines(self.heading_lines, id="summary")
-        yield from self.make_inputs(self.ui_state.filters.get(FILTER_KEY, ""))
+        yield from self.make_inputs(self.kept_filter)
         sizes = self.ui_state.sizes
         yield EventSplit(
             SHARES, sizes, self._tree, Split(SHARES, sizes, self.table, self.payload, id="right"), id="events"
@@ -168,10 +169,13 @@ class EventsScreen(LineBrowser):
             return []
         return empty_events_lines(self.reader, self._log, self.session.store, keymap_of(self.app).key, width)
 
-    def search(self, text: str) -> None:
-        """Show only messages that contain the words of ``text``."""
-        self.ui_state.set_filter(FILTER_KEY, text)
-        self._log.search(text)
+    @property
+    def searchable(self) -> EventLog:
+        """The messages."""
+        return self._log
+
+    def show_found(self) -> None:
+        """Show the messages that match the filter."""
         self.show_all()
 
     def go_to(self, text: str) -> None:

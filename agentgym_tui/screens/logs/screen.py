@@ -61,7 +61,9 @@ class LogScreen(LineBrowser):
     SCOPE = "log"
     AUTO_FOCUS = "#lines"
     REQUIRED_WIDGETS = f"{LineBrowser.REQUIRED_WIDGETS}, #lines"
-    FILTER_HINT = "words the line must contain"
+    FILTER_HINT = "words and fields, such as: level:error,warning timeout since:10m"
+    KEEPS_FILTER = False
+    list_key = "log"
     GO_TO_HINT = "a line (1200), 14:30, 10m before the end, 2026-05-01 14:30, all, now"
 
     def __init__(self, context: ScreenContext) -> None:
@@ -127,11 +129,13 @@ class LogScreen(LineBrowser):
         """Return the text that is shown if there are no log lines."""
         return [] if len(self.opened.rows) else empty_log_lines(self._state, width)
 
-    def search(self, text: str) -> None:
-        """Show only lines that contain the words of ``text``."""
-        if text.split() == self.opened.text.split():
-            return
-        self.opened.search(text)
+    @property
+    def searchable(self) -> OpenedLog:
+        """The shown log."""
+        return self.opened
+
+    def show_found(self) -> None:
+        """Show the lines that match the filter."""
         self.table.follow = False
         self.refresh_view()
         self.table.move_to(self.table.cursor if self.opened.rows.search is None else 0)
@@ -150,7 +154,7 @@ class LogScreen(LineBrowser):
         self.table.show(opened.rows)
 
     def refresh_view(self) -> None:
-        """Resume reading and redraw, after another log or other search words were selected."""
+        """Resume reading and redraw, after another log or another filter was selected."""
         self._wake.set()
         self.show_all()
 

@@ -28,7 +28,6 @@ class ResultsTableScreen(LibraryScreen):
 
     Attributes:
         table: the table, with the id ``results``.
-        list_key: name of the table in the UI state.
     """
 
     REQUIRED_WIDGETS = "#summary, #nothing, #detail, #status, SortableTable"
@@ -36,7 +35,6 @@ class ResultsTableScreen(LibraryScreen):
     AUTO_FOCUS = "#results"
 
     table: SortableTable
-    list_key: str
 
     @property
     def is_empty(self) -> bool:
@@ -58,7 +56,7 @@ class ResultsTableScreen(LibraryScreen):
     def compose(self) -> ComposeResult:
         """Yield heading, filter, table, details, status and key bar."""
         yield StaticLines(self.heading_lines, id="summary")
-        yield self.make_filter(self.ui_state.filters.get(self.list_key, ""))
+        yield from self.make_filter(self.kept_filter)
         yield self.table
         yield StaticLines(self.nothing_lines, id="nothing")
         yield StaticLines(self.detail_lines, id="detail")
@@ -74,6 +72,11 @@ class ResultsTableScreen(LibraryScreen):
     def show_read(self, *, first: bool) -> None:
         """Show the rows; the cursor stays on its row."""
         self.show_rows()
+
+    def show_found(self) -> None:
+        """Show the rows that match the filter, with the cursor on the first one."""
+        self.show_rows()
+        self.table.move_to(0)
 
     def show_rows(self) -> None:
         """Draw the rows, and the texts around them."""
@@ -129,7 +132,6 @@ class TaskTableScreen(ResultsTableScreen, Generic[Row]):
 
     Args:
         context: see ``ScreenContext``.
-        list_key: name of the table in the UI state.
         tasks: the tasks, an empty list at first.
     """
 
@@ -145,11 +147,10 @@ class TaskTableScreen(ResultsTableScreen, Generic[Row]):
         else:
             self.dismiss()
 
-    def search(self, text: str) -> None:
-        """Show only the tasks that contain the words of ``text``."""
-        self.tasks.search(text)
-        self.show_rows()
-        self.table.move_to(0)
+    @property
+    def searchable(self) -> FilteredList[Row]:
+        """The list of tasks."""
+        return self.tasks
 
     def sort(self, sorting: Sorting | None) -> None:
         """Sort the tasks."""

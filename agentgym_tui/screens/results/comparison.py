@@ -35,7 +35,7 @@ class ComparisonScreen(TaskTableScreen[ComparedTask]):
     """
 
     SCOPE = "comparison"
-    FILTER_HINT = "words to match, such as: lost #12"
+    FILTER_HINT = "words and fields, such as: result:lost difference<-0.2"
 
     def __init__(self, context: ScreenContext, row: ResultRow, baseline: ResultRow) -> None:
         super().__init__(context, "comparison", comparison_list())

@@ -100,7 +100,7 @@ class TaskMatrixScreen(TaskTableScreen[TaskGroup]):
     """
 
     SCOPE = "matrix"
-    FILTER_HINT = "words to match, such as: #12 truncated"
+    FILTER_HINT = "words and fields, such as: #12 truncated success:0 attempts>=4"
 
     def __init__(self, context: ScreenContext, row: ResultRow) -> None:
         super().__init__(context, "matrix", matrix_list())

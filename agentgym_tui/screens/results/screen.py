@@ -58,13 +58,13 @@ class ResultsScreen(ResultsTableScreen):
     """Results by environment, agent and model, which are never mixed; the UI state holds filter and order."""
 
     SCOPE = "results"
-    FILTER_HINT = "words to match, such as: wordle react qwen"
+    FILTER_HINT = "words and fields, such as: react model:qwen* success>0.5 episodes>=20"
 
     def __init__(self, context: ScreenContext) -> None:
         super().__init__(context)
         self._screen_context, self.list_key = context, RESULTS_KEY
         self._results = ResultList()
-        self._results.search(self.ui_state.filters.get(RESULTS_KEY, ""))
+        self._results.search(self.kept_filter)
         self._results.sort(self.ui_state.sorting.get(RESULTS_KEY))
         rows = ResultRows(self._results, lambda: self.session.store.currency)
         self.table = self._table = ResultsTable(RESULT_COLUMNS, rows, sorting=self._results.sorting, id="results")
@@ -135,12 +135,10 @@ class ResultsScreen(ResultsTableScreen):
         """Read the results again without waiting."""
         self.read_again()
 
-    def search(self, text: str) -> None:
-        """Show only the rows that contain the words of ``text``."""
-        self.ui_state.set_filter(RESULTS_KEY, text)
-        self._results.search(text)
-        self.show_rows()
-        self._table.move_to(0)
+    @property
+    def searchable(self) -> ResultList:
+        """The list of results."""
+        return self._results
 
     def sort(self, sorting: Sorting | None) -> None:
         """Sort the rows."""

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from agentgym_tui.logs.log_file import LogFile
 from agentgym_tui.logs.log_record import parse_record
-from agentgym_tui.logs.log_search import LogSearch, find_last_time, find_line_at
+from agentgym_tui.logs.log_search import LogSearch, find_last_time, find_line_at, line_query
 from agentgym_tui.presenters.log_rows import LogRows, LogViewState, empty_log_lines, log_heading
 from tests.fuzz.oracles import check_displayable, scratch_folder, split_head
 
@@ -37,7 +37,7 @@ def check(data: bytes) -> None:
     try:
         _check_lines(log, expected)
         _check_grown(grown, content, expected)
-        if words.split():
+        if words.strip():
             _check_search(log, grown, words, content)
         _check_rows(log)
         assert find_line_at(log, AT) is None or expected
@@ -63,17 +63,23 @@ def _check_grown(log: LogFile, content: bytes, expected: list[bytes]) -> None:
     _check_lines(log, expected)
 
 
-def _check_search(log: LogFile, grown: LogFile, words: str, content: bytes) -> None:
-    searches = [LogSearch(log, words), LogSearch(grown, words)]
+def _check_search(log: LogFile, grown: LogFile, text: str, content: bytes) -> None:
+    query = line_query(text)
+    if query.error is not None:
+        return
+    searches = [LogSearch(log, query), LogSearch(grown, query)]
     for search in searches:
         while search.advance(60):
             pass
     first, second = ([*search.matches, search.partial_match] for search in searches)
     assert first == second, (first, second)
-    needles = [[form.encode("utf-8", "replace").lower() for form in (word, word.lower())] for word in words.split()]
-    lines = content.lower().split(b"\n")
+    needles = [[form.encode("utf-8", "replace").lower() for form in (word, word.lower())] for word in query.words]
+    lines = content.split(b"\n")
     assert {each for each in first if each is not None} == {
-        number for number, line in enumerate(lines) if all(any(form in line for form in forms) for forms in needles)
+        number
+        for number, line in enumerate(lines if lines[-1] else lines[:-1])
+        if all(any(form in line.lower() for form in forms) for forms in needles)
+        and query.matches(line.removesuffix(b"\r"))
     }
 
 

@@ -11,7 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentgym_tui.config.ui_state import MAX_NAMES, MAX_PLACES, UiState, read_ui_state, state_path, write_ui_state
+from agentgym_tui.config.ui_state import (
+    MAX_BYTES,
+    MAX_NAMES,
+    MAX_PLACES,
+    UiState,
+    read_ui_state,
+    state_path,
+    write_ui_state,
+)
 from agentgym_tui.safe_text import has_unsafe_chars
 from agentgym_tui.state.sorting import Sorting
 from tests.support.console.samples import HOSTILE
@@ -96,9 +104,9 @@ def test_a_failed_write_leaves_no_temporary_file(path: Path) -> None:
 @pytest.mark.parametrize(
     "document",
     [
-        b"", b"[]", b"{", b"\xff", b"null", b"[" * 100_000, b'{"sizes": ' + b"[" * 50_000, b"{}" + b" " * 70_000,
+        b"", b"[]", b"{", b"\xff", b"null", b"[" * 100_000, b'{"sizes": ' + b"[" * 50_000, b"{}" + b" " * MAX_BYTES,
         {"screen": 5, "filters": [], "sorting": {"a": 1}, "sizes": {"a": 0}},
-        {"screen": "x" * 41, "filters": {"a": "x" * 201}, "sorting": {"a": ["x", 1]}, "sizes": {"a": 1e300}},
+        {"screen": "x" * 41, "filters": {"a": "x" * 1001}, "sorting": {"a": ["x", 1]}, "sizes": {"a": 1e300}},
         {"sizes": {"a": True}, "sorting": {"x" * 41: ["a", True]}, "filters": {"a": None}, "unknown": {}},
     ],
 )  # fmt: skip

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from agentgym_tui.logs.log_file import LogFile
 from agentgym_tui.logs.log_record import LogRecord, parse_record
-from agentgym_tui.logs.log_search import LogSearch, find_last_time, find_line_at
+from agentgym_tui.logs.log_search import LogSearch, find_last_time, find_line_at, line_query
 from agentgym_tui.presenters.cells import Line
 from agentgym_tui.presenters.log_rows import LogRows
 from agentgym_tui.safe_text import has_unsafe_chars
@@ -35,7 +35,7 @@ def matching_lines(data: bytes, *words: bytes) -> list[int]:
 @given(TEXT, st.sampled_from(["a", "AB", "a b", "ä b a"]), st.integers(40, 60))
 def test_a_search_finds_the_lines_that_contain_all_words(tmp_path: Path, data: bytes, text: str, piece: int) -> None:
     search = LogSearch(
-        open_log(tmp_path / "log", data, block=7), text, piece=max(piece, max(map(len, data.split(b"\n"))))
+        open_log(tmp_path / "log", data, block=7), line_query(text), piece=max(piece, max(map(len, data.split(b"\n"))))
     )
     assert find_matches(search) == matching_lines(data, *text.lower().encode().split())
     assert search.is_complete and not search.is_full
@@ -48,14 +48,14 @@ def test_letters_beyond_ascii_are_found_as_entered_and_in_lower_case(
     tmp_path: Path, text: str, found: list[int]
 ) -> None:
     log = open_log(tmp_path / "log", "Ärger\närger, error\nöl\nÄrger: öl".encode())
-    assert find_matches(LogSearch(log, text)) == found
+    assert find_matches(LogSearch(log, line_query(text))) == found
 
 
 @settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(TEXT, max_size=4))
 def test_a_search_continues_as_the_file_grows(tmp_path: Path, pieces: list[bytes]) -> None:
     log = open_log(tmp_path / "log", block=5)
-    search = LogSearch(log, "a b")
+    search = LogSearch(log, line_query("a b"))
     for number in range(len(pieces)):
         with log.path.open("ab") as file:
             file.write(pieces[number])
@@ -65,12 +65,56 @@ def test_a_search_continues_as_the_file_grows(tmp_path: Path, pieces: list[bytes
 
 def test_only_the_beginning_of_a_huge_line_is_searched(tmp_path: Path) -> None:
     log = open_log(tmp_path / "log", b"x" * 100 + b" needle\nneedle\n" + b"needle" + b"y" * 100 + b"\nneedle")
-    assert find_matches(LogSearch(log, "NEEDLE", piece=50)) == [1, 2, 3]
+    assert find_matches(LogSearch(log, line_query("NEEDLE"), piece=50)) == [1, 2, 3]
+
+
+LINES = """
+{"at": "2026-03-04T05:06:07Z", "level": "ERROR", "logger": "pool", "message": "worker lost", "env": "maze", "reward": 2}
+{"at": "2026-03-04T05:06:08Z", "level": "info", "logger": "pool", "message": "worker back", "env": "wordle"}
+2026-03-04T05:06:09Z WARNING worker slow
+no record
+{"items": [{"kind": "token"}, {"kind": "timestep", "env": "maze", "episode_id": "01J7"}]}
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("level:error", [1]),
+        ("level:error,warning worker", [1, 3]),
+        ("-level:info worker", [1, 3]),
+        ("env:maze", [1, 5]),
+        ("env:maze reward>1", [1]),
+        ("logger:none -kind:*", [0, 3, 4]),
+        ("kind:token kind:timestep episode:01", [5]),
+        ("since:2026-03-04T05:06:08", [2, 3]),
+        ("lost OR slow", [1, 3]),
+        ("worker -lost", [2, 3]),
+        ('"no record"', [4]),
+        ("-worker", [0, 4, 5]),
+    ],
+)
+def test_fields_words_and_negations_select_lines(tmp_path: Path, text: str, found: list[int]) -> None:
+    log = open_log(tmp_path / "log", LINES.encode())
+    assert find_matches(LogSearch(log, line_query(text))) == found
+
+
+def test_only_lines_with_the_required_words_are_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    query, tested = line_query("lost env:maze"), list[bytes]()
+    matches = query.matches
+
+    def counted(line: bytes) -> bool:
+        tested.append(line)
+        return matches(line)
+
+    monkeypatch.setattr(query, "matches", counted)
+    assert find_matches(LogSearch(open_log(tmp_path / "log", LINES.encode()), query)) == [1]
+    assert len(tested) == 1
 
 
 def test_a_search_ends_when_the_file_is_reloaded(tmp_path: Path) -> None:
     log = open_log(tmp_path / "log", b"a\na\n")
-    search = LogSearch(log, "a")
+    search = LogSearch(log, line_query("a"))
     log.path.write_bytes(b"a")
     read_to_end(log)
     assert search.is_stale and not search.advance()

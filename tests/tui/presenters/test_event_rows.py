@@ -218,7 +218,7 @@ def test_the_heading_shows_a_filter_of_any_length_and_the_key_that_clears_it(wid
     log = EventLog()
     log.search("orders " * 20)
     heading = events_heading(make_reader(log), log, RunStore(), Keymap().key, width)[0]
-    assert "contains orders" in line_text(heading) and "(esc clears)" in line_text(heading)
+    assert "matches orders" in line_text(heading) and "(esc clears)" in line_text(heading)
     assert line_width(heading) <= width
 
 
@@ -245,9 +245,7 @@ def test_an_empty_list_shows_the_reason() -> None:
     store.set_link(BusLink("connected"))
     assert "No messages yet on >" in line_text(empty_events_lines(reader, log, store, Keymap().key, 80)[0])
     log.search("orders")
-    assert "None of 0 messages contains orders" in line_text(
-        empty_events_lines(reader, log, store, Keymap().key, 80)[0]
-    )
+    assert "None of 0 messages matches orders" in line_text(empty_events_lines(reader, log, store, Keymap().key, 80)[0])
 
 
 def test_a_subject_tree_has_rows() -> None:

@@ -15,6 +15,7 @@ from agentgym_tui.screens.episodes.screen import EpisodesScreen
 from agentgym_tui.sessions.file_session import FileSession
 from agentgym_tui.state.data_model import READING_FILES, BusLink
 from agentgym_tui.state.episode_list import UnreadableFile
+from agentgym_tui.state.query import MAX_CHARS
 from agentgym_tui.widgets.table import Table
 from runner.types import Outcome
 from tests.support.console.fake_session import FakeSession, bus_session, busy_session, empty_session, files_session
@@ -152,7 +153,7 @@ async def test_text_pasted_into_the_filter_is_made_safe() -> None:
         pilot.app.screen.query_one(Input).insert_text_at_cursor("\x1b]0;x\x07")
         await pilot.pause()
         value = pilot.app.screen.query_one(Input).value
-        assert len(value) <= 200
+        assert len(value) <= MAX_CHARS
         assert not has_unsafe_chars(value)
         assert not has_unsafe_chars(widget_text(pilot, SUMMARY) + widget_text(pilot, "#nothing"))
 

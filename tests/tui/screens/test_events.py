@@ -129,13 +129,13 @@ async def test_a_filter_selects_messages_and_escape_shows_all() -> None:
         await wait_for_widget_text(pilot, "#messages", '{"order": 3}')
         await pilot.press("slash")
         await type_text(pilot, "ORDERS 22")
-        await wait_for_widget_text(pilot, "#summary", "contains orders 22")
+        await wait_for_widget_text(pilot, "#summary", "matches ORDERS 22")
         assert '{"order": 1}' not in widget_text(pilot, "#messages")
         await pilot.press("enter")
         assert events_screen(pilot).query_one("#messages", Table).has_focus
         await pilot.press("slash")
         await type_text(pilot, " none")
-        await wait_for_widget_text(pilot, "#nothing", "None of 3 messages contains")
+        await wait_for_widget_text(pilot, "#nothing", "None of 3 messages matches")
         await pilot.press("enter", "escape")
         await wait_for_widget_text(pilot, "#messages", '{"order": 1}', '{"order": 3}')
 
@@ -221,7 +221,7 @@ async def test_all_messages_of_the_episode_of_a_message() -> None:
         await pilot.press("slash")
         await type_text(pilot, "completed", "enter", "a")
         await wait_for_widget_text(pilot, "#summary", f"episode {ULID}", "● live")
-        assert "contains" not in widget_text(pilot, "#summary")
+        assert "matches" not in widget_text(pilot, "#summary")
         await wait_for_widget_text(pilot, "#messages", "Wordle success")
         assert "order" not in widget_text(pilot, "#messages")
         since = session.fake_events.opened[-1][1]

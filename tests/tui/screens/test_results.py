@@ -54,13 +54,13 @@ async def test_rates_matrix_episode_and_comparison_by_keyboard() -> None:
         await pilot.press("j", "m", "k", "m")
         await wait_for_widget_text(pilot, SUMMARY, "▲ 12 won · ▼ 0 lost · = 0 tied", "p < 0.001", "by more than chance")
         await pilot.press("enter")
-        await wait_for_widget_text(pilot, SUMMARY, "8 match env=wordle agent=react")
+        await wait_for_widget_text(pilot, SUMMARY, "8 match env:Wordle agent:react")
         filters = app.ui_state.filters["episodes"]
-        assert filters == f"env=Wordle agent=react model=qwen35_9b task=0 batch={NEW}|{OLD} data=upstream"
+        assert filters == f"env:Wordle agent:react model:qwen35_9b task:0 batch:{NEW},{OLD} data:upstream"
 
 
 @pytest.mark.parametrize(
-    ("keys", "n", "term"), [(["enter"], 48, ""), (["e"], 11, " outcome=error"), (["s"], 11, " outcome=success")]
+    ("keys", "n", "term"), [(["enter"], 48, ""), (["e"], 11, " outcome:error"), (["s"], 11, " outcome:success")]
 )
 async def test_keys_list_the_episodes_behind_the_numbers_of_a_row(keys: list[str], n: int, term: str) -> None:
     app = console_app(results_session())
@@ -70,7 +70,7 @@ async def test_keys_list_the_episodes_behind_the_numbers_of_a_row(keys: list[str
         await pilot.press("j", *keys)
         await wait_for_widget_text(pilot, SUMMARY, f"240 episodes · {n} match")
         assert isinstance(app.screen, EpisodesScreen)
-        assert app.ui_state.filters["episodes"] == f"env=Wordle agent=react model=llama4-scout{term} data=upstream"
+        assert app.ui_state.filters["episodes"] == f"env:Wordle agent:react model:llama4-scout{term} data:upstream"
         await pilot.press("escape", "7")
         await wait_for_widget_text(pilot, LIST, "▸Wordle")
 
@@ -83,7 +83,7 @@ async def test_a_double_click_lists_the_episodes_that_the_number_counts() -> Non
         column = widget_text(pilot, LIST).splitlines()[0].index("errors")
         await pilot.click(LIST, offset=(column + 2, 2), times=2)
         await wait_for_widget_text(pilot, SUMMARY, "11 match")
-        assert "outcome=error" in app.ui_state.filters["episodes"]
+        assert "outcome:error" in app.ui_state.filters["episodes"]
 
 
 async def test_a_click_selects_an_attempt_and_a_double_click_opens_its_episode() -> None:
@@ -114,7 +114,7 @@ async def test_marked_groups_are_sorted_and_filtered() -> None:
         assert row_keys(app, LIST) == ["11"]
         await pilot.press("e")
         await wait_for_widget_text(pilot, SUMMARY, "4 match")
-        assert "task=11" in app.ui_state.filters["episodes"]
+        assert "task:11" in app.ui_state.filters["episodes"]
         await pilot.press("7", "escape")
         await wait_until(pilot, lambda: len(row_keys(app, LIST)) == 12, "all tasks")
         await pilot.press("slash", *"zzz", "escape", "escape")
@@ -222,7 +222,7 @@ async def test_unsafe_names_are_made_safe_and_left_out_of_the_filter() -> None:
         assert isinstance(app.screen, ResultsScreen) and "\x1b" in (app.screen.unsafe_text() or "")
         await pilot.press("enter")
         await wait_for_widget_text(pilot, SUMMARY, "1 episode · 1 match")
-        assert app.ui_state.filters["episodes"] == "agent=re_act data=upstream"
+        assert app.ui_state.filters["episodes"] == 'agent:"re act" model:"a|b" data:upstream'
 
 
 def test_drawing_a_screen_without_widgets_does_nothing() -> None:

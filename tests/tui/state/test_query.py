@@ -1,48 +1,107 @@
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from agentgym_tui.state.query import Query
+from agentgym_tui.presenters.query_note import N_ROWS, query_note
+from agentgym_tui.safe_text import has_unsafe_chars
+from agentgym_tui.state.query import FieldSet, Query, quoted, word_test
+from agentgym_tui.state.query_completion import complete
+from tests.support.console.line_views import line_text
+from tests.support.console.samples import HOSTILE
+
+
+class Door(NamedTuple):
+    color: str
+    width: float = 1.0
+    id: str = "7"
+
+
+FIELDS: FieldSet[Door] = FieldSet(
+    ("color", "text", "colour of the door", lambda door: door.color),
+    ("width", "number", "width in metres", lambda door: door.width),
+    ("id", "id", "beginning of its number", lambda door: door.id),
+    values={"color": ("red", "green", "light green")},
+)
+DOORS = [Door("red"), Door("red"), Door("blue", 2.5, "70"), Door("Straße, Ärger", 9)]
+
+
+def found(text: str) -> list[int]:
+    query = Query(FIELDS, text, word_test=word_test(lambda door: door.color.casefold()))
+    assert query.error is None
+    return [number for number, door in enumerate(DOORS) if query.matches(door)]
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "numbers"),
     [
-        ("", True),
-        (" MAZE  error ", True),
-        ("maze reset", False),
-        ("straße", True),
-        ("STRASSE", True),
-        ("ÄRGER", True),
+        ("", [0, 1, 2, 3]),
+        (" RED ", [0, 1]),
+        ("straße ärger", [3]),
+        ("STRASSE", [3]),
+        ("color:blue OR width>5", [2, 3]),
+        ("-color:red width:..3", [2]),
+        ("id:7 -id:70", [0, 1, 3]),
+        ('color:"red"', [0, 1]),
+        ("color:b*", [2]),
     ],
 )
-def test_a_text_matches_the_words_in_any_order_and_case(text: str, found: bool) -> None:
-    assert Query(text).matches("error in the Straße of maze: Ärger".casefold()) is found
+def test_words_and_terms_select_rows(text: str, numbers: list[int]) -> None:
+    assert found(text) == numbers
+
+
+def test_a_query_with_an_error_matches_all_rows_and_names_its_place() -> None:
+    query = Query(FIELDS, "red colr:blue")
+    assert query.error is not None and query.matches(DOORS[2])
+    assert (query.error.start, query.error.end) == (4, 13)
+    assert "did you mean color" in str(query.error)
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "options", "best"),
     [
-        ("", True),
-        ("NEW orders", True),
-        ("new bills", False),
-        ("Ärger", True),
-        ("Orders ärger", False),
-        ("Öl", True),
-        ("ÖL orders", True),
-        ("Öl bills", False),
-        ("\ud800", False),
+        ("", ("color:", "width>", "id:"), ""),
+        ("red ", ("color:", "width>", "id:"), ""),
+        ("co", ("color:",), "color:"),
+        ("(a OR -Wi", ("width>",), "(a OR -width>"),
+        ("color:", ("red", "blue", '"Straße, Ärger"', "green", '"light green"'), "color:red"),
+        ("color:red,B", ("blue",), "color:red,blue"),
+        ('color:"light', ('"light green"',), 'color:"light green"'),
+        ('color:"a,b",li', ('"light green"',), 'color:"a,b","light green"'),
+        ("color:blue", ("blue",), ""),
+        ("width>", (), ""),
+        ('"co', (), ""),
+        ("colr:", (), ""),
     ],
 )
-def test_bytes_match_ascii_letters_in_any_case_and_other_letters_as_they_are(text: str, found: bool) -> None:
-    query = Query(text)
-    assert query.matches_bytes(["payload of new Ärger about öl".encode(), b"Orders"]) is found
-    assert bool(query) is bool(text.strip())
+def test_the_end_of_a_query_is_completed(text: str, options: tuple[str, ...], best: str) -> None:
+    completion = complete(text, FIELDS.fields, lambda name: FIELDS.values_of(name, DOORS))
+    assert (completion.options, completion.best) == (options, best)
 
 
-def test_a_part_that_cannot_change_the_answer_is_not_requested() -> None:
-    def parts() -> object:
-        yield b"all words"
-        raise AssertionError("not needed")
+def test_unsafe_and_long_values_are_not_offered() -> None:
+    doors = [Door(HOSTILE), Door("x" * 100), Door("\x1b[2Jred"), Door("blue")]
+    completion = complete("color:", FIELDS.fields, lambda name: FIELDS.values_of(name, doors))
+    assert completion.options == ("blue", "red", "green", '"light green"')
 
-    assert Query("words all").matches_bytes(parts())  # type: ignore[arg-type]
+
+@given(st.text(max_size=40) | st.text(alphabet='color:width>,()"\\- *?\x1b\u202e', max_size=40), st.text(max_size=30))
+def test_any_typed_text_has_a_safe_note_of_two_rows(text: str, value: str) -> None:
+    query = Query(FIELDS, text, word_test=word_test(lambda door: door.color.casefold()))
+    assert isinstance(query.matches(DOORS[0]), bool)
+    completion = complete(text, FIELDS.fields, lambda name: [value])
+    assert not any(map(has_unsafe_chars, completion.options))
+    for width in (20, 80):
+        lines = query_note(query.error, completion, width)
+        assert len(lines) <= N_ROWS
+        assert not any(has_unsafe_chars(line_text(line)) or "\n" in line_text(line) for line in lines)
+
+
+@given(st.text(max_size=20))
+def test_a_quoted_value_is_found_as_it_is(value: str) -> None:
+    if value and not any(0xD800 <= ord(character) <= 0xDFFF for character in value):
+        assert Query(FIELDS, f"color:{quoted(value)}").matches(Door(value))
+        assert not Query(FIELDS, f"color:{quoted(value)}").matches(Door(f"{value}x"))

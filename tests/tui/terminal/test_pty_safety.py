@@ -109,7 +109,7 @@ def pasted(text: str) -> str:
 def walk_episodes(terminal: Terminal, walks: Mapping[str, Sequence[str]]) -> None:
     """Filter the list of episodes, then open episodes: ``walks`` maps the keys of a row to keys for its episode."""
     walk(terminal, "2", "j", "j", "k", "/")
-    terminal.wait_for("words to match")
+    terminal.wait_for("words and fields")
     walk(terminal, "zwj")
     terminal.wait_for("match zwj")
     walk(terminal, ESCAPE)
@@ -202,7 +202,7 @@ def test_hostile_settings_and_ui_state_and_a_screenshot_of_them(tmp_path: Path) 
     with hostile_console("0 settings", tmp_path, 120, 40, **folders) as terminal:
         terminal.wait_for("console.yaml, ignored settings", 60)
         walk(terminal, "3")
-        terminal.wait_for("contains")
+        terminal.wait_for("matches")
         terminal.send(SYNC_OUTPUT_REPORT)
         walk(terminal, ESCAPE, ESCAPE)
         terminal.wait_for("foreign")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from itertools import product
 
@@ -133,21 +133,23 @@ def found_in_index(text: str) -> list[int]:
 
 
 def found_in_memory(text: str) -> list[int]:
-    lookups = {"tag": lambda tag, _: IDS[:1] if tag == "todo" else ()}
-    matches = compile_query(parse(text), FIELDS, now=NOW, lookups=lookups)
     names = {"id": "episode_id", "time": "duration_s", "since": "ended_at", "until": "ended_at"}
-    found = []
-    for number, row in enumerate(ROWS):
 
-        def get(name: str, row: Mapping[str, object] = row) -> Value:
+    def getter(name: str) -> Callable[[Mapping[str, object]], Value]:
+        def get(row: Mapping[str, object]) -> Value:
             value = row[names.get(name, name)]
             assert value is None or isinstance(value, str | float | int | datetime)
             return value
 
-        words = ascii_lower(" ".join(str(row[name]) for name in ("env", "agent", "outcome") if row[name]))
-        if matches(get, f"{words} {ascii_lower(str(row['model'] or ''))}"):
-            found.append(number)
-    return found
+        return get
+
+    def word_test(word: str) -> Callable[[Mapping[str, object]], bool]:
+        words = ("env", "agent", "outcome", "model")
+        return lambda row: ascii_lower(word) in ascii_lower(" ".join(str(row[name] or "") for name in words))
+
+    lookups = {"tag": lambda tag, _: IDS[:1] if tag == "todo" else ()}
+    matches = compile_query(parse(text), FIELDS, getter=getter, word_test=word_test, now=NOW, lookups=lookups)
+    return [number for number, row in enumerate(ROWS) if matches(row)]
 
 
 TERMS = st.sampled_from(
@@ -172,7 +174,7 @@ TERMS = st.sampled_from(
             "until:2h",
             "id:01arz3ndektsv4rrffq69g5fa",
         ),
-        *("tag:todo", "-tag:todo", "baby", "oracle", "8B", "id:*b2", "since:2026-11-26T09:00"),
+        *("tag:todo", "-tag:todo", "baby", "oracle", "8B", "id:*b2", "model:*", 'model:""', "since:2026-11-26T09:00"),
     ]
 )
 QUERIES = st.recursive(
