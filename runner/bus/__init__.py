@@ -1,20 +1,28 @@
 """The connection to NATS: addresses, streams, request and reply, reconnection.
 
-nats-py is imported without the modules that it hardly uses, which take longer than everything else: aiohttp, needed
-only for ``ws://`` URLs, the parser of e-mails, needed only for the headers of single messages of a stream, and
-``importlib.metadata``, which only returns the version of nats-py.
+nats-py is imported without the modules that it hardly uses, which take longer than everything else: aiohttp (only for
+``ws://`` URLs), key-value and object stores (nothing here uses them), the parser of e-mails (only for the headers of
+single messages of a stream) and ``importlib.metadata`` (only for the version of nats-py).
 """
 
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from runner.util.installed import installed_version
 from runner.util.late_imports import ImportedOnUse, import_late
 
 if TYPE_CHECKING:
     from email.message import Message
+
+_OF_OBJECT_STORES: Final = (
+    "OBJ_ALL_CHUNKS_PRE_TEMPLATE",
+    "OBJ_ALL_META_PRE_TEMPLATE",
+    "OBJ_STREAM_TEMPLATE",
+    "VALID_BUCKET_RE",
+    "ObjectStore",
+)
 
 
 class _HeaderParser:
@@ -38,5 +46,9 @@ import_late(  # before any module of this room imports nats-py
         **{name: ImportedOnUse(name) for name in ("aiohttp", "multidict")},
         "email.parser": SimpleNamespace(BytesParser=_HeaderParser),
         "importlib.metadata": SimpleNamespace(version=_version),
+        "nats.js.kv": SimpleNamespace(KeyValue=ImportedOnUse("nats.js.kv", "KeyValue")),
+        "nats.js.object_store": SimpleNamespace(
+            **{name: ImportedOnUse("nats.js.object_store", name) for name in _OF_OBJECT_STORES}
+        ),
     },
 )

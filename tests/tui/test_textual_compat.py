@@ -118,7 +118,15 @@ def test_the_next_minor_version_of_textual_is_excluded() -> None:
 
 
 def test_the_console_is_imported_without_the_command_palette_of_textual() -> None:
-    late = ("textual.command", "textual.types", "textual.widgets._input")
+    late = (
+        "pickle",
+        "platformdirs",
+        "rich.table",
+        "textual.command",
+        "textual.types",
+        "textual.widgets._input",
+        "uuid",
+    )
     program = (
         "import sys, agentgym_tui.app.console, agentgym_tui.screens.live.screen;"
         f"print([name for name in {late} if name in sys.modules]);"

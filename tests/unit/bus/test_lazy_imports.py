@@ -74,7 +74,7 @@ def websocket_url(server: NatsServer) -> str:
 
 
 def test_nats_is_imported_without_modules_that_it_hardly_uses() -> None:
-    late = {"aiohttp", "multidict", "email", "importlib.metadata"}
+    late = {"aiohttp", "multidict", "email", "importlib.metadata", "nats.js.kv", "nats.js.object_store"}
     program = f"import sys, {', '.join(NEEDED)}; print(sorted({late | {'nats'}} & sys.modules.keys()))"
     assert run_python(program) == "['nats']"
 
@@ -82,6 +82,17 @@ def test_nats_is_imported_without_modules_that_it_hardly_uses() -> None:
 def test_a_client_sends_the_installed_version() -> None:
     program = "import runner.bus, nats.aio.client; print(nats.aio.client.__version__)"
     assert run_python(program) == version("nats-py")
+
+
+async def test_key_value_and_object_stores_can_be_used(nats_server: NatsServer) -> None:
+    async with nats_client(nats_server) as client:
+        js = client.jetstream()
+        values = await js.create_key_value(bucket="values")
+        await values.put("key", b"value")
+        assert (await (await js.key_value("values")).get("key")).value == b"value"
+        objects = await js.create_object_store("objects")
+        await objects.put("name", b"data")
+        assert (await (await js.object_store("objects")).get("name")).data == b"data"
 
 
 async def test_the_headers_of_a_stored_message_are_read(nats_server: NatsServer) -> None:
