@@ -164,7 +164,7 @@ def build_record(draft: Draft, title: str, place: Place, digest: bytes, modified
     started_at, duration_s = _times(draft, modified_at, missing)
     steps = draft.transcript.steps
     opening = draft.transcript.opening if steps else draft.transcript.received
-    if not steps and not opening:
+    if not steps and not opening and draft.reward is None and draft.error is None:
         raise UnreadableItem("it has no messages")
     outcome, success, rated = _result(draft, missing)
     if draft.reward is not None and not draft.has_step_rewards and steps:

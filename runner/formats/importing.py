@@ -90,13 +90,14 @@ def episodes_of(item: Item, form: Format, limits: Limits, modified_at: datetime)
     """Yield the episodes of an item, or why it cannot be read; readers of other packages may raise anything."""
     errors: list[BaseException] = []
     with catch_foreign(errors.append):
-        yield from _decoded(item, form, limits, modified_at)
+        yield from decoded_episodes(item, form, limits, modified_at)
     if errors:
         is_expected = isinstance(errors[0], UnreadableItem | ValueError)
         yield Malformed(item.place, str(errors[0]) if is_expected else f"{type(errors[0]).__name__}: {errors[0]}")
 
 
-def _decoded(item: Item, form: Format, limits: Limits, modified_at: datetime) -> Iterator[ReadEpisode]:
+def decoded_episodes(item: Item, form: Format, limits: Limits, modified_at: datetime) -> Iterator[ReadEpisode]:
+    """Yield the episodes of an item; raises a ``ValueError`` with the reason if it cannot be read."""
     assert form.reader is not None
     drafts = form.reader.decode(decode_item(item.data, limits), item.place)
     records = build_records(iter(drafts), form.title, item.place, item.data, modified_at)

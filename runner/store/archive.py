@@ -37,8 +37,10 @@ _END = struct.Struct("<4s4H2LH")
 _LOCAL = struct.Struct("<4s5H3L2H")
 _N_LOCATOR = 20
 """Bytes of the record that precedes the end of a zip file with numbers of 64 bits."""
-_STORED, _DEFLATED, _ENCRYPTED = 0, 8, 0x1
+_STORED, _DEFLATED, _ZSTD, _ENCRYPTED = 0, 8, 93, 0x1
 _PART_BYTES: Final = 1 << 20
+_MAX_WINDOW_BYTES: Final = 128 << 20
+"""Memory in which data compressed with zstd may refer back."""
 
 
 class Member(NamedTuple):
@@ -192,10 +194,27 @@ def _unpack(packed: bytes, member: Member) -> bytes:
         content = zlib.decompressobj(-zlib.MAX_WBITS).decompress(packed, member.size + 1)
     elif member.method == _STORED:
         content = packed
+    elif member.method == _ZSTD:
+        content = _unpack_zstd(packed, member.size + 1)
     else:
         raise ValueError("it is encrypted or compressed in an unknown way")
     if len(content) != member.size or zlib.crc32(content) != member.crc:
         raise ValueError("its checksum differs")
+    return content
+
+
+def _unpack_zstd(packed: bytes, max_bytes: int) -> bytes:
+    """Return at most ``max_bytes`` of zstd data; raises a ``ValueError`` if it cannot be unpacked."""
+    try:
+        import zstandard
+    except ImportError as exc:
+        raise ValueError("it is compressed with zstd; pip install 'agentgym-console[inspect]'") from exc
+    decompressor = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES)
+    try:
+        with decompressor.stream_reader(packed, read_across_frames=True) as reader:
+            content: bytes = reader.read(max_bytes)
+    except zstandard.ZstdError as exc:
+        raise ValueError(str(exc)) from exc
     return content
 
 

@@ -1,0 +1,179 @@
+"""Reads job and trial folders of Harbor 0.25: the result of each trial, and the ATIF trajectories of its agent.
+
+Only files at known names below the folder are read, and no link is followed; no path in a file is used.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from runner.errors import StoreError
+from runner.formats.atif_reader import decode_atif
+from runner.formats.drafts import Draft, Transcript
+from runner.formats.foreign_values import name_of, number_of, time_of
+from runner.formats.format import Format, Reader
+from runner.formats.reading import Found, Item, Limits, Malformed, Place, decode_item, read_small
+from runner.formats.recognition import MAX_NAMES, Head
+from runner.types import ErrorInfo, Tokens
+from runner.util.json_accessors import as_count, as_dict, as_list, as_text
+
+_RESULT: Final = "result.json"
+_TRAJECTORY: Final = ("agent", "trajectory.json")
+
+
+def trial_items(folder: Path, limits: Limits) -> Iterator[Found]:
+    """Yield an item per trial of a job folder, or the one of a trial folder."""
+    trials = [folder] if _is_trial(folder) else _trials(folder, limits.files)
+    for number, trial in enumerate(trials, 1):
+        place = Place(trial, number, unit="trial")
+        try:
+            yield Item(place, read_trial(place, limits))
+        except (StoreError, ValueError) as exc:
+            yield Malformed(place, str(exc))
+
+
+def read_trial(place: Place, limits: Limits) -> bytes:
+    """Return result and trajectories of a trial as one JSON object.
+
+    Raises:
+        StoreError: a file cannot be read.
+        ValueError: a file is no JSON.
+    """
+    parts = {"result": _read_json(place.path / _RESULT, limits), "trajectories": []}
+    for folder in (place.path, *_folders(place.path / "steps", MAX_NAMES)):
+        if _is_regular(folder, *_TRAJECTORY):
+            parts["trajectories"].append(_read_json(folder.joinpath(*_TRAJECTORY), limits))
+    return msgspec.json.encode(parts)
+
+
+def decode_trial(value: object, place: Place) -> Iterator[Draft]:
+    """Yield the episode of a trial, then those of further trajectories, which are not rated."""
+    fields = as_dict(value)
+    result = as_dict(fields.get("result"))
+    drafts = [draft for each in as_list(fields.get("trajectories")) for draft in decode_atif(each, place)]
+    drafts = drafts or [Draft(transcript=Transcript(), missing=["transcript"])]
+    yield _with_result(drafts[0], result)
+    for draft in drafts[1:]:
+        names = {"env": _env(result), "task": as_text(result.get("task_name")), "original": None}
+        yield msgspec.structs.replace(draft, rated=False, **names)
+
+
+def _with_result(draft: Draft, result: dict[str, Any]) -> Draft:
+    agent, context = as_dict(result.get("agent_info")), as_dict(result.get("agent_result"))
+    model, rewards = as_dict(agent.get("model_info")), as_dict(as_dict(result.get("verifier_result")).get("rewards"))
+    agent_name, version = name_of(agent.get("name")), name_of(agent.get("version"))
+    return msgspec.structs.replace(
+        draft,
+        id=name_of(result.get("trial_name") or result.get("id")),
+        env=_env(result),
+        task=as_text(result.get("task_name")),
+        agent=agent_name or draft.agent,
+        model=_model_name(model) or draft.model,
+        started_at=time_of(result.get("started_at")) or draft.started_at,
+        ended_at=time_of(result.get("finished_at")) or draft.ended_at,
+        reward=_reward(rewards),
+        has_step_rewards=False,
+        tokens=_tokens(context) or draft.tokens,
+        cost=number_of(context.get("cost_usd")) or draft.cost,
+        error=_error(as_dict(result.get("exception_info"))),
+        evaluation={"rewards": rewards} if rewards else None,
+        versions={agent_name: version} if agent_name and version else draft.versions,
+        original=None,
+    )
+
+
+def _env(result: dict[str, Any]) -> str:
+    return as_text(result.get("source")) or "harbor"
+
+
+def _model_name(model: dict[str, Any]) -> str:
+    return "/".join(filter(None, (name_of(model.get("provider")), name_of(model.get("name")))))
+
+
+def _reward(rewards: dict[str, Any]) -> float | None:
+    """Return the reward named ``reward``, or the only one; None if there are several others."""
+    if "reward" in rewards:
+        return number_of(rewards["reward"])
+    return number_of(next(iter(rewards.values()))) if len(rewards) == 1 else None
+
+
+def _tokens(context: dict[str, Any]) -> Tokens | None:
+    names = ("n_input_tokens", "n_output_tokens", "", "n_cache_tokens")
+    return Tokens(*(as_count(context.get(name)) for name in names)) if context.get(names[0]) is not None else None
+
+
+def _error(info: dict[str, Any]) -> ErrorInfo | None:
+    if not info:
+        return None
+    kind, message, trace = (as_text(info.get(f"exception_{name}")) for name in ("type", "message", "traceback"))
+    return ErrorInfo(kind, message, trace)
+
+
+def _read_json(path: Path, limits: Limits) -> Any:  # noqa: ANN401 - any JSON value
+    return decode_item(read_small(path, limits), limits)
+
+
+def _trials(folder: Path, n_max: int) -> Iterator[Path]:
+    return (each for each in _folders(folder, n_max) if _is_trial(each))
+
+
+def _is_trial(folder: Path) -> bool:
+    return _is_regular(folder, _RESULT) and any(_is_folder(folder / name) for name in ("agent", "verifier", "steps"))
+
+
+def _folders(folder: Path, n_max: int) -> list[Path]:
+    if not _is_folder(folder):
+        return []
+    try:
+        with os.scandir(folder) as entries:
+            found = [entry.name for entry, _ in zip(entries, range(n_max), strict=False)]
+    except OSError:
+        return []
+    return [folder / name for name in sorted(found) if _is_folder(folder / name)]
+
+
+def _is_regular(folder: Path, *names: str) -> bool:
+    path = folder
+    for name in names[:-1]:
+        path = path / name
+        if not _is_folder(path):
+            return False
+    return _mode_is(path / names[-1], stat.S_IFREG)
+
+
+def _is_folder(path: Path) -> bool:
+    return _mode_is(path, stat.S_IFDIR)
+
+
+def _mode_is(path: Path, kind: int) -> bool:
+    try:
+        return stat.S_IFMT(os.lstat(path).st_mode) == kind
+    except (OSError, ValueError):
+        return False
+
+
+def is_harbor(head: Head) -> bool:
+    """Return whether a folder is a trial, or has one among its first folders."""
+    if head.kind != "folder" or not {"config.json", _RESULT} & set(head.names):
+        return False
+    return _is_trial(head.path) or any(_is_trial(head.path / name) for name in head.names)
+
+
+FORMAT = Format(
+    name="harbor",
+    title="Harbor job",
+    reader=Reader(
+        signature="a folder with `config.json` or `result.json` and trials: folders with `result.json` and `agent` or "
+        "`verifier`",
+        matches=is_harbor,
+        decode=decode_trial,
+        items=trial_items,
+        read=read_trial,
+    ),
+)

@@ -1,0 +1,241 @@
+"""Reads logs of Inspect 0.3, zip files with a JSON member per sample; branches of a sample are attempts of one task."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from runner.errors import StoreError
+from runner.formats.drafts import Draft, Transcript
+from runner.formats.foreign_values import message_of, name_of, number_of, time_of, tokens_of
+from runner.formats.format import Format, Reader
+from runner.formats.reading import Found, Item, Limits, Malformed, Place, decode_item
+from runner.formats.recognition import Head
+from runner.store.archive import Member, read_directory, read_member
+from runner.types import ErrorInfo, Message, Outcome, Tokens
+from runner.util.json_accessors import as_dict, as_list, as_text
+
+_HEADERS: Final = ("header.json", "_journal/start.json")
+_SAMPLES: Final = "samples/"
+_ATTACHMENT: Final = "attachment://"
+_GRADES: Final = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}
+_MAX_RESOLVED: Final = 64 << 20
+"""Largest number of characters of all attachments that messages of a sample refer to."""
+
+
+def sample_items(path: Path, limits: Limits) -> Iterator[Found]:
+    """Yield an item per sample; raises a ``StoreError`` if the zip file or its header cannot be read."""
+    members = read_directory(path)
+    header = _header(path, members, limits)
+    for number, member in enumerate(_sample_members(path), 1):
+        place = Place(path, number, member.offset, member.n_packed, "sample")
+        try:
+            yield Item(place, _joined(header, _read(path, member, limits)))
+        except StoreError as exc:
+            yield Malformed(place, str(exc))
+
+
+def read_sample(place: Place, limits: Limits) -> bytes:
+    """Return an item again; raises a ``StoreError`` if the file has changed."""
+    members = _sample_members(place.path)
+    member = next((each for each in members if each.offset == place.start), None)
+    if member is None:
+        raise StoreError(f"{place.path} has changed; reload it")
+    return _joined(_header(place.path, read_directory(place.path), limits), _read(place.path, member, limits))
+
+
+def _sample_members(path: Path) -> list[Member]:
+    members = read_directory(path).values()
+    return sorted(each for each in members if each.name.startswith(_SAMPLES) and each.name.endswith(".json"))
+
+
+def _header(path: Path, members: Any, limits: Limits) -> bytes:  # noqa: ANN401
+    """Return task and model of a log as JSON; its other fields may change after the samples were written."""
+    member = next((members[name] for name in _HEADERS if name in members), None)
+    if member is None:
+        raise StoreError(f"{path} has no header")
+    try:
+        fields = as_dict(as_dict(decode_item(_read(path, member, limits), limits)).get("eval"))
+    except ValueError as exc:
+        raise StoreError(f"the header of {path} cannot be read: {exc}") from exc
+    return msgspec.json.encode({name: as_text(fields.get(name)) for name in ("task", "model", "created")})
+
+
+def _read(path: Path, member: Member, limits: Limits) -> bytes:
+    return read_member(path, member, max_bytes=limits.item_bytes)
+
+
+def _joined(header: bytes, sample: bytes) -> bytes:
+    return b'{"eval":' + header + b',"sample":' + sample + b"}"
+
+
+def decode_sample(value: object, place: Place) -> Iterator[Draft]:
+    """Yield the episode of a sample, then those of its branches, which are not rated."""
+    fields = as_dict(value)
+    header, sample = as_dict(fields.get("eval")), as_dict(fields.get("sample"))
+    events = [as_dict(event) for event in as_list(sample.get("events"))]
+    answers = _answers(events)
+    resolve = _Attachments(as_dict(sample.get("attachments")))
+    main = Draft(transcript=_transcript(as_list(sample.get("messages")), answers, resolve), **_result(sample))
+    yield _named(main, header, sample)
+    for messages in _branches(events, as_list(as_dict(sample.get("events_data")).get("messages"))):
+        branch = Draft(transcript=_transcript(messages, answers, resolve), rated=False)
+        yield _named(branch, header, sample)
+
+
+def _named(draft: Draft, header: dict[str, Any], sample: dict[str, Any]) -> Draft:
+    id, epoch = sample.get("id"), sample.get("epoch")
+    model = as_text(header.get("model"))
+    return msgspec.structs.replace(
+        draft,
+        id=name_of(sample.get("uuid")) or str(id)[:200],
+        env=as_text(header.get("task")),
+        task=id if type(id) is int else as_text(id),
+        attempt=epoch - 1 if draft.rated and type(epoch) is int and epoch > 0 else None,
+        agent="inspect",
+        model=model or None,
+        started_at=time_of(sample.get("started_at")),
+        ended_at=time_of(sample.get("completed_at")),
+        duration_s=number_of(sample.get("total_time")),
+    )
+
+
+class _Attachments:
+    """Replaces references to attachments of a sample by their texts, up to a bound of all together."""
+
+    def __init__(self, attachments: dict[str, Any]) -> None:
+        self._attachments, self._n_left = attachments, _MAX_RESOLVED
+
+    def __call__(self, text: str) -> str:
+        if not text.startswith(_ATTACHMENT):
+            return text
+        content = as_text(self._attachments.get(text.removeprefix(_ATTACHMENT)))
+        self._n_left -= len(content)
+        return content if content and self._n_left >= 0 else text
+
+
+def _transcript(messages: list[Any], answers: dict[str, dict[str, Any]], resolve: _Attachments) -> Transcript:
+    transcript = Transcript()
+    for value in messages:
+        message: Message = message_of(value)
+        message["content"] = resolve(message["content"] or "")
+        if message["role"] == "assistant":
+            transcript.add_reply(message, **_answer_fields(answers.get(as_text(as_dict(value).get("id")))))
+        else:
+            transcript.add(message)
+    return transcript
+
+
+def _answers(events: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return the outputs of model calls by the ids of their messages."""
+    outputs = [as_dict(event.get("output")) for event in events if event.get("event") == "model"]
+    return {as_text(_reply_of(output).get("id")): output for output in outputs}
+
+
+def _reply_of(output: dict[str, Any]) -> dict[str, Any]:
+    return as_dict(as_dict(next(iter(as_list(output.get("choices"))), None)).get("message"))
+
+
+def _answer_fields(output: dict[str, Any] | None) -> dict[str, Any]:
+    if output is None:
+        return {}
+    model = name_of(output.get("model"))
+    return {
+        "endpoint": "inspect",
+        "model": model or None,
+        "tokens": _tokens(as_dict(output.get("usage"))),
+        "model_s": max(0.0, number_of(output.get("time")) or 0.0),
+    }
+
+
+def _tokens(usage: dict[str, Any]) -> Tokens | None:
+    """Return the counts of a call; Inspect counts cached tokens apart from the others of the prompt."""
+    counts = tokens_of(usage, "input_tokens", "output_tokens", "input_tokens_cache_read", "reasoning_tokens")
+    return None if counts is None else msgspec.structs.replace(counts, prompt=counts.prompt + counts.cached)
+
+
+def _result(sample: dict[str, Any]) -> dict[str, Any]:
+    scores = as_dict(sample.get("scores"))
+    values = [as_dict(score).get("value") for score in scores.values()]
+    value = next((each for each in values if _score(each) is not None), None)
+    limit, error = as_dict(sample.get("limit")), as_dict(sample.get("error"))
+    usage = [counts for each in as_dict(sample.get("model_usage")).values() if (counts := _tokens(as_dict(each)))]
+    success = value if isinstance(value, bool) else value == "C" if isinstance(value, str) else None
+    return {
+        "reward": _score(value),
+        "success": success,
+        "outcome": _limit_outcome(limit) if limit and not success else None,
+        "tokens": sum(usage, Tokens()) if usage else None,
+        "error": _error(error),
+        "evaluation": {"scores": scores, "target": sample.get("target")} if scores else None,
+    }
+
+
+def _score(value: object) -> float | None:
+    if isinstance(value, bool):
+        return float(value)
+    return _GRADES.get(value) if isinstance(value, str) else number_of(value)
+
+
+def _limit_outcome(limit: dict[str, Any]) -> Outcome:
+    return Outcome.TIMEOUT if limit.get("type") in ("time", "working") else Outcome.TRUNCATED
+
+
+def _error(error: dict[str, Any]) -> ErrorInfo | None:
+    if not error:
+        return None
+    return ErrorInfo(type="EvalError", message=as_text(error.get("message")), traceback=as_text(error.get("traceback")))
+
+
+def _branches(events: list[dict[str, Any]], pool: list[Any]) -> Iterator[list[Any]]:
+    """Yield the messages of each branch: input and reply of the last model call within a span of the type branch."""
+    parents = {as_text(each.get("id")): each for each in events if each.get("event") == "span_begin"}
+    branches = {id for id, span in parents.items() if span.get("type") == "branch"}
+    last: dict[str, dict[str, Any]] = {}
+    for event in events:
+        if branches and event.get("event") == "model" and (branch := _branch_of(event, parents, branches)):
+            last[branch] = event
+    for event in last.values():
+        yield [*_input_of(event, pool), _reply_of(as_dict(event.get("output")))]
+
+
+def _branch_of(event: dict[str, Any], parents: dict[str, dict[str, Any]], branches: set[str]) -> str:
+    span = as_text(event.get("span_id"))
+    for _ in range(len(parents)):
+        if span in branches or span not in parents:
+            break
+        span = as_text(parents[span].get("parent_id"))
+    return span if span in branches else ""
+
+
+def _input_of(event: dict[str, Any], pool: list[Any]) -> list[Any]:
+    given = as_list(event.get("input"))
+    for reference in as_list(event.get("input_refs")):
+        pair = as_list(reference)
+        if len(pair) == 2 and all(type(each) is int and each >= 0 for each in pair):
+            given = [*given, *pool[pair[0] : pair[1]]]
+        if len(given) > len(pool) + 10_000:
+            break
+    return given
+
+
+def is_inspect(head: Head) -> bool:
+    """Return whether a zip file has samples and a header."""
+    is_log = any(name in head.names for name in _HEADERS)
+    return head.kind == "zip" and (is_log or any(name.startswith(_SAMPLES) for name in head.names))
+
+
+FORMAT = Format(
+    name="inspect",
+    title="Inspect log",
+    reader=Reader(
+        signature="a zip file with `header.json` or `_journal/start.json`, and `samples/`",
+        matches=is_inspect,
+        decode=decode_sample,
+        items=sample_items,
+        read=read_sample,
+    ),
+)
