@@ -56,12 +56,11 @@ class RunStore:
 
     Attributes:
         now: returns the time of the console's monotonic clock in seconds.
-        on_queue_change: called when a node has reported a change of its queue; the list of the node has all of it.
-        agents: agents that the node can run.
-        model_names: models of the profile.
+        on_queue_change: called when a node has reported a change of its queue.
+        agents, model_names: agents that the node can run, and models of the profile.
         notices: notices about the subscription, the newest last.
         nodes: nodes by name.
-        profile_difference: how the profile of the running node differs from the console's; None if it does not.
+        profile_difference: how the profile of the running node differs from the console's, if it does.
         endpoints: model endpoints by name, in the order in which agents try them.
         failovers: the newest changes from one endpoint to another and back, the newest last.
         batches: batches by id, the newest last.
@@ -72,6 +71,7 @@ class RunStore:
         currency: currency of all costs; "" where no profile is known.
         trends: recent values of what nodes report, and of the rate of live items.
         tags: tags of the tagged episodes, as untrusted text; each change replaces the mapping.
+        marked_episode: id of the episode that the next one is compared with; "" without one.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class RunStore:
         self.agents: list[str] = []
         self._profile_defaults: tuple[str, Mapping[str, float | str | None]] = "", {}
         self.model_names: list[str] = []
-        self.currency = ""
+        self.currency = self.marked_episode = ""
         self.tags: Mapping[str, Sequence[str]] = {}
         self.n_ended = 0
         self.n_stored: int | None = None

@@ -116,7 +116,7 @@ def _headline(episode: EpisodeRecord) -> str:
 def _step_lines(step: AlignedStep) -> Iterator[str]:
     differences = ", ".join("no such step on one side" if each == "missing" else each for each in step.differences)
     yield ""
-    yield f"step {step.index + 1}: {differences or 'the same'}"
+    yield f"step {step.index}: {differences or 'the same'}"
     if step.left is None or step.right is None:
         for side, text in zip(SIDES, (step.left, step.right), strict=True):
             if text is not None:

@@ -145,6 +145,13 @@ class EpisodeScreen(ResultScreen[str]):
         """Copy the path of the episode's file, or the id of the episode where the file is not on this machine."""
         copy_to_clipboard(self.app, str(self._path or self._key), raw=False)
 
+    def action_compare(self) -> None:
+        """Mark the episode, or compare it with the marked one."""
+        from agentgym_tui.screens.episode.compare import mark_or_compare  # that screen opens this one
+
+        if not isinstance(self._entry, UnreadableFile):
+            mark_or_compare(self, self._session, self._key, self._ui_state, self._episodes.get(self._key))
+
     def action_tag(self) -> None:
         """Edit the tags of the episode."""
         edit_tags(self, self._session, self._entry)

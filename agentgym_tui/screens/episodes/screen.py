@@ -114,6 +114,14 @@ class EpisodesScreen(LibraryScreen):
         """Edit the tags of the selected episode."""
         edit_tags(self, self.session, self._episodes.get(self._table.key))
 
+    def action_compare(self) -> None:
+        """Mark the selected episode, or compare it with the marked one."""
+        from agentgym_tui.screens.episode.compare import mark_or_compare
+
+        entry = self._episodes.get(self._table.key)
+        if entry is not None and not isinstance(entry, UnreadableFile):
+            mark_or_compare(self, self.session, entry.episode_id, self.ui_state, entry)
+
     def action_reload(self) -> None:
         """Read the library again without waiting."""
         self.read_again()

@@ -42,6 +42,7 @@ class ComparisonScreen(TaskTableScreen[ComparedTask]):
         self._row, self._baseline = row, baseline
         self._selections = comparable_selections(row, baseline)
         self._comparison: Comparison | None = None
+        self._first_attempts: Sequence[dict[int, str]] = ()
         self.table = SortableTable(
             COMPARISON_COLUMNS, ComparisonRows(self.tasks), sorting=self.tasks.sorting, id="results"
         )
@@ -57,9 +58,18 @@ class ComparisonScreen(TaskTableScreen[ComparedTask]):
             rows = [self._row, self._baseline]
             self.post_message(self.EpisodesRequested(episodes_filter(rows, task=task.pair.task.task_index)))
 
+    def action_compare(self) -> None:
+        """Compare the first attempts of both rows at the selected task step by step."""
+        from agentgym_tui.screens.episode.compare import open_comparison
+
+        if (task := self.tasks.get(self.table.key)) is not None:
+            keys = [attempts[task.pair.task.task_index] for attempts in self._first_attempts]
+            open_comparison(self, self.session, (keys[1], keys[0]), self.ui_state)
+
     async def read(self, library: Library) -> None:
         """Compare the tasks of both rows."""
-        self._comparison = await asyncio.to_thread(_compare, library, self._row.env, self._selections)
+        compared = await asyncio.to_thread(_compare, library, self._row.env, self._selections)
+        self._comparison, self._first_attempts = compared
         self.tasks.set_rows(compared_tasks(self._comparison))
 
     def heading_lines(self, width: int) -> list[Line]:
@@ -72,12 +82,19 @@ class ComparisonScreen(TaskTableScreen[ComparedTask]):
         return []
 
 
-def _compare(library: Library, env: str, selections: tuple[Selection, Selection]) -> Comparison:
+def _compare(
+    library: Library, env: str, selections: tuple[Selection, Selection]
+) -> tuple[Comparison, list[dict[int, str]]]:
+    """Return the comparison, and for each selection the id of the first rated attempt by task."""
     from runner.results.comparison import compare
     from runner.results.task_matrix import task_matrices
 
     source = library.result_source()
-    selected, baseline = (
+    selected, baseline = matrices = [
         [matrix for matrix in task_matrices(source, selection) if matrix.env == env] for selection in selections
-    )
-    return compare(selected, baseline)
+    ]
+    first = [
+        {task.task_index: task.rated[0].episode_id for matrix in each for task in matrix.tasks if task.rated}
+        for each in matrices
+    ]
+    return compare(selected, baseline), first

@@ -19,6 +19,7 @@ from agentgym_tui.presenters.matrix_rows import (
     matrix_heading,
 )
 from agentgym_tui.presenters.text_width import LIST_MARGIN
+from agentgym_tui.safe_text import trusted
 from agentgym_tui.screens.base import ScreenContext
 from agentgym_tui.screens.episode.screen import EpisodeScreen
 from agentgym_tui.screens.results.base import TaskTableScreen
@@ -117,6 +118,17 @@ class TaskMatrixScreen(TaskTableScreen[TaskGroup]):
         if (task := self._selected_task) is not None and task.attempts:
             attempt = task.attempts[min(self._table.attempt, len(task.attempts) - 1)]
             self.app.push_screen(EpisodeScreen(self.session, attempt.episode_id, ui_state=self.ui_state))
+
+    def action_compare(self) -> None:
+        """Compare the best attempt of the selected task, step by step, with the worst one."""
+        from agentgym_tui.screens.episode.compare import open_comparison
+
+        attempts = task.rated if (task := self._selected_task) is not None else []
+        if len(attempts) < 2:
+            self.toast(trusted("a comparison needs two attempts that count"))
+            return
+        ranked = sorted(attempts, key=lambda attempt: (attempt.success, attempt.reward), reverse=True)
+        open_comparison(self, self.session, (ranked[0].episode_id, ranked[-1].episode_id), self.ui_state)
 
     def action_episodes(self) -> None:
         """List the episodes of the selected task."""

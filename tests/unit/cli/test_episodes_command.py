@@ -133,8 +133,8 @@ def test_two_episodes_are_compared_from_their_first_difference_on(
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[:2] for line in lines[:2]] == [["A", ids[0]], ["B", ids[1]]]
     assert lines[2] == "They differ after 2 steps."
-    assert "step 3: no such step on one side" in lines
-    assert "step 2: the same" not in lines
+    assert "step 2: no such step on one side" in lines
+    assert "step 1: the same" not in lines
     assert run(["compare", ids[0], ids[1], "--json", *folder]) == 0
     compared = json.loads(capsys.readouterr().out)
     assert (compared["a"], compared["b"], compared["divergence"]) == (ids[0], ids[1], 2)

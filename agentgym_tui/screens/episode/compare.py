@@ -1,0 +1,181 @@
+"""The screen that compares two episodes step by step."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from textual import on
+from textual.app import ComposeResult
+
+from agentgym_tui.config.ui_state import UiState
+from agentgym_tui.presenters.alignment_rows import (
+    ALIGNED_COLUMNS,
+    AlignedRows,
+    aligned_step_lines,
+    alignment_heading,
+)
+from agentgym_tui.presenters.cells import Line
+from agentgym_tui.safe_text import SafeText, fill_in, masked_line, sanitize_line, trusted
+from agentgym_tui.screens.base import ConsoleScreen, ResultScreen
+from agentgym_tui.screens.episode.screen import EpisodeScreen
+from agentgym_tui.services.timers import start_worker
+from agentgym_tui.sessions.episode_library import record_from_bytes
+from agentgym_tui.sessions.episode_loader import EpisodeLoadError, LoadedEpisode, load_file
+from agentgym_tui.sessions.protocols import Session
+from agentgym_tui.state.episode_list import ListEntry
+from agentgym_tui.widgets.key_bar import KeyBar
+from agentgym_tui.widgets.line_list import LineList
+from agentgym_tui.widgets.split import Share, Split
+from agentgym_tui.widgets.static_lines import StaticLines, WrappedText
+from agentgym_tui.widgets.table import Table
+from runner.errors import StoreError
+
+if TYPE_CHECKING:
+    from runner.results.alignment import AlignedEpisodes, AlignedStep
+
+SHARES: Final = (Share("aligned", "compare.steps", "height", 15, 80, ""),)
+
+
+class CompareScreen(ResultScreen[None]):
+    """Two episodes, aligned by step; starts at the first step that differs.
+
+    Args:
+        session: provides the episodes.
+        keys: ids of the episodes A and B.
+        entries: their rows in the list of episodes; None where it has no such row.
+        ui_state: saved pane sizes; updated in place.
+    """
+
+    SCOPE = "compare"
+    REQUIRED_WIDGETS = "#heading, #aligned, #texts"
+    CSS_PATH = "../../styles/episodes.tcss"
+    AUTO_FOCUS = "#aligned"
+
+    def __init__(
+        self, session: Session, keys: tuple[str, str], entries: Sequence[ListEntry | None], ui_state: UiState
+    ) -> None:
+        super().__init__()
+        self._session, self._keys, self._entries, self._ui_state = session, keys, entries, ui_state
+        self._loaded: list[LoadedEpisode] = []
+        self._aligned: AlignedEpisodes | None = None
+        self._failure: SafeText = trusted("")
+        self._table = Table(ALIGNED_COLUMNS, id="aligned")
+        self._texts = WrappedText(self._text_lines, id="texts")
+
+    def compose(self) -> ComposeResult:
+        """Yield heading, steps, texts and key bar."""
+        yield StaticLines(self._heading_lines, id="heading")
+        with Split(SHARES, self._ui_state.sizes, id="comparison"):
+            yield self._table
+            yield self._texts
+        yield KeyBar(self.SCOPE, self._session)
+
+    def on_mount(self) -> None:
+        """Load both episodes."""
+        if self.is_ready:
+            start_worker(self, self._load, group="load", exclusive=True)
+
+    def selected_env(self) -> str:
+        """Return the environment of episode A."""
+        return self._loaded[0].episode.env if self._loaded else ""
+
+    def action_back(self) -> None:
+        """Go back to the previous screen."""
+        self.leave()
+
+    def action_open_side(self, side: int) -> None:
+        """Open episode A (0) or B (1)."""
+        self.app.push_screen(EpisodeScreen(self._session, self._keys[side], ui_state=self._ui_state))
+
+    def action_difference(self, by: int) -> None:
+        """Go to the next (1) or previous (-1) step that differs."""
+        steps = self._aligned.steps if self._aligned else []
+        rows = [row for row, step in enumerate(steps) if step.differences]
+        beyond = [row for row in rows if (row - self._table.cursor) * by > 0]
+        if beyond:
+            self._table.move_to(beyond[0] if by > 0 else beyond[-1])
+        else:
+            self.toast(trusted("this is the last difference" if by > 0 else "this is the first difference"))
+
+    async def _load(self) -> None:
+        try:
+            self._loaded = [
+                await load_file(self._session, entry, key) for key, entry in zip(self._keys, self._entries, strict=True)
+            ]
+            self._aligned = await asyncio.to_thread(_align, self._loaded)
+        except (EpisodeLoadError, StoreError) as exc:
+            self._failure = fill_in("the episodes cannot be compared: {}", masked_line(exc))
+        if self.is_ready:  # the screen may have been closed meanwhile
+            self._show()
+
+    def _show(self) -> None:
+        self.show_lines("heading")
+        if self._aligned is not None:
+            self._table.show(AlignedRows(self._aligned), follow=False)
+            self._table.move_to(self._aligned.divergence or 0)
+        self._texts.set_lines(self._text_lines)
+
+    def _heading_lines(self, width: int) -> list[Line]:
+        episodes = [loaded.episode for loaded in self._loaded]
+        return alignment_heading(episodes, self._aligned, width, failure=self._failure)
+
+    def _text_lines(self, width: int) -> list[Line]:
+        return aligned_step_lines(self._selected, width)
+
+    @property
+    def _selected(self) -> AlignedStep | None:
+        row = self._table.cursor
+        steps = self._aligned.steps if self._aligned else []
+        return steps[row] if 0 <= row < len(steps) else None
+
+    @on(LineList.CursorMoved, "#aligned")
+    def _step_selected(self) -> None:
+        if self.is_ready:
+            self._texts.set_lines(self._text_lines)
+
+
+def _align(loaded: Sequence[LoadedEpisode]) -> AlignedEpisodes:
+    from runner.results.alignment import align
+
+    left, right = (record_from_bytes(each.data or b"", Path("episode.json")) for each in loaded)
+    return align(left, right)
+
+
+def mark_or_compare(
+    screen: ConsoleScreen[None] | ConsoleScreen[str],
+    session: Session,
+    key: str,
+    ui_state: UiState,
+    entry: ListEntry | None,
+) -> None:
+    """Mark an episode for a comparison; if another one is marked, compare the two.
+
+    Args:
+        screen: the screen on which the user has selected the episode.
+        session: provides the episodes; its store holds the mark.
+        key: id of the episode.
+        ui_state: saved pane sizes.
+        entry: row of the episode in the list of episodes; None without one.
+    """
+    marked, session.store.marked_episode = session.store.marked_episode, ""
+    if marked and marked != key:
+        open_comparison(screen, session, (marked, key), ui_state, (None, entry))
+    elif marked:
+        screen.toast(trusted("no episode is marked any more"))
+    else:
+        session.store.marked_episode = key
+        screen.toast(fill_in("{} is marked: compare it with another one", sanitize_line(key, 26)))
+
+
+def open_comparison(
+    screen: ConsoleScreen[None] | ConsoleScreen[str],
+    session: Session,
+    keys: tuple[str, str],
+    ui_state: UiState,
+    entries: Sequence[ListEntry | None] = (None, None),
+) -> None:
+    """Show two episodes side by side."""
+    screen.app.push_screen(CompareScreen(session, keys, entries, ui_state))
