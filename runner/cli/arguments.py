@@ -24,6 +24,7 @@ EPILOG = """subcommands (see agentgym-runner COMMAND --help):
   serve-model  serve a test endpoint in place of a language model
   nats-info    print the URL and the credential file of the node's broker
   episodes     list stored episodes by a query
+  clusters     group failed episodes by how they failed
   compare      compare two stored episodes step by step
   export       write stored episodes in the format of a trainer or tool
   prune        archive or delete old episodes

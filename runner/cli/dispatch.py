@@ -32,6 +32,7 @@ SUBCOMMANDS = (
         "nats-info",
         "episodes",
         "compare",
+        "clusters",
         "export",
         "import",
         "prune",

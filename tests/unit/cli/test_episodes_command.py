@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
+from runner.cli.clusters import failed_episodes
 from runner.cli.dispatch import run
 from runner.cli.tag import main_tag
+from runner.query.episodes import Condition
 from runner.store import EpisodeStore, open_index
 from tests.support.episodes import RecordedEpisode
 
@@ -147,3 +149,35 @@ def test_an_unknown_or_ambiguous_id_cannot_be_compared(
 ) -> None:
     assert run(["compare", name, ids[0], "--data-dir", str(tmp_path)]) == 2
     assert problem in capsys.readouterr().err
+
+
+def test_failed_episodes_are_grouped_by_how_they_failed(
+    tmp_path: Path, ids: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = ("--data-dir", str(tmp_path))
+    with closing(open_index(EpisodeStore(tmp_path))) as index:
+        for n_steps in (4, 1):
+            recording = RecordedEpisode(EpisodeStore(tmp_path), index, env="Maze", agent="react", model="qwen3:8b")
+            recording.record_episode(n_steps, outcome="failure", success=False)
+    assert run(["clusters", "--json", *folder]) == 0
+    found = json.loads(capsys.readouterr().out)
+    (cluster,) = found["clusters"]
+    assert (cluster["env"], cluster["n"], cluster["cause"]) == ("Maze", 3, "wrong")
+    assert (cluster["representative"], cluster["step"]) == (recording.header.episode_id, 0)
+    assert cluster["agents"] == {"react qwen3:8b": 3}
+    assert cluster["episodes"][0] == ids[1]
+    assert run(["clusters", "env:maze", *folder]) == 0
+    captured = capsys.readouterr()
+    assert "3 failed episodes in 1 cluster" in captured.err
+    assert recording.header.episode_id in captured.out
+    assert run(["clusters", "env:wordle", *folder]) == 0
+    assert capsys.readouterr().err == "No failed episodes\n"
+
+
+def test_a_file_that_is_damaged_meanwhile_is_left_out_of_the_clusters(tmp_path: Path, ids: list[str]) -> None:
+    store, unreadable = EpisodeStore(tmp_path), list[str]()
+    (file,) = tmp_path.glob(f"runs/*/{ids[1]}.json")
+    with closing(open_index(store)) as index:
+        file.write_bytes(b"{")
+        assert list(failed_episodes(store, index, Condition("TRUE", {}), unreadable)) == []
+    assert [str(file) in problem for problem in unreadable] == [True]

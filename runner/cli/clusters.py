@@ -1,0 +1,108 @@
+"""``agentgym-runner clusters``: group the failed episodes that a query selects by how they failed."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+
+from runner.cli.arguments import add_state_options, at_least
+from runner.cli.logging_setup import log_to_stderr
+from runner.cli.query_arguments import add_query_argument, protect_negations, query_condition, query_epilog
+from runner.cli.run_session import read_state
+from runner.cli.terminal import print_json, print_stderr, print_table
+from runner.errors import StoreError
+from runner.query.episodes import Condition
+from runner.results.clusters import Cluster, find_clusters
+from runner.results.flags import FLAGS
+from runner.store import EpisodeIndex, EpisodeStore, open_index_to_read
+from runner.store.episode_file import EpisodeRecord
+from runner.util.argument_parser import SafeArgumentParser
+from runner.util.clock import Clock
+from runner.util.display_text import one_line, pluralize
+
+DEFAULT_LIMIT = 20
+
+
+def main_clusters(argv: Sequence[str]) -> int:
+    """Print the failure clusters of the selected episodes; return 0.
+
+    Raises:
+        RunnerError: the query is invalid, or the profile or the state directory cannot be used.
+    """
+    options = build_parser().parse_args(protect_negations(argv))
+    log_to_stderr()
+    _, data_dir = read_state(options)
+    condition = query_condition(" ".join(options.query), data_dir, Clock().now())
+    if not (data_dir / "runs").is_dir():
+        print_stderr(f"No episodes in {data_dir} yet")
+        return 0
+    store, unreadable = EpisodeStore(data_dir), list[str]()
+    with closing(open_index_to_read(store)) as index:
+        clusters = find_clusters(failed_episodes(store, index, condition, unreadable))
+    if options.json:
+        print_json({"clusters": clusters[: options.limit], "n_clusters": len(clusters), "unreadable": unreadable})
+    else:
+        _print(clusters, options.limit)
+    for problem in unreadable:
+        print_stderr(f"left out: {one_line(problem)}")
+    return 0
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the subcommand."""
+    flags = "\n".join(f"  {name:<10} {meaning}" for name, meaning in FLAGS.items())
+    parser = SafeArgumentParser(
+        prog="agentgym-runner clusters",
+        description="Group failed episodes by environment, cause, and the templates of the action that failed and of "
+        "the answer to it: the words of its first sentence, without the literals of the task.",
+        epilog=f"flags, which are counted per cluster:\n{flags}\n\n{query_epilog()}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add_query_argument(parser)
+    parser.add_argument(
+        "--limit",
+        type=at_least(1),
+        default=DEFAULT_LIMIT,
+        metavar="N",
+        help=f"print the N largest clusters (default: {DEFAULT_LIMIT})",
+    )
+    add_state_options(parser)
+    parser.add_argument("--json", action="store_true", help="print JSON on standard output")
+    return parser
+
+
+def failed_episodes(
+    store: EpisodeStore, index: EpisodeIndex, condition: Condition, unreadable: list[str]
+) -> Iterator[EpisodeRecord]:
+    """Yield the selected episodes without success, oldest first; unreadable ones are added to ``unreadable``."""
+    query = f"SELECT batch_id, episode_id FROM episodes WHERE ({condition.sql}) AND NOT success ORDER BY episode_id"
+    for batch_id, episode_id in index.select(query, condition.parameters):
+        try:
+            yield store.load(store.path(batch_id, episode_id))
+        except StoreError as exc:
+            unreadable.append(str(exc))
+
+
+def _print(clusters: Sequence[Cluster], limit: int) -> None:
+    if not clusters:
+        print_stderr("No failed episodes")
+        return
+    rows = [
+        (
+            str(cluster.n),
+            one_line(cluster.env, 40),
+            one_line(cluster.text, 160),
+            ", ".join(f"{name} {n}" for name, n in cluster.flags.items()) or "-",
+            cluster.representative,
+            "-" if cluster.step is None else str(cluster.step),
+        )
+        for cluster in clusters[:limit]
+    ]
+    print_table("Failures", ("n", "environment", "failure", "flags", "representative", "step"), rows)
+    hidden = len(clusters) - len(rows)
+    n = sum(cluster.n for cluster in clusters)
+    print_stderr(f"{pluralize(n, 'failed episode')} in {pluralize(len(clusters), 'cluster')}")
+    if hidden:
+        print_stderr(f"{pluralize(hidden, 'smaller cluster')} not shown; --limit shows more")
