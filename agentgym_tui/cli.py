@@ -287,6 +287,7 @@ def _add_open(commands: argparse._SubParsersAction[SafeArgumentParser]) -> None:
         "open",
         help="show stored episodes and logs, without a node or a bus",
         description="Show episode files, batch folders, run folders or state directories, and logs. "
+        "Files of other tools are recognised by content, such as ATIF, verifiers traces or Harbor jobs. "
         "Any other file is a log, such as events in JSON Lines; it is shown line by line, even while it is written. "
         "The first log is shown first; the last line names the keys for the next log and for the episodes.",
         allow_abbrev=False,

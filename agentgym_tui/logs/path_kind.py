@@ -6,12 +6,17 @@ import contextlib
 import os
 import stat
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from runner.formats.format import Format
 
 LOG_SUFFIXES: Final = (".jsonl", ".ndjson", ".log")
 """Suffixes of files that are shown line by line."""
 ARCHIVE_SUFFIX: Final = ".zip"
 """Suffix of an archive of episodes."""
+EPISODE_START: Final = b'{"schema":'
+"""First bytes of an episode file."""
 _HEAD_BYTES: Final = 64 << 10
 
 
@@ -28,9 +33,9 @@ def is_log(path: Path) -> bool:
 
     A file with the suffix ``.jsonl``, ``.ndjson`` or ``.log`` is a log. A ``.json`` file is a log where its first line
     is a complete JSON value and more lines follow. A ``.zip`` file is an archive of episodes. A file with any other
-    suffix is a log unless it starts like an episode file.
+    suffix is a log unless it starts like an episode file. A file of another tool's episodes is no log.
     """
-    if is_folder(path) or path.name.endswith(ARCHIVE_SUFFIX):
+    if is_folder(path) or path.name.endswith(ARCHIVE_SUFFIX) or foreign_format(path) is not None:
         return False
     if path.name.endswith(LOG_SUFFIXES):
         return True
@@ -38,9 +43,20 @@ def is_log(path: Path) -> bool:
         return False
     head = _read_head(path)
     if path.suffix != ".json":
-        return not head.startswith(b'{"schema":')
+        return not head.startswith(EPISODE_START)
     first, _, rest = head.partition(b"\n")
     return bool(rest.strip()) and _is_json(first)
+
+
+def foreign_format(path: Path) -> Format | None:
+    """Return the format of a file or folder of another tool's episodes; None for anything else."""
+    if not is_folder(path):
+        head = _read_head(path).lstrip()
+        if head.startswith(EPISODE_START) or not head.startswith((b"{", b"[", b"PK\3\4", b"PAR1", b"\xef\xbb\xbf")):
+            return None
+    from runner.formats.recognition import recognise  # slow to import
+
+    return recognise(path)
 
 
 def _read_head(path: Path) -> bytes:

@@ -282,8 +282,13 @@ def _agent_parts(episode: ListedEpisode, currency: str) -> Iterator[Line]:
         yield from gpu_parts(episode.gpu)
     if episode.mode == "compat":
         yield [Cell(trusted("unscored: compat"), "warn")]
+    if isinstance(episode, Episode) and episode.imported:
+        yield [Cell(trusted("from "), "dim"), Cell(sanitize_line(episode.imported, 200))]
     if episode.unscored:
-        yield [Cell(trusted("unscored: idle play can succeed"), "warn")]
+        is_imported = episode.transport == "import"
+        yield [
+            Cell(trusted(f"unscored: {'its result is unknown' if is_imported else 'idle play can succeed'}"), "warn")
+        ]
 
 
 def gpu_parts(use: GpuUse, each: str = "") -> Iterator[Line]:

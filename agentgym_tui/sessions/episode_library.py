@@ -19,6 +19,7 @@ from runner.events.live import LiveAction
 if TYPE_CHECKING:
     from runner.events.control import BatchState
     from runner.store import EpisodeIndex, EpisodeRecord, EpisodeRow, EpisodeStore
+    from runner.store.episode_file import Origin
     from runner.types import PackedCells, TimeStep
 
 MAX_ROWS: Final = 100_000
@@ -41,7 +42,14 @@ def episode_from_record(record: EpisodeRecord) -> Episode:
         reset_world=_packed(record.reset_world),
         steps=[_step_from_record(step) for step in record.timesteps],
         spans=Spans(record.spans),
+        imported=_origin_text(record.origin),
     )
+
+
+def _origin_text(origin: Origin | None) -> str:
+    if origin is None:
+        return ""
+    return f"{origin.format}, which lacks: {', '.join(origin.missing)}" if origin.missing else origin.format
 
 
 def episode_from_bytes(data: bytes, path: Path) -> Episode:

@@ -14,7 +14,8 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from agentgym_tui.logs.path_kind import ARCHIVE_SUFFIX, LOG_SUFFIXES, is_folder
+from agentgym_tui.logs.path_kind import ARCHIVE_SUFFIX, LOG_SUFFIXES, foreign_format, is_folder
+from agentgym_tui.sessions.foreign_files import ForeignFiles
 from agentgym_tui.state.data_model import Episode
 from agentgym_tui.state.episode_list import FoundLog, ReadProgress, UnreadableFile
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from agentgym_tui.sessions.episode_summary import SummaryReader
     from agentgym_tui.sessions.row_cache import FoundFile, RowCache
     from agentgym_tui.sessions.row_table import RowTable
+    from runner.formats.format import Format
     from runner.results.summary import ResultSource
     from runner.store.index_schema import EpisodeRow
 
@@ -46,6 +48,8 @@ PART_FILES: Final = 400
 JOURNAL_SUFFIX: Final = ".journal.jsonl"
 """Suffix of the journal of an unfinished episode; ``runner.store.journal`` takes long to import."""
 
+_FOREIGN_SUFFIXES: Final = frozenset({"json", "jsonl", "ndjson", "eval", "parquet"})
+_ID_LENGTH: Final = 26
 _NAME: Final = re.compile("[^/]+")
 
 
@@ -70,6 +74,7 @@ class FileLibrary:
         self.unreadable: Sequence[UnreadableFile] = self._unreadable
         self.progress = ReadProgress(0, 0)
         self._named_paths, self._cache_folder = paths, cache_folder
+        self._foreign, self._foreign_paths = ForeignFiles(self._unreadable), list["tuple[Path, Format]"]()
         self._lock = threading.Lock()
         self._rows: dict[str, EpisodeRow] = {}
         self._folders: dict[str, str] = {}
@@ -104,9 +109,12 @@ class FileLibrary:
 
     def load(self, episode_id: str) -> tuple[Episode, bytes]:
         """Return an episode and the content of its file; raises ``StoreError``."""
-        from agentgym_tui.sessions.episode_library import episode_from_bytes
+        from agentgym_tui.sessions.episode_library import episode_from_bytes, episode_from_record
         from runner.errors import StoreError
+        from runner.store.safe_json import encode
 
+        if (record := self._foreign.load(episode_id)) is not None:
+            return episode_from_record(record), encode(record)
         if (path := self._path(episode_id)) is None:
             raise StoreError(f"the opened files have no episode {episode_id!r}")
         data = _read_episode(path)
@@ -116,6 +124,8 @@ class FileLibrary:
         """Return the path of the file that has an episode; None if it is not known."""
         from agentgym_tui.sessions.episode_lines import is_line
 
+        if (foreign := self._foreign.path(episode_id)) is not None:
+            return foreign
         path = self._path(episode_id)
         return path.parent if path is not None and is_line(path) else path
 
@@ -126,7 +136,11 @@ class FileLibrary:
             return self._renamed.get(episode_id) or Path(self._folders[row.batch_id], f"{episode_id}.json")
 
     def scan(self) -> Iterator[list[EpisodeRow]]:
-        """Read the episode files in descending order of their names, and yield the new list rows of each part."""
+        """Read the episode files in descending order of their names, then the files of other tools.
+
+        Yields:
+            The new list rows of each part.
+        """
         from agentgym_tui.sessions.episode_summary import SummaryReader
         from agentgym_tui.sessions.row_cache import MIN_FILES
 
@@ -145,6 +159,11 @@ class FileLibrary:
         finally:
             if cache is not None:
                 cache.close(complete=n_read == n_files)
+        for rows in self._foreign.scan(self._foreign_paths):
+            with self._lock:
+                self._table, self._n_parts = None, self._n_parts + 1
+                self._rows.update((row.episode_id, row) for row in rows)
+            yield rows
 
     def _add(self, found: Sequence[tuple[FoundFile, EpisodeRow]], last: FoundFile | None) -> list[EpisodeRow]:
         """Add the rows of the next files, except episodes that an earlier file has; return the added rows.
@@ -201,6 +220,8 @@ class FileLibrary:
     def _candidates(self) -> Iterator[tuple[str, Sequence[str]]]:
         for path in self._named_paths:
             real = Path(os.path.realpath(path))
+            if self._add_foreign(real):
+                continue
             if is_folder(real):
                 if is_state := is_folder(real / "runs"):
                     self._add_logs_of(real)
@@ -226,15 +247,27 @@ class FileLibrary:
         except OSError as exc:
             self._add_unreadable(Path(folder), exc.strerror or str(exc))
             return
+        for name in [name for name in is_dir if not is_dir[name] and _may_be_foreign(name)]:
+            if self._add_foreign(Path(folder, name)):
+                del is_dir[name]
         suffixes = (".json", JOURNAL_SUFFIX)
         yield folder, [name for name in is_dir if name.endswith(suffixes) and not is_dir[name]]
         for name, is_folder_below in is_dir.items():
+            if is_folder_below and depth > 1 and self._add_foreign(Path(folder, name)):
+                continue
             if is_folder_below and depth > 1:
                 yield from self._below(f"{folder}{os.sep}{name}", depth - 1)
             elif name.endswith(ARCHIVE_SUFFIX):
                 yield from self._archived(f"{folder}{os.sep}{name}")
             elif name.endswith(LOG_SUFFIXES) and not name.endswith(JOURNAL_SUFFIX):
                 yield from self._lines_or_log(Path(folder, name))
+
+    def _add_foreign(self, path: Path) -> bool:
+        """Add a file or folder of another tool to those that are read last; return whether it is one."""
+        if path.is_symlink() or (form := foreign_format(path)) is None:
+            return False
+        self._foreign_paths.append((path, form))
+        return True
 
     def _lines_or_log(self, path: Path) -> Iterator[tuple[str, Sequence[str]]]:
         """Yield a file whose lines are episodes, as if it was a folder; list any other file as a log."""
@@ -289,6 +322,12 @@ class FileLibrary:
 
     def _add_unreadable(self, path: Path, reason: str) -> None:
         self._unreadable.append(UnreadableFile(path, reason))
+
+
+def _may_be_foreign(name: str) -> bool:
+    """Return whether a file of a folder may be one of another tool; the names of episode files are their ids."""
+    stem, _, suffix = name.rpartition(".")
+    return suffix in _FOREIGN_SUFFIXES and not (suffix == "json" and len(stem) == _ID_LENGTH)
 
 
 def _read_row(file: FoundFile, reader: SummaryReader, cache: RowCache | None) -> EpisodeRow:

@@ -240,18 +240,22 @@ _OUTCOMES: Final = frozenset(map(str, Outcome))
 
 
 def _times(draft: Draft, modified_at: datetime, missing: list[str]) -> tuple[datetime, float]:
+    started_at = draft.started_at or modified_at
     if draft.started_at is None:
         missing.append("times")
-        return modified_at, max(0.0, draft.duration_s or 0.0)
     if draft.duration_s is not None:
         duration_s = draft.duration_s
-    elif draft.ended_at is not None:
+    elif draft.started_at is not None and draft.ended_at is not None:
         duration_s = (draft.ended_at - draft.started_at).total_seconds()
     else:
-        missing.append("duration")
         duration_s = 0.0
-    latest_s = (datetime.max.replace(tzinfo=UTC) - draft.started_at).total_seconds()
-    return draft.started_at, min(max(0.0, duration_s), latest_s)
+        if draft.started_at is not None:
+            missing.append("duration")
+    latest_s = (_LATEST - started_at).total_seconds()
+    return started_at, max(0.0, min(duration_s, latest_s))
+
+
+_LATEST: Final = datetime(9999, 12, 31, tzinfo=UTC)
 
 
 def _result(draft: Draft, missing: list[str]) -> tuple[Outcome, bool, bool]:

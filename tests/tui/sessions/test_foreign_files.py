@@ -1,0 +1,65 @@
+"""``agentgym-tui open`` on files of other tools: rows, episodes, results, and what is malformed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentgym_tui.logs.path_kind import is_log
+from agentgym_tui.sessions import foreign_files
+from agentgym_tui.sessions.file_library import FileLibrary
+from agentgym_tui.sessions.file_session import FileSession
+from runner.results.summary import summarize_results
+
+
+def line(text: str, **fields: Any) -> str:  # noqa: ANN401
+    messages = [{"role": "user", "content": text}, {"role": "assistant", "content": "left"}]
+    return json.dumps({"messages": messages, **fields}) + "\n"
+
+
+@pytest.fixture
+def chats(tmp_path: Path) -> Path:
+    path = tmp_path / "chats.jsonl"
+    path.write_text(line("a", success=True, reward=1.0, env="Maze") + "{\n" + line("b"))
+    return path
+
+
+def test_a_file_of_another_tool_is_shown_as_episodes(chats: Path) -> None:
+    assert not is_log(chats)
+    library = FileLibrary([chats])
+    rows = [row for part in library.scan() for row in part]
+    assert sorted(row.env for row in rows) == ["Maze", "chats"]
+    assert library.rows() == sorted(rows, key=lambda row: row.episode_id, reverse=True)
+    for row in rows:
+        episode, data = library.load(row.episode_id)
+        assert (episode.episode_id, episode.batch_id) == (row.episode_id, row.batch_id)
+        assert json.loads(data)["origin"]["format"] == "OpenAI messages"
+        assert episode.steps[0].chats[0][-1]["content"] == "left"
+        assert library.path(row.episode_id) == chats
+        assert episode.imported.startswith("OpenAI messages, which lacks: times")
+    assert [problem.reason.split(":")[0] for problem in library.unreadable] == ["line 2"]
+    assert sum(row.n for row in summarize_results(library.result_source())) == 2
+
+
+def test_a_folder_has_files_of_other_tools_and_logs(chats: Path, tmp_path: Path) -> None:
+    (tmp_path / "events.jsonl").write_text('{"level": "info", "message": "started"}\n')
+    (tmp_path / "link.jsonl").symlink_to(chats)
+    library = FileLibrary([tmp_path])
+    assert len([row for part in library.scan() for row in part]) == 2
+    assert {problem.path.name for problem in library.unreadable} == {"events.jsonl", "chats.jsonl"}
+
+
+async def test_the_rows_of_a_session_arrive_while_the_file_is_read(
+    chats: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(foreign_files, "PART_S", 0.0)
+    parts = FileLibrary([chats]).scan()
+    assert next(parts) == []
+    assert len(next(parts)) == 1
+    session = FileSession([chats])
+    assert not session.logs
+    await session.run()
+    assert session.store.n_stored == 2
