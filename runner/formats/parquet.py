@@ -13,6 +13,7 @@ from runner.errors import ConfigError
 from runner.formats.conversation import read_conversation, text_of
 from runner.formats.format import NOTHING_LEFT_OUT, Format
 from runner.formats.output import Output
+from runner.formats.parquet_reader import NEEDS_PYARROW, READER
 from runner.store.episode_file import EpisodeRecord
 from runner.store.safe_json import encode
 
@@ -32,9 +33,7 @@ class ParquetWriter:
             import pyarrow as pa
             from pyarrow import parquet
         except ImportError as exc:
-            raise ConfigError(
-                "Parquet needs the package pyarrow; install it with: pip install 'agentgym-console[parquet]'"
-            ) from exc
+            raise ConfigError(NEEDS_PYARROW) from exc
         self._table = pa.Table
         self._schema = table_schema(pa)
         self._writer = parquet.ParquetWriter(output.main, self._schema, compression="zstd")
@@ -114,4 +113,4 @@ def rows_of(episode: EpisodeRecord) -> list[dict[str, Any]]:
     return rows
 
 
-FORMAT = Format(name="parquet", title="Parquet", suffix=".parquet", open_writer=ParquetWriter)
+FORMAT = Format(name="parquet", title="Parquet", suffix=".parquet", open_writer=ParquetWriter, reader=READER)

@@ -8,8 +8,13 @@ from typing import Any
 
 import pytest
 
+from runner.errors import StoreError
 from runner.formats.agentgym import encode_agenttraj, encode_rollout
+from runner.formats.output import Output
+from runner.formats.parquet import ParquetWriter
+from runner.formats.parquet_reader import episode_items, read_rows
 from runner.formats.preferences import encode_pair
+from runner.formats.reading import LIMITS, Item
 from runner.formats.recognition import recognise
 from runner.formats.verifiers import encode_trace
 from runner.store import EpisodeRecord
@@ -158,3 +163,38 @@ def test_each_signature_excludes_the_others(episode: EpisodeRecord, tmp_path: Pa
         assert form.name == name
     assert recognise(written(tmp_path / "x.jsonl", {"level": "info", "message": "a log"})) is None
     assert recognise(written(tmp_path / "x.jsonl", json.loads(encode(episode)))) is None
+
+
+def test_a_table_is_read_again(episode: EpisodeRecord, tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    path = tmp_path / "episodes.parquet"
+    with Output(path, is_folder=False) as output:
+        writer = ParquetWriter(output)
+        for each in (episode, model_episode()):
+            writer.write(each)
+        writer.finish()
+    found, malformed = read_all(path)
+    assert not malformed
+    assert len(found) == 2
+    record = found[0].record
+    same = ("env", "agent", "model", "task_index", "outcome", "success", "reward", "tokens", "started_at", "ended_at")
+    assert {name: getattr(record, name) for name in same} == {name: getattr(episode, name) for name in same}
+    for step, own in zip(record.timesteps, episode.timesteps, strict=True):
+        assert (step.action, step.reward, step.tokens, step.model_s) == (
+            own.action,
+            own.reward,
+            own.tokens,
+            own.model_s,
+        )
+    assert read_rows(found[1].place, LIMITS) == next(
+        item.data for item in episode_items(path, LIMITS) if item.place.number == 2 and isinstance(item, Item)
+    )
+
+
+def test_a_damaged_table_is_reported(tmp_path: Path) -> None:
+    path = tmp_path / "episodes.parquet"
+    path.write_bytes(b"PAR1 and nothing else PAR1")
+    form = recognise(path)
+    assert form is not None
+    with pytest.raises(StoreError, match=r"pyarrow|damaged"):
+        list(episode_items(path, LIMITS))

@@ -1,0 +1,159 @@
+"""Reads tables of our own Parquet exports: the rows of an episode follow one another; needs the extra ``parquet``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import groupby
+from operator import itemgetter
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from runner.errors import StoreError
+from runner.formats.drafts import Draft, Transcript, action_of, labelled_draft
+from runner.formats.foreign_values import UnreadableItem, number_of, time_of, tokens_of, tool_calls_from
+from runner.formats.format import Reader
+from runner.formats.reading import Found, Item, Limits, Malformed, Place, open_regular
+from runner.formats.recognition import Head
+from runner.store.safe_json import encode
+from runner.types import Message
+from runner.util.json_accessors import as_dict, as_list, as_text, decode_json
+
+NEEDS_PYARROW: Final = "Parquet needs the package pyarrow; install it with: pip install 'agentgym-console[parquet]'"
+_REQUIRED: Final = frozenset({"episode_id", "step", "reply", "observation"})
+_BATCH_ROWS: Final = 200
+
+
+def episode_items(path: Path, limits: Limits) -> Iterator[Found]:
+    """Yield an item per episode: the list of its rows.
+
+    Raises:
+        StoreError: pyarrow is not installed, or the file cannot be read or has other columns.
+    """
+    start = 0
+    for number, (_, rows) in enumerate(groupby(_rows(path, limits), key=itemgetter(0)), 1):
+        kept, n_bytes, n_rows = list[bytes](), 0, 0
+        for _, row in rows:
+            n_rows, n_bytes = n_rows + 1, n_bytes + len(row)
+            if n_bytes <= limits.item_bytes:
+                kept.append(row)
+        place = Place(path, number, start, n_rows, "episode")
+        start += n_rows
+        is_whole = len(kept) == n_rows
+        yield Item(place, _joined(kept)) if is_whole else Malformed(place, "its rows are too large")
+
+
+def read_rows(place: Place, limits: Limits) -> bytes:
+    """Return an item again; raises like ``episode_items``."""
+    rows = [row for _, row in _rows(place.path, limits, place.start, place.size)]
+    if len(rows) < place.size:
+        raise StoreError(f"{place.path} is shorter than before; reload it")
+    return _joined(rows)
+
+
+def _joined(rows: list[bytes]) -> bytes:
+    return b"[" + b",".join(rows) + b"]"
+
+
+def _rows(path: Path, limits: Limits, start: int = 0, n: int | None = None) -> Iterator[tuple[str, bytes]]:
+    """Yield episode id and JSON of each row from the row ``start`` on, at most ``n``."""
+    try:
+        import pyarrow as pa
+        from pyarrow import parquet
+    except ImportError as exc:
+        raise StoreError(NEEDS_PYARROW) from exc
+    with open_regular(path) as opened:
+        try:
+            file = parquet.ParquetFile(opened)
+            if not set(file.schema_arrow.names) >= _REQUIRED:
+                raise StoreError(f"{path} has other columns than an export of episodes")
+            yield from _rows_of(file, limits, start, n)
+        except (pa.ArrowException, OSError, ValueError) as exc:
+            raise StoreError(f"{path} is damaged: {exc}") from exc
+
+
+def _rows_of(file: Any, limits: Limits, start: int, n: int | None) -> Iterator[tuple[str, bytes]]:  # noqa: ANN401
+    first = 0  # row of the group
+    end = None if n is None else start + n
+    for group in range(file.num_row_groups):
+        size = file.metadata.row_group(group)
+        at, first = first, first + size.num_rows
+        if first <= start:
+            continue
+        if size.total_byte_size > limits.item_bytes * 16:
+            raise StoreError(f"row group {group} is too large")
+        for batch in file.iter_batches(_BATCH_ROWS, row_groups=[group]):
+            for row in batch.to_pylist():
+                if end is not None and at >= end:
+                    return
+                if at >= start:
+                    yield as_text(row.get("episode_id")), encode(row)
+                at += 1
+
+
+def decode_rows(value: object, place: Place) -> Iterator[Draft]:
+    """Yield the episode of the rows; system prompts are not among the columns."""
+    rows = [as_dict(row) for row in as_list(value)]
+    if not rows:
+        raise UnreadableItem("it has no rows")
+    transcript, shared = Transcript(), rows[0]
+    if prompt := as_text(shared.get("prompt")):
+        transcript.add({"role": "user", "content": prompt})
+    for row in rows:
+        if row.get("step") is not None:
+            _add_step(transcript, row)
+    draft = labelled_draft({**shared, "reward": shared.get("episode_reward")}, transcript)
+    duration_s, attempt, seed = number_of(shared.get("duration_s")), shared.get("attempt"), shared.get("seed")
+    yield msgspec.structs.replace(
+        draft,
+        data_label=as_text(shared.get("data_label")),
+        mode="compat" if shared.get("mode") == "compat" else "strict",
+        attempt=attempt if type(attempt) is int else None,
+        seed=seed if type(seed) is int else None,
+        started_at=time_of(shared.get("started_at")),
+        ended_at=time_of(shared.get("ended_at")),
+        duration_s=duration_s,
+        has_step_rewards=True,
+        cost=number_of(shared.get("episode_cost")),
+        missing=["system prompt", "roles of observations"],
+    )
+
+
+def _add_step(transcript: Transcript, row: dict[str, Any]) -> None:
+    reply: Message = {"role": "assistant", "content": as_text(row.get("reply"))}
+    if reasoning := as_text(row.get("reasoning")):
+        reply["reasoning_content"] = reasoning
+    if calls := tool_calls_from(decode_json(as_text(row.get("tool_calls")).encode())):
+        reply["tool_calls"] = calls
+    tokens = None
+    if row.get("tokens_prompt") is not None:
+        tokens = tokens_of(row, "tokens_prompt", "tokens_completion", "tokens_cached", "tokens_reasoning")
+    transcript.add_reply(
+        reply,
+        msgspec.structs.replace(action_of(reply), valid=row.get("valid") is not False),
+        reward=number_of(row.get("reward")) or 0.0,
+        done=row.get("done") is True,
+        actor="human" if row.get("actor") == "human" else "agent",
+        endpoint=as_text(row.get("endpoint")) or None,
+        model=as_text(row.get("step_model")) or None,
+        tokens=tokens,
+        **{name: number_of(row.get(name)) or 0.0 for name in ("model_s", "env_s")},
+        **{name: number_of(row.get(name)) for name in ("ttft_s", "cost")},
+    )
+    if observation := as_text(row.get("observation")):
+        transcript.add({"role": "user", "content": observation})
+
+
+def is_parquet(head: Head) -> bool:
+    """Return whether a file is a Parquet table; its columns are checked when it is read."""
+    return head.kind == "parquet"
+
+
+READER = Reader(
+    signature="a Parquet table, which begins with `PAR1`, with the columns below",
+    matches=is_parquet,
+    decode=decode_rows,
+    items=episode_items,
+    read=read_rows,
+)
