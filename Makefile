@@ -17,14 +17,14 @@ RAY_STAMP := $(VENV)/.installed-ray
 ARE_VENV := .venv-are
 ARE_STAMP := $(ARE_VENV)/.installed
 
-.PHONY: help launch test test-long test-failed test-ray install check run run-lightweight results faults soak fuzz bench bench-full sbom clean test-are
+.PHONY: help launch test test-long test-failed test-ray install check run run-lightweight results faults soak fuzz bench bench-full sbom clean test-are test-formats fuzz-formats
 .DEFAULT_GOAL := help
 
 help:
 	@printf '%s\n' 'make launch            open the console' 'make test              run the tests' 'make test-long         run the tests of real processes: terminals, faults, commands, gateway, wheel' 'make test-ray          install Ray and run the tests on a cluster of it' 'make test-are          install ARE (600 MB) into .venv-are and run the tests of its scenarios' \
 	  'make run ENV=BabyAI AGENT=oracle REPEAT=3' 'make run-lightweight   every lightweight environment once' \
 	  'make results           what has run so far' 'make check             lint, types, import directions' \
-	  'make faults            every fault in its long form' 'make soak              record a history under faults and check it (SOAK_S=600 SEED=drawn)' 'make fuzz FUZZ_S=600   fuzz every decoder; FUZZ_TARGET=sse for one' 'make bench             measured ratios' 'make bench-full        the console under load and with big files' 'make sbom              write sbom.cdx.json: packages, licences and hashes of the default install' 'make install           set up .venv and stop' 'make clean             remove .venv and .venv-are'
+	  'make faults            every fault in its long form' 'make soak              record a history under faults and check it (SOAK_S=600 SEED=drawn)' 'make test-formats      round trips of exports and imports through the packages of the formats' 'make fuzz FUZZ_S=600   fuzz every decoder; FUZZ_TARGET=sse for one' 'make fuzz-formats      fuzz the readers of foreign files for FUZZ_S seconds' 'make bench             measured ratios' 'make bench-full        the console under load and with big files' 'make sbom              write sbom.cdx.json: packages, licences and hashes of the default install' 'make install           set up .venv and stop' 'make clean             remove .venv and .venv-are'
 
 $(STAMP): requirements.lock pyproject.toml
 	@test -n "$(PYTHON)" || { echo 'Python 3.11 or newer is needed and none was found; install one, or run: make PYTHON=/path/to/python3' >&2; exit 1; }
@@ -78,6 +78,12 @@ $(ARE_STAMP): tests/are/requirements.lock
 
 test-are: $(STAMP) $(ARE_STAMP)
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest tests/are
+
+test-formats: $(STAMP)
+	@$(BIN)/python -m tests.foreign_packages
+
+fuzz-formats:
+	@$(MAKE) fuzz FUZZ_TARGET=foreign_file FUZZ_JOBS=1
 
 faults: $(STAMP)
 	AGENTGYM_FAULTS=full $(BIN)/python -m pytest tests/faults tests/history tests/tui/terminal/test_pty_safety.py

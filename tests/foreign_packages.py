@@ -1,0 +1,212 @@
+"""Round trips through the formats' own packages, each in an environment of its own: ``make test-formats``.
+
+    python -m tests.foreign_packages
+
+An environment is set up below ``.venv-formats``; a package that cannot be installed is skipped with a word. A variable
+such as ``FORMATS_HARBOR_PYTHON`` names an interpreter that has the package already.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import venv
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from runner.formats.atif import FORMAT, encode_atif
+from runner.formats.importing import ReadEpisode, keep_difference, read_episodes
+from runner.formats.recognition import Source, recognise
+from runner.formats.verifiers import encode_trace
+from runner.store import EpisodeRecord
+from runner.store.safe_json import encode
+from runner.types import Tokens
+from tests.unit.formats.conftest import FILES, model_episode
+
+ROOT: Final = Path(__file__).parents[1]
+FOLDER: Final = ROOT / ".venv-formats"
+SET_UP_S: Final = 600
+
+READ_ATIF: Final = """
+import json, sys
+from harbor.models.trajectories import Trajectory
+print(json.dumps([Trajectory.model_validate_json(open(path).read()).to_json_dict() for path in sys.argv[1:]]))
+"""
+READ_TRACES: Final = """
+import sys
+from verifiers.v1 import WireTrace
+for line in open(sys.argv[1]):
+    trace = WireTrace.model_validate_json(line)
+    assert len(trace.branches) == 1
+    print(trace.model_dump_json())
+"""
+WRITE_LOG: Final = """
+import json, sys
+from inspect_ai import Task, eval
+from inspect_ai.dataset import Sample
+from inspect_ai.model import ModelOutput, ModelUsage, get_model
+from inspect_ai.scorer import includes
+from inspect_ai.solver import generate
+samples = [Sample(input="Say it.", target="Default", id="yes"), Sample(input="x" * 3000, target="other", id=7)]
+task = Task(dataset=samples, solver=[generate()], scorer=includes(), epochs=2, name="words")
+usage = ModelUsage(input_tokens=5, output_tokens=2, total_tokens=9, input_tokens_cache_read=2)
+def reply():
+    output = ModelOutput.from_content("mockllm/model", "Default")
+    output.usage = usage
+    return output
+model = get_model("mockllm/model", custom_outputs=[reply() for _ in range(4)])
+[log] = eval(task, model=model, log_dir=sys.argv[1], display="none")
+kept = [[str(s.id), s.epoch, s.scores["includes"].value, s.input, s.output.completion] for s in log.samples]
+open(sys.argv[1] + "/samples.json", "w").write(json.dumps(kept))
+"""
+WRITE_TABLE: Final = """
+import sys
+from pathlib import Path
+from runner.formats.output import Output
+from runner.formats.parquet import ParquetWriter
+from tests.unit.formats.conftest import model_episode, read_all
+with Output(Path(sys.argv[1]), is_folder=False) as output:
+    writer = ParquetWriter(output)
+    writer.write(model_episode())
+    writer.finish()
+(found,), malformed = read_all(Path(sys.argv[1]))
+import pyarrow.parquet
+table = pyarrow.parquet.read_table(sys.argv[1])
+assert not malformed and table.num_rows == found.record.rounds == 2
+assert table.column("reward").to_pylist() == [step.reward for step in found.record.timesteps]
+"""
+
+
+class Package(NamedTuple):
+    """A package with what is installed for it: arguments of pip; ``python`` is the command that needs to exist."""
+
+    name: str
+    requirements: tuple[str, ...]
+    check: Callable[[str, Path], None]
+    python: str = sys.executable
+
+
+def main() -> int:
+    failed = False
+    for package in PACKAGES:
+        python = interpreter(package)
+        if python is None:
+            _say(f"{package.name}: skipped, it cannot be installed here")
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                package.check(python, Path(folder))
+                _say(f"{package.name}: ok")
+            except (AssertionError, subprocess.SubprocessError) as exc:
+                failed = True
+                _say(f"{package.name}: FAILED: {exc!r} {getattr(exc, 'stderr', '') or ''}"[:3_000])
+    return 1 if failed else 0
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def interpreter(package: Package) -> str | None:
+    """Return the interpreter of a package's environment, which is set up once; None if that is not possible."""
+    if given := os.environ.get(f"FORMATS_{package.name.upper()}_PYTHON"):
+        return given
+    base = shutil.which(package.python)
+    folder = FOLDER / package.name
+    python, stamp = folder / "bin" / "python", folder / ".installed"
+    if stamp.exists():
+        return str(python)
+    if base is None:
+        return None
+    try:
+        if base == sys.executable:
+            venv.create(folder, with_pip=True, clear=True)
+        else:
+            _run([base, "-m", "venv", "--clear", str(folder)], SET_UP_S)
+        for requirement in package.requirements:
+            _run([str(python), "-m", "pip", "install", "-q", *requirement.split()], SET_UP_S)
+    except (subprocess.SubprocessError, OSError):
+        return None
+    stamp.touch()
+    return str(python)
+
+
+def _run(command: list[str], timeout_s: float = 120, **environ: str) -> str:
+    done = subprocess.run(
+        command, cwd=ROOT, env={**os.environ, **environ}, capture_output=True, text=True, timeout=timeout_s, check=True
+    )
+    return done.stdout
+
+
+def read(path: Path) -> list[ReadEpisode]:
+    found = list(read_episodes(Source(path, recognise(path))))
+    assert all(isinstance(each, ReadEpisode) for each in found), found
+    return [each for each in found if isinstance(each, ReadEpisode)]
+
+
+def check_harbor(python: str, folder: Path) -> None:
+    """Harbor reads our trajectories and those that were imported, and each is what it was."""
+    own = folder / "own.json"
+    own.write_bytes(encode(encode_atif(model_episode())))
+    (found, *_) = read(FILES / "atif_v17.json")
+    again = folder / "again.json"
+    again.write_bytes(encode(encode_atif(keep_difference(found.record, found.draft, FORMAT))))
+    paths = (own, again, FILES / "atif_v17.json")
+    read_back = json.loads(_run([python, "-c", READ_ATIF, *map(str, paths)]))
+    assert read_back[0] == json.loads(own.read_bytes())
+    assert read_back[1] == read_back[2]
+
+
+def check_verifiers(python: str, folder: Path) -> None:
+    """``WireTrace`` reads our traces, and what it writes is the same episode."""
+    episode, path = model_episode(), folder / "traces.jsonl"
+    path.write_bytes(encode(encode_trace(episode)) + b"\n")
+    path.write_text(_run([python, "-c", READ_TRACES, str(path)]))
+    (found,) = read(path)
+    assert facts(found.record) == facts(episode)
+
+
+def facts(record: EpisodeRecord) -> list[Any]:
+    steps = [(step.action, step.observation, step.reward, step.tokens) for step in record.timesteps]
+    return [record.env, record.task_index, record.outcome, record.reward, record.tokens, record.started_at, steps]
+
+
+def check_inspect(python: str, folder: Path) -> None:
+    """A log that Inspect has written has the samples that Inspect reads, with their grades and messages."""
+    _run([python, "-c", WRITE_LOG, str(folder)])
+    site = _run([python, "-c", "import zstandard; print(zstandard.__path__[0])"]).strip()
+    sys.path.append(str(Path(site).parent))  # zstandard alone is used from there
+    (log,) = folder.glob("*.eval")
+    expected = json.loads((folder / "samples.json").read_text())
+    found = {(each.record.task_index, each.record.attempt + 1): each.record for each in read(log)}
+    assert len(found) == len(expected) == 4
+    for id, epoch, grade, text, reply in expected:
+        index = next(record.task_index for record in found.values() if (record.task_index == 7) == (id == "7"))
+        record = found[index, epoch]
+        assert (record.reward, record.success) == ({"C": 1.0, "I": 0.0}[grade], grade == "C")
+        assert record.reset_observation == [{"role": "user", "content": text}]
+        assert record.timesteps[0].action.text == reply
+        assert record.timesteps[0].tokens == Tokens(7, 2, 0, 2)
+
+
+def check_pyarrow(python: str, folder: Path) -> None:
+    """Our table is what pyarrow reads; the libraries of this environment come after those of the package."""
+    site = _run([python, "-c", "import pyarrow, os; print(os.path.dirname(pyarrow.__path__[0]))"]).strip()
+    _run([sys.executable, "-c", WRITE_TABLE, str(folder / "episodes.parquet")], PYTHONPATH=f"{ROOT}:{site}")
+
+
+PACKAGES: Final = (
+    Package("harbor", ("--no-deps harbor==0.25.0", "pydantic"), check_harbor, "python3.12"),
+    Package("verifiers", ("verifiers==0.4.0",), check_verifiers),
+    Package("inspect", ("inspect-ai==0.3.285 zstandard",), check_inspect),
+    Package("pyarrow", ("pyarrow>=18",), check_pyarrow),
+)
+
+if __name__ == "__main__":
+    sys.exit(main())
