@@ -55,6 +55,8 @@ COMMANDS: Final = Registry(
     Command("runs.down", "J", "Down", "move(1)", "runs", "let a waiting run start later", available=NODE),
     Command("runs.replay", "a", "Again", "replay('all')", "runs", "play the selected run again", available=NODE),
     Command("runs.errors", "e", "Errors", "replay('errors')", "runs", "play errors again", available=NODE),
+    Command("runs.filter", "slash", "Filter", "filter", "runs", "show only runs that match a query"),
+    Command("runs.clear", "escape", "Clear filter", "clear", "runs", "show all runs", False),
     Command("runs.cancel_all", "C", "Cancel all", "cancel_all", "runs", "all that runs or waits", False, NODE),
     Command("runs.pause_all", "P", "Pause all", "pause_all", "runs", "pause all that runs, or resume it", False, NODE),
     Command("summary.open", "enter", "Episodes", "open", "summary", "list the episodes of the selected row"),

@@ -16,6 +16,7 @@ from agentgym_tui.presenters.cells import (
     count_cell,
     flag_unsafe,
     join_parts,
+    match_cells,
     unsafe_texts,
 )
 from agentgym_tui.presenters.number_format import (
@@ -127,11 +128,12 @@ def state_cell(row: RunRow) -> Cell:
     return Cell(text, tone)
 
 
-def runs_summary(store: RunStore, width: int) -> Line:
-    """Return the line above the tree: numbers of batches by status."""
+def runs_summary(store: RunStore, tree: RunTree, key: str, width: int) -> Line:
+    """Return the line above the tree: numbers of batches by status, and the filter, which ``key`` clears."""
     counts = Counter(batch.status for batch in store.batches.values())
     named = (("running", "running"), ("paused", "paused"), ("queued", "waiting"), ("interrupted", "interrupted"))
     parts: list[Line] = [[Cell(trusted("Runs"), "head")], [Cell(pluralize(len(store.batches), "batch", "batches"))]]
+    parts.append(match_cells(tree.n_matching, tree.query.text, key, width))
     n_unlisted = max(store.n_waiting - counts["queued"], 0)
     counts["queued"] += n_unlisted
     parts += [

@@ -3,17 +3,49 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from agentgym_tui.state.data_model import BatchRun, Episode
+from agentgym_tui.state.normalize import as_aware
+from agentgym_tui.state.query import FieldSet, Query, word_test
 
 if TYPE_CHECKING:
     from agentgym_tui.state.run_store import RunStore
+    from runner.query.fields import Field, Value
+    from runner.query.syntax import QueryError
 
 _ORDER: Final = {"running": 0, "paused": 0, "queued": 1, "interrupted": 2}
 _ENDED: Final = 3
 _LAST: Final = 1_000_000
+MAX_SEARCHED_CHARS: Final = 200
+"""Number of characters at the start of a text that are searched."""
+
+
+def _time(batch: BatchRun) -> Value:
+    at = batch.ended_at or batch.started_at
+    return None if at is None else as_aware(at)
+
+
+RUN_FIELDS: Final[FieldSet[BatchRun]] = FieldSet(
+    ("env", "text", "environment", lambda batch: batch.env),
+    ("status", "text", "status of the batch", lambda batch: batch.status),
+    ("agent", "text", "agent", lambda batch: batch.agent),
+    ("model", "text", "model; none for baselines", lambda batch: batch.model),
+    ("batch", "id", "beginning of its id", lambda batch: batch.batch_id),
+    ("battery", "id", "beginning of the id of its battery", lambda batch: batch.battery_id),
+    ("episodes", "number", "number of ended episodes", lambda batch: batch.n_done),
+    ("planned", "number", "number of planned episodes", lambda batch: batch.n_planned),
+    ("successes", "number", "number of successful episodes", lambda batch: batch.n_success),
+    ("errors", "number", "number of episodes that ended with an error", lambda batch: batch.n_errors),
+    ("reward", "number", "mean reward", lambda batch: batch.mean_reward),
+    ("cost", "number", "sum of the costs", lambda batch: batch.cost),
+    ("time", "duration", "seconds from its first episode to its end", lambda batch: batch.duration_s),
+    ("since", "since", "ended, or started, since an age or a time: 2h, 3d, 2026-11-26", _time),
+    ("until", "until", "ended, or started, until then", _time),
+    values={"status": ("running", "paused", "queued", "interrupted", "completed", "cancelled")},
+)
+"""The fields of a batch in a query."""
 
 
 class RunRow(NamedTuple):
@@ -47,25 +79,60 @@ class RunRow(NamedTuple):
 
 
 class RunTree:
-    """The lines of the tree: what runs, then what waits, what was interrupted, and what ended, the newest first."""
+    """The lines of the tree: what runs, then what waits, what was interrupted, and what ended, the newest first.
+
+    A filter selects batches; a battery is shown while one of its batches is, and its line still describes all of them.
+
+    Attributes:
+        rows: the shown lines.
+        query: the filter of the batches.
+        n_matching: number of batches that match it.
+    """
 
     def __init__(self) -> None:
         self.rows: list[RunRow] = []
+        self.query: Query[BatchRun] = Query(RUN_FIELDS)
+        self.n_matching = 0
+        self._batches: Sequence[BatchRun] = ()
         self._opened: set[str] = set()
         self._places: dict[str, int] = {}
 
     def update(self, store: RunStore) -> None:
         """Take the lines from the store."""
         groups = defaultdict[tuple[str | None, str], list[BatchRun]](list)
-        for batch in store.batches.values():
+        self._batches = list(store.batches.values())
+        for batch in self._batches:
             groups[batch.battery_id, batch.battery_id or batch.batch_id].append(batch)
+        self.n_matching = sum(map(self.query.matches, self._batches))
         numbered = enumerate(reversed(groups.items()))  # the newest first
         self.rows = [
             row
             for _, ((battery_id, _), batches) in sorted(numbered, key=lambda each: _rank(each[0], each[1][1]))
+            if any(map(self.query.matches, batches))
             for row in self._rows_of(store, battery_id, batches)
         ]
         self._places = {row.key: place for place, row in enumerate(self.rows)}
+
+    @property
+    def query_text(self) -> str:
+        """The query that the shown batches match."""
+        return self.query.text
+
+    @property
+    def query_fields(self) -> Mapping[str, Field]:
+        """The fields that a query can name, by name."""
+        return RUN_FIELDS.fields
+
+    def values_of(self, field: str) -> list[str]:
+        """Return the values that a field has in all batches, the most frequent first."""
+        return RUN_FIELDS.values_of(field, self._batches)
+
+    def search(self, text: str) -> QueryError | None:
+        """Select the batches that match a query, which ``update`` applies; return its error, with which none change."""
+        query = Query(RUN_FIELDS, text, word_test=word_test(_search_text))
+        if query.error is None:
+            self.query = query
+        return query.error
 
     def toggle(self, key: str) -> None:
         """Open or close a line; ``update`` applies it."""
@@ -88,12 +155,17 @@ class RunTree:
             if key not in self._opened:
                 return
             depth = 1
-        for batch in batches:
+        for batch in filter(self.query.matches, batches):
             key = f"batch {batch.batch_id}"
             yield RunRow(key, depth, [batch], is_open=key in self._opened)
             if key in self._opened:
                 for episode in reversed(store.episodes_of(batch.batch_id)):
                     yield RunRow(f"episode {episode.episode_id}", depth + 1, [batch], episode=episode)
+
+
+def _search_text(batch: BatchRun) -> str:
+    texts = (batch.env, batch.agent, batch.model, batch.status, batch.batch_id, batch.battery_id)
+    return "\n".join(text[:MAX_SEARCHED_CHARS] for text in texts if text).casefold()
 
 
 def _rank(number: int, batches: Sequence[BatchRun]) -> tuple[int, int, int]:

@@ -118,17 +118,17 @@ class FilterInput(SearchInput):
         """Put the query before this one into the filter."""
         if self._place == _TYPED:
             self._draft = self.value
-        earlier = self._recall()
-        self._recall_at(self._place + 1, earlier)
+        self._recall_at(self._place + 1)
 
     def action_newer(self) -> None:
         """Put the query after this one into the filter, and at last what was typed; from there, go to the list."""
         if self._place == _TYPED:
             self.action_leave()
         else:
-            self._recall_at(self._place - 1, self._recall())
+            self._recall_at(self._place - 1)
 
-    def _recall_at(self, place: int, earlier: Sequence[str]) -> None:
+    def _recall_at(self, place: int) -> None:
+        earlier = [text for text in self._recall() if text != self._draft.strip()]
         if place < len(earlier):
             self._place = place
             self._replace(self._draft if place == _TYPED else earlier[place])

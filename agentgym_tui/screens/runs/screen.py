@@ -9,6 +9,7 @@ from typing import Literal
 from textual import on
 from textual.app import ComposeResult
 
+from agentgym_tui.commands.keymap import keymap_of
 from agentgym_tui.presenters.cells import Cell, Line
 from agentgym_tui.presenters.number_format import pluralize
 from agentgym_tui.presenters.run_rows import RUN_COLUMNS, RunRows, run_detail, runs_summary, unsafe_run_text
@@ -16,6 +17,7 @@ from agentgym_tui.safe_text import join, sanitize_line, trusted
 from agentgym_tui.screens.base import ScreenContext
 from agentgym_tui.screens.control import ControlScreen, needs_node
 from agentgym_tui.screens.episode.screen import EpisodeScreen
+from agentgym_tui.screens.filtered_screen import FilteredScreen
 from agentgym_tui.sessions.run_commands import (
     can_pause,
     can_resume,
@@ -31,24 +33,28 @@ from agentgym_tui.widgets.static_lines import StaticLines
 from agentgym_tui.widgets.table import Table
 
 
-class RunsScreen(ControlScreen):
+class RunsScreen(FilteredScreen, ControlScreen):
     """A tree of batteries, batches and episodes, and commands for its lines."""
 
     SCOPE = "runs"
     REQUIRED_WIDGETS = "#summary, #detail, #status, Table"
     CSS_PATH = "../../styles/runs.tcss"
     AUTO_FOCUS = "#runs"
+    FILTER_HINT = "words and fields, such as: maze status:running,queued agent:react errors>0"
+    list_key = "runs"
 
     def __init__(self, context: ScreenContext) -> None:
         super().__init__(context)
         self._tree = RunTree()
+        self._tree.search(self.kept_filter)
         self._version = -1
         self._table = Table(RUN_COLUMNS, RunRows(self._tree, self.session.store), id="runs")
         self._table.handles_enter = False  # so that the key bar shows the command
 
     def compose(self) -> ComposeResult:
         """Yield heading, tree, details of the selected line, status and key bar."""
-        yield StaticLines(self._heading, id="summary")
+        yield StaticLines(self.heading_lines, id="summary")
+        yield from self.make_filter(self.kept_filter)
         yield self._table
         yield StaticLines(self._detail, id="detail")
         yield StaticLines(self.status_lines, id="status")
@@ -60,6 +66,16 @@ class RunsScreen(ControlScreen):
         if self.is_ready and self._version != store.version:
             self._version = store.version
             self._show()
+
+    @property
+    def searchable(self) -> RunTree:
+        """The tree."""
+        return self._tree
+
+    def show_found(self) -> None:
+        """Show the runs that match the filter, with the cursor on the first one."""
+        self._show()
+        self._table.move_to(0)
 
     def draw_time_left(self) -> None:
         """Draw the lines again."""
@@ -221,10 +237,12 @@ class RunsScreen(ControlScreen):
         self._table.refresh_lines()
         self.show_lines("summary", "detail", "status")
 
-    def _heading(self, width: int) -> list[Line]:
-        return [runs_summary(self.session.store, width)]
+    def heading_lines(self, width: int) -> list[Line]:
+        """Return the numbers of batches, and the filter."""
+        return [runs_summary(self.session.store, self._tree, keymap_of(self.app).key("runs.clear"), width)]
 
     def _detail(self, width: int) -> list[Line]:
         if not self._tree.rows:
-            return [[Cell(trusted("Nothing has run yet."), "dim")]]
+            text = "No run matches the filter." if self._tree.query else "Nothing has run yet."
+            return [[Cell(trusted(text), "dim")]]
         return [run_detail(self._row, self.session.store, width)]

@@ -160,6 +160,10 @@ SEQUENCES = {
         "battery of 2",
         [
             KeyPress("runs.open", "enter", shows("▾ battery"), True),
+            KeyPress("runs.filter", "slash", focused_id, "filter"),
+            KeyPress("", "m", shows("match m"), True),
+            KeyPress("filter.leave", "enter", focused_id, "runs"),
+            KeyPress("runs.clear", "escape", shows("match m"), False),
             KeyPress("runs.pause", "space", n_requests, 1),
             KeyPress("runs.pause_all", "P", n_requests, 2),
             KeyPress("runs.replay", "a", n_requests, 3),

@@ -218,7 +218,7 @@ def test_a_long_queue_keeps_what_runs_and_names_the_number_of_all_that_wait() ->
     tree = RunTree()
     tree.update(store)
     assert [row.run_id for row in tree.rows] == [batch_id(n) for n in range(201)]
-    assert "600 waiting · the last 400 of them are not listed" in line_text(runs_summary(store, 200))
+    assert "600 waiting · the last 400 of them are not listed" in line_text(runs_summary(store, tree, "esc", 200))
     store.apply_batches([batch_state(n, "queued", env=f"Env{n}") for n in range(1000, 1300)])
     tree.update(store)
     assert len(tree.rows) == MAX_BATCHES
@@ -287,4 +287,4 @@ async def test_the_episodes_of_an_old_batch_are_listed_on_episodes() -> None:
         await wait_for_text(pilot, "✓ completed")
         await pilot.press("G", "enter")
         await wait_until(pilot, lambda: type(app.screen).__name__ == "EpisodesScreen", "the list of episodes")
-        await wait_for_text(pilot, batch_id(6).lower())
+        await wait_for_text(pilot, batch_id(6))
