@@ -7,16 +7,23 @@ import os
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from runner.cli.dispatch import run
 from runner.formats.chat import encode_messages, encode_sharegpt
-from runner.formats.reading import Item, Limits, Malformed, json_items, read_place
-from runner.formats.recognition import first_object, recognise
+from runner.formats.importing import decoded_episodes
+from runner.formats.reading import LIMITS, Item, Limits, Malformed, Place, json_items, read_place
+from runner.formats.recognition import first_object, read_formats, recognise
 from runner.results.summary import summarize_results
 from runner.store import EpisodeIndex, EpisodeRecord, EpisodeStore, open_index
 from runner.store.safe_json import encode
-from tests.unit.formats.conftest import FILES, imported, read_all, stored
+from runner.util.clock import is_ulid
+from tests.fuzz.targets import foreign_file
+from tests.support.json_values import JSON_VALUES
+from tests.unit.formats.conftest import FILES, NOW, imported, read_all, stored
 
 
 def line(text: str, **fields: Any) -> bytes:  # noqa: ANN401
@@ -167,3 +174,35 @@ def test_the_command_reports_what_it_did(chats: Path, tmp_path: Path, capsys: py
     (tmp_path / "plain.txt").write_text("nothing")
     assert run(["import", str(tmp_path / "plain.txt"), *folder]) == 2
     assert "none of the known formats" in capsys.readouterr().err
+
+
+@given(
+    st.binary(max_size=300) | JSON_VALUES.map(encode) | st.lists(JSON_VALUES.map(encode), max_size=3).map(b"\n".join)
+)
+def test_any_file_is_read_within_the_limits(data: bytes) -> None:
+    foreign_file.check(data)
+
+
+KEYS = st.sampled_from(
+    ["eval", "sample", "messages", "events", "scores", "result", "trajectories", "exception_info", "verifier_result"]
+)
+NESTED = st.recursive(JSON_VALUES, lambda inner: st.dictionaries(KEYS, inner, max_size=4), max_leaves=6)
+
+
+@given(NESTED)
+def test_any_value_is_an_episode_or_has_a_reason_in_every_format(value: object) -> None:
+    plain = msgspec.json.decode(encode(value))
+    for form in read_formats():
+        item = Item(Place(FILES, 1), encode(plain))
+        try:
+            for found in decoded_episodes(item, form, LIMITS, NOW):
+                assert is_ulid(found.record.episode_id)
+        except ValueError as exc:
+            assert str(exc)
+
+
+@given(st.binary(max_size=400))
+def test_any_archive_is_read_or_reported(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
+    path = tmp_path_factory.getbasetemp() / "any.eval"
+    path.write_bytes(b"PK\3\4" + data)
+    assert recognise(path) is None
