@@ -305,10 +305,9 @@ def outcome_cell(episode: Episode | EpisodeRow, width: int = 80) -> Cell:
         text = next((reason for reason in _outcome_reasons(episode) if display_width(reason) <= width), text)
         detail = [trusted(": "), sanitize_line(episode.error_type, 60)] if episode.error_type else []
         return Cell(join([text, *detail, trusted(", unscored" if episode.unscored else "")]), tone)
-    if isinstance(episode, Episode) and episode.node_lost:
-        return NODE_LOST
-    paused = isinstance(episode, Episode) and episode.paused
-    return Cell(trusted("‖ paused"), "warn") if paused else Cell(trusted("▶ running"), "accent")
+    if isinstance(episode, Episode) and (episode.node_lost or episode.paused):
+        return NODE_LOST if episode.node_lost else Cell(trusted("‖ paused"), "warn")
+    return Cell(trusted("▶ running"), "accent")
 
 
 def _outcome_reasons(episode: Episode | EpisodeRow) -> Iterator[SafeText]:
@@ -324,7 +323,8 @@ def _outcome_reasons(episode: Episode | EpisodeRow) -> Iterator[SafeText]:
     elif episode.outcome == "failure" and last and not last[0].done and not last[0].valid:
         yield trusted("✗ failure: too many invalid actions")
     elif episode.outcome == "interrupted":
-        yield trusted("‖ interrupted: its batch was stopped, or its process ended")
+        is_unknown = episode.transport == "import" and episode.unscored
+        yield trusted("? unknown" if is_unknown else "‖ interrupted: its batch was stopped, or its process ended")
 
 
 def _running_count(store: RunStore) -> Line:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from agentgym_tui.logs.path_kind import is_log
+from agentgym_tui.presenters.status_line import outcome_cell
 from agentgym_tui.sessions import foreign_files
 from agentgym_tui.sessions.file_library import FileLibrary
 from agentgym_tui.sessions.file_session import FileSession
@@ -40,6 +41,7 @@ def test_a_file_of_another_tool_is_shown_as_episodes(chats: Path) -> None:
         assert episode.steps[0].chats[0][-1]["content"] == "left"
         assert library.path(row.episode_id) == chats
         assert episode.imported.startswith("OpenAI messages, which lacks: times")
+    assert sorted(str(outcome_cell(row).text) for row in rows) == ["? unknown, unscored", "✓ success"]
     assert [problem.reason.split(":")[0] for problem in library.unreadable] == ["line 2"]
     assert sum(row.n for row in summarize_results(library.result_source())) == 2
 
