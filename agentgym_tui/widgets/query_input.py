@@ -87,7 +87,6 @@ class FilterInput(SearchInput):
             suggester=QuerySuggester(complete),
             id="filter",
             max_length=MAX_CHARS,
-            select_on_focus=False,
         )
         self._complete, self._recall = complete, recall
         self._draft, self._place = "", _TYPED
