@@ -318,11 +318,11 @@ async def test_the_path_is_in_the_heading_and_copied_or_else_the_id(size: tuple[
     session.fake_library.folder = Path("/srv/\x1b[2J", "runs" * 20)
     async with episode_pilot(session, size=size) as pilot:
         await wait_for_widget_text(pilot, HEADING, episode_id(1) + " · …", f"/{episode_id(1)}.json")
-        await pilot.press("c")
+        await pilot.press("C")
         await wait_until(pilot, lambda: pilot.app.clipboard.endswith(f"/{episode_id(1)}.json"))
         assert pilot.app.clipboard.startswith("/srv/␛[2J/runs")
     async with episode_pilot(session_with_episode(episode(1)), size=size) as pilot:
-        await pilot.press("c")
+        await pilot.press("C")
         await wait_until(pilot, lambda: pilot.app.clipboard == episode_id(1))
 
 

@@ -93,7 +93,7 @@ async def test_letters_that_are_typed_into_a_filter_start_nothing() -> None:
         await pilot.press("2")
         await wait_for_text(pilot, "Wordle")
         await pilot.press("slash", "r", "b", "full_stop", "R")
-        await wait_for_text(pilot, "rb.r")
+        await wait_for_text(pilot, "match rb.R (esc clears)")
         assert not session.fake_control.started and type(pilot.app.screen).__name__ == "EpisodesScreen"
 
 

@@ -19,6 +19,7 @@ from runner.events.subjects import DurableNames
 from runner.publish.event_recorder import EventRecorder, batch_event
 from runner.publish.outbox import KEEP_ACKED_S, LOCAL, Ack, Outbox, OutboxEvent, SinkCounts
 from runner.store import EpisodeIndex
+from runner.store.index_schema import SCHEMA
 from runner.types import Outcome, Tokens
 from tests.support.episodes import END, RecordedEpisode, as_json, make_step, new_id
 from tests.support.publishing import open_outbox
@@ -287,7 +288,8 @@ def test_a_deleted_file_keeps_the_acknowledgements_of_its_event(index: EpisodeIn
         "ALTER TABLE episodes ADD COLUMN later",
         "DROP INDEX results; ALTER TABLE episodes DROP COLUMN unscored",
         "DROP TABLE damaged",
-        "PRAGMA user_version = 6",
+        f"PRAGMA user_version = {SCHEMA.version - 1}",
+        f"PRAGMA user_version = {SCHEMA.version + 1}",
     ],
 )
 def test_an_index_with_other_episode_columns_keeps_its_acknowledgements(
@@ -306,7 +308,7 @@ def test_an_index_with_other_episode_columns_keeps_its_acknowledgements(
             assert reopened.index.recent() == rows
             assert [event.id for event in reopened.pending(LOCAL, 9)] == [waiting]
             assert reopened.counts() == {LOCAL: SinkCounts(pending=1, acked=1)}
-            assert reopened.index.select("PRAGMA user_version") == [(5,)]
+            assert reopened.index.select("PRAGMA user_version") == [(SCHEMA.version,)]
     with open_outbox(outbox.data_dir) as reopened:
         _new_episode(reopened.index).record_episode()
         assert (len(reopened.index.recent()), reopened.index.n_unwritten) == (3, 0)

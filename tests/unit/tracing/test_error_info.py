@@ -27,6 +27,7 @@ PUBLISHED = """
     NotLoaded NotLoaded
     PlaintextRefused PlaintextRefused
     ProgramError ProgramError
+    UnreadableItem UnreadableItem
     Unusable Unusable
     WrongFormat WrongFormat
     _Refused _Refused
