@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,6 +18,7 @@ from runner.events.live import LiveAction
 
 if TYPE_CHECKING:
     from runner.events.control import BatchState
+    from runner.query.fields import Lookup
     from runner.store import EpisodeIndex, EpisodeRecord, EpisodeRow, EpisodeStore
     from runner.store.episode_file import Origin
     from runner.types import PackedCells, TimeStep
@@ -109,6 +110,12 @@ class StateDirLibrary:
             self._reconciled = time.monotonic()
         self.unreadable = [UnreadableFile(bad.path, bad.reason) for bad in index.damaged]
         return index.recent(MAX_ROWS)
+
+    def lookups(self) -> Mapping[str, Lookup]:
+        """Return what finds the ids of episodes by their notes; raises ``StoreError``."""
+        from runner.query.episodes import note_lookups
+
+        return note_lookups(self._open()[0].data_dir)
 
     def result_source(self) -> EpisodeIndex:
         """Return the index of episodes; raises ``StoreError``."""

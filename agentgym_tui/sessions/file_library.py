@@ -6,7 +6,7 @@ import os
 import re
 import stat
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from heapq import merge
 from itertools import islice, repeat
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from agentgym_tui.sessions.row_cache import FoundFile, RowCache
     from agentgym_tui.sessions.row_table import RowTable
     from runner.formats.format import Format
+    from runner.query.fields import Lookup
     from runner.results.summary import ResultSource
     from runner.store.index_schema import EpisodeRow
 
@@ -88,6 +89,10 @@ class FileLibrary:
             self._add(cached, None)
             self._unchecked = {row.episode_id: file for file, row in cached}
         self.first_rows: Sequence[EpisodeRow] = self.rows()
+
+    def lookups(self) -> Mapping[str, Lookup]:
+        """Return nothing: files have no notes."""
+        return {}
 
     def rows(self) -> list[EpisodeRow]:
         """Return the known rows, the newest episode first."""

@@ -5,7 +5,7 @@ A session is connected to the node of a state directory, watches a bus, or reads
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from agentgym_tui.logs.log_file import LogFile
     from agentgym_tui.sessions.control_client import NodeControl
     from agentgym_tui.sessions.event_source import EventSource
+    from runner.query.fields import Lookup
     from runner.results.summary import ResultSource
     from runner.store.index_schema import EpisodeRow
 
@@ -55,6 +56,10 @@ class Library(Protocol):
 
     def rows(self) -> Sequence[EpisodeRow]:
         """Return the list rows of all known episodes, the newest first; raises ``StoreError``."""
+        ...
+
+    def lookups(self) -> Mapping[str, Lookup]:
+        """Return what finds the ids of episodes for a field of a query, by field; raises ``StoreError``."""
         ...
 
     def result_source(self) -> ResultSource:

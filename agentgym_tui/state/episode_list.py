@@ -130,6 +130,10 @@ class EpisodeList:
         self._refresh_query()
         self._arrange()
 
+    def add_lookups(self, lookups: Mapping[str, Lookup]) -> None:
+        """Add what finds the ids of episodes; tags are known here."""
+        self.lookups = {**lookups, **self.lookups}
+
     def set_tags(self, tags: Mapping[str, Sequence[str]]) -> bool:
         """Replace the tags of the episodes; return whether they have changed."""
         if tags is self.tags:

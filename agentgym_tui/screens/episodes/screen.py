@@ -155,6 +155,7 @@ class EpisodesScreen(LibraryScreen):
     async def read(self, library: Library) -> None:
         """Read the rows of all episodes."""
         rows = await asyncio.to_thread(library.rows)
+        self._episodes.add_lookups(await asyncio.to_thread(library.lookups))
         self._episodes.set_stored(rows, library.unreadable)
 
     def show_read(self, *, first: bool) -> None:

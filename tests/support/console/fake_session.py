@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -23,6 +23,7 @@ from agentgym_tui.state.episode_list import UnreadableFile
 from agentgym_tui.state.run_store import RunStore
 from runner.errors import StoreError
 from runner.events.control import AnnotateArgs, BatchState, NodeList, ReplayArgs, ServerInfo, StartArgs
+from runner.query.fields import Lookup
 from runner.results.summary import ResultSource
 from runner.store.index_schema import EpisodeRow
 from runner.subscribe.buffer import RawMessage
@@ -153,6 +154,9 @@ class FakeLibrary:
         self.stored = [row(number) for number in range(n)]
         self.loaded: list[str] = []
         self.folder: Path | None = None
+
+    def lookups(self) -> Mapping[str, Lookup]:
+        return {}
 
     def rows(self) -> Sequence[EpisodeRow]:
         return list(reversed(self.stored))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -30,6 +30,7 @@ from agentgym_tui.terminal.run import run_console
 from runner.errors import StoreError
 from runner.events.control import BatchState, NodeList, StartArgs
 from runner.events.subjects import EPISODE_COMPLETED
+from runner.query.fields import Lookup
 from runner.results.summary import ResultSource
 from runner.store.index_schema import EpisodeRow
 from runner.subscribe.buffer import RawMessage
@@ -60,6 +61,9 @@ class HostileLibrary:
         self._text = text
         self.unreadable: Sequence[UnreadableFile] = [UnreadableFile(Path("/x", text[:200].replace("\0", "")), text)]
         self.first_rows: Sequence[EpisodeRow] = ()
+
+    def lookups(self) -> Mapping[str, Lookup]:
+        return {}
 
     def rows(self) -> list[EpisodeRow]:
         names = (

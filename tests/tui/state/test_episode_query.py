@@ -86,6 +86,11 @@ def test_tags_and_other_lookups_are_fields_where_they_can_be_answered() -> None:
     assert episodes.values_of("tag") == ["todo"]
     assert "tag" in episodes.query_fields and "note" not in episodes.query_fields
     assert "cannot be searched here" in str(episodes.search("note:door"))
-    episodes.lookups["note"] = lambda words, quoted: [episode_id(2)] if words == "door" else ()
+    episodes.add_lookups({"note": lambda words, quoted: [episode_id(2)] if words == "door" else (), "tag": find_none})
+    assert "note" in episodes.query_fields and episodes.search("tag:todo") is None and episodes.shown
     assert episodes.search('note:door env:"maze run"') is None
     assert [entry_key(entry) for entry in episodes.shown] == [episode_id(2)]
+
+
+def find_none(value: str, quoted: bool) -> list[str]:
+    return []
