@@ -88,6 +88,10 @@ COMMANDS: Final = Registry(
     Command("comparison.compare", "c", "Step by step", "compare", "comparison", "compare an episode of each row"),
     Command("comparison.filter", "slash", "Filter", "filter", "comparison", "show only tasks that match a query"),
     Command("comparison.back", "escape", "Back", "back", "comparison", "clear the filter, then go back"),
+    Command(
+        "queries.open", "ctrl+o", "Saved queries", "queries", "queries", "open a saved query, or save the filter", False
+    ),
+    Command("saved.close", "escape", "Close", "close", "saved", "close without a change"),
     Command("filter.clear", "escape", "Clear filter", "clear", "filter", "show all rows"),
     Command("filter.leave", "enter", "List", "leave", "filter", "go to the matching rows"),
     Command("filter.complete", "tab", "Complete", "complete", "filter", "complete a field or value, or go to the list"),

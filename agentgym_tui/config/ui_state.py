@@ -36,9 +36,12 @@ MAX_PLACES: Final = 20
 RENAMED_COLUMNS: Final = {"over": "transport"}
 """New titles of sort columns, by the old title that an earlier version of the console stored."""
 
-_Name = Annotated[str, msgspec.Meta(max_length=40)]
+MAX_NAME_CHARS: Final = 40
+
+_Name = Annotated[str, msgspec.Meta(max_length=MAX_NAME_CHARS)]
 _Words = Annotated[str, msgspec.Meta(max_length=MAX_CHARS)]
 _Queries = Annotated[list[_Words], msgspec.Meta(max_length=MAX_QUERIES)]
+_Named = Annotated[dict[_Name, _Words], msgspec.Meta(max_length=MAX_NAMES)]
 _Percent = Annotated[int, msgspec.Meta(ge=1, le=99)]
 
 
@@ -51,6 +54,7 @@ class UiState(msgspec.Struct):
         sorting: the sort order of each list, by list name; a list in default order has no entry.
         sizes: the size of each adjustable pane, by name, in percent of the space it shares with its neighbor.
         queries: the last queries of each list, by list name, the newest first.
+        saved_queries: the queries of each list that were saved under a name, by list name and name.
     """
 
     screen: _Name = "live"
@@ -58,6 +62,7 @@ class UiState(msgspec.Struct):
     sorting: dict[_Name, Sorting] = {}
     sizes: dict[_Name, _Percent] = {}
     queries: dict[_Name, _Queries] = {}
+    saved_queries: dict[_Name, _Named] = {}
 
     def set_filter(self, view: str, words: str) -> None:
         """Store the query of a list; remove it if it is empty or longer than ``MAX_CHARS`` characters."""
@@ -70,6 +75,12 @@ class UiState(msgspec.Struct):
         others = [each for each in self.queries.get(view, ()) if each != text]
         if 0 < len(text) <= MAX_CHARS:
             self.queries[view] = [text, *others][:MAX_QUERIES]
+
+    def save_query(self, view: str, name: str, text: str) -> None:
+        """Save a query of a list under a name; an empty query removes the name, as does one past ``MAX_NAMES``."""
+        others = {known: query for known, query in self.saved_queries.get(view, {}).items() if known != name}
+        added = {name: text} if 0 < len(text) <= MAX_CHARS else {}
+        self.saved_queries[view] = dict([*others.items(), *added.items()][-MAX_NAMES:])
 
     def set_sorting(self, view: str, sorting: Sorting | None) -> None:
         """Store the sort order of a list; None removes it, for the default order."""
@@ -103,6 +114,10 @@ def read_ui_state(path: Path, place: str = "") -> UiState:
     )
     state.filters = {name: sanitize_line(words, MAX_CHARS) for name, words in state.filters.items()}
     state.queries = {name: [sanitize_line(text, MAX_CHARS) for text in texts] for name, texts in state.queries.items()}
+    state.saved_queries = {
+        view: {sanitize_line(name, MAX_NAME_CHARS): sanitize_line(text, MAX_CHARS) for name, text in saved.items()}
+        for view, saved in state.saved_queries.items()
+    }
     state.sorting = {
         name: sorting._replace(column=RENAMED_COLUMNS.get(sorting.column, sorting.column))
         for name, sorting in state.sorting.items()
@@ -126,7 +141,7 @@ def write_ui_state(path: Path, state: UiState, place: str = "") -> None:
     replace_file(path, msgspec.json.encode(fields))
 
 
-_SHARED: Final = ("queries", "sorting", "sizes")
+_SHARED: Final = ("queries", "saved_queries", "sorting", "sizes")
 _OF_PLACE: Final = ("screen", "filters")
 
 

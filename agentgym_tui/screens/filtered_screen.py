@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, ClassVar
 
 from textual import events
 
+from agentgym_tui.commands.keymap import bindings
 from agentgym_tui.presenters.cells import Line
-from agentgym_tui.screens.base import SessionScreen
+from agentgym_tui.screens.base import ScreenContext, SessionScreen
+from agentgym_tui.textual_compat import add_bindings
 
 if TYPE_CHECKING:
     from textual.widget import Widget
@@ -38,6 +40,10 @@ class FilteredScreen(SessionScreen):
     _filter: FilterInput
     _note: FilterNote
     _error: QueryError | None = None
+
+    def __init__(self, context: ScreenContext) -> None:
+        super().__init__(context)
+        add_bindings(self, bindings("queries"))
 
     @property
     def searchable(self) -> Searchable:
@@ -95,6 +101,17 @@ class FilteredScreen(SessionScreen):
     def action_clear(self) -> None:
         """Clear the filter and show all lines."""
         self._filter.action_clear()
+
+    def action_queries(self) -> None:
+        """Open a saved query of this list, or save the query in the filter."""
+        from agentgym_tui.screens.dialogs.saved_queries import SavedQueries
+
+        def closed(query: str | None) -> None:
+            if query:
+                self.set_filter(query)
+
+        query = self._filter.value.strip() if self._error is None else ""
+        self.app.push_screen(SavedQueries(self.ui_state, self.list_key, query), closed)
 
     def on_input_changed(self, event: Input.Changed) -> None:
         """Search for the new query. ``@on`` is not possible because the log screen imports the inputs late."""

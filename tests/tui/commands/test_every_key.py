@@ -301,6 +301,8 @@ SEQUENCES = {
             KeyPress("episodes.filter", "slash", focused_id, "filter"),
             KeyPress("filter.older", "up", shows("match 7"), True),
             KeyPress("filter.clear", "escape", focused_id, "episodes"),
+            KeyPress("queries.open", "ctrl+o", screen_name, "SavedQueries"),
+            KeyPress("saved.close", "escape", screen_name, "EpisodesScreen"),
             KeyPress("episodes.pager", "P", shows("not opened"), True),
             KeyPress("episodes.editor", "E", shows("not opened"), True),
             KeyPress("episodes.compare", "c", shows("is marked"), True),

@@ -83,6 +83,26 @@ async def test_fields_and_values_are_completed_and_earlier_queries_return() -> N
         await wait_until(pilot, lambda: not filter_of(pilot).has_focus, "the list")
 
 
+async def test_a_query_is_saved_under_a_name_opened_again_and_removed() -> None:
+    app = console_app(episodes_session())
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("2", "slash", *"env:maze", "ctrl+o")
+        await wait_for_widget_text(pilot, "#note", "a name saves env:maze")
+        await pilot.press(*"mazes", "enter")
+        await wait_until(pilot, lambda: bool(app.ui_state.saved_queries), "the saved query")
+        assert app.ui_state.saved_queries == {"episodes": {"mazes": "env:maze"}}
+        await pilot.press("escape")
+        await wait_until(pilot, lambda: len(row_keys(app, LIST)) == 4, "all episodes")
+        await pilot.press("ctrl+o")
+        await wait_for_widget_text(pilot, "#queries", "mazes", "env:maze")
+        await pilot.press("enter")
+        await wait_for_widget_text(pilot, SUMMARY, "2 match env:maze")
+        await pilot.press("escape", "ctrl+o")
+        await wait_for_widget_text(pilot, "#note", "a name removes its saved query")
+        await pilot.press("shift+tab", *"mazes", "enter")
+        await wait_until(pilot, lambda: app.ui_state.saved_queries == {"episodes": {}}, "the removal")
+
+
 @pytest.mark.parametrize(
     ("session", "key", "query", "summary"),
     [
