@@ -74,7 +74,7 @@ def test_custom_keys_work_and_the_next_start_restores_the_ui_state(tmp_path: Pat
         terminal.send("qu")
         terminal.wait_for("by environment ▲")
         terminal.send("/")
-        terminal.wait_for("words to match")
+        terminal.wait_for("words and fields, such as")
         terminal.wait_until_quiet()
         terminal.send("maze")
         terminal.wait_for("match maze")
