@@ -30,7 +30,7 @@ from runner.publish import delivery, outbox_drain
 from runner.publish.delivery import DeliveryOptions, DeliveryResult, Route, TransientFailure
 from runner.publish.live_publisher import LivePublisher, Queued, _Queue
 from runner.publish.outbox import Ack, OutboxEvent
-from runner.store import EpisodeIndex, EpisodeRecord, EpisodeRecorder, index
+from runner.store import EpisodeIndex, EpisodeRecord, EpisodeRecorder, index, index_opening
 from runner.store.encoded import EncodedStep
 from runner.store.episode_store import EpisodeStore
 from runner.store.index_schema import SCHEMA
@@ -141,7 +141,8 @@ def row_without_event() -> None:
     tables = SCHEMA.tables.replace(
         begin, f"AFTER INSERT ON episodes WHEN (SELECT count(*) FROM episodes) % {EVERY} BEGIN"
     )
-    replace(index, "SCHEMA", dataclasses.replace(SCHEMA, tables=tables))
+    for module in (index, index_opening):
+        replace(module, "SCHEMA", dataclasses.replace(SCHEMA, tables=tables))
 
 
 @mutation("stored")

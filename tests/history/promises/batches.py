@@ -75,6 +75,8 @@ def _check_lists(history: History) -> Iterator[Violation]:
                 text = f"batch {batch.batch_id} was accepted, and a later answer to list does not have it"
                 yield Violation("accepted", text, (batch.accepted, call))
         for batch_id, state in states.items():
+            if state["status"] == "interrupted":
+                yield from _check_cancelled(history, batch_id, call)
             before, evidence = ended.get(batch_id, (state["status"], call))
             if before != state["status"] and evidence.ended_at <= call.at:
                 text = f"batch {batch_id} was {before} and is {state['status']} later"
@@ -82,6 +84,16 @@ def _check_lists(history: History) -> Iterator[Violation]:
                 del ended[batch_id]
             elif state["status"] in ("completed", "cancelled"):
                 ended.setdefault(batch_id, (before, call))
+
+
+def _check_cancelled(history: History, batch_id: str, call: Call) -> Iterator[Violation]:
+    """A batch whose cancellation was answered with ``ok`` is never listed as one that can be resumed."""
+    cancellation = history.cancellation(batch_id)
+    if cancellation is None or call.at < cancellation.ended_at:
+        return
+    if not history.faults_between(cancellation.at, call.ended_at):
+        text = f"batch {batch_id} was cancelled and is listed as interrupted later"
+        yield Violation("accepted", text, (cancellation, call))
 
 
 def _check_final_state(history: History, batch: Batch, state: dict[str, Any]) -> Iterator[Violation]:

@@ -138,7 +138,8 @@ def _difference(history: History, document: dict[str, Any], game: Game) -> str:
     n_more = len(game.steps) - len(steps)
     n_allowed = 0 if document["outcome"] in PLAYED_ON else 1  # the answer of the last step may have been lost
     if document["outcome"] == "interrupted":
-        n_allowed = len(game.steps) if _disk_was_full(history, game) else max(n_allowed, _n_undelivered(history, game))
+        n_unread = _n_undelivered(history, game) if _played_in_process(document) else 0
+        n_allowed = len(game.steps) if _disk_was_full(history, game) else max(n_allowed, n_unread)
     if not 0 <= n_more <= n_allowed:
         return f"{len(steps)} steps of {len(game.steps)}"
     return ""
@@ -184,6 +185,11 @@ def _n_undelivered(history: History, game: Game) -> int:
     faults = history.faults_between(game.reset.at, game.ended_at + DELIVERY_S, "node")
     unread_since = min((fault.at for fault in faults), default=math.inf) - DELIVERY_S
     return sum(step.at > unread_since for step in game.steps)
+
+
+def _played_in_process(document: dict[str, Any]) -> bool:
+    """Whether another process than the node's played an episode, so that the node had to read its steps."""
+    return (document.get("worker") or {}).get("kind") != "local"
 
 
 def _disk_was_full(history: History, game: Game) -> bool:
