@@ -48,8 +48,9 @@ def store_with_battery() -> RunStore:
 async def test_a_toast_reports_the_end_of_a_batch() -> None:
     session = busy_session()
     session.store.apply_list(node_list(batch_state(0, "running", env=HOSTILE)))
-    async with console_app(session).run_test(size=SIZE, notifications=True) as pilot:
-        await wait_for_text(pilot, "task 3")
+    app = console_app(session)
+    async with app.run_test(size=SIZE, notifications=True) as pilot:
+        await wait_until(pilot, lambda: batch_id(0) in app._end_detector._active_ids, "a check of the batches")
         session.store.apply_list(node_list(batch_state(0, "completed", env=HOSTILE)))
         await wait_for_text(pilot, " completed")
         assert not has_unsafe_chars(screen_text(pilot.app))
@@ -96,8 +97,9 @@ async def test_notifications_follow_the_settings_and_bell_and_desktop_wait_for_t
 async def test_a_batch_that_cannot_start_is_reported_with_its_reason() -> None:
     session = busy_session()
     session.store.apply_list(node_list(batch_state(0, "queued", env="Maze")))
-    async with console_app(session).run_test(size=(80, 24), notifications=True) as pilot:
-        await wait_for_text(pilot, "task 3")
+    app = console_app(session)
+    async with app.run_test(size=(80, 24), notifications=True) as pilot:
+        await wait_until(pilot, lambda: batch_id(0) in app._end_detector._queued_ids, "a check of the queue")
         interrupted = batch_state(0, "interrupted", env="Maze", interruption=f"http://me:hunter22@h:1: {HOSTILE}")
         session.store.apply_list(node_list(interrupted))
         await wait_for_text(pilot, "Maze · interrupted: http://***@h:1")
