@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import msgspec
 
@@ -114,42 +113,30 @@ def _check_env(env: str, session: RunSession, stored: list[str]) -> None:
 
 
 def print_results(rows: Sequence[ResultRow], metrics: Sequence[str], currency: str = "") -> None:
-    """Print a table for models, then a table for baselines, which has no column for the model.
+    """Print a table for models, one for baselines, which has no column for the model, and one of time and GPUs.
 
     Args:
         rows: the results.
         metrics: names of the attributes of ``ResultRow`` that get a column.
         currency: currency of the costs.
     """
-    measured = _Measured(
-        gpu=any(row.energy_j is not None or row.gpu_s is not None for row in rows),
-        times=any(row.time_shares for row in rows),
-    )
     columns = ("n", "errors", "95% interval", *metrics, "outcomes")
     models, baselines = [row for row in rows if not row.baseline], [row for row in rows if row.baseline]
     if models:
-        cells = [
-            (*_names(row), row.model or "-", *_numbers(row, metrics), *_usage(row, currency), *measured.cells(row))
-            for row in models
-        ]
-        print_table("Models", ("environment", "agent", "model", *columns, *USAGE_COLUMNS, *measured.columns), cells)
+        cells = [(*_names(row), row.model or "-", *_numbers(row, metrics), *_usage(row, currency)) for row in models]
+        print_table("Models", ("environment", "agent", "model", *columns, *USAGE_COLUMNS), cells)
     if baselines:
-        cells = [(*_names(row), *_numbers(row, metrics), *measured.cells(row)) for row in baselines]
-        print_table("Baselines (no model)", ("environment", "agent", *columns, *measured.columns), cells)
+        cells = [(*_names(row), *_numbers(row, metrics)) for row in baselines]
+        print_table("Baselines (no model)", ("environment", "agent", *columns), cells)
+    _print_measured([*models, *baselines])
 
 
-class _Measured(NamedTuple):
-    """Which columns about GPUs and time are shown: those that a row has a value for."""
-
-    gpu: bool
-    times: bool
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        return (*["GPU per episode"] * self.gpu, *["time"] * self.times)
-
-    def cells(self, row: ResultRow) -> tuple[str, ...]:
-        return (*[_gpu_cell(row)] * self.gpu, *[row.time_text or "-"] * self.times)
+def _print_measured(rows: Sequence[ResultRow]) -> None:
+    """Print a table of where the time of the steps went and of the GPUs' work, if any of it is known."""
+    cells = [(*_names(row), row.model or "-", row.time_text or "-", _gpu_cell(row)) for row in rows]
+    known = [row for row in cells if row[-2:] != ("-", "-")]
+    if known:
+        print_table("Time and GPUs", ("environment", "agent", "model", "time", "GPU per episode"), known)
 
 
 def _gpu_cell(row: ResultRow) -> str:
