@@ -12,7 +12,7 @@ from agentgym_tui.presenters.status_line import outcome_cell
 from agentgym_tui.presenters.text_width import cut, display_width, wrap_offsets
 from agentgym_tui.safe_text import SafeText, fill_in, join, safe_slice, sanitize_line, sanitize_text, trusted
 from agentgym_tui.state.episode_list import ListedEpisode
-from runner.results.alignment import AlignedEpisodes, AlignedStep, StepText, word_segments
+from runner.results.alignment import AlignedEpisodes, AlignedStep, word_segments
 
 ALIGNED_COLUMNS: Final = (
     Column("#", 5, right=True),
@@ -140,20 +140,26 @@ def _parts(step: AlignedStep) -> Iterator[_Part]:
         if any(texts):
             yield _Part(trusted(name), *texts)
     yield _Part(trusted("reward"), *[None if side is None else format_reward(side.reward) for side in (left, right)])
-    yield _Part(trusted("time"), *[None if side is None else _time_text(side) for side in (left, right)])
-
-
-def _time_text(side: StepText) -> str:
-    return format_duration(side.time_s)
+    yield _Part(trusted("time"), *[None if side is None else format_duration(side.time_s) for side in (left, right)])
 
 
 def _marked(part: _Part) -> tuple[list[Cell], list[Cell]]:
     """Return the texts of both sides as cells; the tone of a cell is ``bad`` or ``good`` where the texts differ."""
-    left, right = (sanitize_text((text or "")[:MAX_CHARS].replace("\t", "    ")) for text in (part.left, part.right))
-    if part.left is None or part.right is None:
-        return [Cell(left)] if left else [Cell(trusted("(no such step)"), "dim")], [
-            Cell(right) if right else Cell(trusted("(no such step)"), "dim")
-        ]
+    cells = _segment_cells(_shown(part.left), _shown(part.right))
+    for side, whole in enumerate((part.left, part.right)):
+        if whole is None:
+            cells[side][:] = [Cell(trusted("(no such step)"), "dim")]
+        elif len(whole) > MAX_CHARS:
+            hidden = format_count(len(whole) - MAX_CHARS)
+            cells[side].append(Cell(fill_in("\n… {} more characters: open the episode", hidden), "dim"))
+    return cells
+
+
+def _shown(text: str | None) -> SafeText:
+    return sanitize_text((text or "")[:MAX_CHARS].replace("\t", "    "))
+
+
+def _segment_cells(left: SafeText, right: SafeText) -> tuple[list[Cell], list[Cell]]:
     cells: tuple[list[Cell], list[Cell]] = ([], [])
     at = [0, 0]
     for segment in word_segments(left, right):
@@ -161,10 +167,6 @@ def _marked(part: _Part) -> tuple[list[Cell], list[Cell]]:
             tone: Tone = "plain" if segment.same else "good" if side else "bad"
             cells[side].append(Cell(safe_slice(text, at[side], at[side] + len(piece)), tone))
             at[side] += len(piece)
-    for side, whole in enumerate((part.left, part.right)):
-        if len(whole) > MAX_CHARS:
-            hidden = format_count(len(whole) - MAX_CHARS)
-            cells[side].append(Cell(fill_in("\n… {} more characters: open the episode", hidden), "dim"))
     return cells
 
 

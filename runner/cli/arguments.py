@@ -27,6 +27,7 @@ EPILOG = """subcommands (see agentgym-runner COMMAND --help):
   clusters     group failed episodes by how they failed
   compare      compare two stored episodes step by step
   export       write stored episodes in the format of a trainer or tool
+  import       store the episodes of other tools' files
   prune        archive or delete old episodes
   tag          add tags to an episode, or remove them
   completion   print the completion script of a shell

@@ -71,12 +71,12 @@ def load_episode(name: str, data_dir: Path) -> EpisodeRecord:
         raise ConfigError(f"there is no episode {one_line(name, 60)!r} in {data_dir}; {_ADVICE}")
     store = EpisodeStore(data_dir)
     with closing(open_index_to_read(store)) as index:
-        query = "SELECT episode_id FROM episodes WHERE episode_id >= ? AND episode_id < ? ORDER BY episode_id LIMIT 2"
-        found = [row[0] for row in index.select(query, (name.upper(), f"{name.upper()}~"))]
+        query = "SELECT batch_id, episode_id FROM episodes WHERE episode_id >= ? AND episode_id < ? LIMIT 2"
+        found = index.select(query, (name.upper(), f"{name.upper()}~"))
     if len(found) != 1:
         count = "no episode" if not found else "more than one episode"
         raise ConfigError(f"{count} in {data_dir} has an id that begins with {one_line(name, 60)!r}; {_ADVICE}")
-    return store.load(str(found[0]))
+    return store.load(store.path(*found[0]))
 
 
 def _as_json(left: EpisodeRecord, right: EpisodeRecord, aligned: AlignedEpisodes) -> str:

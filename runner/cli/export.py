@@ -84,7 +84,7 @@ def _report(manifest: Manifest, path: Path, *, as_json: bool) -> int:
         print_json(manifest)
         return 0
     n_bytes = sum(file.bytes for file in manifest.files)
-    size = f"{pluralize(len(manifest.files), 'file')}, {n_bytes / (1 << 20):,.1f} MiB"
+    size = f"{pluralize(len(manifest.files), 'file')}, {n_bytes:,} bytes"
     print_stderr(f"{path}: {pluralize(manifest.n_written, 'episode')} as {manifest.format_version}, {size}")
     for reason, n in manifest.left_out.items():
         print_stderr(f"left out: {pluralize(n, 'episode')}: {reason}")

@@ -32,7 +32,7 @@ def main_import(argv: Sequence[str]) -> int:
     """
     options = build_parser().parse_args(argv)
     log_to_stderr()
-    _, data_dir = read_state(options)
+    _, data_dir = read_state(options, creates=True)
     chosen = None if options.format is None else find_format(options.format)
     if chosen is not None and chosen.reader is None:
         raise ConfigError(f"{chosen.title} can be written, but not read")

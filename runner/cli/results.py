@@ -133,10 +133,12 @@ def print_results(rows: Sequence[ResultRow], metrics: Sequence[str], currency: s
 
 def _print_measured(rows: Sequence[ResultRow]) -> None:
     """Print a table of where the time of the steps went and of the GPUs' work, if any of it is known."""
-    cells = [(*_names(row), row.model or "-", row.time_text or "-", _gpu_cell(row)) for row in rows]
-    known = [row for row in cells if row[-2:] != ("-", "-")]
-    if known:
-        print_table("Time and GPUs", ("environment", "agent", "model", "time", "GPU per episode"), known)
+    columns = {"time": [row.time_text or "-" for row in rows], "GPU per episode": list(map(_gpu_cell, rows))}
+    known = {title: cells for title, cells in columns.items() if set(cells) != {"-"}}
+    if rows and known:
+        names = ((*_names(row), row.model or "-") for row in rows)
+        cells = [(*name, *measured) for name, *measured in zip(names, *known.values(), strict=True)]
+        print_table("Time and GPUs", ("environment", "agent", "model", *known), cells)
 
 
 def _gpu_cell(row: ResultRow) -> str:

@@ -152,8 +152,12 @@ def _read_script(path: Path | None) -> tuple[str, ...] | None:
     return tuple(line for line in lines if line.strip())
 
 
-def read_state(options: argparse.Namespace) -> tuple[Profile, Path]:
+def read_state(options: argparse.Namespace, *, creates: bool = False) -> tuple[Profile, Path]:
     """Return the profile and the state directory of a subcommand that plays nothing.
+
+    Args:
+        options: the parsed options of ``add_state_options``.
+        creates: whether the subcommand creates the state directory.
 
     Raises:
         ConfigError: the profile is invalid, or ``--data-dir`` names no folder.
@@ -161,5 +165,6 @@ def read_state(options: argparse.Namespace) -> tuple[Profile, Path]:
     cwd = Path.cwd()
     profile = load_profile(options.config, environ=os.environ, cwd=cwd)
     data_dir = resolve_data_dir(options.data_dir, os.environ, profile, cwd)
-    require_named_folder(options.data_dir, data_dir)
+    if not creates:
+        require_named_folder(options.data_dir, data_dir)
     return profile, data_dir

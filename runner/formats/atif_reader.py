@@ -10,6 +10,7 @@ import msgspec
 
 from runner.formats.drafts import Draft, Transcript
 from runner.formats.foreign_values import (
+    OwnFields,
     UnreadableItem,
     content_of,
     name_of,
@@ -21,7 +22,7 @@ from runner.formats.foreign_values import (
 from runner.formats.format import Reader
 from runner.formats.reading import Place
 from runner.formats.recognition import Head
-from runner.types import Action, ErrorInfo, Message, Mode, Outcome, Tokens
+from runner.types import Action, ErrorInfo, Message, Tokens
 from runner.util.json_accessors import as_dict, as_list, as_text
 
 TITLE: Final = "ATIF v1.8"
@@ -33,21 +34,11 @@ _MAX_DEPTH: Final = 8
 """Number of levels of agents below an agent that are read."""
 
 
-class EpisodeExtra(msgspec.Struct, kw_only=True):
+class EpisodeExtra(OwnFields, kw_only=True):
     """Our own fields of an exported trajectory."""
 
-    env: str = ""
-    data_label: str = ""
-    mode: Mode = "strict"
-    task_index: int | None = None
-    seed: int | None = None
-    attempt: int | None = None
-    outcome: Outcome | None = None
-    success: bool | None = None
     reward: float | None = None
-    duration_s: float | None = None
     paused_s: float = 0.0
-    evaluation: dict[str, Any] | None = None
     started_at: datetime | None = None
     ended_at: datetime | None = None
     error: ErrorInfo | None = None

@@ -8,12 +8,27 @@ from typing import Any, Final
 
 import msgspec
 
-from runner.types import Message, Tokens
+from runner.types import Message, Mode, Outcome, Tokens
 from runner.util.display_text import one_line
 from runner.util.json_accessors import as_count, as_dict, as_list, as_text
 
 MAX_NAME: Final = 200
 """Largest number of characters of a name, such as that of an environment, agent or model."""
+
+
+class OwnFields(msgspec.Struct, kw_only=True):
+    """Our own fields of an exported episode, which a reader of the export takes back."""
+
+    env: str = ""
+    data_label: str = ""
+    mode: Mode = "strict"
+    task_index: int | None = None
+    seed: int | None = None
+    attempt: int | None = None
+    outcome: Outcome | None = None
+    success: bool | None = None
+    duration_s: float | None = None
+    evaluation: dict[str, Any] | None = None
 
 
 class UnreadableItem(ValueError):

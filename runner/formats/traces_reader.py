@@ -12,6 +12,7 @@ import msgspec
 
 from runner.formats.drafts import Draft, Transcript
 from runner.formats.foreign_values import (
+    OwnFields,
     UnreadableItem,
     message_of,
     name_of,
@@ -22,27 +23,17 @@ from runner.formats.foreign_values import (
 from runner.formats.format import Reader
 from runner.formats.reading import Place
 from runner.formats.recognition import Head
-from runner.types import ErrorInfo, Mode, Outcome, Tokens, ToolSchema
+from runner.types import ErrorInfo, Outcome, Tokens, ToolSchema
 from runner.util.json_accessors import as_dict, as_list, as_text
 
 _BRANCHES: Final = "other branches of the trace"
 
 
-class TraceInfo(msgspec.Struct, kw_only=True):
+class TraceInfo(OwnFields, kw_only=True):
     """Our own fields of an exported trace."""
 
-    env: str = ""
-    data_label: str = ""
-    mode: Mode = "strict"
-    task_index: int | None = None
-    seed: int | None = None
-    attempt: int | None = None
-    outcome: Outcome | None = None
-    success: bool | None = None
-    duration_s: float | None = None
     cost: float | None = None
-    evaluation: dict[str, Any] | None = None
-    steps: list[_Step] = []
+    steps: tuple[_Step, ...] = ()
 
 
 class _Step(msgspec.Struct):

@@ -20,7 +20,9 @@ Difference: TypeAlias = Literal["action", "observation", "reward", "missing"]
 MAX_DIFF_WORDS: Final = 1_000
 """Number of words, spaces included, up to which differences within a part of a text are found."""
 
-_WORDS = re.compile(r"\s+|\w+|[^\w\s]")
+_MARKS = "\u0300-\u036f\u200d\u20d0-\u20ff\ufe00-\ufe0f\U0001f3fb-\U0001f3ff"
+_WORDS = re.compile(rf"\s+|\w[\w{_MARKS}]*|[^\w\s][{_MARKS}]*")
+"""Words; a mark belongs to the character before it, so that no difference begins inside a character."""
 
 
 class StepText(msgspec.Struct, frozen=True, kw_only=True):

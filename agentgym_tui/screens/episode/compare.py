@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from textual import on
 from textual.app import ComposeResult
@@ -25,7 +25,6 @@ from agentgym_tui.services.timers import start_worker
 from agentgym_tui.sessions.episode_library import record_from_bytes
 from agentgym_tui.sessions.episode_loader import EpisodeLoadError, LoadedEpisode, load_file
 from agentgym_tui.sessions.protocols import Session
-from agentgym_tui.state.episode_list import ListEntry
 from agentgym_tui.widgets.key_bar import KeyBar
 from agentgym_tui.widgets.line_list import LineList
 from agentgym_tui.widgets.split import Share, Split
@@ -45,7 +44,6 @@ class CompareScreen(ResultScreen[None]):
     Args:
         session: provides the episodes.
         keys: ids of the episodes A and B.
-        entries: their rows in the list of episodes; None where it has no such row.
         ui_state: saved pane sizes; updated in place.
     """
 
@@ -54,11 +52,9 @@ class CompareScreen(ResultScreen[None]):
     CSS_PATH = "../../styles/episodes.tcss"
     AUTO_FOCUS = "#aligned"
 
-    def __init__(
-        self, session: Session, keys: tuple[str, str], entries: Sequence[ListEntry | None], ui_state: UiState
-    ) -> None:
+    def __init__(self, session: Session, keys: tuple[str, str], ui_state: UiState) -> None:
         super().__init__()
-        self._session, self._keys, self._entries, self._ui_state = session, keys, entries, ui_state
+        self._session, self._keys, self._ui_state = session, keys, ui_state
         self._loaded: list[LoadedEpisode] = []
         self._aligned: AlignedEpisodes | None = None
         self._failure: SafeText = trusted("")
@@ -102,9 +98,7 @@ class CompareScreen(ResultScreen[None]):
 
     async def _load(self) -> None:
         try:
-            self._loaded = [
-                await load_file(self._session, entry, key) for key, entry in zip(self._keys, self._entries, strict=True)
-            ]
+            self._loaded = [await load_file(self._session, None, key) for key in self._keys]
             self._aligned = await asyncio.to_thread(_align, self._loaded)
         except (EpisodeLoadError, StoreError) as exc:
             self._failure = fill_in("the episodes cannot be compared: {}", masked_line(exc))
@@ -144,13 +138,7 @@ def _align(loaded: Sequence[LoadedEpisode]) -> AlignedEpisodes:
     return align(left, right)
 
 
-def mark_or_compare(
-    screen: ConsoleScreen[None] | ConsoleScreen[str],
-    session: Session,
-    key: str,
-    ui_state: UiState,
-    entry: ListEntry | None,
-) -> None:
+def mark_or_compare(screen: ConsoleScreen[Any], session: Session, key: str, ui_state: UiState) -> None:
     """Mark an episode for a comparison; if another one is marked, compare the two.
 
     Args:
@@ -158,24 +146,12 @@ def mark_or_compare(
         session: provides the episodes; its store holds the mark.
         key: id of the episode.
         ui_state: saved pane sizes.
-        entry: row of the episode in the list of episodes; None without one.
     """
     marked, session.store.marked_episode = session.store.marked_episode, ""
     if marked and marked != key:
-        open_comparison(screen, session, (marked, key), ui_state, (None, entry))
+        screen.app.push_screen(CompareScreen(session, (marked, key), ui_state))
     elif marked:
         screen.toast(trusted("no episode is marked any more"))
     else:
         session.store.marked_episode = key
         screen.toast(fill_in("{} is marked: compare it with another one", sanitize_line(key, 26)))
-
-
-def open_comparison(
-    screen: ConsoleScreen[None] | ConsoleScreen[str],
-    session: Session,
-    keys: tuple[str, str],
-    ui_state: UiState,
-    entries: Sequence[ListEntry | None] = (None, None),
-) -> None:
-    """Show two episodes side by side."""
-    screen.app.push_screen(CompareScreen(session, keys, entries, ui_state))

@@ -150,7 +150,7 @@ class EpisodeScreen(ResultScreen[str]):
         from agentgym_tui.screens.episode.compare import mark_or_compare  # that screen opens this one
 
         if not isinstance(self._entry, UnreadableFile):
-            mark_or_compare(self, self._session, self._key, self._ui_state, self._episodes.get(self._key))
+            mark_or_compare(self, self._session, self._key, self._ui_state)
 
     def action_tag(self) -> None:
         """Edit the tags of the episode."""

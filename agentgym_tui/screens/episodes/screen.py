@@ -120,7 +120,7 @@ class EpisodesScreen(LibraryScreen):
 
         entry = self._episodes.get(self._table.key)
         if entry is not None and not isinstance(entry, UnreadableFile):
-            mark_or_compare(self, self.session, entry.episode_id, self.ui_state, entry)
+            mark_or_compare(self, self.session, entry.episode_id, self.ui_state)
 
     def action_reload(self) -> None:
         """Read the library again without waiting."""
@@ -161,6 +161,8 @@ class EpisodesScreen(LibraryScreen):
     def show_read(self, *, first: bool) -> None:
         """Show the rows; the cursor stays on its episode, at first on the newest one."""
         stay_at_top = first and self._table.cursor == 0  # the user has not selected a row yet
+        if first:  # before, a query that looks up notes had an error
+            self.search(self._filter.value)
         self._show()
         if stay_at_top:
             self._table.move_to(0)

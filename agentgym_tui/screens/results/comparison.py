@@ -60,11 +60,11 @@ class ComparisonScreen(TaskTableScreen[ComparedTask]):
 
     def action_compare(self) -> None:
         """Compare the first attempts of both rows at the selected task step by step."""
-        from agentgym_tui.screens.episode.compare import open_comparison
+        from agentgym_tui.screens.episode.compare import CompareScreen
 
         if (task := self.tasks.get(self.table.key)) is not None:
-            keys = [attempts[task.pair.task.task_index] for attempts in self._first_attempts]
-            open_comparison(self, self.session, (keys[1], keys[0]), self.ui_state)
+            selected, baseline = (attempts[task.pair.task.task_index] for attempts in self._first_attempts)
+            self.app.push_screen(CompareScreen(self.session, (baseline, selected), self.ui_state))
 
     async def read(self, library: Library) -> None:
         """Compare the tasks of both rows."""

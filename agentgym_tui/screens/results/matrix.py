@@ -121,14 +121,15 @@ class TaskMatrixScreen(TaskTableScreen[TaskGroup]):
 
     def action_compare(self) -> None:
         """Compare the best attempt of the selected task, step by step, with the worst one."""
-        from agentgym_tui.screens.episode.compare import open_comparison
+        from agentgym_tui.screens.episode.compare import CompareScreen
 
         attempts = task.rated if (task := self._selected_task) is not None else []
         if len(attempts) < 2:
             self.toast(trusted("a comparison needs two attempts that count"))
             return
         ranked = sorted(attempts, key=lambda attempt: (attempt.success, attempt.reward), reverse=True)
-        open_comparison(self, self.session, (ranked[0].episode_id, ranked[-1].episode_id), self.ui_state)
+        keys = ranked[0].episode_id, ranked[-1].episode_id
+        self.app.push_screen(CompareScreen(self.session, keys, self.ui_state))
 
     def action_episodes(self) -> None:
         """List the episodes of the selected task."""

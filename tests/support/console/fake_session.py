@@ -153,10 +153,11 @@ class FakeLibrary:
         self.damaged: dict[str, str] = {}
         self.stored = [row(number) for number in range(n)]
         self.loaded: list[str] = []
+        self.noted: dict[str, str] = {}
         self.folder: Path | None = None
 
     def lookups(self) -> Mapping[str, Lookup]:
-        return {}
+        return {"note": lambda words, _: [id for id, note in self.noted.items() if words in note]}
 
     def rows(self) -> Sequence[EpisodeRow]:
         return list(reversed(self.stored))

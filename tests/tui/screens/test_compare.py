@@ -103,9 +103,10 @@ def test_texts_stay_in_their_columns(episodes: tuple[EpisodeRecord, EpisodeRecor
             assert not any(has_unsafe_chars(cell.text) for cell in line)
 
 
-def test_what_is_cut_of_a_long_text_is_counted(tmp_path: Path) -> None:
+@pytest.mark.parametrize("other", [[("go", "short")], []])
+def test_what_is_cut_of_a_long_text_is_counted(tmp_path: Path, other: list[tuple[str, str]]) -> None:
     long = "word " * (MAX_CHARS // 5 + 10)
-    step = align(record(tmp_path, ("go", long)), record(tmp_path, ("go", "short"))).steps[0]
+    step = align(record(tmp_path, ("go", long)), record(tmp_path, *other)).steps[0]
     assert isinstance(step.left, StepText)
     hidden = len(step.left.observation) - MAX_CHARS
     shown = ["".join(cell.text for cell in line) for line in aligned_step_lines(step, 120)]

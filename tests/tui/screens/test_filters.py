@@ -10,6 +10,7 @@ from textual.pilot import Pilot
 from textual.widgets import Input
 
 from agentgym_tui.app.console import Console
+from agentgym_tui.config.ui_state import UiState
 from agentgym_tui.safe_text import has_unsafe_chars
 from runner.types import Outcome
 from tests.support.console.fake_session import FakeSession
@@ -134,6 +135,17 @@ async def test_every_list_takes_queries_and_its_help_lists_the_fields(
         await wait_until(
             pilot, lambda: "Queries in the filter" in "\n".join(map(str, _help_rows(pilot.app))), "the fields"
         )
+
+
+async def test_a_kept_query_of_notes_is_used_once_the_notes_are_known() -> None:
+    session = episodes_session()
+    session.fake_library.noted = {session.fake_library.stored[2].episode_id: "look again"}
+    app = console_app(session, ui_state=UiState(filters={"episodes": "note:again"}))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("2")
+        await wait_for_widget_text(pilot, SUMMARY, "4 episodes · 1 match note:again")
+        assert row_keys(app, LIST) == [session.fake_library.stored[2].episode_id]
+        assert not pilot.app.screen.query_one(NOTE).display
 
 
 def _help_rows(app: object) -> list[str]:

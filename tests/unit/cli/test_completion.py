@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from runner.cli.arguments import EPILOG
 from runner.cli.completion import options_by_command
 from runner.cli.dispatch import SUBCOMMANDS
 from scripts.build_man_page import MAN_PAGE, man_page
@@ -95,3 +96,8 @@ def test_the_man_page_is_that_of_the_parsers() -> None:
     text = re.sub(r".\x08|\x1b\[[0-9;]*m", "", rendered.stdout.decode())
     for expected in (*(f"COMMAND {name}" for name in SUBCOMMANDS), "--budget-cost COST", "--idle-exit SEC", "130"):
         assert expected in text
+
+
+def test_help_lists_every_subcommand() -> None:
+    listed = re.findall(r"^  ([a-z-]+)  +\S", EPILOG.partition("exit codes")[0], re.MULTILINE)
+    assert sorted(listed) == sorted(SUBCOMMANDS)

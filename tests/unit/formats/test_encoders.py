@@ -21,45 +21,9 @@ from runner.formats.preferences import encode_pair
 from runner.formats.verifiers import encode_trace
 from runner.store import EpisodeRecord
 from runner.store.safe_json import encode
-from runner.types import Action, Chat, Message, Tokens, ToolCall
 from tests.support.episodes import episode_header, finished_record, make_step, make_trajectory
 from tests.support.json_values import JSON_VALUES
-
-CALL = {"id": "c1", "type": "function", "function": {"name": "move", "arguments": '{"direction": "left"}'}}
-SYSTEM: Message = {"role": "system", "content": "You walk through a maze."}
-
-
-def chat_of(reply: Message, *earlier: Message) -> list[Chat]:
-    return [[SYSTEM, *earlier, reply]]
-
-
-@pytest.fixture
-def episode() -> EpisodeRecord:
-    """Two steps of a model: a tool call with a thought, then a text that is no action."""
-    steps = [
-        make_step(
-            0,
-            chats=chat_of({"role": "assistant", "content": "Go on.", "reasoning_content": "hm", "tool_calls": [CALL]}),
-            action=Action(tool_calls=[ToolCall("c1", "move", '{"direction": "left"}')]),
-            observation=[{"role": "tool", "content": "a wall", "tool_call_id": "c1"}],
-            endpoint="local",
-            model="qwen3:8b",
-            tokens=Tokens(100, 7, 3, 50),
-            reward=-1.0,
-        ),
-        make_step(
-            1,
-            chats=chat_of({"role": "assistant", "content": "Where am I?"}),
-            action=Action("Where am I?", valid=False),
-            observation=[{"role": "user", "content": "not an action"}],
-            endpoint="local",
-            model="qwen3:14b",
-            reward=0.5,
-            done=True,
-        ),
-    ]
-    header = episode_header(agent="react", model="qwen3:8b", task_index=17)
-    return finished_record(header, make_trajectory(header, steps))
+from tests.unit.formats.conftest import CALL, chat_of
 
 
 def plain(value: object) -> Any:  # noqa: ANN401

@@ -206,3 +206,9 @@ def test_any_archive_is_read_or_reported(tmp_path_factory: pytest.TempPathFactor
     path = tmp_path_factory.getbasetemp() / "any.eval"
     path.write_bytes(b"PK\3\4" + data)
     assert recognise(path) is None
+
+
+def test_an_import_creates_its_state_directory(chats: Path, tmp_path: Path) -> None:
+    new = tmp_path / "new" / "data"
+    assert run(["import", str(chats), "--data-dir", str(new)]) == 1  # of the malformed lines
+    assert len(list(new.glob("runs/*/*.json"))) == 2

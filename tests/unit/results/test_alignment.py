@@ -50,6 +50,7 @@ def test_equal_episodes_have_no_divergence_whatever_they_took() -> None:
         ("a b c", "a x c", [("a ", "a ", True), ("b", "x", False), (" c", " c", True)]),
         ("go up now", "go down left now", [("go ", "go ", True), ("up", "down left", False), (" now", " now", True)]),
         ("a", "", [("a", "", False)]),
+        ("e\u0301 x", "e\u0300 x", [("e\u0301", "e\u0300", False), (" x", " x", True)]),
     ],
 )
 def test_differences_are_whole_words(left: str, right: str, segments: list[tuple[str, str, bool]]) -> None:
