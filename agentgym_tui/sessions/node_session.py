@@ -255,9 +255,9 @@ class NodeSession(Session):
             tasks.create_task(self._repair.run())
 
     async def _wait_for_location(self) -> StateLocation:
-        while (location := self._location) is None:
-            await self._located.wait()
-        return location
+        await self._located.wait()
+        assert self._location is not None
+        return self._location
 
     async def _wait_for_first_list(self, timeout_s: float) -> None:
         with contextlib.suppress(TimeoutError):

@@ -80,7 +80,7 @@ def _with_result(draft: Draft, result: dict[str, Any]) -> Draft:
         reward=_reward(rewards),
         has_step_rewards=False,
         tokens=_tokens(context) or draft.tokens,
-        cost=number_of(context.get("cost_usd")) or draft.cost,
+        cost=draft.cost if (cost := number_of(context.get("cost_usd"))) is None else cost,
         error=_error(as_dict(result.get("exception_info"))),
         evaluation={"rewards": rewards} if rewards else None,
         versions={agent_name: version} if agent_name and version else draft.versions,

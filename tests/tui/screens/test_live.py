@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+import time
 from collections import Counter
 from importlib import import_module
 from typing import Any
@@ -374,7 +374,9 @@ async def test_the_time_left_passes_only_while_a_batch_is_active(monkeypatch: py
     session = FakeSession(empty_store())
     async with Console(session).run_test(size=(120, 40)) as pilot:
         await wait_until(pilot, lambda: len(ticks) > 0, "the last tick without a batch")
-        await asyncio.sleep(0.1)
+        periods: list[float] = []
+        pilot.app.set_interval(0.01, lambda: periods.append(time.monotonic()))
+        await wait_until(pilot, lambda: len(periods) > 5, "five periods without a tick")
         assert ticks == [False]
         session.store.apply_events([live(started(0))])
         await wait_until(pilot, lambda: ticks.count(True) > 2, "ticks")

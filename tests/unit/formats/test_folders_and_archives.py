@@ -111,7 +111,7 @@ def job(tmp_path: Path) -> Path:
     job = tmp_path / "job"
     first = trial(job / "sort__1", 1.0)
     (first / "agent" / "trajectory.json").write_bytes((FILES / "atif_v17.json").read_bytes())
-    trial(job / "sort__2", 0.0)
+    trial(job / "sort__2", 0.0, agent_result={"cost_usd": 0})
     trial(job / "sort__3", None, exception_info={"exception_type": "AgentTimeoutError", "exception_message": "late"})
     (job / "config.json").write_text("{}")
     return job
@@ -133,6 +133,7 @@ def test_a_job_of_harbor_is_one_batch_of_trials(job: Path, store: EpisodeStore, 
     assert {record.env for record in records} == {"terminal-bench"}
     assert len({record.task_index for record in records}) == 1
     assert (records[0].model, records[0].duration_s, records[0].rounds) == ("local/qwen3", 60.0, 2)
+    assert records[2].cost == 0.0
     assert records[2].origin is not None
     assert "transcript" in records[2].origin.missing
     assert imported(store, index, job).n_imported == 4
