@@ -69,7 +69,8 @@ class BatchEndDetector:
         batches = store.batches
         active_ids = {batch_id for batch_id, batch in batches.items() if batch.status in ACTIVE}
         failed_ids = {batch_id for batch_id in self._queued_ids & batches.keys() if batches[batch_id].interruption}
-        ended = [batches[id_] for id_ in (self._active_ids | failed_ids) - active_ids if id_ in batches]
+        ended_ids = (self._active_ids | failed_ids) - active_ids
+        ended = [batch for batch_id, batch in batches.items() if batch_id in ended_ids]
         self._active_ids = active_ids
         self._queued_ids = {batch_id for batch_id, batch in batches.items() if batch.status == "queued"}
         for batch in ended:

@@ -117,9 +117,15 @@ async def test_batches_that_end_together_are_announced_in_one_toast(monkeypatch:
         for status in ("running", "completed"):
             await wait_until(pilot, lambda: app._draw_timer is None, "a redraw")
             monkeypatch.setattr(app, "notify", lambda text, **_: texts.append(text))
-            session.store.apply_list(node_list(*(batch_state(n, status, env="Maze") for n in range(50))))
+            session.store.apply_list(
+                node_list(*(batch_state(n + 1, status, env=f"Maze {n}") for n in reversed(range(50))))
+            )
         await wait_until(pilot, lambda: bool(texts), "the toast")
-        assert texts[0].split("\n") == ["Maze completed"] * 3 + ["and 47 more", "M shows the summary"]
+        assert texts[0].split("\n") == [
+            *(f"Maze {n} completed" for n in range(3)),
+            "and 47 more",
+            "M shows the summary",
+        ]
         await wait_until(pilot, lambda: app._draw_timer is None, "a redraw")
     assert len(texts) == 1
 
