@@ -26,7 +26,7 @@ from runner.inference.profile_models import Models
 from runner.pool import ray_cluster
 from runner.pool.protocol import WorkerPool
 from runner.pool.ray_pool import RayTimings, open_ray_pool
-from runner.types import EpisodePaused, EpisodeStarted, Item, Limits, TimestepPlayed, WorkerState
+from runner.types import EpisodeEnded, EpisodePaused, EpisodeStarted, Item, Limits, TimestepPlayed, WorkerState
 from tests.ray.conftest import ClusterOfTwo, shown
 from tests.support.batches import resolved_batch
 from tests.support.model_server import ModelServer
@@ -64,14 +64,19 @@ def played(episode: dict[str, Any]) -> list[object]:
 
 
 class Interference:
-    """Runs a function once on a thread of its own, as soon as an episode of the batch has played a step."""
+    """Runs a function once on a thread of its own, at the first step played while ``n_playing`` episodes run."""
 
-    def __init__(self, act: Callable[[], object]) -> None:
-        self._act = act
+    def __init__(self, act: Callable[[], object], n_playing: int = 1) -> None:
+        self._act, self._n_playing = act, n_playing
+        self._playing: set[str] = set()
         self._thread: threading.Thread | None = None
 
     def __call__(self, item: Item) -> None:
-        if isinstance(item, TimestepPlayed) and self._thread is None:
+        if isinstance(item, EpisodeStarted):
+            self._playing.add(item.episode_id)
+        elif isinstance(item, EpisodeEnded):
+            self._playing.discard(item.episode_id)
+        elif isinstance(item, TimestepPlayed) and len(self._playing) >= self._n_playing and self._thread is None:
             self._thread = threading.Thread(target=self._act)
             self._thread.start()
 
@@ -117,14 +122,14 @@ def test_a_killed_actor_costs_only_its_episode_which_is_played_again(
 
 
 def test_a_lost_node_costs_only_its_episodes(cluster: ClusterOfTwo, workspace: Workspace) -> None:
-    planned = resolved_batch(env="SlowCounter", agent="AsyncUpAgent", repeat=24, concurrency=4)
-    removed = Interference(cluster.lose_node)
+    planned = resolved_batch(env="SlowCounter", agent="AsyncUpAgent", repeat=48, concurrency=4)
+    removed = Interference(cluster.lose_node, n_playing=4)  # so that both nodes play
     try:
         result = Batch(planned, workspace, pool=open_pool(planned), observers=[removed]).run()
         removed.join()
     finally:
         cluster.restore_node()
-    assert (result.status, result.n_success, result.n_episodes) == ("completed", 24, 24)
+    assert (result.status, result.n_success, result.n_episodes) == ("completed", 48, 48)
     lost = [episode for episode in stored(workspace, result) if episode["outcome"] == "interrupted"]
     assert 1 <= len(lost) <= 2
     assert all(episode["error"]["type"] == "worker_lost" for episode in lost)
