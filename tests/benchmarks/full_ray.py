@@ -24,7 +24,7 @@ from runner.types import EpisodeEnded, EpisodeStarted, Item, Limits, Workers
 from tests.benchmarks.measure import Row, quartiles
 from tests.support.batches import resolved_batch
 
-PAIRS = 5
+PAIRS = 9
 N_EPISODES, N_WORKERS, N_STEPS = 48, 4, 3
 LATENCY_S = 0.2
 MIN_RATIO = 0.9
