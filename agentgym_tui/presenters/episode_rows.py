@@ -32,7 +32,7 @@ from agentgym_tui.presenters.number_format import (
     pluralize,
 )
 from agentgym_tui.presenters.status_line import outcome_cell
-from agentgym_tui.presenters.text_width import cut, cut_start, shorten_environment
+from agentgym_tui.presenters.text_width import cut, cut_start, display_width, shorten_environment
 from agentgym_tui.safe_text import SafeText, fill_in, join, masked_line, sanitize_line, trusted
 from agentgym_tui.state.data_model import Episode
 from agentgym_tui.state.episode_list import (
@@ -52,6 +52,9 @@ ENV_WIDTH: Final = 11
 MAX_TAGS: Final = 20
 """Largest number of tags of an episode that are shown."""
 OUTCOME_WIDTH: Final = 24
+MIN_OUTCOME: Final = 9
+"""Columns of the outcome before flags."""
+FLAG_MARK: Final = trusted("⚑")
 EPISODE_COLUMNS: Final = (
     Column("started", 12),
     Column("environment", ENV_WIDTH),
@@ -205,7 +208,7 @@ def _row(episode: ListedEpisode, tags: Sequence[str]) -> Sequence[Cell]:
         Cell(format_time(as_aware(episode.started_at)), "dim"),
         Cell(flag_unsafe(_env_text(episode, ENV_WIDTH), unsafe_fields(episode))),
         Cell(format_exact(episode.task_index), "dim"),
-        outcome_cell(episode, OUTCOME_WIDTH),
+        _flagged_outcome(episode),
         Cell(format_reward(episode.reward), _reward_tone(episode)),
         Cell(format_count(episode.rounds)),
         Cell(format_duration(episode.duration_s)),
@@ -214,6 +217,29 @@ def _row(episode: ListedEpisode, tags: Sequence[str]) -> Sequence[Cell]:
         Cell(sanitize_line(episode.node, 64) or UNKNOWN, "dim"),
         Cell(sanitize_line(episode.episode_id, 40), "dim"),
     ]
+
+
+def _flagged_outcome(episode: ListedEpisode) -> Cell:
+    """Return the outcome and the flags that say more than it does."""
+    names = [name for name, _ in _flags(episode) if name != "truncated"]
+    if not names:
+        return outcome_cell(episode, OUTCOME_WIDTH)
+    marks = cut(fill_in(" {}{}", FLAG_MARK, sanitize_line(",".join(names), OUTCOME_WIDTH)), OUTCOME_WIDTH - MIN_OUTCOME)
+    room = OUTCOME_WIDTH - display_width(marks)
+    outcome = outcome_cell(episode, room)
+    return Cell(join([cut(outcome.text, room), marks]), outcome.tone)
+
+
+def _flags(episode: ListedEpisode) -> Sequence[tuple[str, int | None]]:
+    """Return the flags of an episode, each with the step where it begins if that is known."""
+    if isinstance(episode, Episode):
+        return episode.found_flags
+    return [(name, None) for name in episode.flags.split(",")] if episode.flags else []
+
+
+def _flag_text(name: str, step: int | None) -> SafeText:
+    start = trusted("" if step is None else f" from step {step:,}")
+    return join([sanitize_line(name, 20), start])
 
 
 def tag_text(tags: Sequence[str]) -> SafeText:
@@ -269,6 +295,10 @@ def _agent_parts(episode: ListedEpisode, currency: str) -> Iterator[Line]:
     yield [Cell(trusted("model "), "dim"), Cell(sanitize_line(episode.model or UNKNOWN, 80))]
     if episode.fallback:
         yield [Cell(join([FALLBACK_MARK, trusted(" answered by "), masked_line(episode.fallback, 60)]), "warn")]
+    if flags := [_flag_text(*flag) for flag in _flags(episode)]:
+        yield [
+            Cell(join([FLAG_MARK, *(fill_in(", {}" if n else " {}", flag) for n, flag in enumerate(flags))]), "warn")
+        ]
     if tokens := _token_count(episode):
         yield [Cell(trusted("tokens "), "dim"), Cell(format_count(tokens))]
     if episode.cost is not None:

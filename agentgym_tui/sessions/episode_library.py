@@ -32,6 +32,8 @@ RECONCILE_EVERY_S: Final = 5.0
 
 def episode_from_record(record: EpisodeRecord) -> Episode:
     """Convert the record of an episode file to an ``Episode``."""
+    from runner.store.flags import find_flags
+
     error = record.error
     return Episode(
         **{name: getattr(record, name) for name in _SHARED_FIELDS},
@@ -43,6 +45,7 @@ def episode_from_record(record: EpisodeRecord) -> Episode:
         reset_world=_packed(record.reset_world),
         steps=[_step_from_record(step) for step in record.timesteps],
         spans=Spans(record.spans),
+        found_flags=tuple((flag.name, flag.step) for flag in find_flags(record, record.timesteps)),
         imported=_origin_text(record.origin),
     )
 
@@ -110,6 +113,19 @@ class StateDirLibrary:
             self._reconciled = time.monotonic()
         self.unreadable = [UnreadableFile(bad.path, bad.reason) for bad in index.damaged]
         return index.recent(MAX_ROWS)
+
+    def fill_findings(self, should_stop: Callable[[], bool]) -> int:
+        """Add the flags and failures that rows of an earlier version lack; return the number of these rows.
+
+        Args:
+            should_stop: checked every hundred files.
+
+        Raises:
+            StoreError: the index cannot be read or written.
+        """
+        from runner.store.index_filling import fill_findings
+
+        return fill_findings(*self._open(), should_stop)
 
     def lookups(self) -> Mapping[str, Lookup]:
         """Return what finds the ids of episodes by their notes; raises ``StoreError``."""

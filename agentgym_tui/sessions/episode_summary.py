@@ -11,23 +11,19 @@ from msgspec.structs import force_setattr
 
 from runner.errors import StoreError
 from runner.store.episode_file import check_header, decode
+from runner.store.failures import row_findings
+from runner.store.flags import StepOutline
 from runner.store.index_schema import EpisodeRow, time_values
 from runner.store.safe_json import finite
-from runner.types import EpisodeHeader, Outcome, Phases, Tokens, fallback_endpoints
+from runner.types import EpisodeHeader, ErrorInfo, Outcome, Phases, Tokens, fallback_endpoints
 
 MAX_SHARED: Final = 10_000
 """Largest number of distinct texts that are shared between rows."""
 
 
-class _StepSummary(msgspec.Struct):
+class _StepSummary(StepOutline, kw_only=True):
     model_s: float
-    endpoint: str | None = None
-    warnings: tuple[str, ...] = ()
     phases: Phases | None = None
-
-
-class _ErrorType(msgspec.Struct):
-    type: str
 
 
 class _Evaluation(msgspec.Struct):
@@ -47,8 +43,13 @@ class _EpisodeSummary(EpisodeHeader, kw_only=True):
     energy_shared: bool = False
     gpu_s: float | None = None
     timesteps: list[_StepSummary]
-    error: _ErrorType | None = None
+    error: ErrorInfo | None = None
     evaluation: _Evaluation | None = None
+
+    @property
+    def unscored(self) -> bool:
+        """See ``EpisodeRecord``."""
+        return self.evaluation is not None and self.evaluation.rated is False
 
 
 class SummaryReader:
@@ -84,8 +85,9 @@ class SummaryReader:
             model_s=finite(sum(model_times_s)) if model_times_s else None,
             fallback=fallback_endpoints((step.endpoint, step.warnings) for step in summary.timesteps),
             error_type=summary.error.type if summary.error else None,
-            unscored=summary.evaluation is not None and summary.evaluation.rated is False,
+            unscored=summary.unscored,
             **time_values(summary.timesteps),
+            **row_findings(summary, summary.timesteps),
         )
         return self.share_texts(row)
 
@@ -105,6 +107,6 @@ class SummaryReader:
 _COMMON: Final = tuple(name for name in EpisodeRow.__struct_fields__ if name in _EpisodeSummary.__struct_fields__)
 _SHARED: Final = (
     *("batch_id", "battery_id", "node", "profile", "env", "transport", "data_label", "agent", "model"),
-    *("error_type", "fallback"),
+    *("error_type", "fallback", "flags", "failure"),
 )
 _DECODER: Final = msgspec.json.Decoder(_EpisodeSummary)

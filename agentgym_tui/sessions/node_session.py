@@ -92,7 +92,7 @@ class NodeSession(Session):
         self._start = asyncio.Event()
         self._since = MIN_HISTORY
         self._repair = EpisodeRepair(self.store, self._library)
-        self._starting = False
+        self._starting = self._is_closed = False
         self._to_resume: list[str] = []
         self._location: StateLocation | None = None
         self._located = asyncio.Event()
@@ -159,6 +159,7 @@ class NodeSession(Session):
 
     async def close(self) -> None:
         """Close the index of episodes; the node keeps running."""
+        self._is_closed = True
         await asyncio.to_thread(self._library.close)
         for log in self.logs:
             log.close()
@@ -210,6 +211,10 @@ class NodeSession(Session):
             self.store.apply_stored(await asyncio.to_thread(self._library.rows))
         except RunnerError as exc:
             self.store.set_link(BusLink("failed", str(exc)))
+            return
+        with contextlib.suppress(RunnerError):  # the next start goes on
+            if await asyncio.to_thread(self._library.fill_findings, lambda: self._is_closed):
+                self.store.apply_stored(())
 
     async def _keep_node(self, location: StateLocation) -> None:
         """Start the node where it is not running: now, and after each call of ``start_node``."""

@@ -152,6 +152,7 @@ class Episode(msgspec.Struct):
         reported_fallback: ``fallback`` of the completion event or the index row, for an episode without its steps.
         evaluation: the evaluation in the episode's file, any JSON object; None if it is not known or there is none.
         gpu: what the GPUs did for it; None if it is not known.
+        found_flags: what is wrong with it: names of flags, and the step where each begins, None for the whole episode.
         imported: format of the file of another tool that it comes from, and what the file lacks; untrusted text.
         version: counter that grows with each change; a view draws the episode again when the counter has changed.
     """
@@ -194,6 +195,7 @@ class Episode(msgspec.Struct):
     reported_fallback: str | None = None
     evaluation: dict[str, Any] | None = None
     gpu: GpuUse | None = None
+    found_flags: tuple[tuple[str, int | None], ...] = ()
     imported: str = ""
     version: int = 0
 

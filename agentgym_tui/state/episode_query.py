@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,7 +12,7 @@ from agentgym_tui.state.query import MAX_CHARS, FieldSet, quoted
 
 if TYPE_CHECKING:
     from agentgym_tui.state.episode_list import ListEntry
-    from runner.query.fields import Field, Value
+    from runner.query.fields import Field, GetValue, Value
 
 RUNNING: Final = "running"
 """Stands for the outcome of an episode that has not ended."""
@@ -30,7 +30,7 @@ class EpisodeFields(FieldSet["ListEntry"]):
         outcome = FIELDS["outcome"]
         return {**FIELDS, "outcome": replace(outcome, values=(*outcome.values, RUNNING))}
 
-    def getter(self, name: str) -> Callable[[ListEntry], Value]:
+    def getter(self, name: str) -> GetValue[ListEntry]:
         """Return the function that reads a field of an episode."""
         return _GETTERS.get(name) or attrgetter(name)
 
@@ -46,7 +46,13 @@ def _time(episode: Any) -> Value:  # noqa: ANN401 - a stored or live episode
     return as_aware(getattr(episode, "ended_at", None) or episode.started_at)
 
 
-_GETTERS: Final[Mapping[str, Callable[[Any], Value]]] = {
+def _flags(episode: Any) -> Value | tuple[Value, ...]:  # noqa: ANN401 - a stored or live episode
+    """Return the flags of an episode; None if it has none, an empty tuple if they are not known yet."""
+    flags: str | None = getattr(episode, "flags", None)
+    return () if flags is None else tuple(flags.split(",")) if flags else None
+
+
+_GETTERS: Final[Mapping[str, GetValue[Any]]] = {
     "outcome": lambda episode: str(episode.outcome or RUNNING),
     "tokens": _n_tokens,
     "time": attrgetter("duration_s"),
@@ -58,6 +64,8 @@ _GETTERS: Final[Mapping[str, Callable[[Any], Value]]] = {
     "id": attrgetter("episode_id"),
     "error": attrgetter("error_type"),
     "data": attrgetter("data_label"),
+    "flag": _flags,
+    "failure": lambda episode: getattr(episode, "failure", None),
 }
 
 EPISODE_FIELDS: Final = EpisodeFields()

@@ -6,17 +6,19 @@ import argparse
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 
+import msgspec
+
 from runner.cli.arguments import add_state_options, at_least
 from runner.cli.logging_setup import log_to_stderr
 from runner.cli.query_arguments import add_query_argument, protect_negations, query_condition, query_epilog
 from runner.cli.run_session import read_state
 from runner.cli.terminal import print_json, print_stderr, print_table
-from runner.errors import StoreError
 from runner.query.episodes import Condition
 from runner.results.clusters import Cluster, find_clusters
-from runner.results.flags import FLAGS
-from runner.store import EpisodeIndex, EpisodeStore, open_index_to_read
-from runner.store.episode_file import EpisodeRecord
+from runner.store import EpisodeIndex, EpisodeRow, EpisodeStore
+from runner.store.flags import FLAGS
+from runner.store.index_filling import open_filled_index
+from runner.store.index_schema import COLUMNS, from_columns
 from runner.util.argument_parser import SafeArgumentParser
 from runner.util.clock import Clock
 from runner.util.display_text import one_line, pluralize
@@ -37,15 +39,12 @@ def main_clusters(argv: Sequence[str]) -> int:
     if not (data_dir / "runs").is_dir():
         print_stderr(f"No episodes in {data_dir} yet")
         return 0
-    store, unreadable = EpisodeStore(data_dir), list[str]()
-    with closing(open_index_to_read(store)) as index:
-        clusters = find_clusters(failed_episodes(store, index, condition, unreadable))
+    with closing(open_filled_index(EpisodeStore(data_dir))) as index:
+        clusters = find_clusters(_failed_episodes(index, condition))
     if options.json:
-        print_json({"clusters": clusters[: options.limit], "n_clusters": len(clusters), "unreadable": unreadable})
+        print_json({"clusters": clusters[: options.limit], "n_clusters": len(clusters)})
     else:
         _print(clusters, options.limit)
-    for problem in unreadable:
-        print_stderr(f"left out: {one_line(problem)}")
     return 0
 
 
@@ -73,16 +72,12 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def failed_episodes(
-    store: EpisodeStore, index: EpisodeIndex, condition: Condition, unreadable: list[str]
-) -> Iterator[EpisodeRecord]:
-    """Yield the selected episodes without success, oldest first; unreadable ones are added to ``unreadable``."""
-    query = f"SELECT batch_id, episode_id FROM episodes WHERE ({condition.sql}) AND NOT success ORDER BY episode_id"
-    for batch_id, episode_id in index.select(query, condition.parameters):
-        try:
-            yield store.load(store.path(batch_id, episode_id))
-        except StoreError as exc:
-            unreadable.append(str(exc))
+def _failed_episodes(index: EpisodeIndex, condition: Condition) -> Iterator[EpisodeRow]:
+    query = f"SELECT {COLUMNS} FROM episodes WHERE ({condition.sql}) AND failure IS NOT NULL ORDER BY episode_id"
+    try:
+        yield from map(from_columns, index.select(query, condition.parameters))
+    except msgspec.ValidationError as exc:
+        raise index.unusable(exc) from exc
 
 
 def _print(clusters: Sequence[Cluster], limit: int) -> None:

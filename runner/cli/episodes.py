@@ -17,7 +17,9 @@ from runner.cli.run_session import read_state
 from runner.cli.terminal import ascii_json, output_stream, print_stderr, safe_text, write_result
 from runner.errors import ConfigError
 from runner.query.episodes import Condition, order_by
-from runner.store import EpisodeIndex, EpisodeStore, open_index_to_read
+from runner.store import EpisodeIndex, EpisodeStore
+from runner.store.failures import flag_names, parse_line
+from runner.store.index_filling import open_filled_index
 from runner.store.index_schema import COLUMNS, EpisodeRow, from_columns
 from runner.util.amounts import format_amount
 from runner.util.argument_parser import SafeArgumentParser
@@ -41,7 +43,7 @@ def main_episodes(argv: Sequence[str]) -> int:
     if not (data_dir / "runs").is_dir():
         print_stderr(f"No episodes in {data_dir} yet")
         return 0
-    with closing(open_index_to_read(EpisodeStore(data_dir))) as index:
+    with closing(open_filled_index(EpisodeStore(data_dir))) as index:
         rows = islice(_rows(index, condition, options.sort), options.limit)
         return write_result(0, lambda: _print(rows, profile.agent.currency, as_json=options.json))
 
@@ -90,9 +92,17 @@ def _print(rows: Iterator[EpisodeRow], currency: str, *, as_json: bool) -> None:
     stream, n = output_stream(), 0
     for row in rows:
         n += 1
-        stream.write(f"{ascii_json(row) if as_json else safe_text(_line(row, currency))}\n")
+        stream.write(f"{ascii_json(_as_json(row)) if as_json else safe_text(_line(row, currency))}\n")
     if not as_json:
         print_stderr(pluralize(n, "episode"))
+
+
+def _as_json(row: EpisodeRow) -> dict[str, object]:
+    cause, action, observation = parse_line(row.failure or "")
+    failure = {"cause": cause, "action": action, "observation": observation, "step": row.failed_step}
+    fields = msgspec.structs.asdict(row)
+    del fields["failed_step"]
+    return {**fields, "flags": flag_names(row.flags), "failure": failure if row.failure else None}
 
 
 def _line(row: EpisodeRow, currency: str) -> str:
@@ -107,5 +117,6 @@ def _line(row: EpisodeRow, currency: str) -> str:
         f"{pluralize(row.rounds, 'round'):>9}",
         f"{row.duration_s:.1f} s",
         "" if row.cost is None else format_amount(row.cost, currency),
+        " ".join(flag_names(row.flags)),
     ]
     return "  ".join(cells).rstrip()

@@ -18,7 +18,8 @@ from runner.errors import ConfigError
 from runner.formats.export import Manifest, export_episodes
 from runner.formats.format import find_format, format_names
 from runner.formats.selection import Filters, select_candidates
-from runner.store import EpisodeStore, open_index_to_read
+from runner.store import EpisodeStore
+from runner.store.index_filling import open_filled_index
 from runner.util.argument_parser import SafeArgumentParser
 from runner.util.clock import Clock
 from runner.util.display_text import pluralize
@@ -38,7 +39,7 @@ def main_export(argv: Sequence[str]) -> int:
     filters = Filters(first_success=options.first_success, drop_flat=options.drop_flat, balanced=options.balanced)
     condition = query_condition(query, data_dir, now)
     store = EpisodeStore(data_dir)
-    with closing(open_index_to_read(store)) as index:
+    with closing(open_filled_index(store)) as index:
         candidates, left_out = select_candidates(
             index, condition.sql, condition.parameters, filters, by_task=target.by_task
         )

@@ -311,14 +311,14 @@ class BatchRunner:
     def _store_episodes(self) -> str | None:
         """Store the unstored episodes; return why that failed, or None."""
         while self._unstored:
-            record, end = self._unstored[0].record, self._unstored[0].end
+            record, content, end = self._unstored[0].record, self._unstored[0].content, self._unstored[0].end
             try:
-                self._workspace.store.save(self._unstored[0].content)
+                self._workspace.store.save(content)
             except StoreError as exc:
                 return str(exc)
             del self._unstored[0]
             with catch_foreign(log_failure(logger, "adding a stored episode to the index")):
-                self._workspace.index.insert(record)
+                self._workspace.index.insert(record, content)
             if end is not None:
                 self._forward(end.get_brief())
             if self._models is not None:

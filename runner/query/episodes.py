@@ -21,8 +21,9 @@ from runner.query.fields import (
     number_range,
     point_in_time,
 )
-from runner.query.matching import find_ids
+from runner.query.matching import find_ids, text_test
 from runner.query.syntax import All, Any, Node, Not, Term, Word, parse
+from runner.store.flags import FLAGS
 from runner.store.notes import Notes
 from runner.types import Outcome
 
@@ -47,6 +48,8 @@ _FIELDS = (
     Field(name="id", kind="id", description="beginning of its id"),
     Field(name="error", kind="text", description="type of the error that ended it"),
     Field(name="fallback", kind="text", description="endpoint that answered for a failed one"),
+    Field(name="flag", kind="text", description="what is wrong with it", values=tuple(FLAGS)),
+    Field(name="failure", kind="text", description="how it failed, such as loop*: cause, action, answer"),
     Field(name="data", kind="text", description="label of the environment's data"),
     Field(name="mode", kind="text", description="rules", values=("strict", "compat")),
     Field(name="transport", kind="text", description="where the environment ran", values=("embedded", "http")),
@@ -68,6 +71,7 @@ _COLUMNS = {
     "battery": "battery_id",
     "id": "episode_id",
     "error": "error_type",
+    "flag": "flags",
     "data": "data_label",
 }
 _TEXT_COLUMNS = ("env", "data_label", "agent", "model", "outcome", "error_type", "node", "batch_id", "episode_id")
@@ -144,6 +148,8 @@ class _Builder:
                 ids = sorted(find_ids(term, self._lookups))
                 found = self._bind(msgspec.json.encode(ids).decode())
                 return f"episode_id IN (SELECT value FROM json_each({found}))"
+            case _ if field.name == "flag":
+                tests = [self._flags(value, quoted) for value, quoted in zip(term.values, term.quoted, strict=True)]
             case _:
                 tests = [
                     self._text(column, value, quoted=quoted, prefix=field.kind == "id")
@@ -158,6 +164,13 @@ class _Builder:
         if numbers.high is not None:
             tests.append(f"({column}) <{'' if numbers.high_open else '='} {self._bind(numbers.high)}")
         return " AND ".join(tests)
+
+    def _flags(self, value: str, quoted: bool) -> str:
+        if value.lower() == NONE and not quoted:
+            return "flags = ''"
+        test = text_test(value, FIELDS["flag"], quoted)
+        names = [name for name in FLAGS if test(name)]
+        return " OR ".join(f"instr(',' || flags || ',', {self._bind(f',{name},')}) > 0" for name in names) or "FALSE"
 
     def _text(self, column: str, value: str, *, quoted: bool, prefix: bool) -> str:
         wanted = ascii_lower(value)

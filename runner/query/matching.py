@@ -105,7 +105,7 @@ def _value_test(term: Term, field: Field, now: datetime) -> Callable[[Value], bo
         case "until":
             until = max(point_in_time(term, value, now) for value in term.values)
             return lambda value: isinstance(value, datetime) and value <= until
-    tests = [_text_test(value, field, quoted) for value, quoted in zip(term.values, term.quoted, strict=True)]
+    tests = [text_test(value, field, quoted) for value, quoted in zip(term.values, term.quoted, strict=True)]
     return tests[0] if len(tests) == 1 else lambda value: any(test(value) for test in tests)
 
 
@@ -118,7 +118,8 @@ def find_ids(term: Term, lookups: Mapping[str, Lookup]) -> frozenset[str]:
     return frozenset(id for value, quoted in values for id in lookup(value, quoted))
 
 
-def _text_test(value: str, field: Field, quoted: bool) -> Callable[[Value], bool]:
+def text_test(value: str, field: Field, quoted: bool) -> Callable[[Value], bool]:
+    """Return what tests a text against a value of a term; ``quoted``: its wildcards stand for themselves."""
     wanted = ascii_lower(value)
     if wanted == NONE and not quoted:
         return lambda found: found is None or found == ""

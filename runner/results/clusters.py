@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import NamedTuple
 
 import msgspec
 
-from runner.results.failures import CAUSES, Cause, Failure, find_failure
-from runner.results.flags import FlagName, find_flags
-from runner.store.episode_file import EpisodeRecord
+from runner.store.failures import CAUSES, parse_line
+from runner.store.index_schema import EpisodeRow
 
 SHOWN_IDS = 20
 """Maximum number of episodes that a cluster lists."""
@@ -20,6 +18,7 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
     """Episodes that failed in the same way.
 
     Attributes:
+        failure: cause and templates in one line, as the query field ``failure`` has them.
         cause: what kind of failure it is; ``CAUSES`` has its meaning.
         action: template of the action that failed; empty without one.
         observation: template of the answer to it, or of the error.
@@ -32,28 +31,23 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     env: str
-    cause: Cause
+    failure: str
+    cause: str
     action: str
     observation: str
     n: int
     representative: str
     step: int | None
     agents: dict[str, int]
-    flags: dict[FlagName, int]
+    flags: dict[str, int]
     episodes: list[str]
 
     @property
     def text(self) -> str:
-        """Cause and templates in one line."""
+        """Meaning of the cause and templates in one line."""
+        meaning = CAUSES.get(self.cause, self.cause)  # type: ignore[call-overload]
         what = " -> ".join(filter(None, (self.action, "" if self.cause == "limit" else self.observation)))
-        return f"{CAUSES[self.cause]}: {what}" if what else CAUSES[self.cause]
-
-
-class _Key(NamedTuple):
-    env: str
-    cause: Cause
-    action: str
-    observation: str
+        return f"{meaning}: {what}" if what else meaning
 
 
 class _Group:
@@ -61,39 +55,52 @@ class _Group:
         self.n = 0
         self.representative: tuple[int, str, int | None] | None = None
         self.agents: Counter[str] = Counter()
-        self.flags: Counter[FlagName] = Counter()
+        self.flags: Counter[str] = Counter()
         self.episodes: list[str] = []
 
-    def add(self, episode: EpisodeRecord, failure: Failure) -> None:
+    def add(self, row: EpisodeRow) -> None:
         self.n += 1
-        self.agents[" ".join(filter(None, (episode.agent, episode.model)))] += 1
-        self.flags.update(flag.name for flag in find_flags(episode))
+        self.agents[row.agent if row.model is None else f"{row.agent} {row.model}"] += 1
+        if row.flags:
+            self.flags[row.flags] += 1
         if len(self.episodes) < SHOWN_IDS:
-            self.episodes.append(episode.episode_id)
-        candidate = (episode.rounds, episode.episode_id, failure.step)
+            self.episodes.append(row.episode_id)
+        candidate = (row.rounds, row.episode_id, row.failed_step)
         if self.representative is None or candidate[:2] < self.representative[:2]:
             self.representative = candidate
 
+    def flag_counts(self) -> dict[str, int]:
+        counts: Counter[str] = Counter()
+        for names, n in self.flags.items():
+            counts.update(dict.fromkeys(names.split(","), n))
+        return dict(counts.most_common())
 
-def find_clusters(episodes: Iterable[EpisodeRecord]) -> list[Cluster]:
-    """Return the clusters of the failed ones among episodes, the largest first; one episode is held at a time."""
-    groups: dict[_Key, _Group] = {}
-    for episode in episodes:
-        if (failure := find_failure(episode)) is not None:
-            key = _Key(episode.env, failure.cause, failure.action, failure.observation)
-            groups.setdefault(key, _Group()).add(episode, failure)
-    clusters = [_cluster(key, group) for key, group in groups.items()]
+
+def find_clusters(rows: Iterable[EpisodeRow]) -> list[Cluster]:
+    """Return the clusters of the failed ones among episodes, the largest first."""
+    groups: dict[tuple[str, str], _Group] = {}
+    for row in rows:
+        if row.failure is not None:
+            if (group := groups.get(key := (row.env, row.failure))) is None:
+                group = groups[key] = _Group()
+            group.add(row)
+    clusters = [_cluster(env, failure, group) for (env, failure), group in groups.items()]
     return sorted(clusters, key=lambda cluster: (-cluster.n, cluster.representative))
 
 
-def _cluster(key: _Key, group: _Group) -> Cluster:
+def _cluster(env: str, failure: str, group: _Group) -> Cluster:
     _, representative, step = group.representative or (0, "", None)
+    cause, action, observation = parse_line(failure)
     return Cluster(
-        **key._asdict(),
+        env=env,
+        failure=failure,
+        cause=cause,
+        action=action,
+        observation=observation,
         n=group.n,
         representative=representative,
         step=step,
         agents=dict(group.agents.most_common()),
-        flags=dict(group.flags.most_common()),
+        flags=group.flag_counts(),
         episodes=group.episodes,
     )

@@ -100,16 +100,17 @@ class EpisodeIndex:
         """Number of statements that were not executed yet."""
         return len(self._unwritten)
 
-    def insert(self, record: EpisodeRecord) -> None:
+    def insert(self, record: EpisodeRecord, content: EpisodeRecord | None = None) -> None:
         """Insert or replace the row of a saved episode, and add its event if it is new.
 
         The row of an episode that ends within ``GROUP_S`` of the last transaction waits for the next call or use of the
-        index; if the process dies before, the next start derives it from the file.
+        index; if the process dies before, the next start derives it from the file. ``content`` is the episode as its
+        file has it, if the record lacks texts; its steps may be encoded.
 
         Raises:
             StoreError: the file is missing, or the database cannot be written now; see ``write``.
         """
-        values = tuple(to_columns(episode_row(record), self._store.stat_file(record)))
+        values = tuple(to_columns(episode_row(record, content), self._store.stat_file(record)))
         statements: list[Statement] = [(_INSERT, values)]
         if self.episode_subject is not None:
             statements.append((_SET_SUBJECT, (self.episode_subject, f"episode:{record.episode_id}")))

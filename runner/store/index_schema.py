@@ -14,6 +14,7 @@ import msgspec
 
 from runner.store.episode_file import EpisodeRecord, shared_fields
 from runner.store.episode_store import EpisodeFile
+from runner.store.failures import row_findings, shared_text
 from runner.store.safe_json import finite
 from runner.types import Mode, Outcome
 from runner.types.time_shares import Cause, TimedStep, time_shares
@@ -39,6 +40,9 @@ class EpisodeRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         unsplit_s: seconds of model answers that belong to none of the known parts.
         endpoint_s: seconds of failed requests.
         times_about: whether parts of the time are estimates from the server's metrics.
+        flags: names of the flags, joined by commas; None if they are not known yet, as in rows of earlier versions.
+        failure: ``Failure.line`` of a failed episode; None for others.
+        failed_step: index of the step that failed; None without one.
     """
 
     episode_id: str
@@ -82,6 +86,9 @@ class EpisodeRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     endpoint_s: float | None = None
     own_s: float | None = None
     times_about: bool = False
+    flags: str | None = None
+    failure: str | None = None
+    failed_step: int | None = None
 
 
 COLUMNS = ", ".join(EpisodeRow.__struct_fields__)
@@ -92,7 +99,7 @@ LOCAL = "local"
 # From version 5 on, the tables from "events" to "streams" record what was delivered, which no file can restore. They
 # are kept; only the tables derived from the episode files are replaced.
 _FIRST_DURABLE_VERSION = 5
-_VERSION = 6
+_VERSION = 7
 
 TIME_COLUMNS: Final[Mapping[Cause, str]] = {
     "queue": "queue_s",
@@ -117,10 +124,8 @@ _RESULT_INDEX = f"CREATE INDEX IF NOT EXISTS results ON episodes ({', '.join(RES
 Without it, results take four times as long.
 """
 
-_DERIVED = f"""
-    CREATE TABLE episodes ({COLUMNS}, size, mtime_ns, PRIMARY KEY (episode_id, batch_id)) WITHOUT ROWID;
-    CREATE TABLE damaged (episode_id, batch_id, size, mtime_ns, reason, PRIMARY KEY (episode_id, batch_id))
-        WITHOUT ROWID;
+_EPISODES = f"CREATE TABLE episodes ({COLUMNS}, size, mtime_ns, PRIMARY KEY (episode_id, batch_id)) WITHOUT ROWID"
+_END = f"""
     CREATE TRIGGER announced AFTER INSERT ON episodes BEGIN
         INSERT INTO events (id) SELECT 'episode:' || new.episode_id
             WHERE NOT EXISTS (SELECT 1 FROM events WHERE id = 'episode:' || new.episode_id);
@@ -129,6 +134,24 @@ _DERIVED = f"""
     PRAGMA user_version = {_VERSION};
     COMMIT;
 """
+_DERIVED = f"""
+    {_EPISODES};
+    CREATE TABLE damaged (episode_id, batch_id, size, mtime_ns, reason, PRIMARY KEY (episode_id, batch_id))
+        WITHOUT ROWID;
+    {_END}
+"""
+
+_KNOWN_TO_6 = ", ".join((*EpisodeRow.__struct_fields__[: -len(("flags", "failure", "failed_step"))], "size, mtime_ns"))
+_FROM_6 = f"""
+    BEGIN IMMEDIATE;
+    DROP TRIGGER announced;
+    ALTER TABLE episodes RENAME TO old_episodes;
+    {_EPISODES};
+    INSERT INTO episodes ({_KNOWN_TO_6}) SELECT {_KNOWN_TO_6} FROM old_episodes;
+    DROP TABLE old_episodes;
+    {_END}
+"""
+"""Keeps the rows of version 6, in which flags and failures are not known; ``fill_findings`` adds them."""
 
 # Compared columns have the same type, as SQLite does not use an index otherwise.
 # The event of an episode has only an id: the rest follows from the row of the episode. Each event has one mark per sink
@@ -155,6 +178,7 @@ SCHEMA = SqliteSchema(
     ),
     upgrade=f"BEGIN IMMEDIATE; DROP TABLE IF EXISTS episodes; DROP TABLE IF EXISTS damaged; {_DERIVED}",
     upgrade_from=_FIRST_DURABLE_VERSION,
+    migrations={6: _FROM_6},
     indexes=(_RESULT_INDEX,),
     kept_probes=(
         "SELECT n, id, subject, type, source, time, payload FROM events LIMIT 0",
@@ -166,8 +190,8 @@ SCHEMA = SqliteSchema(
 )
 
 
-def episode_row(record: EpisodeRecord) -> EpisodeRow:
-    """Return the index row of an episode."""
+def episode_row(record: EpisodeRecord, content: EpisodeRecord | None = None) -> EpisodeRow:
+    """Return the index row of an episode; ``content``: see ``EpisodeIndex.insert``."""
     return EpisodeRow(
         **shared_fields(record, EpisodeRow),
         tokens_prompt=record.tokens.prompt,
@@ -179,6 +203,7 @@ def episode_row(record: EpisodeRecord) -> EpisodeRow:
         error_type=record.error.type if record.error else None,
         unscored=record.unscored,
         **time_values(record.timesteps),
+        **row_findings(record, (content or record).timesteps),
     )
 
 
@@ -197,6 +222,8 @@ def to_columns(row: EpisodeRow, file: EpisodeFile) -> list[object]:
 def from_columns(values: tuple[object, ...]) -> EpisodeRow:
     """Return the row for values selected with ``COLUMNS``; raises ``msgspec.ValidationError`` for invalid values."""
     named = dict(zip(EpisodeRow.__struct_fields__, values, strict=True))
+    if isinstance(failure := named["failure"], str):
+        named["failure"] = shared_text(failure)
     return msgspec.convert(named, EpisodeRow, strict=False)
 
 

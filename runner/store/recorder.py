@@ -236,7 +236,7 @@ class EpisodeRecorder:
 
     def _add_to_index(self, record: EpisodeRecord) -> None:
         try:
-            self._index.insert(record)
+            self._index.insert(record, self.content)
         except StoreError as exc:
             logger.warning("episode %s is stored but not in the index yet: %s", record.episode_id, exc)
 

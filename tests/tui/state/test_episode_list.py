@@ -162,6 +162,29 @@ def test_the_outcome_cell_names_the_state(fields: dict[str, Any], expected: str)
     assert outcome_cell(episode(0, **fields)).text == expected
 
 
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"flags": "loop,truncated"}, "✓ success ⚑loop"),
+        ({"flags": "truncated"}, "✓ success"),
+        ({"flags": "loop,invalid", "outcome": Outcome.TRUNCATED}, "… stopped… ⚑loop,invalid"),
+        ({"flags": HOSTILE}, None),
+    ],
+)
+def test_the_list_shows_flags_behind_the_outcome(fields: dict[str, Any], expected: str | None) -> None:
+    episodes = EpisodeList()
+    episodes.set_stored([row(0, **fields)])
+    text = EpisodeRows(episodes).line(0, 80)[3].text
+    assert len(text) <= 24 and not has_unsafe_chars(text)
+    assert expected in (None, text)
+
+
+def test_the_heading_names_flags_and_where_they_begin() -> None:
+    found = episode(0, found_flags=(("loop", 3), ("truncated", None)))
+    for entry, expected in ((found, "⚑ loop from step 3, truncated"), (row(0, flags="loop"), "⚑ loop")):
+        assert f" · {expected} · " in line_text(episode_heading(entry, trusted(""), trusted(""), 160)[1])
+
+
 def test_the_heading_shows_the_episode_and_the_first_line_of_its_error() -> None:
     failed = episode(7, outcome="error", error_type="AgentFault", error_message="no answer\nTraceback …", seed=123456)
     lines = [line_text(line) for line in episode_heading(failed, trusted(""), trusted("2 of 9"), 120)]

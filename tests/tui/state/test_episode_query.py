@@ -14,8 +14,8 @@ from runner.types import Outcome
 from tests.support.console.samples import episode, episode_id, row
 
 ROWS = [
-    row(0, env="Maze", agent="react", model="qwen3"),
-    row(1, env="Maze", agent="react", model="qwen3-coder", outcome=Outcome.ERROR),
+    row(0, env="Maze", agent="react", model="qwen3", flags="loop,truncated"),
+    row(1, env="Maze", agent="react", model="qwen3-coder", outcome=Outcome.ERROR, flags="", failure="error: timeout"),
     row(2, env="Maze run", agent="oracle", task_index=10**18),
     row(3, env="maze", agent="react", model="qwen3", outcome=Outcome.TIMEOUT, mode="compat"),
 ]
@@ -36,6 +36,9 @@ ROWS = [
         ("mode:compat OR agent:oracle", [3, 2]),
         ("-env:maze", [2]),
         ("outcome:running", []),
+        ("flag:truncated", [0]),
+        ("flag:none", [1]),
+        ("failure:error*", [1]),
         ("tokens>0 since:2000-01-01 until:2999-01-01 time<1h", [3, 2, 1, 0]),
     ],
 )

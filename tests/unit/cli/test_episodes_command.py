@@ -10,12 +10,11 @@ from typing import Any
 
 import pytest
 
-from runner.cli.clusters import failed_episodes
 from runner.cli.dispatch import run
 from runner.cli.tag import main_tag
-from runner.query.episodes import Condition
 from runner.store import EpisodeStore, open_index
-from tests.support.episodes import RecordedEpisode
+from runner.types import Outcome
+from tests.support.episodes import RecordedEpisode, make_step
 
 
 @pytest.fixture
@@ -25,7 +24,9 @@ def ids(tmp_path: Path) -> list[str]:
     with closing(open_index(store)) as index:
         for env, success in (("Maze", True), ("Maze", False), ("Wordle", True)):
             recording = RecordedEpisode(store, index, env=env, agent="react", model="qwen3:8b")
-            recording.record_episode(3 if success else 2, outcome="success" if success else "failure", success=success)
+            recording.record_episode(
+                3 if success else 2, outcome=Outcome.SUCCESS if success else Outcome.FAILURE, success=success
+            )
             ids.append(recording.header.episode_id)
     return ids
 
@@ -158,7 +159,7 @@ def test_failed_episodes_are_grouped_by_how_they_failed(
     with closing(open_index(EpisodeStore(tmp_path))) as index:
         for n_steps in (4, 1):
             recording = RecordedEpisode(EpisodeStore(tmp_path), index, env="Maze", agent="react", model="qwen3:8b")
-            recording.record_episode(n_steps, outcome="failure", success=False)
+            recording.record_episode(n_steps, outcome=Outcome.FAILURE, success=False)
     assert run(["clusters", "--json", *folder]) == 0
     found = json.loads(capsys.readouterr().out)
     (cluster,) = found["clusters"]
@@ -174,10 +175,20 @@ def test_failed_episodes_are_grouped_by_how_they_failed(
     assert capsys.readouterr().err == "No failed episodes\n"
 
 
-def test_a_file_that_is_damaged_meanwhile_is_left_out_of_the_clusters(tmp_path: Path, ids: list[str]) -> None:
-    store, unreadable = EpisodeStore(tmp_path), list[str]()
-    (file,) = tmp_path.glob(f"runs/*/{ids[1]}.json")
-    with closing(open_index(store)) as index:
-        file.write_bytes(b"{")
-        assert list(failed_episodes(store, index, Condition("TRUE", {}), unreadable)) == []
-    assert [str(file) in problem for problem in unreadable] == [True]
+def test_flags_and_failures_are_fields_and_columns(
+    tmp_path: Path, ids: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with closing(open_index(EpisodeStore(tmp_path))) as index:
+        recording = RecordedEpisode(EpisodeStore(tmp_path), index, env="Maze")
+        recording.start()
+        for number in range(3):
+            recording.play(make_step(number, observation=[{"role": "user", "content": "A wall is there."}]))
+        recording.end(outcome=Outcome.TRUNCATED, success=False)
+    folder = ("--data-dir", str(tmp_path))
+    (found,) = lines(capsys, "flag:loop", "failure:loop:*move*", *folder)
+    assert found["episode_id"] == recording.header.episode_id
+    assert found["flags"] == ["loop", "truncated", "unearned"]
+    assert found["failure"] == {"cause": "loop", "action": "move …", "observation": "… wall is there", "step": 0}
+    assert {each["episode_id"] for each in lines(capsys, "flag:none", *folder)} == {ids[0], ids[2]}
+    assert run(["episodes", "flag:l*", *folder]) == 0
+    assert capsys.readouterr().out.rstrip().endswith("loop truncated unearned")

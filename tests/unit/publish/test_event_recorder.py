@@ -288,7 +288,7 @@ def test_a_deleted_file_keeps_the_acknowledgements_of_its_event(index: EpisodeIn
         "ALTER TABLE episodes ADD COLUMN later",
         "DROP INDEX results; ALTER TABLE episodes DROP COLUMN unscored",
         "DROP TABLE damaged",
-        f"PRAGMA user_version = {SCHEMA.version - 1}",
+        f"PRAGMA user_version = {SCHEMA.version - 2}",
         f"PRAGMA user_version = {SCHEMA.version + 1}",
     ],
 )

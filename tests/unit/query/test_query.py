@@ -111,6 +111,8 @@ ROWS = [
         "cost": cost,
         "duration_s": 30.0 * n,
         "rounds": n,
+        "flags": (None, "", "loop", "invalid,truncated")[n % 4],
+        "failure": (None, "loop: go … -> A wall")[n % 2],
         "ended_at": NOW - timedelta(hours=n),
     }
     for n, (env, model, agent, outcome, (reward, cost)) in enumerate(
@@ -135,8 +137,10 @@ def found_in_index(text: str) -> list[int]:
 def found_in_memory(text: str) -> list[int]:
     names = {"id": "episode_id", "time": "duration_s", "since": "ended_at", "until": "ended_at"}
 
-    def getter(name: str) -> Callable[[Mapping[str, object]], Value]:
-        def get(row: Mapping[str, object]) -> Value:
+    def getter(name: str) -> Callable[[Mapping[str, object]], Value | tuple[Value, ...]]:
+        def get(row: Mapping[str, object]) -> Value | tuple[Value, ...]:
+            if name == "flag":
+                return () if row["flags"] is None else tuple(str(row["flags"]).split(",")) if row["flags"] else None
             value = row[names.get(name, name)]
             assert value is None or isinstance(value, str | float | int | datetime)
             return value
@@ -175,6 +179,7 @@ TERMS = st.sampled_from(
             "id:01arz3ndektsv4rrffq69g5fa",
         ),
         *("tag:todo", "-tag:todo", "baby", "oracle", "8B", "id:*b2", "model:*", 'model:""', "since:2026-11-26T09:00"),
+        *("flag:loop", "-flag:l*d", "flag:none", "flag:tr*,INVALID", 'flag:"l*"', "failure:loop*", "-failure:none"),
     ]
 )
 QUERIES = st.recursive(
@@ -199,6 +204,8 @@ def test_terms_select_what_they_name() -> None:
     assert found_in_index("time:90s") == [3]
     assert found_in_index("since:90m") == [0, 1]
     assert found_in_index("rounds:2..3 OR rounds>29") == [2, 3, 30, 31]
+    assert found_in_index("flag:truncated rounds<9") == [3, 7]
+    assert found_in_index("flag:none rounds<9") == [1, 5]
     assert found_in_index("") == list(range(len(ROWS)))
 
 

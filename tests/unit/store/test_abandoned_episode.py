@@ -89,7 +89,7 @@ def test_abandoning_at_any_moment_stores_one_complete_episode(episode_store: Epi
         assert record is recording.recorder.record
         assert recording.recorder.content is not None
         assert stored == decoded(recording.recorder.content)
-        assert episode_row(record) == episode_row(stored)
+        assert episode_row(record, recording.recorder.content) == episode_row(stored)
         assert [step.index for step in stored.timesteps] == list(range(stored.rounds))
         assert n_before < stored.rounds <= 12
         assert not recording.journal.exists()

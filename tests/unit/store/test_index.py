@@ -18,6 +18,8 @@ from hypothesis import strategies as st
 from runner.errors import StoreError
 from runner.store import EpisodeIndex, EpisodeRow, EpisodeStore, open_index
 from runner.store import index as store_index
+from runner.store.index_filling import fill_findings
+from runner.store.index_schema import episode_row
 from runner.types import ErrorInfo, Outcome
 from tests.support.episodes import (
     END,
@@ -129,6 +131,59 @@ def test_an_index_without_its_log_is_rebuilt_while_another_process_has_it_open(
     before = index.recent()
     database_path(episode_store).with_name("index.sqlite-wal").unlink()
     assert read_rows(episode_store) == before
+
+
+def test_the_row_of_a_played_episode_has_what_its_file_shows(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
+    recording = RecordedEpisode(episode_store, index)
+    recording.start()
+    for number in range(4):
+        recording.play(make_step(number, observation=[{"role": "user", "content": "Nothing happens."}]))
+    recording.end(outcome=Outcome.FAILURE, success=False)
+    (row,) = index.recent()
+    assert (row.flags, row.failure, row.failed_step) == ("loop,unearned", "loop: move … -> Nothing happens", 0)
+    assert row == episode_row(episode_store.load(recording.file))
+
+
+def test_rows_of_the_version_before_are_kept_and_get_their_flags_afterwards(
+    episode_store: EpisodeStore, index: EpisodeIndex
+) -> None:
+    recordings = record_episodes(episode_store, index)
+    before, events = index.recent(), index.select("SELECT * FROM events")
+    index.close()
+    as_version_6(database_path(episode_store))
+    recordings[1].file.unlink()
+    recordings[2].file.write_bytes(recordings[2].file.read_bytes() + b" ")
+    os.utime(recordings[2].file, ns=(0, 0))
+    upgraded = open_index(episode_store)
+    rows = {row.episode_id: row for row in upgraded.recent()}
+    assert [rows[each.header.episode_id].flags for each in (recordings[0], recordings[2])] == [None, ""]
+    assert len(rows) == 2
+    assert upgraded.select("SELECT * FROM events") == events
+    assert fill_findings(episode_store, upgraded, lambda: True) == 0
+    assert fill_findings(episode_store, upgraded) == 1
+    assert fill_findings(episode_store, upgraded) == 0
+    assert {row.episode_id for row in before if row in upgraded.recent()} == rows.keys()
+    record_episodes(episode_store, upgraded, 1)
+    assert len(upgraded.select("SELECT * FROM events")) == len(events) + 1
+    upgraded.close()
+
+
+def test_an_index_that_only_claims_the_version_before_is_rebuilt(
+    episode_store: EpisodeStore, index: EpisodeIndex
+) -> None:
+    record_episodes(episode_store, index)
+    before = index.recent()
+    index.close()
+    path = database_path(episode_store)
+    as_version_6(path)
+    execute(path, "ALTER TABLE episodes RENAME COLUMN reward TO prize")
+    assert read_rows(episode_store) == before
+
+
+def as_version_6(path: Path) -> None:
+    for column in ("flags", "failure", "failed_step"):
+        execute(path, f"ALTER TABLE episodes DROP COLUMN {column}")
+    execute(path, "PRAGMA user_version = 6")
 
 
 def execute(path: Path, statement: str) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from runner.results.flags import Flag, find_flags
 from runner.store import EpisodeRecord
+from runner.store.flags import Flag, find_flags
 from runner.types import Action, ErrorInfo, Outcome, TimeStep
 from tests.support.episodes import episode_header, finished_record, make_step, make_trajectory
 
@@ -32,6 +32,10 @@ def ended(played: list[TimeStep], outcome: Outcome = Outcome.SUCCESS, error: str
     )
 
 
+def flags_of(episode: EpisodeRecord) -> tuple[Flag, ...]:
+    return find_flags(episode, episode.timesteps)
+
+
 @pytest.mark.parametrize(
     ("actions", "observations", "start"),
     [
@@ -48,13 +52,13 @@ def ended(played: list[TimeStep], outcome: Outcome = Outcome.SUCCESS, error: str
 def test_a_loop_is_up_to_four_steps_three_times_in_a_row(
     actions: str, observations: str | None, start: int | None
 ) -> None:
-    flags = find_flags(ended(steps(actions, observations=observations)))
+    flags = flags_of(ended(steps(actions, observations=observations)))
     assert flags == (() if start is None else (Flag("loop", start),))
 
 
 def test_three_invalid_actions_in_a_row_are_flagged_where_they_begin() -> None:
-    assert find_flags(ended(steps("aBaBCDa"))) == (Flag("invalid", 3),)
-    assert find_flags(ended(steps("ABaCD"))) == ()
+    assert flags_of(ended(steps("aBaBCDa"))) == (Flag("invalid", 3),)
+    assert flags_of(ended(steps("ABaCD"))) == ()
 
 
 @pytest.mark.parametrize(
@@ -68,11 +72,11 @@ def test_three_invalid_actions_in_a_row_are_flagged_where_they_begin() -> None:
     ],
 )
 def test_the_end_of_an_episode_is_flagged(outcome: Outcome, reward: float, flags: tuple[Flag, ...]) -> None:
-    assert find_flags(ended(steps("ab", reward=reward), outcome)) == flags
+    assert flags_of(ended(steps("ab", reward=reward), outcome)) == flags
 
 
 def test_a_diverged_oracle_and_a_fallback_are_flagged_at_their_step() -> None:
-    assert find_flags(ended(steps("ab"), Outcome.ERROR, "oracle_diverged")) == (Flag("diverged", 1),)
-    assert find_flags(ended(steps("ab"), Outcome.ERROR, "timeout")) == ()
+    assert flags_of(ended(steps("ab"), Outcome.ERROR, "oracle_diverged")) == (Flag("diverged", 1),)
+    assert flags_of(ended(steps("ab"), Outcome.ERROR, "timeout")) == ()
     answers = [make_step(0, endpoint="first"), make_step(1, endpoint="second", warnings=("first: refused",))]
-    assert find_flags(ended(answers)) == (Flag("fallback", 1),)
+    assert flags_of(ended(answers)) == (Flag("fallback", 1),)

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from runner.results.flags import invalid_start, loop_start
-from runner.store.episode_file import EpisodeRecord
+from runner.store.flags import (
+    EndedEpisode,
+    PlayedStep,
+    StepOutline,
+    find_flags,
+    invalid_start,
+    loop_start,
+    messages,
+    played_steps,
+    step_keys,
+)
 from runner.types import Action, Outcome, TimeStep, ToolCall
 from runner.util.display_text import is_unsafe
 from runner.util.json_accessors import as_dict, content_text
@@ -25,10 +35,14 @@ CAUSES: Final[dict[Cause, str]] = {
 }
 """What each cause of a failure means."""
 
+FOUND_COLUMNS: Final = ("flags", "failure", "failed_step")
+"""Columns with what was found in an episode."""
 MAX_WORDS: Final = 12
 """Maximum number of words in a template."""
 MAX_TEXT: Final = 2_000
 """Number of characters of a text that are looked at."""
+MAX_LINE: Final = 300
+"""Maximum number of characters of a failure in one line."""
 MAX_COMMAND: Final = 8
 """Maximum number of words of an invalid action that is taken for a command, and not for prose."""
 GAP: Final = "\N{HORIZONTAL ELLIPSIS}"
@@ -58,10 +72,55 @@ class Failure(msgspec.Struct, frozen=True):
     observation: str = ""
     step: int | None = None
 
+    @property
+    def line(self) -> str:
+        """Cause and templates in one line, such as ``loop: move … -> The move into the wall``; at most ``MAX_LINE``."""
+        text = " -> ".join(" ".join(part.split()) for part in (self.action, self.observation) if part)
+        return f"{self.cause}: {text}"[:MAX_LINE] if text else self.cause
 
-def find_failure(episode: EpisodeRecord) -> Failure | None:
-    """Return why an episode failed; None if it succeeded, was stopped, or is one that does not count."""
-    steps, error = episode.timesteps, episode.error
+
+def parse_line(line: str) -> tuple[str, str, str]:
+    """Return cause, template of the action and template of the observation of a ``Failure.line``."""
+    cause, _, text = line.partition(": ")
+    if cause in ("error", "limit"):
+        return cause, "", text
+    action, _, observation = text.partition(" -> ")
+    return cause, action, observation
+
+
+def row_findings(episode: EndedEpisode, steps: Iterable[TimeStep | msgspec.Raw | StepOutline]) -> dict[str, Any]:
+    """Return the columns ``flags``, ``failure`` and ``failed_step``; None if the steps are damaged.
+
+    Args:
+        episode: how the episode ended.
+        steps: its steps with their texts.
+    """
+    try:
+        played = played_steps(steps)
+        keys = step_keys(played)
+        names, failure = [flag.name for flag in find_flags(episode, played, keys)], find_failure(episode, played, keys)
+    except (ValueError, RecursionError):
+        return dict.fromkeys(FOUND_COLUMNS)
+    line = None if failure is None else shared_text(failure.line)
+    return dict(zip(FOUND_COLUMNS, (",".join(names), line, None if failure is None else failure.step), strict=True))
+
+
+@lru_cache(maxsize=4_096)
+def shared_text(text: str) -> str:
+    """Return the string object that equal texts share: many episodes have the same failure."""
+    return text
+
+
+def flag_names(flags: str | None) -> tuple[str, ...]:
+    """Return the names in the column ``flags``; none while they are not known yet."""
+    return tuple(flags.split(",")) if flags else ()
+
+
+def find_failure(
+    episode: EndedEpisode, steps: Sequence[PlayedStep], keys: Sequence[int] | None = None
+) -> Failure | None:
+    """Return why an episode failed; None if it succeeded, was stopped, or does not count; see ``find_flags``."""
+    error = episode.error
     if episode.success or episode.unscored or episode.outcome in (Outcome.CANCELLED, Outcome.INTERRUPTED):
         return None
     if episode.outcome is Outcome.ERROR:
@@ -70,18 +129,18 @@ def find_failure(episode: EpisodeRecord) -> Failure | None:
         return Failure("error", observation=template, step=steps[-1].index if steps else None)
     if (start := invalid_start(steps, at_end=True)) is not None:
         return _failure("invalid", steps, start)
-    if (start := loop_start(steps, at_end=True)) is not None:
+    if (start := loop_start(step_keys(steps) if keys is None else keys, at_end=True)) is not None:
         return _failure("loop", steps, start)
     if episode.outcome is Outcome.FAILURE:
         return _failure("wrong", steps, len(steps) - 1)
     return Failure("limit", observation=str(episode.outcome))
 
 
-def _failure(cause: Cause, steps: Sequence[TimeStep], position: int) -> Failure:
+def _failure(cause: Cause, steps: Sequence[PlayedStep], position: int) -> Failure:
     if not steps:
         return Failure(cause)
     step = steps[position]
-    text = next((text for text in map(_text, step.observation) if text), "")
+    text = next((text for text in map(_text, messages(step)) if text), "")
     observation = text_template(text, literals=_literals(step.action))
     return Failure(cause, action_template(step.action), observation, step.index)
 

@@ -17,8 +17,8 @@ from runner.agents.scripted import single_chat
 from runner.episode.runner import Runner
 from runner.errors import AgentFault
 from runner.plugins import ENVS, find, load
-from runner.results.failures import MAX_WORDS, Failure, action_template, find_failure, text_template
 from runner.store import EpisodeRecord
+from runner.store.failures import MAX_WORDS, Failure, action_template, find_failure, text_template
 from runner.types import Action, Chat, ErrorInfo, Limits, Outcome, ToolCall, ToolSchema
 from runner.util.display_text import is_unsafe
 from tests.support.episodes import episode_header, finished_record, make_step, make_trajectory
@@ -50,7 +50,7 @@ def test_planted_causes_come_out_as_clusters() -> None:
     for env in ENVIRONMENTS:
         for cause in get_args(Cause):
             for task in range(8):
-                failure = play(env, task, "tests.unit.results.test_failures.CorruptedOracle", cause=cause)
+                failure = play(env, task, "tests.unit.store.test_failures.CorruptedOracle", cause=cause)
                 found += [((env, cause), failure)] if failure else []
     for env in ("Maze", "Wordle", "SQLGym"):
         for task in range(8):
@@ -81,9 +81,8 @@ def play(env: str, task: int, agent: str, **arguments: object) -> Failure | None
     trajectory = asyncio.run(runner.play_episode({"task_index": task, "seed": task}))
     steps = [msgspec.structs.replace(step, available_tool_schemas=[]) for step in trajectory.timesteps]
     header = episode_header(env=env)
-    return find_failure(
-        finished_record(header, msgspec.structs.replace(trajectory, episode_id=header.episode_id, timesteps=steps))
-    )
+    record = finished_record(header, msgspec.structs.replace(trajectory, episode_id=header.episode_id, timesteps=steps))
+    return find_failure(record, record.timesteps)
 
 
 def failed(*observations: str, outcome: Outcome = Outcome.FAILURE, **fields: Any) -> EpisodeRecord:  # noqa: ANN401
@@ -108,7 +107,7 @@ def failed(*observations: str, outcome: Outcome = Outcome.FAILURE, **fields: Any
     ],
 )
 def test_the_cause_is_what_happened_at_the_end(episode: EpisodeRecord, failure: Failure | None) -> None:
-    assert find_failure(episode) == failure
+    assert find_failure(episode, episode.timesteps) == failure
 
 
 @pytest.mark.parametrize(
