@@ -64,8 +64,8 @@ def test_a_cancellation_is_refused_after_the_end_of_a_batch_and_kept_before(
 
     insert = workspace.index.insert
 
-    def on_stored(record: EpisodeRecord) -> None:
-        insert(record)
+    def on_stored(record: EpisodeRecord, content: EpisodeRecord | None) -> None:
+        insert(record, content)
         cancel_at("stored")(record)
 
     monkeypatch.setattr(workspace.index, "insert", on_stored)
