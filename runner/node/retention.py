@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 from collections import Counter, defaultdict
@@ -21,6 +22,7 @@ from runner.store import EpisodeIndex, EpisodeStore
 from runner.store.archive import SUFFIX
 from runner.store.notes import Notes
 from runner.store.pruning import BatchInUse, archive_episodes, delete_episodes
+from runner.store.trash import remove_abandoned_trash
 from runner.util.clock import Clock
 from runner.util.files import file_lock
 
@@ -130,13 +132,10 @@ class Pruner:
         Raises:
             StoreError: another process prunes the directory, or the index, the queue or the tags cannot be read.
         """
-        with file_lock(self._store.data_dir / "prune.lock", wait=False, create=True) as is_locked:
-            if not is_locked:
-                raise StoreError(
-                    f"{self._store.data_dir} is being pruned by another process, or prune.lock there cannot be used; "
-                    "try again later"
-                )
+        with pruning_lock(self._store.data_dir):
             self._index.reconcile()
+            if not dry_run:
+                remove_abandoned_trash(self._store.data_dir)
             report = PruneReport(n_bytes=disk_usage(self._store))
             kept: Counter[str] = Counter()
             for candidate in self._candidates(policy, report, kept):
@@ -160,7 +159,7 @@ class Pruner:
         self, policy: Policy, limit: datetime | None, kept: Counter[str]
     ) -> tuple[list[_Candidate], list[_Candidate]]:
         """Return the prunable episodes that ended before ``limit``, and the others, by batch."""
-        unfinished = self._unfinished_batches()
+        unfinished = unfinished_batches(self._store.data_dir)
         tagged: Collection[str] = self._notes.tags() if policy.keep_tagged else ()
         undelivered = set() if policy.undelivered else self._outbox.undelivered_episodes()
         groups: dict[tuple[str, bool], list[tuple[datetime, str, int]]] = defaultdict(list)
@@ -188,14 +187,6 @@ class Pruner:
         old, young = ([each for key, each in candidates.items() if key[1] is is_old] for is_old in (True, False))
         return sorted(old), sorted(young)
 
-    def _unfinished_batches(self) -> set[str]:
-        queue = self._store.data_dir / "queue.sqlite"
-        if not queue.exists() and (journal := queue.with_name("batches.jsonl")).exists():
-            raise StoreError(
-                f"{queue} is missing; start the node, which restores it from {journal.name}, then prune again"
-            )
-        return queued_ids(queue, unfinished=True)
-
     def _prune_batch(
         self, candidate: _Candidate, policy: Policy, report: PruneReport, kept: Counter[str], *, dry_run: bool
     ) -> None:
@@ -210,7 +201,7 @@ class Pruner:
         else:
             prune = archive_episodes if policy.archive else delete_episodes
             try:
-                n_episodes, n_freed = prune(self._store, self._index, candidate.batch_id, episode_ids)
+                n_episodes, n_freed, _ = prune(self._store, self._index, candidate.batch_id, episode_ids)
             except BatchInUse:
                 kept["batch not ended"] += n_episodes
                 return
@@ -229,6 +220,25 @@ class Pruner:
         # A pruning of many batches takes minutes, in which a person may tag an episode.
         tagged = self._notes.tags()
         return [episode_id for episode_id in episode_ids if episode_id not in tagged]
+
+
+@contextlib.contextmanager
+def pruning_lock(data_dir: Path) -> Iterator[None]:
+    """Keep other processes from pruning a state directory; raises a ``StoreError`` if one does."""
+    with file_lock(data_dir / "prune.lock", wait=False, create=True) as is_locked:
+        if not is_locked:
+            raise StoreError(
+                f"{data_dir} is being pruned by another process, or prune.lock there cannot be used; try again later"
+            )
+        yield
+
+
+def unfinished_batches(data_dir: Path) -> set[str]:
+    """Return the batches that run, wait or can be resumed; raises a ``StoreError`` if the queue cannot be read."""
+    queue = data_dir / "queue.sqlite"
+    if not queue.exists() and (journal := queue.with_name("batches.jsonl")).exists():
+        raise StoreError(f"{queue} is missing; start the node, which restores it from {journal.name}, then try again")
+    return queued_ids(queue, unfinished=True)
 
 
 async def prune_when_idle(

@@ -286,13 +286,17 @@ class Outbox:
         for table in ("marks", "events"):
             connection.executemany(f"DELETE FROM {table} WHERE n = ?", rows)
 
-    def undelivered_episodes(self) -> set[str]:
-        """Return the ids of the episodes whose event a sink has not acknowledged, or so lately that it may lose it."""
+    def undelivered_episodes(self, keep_acked_s: float = KEEP_ACKED_S) -> set[str]:
+        """Return the ids of the episodes whose event a sink has not acknowledged, or so lately that it may lose it.
+
+        Args:
+            keep_acked_s: seconds since the acknowledgement after which an event is taken for delivered.
+        """
         query = (
             "SELECT DISTINCT substr(id, 9) FROM marks CROSS JOIN events USING (n) "
             "WHERE id >= 'episode:' AND id < 'episode;' AND (state != 'acked' OR at > ?)"
         )
-        return {episode_id for (episode_id,) in self.index.select(query, (self._now() - KEEP_ACKED_S,))}
+        return {episode_id for (episode_id,) in self.index.select(query, (self._now() - keep_acked_s,))}
 
     def known_ids(self, kind: str = "") -> set[str]:
         """Return the ids of all events that were ever added, or of those that begin with ``kind`` and a colon."""

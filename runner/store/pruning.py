@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,14 +22,15 @@ from runner.store.archive import (
     episode_member,
     file_checksum,
     read_directory,
+    read_member,
     trace_member,
     write_archive,
 )
 from runner.store.episode_store import EpisodeStore
 from runner.store.index import EpisodeIndex
 from runner.store.journal import JOURNAL_SUFFIX
-from runner.util.clock import new_ulid
-from runner.util.files import file_lock, sync_folder
+from runner.util.clock import is_ulid, new_ulid
+from runner.util.files import file_lock, make_folder, replace_file, sync_folder
 
 _MOVE = "UPDATE episodes SET size = ?, mtime_ns = ? WHERE batch_id = ? AND episode_id = ?"
 _DELETE = "DELETE FROM episodes WHERE batch_id = ? AND episode_id = ?"
@@ -41,10 +42,12 @@ class Pruned(NamedTuple):
     Attributes:
         n_episodes: number of archived or deleted episodes.
         n_freed: bytes of their files and the trace, less those of new archives.
+        archives: the new archives.
     """
 
     n_episodes: int = 0
     n_freed: int = 0
+    archives: tuple[Path, ...] = ()
 
 
 class BatchInUse(StoreError):
@@ -62,23 +65,62 @@ def archive_episodes(store: EpisodeStore, index: EpisodeIndex, batch_id: str, ep
         sources = [Source(episode_member(batch_id, each), store.path(batch_id, each)) for each in sorted(episode_ids)]
         sources += _trace_source(store, batch_id, episode_ids)
         places = _archived_before(store, batch_id, sources)
-        n_new_bytes = 0
+        new: list[Path] = []
         for part in _parts([source for source in sources if source.name not in places]):
             archive = store.runs / batch_id / f"{new_ulid()}{SUFFIX}"
             write_archive(archive, part)
             places |= {source.name: archive for source in part}
-            n_new_bytes += archive.stat().st_size
+            new.append(archive)
+        n_new_bytes = sum(map(_n_bytes, new))
         with index.transaction() as connection:
             for episode_id in episode_ids:
                 status = places[episode_member(batch_id, episode_id)].stat()
                 stamp = status.st_size, status.st_mtime_ns % 2**63
                 connection.execute(_MOVE, (*stamp, batch_id, episode_id))
         n_bytes = _unlink([source.path for source in sources])
-        return Pruned(len(episode_ids), n_bytes - n_new_bytes)
+        return Pruned(len(episode_ids), n_bytes - n_new_bytes, tuple(new))
 
 
-def delete_episodes(store: EpisodeStore, index: EpisodeIndex, batch_id: str, episode_ids: Collection[str]) -> Pruned:
+def unpack_archive(store: EpisodeStore, batch_id: str, archive: Path) -> int:
+    """Write the files of an archive of a batch back and remove the archive; return the number of episodes.
+
+    The index has the files after its next ``reconcile``.
+
+    Raises:
+        BatchInUse: a process plays the batch.
+        StoreError: the archive cannot be read or removed, or a file cannot be written; no episode is lost.
+    """
+    n_episodes = 0
+    with _locked(store, batch_id):
+        for name, member in read_directory(archive).items():
+            stem = Path(name).stem
+            is_episode = is_ulid(stem) and name == episode_member(batch_id, stem)
+            if (is_episode or name == trace_member(batch_id)) and not os.path.lexists(path := store.data_dir / name):
+                try:
+                    make_folder(path.parent)
+                    replace_file(path, read_member(archive, member))
+                except OSError as exc:
+                    raise StoreError(f"{path} cannot be written: {exc}; free disk space, then undo it again") from exc
+            n_episodes += is_episode
+        _unlink([archive])
+    return n_episodes
+
+
+def delete_episodes(
+    store: EpisodeStore,
+    index: EpisodeIndex,
+    batch_id: str,
+    episode_ids: Collection[str],
+    remove: Callable[[Sequence[Path]], int] | None = None,
+) -> Pruned:
     """Delete episode files, and with the last ones the trace of the batch; delete archives without other episodes.
+
+    Args:
+        store: the episode files.
+        index: their index.
+        batch_id: the batch.
+        episode_ids: its episodes to delete.
+        remove: removes files and returns their size in bytes; None: they are deleted for good.
 
     Raises:
         BatchInUse: a process plays the batch.
@@ -90,7 +132,7 @@ def delete_episodes(store: EpisodeStore, index: EpisodeIndex, batch_id: str, epi
         deleted = files | archived
         paths = [store.path(batch_id, each) for each in sorted(files)]
         trace = [source.path for source in _trace_source(store, batch_id, files)] if files else []
-        n_bytes = _unlink([*paths, *trace, *archives])
+        n_bytes = (remove or _unlink)([*paths, *trace, *archives])
         with index.transaction() as connection:
             connection.executemany(_DELETE, [(batch_id, each) for each in deleted])
         with contextlib.suppress(OSError):  # it has other files
