@@ -103,7 +103,8 @@ def ended_text(batch: BatchRun, limits: str = "") -> SafeText:
 
 
 def _is_history(batch: BatchRun, now: datetime) -> bool:
-    return batch.ended_at is not None and now - as_aware(batch.ended_at) > MAX_AGE
+    published_at = batch.published_at or batch.ended_at
+    return published_at is not None and now - as_aware(published_at) > MAX_AGE
 
 
 def _is_unfinished_sibling(other: BatchRun, batch: BatchRun) -> bool:

@@ -29,6 +29,8 @@ ENV_COLUMNS: Final = (
 )
 
 MAX_DETAIL: Final = 160
+MAX_AGENT: Final = 9
+"""Largest width of the name of a baseline agent behind its success rate, in cells."""
 """Maximum number of characters shown of the cause of a problem, or of a note."""
 
 _HEALTH: Final[dict[str, tuple[SafeText, Tone]]] = {
@@ -95,7 +97,9 @@ class EnvironmentRows:
 
 def unsafe_environment_text(env: EnvironmentState) -> str | None:
     """Return the texts of an environment that contain unsafe characters; None if no text contains any."""
-    return unsafe_texts([env.name, env.cause or "", env.note or "", env.transport, env.ram, env.tier])
+    return unsafe_texts(
+        [env.name, env.cause or "", env.note or "", env.transport, env.ram, env.tier, env.baseline or ""]
+    )
 
 
 def _memory_rank(memory: str) -> Rank | None:
@@ -120,4 +124,6 @@ def _success(env: EnvironmentState) -> Cell:
     if not env.n_rated:
         return Cell(trusted("unscored"), "warn") if env.unscored else Cell(UNKNOWN, "dim")
     rate = format_share(env.n_success, env.n_rated)
-    return Cell(trusted(f"{rate} baseline"), "dim") if env.baseline else Cell(trusted(f"{rate} of {env.n_rated}"))
+    if env.baseline is not None:
+        return Cell(join([trusted(rate), masked_line(env.baseline, MAX_AGENT)], trusted(" ")), "dim")
+    return Cell(trusted(f"{rate} mixed" if env.n_players > 1 else f"{rate} of {env.n_rated}"))

@@ -7,11 +7,14 @@ from typing import Final
 
 from agentgym_tui.presenters.cells import Cell, Line, Tone, join_parts
 from agentgym_tui.presenters.number_format import format_percent, format_reward, format_share, pluralize
-from agentgym_tui.safe_text import SafeText, trusted
+from agentgym_tui.safe_text import SafeText, join, masked_line, trusted
 from agentgym_tui.state.environment_rewards import RewardPoint, rated_points
 
 SUCCESS_RATE_WINDOW: Final = 20
 """Number of episodes that the moving success rate covers."""
+
+MAX_AGENT: Final = 20
+"""Largest width of the name of a baseline agent in the legend, in cells."""
 
 _LABEL_WIDTH: Final = 8
 _EIGHTHS: Final = " ▁▂▃▄▅▆▇█"
@@ -82,9 +85,17 @@ def _labeled(label: SafeText, columns: str, tone: Tone = "accent") -> list[Cell]
     return [Cell(trusted(f"{label[: _LABEL_WIDTH - 1]:>{_LABEL_WIDTH - 1}} "), "dim"), Cell(trusted(columns), tone)]
 
 
+def _kind(points: Sequence[RewardPoint]) -> SafeText:
+    """Return the agent of the points of a baseline, that several agents or models are mixed, or nothing."""
+    if points[-1].model is None:
+        return masked_line(points[-1].agent, MAX_AGENT)
+    return trusted("mixed" if len({(point.agent, point.model) for point in points}) > 1 else "")
+
+
 def _legend_line(shown: Sequence[RewardPoint], n_scored: int, width: int) -> Line:
-    n, baseline = len(shown), "baseline " if shown[-1].baseline else ""
-    episodes = pluralize(n, f"{baseline}episode") if n == n_scored else trusted(f"newest {n} {baseline}".rstrip())
+    n, kind = len(shown), _kind(shown)
+    count = pluralize(n, "episode") if n == n_scored else trusted(f"newest {n}")
+    episodes = join([count, kind], trusted(" · ")) if kind else count
     successes = sum(point.success for point in shown[-SUCCESS_RATE_WINDOW:])
     rate = format_share(successes, min(n, SUCCESS_RATE_WINDOW))
     return join_parts(

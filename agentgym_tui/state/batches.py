@@ -111,12 +111,15 @@ class BatchRegistry:
         if item.interrupted and batch.status in _ACTIVE:
             batch.status, batch.eta_s = "interrupted", None
 
-    def apply_completed(self, event: BatchCompleted, at: datetime | None = None) -> None:
+    def apply_completed(
+        self, event: BatchCompleted, published_at: datetime | None = None, sent_at: datetime | None = None
+    ) -> None:
         """Set the final status and results of a batch from its completion event.
 
         Args:
             event: the completion event.
-            at: when the event was published; None if no stream stored it.
+            published_at: when a stream stored the event, which may be long after the end; None if no stream did.
+            sent_at: when the node recorded the end, by its own clock; None if the event does not have it.
         """
         if (batch := self._get(event.batch_id)) is None:
             return
@@ -126,7 +129,8 @@ class BatchRegistry:
         if event.n_errors is not None:
             batch.n_errors = clamp_count(event.n_errors)
         batch.env, batch.agent, batch.model = clip_name(event.env), clip_name(event.agent), clip_optional(event.model)
-        batch.battery_id, batch.status, batch.ended_at = clip_optional(event.battery_id), event.status, at
+        batch.battery_id, batch.status, batch.published_at = clip_optional(event.battery_id), event.status, published_at
+        batch.ended_at = published_at and min(as_aware(published_at), sent_at or as_aware(published_at))
         batch.n_done, batch.mean_reward, batch.eta_s = clamp_count(event.n_episodes), event.mean_reward, None
         batch.n_planned = max(batch.n_planned, batch.n_done, clamp_count(event.n_planned or 0))
         batch.tokens, batch.cost = event.tokens, event.cost

@@ -178,7 +178,7 @@ class BusReducer:
                 at = ulid_time(event.episode_id) or message.time or _LONG_AGO
                 self.n_malformed += not self._episodes.apply_completed(event, at)
             case BatchCompleted():
-                self._batches.apply_completed(event, message.time)
+                self._batches.apply_completed(event, message.time, message.sent_at)
             case FieldStatus(role="node"):
                 self.on_boot(event.node, event.boot, sure=False)
                 self._nodes.on_status_event(event)

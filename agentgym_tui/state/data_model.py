@@ -252,8 +252,10 @@ class EnvironmentState(msgspec.Struct):
     n_success: int = 0
     n_errors: int = 0
     n_running: int = 0
-    baseline: bool = False
-    """Whether the success counts are those of agents without a model, because no model has run this environment."""
+    n_players: int = 0
+    """Number of different agents and models whose episodes the success counts sum up."""
+    baseline: str | None = None
+    """The agent without a model whose success counts these are; None where a model has run this environment."""
     unscored: bool = False
     """Whether the evaluation of any ended episode left it unscored."""
 
@@ -273,6 +275,7 @@ class BatchRun(msgspec.Struct):
         interruption: why the batch was interrupted; None if it was not, on request, and where it is not known.
         workers: numbers of worker processes; None if the node's own process plays, and where they are not known.
         ended_at: when the batch ended; None while it runs, and where no stream stored its completion event.
+        published_at: when a stream stored the completion event; None as for ``ended_at``.
         position: number of batches that wait before it; None where it does not wait or that is not known.
         is_held: whether it waits and does not start before it is resumed.
         node_paused: whether the node reports that all of its episodes are paused.
@@ -301,6 +304,7 @@ class BatchRun(msgspec.Struct):
     interruption: str | None = None
     workers: WorkerCounts | None = None
     ended_at: datetime | None = None
+    published_at: datetime | None = None
     position: int | None = None
     is_held: bool = False
     node_paused: bool = False

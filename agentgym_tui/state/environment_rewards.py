@@ -22,7 +22,8 @@ class RewardPoint(NamedTuple):
     Attributes:
         rated: whether the episode counts for the success rate; False for the outcomes in ``UNRATED_OUTCOMES``, and for
             unscored episodes.
-        baseline: whether the agent used no model.
+        agent: name of the agent.
+        model: name of its model; None for a baseline agent.
         error: whether the episode ended with an error.
         unscored: whether the evaluation leaves the episode unscored.
     """
@@ -31,7 +32,8 @@ class RewardPoint(NamedTuple):
     reward: float
     success: bool
     rated: bool
-    baseline: bool = False
+    agent: str = ""
+    model: str | None = None
     error: bool = False
     unscored: bool = False
 
@@ -64,19 +66,24 @@ class RewardHistory:
 
 
 def rated_points(points: Iterable[RewardPoint]) -> list[RewardPoint]:
-    """Return the rated points of models, or those of baseline agents where no model has a rated point."""
-    return _without_baselines([point for point in points if point.rated])
+    """Return the rated points of models, or those of the newest baseline agent where no model has a rated point."""
+    return _comparable([point for point in points if point.rated])
 
 
 def count_successes(env: EnvironmentState, points: Sequence[RewardPoint]) -> None:
-    """Set the last reward and the success counts: those of models, or of baseline agents where no model has any."""
+    """Set the last reward and the success counts: those of models, or of the newest baseline where no model has any."""
     env.last_reward = next((point.reward for point in reversed(points) if not point.error), None)
     env.unscored = any(point.unscored for point in points)
-    counted = _without_baselines([point for point in points if point.rated or point.error])
+    counted = _comparable([point for point in points if point.rated or point.error])
     rated = [point for point in counted if point.rated]
     env.n_rated, env.n_success = len(rated), sum(point.success for point in rated)
-    env.n_errors, env.baseline = len(counted) - len(rated), bool(counted) and counted[0].baseline
+    env.n_errors = len(counted) - len(rated)
+    env.baseline = counted[-1].agent if counted and counted[-1].model is None else None
+    env.n_players = len({(point.agent, point.model) for point in rated})
 
 
-def _without_baselines(points: list[RewardPoint]) -> list[RewardPoint]:
-    return [point for point in points if not point.baseline] or points
+def _comparable(points: list[RewardPoint]) -> list[RewardPoint]:
+    """Return the points of models, or those of the newest agent where none has a model."""
+    return [point for point in points if point.model is not None] or [
+        point for point in points if point.agent == points[-1].agent
+    ]

@@ -108,7 +108,8 @@ def _reward_point(episode: Episode | EpisodeRow) -> RewardPoint:
         reward=clamp_finite(episode.reward),
         success=episode.success,
         rated=episode.outcome not in UNRATED_OUTCOMES and not episode.unscored,
-        baseline=episode.model is None,
+        agent=clip_name(episode.agent),
+        model=clip_optional(episode.model),
         error=episode.outcome == "error",
         unscored=episode.unscored,
     )

@@ -42,13 +42,17 @@ class BusMessage(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def ahead_s(self) -> float | None:
         """Return the seconds from the server's time to the sender's ``ce-time``; negative for a delayed message."""
-        sent = self.headers.get("ce-time")
-        if sent is None or self.time is None:
-            return None
+        sent_at = self.sent_at
+        return None if sent_at is None or self.time is None else (sent_at - self.time).total_seconds()
+
+    @property
+    def sent_at(self) -> datetime | None:
+        """Return the sender's ``ce-time``, by its clock; None if there is none, or none with a time zone."""
         try:
-            return (datetime.fromisoformat(sent) - self.time).total_seconds()
-        except (ValueError, TypeError):  # not a time, or without a time zone
+            sent_at = datetime.fromisoformat(self.headers.get("ce-time", ""))
+        except ValueError:
             return None
+        return sent_at if sent_at.tzinfo is not None else None
 
 
 class Notice(msgspec.Struct, frozen=True, kw_only=True):

@@ -53,7 +53,7 @@ def test_an_environment_row_shows_health_and_results() -> None:
     dash = UNKNOWN
     assert cell_texts(rows, 1)[1:5] == ["● embedded", "0% of 4", dash, dash]
     assert cell_texts(rows, 2)[1:8] == ["◐ slow", dash, dash, dash, dash, "1.2 s", "http"]
-    assert cell_texts(rows, 3)[1:6] == ["● embedded", "67% baseline", dash, "1", "0.75"]
+    assert cell_texts(rows, 3)[1:6] == ["● embedded", "67% oracle", dash, "1", "0.75"]
     assert cell_texts(rows, 4)[1] == "✗ down: not installed"
     assert len(cell_texts(rows, 0)) == len(ENV_COLUMNS)
 
@@ -157,4 +157,4 @@ def test_unscored_episodes_give_no_rate_and_a_family_shows_its_scenarios() -> No
     rows = EnvironmentRows(store)
     assert cell_texts(rows, 0)[:3] == ["⚠ are:offline", "● embedded: ARE 1.2.0, 2 scenarios: a, b␛[2J", "unscored"]
     store.apply_stored([row(5, env="are:offline")])
-    assert cell_texts(rows, 0)[2] == "100% baseline"
+    assert cell_texts(rows, 0)[2] == "100% oracle"

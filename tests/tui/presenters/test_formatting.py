@@ -22,7 +22,7 @@ def test_the_secrets_of_the_environment_are_collected_once(monkeypatch: pytest.M
 
 
 def test_rewards_are_drawn_as_columns_above_the_success_rate() -> None:
-    points = [RewardPoint(str(n), n / 4, n == 4, True) for n in range(5)]
+    points = [RewardPoint(str(n), n / 4, n == 4, True, "react", "m") for n in range(5)]
     shown = line_texts(reward_lines(points, 20, 4))
     assert shown == ["      1    ▄█", "      0 ▁▄███", "    20% ▁▁▁▁▂", "5 episodes"]
     assert line_texts(reward_lines(points, 11, 4))[-1] == "newest 3"
@@ -30,9 +30,12 @@ def test_rewards_are_drawn_as_columns_above_the_success_rate() -> None:
     assert len(reward_lines(points, 20, 2)) == 2
     assert reward_lines(points, 20, 0) == []
     assert "no scored episodes yet" in line_texts(reward_lines([], 40, 4))
-    baselines = [point._replace(baseline=True) for point in points]
-    assert line_texts(reward_lines(baselines[-1:], 60, 4))[-1].startswith("1 baseline episode ·")
-    assert "5 baseline episodes" in line_texts(reward_lines(baselines, 40, 4))[-1]
+    baselines = [point._replace(agent="oracle", model=None) for point in points]
+    assert line_texts(reward_lines(baselines[-1:], 60, 4))[-1].startswith("1 episode · oracle ·")
+    others = [point._replace(agent="random", reward=9.0) for point in baselines]
+    assert line_texts(reward_lines([*others, *baselines], 40, 4)) == line_texts(reward_lines(baselines, 40, 4))
+    models = [*points, points[0]._replace(model="other")]
+    assert line_texts(reward_lines(models, 60, 4))[-1].startswith("6 episodes · mixed ·")
     unrated = [point._replace(rated=False) for point in points]
     assert line_texts(reward_lines(unrated, 40, 4)) == ["no scored episodes yet"]
 

@@ -115,6 +115,17 @@ def test_a_run_that_ended_before_the_console_started_is_completed_from_its_episo
     assert store.newest_ended_run() == batch_id(1)
 
 
+def test_events_that_a_new_broker_gets_together_keep_the_order_in_which_the_batches_ended() -> None:
+    store, start = empty_session().store, datetime(2026, 5, 1, tzinfo=UTC)
+    published_at = start + timedelta(hours=1)
+    for n in (1, 2, 0):
+        sent = {"ce-time": (start + timedelta(seconds=n)).isoformat()}
+        store.apply_events([replace(durable(batch_completed(n)), headers=sent, time=published_at)])
+        published_at += timedelta(milliseconds=1)
+    assert store.newest_ended_run() == batch_id(2)
+    assert store.batches[batch_id(2)].ended_at == start + timedelta(seconds=2)
+
+
 def test_an_event_counts_more_than_the_stored_episodes() -> None:
     store = empty_session().store
     store.apply_events([durable(batch_completed(0, success_rate=0.5, n_rated=10))])

@@ -144,24 +144,28 @@ def test_stored_rows_are_counted_once_and_end_running_episodes(run_store: RunSto
     run_store.apply_stored([row(6, outcome=Outcome.CANCELLED, success=False), *rows])
     run_store.apply_stored(rows)
     wordle = run_store.envs["Wordle"]
-    assert (wordle.n_rated, wordle.n_success, wordle.baseline) == (6, 3, True)
+    assert (wordle.n_rated, wordle.n_success, wordle.baseline) == (6, 3, "oracle")
     assert [point.episode_id for point in run_store.rewards["Wordle"]] == [episode_id(n) for n in range(7)]
     assert run_store.running_episodes() == []
 
 
-def test_models_are_not_mixed_with_baselines(run_store: RunStore) -> None:
-    run_store.apply_stored([row(2, model="m", success=False), row(1), row(0)])
+def test_models_are_not_mixed_with_baselines_nor_baselines_with_each_other(run_store: RunStore) -> None:
+    run_store.apply_stored([row(3, agent="random", success=False), row(2, agent="random"), row(1), row(0)])
     wordle = run_store.envs["Wordle"]
-    assert (wordle.n_rated, wordle.n_success, wordle.baseline) == (1, 0, False)
+    assert (wordle.n_rated, wordle.n_success, wordle.baseline, wordle.n_players) == (2, 1, "random", 1)
+    run_store.apply_stored([row(4, model="m", success=False)])
+    assert (wordle.n_rated, wordle.n_success, wordle.baseline, wordle.n_players) == (1, 0, None, 1)
+    run_store.apply_stored([row(5, model="other")])
+    assert (wordle.n_rated, wordle.n_success, wordle.n_players) == (2, 1, 2)
 
 
 def test_errors_are_counted_apart_for_models_and_baselines(run_store: RunStore) -> None:
     run_store.apply_events([durable(completed(n, outcome=Outcome.ERROR, success=False)) for n in range(6)])
     run_store.apply_events([durable(completed(n)) for n in range(6, 12)])
     wordle = run_store.envs["Wordle"]
-    assert (wordle.n_rated, wordle.n_success, wordle.n_errors, wordle.baseline) == (6, 6, 6, True)
+    assert (wordle.n_rated, wordle.n_success, wordle.n_errors, wordle.baseline) == (6, 6, 6, "oracle")
     run_store.apply_stored([row(12, model="m", outcome=Outcome.ERROR, success=False, reward=0.0)])
-    assert (wordle.n_rated, wordle.n_success, wordle.n_errors, wordle.baseline) == (0, 0, 1, False)
+    assert (wordle.n_rated, wordle.n_success, wordle.n_errors, wordle.baseline) == (0, 0, 1, None)
     assert wordle.last_reward == 0.75
 
 
