@@ -15,17 +15,23 @@ from runner.cli.query_arguments import add_query_argument, protect_negations, qu
 from runner.cli.report import format_number
 from runner.cli.run_session import read_state
 from runner.cli.terminal import ascii_json, output_stream, print_stderr, safe_text, write_result
-from runner.errors import ConfigError
-from runner.query.episodes import Condition, order_by
+from runner.errors import ConfigError, StoreError
+from runner.query.episodes import Condition, order_by, text_patterns
+from runner.query.syntax import parse
 from runner.store import EpisodeIndex, EpisodeStore
 from runner.store.failures import flag_names, parse_line
 from runner.store.index_filling import open_filled_index
 from runner.store.index_schema import COLUMNS, EpisodeRow, from_columns
+from runner.store.passages import PassageKind, TextPattern, find_hits
 from runner.util.amounts import format_amount
 from runner.util.argument_parser import SafeArgumentParser
 from runner.util.clock import Clock
 from runner.util.display_text import one_line, pluralize
 
+HIT_CHARS = 160
+"""Largest number of characters of a line that are printed without ``--json``."""
+HIT_CONTEXT = 60
+"""Number of characters printed before the words that were found in a longer line."""
 PAGE = 1_000
 """Number of rows that are read and printed at a time, so that a list of any length takes little memory."""
 
@@ -39,11 +45,19 @@ def main_episodes(argv: Sequence[str]) -> int:
     options = build_parser().parse_args(protect_negations(argv))
     log_to_stderr()
     profile, data_dir = read_state(options)
-    condition = query_condition(" ".join(options.query), data_dir, Clock().now())
+    query = " ".join(options.query)
+    condition = query_condition(query, data_dir, Clock().now())
+    patterns = text_patterns(parse(query)) if options.hits else []
+    if options.hits and not patterns:
+        raise ConfigError('--hits prints the lines that text: finds; add a term such as text:"locked door"')
     if not (data_dir / "runs").is_dir():
         print_stderr(f"No episodes in {data_dir} yet")
         return 0
-    with closing(open_filled_index(EpisodeStore(data_dir))) as index:
+    store = EpisodeStore(data_dir)
+    with closing(open_filled_index(store)) as index:
+        if options.hits:
+            found = islice(_hits(store, _rows(index, condition, options.sort), patterns), options.limit)
+            return write_result(0, lambda: _print_hits(found, as_json=options.json))
         rows = islice(_rows(index, condition, options.sort), options.limit)
         return write_result(0, lambda: _print(rows, profile.agent.currency, as_json=options.json))
 
@@ -59,7 +73,8 @@ def build_parser() -> argparse.ArgumentParser:
     )
     add_query_argument(parser)
     parser.add_argument("--sort", type=_sort_field, metavar="FIELD", help="sort by a field, such as reward or time")
-    parser.add_argument("--limit", type=at_least(1), metavar="N", help="print at most N episodes")
+    parser.add_argument("--limit", type=at_least(1), metavar="N", help="print at most N episodes, or lines with --hits")
+    parser.add_argument("--hits", action="store_true", help="print the lines that the terms text: of the query find")
     add_state_options(parser)
     parser.add_argument("--json", action="store_true", help="print a JSON object per line on standard output")
     return parser
@@ -86,6 +101,46 @@ def _rows(index: EpisodeIndex, condition: Condition, order: str | None) -> Itera
         except msgspec.ValidationError as exc:
             raise index.unusable(exc) from exc
         yield from (rows[key] for key in page if key in rows)
+
+
+class EpisodeHit(msgspec.Struct, frozen=True):
+    """A line that was found in an episode; ``step`` is None in the observation of the reset."""
+
+    episode_id: str
+    batch_id: str
+    env: str
+    step: int | None
+    kind: PassageKind
+    line: str
+    start: int
+    end: int
+
+
+def _hits(store: EpisodeStore, rows: Iterator[EpisodeRow], patterns: list[TextPattern]) -> Iterator[EpisodeHit]:
+    for row in rows:
+        try:
+            for hit in find_hits(store.read(store.path(row.batch_id, row.episode_id)), patterns):
+                yield EpisodeHit(row.episode_id, row.batch_id, row.env, *msgspec.structs.astuple(hit))
+        except StoreError as exc:  # the file was deleted since, or is damaged
+            print_stderr(str(exc))
+
+
+def _print_hits(hits: Iterator[EpisodeHit], *, as_json: bool) -> None:
+    stream, n, episodes = output_stream(), 0, set()
+    for hit in hits:
+        n += 1
+        episodes.add(hit.episode_id)
+        stream.write(f"{ascii_json(hit) if as_json else safe_text(_hit_line(hit))}\n")
+    if not as_json:
+        print_stderr(f"{pluralize(n, 'hit')} in {pluralize(len(episodes), 'episode')}")
+
+
+def _hit_line(hit: EpisodeHit) -> str:
+    """Return the episode, step, kind and line of a hit; a long line begins shortly before the words."""
+    start = max(0, hit.start - HIT_CONTEXT) if len(hit.line) > HIT_CHARS else 0
+    cut = "… " if start else ""
+    step = "reset" if hit.step is None else f"step {hit.step}"
+    return f"{hit.episode_id}  {step:<8}  {hit.kind:<11}  {cut}{one_line(hit.line[start:], HIT_CHARS)}"
 
 
 def _print(rows: Iterator[EpisodeRow], currency: str, *, as_json: bool) -> None:

@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 
 from runner.errors import ConfigError
-from runner.query.episodes import FIELDS, Condition, episode_condition, note_lookups
+from runner.query.episodes import FIELDS, Condition, episode_condition, episode_lookups
 from runner.query.syntax import QueryError
 from runner.util.display_text import one_line
 
@@ -23,6 +23,7 @@ QUERY_HELP = """query:
   model:qwen* -agent:oracle                wildcards; - or NOT negates
   reward>0.5 rounds<=3 task:10..19         comparisons and ranges
   since:2h (tag:todo OR note:"door")       ages; OR and parentheses
+  text:"locked door" text:unlock*          words of the transcript; * for the rest of a word
 
 quote the query, or it is interpreted by the shell; an empty query means all episodes"""
 
@@ -49,14 +50,14 @@ def query_condition(query: str, data_dir: Path, now: datetime) -> Condition:
 
     Args:
         query: the query.
-        data_dir: the state directory, which has the tags and notes.
+        data_dir: the state directory, which has the tags, notes and texts.
         now: the time to which ages such as ``2h`` refer.
 
     Raises:
         ConfigError: the query is invalid; the message has the query with a mark under the place of the error.
     """
     try:
-        return episode_condition(query, now=now, lookups=note_lookups(data_dir))
+        return episode_condition(query, now=now, lookups=episode_lookups(data_dir))
     except QueryError as exc:
         raise ConfigError(f"the query is invalid: {exc}\n{mark_error(query, exc)}") from exc
 

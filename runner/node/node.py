@@ -46,6 +46,7 @@ from runner.node.shutdown import RETRY_S, publish_remaining, run_with_restarts, 
 from runner.node.state_lock import NodeFile, StateLock, keep_files
 from runner.node.storage import storage_required
 from runner.node.stored_batches import queue_reporter
+from runner.node.text_indexing import index_texts
 from runner.publish.event_recorder import EventRecorder
 from runner.publish.live_publisher import LivePublisher
 from runner.publish.notifier import Notifier
@@ -205,6 +206,7 @@ class Node:
                 partial(_is_idle, batch_runner),
                 lambda: not batch_runner.is_idle,
             ),
+            "full-text index": partial(index_texts, self._data_dir, partial(_is_idle, batch_runner)),
         }
         async with asyncio.TaskGroup() as tasks:
             service_tasks = [

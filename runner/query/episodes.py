@@ -25,6 +25,7 @@ from runner.query.matching import find_ids, text_test
 from runner.query.syntax import All, Any, Node, Not, Term, Word, parse
 from runner.store.flags import FLAGS
 from runner.store.notes import Notes
+from runner.store.passages import TextPattern
 from runner.types import Outcome
 
 _OUTCOMES = tuple(str(outcome) for outcome in Outcome)
@@ -57,6 +58,7 @@ _FIELDS = (
     Field(name="profile", kind="text", description="profile"),
     Field(name="tag", kind="lookup", description="a tag of it or of a step"),
     Field(name="note", kind="lookup", description="words of a note"),
+    Field(name="text", kind="lookup", description="words of observations, thoughts, answers, tool calls, errors"),
 )
 FIELDS: Final[Mapping[str, Field]] = {field.name: field for field in _FIELDS}
 """The fields of an episode by name."""
@@ -108,6 +110,35 @@ def note_lookups(data_dir: Path) -> dict[str, Lookup]:
         "tag": lambda tag, quoted: notes.find("tag", _glob(tag, quoted)),
         "note": lambda words, _: notes.find("note", words),
     }
+
+
+def episode_lookups(data_dir: Path) -> dict[str, Lookup]:
+    """Return what finds the episodes of a state directory by their tags, notes and texts; texts may take a while."""
+    return note_lookups(data_dir) | {
+        "text": lambda words, quoted: _find_texts(data_dir, text_pattern(words, quoted)),
+    }
+
+
+def _find_texts(data_dir: Path, pattern: TextPattern) -> list[str]:
+    from runner.store.text_index import find_texts  # sqlite3 takes long to import
+
+    return find_texts(data_dir, pattern)
+
+
+def text_pattern(words: str, quoted: bool) -> TextPattern:
+    """Return the pattern of a value of ``text``; a final ``*`` that was not quoted stands for the rest of a word."""
+    is_prefix = words.endswith("*") and not quoted
+    return TextPattern(words, is_prefix)
+
+
+def text_patterns(node: Node) -> list[TextPattern]:
+    """Return the patterns of all terms of a query that search texts, and are not negated."""
+    match node:
+        case Term(field="text"):
+            return [text_pattern(*value) for value in zip(node.values, node.quoted, strict=True)]
+        case All() | Any():
+            return [pattern for part in node.parts for pattern in text_patterns(part)]
+    return []
 
 
 class _Builder:

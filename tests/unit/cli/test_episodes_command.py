@@ -49,6 +49,23 @@ def test_a_query_selects_episodes(tmp_path: Path, ids: list[str], capsys: pytest
     assert lines(capsys, "tag:[t]odo", *folder) == []
 
 
+def test_words_are_found_with_their_lines(tmp_path: Path, ids: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    folder = ("--data-dir", str(tmp_path))
+    assert [line["episode_id"] for line in lines(capsys, 'text:"observation 3"', *folder)] == [ids[2], ids[0]]
+    assert [line["episode_id"] for line in lines(capsys, "env:maze -text:3", *folder)] == [ids[1]]
+    hits = lines(capsys, "env:maze text:obs* rounds>2", "--hits", "--limit", "2", *folder)
+    assert [(hit["episode_id"], hit["step"], hit["line"]) for hit in hits] == [
+        (ids[0], None, "observation 0"),
+        (ids[0], 0, "observation 1"),
+    ]
+    assert run(["episodes", "text:obs*", "env:wordle", "--hits", *folder]) == 0
+    captured = capsys.readouterr()
+    assert captured.out.splitlines()[0].split() == [ids[2], "reset", "observation", "observation", "0"]
+    assert captured.err == "4 hits in 1 episode\n"
+    assert run(["episodes", "env:maze", "--hits", *folder]) == 2
+    assert 'add a term such as text:"locked door"' in capsys.readouterr().err
+
+
 def test_a_line_has_what_identifies_an_episode(
     tmp_path: Path, ids: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:

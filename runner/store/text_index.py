@@ -1,0 +1,294 @@
+"""The full-text index: an SQLite database in which the words of all episodes are found.
+
+It has no text, only where each word is, and lies in a file of its own, so that building it never delays the node.
+A missing, damaged or later file is built again from the episode files.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+
+from runner.errors import StoreError
+from runner.store.index import FILE_NAME as INDEX_NAME
+from runner.store.index import FileId, file_id
+from runner.store.passages import PASSAGE_KINDS, Passage, TextPattern, find_hits, read_passages
+from runner.util.files import file_lock
+from runner.util.resources import file_advice
+from runner.util.safe_values import escape_surrogates
+from runner.util.sqlite import DATABASE_ERRORS, SqliteSchema, is_damage, open_database
+
+if TYPE_CHECKING:
+    from runner.store.episode_store import EpisodeStore
+
+logger = logging.getLogger(__name__)
+
+FILE_NAME: Final = "text.sqlite"
+"""Name of the full-text index in the state directory."""
+EPISODES_PER_TRANSACTION: Final = 50
+"""Number of episodes that are read, and then added in one transaction."""
+MANY: Final = 500
+"""Number of episodes from which on a search that has to add them first logs it, because it takes a moment."""
+BUSY_TIMEOUT_S: Final = 5.0
+
+_KINDS_PER_STEP: Final = 8
+"""Number of rows reserved for a step; the kinds of passages have to fit."""
+_TABLES: Final = """
+    CREATE TABLE episodes (
+        base INTEGER PRIMARY KEY,
+        n_rows INTEGER NOT NULL,
+        episode_id TEXT NOT NULL,
+        batch_id TEXT NOT NULL,
+        size INTEGER NOT NULL,
+        mtime_ns INTEGER NOT NULL,
+        gone INTEGER NOT NULL DEFAULT 0
+    );
+    CREATE UNIQUE INDEX present ON episodes (episode_id, batch_id) WHERE NOT gone;
+    CREATE VIRTUAL TABLE passages USING fts5(
+        text, content = '', columnsize = 0, tokenize = 'unicode61 remove_diacritics 0'
+    );
+"""
+_SCHEMA = SqliteSchema(
+    version=1,
+    tables=f"BEGIN IMMEDIATE; {_TABLES} PRAGMA user_version = 1; COMMIT;",
+    probes=(
+        "SELECT base, n_rows, episode_id, batch_id, size, mtime_ns, gone FROM episodes INDEXED BY present "
+        "WHERE NOT gone AND episode_id = '' AND batch_id = '' LIMIT 0",
+        "SELECT rowid FROM passages WHERE passages MATCH 'a' LIMIT 1",
+    ),
+)
+_KNOWN = "SELECT episode_id, batch_id, size, mtime_ns FROM episodes WHERE NOT gone"
+_SET_GONE = "UPDATE episodes SET gone = 1 WHERE NOT gone AND episode_id = ? AND batch_id = ?"
+_N_GONE = (
+    "SELECT ifnull(sum(n_rows) FILTER (WHERE gone), 0), ifnull(sum(n_rows) FILTER (WHERE NOT gone), 0) FROM episodes"
+)
+
+Stamped: TypeAlias = tuple[str, str, int, int]
+"""Episode id, batch id, and size and modification time (in ns) of the file."""
+STAMPS: Final = "SELECT episode_id, batch_id, size, mtime_ns FROM episodes ORDER BY 1"
+"""Selects the files in the episode index."""
+
+
+class TextMatches(NamedTuple):
+    """What a search finds: how many passages, and the ids of their episodes in the order in which they were added."""
+
+    n_passages: int
+    episode_ids: list[str]
+
+
+class TextIndex:
+    """A full-text index, for several threads and processes.
+
+    A row of ``passages`` is a passage: its number is the base of the episode, plus ``_KINDS_PER_STEP`` times the step,
+    plus the kind. Rows of episodes that are gone stay until they are more than the others, as FTS5 cannot delete rows
+    without their text.
+
+    Args:
+        path: the file, which is opened by the first use.
+        read: returns the content of an episode file for the ids of batch and episode; may raise ``StoreError``.
+    """
+
+    def __init__(self, path: Path, read: Callable[[str, str], bytes]) -> None:
+        self._path, self._read_file = path, read
+        self._lock = threading.Lock()
+        self._connection: sqlite3.Connection | None = None
+        self._file_id: FileId | None = None
+
+    @classmethod
+    def of(cls, store: EpisodeStore) -> TextIndex:
+        """Return the index that lies beside the episodes of a store."""
+        return cls(store.data_dir / FILE_NAME, lambda batch_id, id: store.read(store.path(batch_id, id)))
+
+    def close(self) -> None:
+        """Close the file; the next use opens it again."""
+        with self._lock:
+            self._close()
+
+    def update(
+        self,
+        wanted: Collection[Stamped],
+        *,
+        at_most: int | None = None,
+        go_on: Callable[[float], bool] = lambda seconds: True,
+    ) -> int:
+        """Add the files that this index lacks, and mark what is gone; return the number of files it still lacks.
+
+        Args:
+            wanted: all files.
+            at_most: add nothing if more than this number of files are lacking.
+            go_on: called after each transaction with the seconds it took; may wait; returns whether to continue.
+
+        Raises:
+            StoreError: the database cannot be used.
+        """
+        missing = self._missing(wanted)
+        if at_most is not None and len(missing) > at_most:
+            return len(missing)
+        for start in range(0, len(missing), EPISODES_PER_TRANSACTION):
+            started, end = time.monotonic(), start + EPISODES_PER_TRANSACTION
+            self._add(missing[start:end])
+            if not go_on(time.monotonic() - started):
+                return len(missing[end:])
+        return 0
+
+    def _missing(self, wanted: Collection[Stamped]) -> list[Stamped]:
+        with self._session() as connection:
+            known: set[Stamped] = set(connection.execute(_KNOWN))
+            gone = {stamped[:2] for stamped in known}.difference(stamped[:2] for stamped in wanted)
+            if gone:
+                with _transaction(connection):
+                    connection.executemany(_SET_GONE, gone)
+                    _start_again_if_mostly_gone(connection)
+                known = set(connection.execute(_KNOWN))
+        return [stamped for stamped in wanted if stamped not in known]
+
+    def _add(self, missing: list[Stamped]) -> None:
+        read = [(stamped, self._read(stamped)) for stamped in missing]
+        with self._session() as connection, _transaction(connection):
+            (base,) = connection.execute("SELECT ifnull(max(base + n_rows), 0) FROM episodes").fetchone()
+            for stamped, passages in read:
+                base += _insert(connection, base, stamped, passages)
+
+    def _read(self, stamped: Stamped) -> list[Passage]:
+        """Return the passages of an episode; none if its file cannot be read, which the episode index reports."""
+        try:
+            return read_passages(self._read_file(stamped[1], stamped[0]))
+        except StoreError as exc:
+            logger.debug("episode %s has no text: %s", stamped[0], exc)
+            return []
+
+    def search(self, patterns: Iterable[TextPattern]) -> TextMatches:
+        """Return what one of the patterns is found in; raises ``StoreError``."""
+        expression = " OR ".join(pattern.match_expression for pattern in patterns)
+        with self._session() as connection:
+            rows = connection.execute("SELECT rowid FROM passages WHERE passages MATCH ? ORDER BY rowid", (expression,))
+            episodes = connection.execute("SELECT base, base + n_rows, episode_id, gone FROM episodes ORDER BY base")
+            return _matches((row for (row,) in rows), episodes)
+
+    @contextmanager
+    def _session(self) -> Iterator[sqlite3.Connection]:
+        with self._lock:
+            try:
+                yield self._opened()
+            except DATABASE_ERRORS as exc:
+                if is_damage(exc):
+                    self._close()  # the next use opens, checks and replaces the file
+                advice = file_advice(exc, "search again; if this persists, delete the file, which is built again")
+                raise StoreError(f"{self._path} cannot be used: {exc}; {advice}") from exc
+
+    def _opened(self) -> sqlite3.Connection:
+        if self._connection is None or file_id(self._path) != self._file_id:
+            self._close()
+            # Without the lock, two processes could find a damaged file and one delete the other's new one.
+            with file_lock(self._path.with_name("text.lock"), wait=True, create=True):
+                self._connection = open_database(self._path, _SCHEMA, busy_timeout_s=BUSY_TIMEOUT_S)
+                self._file_id = file_id(self._path)
+        return self._connection
+
+    def _close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
+def _insert(connection: sqlite3.Connection, base: int, stamped: Stamped, passages: list[Passage]) -> int:
+    """Add an episode unless another process has added it; return the number of rows reserved for it."""
+    episode_id, batch_id, *stamp = stamped
+    known = connection.execute(_KNOWN + " AND episode_id = ? AND batch_id = ?", (episode_id, batch_id)).fetchone()
+    if known == stamped:
+        return 0
+    connection.execute(_SET_GONE, (episode_id, batch_id))
+    last_step = max((-1 if passage.step is None else passage.step for passage in passages), default=-1)
+    n_rows = (last_step + 2) * _KINDS_PER_STEP
+    connection.execute(
+        "INSERT INTO episodes (base, n_rows, episode_id, batch_id, size, mtime_ns) VALUES (?, ?, ?, ?, ?, ?)",
+        (base, n_rows, episode_id, batch_id, *stamp),
+    )
+    connection.executemany(
+        "INSERT INTO passages (rowid, text) VALUES (?, ?)",
+        [(base + _place(passage), escape_surrogates(passage.text)) for passage in passages],
+    )
+    return n_rows
+
+
+def _place(passage: Passage) -> int:
+    slot = 0 if passage.step is None else passage.step + 1
+    return slot * _KINDS_PER_STEP + PASSAGE_KINDS.index(passage.kind)
+
+
+def _matches(rows: Iterator[int], episodes: Iterator[tuple[int, int, str, int]]) -> TextMatches:
+    """Return the episodes of rows, both in ascending order; rows of episodes that are gone do not count."""
+    n_passages, found, end, gone = 0, list[str](), 0, 1
+    for row in rows:
+        if row >= end:
+            _, end, episode_id, gone = next((each for each in episodes if row < each[1]), (0, 1 << 63, "", 1))
+            if not gone:
+                found.append(episode_id)
+        n_passages += not gone
+    return TextMatches(n_passages, found)
+
+
+def _start_again_if_mostly_gone(connection: sqlite3.Connection) -> None:
+    n_gone, n_present = connection.execute(_N_GONE).fetchone()
+    if n_gone > n_present:
+        connection.execute("DROP TABLE passages")
+        connection.execute("DROP TABLE episodes")
+        for statement in filter(str.strip, _TABLES.split(";")):
+            connection.execute(statement)
+
+
+def read_stamps(data_dir: Path) -> list[Stamped]:
+    """Return the files that the episode index of a state directory lists; raises ``StoreError``."""
+    path = data_dir / INDEX_NAME
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
+            return connection.execute(STAMPS).fetchall()
+    except DATABASE_ERRORS as exc:
+        raise StoreError(f"{path} cannot be read: {exc}; a node or a list of the episodes makes it again") from exc
+
+
+def find_texts(data_dir: Path, pattern: TextPattern) -> list[str]:
+    """Return the ids of the episodes of a state directory with a pattern, after what is missing was added.
+
+    Where the index cannot be written, as in a read-only folder, every episode file is read instead.
+
+    Raises:
+        StoreError: the episodes cannot be read.
+    """
+    from runner.store import EpisodeStore, open_index_to_read
+
+    store = EpisodeStore(data_dir)
+    with closing(open_index_to_read(store)) as index, closing(TextIndex.of(store)) as text_index:
+        stamps: list[Stamped] = index.select(STAMPS)
+        try:
+            if (n_missing := text_index.update(stamps, at_most=MANY)) > 0:
+                logger.warning("%s episodes are not in the full-text index yet; they are added now", f"{n_missing:,}")
+                text_index.update(stamps)
+            return text_index.search([pattern]).episode_ids
+        except StoreError as exc:
+            logger.warning("%s. Every episode file is read instead", exc)
+    return [stamp[0] for stamp in stamps if _has_text(store, store.path(stamp[1], stamp[0]), pattern)]
+
+
+def _has_text(store: EpisodeStore, path: Path, pattern: TextPattern) -> bool:
+    try:
+        return next(find_hits(store.read(path), [pattern]), None) is not None
+    except StoreError:
+        return False
+
+
+@contextmanager
+def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+        yield
+        connection.execute("COMMIT")
+    finally:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")

@@ -1,0 +1,203 @@
+"""The full-text index: what it finds, how it follows the episode files, and hostile texts and searches."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from runner.errors import StoreError
+from runner.node.text_indexing import index_texts
+from runner.store import EpisodeIndex, EpisodeStore, open_index
+from runner.store.passages import PASSAGE_KINDS, TextPattern, find_hits, read_passages
+from runner.store.text_index import FILE_NAME, STAMPS, TextIndex, find_texts
+from runner.types import Action, ErrorInfo, Outcome, TimeStep, ToolCall
+from tests.support.episodes import RecordedEpisode, damaged_bytes, make_step
+from tests.support.node_events import wait_until
+
+
+@pytest.fixture
+def text_index(episode_store: EpisodeStore) -> Iterator[TextIndex]:
+    with closing(TextIndex.of(episode_store)) as text_index:
+        yield text_index
+
+
+def record(store: EpisodeStore, index: EpisodeIndex, *observations: str) -> RecordedEpisode:
+    steps = [make_step(n, observation=[{"role": "user", "content": text}]) for n, text in enumerate(observations)]
+    return record_steps(store, index, steps)
+
+
+def record_steps(store: EpisodeStore, index: EpisodeIndex, steps: list[TimeStep], **end: Any) -> RecordedEpisode:  # noqa: ANN401
+    recording = RecordedEpisode(store, index)
+    recording.start()
+    recording.reset()
+    for step in steps:
+        recording.play(step)
+    recording.end(**end)
+    return recording
+
+
+def found(text_index: TextIndex, index: EpisodeIndex, text: str) -> list[str]:
+    text_index.update(index.select(STAMPS))
+    return text_index.search([TextPattern(text)]).episode_ids
+
+
+def test_words_are_found_in_their_order(
+    episode_store: EpisodeStore, index: EpisodeIndex, text_index: TextIndex
+) -> None:
+    first = record(episode_store, index, "You see a locked door.", "the LOCKED,\ndoor")
+    second = record(episode_store, index, "The door is locked.")
+    ids = [first.header.episode_id, second.header.episode_id]
+    assert text_index.update(index.select(STAMPS), at_most=1) == 2
+    assert text_index.update(index.select(STAMPS)) == 0
+    assert found(text_index, index, "locked door") == ids[:1]
+    assert text_index.search([TextPattern("locked door")]).n_passages == 2
+    assert found(text_index, index, "door") == ids
+    assert found(text_index, index, "lock") == []
+    assert text_index.search([TextPattern("lock", is_prefix=True)]).episode_ids == ids
+
+
+def test_every_text_of_an_episode_is_in_a_passage(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
+    chat = [
+        {"role": "system", "content": "be brief"},
+        {"role": "user", "content": [{"type": "text", "text": "in parts"}]},
+        {"role": "assistant", "content": "my answer", "reasoning_content": "my thought"},
+    ]
+    call = ToolCall(id="1", name="open", arguments='{"what": "door"}')
+    step = make_step(
+        0,
+        chats=[chat],
+        action=Action(text="my action", tool_calls=[call]),
+        observation=[{"role": "user", "content": "my observation"}],
+    )
+    error = ErrorInfo("Broken", "my error", "trace")
+    recording = record_steps(episode_store, index, [step], error_info=error, outcome=Outcome.ERROR)
+    passages = read_passages(episode_store.read_bytes(recording.header.episode_id))
+    assert {passage.kind for passage in passages} == set(PASSAGE_KINDS)
+    texts = {passage.kind: passage.text for passage in passages if passage.step == 0}
+    assert texts["prompt"] == "be brief\nin parts"
+    assert texts["tool call"] == 'open {"what": "door"}'
+    assert (texts["thought"], texts["answer"], texts["action"]) == ("my thought", "my answer", "my action")
+    assert texts["error"] == "Broken\nmy error\ntrace"
+
+
+def test_a_hit_has_its_line(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
+    recording = record(episode_store, index, "one\ntwo red keys\nthree red\nkeys")
+    data = episode_store.read_bytes(recording.header.episode_id)
+    hits = list(find_hits(data, [TextPattern("red keys"), TextPattern("keys")]))
+    assert [(hit.step, hit.line, hit.line[hit.start : hit.end]) for hit in hits] == [
+        (0, "two red keys", "red keys"),
+        (0, "three red", "red"),
+        (0, "keys", "keys"),
+    ]
+
+
+def test_the_index_follows_the_files(episode_store: EpisodeStore, index: EpisodeIndex, text_index: TextIndex) -> None:
+    recordings = [record(episode_store, index, f"word{number} common") for number in range(3)]
+    ids = [recording.header.episode_id for recording in recordings]
+    assert found(text_index, index, "common") == ids
+    for recording in recordings[:2]:
+        episode_store.path(recording.header.batch_id, recording.header.episode_id).unlink()
+        index.reconcile()
+        assert found(text_index, index, "common") == ids[recordings.index(recording) + 1 :]
+    new = record(episode_store, index, "common again")
+    assert text_index.update(index.select(STAMPS), go_on=lambda seconds: False) == 0
+    assert found(text_index, index, "common") == [ids[2], new.header.episode_id]
+
+
+@pytest.mark.parametrize("damage", ["deleted", "cut", "later", "other"])
+def test_a_missing_or_damaged_index_is_built_again(
+    episode_store: EpisodeStore, index: EpisodeIndex, text_index: TextIndex, damage: str
+) -> None:
+    recording = record(episode_store, index, "a locked door")
+    assert found(text_index, index, "door") == [recording.header.episode_id]
+    text_index.close()
+    path = episode_store.data_dir / FILE_NAME
+    match damage:
+        case "deleted":
+            path.unlink()
+        case "cut":
+            path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+        case "later":
+            with closing(sqlite3.connect(path)) as connection:
+                connection.execute("PRAGMA user_version = 99")
+        case "other":
+            path.write_bytes(b"no database")
+    assert found(text_index, index, "door") == [recording.header.episode_id]
+
+
+def test_an_index_deleted_while_open_is_built_again(
+    episode_store: EpisodeStore, index: EpisodeIndex, text_index: TextIndex
+) -> None:
+    recording = record(episode_store, index, "a locked door")
+    text_index.update(index.select(STAMPS))
+    (episode_store.data_dir / FILE_NAME).unlink()
+    assert found(text_index, index, "door") == [recording.header.episode_id]
+
+
+def test_without_a_writable_index_the_files_are_searched(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
+    recording = record(episode_store, index, "a locked door")
+    (episode_store.data_dir / "text.sqlite-wal").mkdir()
+    path = episode_store.data_dir / FILE_NAME
+    path.symlink_to(episode_store.data_dir / "missing" / "folder")
+    assert find_texts(episode_store.data_dir, TextPattern("locked door")) == [recording.header.episode_id]
+    assert find_texts(episode_store.data_dir, TextPattern("door locked")) == []
+
+
+async def test_a_node_indexes_new_episodes(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
+    recording = record(episode_store, index, "a locked door")
+    index.write_waiting()
+
+    async def is_idle() -> bool:
+        return True
+
+    indexing = asyncio.create_task(index_texts(episode_store.data_dir, is_idle, interval_s=0.01))
+    with closing(TextIndex.of(episode_store)) as text_index:
+        ids = [recording.header.episode_id]
+        await wait_until(lambda: text_index.search([TextPattern("door")]).episode_ids == ids, timeout_s=20)
+    indexing.cancel()
+    await asyncio.wait([indexing], timeout=10)
+    assert indexing.cancelled()
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(st.text(st.sampled_from('ab C1_-*^:"(){}[]+.,\n\t\x00\x1b'), max_size=12), min_size=1, max_size=4),
+    st.sampled_from(
+        ["a", "ab", "a b", "AND", "a OR b", "NEAR(a b)", '"', 'a" OR "b', "text: a", "b*", "^a", "C1", "\0a"]
+    ),
+    st.booleans(),
+)
+def test_the_index_and_the_lines_agree_on_hostile_texts(texts: list[str], words: str, is_prefix: bool) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        store = EpisodeStore(Path(folder))
+        with closing(open_index(store)) as index, closing(TextIndex.of(store)) as text_index:
+            recording = record(store, index, *texts)
+            text_index.update(index.select(STAMPS))
+            pattern = TextPattern(words, is_prefix)
+            data = store.read_bytes(recording.header.episode_id)
+            steps = {(hit.step, hit.kind) for hit in find_hits(data, [pattern])}
+            assert text_index.search([pattern]).n_passages == len(steps)
+
+
+@given(st.text(st.characters(exclude_categories=())), st.booleans())
+def test_no_search_is_an_error(text_of_user: str, is_prefix: bool) -> None:
+    with closing(sqlite3.connect(":memory:")) as connection:
+        connection.execute("CREATE VIRTUAL TABLE t USING fts5(text)")
+        expression = TextPattern(text_of_user, is_prefix).match_expression
+        assert connection.execute("SELECT * FROM t WHERE t MATCH ?", (expression,)).fetchall() == []
+    TextPattern(text_of_user, is_prefix).compiled()
+
+
+@given(damaged_bytes(b'{"reset_observation": [], "timesteps": [{"chats": [[1]], "action": {}, "observation": [{}]}]}'))
+def test_damaged_episodes_raise_only_store_errors(data: bytes) -> None:
+    with suppress(StoreError):
+        read_passages(data)
