@@ -6,6 +6,7 @@ import argparse
 import re
 from collections.abc import Sequence
 from contextlib import closing
+from typing import Final
 
 import msgspec
 
@@ -17,7 +18,7 @@ from runner.cli.terminal import print_json, print_stderr, print_table
 from runner.config.field_types import AGE_EXPECTED, AGE_PATTERN
 from runner.config.retention import RetentionSettings
 from runner.errors import ConfigError
-from runner.node.retention import Policy, Pruner, PruneReport
+from runner.node.retention import ARCHIVED, RECENT, UNDELIVERED, Policy, Pruner, PruneReport, exceeds_quota
 from runner.node.state_lock import is_node_alive
 from runner.publish.outbox import Outbox
 from runner.store import EpisodeStore, open_index
@@ -25,6 +26,14 @@ from runner.util.argument_parser import SafeArgumentParser
 from runner.util.display_text import one_line, pluralize
 
 _BYTES = re.compile(r"([0-9]{1,15})([KMGT]?)i?B?", re.ASCII)
+_ADVICE: Final = {
+    UNDELIVERED: "A running node delivers events; --undelivered prunes these episodes, too",
+    RECENT: "Prune again in ten minutes, or with --undelivered: a broker that fails may lose events so new",
+    "tagged": "--keep none prunes tagged episodes, too",
+    "batch not ended": "Episodes of a batch can be pruned after it has ended; finish or cancel it",
+    ARCHIVED: "--delete deletes archives, too",
+}
+"""What to do about episodes that are kept, by reason."""
 
 
 def main_prune(argv: Sequence[str]) -> int:
@@ -46,7 +55,7 @@ def main_prune(argv: Sequence[str]) -> int:
     with closing(open_index(store, is_owner=not is_node_alive(data_dir))) as index:
         outbox = Outbox(index, durable_names(profile.nats))
         report = Pruner(store, index, outbox).prune(policy, dry_run=options.dry_run)
-    return _print_report(report, options)
+    return _print_report(report, options, policy.max_bytes if exceeds_quota(policy, report) else None)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -89,7 +98,8 @@ def _policy(options: argparse.Namespace, settings: RetentionSettings) -> Policy:
     return msgspec.structs.replace(Policy.from_profile(settings), undelivered=options.undelivered)
 
 
-def _print_report(report: PruneReport, options: argparse.Namespace) -> int:
+def _print_report(report: PruneReport, options: argparse.Namespace, exceeded: int | None = None) -> int:
+    """Print what was done and kept, and that more than ``exceeded`` bytes are left, unless it is None."""
     for problem in report.problems:
         print_stderr(f"agentgym-runner: {one_line(problem, 1000)}")
     if options.json:
@@ -102,8 +112,13 @@ def _print_report(report: PruneReport, options: argparse.Namespace) -> int:
     rows += [(f"kept: {reason}", pluralize(n, "episode")) for reason, n in report.kept.items()]
     rows.append(("left on the disk", _mib(report.n_bytes)))
     print_table("Pruning", ("", ""), rows)
-    if report.kept.get("event not delivered"):
-        print_stderr("A running node delivers events; --undelivered prunes these episodes, too")
+    if exceeded is not None:
+        print_stderr(
+            f"{_mib(report.n_bytes)} are left, more than the limit of {_mib(exceeded)}, and nothing more can be pruned"
+        )
+    advised = (UNDELIVERED, RECENT) if exceeded is None else _ADVICE.keys()
+    for reason in [each for each in report.kept if each in advised]:
+        print_stderr(_ADVICE[reason])
     return 1 if report.problems else 0
 
 

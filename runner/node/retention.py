@@ -17,7 +17,7 @@ import msgspec
 from runner.config.retention import RetentionSettings, age_seconds
 from runner.errors import StoreError
 from runner.node.batch_queue import queued_ids
-from runner.publish.outbox import Outbox
+from runner.publish.outbox import KEEP_ACKED_S, Outbox
 from runner.store import EpisodeIndex, EpisodeStore
 from runner.store.archive import SUFFIX
 from runner.store.notes import Notes
@@ -34,6 +34,10 @@ INTERVAL_S: Final = 600.0
 ARCHIVED_SHARE: Final = 0.2
 """Size of an archive in proportion to its files, as a dry run assumes it."""
 MAX_PROBLEMS: Final = 20
+UNDELIVERED: Final = "event not delivered"
+RECENT: Final = f"event delivered in the last {KEEP_ACKED_S // 60:.0f} minutes"
+"""Reasons for which episodes are kept; a broker that fails may lose the newest events and gets them again."""
+ARCHIVED: Final = "archived"
 _ROWS = "SELECT batch_id, episode_id, ended_at, size FROM episodes"
 
 
@@ -137,18 +141,22 @@ class Pruner:
             if not dry_run:
                 remove_abandoned_trash(self._store.data_dir)
             report = PruneReport(n_bytes=disk_usage(self._store))
-            kept: Counter[str] = Counter()
-            for candidate in self._candidates(policy, report, kept):
+            kept, kept_young = Counter[str](), Counter[str]()
+            for candidate in self._candidates(policy, report, kept, kept_young):
                 if should_stop():
                     break
                 self._prune_batch(candidate, policy, report, kept, dry_run=dry_run)
+            if exceeds_quota(policy, report):
+                kept += kept_young
             report.kept = {reason: count for reason, count in kept.items() if count}
             return report
 
-    def _candidates(self, policy: Policy, report: PruneReport, kept: Counter[str]) -> Iterator[_Candidate]:
+    def _candidates(
+        self, policy: Policy, report: PruneReport, kept: Counter[str], kept_young: Counter[str]
+    ) -> Iterator[_Candidate]:
         """Yield what is too old, then as long as the size exceeds the quota what is left, both the oldest first."""
         limit = None if policy.older_s is None else self._clock.now() - timedelta(seconds=policy.older_s)
-        old, young = self._split(policy, limit, kept)
+        old, young = self._split(policy, limit, kept, kept_young)
         yield from old
         for candidate in young:
             if policy.max_bytes is None or report.n_bytes <= policy.max_bytes:
@@ -156,12 +164,13 @@ class Pruner:
             yield candidate
 
     def _split(
-        self, policy: Policy, limit: datetime | None, kept: Counter[str]
+        self, policy: Policy, limit: datetime | None, kept: Counter[str], kept_young: Counter[str]
     ) -> tuple[list[_Candidate], list[_Candidate]]:
-        """Return the prunable episodes that ended before ``limit``, and the others, by batch."""
+        """Return the prunable episodes that ended before ``limit``, and the others, by batch; count what is kept."""
         unfinished = unfinished_batches(self._store.data_dir)
         tagged: Collection[str] = self._notes.tags() if policy.keep_tagged else ()
-        undelivered = set() if policy.undelivered else self._outbox.undelivered_episodes()
+        undelivered = set() if policy.undelivered else self._outbox.undelivered_episodes(keep_acked_s=0.0)
+        recent = set() if policy.undelivered else self._outbox.undelivered_episodes()
         groups: dict[tuple[str, bool], list[tuple[datetime, str, int]]] = defaultdict(list)
         for batch_id, episode_id, ended, size in self._index.select(_ROWS):
             ended_at = datetime.fromisoformat(ended)
@@ -170,14 +179,16 @@ class Pruner:
                 continue
             is_file = os.path.lexists(self._store.path(batch_id, episode_id))
             if policy.archive and not is_file:
+                kept_young[ARCHIVED] += 1
                 continue
             reasons = {
                 "tagged": episode_id in tagged,
                 "batch not ended": batch_id in unfinished,
-                "event not delivered": episode_id in undelivered,
+                UNDELIVERED: episode_id in undelivered,
+                RECENT: episode_id in recent,
             }
             if (reason := next((name for name, holds in reasons.items() if holds), None)) is not None:
-                kept[reason] += is_old
+                (kept if is_old else kept_young)[reason] += 1
                 continue
             groups[batch_id, is_old].append((ended_at, episode_id, size if is_file else 0))
         candidates = {
@@ -277,10 +288,15 @@ async def prune_when_idle(
 
 
 def _unmet(policy: Policy, report: PruneReport) -> list[str]:
-    if policy.max_bytes is None or report.problems or report.n_bytes <= policy.max_bytes:
+    if report.problems or not exceeds_quota(policy, report):
         return []
     advice = "set archive: false to delete old ones" if policy.archive else "the other episodes are kept"
     return [f"the episodes exceed retention.max_bytes ({policy.max_bytes}) and no more can be pruned; {advice}"]
+
+
+def exceeds_quota(policy: Policy, report: PruneReport) -> bool:
+    """Return whether more is left on the disk than the policy allows."""
+    return policy.max_bytes is not None and report.n_bytes > policy.max_bytes
 
 
 def disk_usage(store: EpisodeStore) -> int:

@@ -62,6 +62,19 @@ def test_tagged_and_undelivered_episodes_are_kept(
     assert main_prune(["--older", "1d", "--data-dir", str(tmp_path / "empty")]) == 0
 
 
+def test_a_limit_that_cannot_be_kept_is_reported_with_what_to_do(
+    tmp_path: Path, ids: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main_tag([ids[0], "good", "--data-dir", str(tmp_path)]) == 0
+    capsys.readouterr()
+    assert main_prune(["--max-bytes", "1", "--undelivered", "--delete", "--data-dir", str(tmp_path)]) == 0
+    printed = capsys.readouterr()
+    assert "kept: tagged" in printed.out
+    assert "nothing more can be pruned" in printed.err and "--keep none" in printed.err
+    assert main_prune(["--older", "1d", "--undelivered", "--delete", "--data-dir", str(tmp_path)]) == 0
+    assert capsys.readouterr().err == ""
+
+
 @pytest.mark.parametrize("option", [["--older", "soon"], ["--older", "1y"], ["--max-bytes", "0"], ["--max-bytes", "x"]])
 def test_invalid_values_are_refused(option: list[str]) -> None:
     with pytest.raises(SystemExit):

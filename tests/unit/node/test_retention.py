@@ -135,7 +135,7 @@ def test_an_episode_that_is_tagged_while_others_are_pruned_stays(state: StateDir
 def test_an_event_that_a_broker_may_still_lose_keeps_its_file(state: StateDir) -> None:
     ids = state.add(90)
     recent = Pruner(state.store, state.index, state.outbox, state.clock)  # acknowledged just now
-    assert recent.prune(Policy(older_s=DAY_S, archive=False)).kept == {"event not delivered": 2}
+    assert recent.prune(Policy(older_s=DAY_S, archive=False)).kept == {"event delivered in the last 10 minutes": 2}
     assert state.pruner.prune(Policy(older_s=DAY_S, archive=False)).n_deleted == 2
     assert state.outbox.known_ids("episode") == {f"episode:{each}" for each in ids}
 
