@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 LOG_SUFFIXES: Final = (".jsonl", ".ndjson", ".log")
 """Suffixes of files that are shown line by line."""
+JOURNAL_SUFFIX: Final = ".journal.jsonl"
+"""Suffix of the journal of an unfinished episode; ``runner.store.journal`` takes long to import."""
 ARCHIVE_SUFFIX: Final = ".zip"
 """Suffix of an archive of episodes."""
 EPISODE_START: Final = b'{"schema":'

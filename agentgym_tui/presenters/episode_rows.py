@@ -41,6 +41,7 @@ from agentgym_tui.state.episode_list import (
     ListedEpisode,
     ListEntry,
     ReadProgress,
+    SearchProgress,
     UnreadableFile,
     entry_key,
     searchable_fields,
@@ -124,6 +125,13 @@ def reading_progress(progress: ReadProgress | None) -> SafeText:
     if progress is None:
         return trusted("reading …")
     return trusted(f"reading {progress.n_read:,} of {pluralize(progress.n_found, 'file')}")
+
+
+def search_progress(progress: SearchProgress) -> SafeText:
+    """Return how many of the episodes the full-text index has; "" if it has all."""
+    if progress.is_complete:
+        return trusted("")
+    return trusted(f"{progress.n_searched:,} of {pluralize(progress.n_episodes, 'episode')} are searched")
 
 
 def empty_episodes_lines(episodes: EpisodeList, key: Callable[[str], str], read_only: str, width: int) -> list[Line]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.json import encode as json_encode
 
+from agentgym_tui.sessions.text_search import TextSearch, TextSource
 from agentgym_tui.state.data_model import Episode, StepState
 from agentgym_tui.state.episode_content import DecodedMessages, Spans, as_messages
 from agentgym_tui.state.episode_list import UnreadableFile
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from runner.query.fields import Lookup
     from runner.store import EpisodeIndex, EpisodeRecord, EpisodeRow, EpisodeStore
     from runner.store.episode_file import Origin
+    from runner.store.text_index import Stamped, TextIndex
     from runner.types import PackedCells, TimeStep
 
 MAX_ROWS: Final = 100_000
@@ -100,6 +102,9 @@ class StateDirLibrary:
     def __init__(self, find: Callable[[], Path]) -> None:
         self.unreadable: Sequence[UnreadableFile] = ()
         self.first_rows: Sequence[EpisodeRow] = ()
+        self.texts = TextSearch(
+            TextSource(self._open_texts, self._stamps, self._version, lambda episode_id: self._read(episode_id)[0])
+        )
         self._find = find
         self._lock = threading.Lock()
         self._opened: tuple[EpisodeStore, EpisodeIndex] | None = None
@@ -128,10 +133,10 @@ class StateDirLibrary:
         return fill_findings(*self._open(), should_stop)
 
     def lookups(self) -> Mapping[str, Lookup]:
-        """Return what finds the ids of episodes by their notes; raises ``StoreError``."""
+        """Return what finds the ids of episodes by their notes and texts; raises ``StoreError``."""
         from runner.query.episodes import note_lookups
 
-        return note_lookups(self._open()[0].data_dir)
+        return {**note_lookups(self._open()[0].data_dir), "text": self.texts.lookup}
 
     def result_source(self) -> EpisodeIndex:
         """Return the index of episodes; raises ``StoreError``."""
@@ -141,12 +146,32 @@ class StateDirLibrary:
         """Return an episode and the content of its file; raises ``StoreError``."""
         from runner.store.episode_file import decode_episode
 
-        store, _ = self._open()
-        if (path := self._file(episode_id)) is None:
-            data = store.read_bytes(episode_id)
-            return episode_from_bytes(data, store.runs / episode_id), data
-        data = store.read(path)
+        data, path = self._read(episode_id)
+        if path is None:
+            return episode_from_bytes(data, Path(episode_id)), data
         return episode_from_record(decode_episode(data, path)), data
+
+    def _read(self, episode_id: str) -> tuple[bytes, Path | None]:
+        """Return the content of an episode's file, and its path where the index has it; raises ``StoreError``."""
+        store, _ = self._open()
+        path = self._file(episode_id)
+        return (store.read_bytes(episode_id) if path is None else store.read(path)), path
+
+    def _open_texts(self) -> TextIndex:
+        from runner.store.text_index import TextIndex
+
+        return TextIndex.of(self._open()[0])
+
+    def _stamps(self) -> tuple[Collection[Stamped], bool]:
+        from runner.store.text_index import STAMPS
+
+        return self._open()[1].select(STAMPS), True
+
+    def _version(self) -> object:
+        from runner.store.index import FILE_NAME
+        from runner.util.sqlite import file_state
+
+        return file_state(self._open()[0].data_dir / FILE_NAME)
 
     def path(self, episode_id: str) -> Path | None:
         """Return the path of an episode's file or archive; None if it is not listed. Raises ``StoreError``."""
@@ -189,7 +214,8 @@ class StateDirLibrary:
         return episodes
 
     def close(self) -> None:
-        """Close the index of episodes."""
+        """Close the indexes."""
+        self.texts.close()
         with self._lock:
             if self._opened is not None:
                 self._opened[1].close()

@@ -13,8 +13,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import BinaryIO, Final
 
+from agentgym_tui.logs.path_kind import ARCHIVE_SUFFIX, JOURNAL_SUFFIX, is_folder
 from runner.errors import StoreError
-from runner.util.files import MAX_FILE_BYTES
+from runner.util.files import MAX_FILE_BYTES, read_file
 
 LINES_SUFFIXES: Final = (".jsonl", ".ndjson")
 """Suffixes of files whose lines can be episodes."""
@@ -23,6 +24,21 @@ UNFINISHED: Final = "still running, or its node died; the node completes the epi
 
 _EPISODE_START: Final = b'{"schema":'
 _NAME: Final = re.compile(r"(\d{1,18})-(\d{1,18})")
+
+
+def read_episode(path: Path) -> bytes:
+    """Return the content of an episode file, in an archive, on a line or unfinished, too; raises ``StoreError``."""
+    from runner.store.archive import read_episodes, read_member
+
+    if path.name.endswith(JOURNAL_SUFFIX):
+        return read_unfinished(path)
+    if is_line(path) and not is_folder(path.parent):
+        return read_line(path)
+    if not path.parent.name.endswith(ARCHIVE_SUFFIX) or is_folder(path.parent):
+        return read_file(path)
+    if (member := read_episodes(path.parent).get(path.name)) is None:
+        raise StoreError(f"{path.parent} has no file {path.name!r} any more; reload it")
+    return read_member(path.parent, member)
 
 
 def holds_episodes(path: Path) -> bool:

@@ -14,8 +14,9 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from agentgym_tui.logs.path_kind import ARCHIVE_SUFFIX, LOG_SUFFIXES, foreign_format, is_folder
+from agentgym_tui.logs.path_kind import ARCHIVE_SUFFIX, JOURNAL_SUFFIX, LOG_SUFFIXES, foreign_format, is_folder
 from agentgym_tui.sessions.foreign_files import ForeignFiles
+from agentgym_tui.sessions.text_search import FileTexts, TextSearch
 from agentgym_tui.state.data_model import Episode
 from agentgym_tui.state.episode_list import FoundLog, ReadProgress, UnreadableFile
 
@@ -46,9 +47,6 @@ FIRST_PART_FILES: Final = 50
 PART_FILES: Final = 400
 """Number of files in each later part."""
 
-JOURNAL_SUFFIX: Final = ".journal.jsonl"
-"""Suffix of the journal of an unfinished episode; ``runner.store.journal`` takes long to import."""
-
 _FOREIGN_SUFFIXES: Final = frozenset({"json", "jsonl", "ndjson", "eval", "parquet"})
 _ID_LENGTH: Final = 26
 _NAME: Final = re.compile("[^/]+")
@@ -74,6 +72,7 @@ class FileLibrary:
         self._n_logs = 0
         self.unreadable: Sequence[UnreadableFile] = self._unreadable
         self.progress = ReadProgress(0, 0)
+        self.texts = TextSearch(FileTexts(self, cache_folder, paths).source)
         self._named_paths, self._cache_folder = paths, cache_folder
         self._foreign, self._foreign_paths = ForeignFiles(self._unreadable), list["tuple[Path, Format]"]()
         self._lock = threading.Lock()
@@ -83,6 +82,7 @@ class FileLibrary:
         self._unchecked: dict[str, FoundFile] = {}
         self._table: RowTable | None = None
         self._n_parts = 0
+        self._is_complete = False
         if (cache := self._open_cache()) is not None:
             cached = list(islice(cache.entries(), N_FIRST_ROWS))
             cache.close(complete=False)
@@ -91,8 +91,8 @@ class FileLibrary:
         self.first_rows: Sequence[EpisodeRow] = self.rows()
 
     def lookups(self) -> Mapping[str, Lookup]:
-        """Return nothing: files have no notes."""
-        return {}
+        """Return what finds episodes by their texts; files have no notes."""
+        return {"text": self.texts.lookup}
 
     def rows(self) -> list[EpisodeRow]:
         """Return the known rows, the newest episode first."""
@@ -115,15 +115,37 @@ class FileLibrary:
     def load(self, episode_id: str) -> tuple[Episode, bytes]:
         """Return an episode and the content of its file; raises ``StoreError``."""
         from agentgym_tui.sessions.episode_library import episode_from_bytes, episode_from_record
-        from runner.errors import StoreError
         from runner.store.safe_json import encode
 
         if (record := self._foreign.load(episode_id)) is not None:
             return episode_from_record(record), encode(record)
+        data = self.read(episode_id)
+        return episode_from_bytes(data, self._path(episode_id) or Path(episode_id)), data
+
+    def close(self) -> None:
+        """Close the full-text index."""
+        self.texts.close()
+
+    def read(self, episode_id: str) -> bytes:
+        """Return the content of an episode's file, or of an episode of another tool as such a file.
+
+        Raises:
+            StoreError: the file is gone, has changed or cannot be read.
+        """
+        from agentgym_tui.sessions.episode_lines import read_episode
+        from runner.errors import StoreError
+        from runner.store.safe_json import encode
+
+        if (record := self._foreign.load(episode_id)) is not None:
+            return encode(record)
         if (path := self._path(episode_id)) is None:
             raise StoreError(f"the opened files have no episode {episode_id!r}")
-        data = _read_episode(path)
-        return episode_from_bytes(data, path), data
+        return read_episode(path)
+
+    @property
+    def version(self) -> tuple[int, bool]:
+        """A number that grows with the known rows, and whether all files have been read."""
+        return self._n_parts, self._is_complete
 
     def path(self, episode_id: str) -> Path | None:
         """Return the path of the file that has an episode; None if it is not known."""
@@ -169,6 +191,7 @@ class FileLibrary:
                 self._table, self._n_parts = None, self._n_parts + 1
                 self._rows.update((row.episode_id, row) for row in rows)
             yield rows
+        self._is_complete, self._n_parts = True, self._n_parts + 1
 
     def _add(self, found: Sequence[tuple[FoundFile, EpisodeRow]], last: FoundFile | None) -> list[EpisodeRow]:
         """Add the rows of the next files, except episodes that an earlier file has; return the added rows.
@@ -337,32 +360,16 @@ def _may_be_foreign(name: str) -> bool:
 
 def _read_row(file: FoundFile, reader: SummaryReader, cache: RowCache | None) -> EpisodeRow:
     """Return the row of an episode file from the cache, else from the file; raises ``StoreError``."""
+    from agentgym_tui.sessions.episode_lines import read_episode
+
     status = None
     if cache is not None:
         with suppress(OSError):
             status = file.status()  # before reading: the file may be replaced meanwhile
     if cache is None or status is None:
-        return reader.row(_read_episode(file.path), file.path)
+        return reader.row(read_episode(file.path), file.path)
     if (known := cache.get(file, status)) is not None:
         return reader.share_texts(known)
-    row = reader.row(_read_episode(file.path), file.path)
+    row = reader.row(read_episode(file.path), file.path)
     cache.add(file, status, row)
     return row
-
-
-def _read_episode(path: Path) -> bytes:
-    """Return the content of an episode file, in an archive, on a line or unfinished, too; raises ``StoreError``."""
-    from agentgym_tui.sessions.episode_lines import is_line, read_line, read_unfinished
-    from runner.errors import StoreError
-    from runner.store.archive import read_episodes, read_member
-    from runner.util.files import read_file
-
-    if path.name.endswith(JOURNAL_SUFFIX):
-        return read_unfinished(path)
-    if is_line(path) and not is_folder(path.parent):
-        return read_line(path)
-    if not path.parent.name.endswith(ARCHIVE_SUFFIX) or is_folder(path.parent):
-        return read_file(path)
-    if (member := read_episodes(path.parent).get(path.name)) is None:
-        raise StoreError(f"{path.parent} has no file {path.name!r} any more; reload it")
-    return read_member(path.parent, member)

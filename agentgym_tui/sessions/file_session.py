@@ -53,6 +53,7 @@ class FileSession(Session):
         self.logs = [*self.logs, *(LogFile(path) for path in found if path not in known)]
 
     async def close(self) -> None:
-        """Close the log files."""
+        """Close the log files and the full-text index."""
+        await asyncio.to_thread(self._files.close)
         for log in self.logs:
             log.close()

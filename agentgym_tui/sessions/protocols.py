@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 from agentgym_tui.sessions.input_priority import InputPriority
+from agentgym_tui.sessions.text_search import TextSearch
 from agentgym_tui.state.data_model import Episode
 from agentgym_tui.state.episode_list import UnreadableFile
 from agentgym_tui.state.run_store import RunStore
@@ -48,10 +49,12 @@ class Library(Protocol):
 
     Attributes:
         unreadable: episode files found that cannot be read.
+        texts: the search in the texts of the episodes.
         first_rows: list rows that are known before ``rows`` is called, the newest first; shown at the first paint.
     """
 
     unreadable: Sequence[UnreadableFile]
+    texts: TextSearch
     first_rows: Sequence[EpisodeRow]
 
     def rows(self) -> Sequence[EpisodeRow]:

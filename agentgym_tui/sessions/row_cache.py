@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import os
 import stat
@@ -75,8 +76,7 @@ class RowCache:
     def __init__(self, folder: Path, paths: Sequence[Path]) -> None:
         real_paths = [os.path.realpath(path) for path in paths]
         identity = repr((_VERSION, SCHEMA, EpisodeRow.__struct_fields__, real_paths))
-        digest = hashlib.sha256(identity.encode("utf-8", "surrogatepass")).hexdigest()
-        self._folder, self._path = folder, folder / f"rows-{digest[:32]}.jsonl"
+        self._folder, self._path = folder, folder / f"rows-{_digest(identity)}.jsonl"
         self._old = self._open_old()
         self._new: IO[bytes] | None = None
         self._has_changed = False
@@ -202,6 +202,34 @@ class RowCache:
         for path in self._folder.glob("new-*"):
             if time.time() - path.lstat().st_mtime > MAX_TEMPORARY_AGE_S:
                 path.unlink(missing_ok=True)
+
+
+def text_cache(folder: Path | None, paths: Sequence[Path]) -> Path:
+    """Return the place for the full-text index of some files and folders; indexes not used for long are deleted.
+
+    Args:
+        folder: the folder of all caches; created if necessary. If it is None or cannot be used, the place is a new
+            folder, which is deleted when the process ends.
+        paths: the opened files and folders.
+    """
+    with suppress(OSError):
+        if folder is not None:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            path = folder / f"text-{_digest(repr([os.path.realpath(path) for path in paths]))}.sqlite"
+            if _is_own(folder.stat()):
+                path.touch(mode=0o600)
+                caches = sorted(folder.glob("text-*.sqlite"), key=lambda cache: -cache.stat().st_mtime_ns)
+                for old in caches[MAX_CACHES:]:
+                    for side in folder.glob(f"{old.stem}.*"):
+                        side.unlink(missing_ok=True)
+                return path
+    temporary = tempfile.TemporaryDirectory(prefix="agentgym-text-")
+    atexit.register(temporary.cleanup)
+    return Path(temporary.name, "text.sqlite")
+
+
+def _digest(identity: str) -> str:
+    return hashlib.sha256(identity.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
 def _stamp(status: os.stat_result) -> tuple[int, int, int]:

@@ -39,6 +39,18 @@ class ReadProgress(NamedTuple):
     n_found: int
 
 
+class SearchProgress(NamedTuple):
+    """Progress of the full-text index: the number of episodes that it has, and the number of all."""
+
+    n_searched: int
+    n_episodes: int
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the index has all episodes."""
+        return self.n_searched >= self.n_episodes
+
+
 class UnreadableFile(NamedTuple):
     """An episode file that cannot be read, and the reason why; path and reason are untrusted text."""
 
@@ -133,6 +145,11 @@ class EpisodeList:
     def add_lookups(self, lookups: Mapping[str, Lookup]) -> None:
         """Add what finds the ids of episodes; tags are known here."""
         self.lookups = {**lookups, **self.lookups}
+
+    def search_again(self) -> None:
+        """Show what the query finds now, after more texts are known."""
+        self._refresh_query()
+        self._filter()
 
     def set_tags(self, tags: Mapping[str, Sequence[str]]) -> bool:
         """Replace the tags of the episodes; return whether they have changed."""

@@ -84,7 +84,7 @@ def main(data_dir: Path, rest: float) -> None:
 
     try:
         with closing(TextIndex.of(EpisodeStore(data_dir))) as text_index:
-            text_index.update(read_stamps(data_dir), go_on=go_on)
+            text_index.build(read_stamps(data_dir), go_on)
     except StoreError as exc:
         logger.warning("texts cannot be searched for: %s", exc)
 

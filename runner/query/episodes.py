@@ -133,11 +133,23 @@ def text_pattern(words: str, quoted: bool) -> TextPattern:
 
 def text_patterns(node: Node) -> list[TextPattern]:
     """Return the patterns of all terms of a query that search texts, and are not negated."""
+    return [text_pattern(*value) for value in text_values(node, negated=False)]
+
+
+def text_values(node: Node, *, negated: bool = True) -> list[tuple[str, bool]]:
+    """Return the values of ``text`` in a query, and whether each is in quotation marks.
+
+    Args:
+        node: the query.
+        negated: whether to include terms that are negated.
+    """
     match node:
         case Term(field="text"):
-            return [text_pattern(*value) for value in zip(node.values, node.quoted, strict=True)]
+            return list(zip(node.values, node.quoted, strict=True))
         case All() | Any():
-            return [pattern for part in node.parts for pattern in text_patterns(part)]
+            return [value for part in node.parts for value in text_values(part, negated=negated)]
+        case Not() if negated:
+            return text_values(node.part)
     return []
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, Literal, TypeAlias, get_args
 
 import msgspec
@@ -152,7 +152,7 @@ def _joined(step: int | None, kind: PassageKind, texts: list[str]) -> Iterator[P
         yield Passage(step, kind, text)
 
 
-def find_hits(data: bytes, patterns: list[TextPattern]) -> Iterator[Hit]:
+def find_hits(data: bytes, patterns: Sequence[TextPattern]) -> Iterator[Hit]:
     """Yield the lines of an episode file with one of the patterns, in their order; raises like ``read_passages``.
 
     Words that go on in the next line are a hit in the line of the first of them.

@@ -10,7 +10,7 @@ import logging
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Container, Iterable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
@@ -89,13 +89,16 @@ class TextIndex:
     plus the kind. Rows of episodes that are gone stay until they are more than the others, as FTS5 cannot delete rows
     without their text.
 
+    Attributes:
+        path: the file.
+
     Args:
         path: the file, which is opened by the first use.
         read: returns the content of an episode file for the ids of batch and episode; may raise ``StoreError``.
     """
 
     def __init__(self, path: Path, read: Callable[[str, str], bytes]) -> None:
-        self._path, self._read_file = path, read
+        self.path, self._read_file = path, read
         self._lock = threading.Lock()
         self._connection: sqlite3.Connection | None = None
         self._file_id: FileId | None = None
@@ -115,19 +118,21 @@ class TextIndex:
         wanted: Collection[Stamped],
         *,
         at_most: int | None = None,
+        is_all: bool = True,
         go_on: Callable[[float], bool] = lambda seconds: True,
     ) -> int:
         """Add the files that this index lacks, and mark what is gone; return the number of files it still lacks.
 
         Args:
-            wanted: all files.
+            wanted: the files.
             at_most: add nothing if more than this number of files are lacking.
+            is_all: whether all other files are gone.
             go_on: called after each transaction with the seconds it took; may wait; returns whether to continue.
 
         Raises:
             StoreError: the database cannot be used.
         """
-        missing = self._missing(wanted)
+        missing = self._missing(wanted, is_all=is_all)
         if at_most is not None and len(missing) > at_most:
             return len(missing)
         for start in range(0, len(missing), EPISODES_PER_TRANSACTION):
@@ -137,11 +142,17 @@ class TextIndex:
                 return len(missing[end:])
         return 0
 
-    def _missing(self, wanted: Collection[Stamped]) -> list[Stamped]:
+    def build(self, wanted: Collection[Stamped], go_on: Callable[[float], bool]) -> None:
+        """Add all that is missing, like ``update``, unless another process does it now."""
+        with file_lock(self.path.with_suffix(".building"), wait=False, create=True) as is_mine:
+            if is_mine:
+                self.update(wanted, go_on=go_on)
+
+    def _missing(self, wanted: Collection[Stamped], *, is_all: bool) -> list[Stamped]:
         with self._session() as connection:
             known: set[Stamped] = set(connection.execute(_KNOWN))
             gone = {stamped[:2] for stamped in known}.difference(stamped[:2] for stamped in wanted)
-            if gone:
+            if gone and is_all:
                 with _transaction(connection):
                     connection.executemany(_SET_GONE, gone)
                     _start_again_if_mostly_gone(connection)
@@ -163,13 +174,18 @@ class TextIndex:
             logger.debug("episode %s has no text: %s", stamped[0], exc)
             return []
 
-    def search(self, patterns: Iterable[TextPattern]) -> TextMatches:
-        """Return what one of the patterns is found in; raises ``StoreError``."""
+    def search(self, patterns: Iterable[TextPattern], within: Container[str] | None = None) -> TextMatches:
+        """Return what one of the patterns is found in; raises ``StoreError``.
+
+        Args:
+            patterns: the patterns.
+            within: ids of the episodes that count; None: all.
+        """
         expression = " OR ".join(pattern.match_expression for pattern in patterns)
         with self._session() as connection:
             rows = connection.execute("SELECT rowid FROM passages WHERE passages MATCH ? ORDER BY rowid", (expression,))
             episodes = connection.execute("SELECT base, base + n_rows, episode_id, gone FROM episodes ORDER BY base")
-            return _matches((row for (row,) in rows), episodes)
+            return _matches((row for (row,) in rows), episodes, within)
 
     @contextmanager
     def _session(self) -> Iterator[sqlite3.Connection]:
@@ -180,15 +196,15 @@ class TextIndex:
                 if is_damage(exc):
                     self._close()  # the next use opens, checks and replaces the file
                 advice = file_advice(exc, "search again; if this persists, delete the file, which is built again")
-                raise StoreError(f"{self._path} cannot be used: {exc}; {advice}") from exc
+                raise StoreError(f"{self.path} cannot be used: {exc}; {advice}") from exc
 
     def _opened(self) -> sqlite3.Connection:
-        if self._connection is None or file_id(self._path) != self._file_id:
+        if self._connection is None or file_id(self.path) != self._file_id:
             self._close()
             # Without the lock, two processes could find a damaged file and one delete the other's new one.
-            with file_lock(self._path.with_name("text.lock"), wait=True, create=True):
-                self._connection = open_database(self._path, _SCHEMA, busy_timeout_s=BUSY_TIMEOUT_S)
-                self._file_id = file_id(self._path)
+            with file_lock(self.path.with_suffix(".lock"), wait=True, create=True):
+                self._connection = open_database(self.path, _SCHEMA, busy_timeout_s=BUSY_TIMEOUT_S)
+                self._file_id = file_id(self.path)
         return self._connection
 
     def _close(self) -> None:
@@ -222,12 +238,15 @@ def _place(passage: Passage) -> int:
     return slot * _KINDS_PER_STEP + PASSAGE_KINDS.index(passage.kind)
 
 
-def _matches(rows: Iterator[int], episodes: Iterator[tuple[int, int, str, int]]) -> TextMatches:
+def _matches(
+    rows: Iterator[int], episodes: Iterator[tuple[int, int, str, int]], within: Container[str] | None
+) -> TextMatches:
     """Return the episodes of rows, both in ascending order; rows of episodes that are gone do not count."""
     n_passages, found, end, gone = 0, list[str](), 0, 1
     for row in rows:
         if row >= end:
             _, end, episode_id, gone = next((each for each in episodes if row < each[1]), (0, 1 << 63, "", 1))
+            gone = gone or (within is not None and episode_id not in within)
             if not gone:
                 found.append(episode_id)
         n_passages += not gone

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from textual import on
@@ -18,22 +20,26 @@ from agentgym_tui.presenters.episode_rows import (
     empty_episodes_lines,
     list_summary,
     reading_progress,
+    search_progress,
     unsafe_fields,
 )
-from agentgym_tui.safe_text import trusted
+from agentgym_tui.safe_text import SafeText, masked_line, trusted
 from agentgym_tui.screens.base import ScreenContext
 from agentgym_tui.screens.dialogs.tags import edit_tags
 from agentgym_tui.screens.episode.file_actions import EpisodeFile
 from agentgym_tui.screens.episode.screen import EpisodeScreen
-from agentgym_tui.screens.library_screen import LibraryScreen
+from agentgym_tui.screens.library_screen import READ_INTERVAL_S, LibraryScreen
 from agentgym_tui.services.outside_program import Program
+from agentgym_tui.services.timers import start_worker
 from agentgym_tui.sessions.protocols import Library
+from agentgym_tui.sessions.text_search import TextSearch, text_values_of
 from agentgym_tui.state.episode_list import DEFAULT_SORTING, LIST_KEY, EpisodeList, FoundLog, UnreadableFile
 from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.widgets.key_bar import KeyBar
 from agentgym_tui.widgets.line_list import LineList
 from agentgym_tui.widgets.static_lines import StaticLines
 from agentgym_tui.widgets.table import SortableTable
+from runner.errors import StoreError
 
 
 class EpisodesScreen(LibraryScreen):
@@ -152,9 +158,44 @@ class EpisodesScreen(LibraryScreen):
         if key:
             self._table.select(key)
 
+    def search(self, text: str) -> None:
+        """Show only the rows that match a query; words of texts are looked up in the background first."""
+        library = self.session.library
+        if library is not None and library.texts.needs(text) and "text" in self._episodes.lookups:
+            start_worker(self, partial(self._search_texts, library.texts, text), group="texts", exclusive=True)
+        else:
+            super().search(text)
+
+    async def _search_texts(self, texts: TextSearch, text: str) -> None:
+        """Show what a query finds, again each second while the full-text index grows."""
+        while True:
+            try:
+                await asyncio.to_thread(texts.find, text)
+            except StoreError as exc:
+                self.failure = trusted(f"✗ {masked_line(exc)}")
+                self.show_texts()
+                return
+            if not self.is_ready or self._filter.value != text:
+                return
+            super().search(text)
+            self._episodes.search_again()
+            self._show()
+            if texts.progress.is_complete:
+                return
+            start_worker(self, partial(asyncio.to_thread, self._build, texts), group="text index")
+            await asyncio.sleep(READ_INTERVAL_S)
+
+    def _build(self, texts: TextSearch) -> None:
+        with suppress(StoreError):  # the search reports it
+            texts.build()
+
     async def read(self, library: Library) -> None:
-        """Read the rows of all episodes."""
+        """Read the rows of all episodes, and look up the words of the query in the texts of new ones."""
         rows = await asyncio.to_thread(library.rows)
+        if text_values_of(query := self._episodes.query_text):
+            await asyncio.to_thread(library.texts.find, query)
+            if not library.texts.progress.is_complete:
+                start_worker(self, partial(self._search_texts, library.texts, query), group="texts", exclusive=True)
         self._episodes.add_lookups(await asyncio.to_thread(library.lookups))
         self._episodes.set_stored(rows, library.unreadable)
 
@@ -180,11 +221,16 @@ class EpisodesScreen(LibraryScreen):
 
     def heading_lines(self, width: int) -> list[Line]:
         """Return the lines above the list: counts, filter and order, and why the library cannot be read."""
-        state = reading_progress(self.session.store.read_progress) if self.is_filling else trusted("")
+        state = reading_progress(self.session.store.read_progress) if self.is_filling else self._search_progress()
         return [
             list_summary(self._episodes, state, keymap_of(self.app).key("episodes.clear"), width),
             [Cell(self.failure, "bad")],
         ]
+
+    def _search_progress(self) -> SafeText:
+        library = self.session.library
+        is_searched = library is not None and bool(text_values_of(self._episodes.query_text))
+        return search_progress(library.texts.progress) if library is not None and is_searched else trusted("")
 
     def nothing_lines(self, width: int) -> list[Line]:
         """Return the lines that replace an empty list, unless it is still being filled."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import tempfile
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -18,6 +19,7 @@ from agentgym_tui.sessions.event_source import EventFeed, EventSource, FeedItem
 from agentgym_tui.sessions.input_priority import InputPriority
 from agentgym_tui.sessions.protocols import ControlRequestError, Library, RunCommand
 from agentgym_tui.sessions.row_table import RowTable
+from agentgym_tui.sessions.text_search import TextSearch, TextSource
 from agentgym_tui.state.data_model import BusLink, Episode
 from agentgym_tui.state.episode_list import UnreadableFile
 from agentgym_tui.state.run_store import RunStore
@@ -26,6 +28,7 @@ from runner.events.control import AnnotateArgs, BatchState, NodeList, ReplayArgs
 from runner.query.fields import Lookup
 from runner.results.summary import ResultSource
 from runner.store.index_schema import EpisodeRow
+from runner.store.text_index import TextIndex
 from runner.subscribe.buffer import RawMessage
 from runner.subscribe.messages import Since
 from runner.types import Outcome, Tokens
@@ -144,6 +147,16 @@ class FakeControl(NodeControl):
             raise self.refusal
 
 
+def no_texts() -> TextSource:
+    """Return a source without texts."""
+
+    def read(episode_id: str) -> bytes:
+        raise StoreError(f"there is no file of {episode_id}")
+
+    path = Path(tempfile.gettempdir(), "no-such-folder", "text.sqlite")
+    return TextSource(lambda: TextIndex(path, lambda _, id: read(id)), lambda: ((), True), lambda: 0, read)
+
+
 class FakeLibrary:
     """``n`` stored episodes; loading an episode in ``damaged`` raises its reason."""
 
@@ -155,6 +168,7 @@ class FakeLibrary:
         self.loaded: list[str] = []
         self.noted: dict[str, str] = {}
         self.folder: Path | None = None
+        self.texts = TextSearch(no_texts())
 
     def lookups(self) -> Mapping[str, Lookup]:
         return {"note": lambda words, _: [id for id, note in self.noted.items() if words in note]}

@@ -24,6 +24,7 @@ from agentgym_tui.sessions.event_source import EventFeed, EventSource, FeedItem
 from agentgym_tui.sessions.input_priority import InputPriority
 from agentgym_tui.sessions.protocols import ControlRequestError, Library, RunCommand
 from agentgym_tui.sessions.row_table import RowTable
+from agentgym_tui.sessions.text_search import TextSearch
 from agentgym_tui.state.data_model import Episode
 from agentgym_tui.state.episode_list import UnreadableFile
 from agentgym_tui.terminal.run import run_console
@@ -35,6 +36,7 @@ from runner.results.summary import ResultSource
 from runner.store.index_schema import EpisodeRow
 from runner.subscribe.buffer import RawMessage
 from runner.subscribe.messages import Notice, Since
+from tests.support.console.fake_session import no_texts
 from tests.support.console.samples import ESCAPES, HUGE, START, episode_id, hostile_episode, hostile_store, row
 
 MARKS: Final = "\u0301\u20dd\u0302"
@@ -61,6 +63,7 @@ class HostileLibrary:
         self._text = text
         self.unreadable: Sequence[UnreadableFile] = [UnreadableFile(Path("/x", text[:200].replace("\0", "")), text)]
         self.first_rows: Sequence[EpisodeRow] = ()
+        self.texts = TextSearch(no_texts())
 
     def lookups(self) -> Mapping[str, Lookup]:
         return {}
