@@ -80,11 +80,13 @@ class MachineView(NamedTuple):
         store: the state of the console.
         key: returns the label of a command's key, by command id.
         read_only: why this console cannot send commands, "" if it can.
+        problems_only: whether items may be left out that never have a problem.
     """
 
     store: RunStore
     key: Callable[[str], str]
     read_only: str = ""
+    problems_only: bool = False
 
     def press(self, command: str, effect: str) -> SafeText:
         """Return the hint to press the key of a command; ``effect`` is trusted text."""

@@ -7,11 +7,11 @@ from typing import Final, NamedTuple
 
 from agentgym_tui.presenters.cells import SEPARATOR, Cell, Column, Line, Tone, flag_unsafe, join_parts, unsafe_texts
 from agentgym_tui.presenters.machine_items import Item, MachineView, Problem, Section, sparkline
+from agentgym_tui.presenters.machine_models import model_section
 from agentgym_tui.presenters.machine_nodes import node_sections
 from agentgym_tui.presenters.machine_sections import (
     broker_section,
     environment_section,
-    model_section,
     unsafe_machine_texts,
     worker_section,
 )
@@ -151,7 +151,7 @@ def machine_summary(view: MachineView, width: int) -> Line:
 
     It names the first problem that Live does not show elsewhere. It is empty where nothing is wrong.
     """
-    found = problems_of(machine_sections(view))
+    found = problems_of(machine_sections(view._replace(problems_only=True)))
     if not found or width < 1:
         return []
     count, key = pluralize(len(found), "problem"), sanitize_line(view.key("app.machine"), 20)

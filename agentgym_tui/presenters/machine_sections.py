@@ -1,33 +1,25 @@
-"""The sections of the machine screen that all nodes share: model servers, environment servers, workers, broker."""
+"""The sections of the machine screen that all nodes share: environment servers, workers, broker."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from agentgym_tui.presenters.answering_endpoint import endpoint_state
 from agentgym_tui.presenters.cells import Cell, Tone
 from agentgym_tui.presenters.environment_rows import health_label
-from agentgym_tui.presenters.machine_items import Item, MachineView, Problem, Section, is_sustained, problem_from_cause
+from agentgym_tui.presenters.machine_items import Item, MachineView, Problem, Section, problem_from_cause
 from agentgym_tui.presenters.number_format import (
     UNKNOWN,
     format_count,
     format_duration,
-    format_percent,
     format_rate,
-    format_time_left,
     pluralize,
 )
 from agentgym_tui.presenters.status_line import LINK_STATES
 from agentgym_tui.safe_text import fill_in, join, masked_line, sanitize_line, trusted
 from agentgym_tui.state.batches import ENDED
 from agentgym_tui.state.data_model import BatchRun, BusLinkStatus, EnvironmentState
-from agentgym_tui.state.endpoints import EndpointState
-from agentgym_tui.state.machine import SERVER_TRENDS
-from agentgym_tui.state.slowness import METRICS_S
-
-KV_CACHE_LIMIT: Final = 0.95
-"""Used part of a KV cache from which it is a problem."""
+from agentgym_tui.state.endpoint_use import endpoint_use
 
 _LINK_STEPS: Final[dict[BusLinkStatus, str]] = {
     "stalled": "wait: the console reconnects by itself; if it stays silent, look at the machine of the broker",
@@ -35,89 +27,6 @@ _LINK_STEPS: Final[dict[BusLinkStatus, str]] = {
     "failed": "check the address and the credentials of the broker",
 }
 """What to do about the connection, where no key helps."""
-
-
-def model_section(view: MachineView) -> Section:
-    """Return the model endpoints in the order in which agents try them."""
-    endpoints = view.store.endpoints
-    return Section(
-        "models",
-        trusted("Model servers"),
-        [item for name, endpoint in endpoints.items() for item in _endpoint_items(view, name, endpoint)],
-        trusted("no model endpoint has been checked yet: the node checks those of its profile"),
-    )
-
-
-def _endpoint_items(view: MachineView, name: str, endpoint: EndpointState) -> Iterator[Item]:
-    state = endpoint_state(endpoint)
-    answers = endpoint.is_answering
-    tone: Tone = ("warn" if endpoint.status == "slow" else "good") if answers else "bad"
-    parts = [join([trusted("●" if answers else "✗"), state], " ")]
-    parts += [masked_line(endpoint.model, 60)] if endpoint.model else []
-    latencies = view.store.trends.get("model latency", name)
-    if latencies and latencies[-1] is not None:
-        parts.append(join([trusted("answers in "), format_duration(latencies[-1])]))
-    problems = list(_endpoint_problems(endpoint))
-    now = Cell(join(parts, " · "), tone)
-    yield Item(f"model {name}", masked_line(name, 60), now, latencies, problems=problems)
-    if endpoint.metrics_at_s >= view.store.now() - METRICS_S:
-        yield from _load_items(view, name)
-
-
-def _load_items(view: MachineView, name: str) -> Iterator[Item]:
-    """Yield the load of a server by its own metrics."""
-    trends = {what: view.store.trends.get(what, name) for what in SERVER_TRENDS}
-    last = {what: values[-1] for what, values in trends.items() if values and values[-1] is not None}
-    running, waiting, kv_cache = last.get("running"), last.get("waiting"), last.get("kv_cache")
-    if running is not None or waiting is not None:
-        shown = [(running, "running"), (waiting, "waiting")]
-        text = " · ".join(f"{format_count(round(min(n, 1e12)))} {word}" for n, word in shown if n is not None)
-        problems = list(_queue_problems(trends["waiting"], waiting))
-        now = Cell(trusted(f"! {text}" if problems else text), "warn" if problems else "plain")
-        trend = trends["waiting" if waiting else "running"]
-        yield Item(f"requests {name}", trusted("  requests"), now, trend, problems=problems)
-    if kv_cache is not None:
-        hits = last.get("prefix_hits")
-        parts = [join([format_percent(100 * kv_cache), trusted(" used")])]
-        parts += [] if hits is None else [join([trusted("prefix hits "), format_percent(100 * hits)])]
-        problems = list(_cache_problems(trends["kv_cache"], kv_cache))
-        now = Cell(
-            join([*([trusted("!")] if problems else []), join(parts, " · ")], " "), "warn" if problems else "plain"
-        )
-        yield Item(f"cache {name}", trusted("  KV cache"), now, trends["kv_cache"], 1.0, problems)
-    if (rate := last.get("tokens_per_s")) is not None:
-        now = Cell(join([format_rate(rate), trusted(" tokens/s")]))
-        yield Item(f"tokens {name}", trusted("  speed"), now, trends["tokens_per_s"])
-
-
-def _queue_problems(trend: Sequence[float | None], waiting: float | None) -> Iterator[Problem]:
-    if is_sustained(trend, waiting, 1.0) and waiting is not None:
-        text = join([pluralize(round(min(waiting, 1e12)), "request waits", "requests wait"), trusted(" in its queue")])
-        yield Problem(text, trusted("play fewer episodes at once, or add a server to the profile"))
-
-
-def _cache_problems(trend: Sequence[float | None], kv_cache: float) -> Iterator[Problem]:
-    if is_sustained(trend, kv_cache, KV_CACHE_LIMIT):
-        text = fill_in("its KV cache is {} full: requests wait or are computed again", format_percent(100 * kv_cache))
-        yield Problem(text, trusted("play fewer episodes at once, or give the server more GPU memory"))
-
-
-def _endpoint_problems(endpoint: EndpointState) -> Iterator[Problem]:
-    if endpoint.status in ("down", "wrong"):
-        what = trusted("it does not answer" if endpoint.status == "down" else "it answers, but not as a model server")
-        step = trusted("start the server, or correct its URL in the profile")
-        yield problem_from_cause(what, endpoint.cause, step, hint=endpoint.hint, is_on_live=True)
-    elif endpoint.status == "slow":
-        step = trusted("play fewer episodes at once, or add a server to the profile")
-        slow = trusted("it answers slowly")
-        yield problem_from_cause(slow, endpoint.cause, step, hint=endpoint.hint, tone="warn", is_on_live=True)
-    elif endpoint.failure is not None:
-        step = trusted("agents use the next endpoint; read the log of this server if it fails again")
-        yield problem_from_cause(trusted("the last request failed"), endpoint.failure, step, is_on_live=True)
-    elif endpoint.rest_s is not None:
-        what = fill_in("agents skip it for {} after a failure", format_time_left(endpoint.rest_s))
-        step = trusted("wait: agents try it again by themselves")
-        yield problem_from_cause(what, endpoint.cause, step, hint=endpoint.hint, tone="warn", is_on_live=True)
 
 
 def environment_section(view: MachineView) -> Section:
@@ -274,9 +183,11 @@ def _loss(number: int, one: str, many: str, step: str, tone: Tone = "warn") -> S
 def unsafe_machine_texts(view: MachineView, item: Item) -> Sequence[str]:
     """Return the texts of an item as they were received."""
     kind, _, name = item.key.partition(" ")
-    endpoint = view.store.endpoints.get(name) if kind == "model" else None
+    endpoint = view.store.endpoints.get(name) if kind in ("model", "memory", "failures") else None
     env = view.store.envs.get(item.env) if item.env else None
     known: list[str | None] = [item.env]
     known += [name, endpoint.cause, endpoint.hint, endpoint.failure, endpoint.model] if endpoint is not None else []
+    known += endpoint.in_memory or () if endpoint is not None else ()
+    known += [reason for reason, _ in endpoint_use(view.store, name).failures] if kind == "failures" else []
     known += [env.cause, env.transport] if env is not None else []
     return [text for text in known if text]

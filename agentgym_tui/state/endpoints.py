@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from agentgym_tui.state.data_model import Episode, StepState
-from agentgym_tui.state.normalize import MAX_CAUSE_CHARS, as_aware, clip_name, clip_optional
+from agentgym_tui.state.normalize import MAX_CAUSE_CHARS, as_aware, clip_name, clip_names, clip_optional
 from agentgym_tui.state.slowness import RecentSteps, server_state
 from agentgym_tui.state.streaming_answer import MAX_FAILURES
 from runner.events.live import ModelHealth, ModelMetrics, TokenText
@@ -22,6 +22,8 @@ from runner.types import skipped_endpoints
 
 MAX_ENDPOINTS: Final = 50
 MAX_FAILOVERS: Final = 50
+MAX_MODELS: Final = 20
+"""Largest number of models in memory that are kept of an endpoint."""
 REPEAT_AFTER: Final = timedelta(seconds=60)
 """Shortest time between two reports of the same failover, which every step repeats."""
 
@@ -37,6 +39,7 @@ class EndpointState(msgspec.Struct):
         failure: why the last inference of the endpoint failed; None if the inference succeeded.
         hint: what to do about ``cause``.
         metrics: the newest load of its server; None if it reports none.
+        in_memory: the models that Ollama holds in memory, and how much of each is on the GPU; untrusted texts.
         metrics_at_s: when that load was received, in seconds of the console's monotonic clock.
     """
 
@@ -47,6 +50,7 @@ class EndpointState(msgspec.Struct):
     failure: str | None = None
     hint: str | None = None
     metrics: ServerState | None = None
+    in_memory: tuple[str, ...] | None = None
     metrics_at_s: float = -math.inf
 
     @property
@@ -109,8 +113,9 @@ class EndpointRegistry:
         endpoint, state = self._get(item.endpoint), server_state(item)
         if endpoint is None:
             return False
-        is_new = endpoint.metrics != state
-        endpoint.metrics, endpoint.metrics_at_s = state, self._now()
+        in_memory = None if item.models is None else tuple(clip_names(item.models, MAX_MODELS))
+        is_new = (endpoint.metrics, endpoint.in_memory) != (state, in_memory)
+        endpoint.metrics, endpoint.in_memory, endpoint.metrics_at_s = state, in_memory, self._now()
         return is_new
 
     def apply_request(self, item: TokenText, episode: Episode) -> None:

@@ -29,13 +29,15 @@ _MAX_NUMBER: Final = 1e9
 
 
 class RecentStep(NamedTuple):
-    """What counts of a step: when it was received, by the console's clock, and how its time is split."""
+    """What counts of a step: when it was received, by the console's clock, its times, and who answered."""
 
     seen_s: float
     batch_id: str
     phases: Phases | None
     endpoint: str | None
     warnings: tuple[str, ...]
+    model_s: float
+    ttft_s: float | None
 
 
 class RecentSteps:
@@ -52,7 +54,17 @@ class RecentSteps:
     def add(self, steps: Iterable[StepState], batch_id: str) -> None:
         """Add new steps of an episode of a batch."""
         now = self._now()
-        self._steps.extend(RecentStep(now, batch_id, each.phases, each.endpoint, each.warnings) for each in steps)
+        self._steps.extend(
+            RecentStep(now, batch_id, each.phases, each.endpoint, each.warnings, each.model_s, each.ttft_s)
+            for each in steps
+        )
+
+    def newest(self) -> tuple[list[RecentStep], float]:
+        """Return the steps of the last ``WINDOW_S`` seconds, the newest last, and the seconds that they cover."""
+        now = self._now()
+        is_cut = len(self._steps) == MAX_STEPS and self._steps[0].seen_s > now - WINDOW_S
+        steps = [step for step in self._steps if step.seen_s >= now - WINDOW_S]
+        return steps, now - self._steps[0].seen_s if is_cut else WINDOW_S
 
     def of_batch(self, batch_id: str) -> list[RecentStep]:
         """Return the steps of a batch that count, the newest last."""

@@ -27,6 +27,7 @@ from runner.types import WorkerCounts
 from runner.types.machine import GpuProcess, GpuState, Machine, Network
 from tests.support.console.line_views import line_text
 from tests.support.console.samples import (
+    HOSTILE,
     NODE,
     START,
     FakeClock,
@@ -42,6 +43,9 @@ from tests.support.console.samples import (
     model_health,
     node_list,
     progress,
+    started,
+    timestep,
+    token,
 )
 
 WIDTH = 100
@@ -145,7 +149,8 @@ def metrics(n: int = 1, **fields: Any) -> Callable[[RunStore], None]:  # noqa: A
 
     def add(store: RunStore) -> None:
         for each in range(n):
-            item = ModelMetrics(at=START + timedelta(seconds=2 * each), endpoint="tensorzero", server="vllm", **fields)
+            values = {"at": START + timedelta(seconds=2 * each), "endpoint": "tensorzero", "server": "vllm", **fields}
+            item = ModelMetrics(**values)
             store.apply_events([live(item)])
 
     return add
@@ -284,6 +289,36 @@ def test_a_model_server_has_the_load_that_it_reports_while_it_does() -> None:
     assert any(each.startswith("KV cache 100% used") for each in texts(store))
     clock.at += 60.0
     assert not any("KV cache" in each for each in texts(store))
+
+
+def test_the_requests_of_the_agents_are_shown_beside_the_load_of_the_server() -> None:
+    clock = FakeClock()
+    store = busy_store(clock)
+    seconds = [(1.0, None), (2.0, 0.5), (9.0, 0.1)]
+    for index, (model_s, ttft_s) in enumerate(seconds):
+        failed = (f"lab: 503 from {HOSTILE}",) if index else ()
+        step = timestep(4, index, endpoint="lab", model_s=model_s, ttft_s=ttft_s, warnings=failed)
+        store.apply_events([live(*([started(4)] if index == 0 else []), step)])
+    store.apply_events([live(token(4, 9, step=3, endpoint="lab", text=""), model_health("lab", "up", None))])
+    shown = texts(store, width=200)
+    assert "our requests 1 in flight · 3.0 answers/min" in shown
+    assert "our answers 2.0 s, 95% within 9.0 s · first token 100 ms, 95% within 500 ms" in shown
+    [failures] = [each for each in shown if "failures" in each]
+    assert "! 2 x 503 from" in failures and not has_unsafe_chars(failures)
+    rows = MachineRows(view_of(store), WIDTH)
+    assert any(HOSTILE in (rows.unsafe_text(index) or "") for index in range(len(rows)))
+    clock.at += 61.0
+    assert not any("our answers" in each or "failures" in each for each in texts(store))
+    assert problems(store) == []
+
+
+def test_the_models_that_ollama_holds_in_memory_are_listed() -> None:
+    store = busy_store()
+    metrics(server="ollama", models=["qwen3:8b 5.0 GiB, 100% on the GPU", HOSTILE])(store)
+    [row] = [each for each in texts(store, width=200) if "in memory" in each]
+    assert "in memory qwen3:8b 5.0 GiB, 100% on the GPU, " in row and not has_unsafe_chars(row)
+    metrics(server="ollama", models=[])(store)
+    assert "in memory no model" in texts(store)
 
 
 def test_the_power_limit_is_a_note_and_no_problem() -> None:
