@@ -13,7 +13,7 @@ import msgspec
 from textual.binding import Binding
 from textual.keys import key_to_character
 
-from agentgym_tui.commands.registry import BUS, LIBRARY, LIVE, NODE, SCREENS, Command, Registry, Scope
+from agentgym_tui.commands.registry import BUS, CURATION, LIBRARY, LIVE, NODE, SCREENS, Command, Registry, Scope
 from agentgym_tui.textual_compat import binding_ids
 
 if TYPE_CHECKING:
@@ -68,6 +68,11 @@ COMMANDS: Final = Registry(
     Command("episodes.filter", "slash", "Filter", "filter", "episodes", "show only rows that match a query"),
     Command("episodes.clear", "escape", "Clear filter", "clear", "episodes", "show all rows", False),
     Command("episodes.reload", "ctrl+r", "Reload", "reload", "episodes", "reload the folder", False),
+    Command("episodes.select", "space", "Select", "select", "episodes", "select the episode, or deselect it", False),
+    Command("episodes.select_all", "a", "All", "select_all", "episodes", "select all that match the filter", False),
+    Command("episodes.archive", "A", "Archive", "curate('archive')", "episodes", "the selection", False, CURATION),
+    Command("episodes.delete", "D", "Delete", "curate('delete')", "episodes", "the selection", False, CURATION),
+    Command("episodes.undo", "U", "Undo", "undo", "episodes", "bring back what went last", False, CURATION),
     Command("episodes.pager", "P", "Pager", "outside('pager')", "episodes", "the file in $PAGER", False),
     Command("episodes.editor", "E", "Editor", "outside('editor')", "episodes", "a copy in $VISUAL or $EDITOR", False),
     Command("results.open", "enter", "Episodes", "open", "results", "list the episodes of the selected row"),
@@ -186,6 +191,10 @@ COMMANDS: Final = Registry(
     Command("cancel.nothing", "escape,q", "Nothing", "answer('nothing')", "cancel", "keep running"),
     Command("cancel_all.all", "y", "Cancel them", "answer('all')", "cancel_all", "they stay cancelled"),
     Command("cancel_all.nothing", "escape,q,n", "Nothing", "answer('nothing')", "cancel_all", "keep running"),
+    Command("archive.archive", "y", "Archive", "answer('archive')", "archive", "readable in a zip file of their batch"),
+    Command("archive.nothing", "escape,q,n", "Nothing", "answer('nothing')", "archive", "leave them as they are"),
+    Command("delete.delete", "y", "Delete", "answer('delete')", "delete", "for good when the console ends"),
+    Command("delete.nothing", "escape,q,n", "Nothing", "answer('nothing')", "delete", "leave them as they are"),
     Command(
         "stop_node.now", "s", "Now", "answer('now')", "stop_node", "after the running steps; batches can be resumed"
     ),

@@ -100,6 +100,11 @@ LIBRARY: Final = Requirement(
     lambda session: trusted("a watched bus has no stored episodes: use `agentgym-tui launch` or `agentgym-tui open`"),
 )
 """Stored episodes."""
+CURATION: Final = Requirement(
+    lambda session: session.curation is not None,
+    lambda session: trusted("these episodes are only read: use `agentgym-tui launch` in their state directory"),
+)
+"""Stored episodes that may be archived and deleted."""
 LOGS: Final = Requirement(
     lambda session: bool(session.logs) or session.has_node_logs,
     lambda session: trusted(

@@ -1,14 +1,12 @@
-"""Rows of the episode list, the line above the list, and the heading of one episode."""
+"""Rows of the episode list, and the lines above it and in place of it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from agentgym_tui.presenters.answering_endpoint import FALLBACK_MARK
 from agentgym_tui.presenters.cells import (
-    UNSAFE_BADGE,
     Cell,
     Column,
     Line,
@@ -16,23 +14,20 @@ from agentgym_tui.presenters.cells import (
     flag_unsafe,
     indented_rows,
     join_parts,
-    line_width,
     match_cells,
     sorting_cells,
     unsafe_texts,
 )
 from agentgym_tui.presenters.number_format import (
     UNKNOWN,
-    format_cost,
     format_count,
     format_duration,
-    format_energy,
     format_reward,
     format_time,
     pluralize,
 )
 from agentgym_tui.presenters.status_line import outcome_cell
-from agentgym_tui.presenters.text_width import cut, cut_start, display_width, shorten_environment
+from agentgym_tui.presenters.text_width import cut, display_width, shorten_environment
 from agentgym_tui.safe_text import SafeText, fill_in, join, masked_line, sanitize_line, trusted
 from agentgym_tui.state.data_model import Episode
 from agentgym_tui.state.episode_list import (
@@ -47,7 +42,6 @@ from agentgym_tui.state.episode_list import (
     searchable_fields,
 )
 from agentgym_tui.state.normalize import as_aware
-from runner.types import GpuUse, WorkerInfo
 
 ENV_WIDTH: Final = 11
 MAX_TAGS: Final = 20
@@ -55,6 +49,8 @@ MAX_TAGS: Final = 20
 OUTCOME_WIDTH: Final = 24
 MIN_OUTCOME: Final = 9
 """Columns of the outcome before flags."""
+SELECTED: Final = trusted("●")
+"""Mark of a selected episode."""
 FLAG_MARK: Final = trusted("⚑")
 EPISODE_COLUMNS: Final = (
     Column("started", 12),
@@ -93,7 +89,8 @@ class EpisodeRows:
         entry = self._episodes.shown[index]
         if isinstance(entry, UnreadableFile):
             return _unreadable_row(entry)
-        return _row(entry, self._episodes.tags.get(entry.episode_id, ()))
+        tags, is_selected = self._episodes.tags.get(entry.episode_id, ()), entry.episode_id in self._episodes.selected
+        return _row(entry, tags, is_selected=is_selected)
 
 
 def list_summary(episodes: EpisodeList, state: SafeText, key: str, width: int) -> Line:
@@ -111,6 +108,7 @@ def list_summary(episodes: EpisodeList, state: SafeText, key: str, width: int) -
             [Cell(pluralize(episodes.n_episodes, "episode"), "head")],
             match_cells(len(episodes.shown), episodes.query.text, key, width),
             [Cell(trusted(f"▶ {episodes.n_running} running"), "accent")] if episodes.n_running else [],
+            _selection_cells(episodes),
             sorting_cells(episodes.sorting),
             [Cell(state, "warn")] if state else [],
             [Cell(trusted(f"✗ {pluralize(n_unreadable, 'file')} cannot be read"), "bad")] if n_unreadable else [],
@@ -118,6 +116,14 @@ def list_summary(episodes: EpisodeList, state: SafeText, key: str, width: int) -
         ],
         width,
     )
+
+
+def _selection_cells(episodes: EpisodeList) -> Line:
+    if not episodes.selected:
+        return []
+    n_hidden = episodes.n_selected_hidden
+    hidden = trusted(f", {n_hidden:,} of them not shown" if n_hidden else "")
+    return [Cell(join([SELECTED, trusted(f"{len(episodes.selected):,} selected"), hidden]), "accent")]
 
 
 def reading_progress(progress: ReadProgress | None) -> SafeText:
@@ -159,65 +165,18 @@ def empty_episodes_lines(episodes: EpisodeList, key: Callable[[str], str], read_
     ]
 
 
-def episode_heading(
-    entry: ListEntry | None,
-    state: SafeText,
-    position: SafeText,
-    width: int,
-    path: Path | None = None,
-    tags: Sequence[str] = (),
-    shares: Line = (),
-    currency: str = "",
-) -> list[Line]:
-    """Return four lines that describe an episode and its outcome, the last with its error or where its time went.
-
-    Args:
-        entry: the episode; None if it is unknown.
-        state: additional status, such as ``loading …``; may be empty.
-        position: position of the episode in the list; may be empty.
-        width: columns of the terminal.
-        path: path of the episode's file; None if it is not known.
-        tags: tags of the episode, as untrusted text.
-        shares: where the time of the episode's steps went; empty if that is not known.
-        currency: currency of the cost; empty if it is not known.
-    """
-    status: Line = [Cell(state, "warn")] if state else []
-    where: Line = [Cell(position, "dim")] if position else []
-    if entry is None or isinstance(entry, UnreadableFile):
-        name = sanitize_line(entry.path.name, 120) if entry else trusted("episode")
-        return [join_parts([[Cell(name, "head")], status, where], width), [], [], []]
-    room = max(width // 3, 8)
-    outcome = outcome_cell(entry, room)
-    shown = Cell(cut(outcome.text, room), outcome.tone)
-    badge = [[UNSAFE_BADGE]] if unsafe_fields(entry) else []
-    return [
-        join_parts([_task_cells(entry, room), [shown], *badge, status, where, *_result_parts(entry)], width),
-        join_parts([*([[Cell(tag_text(tags), "accent")]] if tags else []), *_agent_parts(entry, currency)], width),
-        join_parts(_id_parts(entry, path, width), width),
-        join_parts([[Cell(error, "bad")] if (error := error_text(entry)) else [], shares], width),
-    ]
-
-
-def error_text(entry: ListEntry | None) -> SafeText:
-    """Return type and first line of the error that ended an episode; an empty text if there is no error."""
-    if entry is None or isinstance(entry, UnreadableFile):
-        return trusted("")
-    parts = (entry.error_type, entry.error_message if isinstance(entry, Episode) else None)
-    texts = [masked_line(part.strip().partition("\n")[0]) for part in parts if part]
-    return trusted(f"✗ {': '.join(texts)}" if texts else "")
-
-
 def _key_cell(key: str) -> Cell:
     return Cell(trusted(f"  {sanitize_line(key, 20)}  "), "accent")
 
 
-def _row(episode: ListedEpisode, tags: Sequence[str]) -> Sequence[Cell]:
+def _row(episode: ListedEpisode, tags: Sequence[str], *, is_selected: bool = False) -> Sequence[Cell]:
+    started = format_time(as_aware(episode.started_at))
     return [
-        Cell(format_time(as_aware(episode.started_at)), "dim"),
-        Cell(flag_unsafe(_env_text(episode, ENV_WIDTH), unsafe_fields(episode))),
+        Cell(join([SELECTED, started]), "accent") if is_selected else Cell(started, "dim"),
+        Cell(flag_unsafe(env_text(episode, ENV_WIDTH), unsafe_fields(episode))),
         Cell(format_exact(episode.task_index), "dim"),
         _flagged_outcome(episode),
-        Cell(format_reward(episode.reward), _reward_tone(episode)),
+        Cell(format_reward(episode.reward), reward_tone(episode)),
         Cell(format_count(episode.rounds)),
         Cell(format_duration(episode.duration_s)),
         Cell(join([tag_text(tags), trusted(" " * bool(tags)), _agent_text(episode)])),
@@ -229,7 +188,7 @@ def _row(episode: ListedEpisode, tags: Sequence[str]) -> Sequence[Cell]:
 
 def _flagged_outcome(episode: ListedEpisode) -> Cell:
     """Return the outcome and the flags that say more than it does."""
-    names = [name for name, _ in _flags(episode) if name != "truncated"]
+    names = [name for name, _ in episode_flags(episode) if name != "truncated"]
     if not names:
         return outcome_cell(episode, OUTCOME_WIDTH)
     marks = cut(fill_in(" {}{}", FLAG_MARK, sanitize_line(",".join(names), OUTCOME_WIDTH)), OUTCOME_WIDTH - MIN_OUTCOME)
@@ -238,16 +197,11 @@ def _flagged_outcome(episode: ListedEpisode) -> Cell:
     return Cell(join([cut(outcome.text, room), marks]), outcome.tone)
 
 
-def _flags(episode: ListedEpisode) -> Sequence[tuple[str, int | None]]:
+def episode_flags(episode: ListedEpisode) -> Sequence[tuple[str, int | None]]:
     """Return the flags of an episode, each with the step where it begins if that is known."""
     if isinstance(episode, Episode):
         return episode.found_flags
     return [(name, None) for name in episode.flags.split(",")] if episode.flags else []
-
-
-def _flag_text(name: str, step: int | None) -> SafeText:
-    start = trusted("" if step is None else f" from step {step:,}")
-    return join([sanitize_line(name, 20), start])
 
 
 def tag_text(tags: Sequence[str]) -> SafeText:
@@ -266,7 +220,8 @@ def _unreadable_row(file: UnreadableFile) -> Sequence[Cell]:
     return [Cell(trusted("✗ unreadable"), "bad"), Cell(flag_unsafe(text, unsafe_fields(file)), "bad")]
 
 
-def _env_text(episode: ListedEpisode, width: int) -> SafeText:
+def env_text(episode: ListedEpisode, width: int) -> SafeText:
+    """Return the environment, shortened to ``width`` columns."""
     return shorten_environment(sanitize_line(episode.env, 60), width) or UNKNOWN
 
 
@@ -278,91 +233,11 @@ def _agent_text(episode: ListedEpisode) -> SafeText:
     return fill_in("{} {}, {}", FALLBACK_MARK, masked_line(episode.fallback, 40), agent_and_model)
 
 
-def _reward_tone(episode: ListedEpisode) -> Tone:
+def reward_tone(episode: ListedEpisode) -> Tone:
+    """Return the tone of an episode's reward."""
     if episode.outcome is None:
         return "plain"
     return "good" if episode.success else "dim"
-
-
-def _task_cells(episode: ListedEpisode, room: int) -> Line:
-    return [
-        Cell(cut(_env_text(episode, room), room), "head"),
-        Cell(trusted(f" task {format_exact(episode.task_index)}")),
-    ]
-
-
-def _result_parts(episode: ListedEpisode) -> Iterator[Line]:
-    yield [Cell(trusted(f"reward {format_reward(episode.reward)}"), _reward_tone(episode))]
-    yield [Cell(pluralize(episode.rounds, "round"))]
-    if episode.duration_s is not None:
-        yield [Cell(format_duration(episode.duration_s))]
-
-
-def _agent_parts(episode: ListedEpisode, currency: str) -> Iterator[Line]:
-    yield [Cell(trusted("agent "), "dim"), Cell(sanitize_line(episode.agent, 60) or UNKNOWN)]
-    yield [Cell(trusted("model "), "dim"), Cell(sanitize_line(episode.model or UNKNOWN, 80))]
-    if episode.fallback:
-        yield [Cell(join([FALLBACK_MARK, trusted(" answered by "), masked_line(episode.fallback, 60)]), "warn")]
-    if flags := [_flag_text(*flag) for flag in _flags(episode)]:
-        yield [
-            Cell(join([FLAG_MARK, *(fill_in(", {}" if n else " {}", flag) for n, flag in enumerate(flags))]), "warn")
-        ]
-    if tokens := _token_count(episode):
-        yield [Cell(trusted("tokens "), "dim"), Cell(format_count(tokens))]
-    if episode.cost is not None:
-        yield [Cell(trusted("cost "), "dim"), Cell(format_cost(episode.cost, currency))]
-    for name, value in (("data", episode.data_label), ("transport", episode.transport), ("node", episode.node)):
-        if value:
-            yield [Cell(trusted(f"{name} "), "dim"), Cell(sanitize_line(value, 64))]
-    if isinstance(episode, Episode) and (worker := episode.worker) is not None:
-        yield _worker_cells(worker)
-    if isinstance(episode, Episode) and episode.gpu is not None:
-        yield from gpu_parts(episode.gpu)
-    if episode.mode == "compat":
-        yield [Cell(trusted("unscored: compat"), "warn")]
-    if isinstance(episode, Episode) and episode.imported:
-        yield [Cell(trusted("from "), "dim"), Cell(sanitize_line(episode.imported, 200))]
-    if episode.unscored:
-        is_imported = episode.transport == "import"
-        yield [
-            Cell(trusted(f"unscored: {'its result is unknown' if is_imported else 'idle play can succeed'}"), "warn")
-        ]
-
-
-def gpu_parts(use: GpuUse, each: str = "") -> Iterator[Line]:
-    """Return energy and GPU seconds; ``about`` where they are estimates, because several episodes shared the GPUs."""
-    about = "about " if use.energy_shared else ""
-    energy = None if use.energy_j is None else format_energy(use.energy_j)
-    seconds = None if use.gpu_s is None else format_duration(use.gpu_s)
-    for name, amount in (("GPU energy ", energy), ("GPU time ", seconds)):
-        if amount is not None:
-            yield [Cell(trusted(name), "dim"), Cell(join([trusted(about), amount, trusted(each)]))]
-
-
-def _worker_cells(worker: WorkerInfo) -> Line:
-    """Return the name of a worker; a Ray actor has only an id, and may run on another host than the node."""
-    if worker.kind == "ray":
-        return [Cell(trusted("worker "), "dim"), Cell(sanitize_line(f"{worker.id[:12]} on {worker.host}", 64))]
-    return [Cell(sanitize_line(worker.id, 40))]
-
-
-def _id_parts(episode: ListedEpisode, path: Path | None, width: int) -> list[Line]:
-    """Return the ids and the path, whose start is cut; a known path has the id of the batch."""
-    parts: list[Line] = [
-        [Cell(sanitize_line(episode.episode_id, 40))],
-        [Cell(format_time(as_aware(episode.started_at), "%Y-%m-%d %H:%M:%S"), "dim")],
-        [Cell(trusted(f"attempt {format_count(episode.attempt)}"), "dim")],
-        [Cell(trusted(f"seed {format_exact(episode.seed)}"), "dim")],
-    ]
-    if path is not None:
-        room = width - line_width(join_parts([*parts[:1], [Cell(trusted(""))]], width))
-        return [parts[0], [Cell(cut_start(masked_line(path, 400), room), "dim")], *parts[1:]]
-    parts.append([Cell(trusted("batch "), "dim"), Cell(sanitize_line(episode.batch_id, 40) or UNKNOWN, "dim")])
-    return [*parts, *([[Cell(sanitize_line(episode.profile, 64), "dim")]] if episode.profile else [])]
-
-
-def _token_count(episode: ListedEpisode) -> int:
-    return episode.tokens.total if isinstance(episode, Episode) else episode.tokens_prompt + episode.tokens_completion
 
 
 def unsafe_fields(entry: ListEntry | None) -> str | None:

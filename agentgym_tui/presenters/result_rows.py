@@ -20,7 +20,7 @@ from agentgym_tui.presenters.cells import (
     sorting_cells,
     unsafe_texts,
 )
-from agentgym_tui.presenters.episode_rows import gpu_parts
+from agentgym_tui.presenters.episode_heading import gpu_parts
 from agentgym_tui.presenters.number_format import (
     UNKNOWN,
     format_cost,

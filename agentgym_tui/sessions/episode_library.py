@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.json import encode as json_encode
 
+from agentgym_tui.sessions.curation import Curation
 from agentgym_tui.sessions.text_search import TextSearch, TextSource
 from agentgym_tui.state.data_model import Episode, StepState
 from agentgym_tui.state.episode_content import DecodedMessages, Spans, as_messages
@@ -105,6 +106,8 @@ class StateDirLibrary:
         self.texts = TextSearch(
             TextSource(self._open_texts, self._stamps, self._version, lambda episode_id: self._read(episode_id)[0])
         )
+        self.curation = Curation(self._open)
+        self._n_rows = 0
         self._find = find
         self._lock = threading.Lock()
         self._opened: tuple[EpisodeStore, EpisodeIndex] | None = None
@@ -117,20 +120,32 @@ class StateDirLibrary:
             index.reconcile()
             self._reconciled = time.monotonic()
         self.unreadable = [UnreadableFile(bad.path, bad.reason) for bad in index.damaged]
+        self._n_rows = _count(index)
         return index.recent(MAX_ROWS)
 
-    def fill_findings(self, should_stop: Callable[[], bool]) -> int:
-        """Add the flags and failures that rows of an earlier version lack; return the number of these rows.
+    def has_changed(self) -> bool:
+        """Return whether another process has added or deleted episodes since the last call, or since ``rows``."""
+        before, self._n_rows = self._n_rows, _count(self._open()[1])
+        return before != self._n_rows
+
+    def complete(self, should_stop: Callable[[], bool]) -> int:
+        """Add the flags and failures that rows of an earlier version lack, and remove the trash of killed consoles.
 
         Args:
             should_stop: checked every hundred files.
 
+        Returns:
+            The number of completed rows.
+
         Raises:
             StoreError: the index cannot be read or written.
         """
-        from runner.store.index_filling import fill_findings
+        from runner.store.index_opening import fill_findings
+        from runner.store.trash import remove_abandoned_trash
 
-        return fill_findings(*self._open(), should_stop)
+        store, index = self._open()
+        remove_abandoned_trash(store.data_dir)
+        return fill_findings(store, index, should_stop)
 
     def lookups(self) -> Mapping[str, Lookup]:
         """Return what finds the ids of episodes by their notes and texts; raises ``StoreError``."""
@@ -214,7 +229,8 @@ class StateDirLibrary:
         return episodes
 
     def close(self) -> None:
-        """Close the indexes."""
+        """Close the indexes; what was deleted can no longer be restored."""
+        self.curation.close()
         self.texts.close()
         with self._lock:
             if self._opened is not None:
@@ -234,6 +250,11 @@ class StateDirLibrary:
                 self._opened = store, open_index_to_read(store)
                 self._reconciled = time.monotonic()
             return self._opened
+
+
+def _count(index: EpisodeIndex) -> int:
+    (count,) = index.select("SELECT count(*) FROM episodes")[0]
+    return int(count)
 
 
 _SHARED_FIELDS = (

@@ -79,6 +79,7 @@ class NodeSession(Session):
         self._start_key = start_key
         self._locator = StateLocator(options)
         self.library = self._library = StateDirLibrary(lambda: self._locator.find().data_dir)
+        self.curation = self._library.curation
         self.control = self._client = NodeControl(
             lambda: self._connection, lambda _: self._node, on_command=lambda: self._poll_now.set(), start_key=start_key
         )
@@ -213,7 +214,7 @@ class NodeSession(Session):
             self.store.set_link(BusLink("failed", str(exc)))
             return
         with contextlib.suppress(RunnerError):  # the next start goes on
-            if await asyncio.to_thread(self._library.fill_findings, lambda: self._is_closed):
+            if await asyncio.to_thread(self._library.complete, lambda: self._is_closed):
                 self.store.apply_stored(())
 
     async def _keep_node(self, location: StateLocation) -> None:
@@ -322,6 +323,8 @@ class NodeSession(Session):
         if node_file is not None:
             self.store.set_profile_difference(await asyncio.to_thread(profile_difference, location, node_file))
         with contextlib.suppress(RunnerError):  # the console works without tags
+            if not is_first and await asyncio.to_thread(self._library.has_changed):
+                self.store.apply_stored(())
             if (tags := await asyncio.to_thread(self._library.tags)) != self.store.tags:
                 self.store.apply_tags(tags)
         await self._resume_restarted(listed)

@@ -18,6 +18,7 @@ from agentgym_tui.state.run_store import RunStore
 if TYPE_CHECKING:
     from agentgym_tui.logs.log_file import LogFile
     from agentgym_tui.sessions.control_client import NodeControl
+    from agentgym_tui.sessions.curation import Curation
     from agentgym_tui.sessions.event_source import EventSource
     from runner.query.fields import Lookup
     from runner.results.summary import ResultSource
@@ -87,6 +88,7 @@ class Session(Protocol):
         store: the state; changed only in the event loop.
         input_priority: delays bus messages until pending input is painted.
         library: episodes stored on this machine; None for a session that only watches a bus.
+        curation: archives and deletes the episodes of the library; None where they are only read.
         control: client for requests to nodes; None for a session without a node.
         events: source of the raw messages of the bus; None for a session without a bus.
         logs: log files named on the command line, or found in opened folders, or opened by ``open_logs``; only grows.
@@ -99,6 +101,7 @@ class Session(Protocol):
     store: RunStore
     input_priority: InputPriority
     library: Library | None = None
+    curation: Curation | None = None
     control: NodeControl | None = None
     events: EventSource | None = None
     logs: Sequence[LogFile] = ()

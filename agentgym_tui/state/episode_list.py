@@ -98,6 +98,7 @@ class EpisodeList:
         tags: tags of the tagged episodes, as untrusted text.
         lookups: by name of a field of a query, what finds the ids of its episodes.
         sorting: order of the episodes; None for the newest first.
+        selected: ids of the selected episodes, in the order in which they were selected.
     """
 
     def __init__(self) -> None:
@@ -105,9 +106,11 @@ class EpisodeList:
         self.query: Query[ListEntry] = Query(EPISODE_FIELDS)
         self.lookups: dict[str, Lookup] = {"tag": self._tagged}
         self.sorting: Sorting | None = None
+        self.selected: dict[str, None] = {}
         self._stored: dict[str, ListedEpisode] = {}
         self._unreadable: Sequence[UnreadableFile] = ()
         self._live: dict[str, Episode] = {}
+        self._gone: set[str] = set()
         self._last_live: list[tuple[str, str | None]] = []
         self._entries: list[ListEntry] = []
         self._search_texts: dict[str, str] = {}
@@ -116,12 +119,12 @@ class EpisodeList:
     @property
     def n_episodes(self) -> int:
         """Number of all episodes, including those that the search hides."""
-        return len(self._stored) + sum(known not in self._stored for known in self._live)
+        return len(self._stored) + sum(1 for _ in self._unstored())
 
     @property
     def n_running(self) -> int:
         """Number of running or paused episodes on nodes that are not lost."""
-        return sum(episode.is_active for known, episode in self._live.items() if known not in self._stored)
+        return sum(episode.is_active for episode in self._unstored())
 
     @property
     def n_unreadable(self) -> int:
@@ -135,9 +138,12 @@ class EpisodeList:
 
     def set_stored(self, rows: Iterable[ListedEpisode], unreadable: Sequence[UnreadableFile] = ()) -> None:
         """Replace the stored episodes and the unreadable files."""
+        self._gone |= self._stored.keys()
         self._stored.clear()  # before it is filled, because the table of 100,000 rows takes 5 MB
         self._stored.update((row.episode_id, row) for row in rows)
+        self._gone -= self._stored.keys()  # what remains has been deleted, and stays in the live state
         self._unreadable = list(unreadable)
+        self.selected = {key: None for key in self.selected if key in self._stored}
         self._search_texts.clear()
         self._refresh_query()
         self._arrange()
@@ -197,7 +203,13 @@ class EpisodeList:
 
     def _episodes(self) -> Iterator[ListedEpisode]:
         yield from self._stored.values()
-        yield from (episode for known, episode in self._live.items() if known not in self._stored)
+        yield from self._unstored()
+
+    def _unstored(self) -> Iterator[Episode]:
+        """Yield the live episodes that are neither stored nor deleted."""
+        for known, episode in self._live.items():
+            if known not in self._stored and known not in self._gone:
+                yield episode
 
     def _parsed(self, text: str) -> Query[ListEntry]:
         return Query(EPISODE_FIELDS, text, word_test=word_test(self._cached_text), lookups=self.lookups)
@@ -227,6 +239,33 @@ class EpisodeList:
         self.sorting = sorting if sorting is not None and sorting.column in RANK_BY_COLUMN else None
         self._arrange()
 
+    def toggle(self, key: str) -> bool:
+        """Select a stored episode, or deselect it; return False for another entry, which cannot be selected."""
+        if key not in self._stored:
+            return False
+        if key in self.selected:
+            del self.selected[key]
+        else:
+            self.selected[key] = None
+        return True
+
+    def select_shown(self) -> None:
+        """Select all shown stored episodes; if all are selected, deselect them."""
+        shown = self._shown_keys()
+        if all(key in self.selected for key in shown):
+            for key in shown:
+                del self.selected[key]
+        else:
+            self.selected |= dict.fromkeys(shown)
+
+    @property
+    def n_selected_hidden(self) -> int:
+        """Number of selected episodes that the filter hides."""
+        return len(self.selected) - sum(key in self.selected for key in self._shown_keys()) if self.selected else 0
+
+    def _shown_keys(self) -> list[str]:
+        return [key for key in map(entry_key, self.shown) if key in self._stored]
+
     def index(self, key: str) -> int | None:
         """Return the position in ``shown`` of the entry that has ``key``; None if the entry is not shown."""
         return next((index for index, entry in enumerate(self.shown) if entry_key(entry) == key), None)
@@ -254,8 +293,7 @@ class EpisodeList:
         return None if found is None or isinstance(found, FoundLog) else entry_key(found)
 
     def _arrange(self) -> None:
-        live = [episode for known, episode in self._live.items() if known not in self._stored]
-        episodes = sorted([*self._stored.values(), *live], key=attrgetter("episode_id"), reverse=True)
+        episodes = sorted([*self._stored.values(), *self._unstored()], key=attrgetter("episode_id"), reverse=True)
         episodes.sort(key=lambda episode: as_aware(episode.started_at), reverse=True)
         if self.sorting is not None:
             episodes = sort_by_rank(episodes, RANK_BY_COLUMN[self.sorting.column], descending=self.sorting.descending)

@@ -17,7 +17,7 @@ from runner.query.episodes import Condition
 from runner.results.clusters import Cluster, find_clusters
 from runner.store import EpisodeIndex, EpisodeRow, EpisodeStore
 from runner.store.flags import FLAGS
-from runner.store.index_filling import open_filled_index
+from runner.store.index_opening import open_filled_index
 from runner.store.index_schema import COLUMNS, from_columns
 from runner.util.argument_parser import SafeArgumentParser
 from runner.util.clock import Clock

@@ -20,7 +20,7 @@ from runner.query.episodes import Condition, order_by, text_patterns
 from runner.query.syntax import parse
 from runner.store import EpisodeIndex, EpisodeStore
 from runner.store.failures import flag_names, parse_line
-from runner.store.index_filling import open_filled_index
+from runner.store.index_opening import open_filled_index
 from runner.store.index_schema import COLUMNS, EpisodeRow, from_columns
 from runner.store.passages import PassageKind, TextPattern, find_hits
 from runner.util.amounts import format_amount

@@ -19,7 +19,7 @@ from runner.formats.export import Manifest, export_episodes
 from runner.formats.format import find_format, format_names
 from runner.formats.selection import Filters, select_candidates
 from runner.store import EpisodeStore
-from runner.store.index_filling import open_filled_index
+from runner.store.index_opening import open_filled_index
 from runner.util.argument_parser import SafeArgumentParser
 from runner.util.clock import Clock
 from runner.util.display_text import pluralize

@@ -15,7 +15,8 @@ from textual.timer import Timer
 from agentgym_tui.config.ui_state import UiState
 from agentgym_tui.presenters.answering_endpoint import shares_line
 from agentgym_tui.presenters.cells import FixedLines, Line
-from agentgym_tui.presenters.episode_rows import episode_heading, error_text, unsafe_fields
+from agentgym_tui.presenters.episode_heading import episode_heading, error_text
+from agentgym_tui.presenters.episode_rows import unsafe_fields
 from agentgym_tui.presenters.step_rows import STEP_COLUMNS, StepRows
 from agentgym_tui.safe_text import SafeText, trusted
 from agentgym_tui.screens.base import WIDTH_BREAKPOINTS, ResultScreen

@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from textual import on
 from textual.app import ComposeResult
@@ -40,6 +41,9 @@ from agentgym_tui.widgets.line_list import LineList
 from agentgym_tui.widgets.static_lines import StaticLines
 from agentgym_tui.widgets.table import SortableTable
 from runner.errors import StoreError
+
+if TYPE_CHECKING:
+    from runner.node.curation import CurationAction
 
 
 class EpisodesScreen(LibraryScreen):
@@ -127,6 +131,43 @@ class EpisodesScreen(LibraryScreen):
         entry = self._episodes.get(self._table.key)
         if entry is not None and not isinstance(entry, UnreadableFile):
             mark_or_compare(self, self.session, entry.episode_id, self.ui_state)
+
+    def action_select(self) -> None:
+        """Select the episode under the cursor, or deselect it, and go to the next one."""
+        if self._episodes.toggle(self._table.key):
+            self._table.action_move(1)
+            self._show_selection()
+
+    def action_select_all(self) -> None:
+        """Select all episodes that match the filter; if all of them are selected, deselect them."""
+        self._episodes.select_shown()
+        self._show_selection()
+
+    def _show_selection(self) -> None:
+        self._table.refresh_lines()
+        self.show_texts()
+
+    def chosen_ids(self) -> list[str]:
+        """Return the ids of the selected episodes; without a selection, that of the episode under the cursor."""
+        entry = self._episodes.get(self._table.key)
+        under_cursor = [] if entry is None or isinstance(entry, UnreadableFile) else [entry.episode_id]
+        return [*self._episodes.selected] or under_cursor
+
+    def action_curate(self, action: CurationAction) -> None:
+        """Archive or delete the selection after a confirmation."""
+        from agentgym_tui.screens.episodes.clean_up import curate
+
+        curate(self, self.session, action, self.chosen_ids(), self._curated)
+
+    def action_undo(self) -> None:
+        """Bring back the episodes that were archived or deleted last."""
+        from agentgym_tui.screens.episodes.clean_up import undo
+
+        undo(self, self.session, self._curated)
+
+    def _curated(self) -> None:
+        self._episodes.selected.clear()
+        self.read_again()
 
     def action_reload(self) -> None:
         """Read the library again without waiting."""

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import msgspec
 
-from agentgym_tui.presenters.episode_rows import EpisodeRows, episode_heading, error_text, list_summary, unsafe_fields
+from agentgym_tui.presenters.episode_heading import episode_heading, error_text
+from agentgym_tui.presenters.episode_rows import EpisodeRows, list_summary, unsafe_fields
 from agentgym_tui.safe_text import trusted
 from agentgym_tui.state.episode_list import EpisodeList
 from agentgym_tui.state.run_store import RunStore

@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 import tempfile
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Never
 
 from msgspec.structs import replace
 
 from agentgym_tui.logs.log_file import LogFile
 from agentgym_tui.sessions.control_client import NodeControl
+from agentgym_tui.sessions.curation import Curation
 from agentgym_tui.sessions.event_source import EventFeed, EventSource, FeedItem
 from agentgym_tui.sessions.input_priority import InputPriority
 from agentgym_tui.sessions.protocols import ControlRequestError, Library, RunCommand
@@ -25,6 +26,7 @@ from agentgym_tui.state.episode_list import UnreadableFile
 from agentgym_tui.state.run_store import RunStore
 from runner.errors import StoreError
 from runner.events.control import AnnotateArgs, BatchState, NodeList, ReplayArgs, ServerInfo, StartArgs
+from runner.node.curation import CurationAction, CurationPlan, CurationReport
 from runner.query.fields import Lookup
 from runner.results.summary import ResultSource
 from runner.store.index_schema import EpisodeRow
@@ -194,6 +196,27 @@ class FakeLibrary:
         return loaded, json.dumps({"schema": 1, "episode_id": episode_id, "env": stored.env}).encode()
 
 
+def _no_store() -> Never:
+    raise StoreError("there is no store")
+
+
+class FakeCuration(Curation):
+    """Archives and deletes only in its answers."""
+
+    def __init__(self) -> None:
+        super().__init__(_no_store)
+
+    async def plan(self, action: CurationAction, episode_ids: Collection[str]) -> CurationPlan:
+        ids = list(episode_ids)
+        return CurationPlan(action=action, episode_ids=ids, batches={batch_id(0): ids}, n_bytes=9_000, kept={})
+
+    async def apply(self, plan: CurationPlan) -> CurationReport:
+        return CurationReport(action=plan.action, n_episodes=plan.n_episodes, n_bytes=plan.n_bytes)
+
+    async def undo(self) -> CurationReport:
+        return CurationReport(action="delete", n_episodes=1, is_undone=True)
+
+
 class FakeEvents(EventSource):
     """A bus: ``initial`` comes at each subscription, then what ``publish`` adds; ``opened`` lists queries."""
 
@@ -236,6 +259,7 @@ class FakeSession:
         self.control: NodeControl | None = self.fake_control
         self.fake_library = FakeLibrary()
         self.library: Library | None = self.fake_library
+        self.curation: Curation | None = None
         self.fake_events = FakeEvents()
         self.events: EventSource | None = self.fake_events
         self.logs: Sequence[LogFile] = ()

@@ -20,6 +20,7 @@ from agentgym_tui.config.settings import config_path, read_settings
 from agentgym_tui.config.ui_state import read_ui_state, state_path
 from agentgym_tui.logs.log_file import LogFile
 from agentgym_tui.sessions.control_client import NodeControl
+from agentgym_tui.sessions.curation import Curation
 from agentgym_tui.sessions.event_source import EventFeed, EventSource, FeedItem
 from agentgym_tui.sessions.input_priority import InputPriority
 from agentgym_tui.sessions.protocols import ControlRequestError, Library, RunCommand
@@ -171,6 +172,7 @@ class HostileSession:
         self.store.agents += ["oracle", text]
         self.store.model_names += [text]
         self.library: Library | None = HostileLibrary(text)
+        self.curation: Curation | None = None
         self.control: NodeControl | None = HostileControl(text)
         self.events: EventSource | None = HostileEvents(text)
         self.logs: Sequence[LogFile] = ()

@@ -14,7 +14,13 @@ from agentgym_tui.widgets.form_controls import CheckList, OptionStepper
 from agentgym_tui.widgets.line_list import LineList
 from runner.store.index_schema import EpisodeRow
 from runner.subscribe.buffer import RawMessage
-from tests.support.console.fake_session import FakeSession, busy_session, files_session, session_with_messages
+from tests.support.console.fake_session import (
+    FakeCuration,
+    FakeSession,
+    busy_session,
+    files_session,
+    session_with_messages,
+)
 from tests.support.console.log_consoles import log_lines
 from tests.support.console.pilot import screen_text
 from tests.support.console.samples import (
@@ -145,6 +151,13 @@ def broken_machine() -> FakeSession:
 
 def many_files() -> FakeSession:
     return files_session(60)
+
+
+def curated_files() -> FakeSession:
+    """Session with three stored episodes that can be archived and deleted."""
+    session = files_session(3)
+    session.curation = FakeCuration()
+    return session
 
 
 def growing_files() -> FakeSession:

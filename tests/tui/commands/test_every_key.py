@@ -17,6 +17,7 @@ from tests.support.console.key_presses import (
     broken_machine,
     checked_rows,
     clipboard,
+    curated_files,
     cursor_of,
     focused_id,
     growing_files,
@@ -349,6 +350,30 @@ SEQUENCES = {
             KeyPress("episode.tag", "T", screen_name, "TagDialog"),
             KeyPress("", "h", shows(" g h "), True),
             KeyPress("tags.save", "ctrl+s", shows("#g #h"), True),
+        ],
+    ),
+    "clean-up": KeySequence(
+        curated_files,
+        "3 episodes",
+        [
+            KeyPress("episodes.select", "space", shows("●1 selected"), True),
+            KeyPress("episodes.select_all", "a", shows("●3 selected"), True),
+            *(
+                KeyPress(command, key, read, expected)
+                for name, key, dialog in (("archive", "A", "ArchiveDialog"), ("delete", "D", "DeleteDialog"))
+                for command, key, read, expected in (
+                    (f"episodes.{name}", key, screen_name, dialog),
+                    (f"{name}.nothing", "escape", screen_name, "EpisodesScreen"),
+                    (f"episodes.{name}", key, screen_name, dialog),
+                    (f"{name}.nothing", "q", screen_name, "EpisodesScreen"),
+                    (f"episodes.{name}", key, screen_name, dialog),
+                    (f"{name}.nothing", "n", screen_name, "EpisodesScreen"),
+                    (f"episodes.{name}", key, screen_name, dialog),
+                    (f"{name}.{name}", "y", shows(f"episodes {name}d" if name != "delete" else "deleted"), True),
+                    ("", "a", shows("●3 selected"), True),
+                )
+            ),
+            KeyPress("episodes.undo", "U", shows("1 episode brought back"), True),
         ],
     ),
     "reload": KeySequence(

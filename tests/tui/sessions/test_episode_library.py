@@ -81,7 +81,7 @@ def test_rows_of_an_earlier_version_get_their_flags_from_the_files(tmp_path: Pat
         connection.execute("UPDATE episodes SET flags = NULL, failure = NULL")
     library = StateDirLibrary(lambda: tmp_path)
     assert {row.flags for row in library.rows()} == {None}
-    assert library.fill_findings(lambda: False) == len(records)
+    assert library.complete(lambda: False) == len(records)
     assert {(row.flags, row.failure) for row in library.rows()} == {("truncated,unearned", "limit: truncated")}
     assert episode_from_record(records[0]).found_flags == (("truncated", None), ("unearned", 0))
     library.close()

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from runner.errors import StoreError
 from runner.store import EpisodeIndex, EpisodeRow, EpisodeStore, open_index
 from runner.store import index as store_index
-from runner.store.index_filling import fill_findings
+from runner.store.index_opening import fill_findings
 from runner.store.index_schema import episode_row
 from runner.types import ErrorInfo, Outcome
 from tests.support.episodes import (

@@ -1,0 +1,156 @@
+"""Selection, archive, delete and undo in Episodes, by keyboard, on a real state directory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from textual.pilot import Pilot
+
+from agentgym_tui.app.console import Console
+from agentgym_tui.sessions.episode_library import StateDirLibrary
+from runner.publish.outbox import Ack, Outbox
+from runner.store import EpisodeStore, open_index
+from runner.types import Outcome
+from runner.util.files import file_lock
+from tests.support.console.fake_session import FakeSession, files_session
+from tests.support.console.pilot import console_pilot, wait_for_text, wait_for_widget_text, wait_until, widget_text
+from tests.support.episodes import record_episodes
+
+LIST, SUMMARY = "#episodes", "#summary"
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Iterator[FakeSession]:
+    """A session on a state directory with twelve failed episodes of Maze and three of Wordle, all delivered."""
+    failed = {"outcome": Outcome.FAILURE, "success": False}
+    records = record_episodes(tmp_path, 12, env="Maze", end=failed) + record_episodes(tmp_path, 3, env="Wordle")
+    with closing(open_index(EpisodeStore(tmp_path))) as index:
+        Outbox(index).ack("local", [Ack(f"episode:{each.episode_id}", "S", 1) for each in records])
+    library = StateDirLibrary(lambda: tmp_path)
+    session = FakeSession(data_dir=tmp_path)
+    session.library, session.curation = library, library.curation
+    yield session
+    library.close()
+
+
+def stored(session: FakeSession) -> set[str]:
+    assert session.data_dir is not None
+    return {path.stem for path in session.data_dir.glob("runs/*/*.json")}
+
+
+async def show_episodes(pilot: Pilot[None], n: int) -> None:
+    await pilot.press("2")
+    await wait_for_widget_text(pilot, SUMMARY, f"{n} episodes")
+
+
+async def test_ten_are_selected_and_archived_and_come_back(session: FakeSession) -> None:
+    before = stored(session)
+    async with console_pilot(session) as pilot:
+        await show_episodes(pilot, 15)
+        await pilot.press("slash", *"env:maze", "enter", *["space"] * 10)
+        await wait_for_widget_text(pilot, SUMMARY, "●10 selected")
+        assert widget_text(pilot, LIST).count("●") == 10
+        await pilot.press("A")
+        await wait_for_text(pilot, "Archive 10 episodes?")
+        await wait_for_text(pilot, "U brings them back until the console ends")
+        await pilot.press("escape")
+        await wait_for_widget_text(pilot, SUMMARY, "●10 selected")
+        await pilot.press("A")
+        await wait_for_text(pilot, "Archive 10 episodes?")
+        await pilot.press("y")
+        await wait_for_text(pilot, "10 episodes archived")
+        assert len(stored(session)) == 5
+        await wait_until(pilot, lambda: "selected" not in widget_text(pilot, SUMMARY))
+        assert "12 match" in widget_text(pilot, SUMMARY)  # an archived episode stays in the list
+        await pilot.press("U")
+        await wait_for_text(pilot, "10 episodes brought back, which were archived")
+        assert stored(session) == before
+
+
+async def test_all_of_a_query_are_deleted_and_restored_until_the_console_ends(session: FakeSession) -> None:
+    before = stored(session)
+    async with console_pilot(session) as pilot:
+        await show_episodes(pilot, 15)
+        await pilot.press("slash", *"env:maze outcome:failure", "enter", "a")
+        await wait_for_widget_text(pilot, SUMMARY, "●12 selected")
+        await pilot.press("escape")
+        await wait_for_widget_text(pilot, SUMMARY, "15 episodes · ●12 selected")
+        for _ in range(2):
+            await pilot.press("D")
+            await wait_for_text(pilot, "Delete 12 episodes?")
+            await pilot.press("y")
+            await wait_for_widget_text(pilot, SUMMARY, "3 episodes")
+            assert len(stored(session)) == 3
+            await pilot.press("U")
+            await wait_for_widget_text(pilot, SUMMARY, "15 episodes")
+            assert stored(session) == before
+            await pilot.press("slash", *"env:maze", "enter", "a", "escape")
+            await wait_for_widget_text(pilot, SUMMARY, "15 episodes · ●12 selected")
+        await pilot.press("D", "y")
+        await wait_for_widget_text(pilot, SUMMARY, "3 episodes")
+    assert session.data_dir is not None and session.library is not None
+    assert list(session.data_dir.glob("trash/*/*"))
+    session.library.close()  # type: ignore[attr-defined]
+    assert not (session.data_dir / "trash").exists()
+    assert len(stored(session)) == 3
+
+
+async def test_without_a_selection_the_episode_under_the_cursor_is_meant(session: FakeSession) -> None:
+    async with console_pilot(session) as pilot:
+        await show_episodes(pilot, 15)
+        await pilot.press("D")
+        await wait_for_text(pilot, "Delete 1 episode?")
+        await pilot.press("enter")  # the answer that does nothing has the focus
+        await wait_until(pilot, lambda: type(pilot.app.screen).__name__ == "EpisodesScreen")
+        assert len(stored(session)) == 15
+
+
+async def test_a_selection_survives_another_filter_and_can_be_taken_back(session: FakeSession) -> None:
+    async with console_pilot(session) as pilot:
+        await show_episodes(pilot, 15)
+        await pilot.press("space", "slash", *"env:maze", "enter")
+        await wait_for_widget_text(pilot, SUMMARY, "●1 selected, 1 of them not shown")
+        await pilot.press("a", "a", "space", "k", "space")
+        await wait_for_widget_text(pilot, SUMMARY, "●1 selected, 1 of them not shown")
+
+
+async def test_what_cannot_be_done_is_said(session: FakeSession, tmp_path: Path) -> None:
+    async with console_pilot(session) as pilot:
+        await show_episodes(pilot, 15)
+        await pilot.press("U")
+        await wait_for_text(pilot, "nothing to undo")
+        with file_lock(tmp_path / "prune.lock", wait=False, create=True):
+            await pilot.press("D")
+            await wait_for_text(pilot, "Delete 1 episode?")
+            await pilot.press("y")
+            await wait_for_text(pilot, "is being pruned by another process")
+        record_episodes(tmp_path, 1, env="TextCraft")  # its event waits for a node
+        await pilot.press("ctrl+r")
+        await wait_for_widget_text(pilot, LIST, "TextCraft")
+        await pilot.press("g", "A")
+        await wait_for_text(pilot, "nothing to archive", "1 stays: event not delivered")
+
+
+async def test_another_console_sees_what_was_deleted(session: FakeSession, tmp_path: Path) -> None:
+    other = StateDirLibrary(lambda: tmp_path)
+    assert len(other.rows()) == 15
+    assert not other.has_changed()
+    async with console_pilot(session) as pilot:
+        await show_episodes(pilot, 15)
+        await pilot.press("D", "y")
+        await wait_for_widget_text(pilot, SUMMARY, "14 episodes")
+        assert other.has_changed()
+        assert len(other.rows()) == 14
+    other.close()
+
+
+async def test_opened_files_are_only_read() -> None:
+    async with console_pilot(files_session(3)) as pilot:
+        await show_episodes(pilot, 3)
+        for key in "ADU":
+            await pilot.press(key)
+            await wait_for_text(pilot, "these episodes are only read")
+        assert isinstance(pilot.app, Console)

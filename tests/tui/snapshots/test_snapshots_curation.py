@@ -1,0 +1,106 @@
+"""Episodes with flags and a selection, the dialogs of clean-up, the note of a filter, and the saved queries."""
+
+from __future__ import annotations
+
+import pytest
+from textual.pilot import Pilot
+from textual.screen import Screen
+
+from agentgym_tui.config.ui_state import UiState
+from agentgym_tui.screens.dialogs.saved_queries import SavedQueries
+from agentgym_tui.screens.episodes.clean_up import ArchiveDialog, DeleteDialog
+from runner.node.curation import CurationAction, CurationPlan
+from runner.types import Outcome
+from tests.support.console.fake_session import FakeSession, empty_session
+from tests.support.console.pilot import console_app, wait_for_text, wait_for_widget_text
+from tests.support.console.samples import batch_id, episode_id, row
+from tests.support.console.snapshots import SIZES, RunBefore, SnapCompare, stop_cursor_blink
+
+pytestmark = pytest.mark.usefixtures("utc")
+FOUND = ("", "loop", "truncated,unearned", "loop,invalid", "fallback", None)
+OUTCOMES = (Outcome.SUCCESS, Outcome.FAILURE, Outcome.TRUNCATED, Outcome.FAILURE, Outcome.SUCCESS, Outcome.TIMEOUT)
+
+
+def flagged_session() -> FakeSession:
+    """Return a session with episodes of all flags."""
+    session = empty_session()
+    session.fake_library.stored = [
+        row(
+            n,
+            env=("Maze", "BabyAI")[n % 2],
+            agent="random",
+            outcome=OUTCOMES[n % 6],
+            success=OUTCOMES[n % 6] is Outcome.SUCCESS,
+            flags=FOUND[n % 6],
+        )
+        for n in range(14)
+    ]
+    return session
+
+
+def when_pressed(*keys: str, texts: tuple[str, ...]) -> RunBefore:
+    """Open the list of episodes, press keys and wait for texts."""
+
+    async def run_before(pilot: Pilot[None]) -> None:
+        await pilot.press("2")
+        await wait_for_widget_text(pilot, "#summary", "14 episodes")
+        await pilot.press(*keys)
+        await wait_for_text(pilot, *texts)
+        stop_cursor_blink(pilot)
+        await pilot.pause()
+
+    return run_before
+
+
+def when_open(dialog: Screen[str], text: str) -> RunBefore:
+    """Open a dialog over the list of episodes, and wait for a text of the dialog."""
+
+    async def run_before(pilot: Pilot[None]) -> None:
+        await pilot.press("2")
+        await wait_for_widget_text(pilot, "#summary", "14 episodes")
+        pilot.app.push_screen(dialog)
+        await wait_for_text(pilot, text, "14 episodes", "idle")
+        stop_cursor_blink(pilot)
+        await pilot.pause()
+
+    return run_before
+
+
+@SIZES
+def test_selected_episodes_with_flags(snap_compare: SnapCompare, size: tuple[int, int]) -> None:
+    before = when_pressed("slash", *"env:maze", "enter", "space", "space", "j", "space", texts=("3 selected",))
+    assert snap_compare(console_app(flagged_session()), terminal_size=size, run_before=before)
+
+
+@SIZES
+@pytest.mark.parametrize("action", ["archive", "delete"])
+def test_confirmation_of_clean_up(snap_compare: SnapCompare, size: tuple[int, int], action: CurationAction) -> None:
+    plan = CurationPlan(
+        action=action,
+        episode_ids=[],
+        batches={batch_id(0): [episode_id(n) for n in range(88)]},
+        n_bytes=3_400_000,
+        kept={"event not delivered": 2, "batch not ended": 10},
+    )
+
+    before = when_open((ArchiveDialog if action == "archive" else DeleteDialog)(plan, "U"), "until the console ends")
+    assert snap_compare(console_app(flagged_session()), terminal_size=size, run_before=before)
+
+
+@SIZES
+@pytest.mark.parametrize(
+    ("typed", "text"),
+    [("", "failure"), ("flag:l", "loop"), ("reward>much", "needs a number")],
+    ids=["fields", "values", "error"],
+)
+def test_note_of_the_filter(snap_compare: SnapCompare, size: tuple[int, int], typed: str, text: str) -> None:
+    before = when_pressed("slash", *typed, texts=(text,))
+    assert snap_compare(console_app(flagged_session()), terminal_size=size, run_before=before)
+
+
+@SIZES
+def test_saved_queries(snap_compare: SnapCompare, size: tuple[int, int]) -> None:
+    saved = {"loops": "flag:loop", "failures of BabyAI": "env:babyai outcome:failure,truncated since:2h"}
+    dialog = SavedQueries(UiState(saved_queries={"episodes": saved}), "episodes", "env:maze reward>0.5 -agent:oracle")
+    before = when_open(dialog, "loops")
+    assert snap_compare(console_app(flagged_session()), terminal_size=size, run_before=before)
