@@ -48,7 +48,10 @@ class KeyBar(StaticLines):
     def on_mount(self) -> None:
         """Create the keys from the app's keymap."""
         scopes = filter(None, (self._first, self._scope))
-        self._local_keys = [key for scope in scopes for key in self._footer_keys(scope)]
+        by_key: dict[str, _Key] = {}
+        for each in (key for scope in scopes for key in self._footer_keys(scope)):
+            by_key.setdefault(each.key, each)  # the commands of ``first`` replace others with the same key
+        self._local_keys = list(by_key.values())
         shown = f"app.{self._scope}"
         self._everywhere = [key for key in self._footer_keys("everywhere") if key.command.id != shown]
         self.refresh()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from agentgym_tui.presenters.cells import UNSAFE_BADGE, Cell, Line, Tone
 from agentgym_tui.presenters.chat_blocks import Block, BlockKind
 from agentgym_tui.presenters.text_width import LIST_MARGIN, wrap_offsets
-from agentgym_tui.safe_text import safe_slice, trusted, unsafe_excerpt
+from agentgym_tui.safe_text import SafeText, safe_slice, sanitize_line, trusted, unsafe_excerpt
 from agentgym_tui.widgets.line_list import LineList
 
 _TONES: Final[dict[BlockKind, Tone]] = {
@@ -26,6 +27,8 @@ _TONES: Final[dict[BlockKind, Tone]] = {
     "user": "good",
     "notification": "warn",
 }
+FOUND_TONE: Final[Tone] = "yellow-shade"
+"""Tone of words that are searched for."""
 _INDENT: Final = 2
 """Columns that text is indented under its heading."""
 
@@ -49,11 +52,18 @@ class BlockRows:
         width: width of the rows in columns.
         subject: identifies the step.
         previous: the rows that these rows replace.
+        expressions: what is marked in the texts.
     """
 
     def __init__(
-        self, blocks: Sequence[Block], width: int, subject: str = "", previous: BlockRows | None = None
+        self,
+        blocks: Sequence[Block],
+        width: int,
+        subject: str = "",
+        previous: BlockRows | None = None,
+        expressions: Sequence[re.Pattern[str]] = (),
     ) -> None:
+        self.expressions = expressions
         self.blocks = tuple(blocks)
         self.width = width
         self.subject = subject
@@ -81,7 +91,38 @@ class BlockRows:
             )
             return (*heading, Cell(trusted("  ")), UNSAFE_BADGE) if block.has_unsafe else heading
         tone = tone if block.kind in ("thought", "error", "note", "earlier") else "plain"
-        return Cell(trusted(" " * _INDENT)), Cell(safe_slice(block.lines[row.line], row.start, row.stop), tone)
+        return Cell(trusted(" " * _INDENT)), *self._cells(block.lines[row.line], row, tone)
+
+    def _cells(self, line: SafeText, row: _Row, tone: Tone) -> Iterator[Cell]:
+        """Yield the part of a line that a row shows, with the words that are searched for in another tone."""
+        at = row.start
+        for start, stop in self._found_in(line):
+            start, stop = max(start, at), min(stop, row.stop)
+            if start < stop:
+                yield Cell(safe_slice(line, at, start), tone)
+                yield Cell(safe_slice(line, start, stop), FOUND_TONE)
+                at = stop
+        yield Cell(safe_slice(line, at, row.stop), tone)
+
+    def _found_in(self, line: str) -> list[tuple[int, int]]:
+        return sorted(match.span() for expression in self.expressions for match in expression.finditer(line))
+
+    def row_of_line(self, text: str, *, from_end: bool) -> int | None:
+        """Return the row with the first words that are found in a line with ``text``, else in any line.
+
+        Args:
+            text: sanitized text of a part of the line.
+            from_end: whether the last such line counts instead of the first one.
+        """
+        rows = range(len(self._positions))
+        found = [row for row in rows if (place := self._positions[row][1]).line >= 0 and self._starts_in(row, place)]
+        exact = [row for row in found if text in self.blocks[self.block(row)].lines[self._positions[row][1].line]]
+        best = exact or found
+        return best[-1 if from_end else 0] if best else None
+
+    def _starts_in(self, row: int, place: _Row) -> bool:
+        line = self.blocks[self.block(row)].lines[place.line]
+        return any(place.start <= start < place.stop for start, _ in self._found_in(line)[:1])
 
     def key(self, index: int) -> str:
         """Return a key that consists of the row's block, line and start offset."""
@@ -113,10 +154,24 @@ class Transcript(LineList):
             follow: whether to stay at the end; None keeps the user's choice.
         """
         is_new = subject != self._rows.subject
-        self._rows = BlockRows(blocks, self._text_width(), subject, self._rows)
+        self._rows = BlockRows(blocks, self._text_width(), subject, self._rows, self._rows.expressions)
         self.show(self._rows, follow=follow)
         if is_new and not self.follow:
             self.action_top()
+
+    def find(self, expressions: Sequence[re.Pattern[str]], line: str, *, from_end: bool = False) -> None:
+        """Mark words, also in steps shown later, and go to a line that has them.
+
+        Args:
+            expressions: what finds the words.
+            line: a part of the line, untrusted; "" for any line.
+            from_end: whether to go to the last such line instead of the first one.
+        """
+        self._rows.expressions = expressions
+        row = self._rows.row_of_line(sanitize_line(line.strip(), len(line)), from_end=from_end)
+        self.refresh_lines()
+        if row is not None:
+            self.move_to(row)
 
     def unsafe_text(self) -> str | None:
         """Return the raw text of the block under the cursor, else of a visible block, if sanitizing changed it."""
@@ -132,7 +187,8 @@ class Transcript(LineList):
     def on_resize(self) -> None:
         """Wrap the lines for the new width."""
         if self._text_width() != self._rows.width:
-            self._rows = BlockRows(self._rows.blocks, self._text_width(), self._rows.subject)
+            rows = self._rows
+            self._rows = BlockRows(rows.blocks, self._text_width(), rows.subject, expressions=rows.expressions)
             self.show(self._rows)
 
     def _text_width(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,6 +13,7 @@ from textual.app import ComposeResult
 from textual.message import Message
 from textual.timer import Timer
 
+from agentgym_tui.commands.keymap import bindings
 from agentgym_tui.config.ui_state import UiState
 from agentgym_tui.presenters.answering_endpoint import shares_line
 from agentgym_tui.presenters.cells import FixedLines, Line
@@ -28,8 +30,10 @@ from agentgym_tui.services.outside_program import Program
 from agentgym_tui.services.timers import start_worker
 from agentgym_tui.sessions.episode_loader import EpisodeLoadError, LoadedEpisode, load_episode
 from agentgym_tui.sessions.protocols import Session
+from agentgym_tui.sessions.text_hits import FoundLine, TextHits
 from agentgym_tui.state.episode_list import EpisodeList, ListEntry, UnreadableFile
 from agentgym_tui.state.run_store import RunStore
+from agentgym_tui.textual_compat import add_bindings
 from agentgym_tui.widgets.key_bar import KeyBar
 from agentgym_tui.widgets.line_list import LineList
 from agentgym_tui.widgets.split import Share, Split
@@ -40,6 +44,8 @@ SHARES: Final = (
     Share("steps", "episode.wide.steps", "width", 15, 80, "-wide"),
     Share("steps", "episode.narrow.steps", "height", 15, 80, "-narrow"),
 )
+FROM_END: Final = ("observation", "error")
+"""Kinds of texts that come last in a step, where the texts before may repeat them."""
 CLEAR_AFTER_S: Final = 0.2
 """Seconds after which the previous episode is cleared while the next one is loading."""
 
@@ -52,6 +58,8 @@ class EpisodeScreen(ResultScreen[str]):
         key: key of the episode in ``episodes``.
         episodes: the list in which to look up the next and the previous episode; by default the episodes in the store.
         ui_state: saved pane sizes; updated in place.
+        hits: the search whose lines the keys of ``hit`` go through; None for none.
+        at: the found line that is shown first; by default the first one of the episode.
     """
 
     SCOPE = "episode"
@@ -67,9 +75,19 @@ class EpisodeScreen(ResultScreen[str]):
         episode_id: str
 
     def __init__(
-        self, session: Session, key: str, episodes: EpisodeList | None = None, *, ui_state: UiState | None = None
+        self,
+        session: Session,
+        key: str,
+        episodes: EpisodeList | None = None,
+        *,
+        ui_state: UiState | None = None,
+        hits: TextHits | None = None,
+        at: FoundLine | None = None,
     ) -> None:
         super().__init__()
+        self._hits, self._hit = hits, at
+        if hits is not None:
+            add_bindings(self, bindings("hit"))
         self._ui_state = ui_state or UiState()
         self._session = session
         self._key = key
@@ -89,7 +107,7 @@ class EpisodeScreen(ResultScreen[str]):
         with Split(SHARES, self._ui_state.sizes, id="episode"):
             yield self._steps
             yield self._views
-        yield KeyBar(self.SCOPE, self._session)
+        yield KeyBar(self.SCOPE, self._session, first="hit" if self._hits else "")
 
     def on_mount(self) -> None:
         """Load the first episode."""
@@ -133,6 +151,38 @@ class EpisodeScreen(ResultScreen[str]):
             self.toast(trusted("this is the last episode" if by > 0 else "this is the first episode"))
         else:
             self._open(key)
+
+    def action_hit(self, by: int) -> None:
+        """Go to the next (1) or previous (-1) line with the words that were searched for, or to the current one (0)."""
+        start_worker(self, partial(self._find_hit, by), group="hit", exclusive=True)
+
+    async def _find_hit(self, by: int) -> None:
+        """Find the line, open its episode if it is another one, and show the line."""
+        hit, hits, key = self._hit, self._hits, self._key
+        if hits is None:
+            return
+        if by:
+            number = hit.number if hit is not None and hit.episode_id == key else -1
+            found = await asyncio.to_thread(hits.beyond, key, number, by)
+        else:
+            found = hit if hit is not None and hit.episode_id == key else None
+            found = found or next(iter(await asyncio.to_thread(hits.of, key)), None)
+        if found is None and by:
+            self.toast(trusted("this is the last line" if by > 0 else "this is the first line"))
+        elif found is not None and self.is_ready and key == self._key:
+            self._hit = found
+            if found.episode_id != self._key:
+                self._open(found.episode_id)
+            else:
+                self._show_hit()
+
+    def _show_hit(self) -> None:
+        """Select the step of the found line, and show the line in the transcript."""
+        hit, hits = self._hit, self._hits
+        if hits is not None and hit is not None and hit.episode_id == self._key:
+            self._steps.select(str(hit.hit.step or 0))
+            self._show_step()
+            self._views.find(hits.expressions, hit.hit.line, from_end=hit.hit.kind in FROM_END)
 
     def action_tab(self, tab: str) -> None:
         """Show the tab with id ``tab``."""
@@ -253,6 +303,8 @@ class EpisodeScreen(ResultScreen[str]):
             self._steps.move_to(0)
         self._views.show(self._key, loaded)
         self._show_step()
+        if is_new and self._hits is not None:
+            self.action_hit(0)
 
     def _show_step(self) -> None:
         key = self._steps.key.removeprefix("gap")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
+
 from textual import on
 from textual.app import ComposeResult
 from textual.containers import Vertical
@@ -12,6 +15,7 @@ from agentgym_tui.screens.episode.views import EPISODE_VIEWS, EpisodeContent, Sh
 from agentgym_tui.sessions.episode_loader import LoadedEpisode
 from agentgym_tui.widgets.line_list import LineList
 from agentgym_tui.widgets.tab_bar import Tab, TabBar
+from agentgym_tui.widgets.transcript import Transcript
 
 
 class EpisodeTabs(Vertical):
@@ -55,6 +59,13 @@ class EpisodeTabs(Vertical):
         self._shown = self._shown._replace(step=index, follow=follow)
         if self._content.shows_step:
             self._fill()
+
+    def find(self, expressions: Sequence[re.Pattern[str]], line: str, *, from_end: bool = False) -> None:
+        """Mark the words in the transcript and go to a line of the shown step; see ``Transcript.find``."""
+        if self.tab != self._first:
+            self.select_tab(self._first)
+        if isinstance(transcript := self._content.widget, Transcript):
+            transcript.find(expressions, line, from_end=from_end)
 
     def unsafe_text(self) -> str | None:
         """Return the raw text of the shown tab if sanitizing changed it, else None."""

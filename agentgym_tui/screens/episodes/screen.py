@@ -33,6 +33,7 @@ from agentgym_tui.screens.library_screen import READ_INTERVAL_S, LibraryScreen
 from agentgym_tui.services.outside_program import Program
 from agentgym_tui.services.timers import start_worker
 from agentgym_tui.sessions.protocols import Library
+from agentgym_tui.sessions.text_hits import TextHits
 from agentgym_tui.sessions.text_search import TextSearch, text_values_of
 from agentgym_tui.state.episode_list import DEFAULT_SORTING, LIST_KEY, EpisodeList, FoundLog, UnreadableFile
 from agentgym_tui.state.run_store import RunStore
@@ -111,9 +112,26 @@ class EpisodesScreen(LibraryScreen):
         if isinstance(log := self._episodes.get(self._table.key), FoundLog):
             self.post_message(self.LogRequested(log.path))
         elif key := self._table.key:
-            self.app.push_screen(
-                EpisodeScreen(self.session, key, self._episodes, ui_state=self.ui_state), self._episode_closed
-            )
+            screen = EpisodeScreen(self.session, key, self._episodes, ui_state=self.ui_state, hits=self._text_hits())
+            self.app.push_screen(screen, self._episode_closed)
+
+    def action_hits(self) -> None:
+        """List the lines that the words of the query find."""
+        from agentgym_tui.screens.episodes.hits import HitsScreen
+
+        if (hits := self._text_hits()) is None:
+            self.toast(trusted('the filter has no words of texts, such as text:"locked door"'))
+        else:
+            self.app.push_screen(HitsScreen(self.session, hits, self._episodes, self.ui_state), self._episode_closed)
+
+    def _text_hits(self) -> TextHits | None:
+        """Return the search of the filter's query in the listed episodes; None if the query has no words of texts."""
+        library, query = self.session.library, self._episodes.query_text
+        if library is None or not text_values_of(query):
+            return None
+        shown = [entry.episode_id for entry in self._episodes.shown if not isinstance(entry, UnreadableFile)]
+        hits = TextHits(library.texts, query, shown)
+        return hits if hits.patterns else None
 
     def action_outside(self, program: Program) -> None:
         """Open a copy of the selected episode's file in the pager or editor."""

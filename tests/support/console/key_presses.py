@@ -13,6 +13,7 @@ from agentgym_tui.sessions.row_table import RowTable
 from agentgym_tui.widgets.form_controls import CheckList, OptionStepper
 from agentgym_tui.widgets.line_list import LineList
 from runner.store.index_schema import EpisodeRow
+from runner.store.passages import Hit
 from runner.subscribe.buffer import RawMessage
 from tests.support.console.fake_session import (
     FakeCuration,
@@ -21,12 +22,14 @@ from tests.support.console.fake_session import (
     files_session,
     session_with_messages,
 )
+from tests.support.console.known_texts import with_texts
 from tests.support.console.log_consoles import log_lines
 from tests.support.console.pilot import screen_text
 from tests.support.console.samples import (
     HOSTILE,
     batch_state,
     env_health,
+    episode_id,
     live,
     model_health,
     node_list,
@@ -158,6 +161,12 @@ def curated_files() -> FakeSession:
     session = files_session(3)
     session.curation = FakeCuration()
     return session
+
+
+def found_lines() -> FakeSession:
+    """Session whose two newest episodes have three lines with a word."""
+    lines = [Hit(step, "observation", "a door", 2, 6) for step in (0, 1)]
+    return with_texts(files_session(60), {episode_id(59): lines, episode_id(58): lines[:1]})
 
 
 def growing_files() -> FakeSession:

@@ -20,6 +20,7 @@ from tests.support.console.key_presses import (
     curated_files,
     cursor_of,
     focused_id,
+    found_lines,
     growing_files,
     hostile_event,
     is_exiting,
@@ -274,6 +275,24 @@ SEQUENCES = {
         "Results ·",
         [KeyPress("results.reload", "ctrl+r", lambda app: screen_text(app).partition("\n")[0])],
         ("7",),
+    ),
+    "text hits": KeySequence(
+        found_lines,
+        "60 episodes",
+        [
+            KeyPress("episodes.hits", "L", shows("no words of texts"), True),
+            KeyPress("", "slash", focused_id, "filter"),
+            *[KeyPress("", key, lambda app: app.focused.value) for key in "text:door"],  # type: ignore[union-attr]
+            KeyPress("", "enter", shows("2 match text:door"), True),
+            KeyPress("episodes.hits", "L", screen_name, "HitsScreen"),
+            KeyPress("", "j", cursor_of("#hits"), 1),
+            KeyPress("hits.open", "enter", shows("1 of 2"), True),
+            KeyPress("hit.next", "n", shows("2 of 2"), True),
+            KeyPress("hit.previous", "N", shows("1 of 2"), True),
+            KeyPress("", "escape", screen_name, "HitsScreen"),
+            KeyPress("hits.back", "escape", screen_name, "EpisodesScreen"),
+        ],
+        ("2",),
     ),
     "episodes": KeySequence(
         many_files,

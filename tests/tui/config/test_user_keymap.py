@@ -12,7 +12,7 @@ from tests.support.console.fake_session import busy_session, empty_session, sess
 from tests.support.console.key_presses import focused_id
 from tests.support.console.pilot import SIZE, console_app, wait_for_no_text, wait_for_text, wait_until
 
-CUSTOM_KEYS = b"""keymap: {run.battery: f4, app.episodes: [L, f5], list.down: f6, episodes.filter: d, app.help: f7,
+CUSTOM_KEYS = b"""keymap: {run.battery: f4, app.episodes: [I, f5], list.down: f6, episodes.filter: d, app.help: f7,
   list.left: left, quit.leave: f2}"""
 
 
@@ -21,7 +21,7 @@ async def test_custom_keys_work_and_are_shown_everywhere() -> None:
     assert settings.problems == ()
     app = console_app(busy_session(), settings)
     async with app.run_test(size=SIZE) as pilot:
-        await wait_for_text(pilot, "task 3", "f4 Battery", "L Episodes", "f7 Help")
+        await wait_for_text(pilot, "task 3", "f4 Battery", "I Episodes", "f7 Help")
         await pilot.press("b")
         assert isinstance(app.screen, LiveScreen)
         await pilot.press("f4")
@@ -34,8 +34,8 @@ async def test_custom_keys_work_and_are_shown_everywhere() -> None:
         await wait_for_text(pilot, "Leave them running (f2)")
         await pilot.press("escape", "f5")
         await wait_until(pilot, lambda: isinstance(app.screen, EpisodesScreen), "episodes")
-        await pilot.press("d", *"dLe1")
-        assert app.screen.query_one(Input).value == "dLe1"
+        await pilot.press("d", *"dIe1")
+        assert app.screen.query_one(Input).value == "dIe1"
 
 
 NAMED_KEYS = b"""keymap: {list.bottom: f10, list.choose: f3, dialog.close: f4, form.start: f5, checks.toggle: f6,

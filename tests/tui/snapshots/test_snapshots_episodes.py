@@ -10,15 +10,17 @@ from agentgym_tui.config.settings import Settings
 from agentgym_tui.screens.episode.screen import EpisodeScreen
 from agentgym_tui.sessions.episode_library import episode_from_record
 from agentgym_tui.state.data_model import Episode
-from agentgym_tui.state.episode_list import UnreadableFile
+from agentgym_tui.state.episode_list import SearchProgress, UnreadableFile
 from runner.envs.babyai import BabyAI
 from runner.episode.world import pack_cells
 from runner.errors import StoreError
 from runner.store.index_schema import episode_row
+from runner.store.passages import Hit, PassageKind
 from runner.store.safe_json import encode
 from runner.types import Action, Outcome
 from tests.support.are_episodes import MISSED, are_record
 from tests.support.console.fake_session import FakeSession, busy_session, empty_session, error_session, files_session
+from tests.support.console.known_texts import with_texts
 from tests.support.console.pilot import console_app, wait_for_widget_text
 from tests.support.console.samples import HOSTILE, batch_id, episode, episode_id, row, span, step, user
 from tests.support.console.snapshots import ALL_SIZES, SIZES, RunBefore, SnapCompare, stop_cursor_blink
@@ -145,6 +147,34 @@ def test_filtered_list(snap_compare: SnapCompare, size: tuple[int, int]) -> None
         stop_cursor_blink(pilot)
         await pilot.press("slash", *"textcraft success")
         await wait_for_widget_text(pilot, "#summary", "match textcraft success")
+
+    assert snap_compare(console_app(session), terminal_size=size, run_before=run_before)
+
+
+@ALL_SIZES
+def test_lines_that_a_search_has_found(snap_compare: SnapCompare, size: tuple[int, int]) -> None:
+    session = with_history(files_session(0))
+    episode_ids = [each.episode_id for each in session.fake_library.stored][::-3]
+    texts: list[tuple[int | None, PassageKind, str]] = [
+        (None, "observation", "You see a locked door to the north, and a red key in the corner"),
+        (2, "thought", "The red key is in the corner behind me, and the locked door needs it. " * 5),
+        (3, "tool call", 'open {"what": "locked door"}'),
+        (11, "error", f"the locked door \x1b]0;x\x07 {HOSTILE}"),
+    ]
+    lines = {
+        episode_id: [
+            Hit(step, kind, text, at := text.index("locked door"), at + 11) for step, kind, text in texts[n % 2 :]
+        ]
+        for n, episode_id in enumerate(episode_ids)
+    }
+    with_texts(session, lines, SearchProgress(3_120, 10_000))
+
+    async def run_before(pilot: Pilot[None]) -> None:
+        await wait_for_widget_text(pilot, "#summary", "44 episodes")
+        await pilot.press("slash", *'text:"locked door"', "enter")
+        await wait_for_widget_text(pilot, "#summary", "15 match")
+        await pilot.press("L", "j")
+        await wait_for_widget_text(pilot, "#heading", "15 episodes read")
 
     assert snap_compare(console_app(session), terminal_size=size, run_before=run_before)
 

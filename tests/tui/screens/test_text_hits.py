@@ -1,0 +1,81 @@
+"""The lines that ``text:`` finds, and the keys through them, on real files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from textual.pilot import Pilot
+
+from agentgym_tui.app.console import Console
+from agentgym_tui.safe_text import has_unsafe_chars
+from agentgym_tui.sessions.file_session import FileSession
+from agentgym_tui.widgets.transcript import Transcript
+from tests.support.console.pilot import screen_text, wait_for_widget_text, wait_until, widget_text
+from tests.support.console.samples import HOSTILE
+from tests.tui.screens.test_compare import record
+
+SUMMARY, HEADING, HITS, STEPS = "#summary", "#heading", "#hits", "#steps"
+
+
+@pytest.fixture
+def ids(tmp_path: Path) -> list[str]:
+    """Ids of three episodes, the newest first; the second one has no door."""
+    long = "\n".join(["you see a wall"] * 60)
+    played = (
+        (("go up", "a wall above you"), ("go left", f"{long}\na red door {HOSTILE}")),
+        (("go up", "nothing"),),
+        (("go up", "a blue door"), ("open the door", "it is LOCKED")),
+    )
+    return [record(tmp_path, *steps).episode_id for steps in played][::-1]
+
+
+async def search(pilot: Pilot[None], query: str) -> None:
+    await pilot.press("2")
+    await wait_for_widget_text(pilot, SUMMARY, "3 episodes")
+    await pilot.press("slash", *query, "enter")
+    await wait_for_widget_text(pilot, SUMMARY, f"2 match {query}")
+
+
+def line_under_cursor(pilot: Pilot[None]) -> str:
+    transcript = pilot.app.screen.query_one("#transcript", Transcript)
+    if transcript.cursor >= len(transcript.source):
+        return ""
+    return "".join(cell.text for cell in transcript.source.line(transcript.cursor, 100)).strip()
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+async def test_found_lines_are_listed_and_gone_through(tmp_path: Path, ids: list[str], size: tuple[int, int]) -> None:
+    async with Console(FileSession([tmp_path])).run_test(size=size, notifications=True) as pilot:
+        await search(pilot, "text:door")
+        await pilot.press("L")
+        await wait_for_widget_text(pilot, HEADING, "3 lines", "2 episodes read", "3 passages")
+        await wait_for_widget_text(pilot, HITS, "a blue door", "open the door", "a red door")
+        assert not has_unsafe_chars(screen_text(pilot.app))
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: line_under_cursor(pilot) == "a blue door", "the first line")
+        await pilot.press("n")
+        await wait_until(pilot, lambda: line_under_cursor(pilot) == "open the door", "the action of the next step")
+        await pilot.press("n")
+        await wait_until(pilot, lambda: line_under_cursor(pilot).startswith("a red door"), "the other episode")
+        assert widget_text(pilot, "#transcript").count("a red door") == 1
+        await pilot.press("n")
+        await wait_until(pilot, lambda: "this is the last line" in screen_text(pilot.app), "a toast")
+        await pilot.press("N")
+        await wait_until(pilot, lambda: line_under_cursor(pilot) == "open the door", "the line before")
+        await pilot.press("escape", "escape")
+        await wait_for_widget_text(pilot, SUMMARY, "2 match text:door")
+
+
+async def test_an_episode_of_a_search_opens_at_its_first_line(tmp_path: Path, ids: list[str]) -> None:
+    async with Console(FileSession([tmp_path])).run_test(size=(120, 40), notifications=True) as pilot:
+        await search(pilot, "text:door")
+        await pilot.press("j", "enter")
+        await wait_until(pilot, lambda: line_under_cursor(pilot).startswith("a red door"), "its line")
+        found = pilot.app.screen.query_one("#transcript", Transcript)
+        cells = found.source.line(found.cursor, 100)
+        assert [cell.text for cell in cells if cell.tone == "yellow-shade"] == ["door"]
+        await pilot.press("escape", "escape")
+        await wait_for_widget_text(pilot, SUMMARY, "3 episodes")
+        await pilot.press("L")
+        await wait_until(pilot, lambda: "the filter has no words of texts" in screen_text(pilot.app), "a toast")
