@@ -32,7 +32,8 @@ logger = logging.getLogger(__name__)
 FILE_NAME: Final = "text.sqlite"
 """Name of the full-text index in the state directory."""
 EPISODES_PER_TRANSACTION: Final = 50
-"""Number of episodes that are read, and then added in one transaction."""
+BYTES_PER_TRANSACTION: Final = 4 << 20
+"""Largest number and size of episodes that are read, and then added in one transaction."""
 MANY: Final = 500
 """Number of episodes from which on a search that has to add them first logs it, because it takes a moment."""
 BUSY_TIMEOUT_S: Final = 5.0
@@ -135,12 +136,14 @@ class TextIndex:
         missing = self._missing(wanted, is_all=is_all)
         if at_most is not None and len(missing) > at_most:
             return len(missing)
-        for start in range(0, len(missing), EPISODES_PER_TRANSACTION):
-            started, end = time.monotonic(), start + EPISODES_PER_TRANSACTION
-            self._add(missing[start:end])
+        n_left = len(missing)
+        for part in _parts(missing):
+            started = time.monotonic()
+            self._add(part)
+            n_left -= len(part)
             if not go_on(time.monotonic() - started):
-                return len(missing[end:])
-        return 0
+                break
+        return n_left
 
     def build(self, wanted: Collection[Stamped], go_on: Callable[[float], bool]) -> None:
         """Add all that is missing, like ``update``, unless another process does it now."""
@@ -211,6 +214,20 @@ class TextIndex:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+
+
+def _parts(missing: Iterable[Stamped]) -> Iterator[list[Stamped]]:
+    """Yield the files of each transaction, few enough to be in memory together."""
+    part: list[Stamped] = []
+    n_bytes = 0
+    for stamped in missing:
+        if len(part) == EPISODES_PER_TRANSACTION or (part and n_bytes + stamped[2] > BYTES_PER_TRANSACTION):
+            yield part
+            part, n_bytes = [], 0
+        part.append(stamped)
+        n_bytes += stamped[2]
+    if part:
+        yield part
 
 
 def _insert(connection: sqlite3.Connection, base: int, stamped: Stamped, passages: list[Passage]) -> int:

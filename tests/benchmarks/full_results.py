@@ -45,7 +45,7 @@ def run() -> list[Row]:
     """Store the episodes, then start the console a few times."""
     with tempfile.TemporaryDirectory() as folder:
         data_dir = Path(folder, "state")
-        _store_copies(data_dir, _play(data_dir))
+        store_copies(data_dir, play(data_dir), N_STORED)
         open_index(EpisodeStore(data_dir)).close()
         times = [_open(data_dir) for _ in range(N_STARTS + 1)][1:]  # the first start compiles the modules
     results, batches, matrix = zip(*times, strict=True)
@@ -63,7 +63,7 @@ def _row(name: str, times_s: Sequence[float]) -> Row:
     return Row(spread, f"{1000 * median:.0f} ms", f"<= {1000 * MAX_S:.0f} ms", statistics.median(times_s) <= MAX_S)
 
 
-def _play(data_dir: Path) -> list[bytes]:
+def play(data_dir: Path) -> list[bytes]:
     """Play ``N_PLAYED`` episodes, remove their files and return their contents."""
     workspace = Workspace(data_dir, node="bench", profile="bench")
     for env, agent in PLAYERS:
@@ -79,14 +79,14 @@ def _play(data_dir: Path) -> list[bytes]:
     return contents
 
 
-def _store_copies(data_dir: Path, contents: Sequence[bytes]) -> None:
+def store_copies(data_dir: Path, contents: Sequence[bytes], n_stored: int) -> None:
     """Write copies in batches of ``N_TASKS`` x ``N_ATTEMPTS``, with new ids and seeds, and shuffled words."""
     drawn, started = random.Random(1), time.time() - 40 * 86_400
     by_player: dict[tuple[bytes, ...], list[bytes]] = {}
     for content in contents:
         by_player.setdefault(tuple(_PLAYER.findall(content)[:2]), []).append(content)
-    numbers = iter(range(N_STORED))
-    for n_batch in range(-(-N_STORED // N_PER_BATCH)):
+    numbers = iter(range(n_stored))
+    for n_batch in range(-(-n_stored // N_PER_BATCH)):
         batch_id = str(ULID.from_timestamp(started + n_batch * 86_400))
         folder = data_dir / "runs" / batch_id
         folder.mkdir()

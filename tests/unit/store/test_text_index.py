@@ -15,11 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runner.errors import StoreError
+from runner.node import text_indexing
 from runner.node.text_indexing import index_texts
 from runner.store import EpisodeIndex, EpisodeStore, open_index
 from runner.store.passages import PASSAGE_KINDS, TextPattern, find_hits, read_passages
 from runner.store.text_index import FILE_NAME, STAMPS, TextIndex, find_texts
 from runner.types import Action, ErrorInfo, Outcome, TimeStep, ToolCall
+from runner.util.files import file_lock
 from tests.support.episodes import RecordedEpisode, damaged_bytes, make_step
 from tests.support.node_events import wait_until
 
@@ -134,6 +136,46 @@ def test_a_missing_or_damaged_index_is_built_again(
     assert found(text_index, index, "door") == [recording.header.episode_id]
 
 
+def test_a_rebuild_of_the_episode_index_leaves_it_as_it_is(
+    episode_store: EpisodeStore, index: EpisodeIndex, text_index: TextIndex
+) -> None:
+    recording = record(episode_store, index, "a locked door")
+    assert text_index.update(index.select(STAMPS)) == 0
+    index.close()
+    (episode_store.data_dir / "index.sqlite").unlink()
+    with closing(open_index(episode_store)) as rebuilt:
+        assert text_index.update(rebuilt.select(STAMPS), at_most=0) == 0
+    assert text_index.search([TextPattern("door")]).episode_ids == [recording.header.episode_id]
+
+
+def test_large_episodes_are_added_one_by_one(
+    episode_store: EpisodeStore, index: EpisodeIndex, text_index: TextIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(3):
+        record(episode_store, index, f"door {number}")
+    monkeypatch.setattr("runner.store.text_index.BYTES_PER_TRANSACTION", 10)
+    worked: list[float] = []
+
+    def go_on(seconds: float) -> bool:
+        worked.append(seconds)
+        return len(worked) < 2
+
+    assert text_index.update(index.select(STAMPS), go_on=go_on) == 1
+    assert text_index.update(index.select(STAMPS)) == 0
+    assert text_index.search([TextPattern("door")]).n_passages == 3
+
+
+def test_only_one_process_builds_the_index(
+    episode_store: EpisodeStore, index: EpisodeIndex, text_index: TextIndex
+) -> None:
+    record(episode_store, index, "a locked door")
+    with file_lock(episode_store.data_dir / "text.building", wait=True, create=True):
+        text_index.build(index.select(STAMPS), lambda seconds: True)
+        assert text_index.search([TextPattern("door")]).n_passages == 0
+    text_index.build(index.select(STAMPS), lambda seconds: True)
+    assert text_index.search([TextPattern("door")]).n_passages == 1
+
+
 def test_an_index_deleted_while_open_is_built_again(
     episode_store: EpisodeStore, index: EpisodeIndex, text_index: TextIndex
 ) -> None:
@@ -150,6 +192,29 @@ def test_without_a_writable_index_the_files_are_searched(episode_store: EpisodeS
     path.symlink_to(episode_store.data_dir / "missing" / "folder")
     assert find_texts(episode_store.data_dir, TextPattern("locked door")) == [recording.header.episode_id]
     assert find_texts(episode_store.data_dir, TextPattern("door locked")) == []
+
+
+async def test_while_episodes_play_the_process_starts_seldom_and_rests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    n_checks, rests, started = 0, list[float](), asyncio.Event()
+
+    async def run(data_dir: Path, rest: float) -> None:
+        rests.append(rest)
+        started.set()
+
+    async def is_idle() -> bool:
+        nonlocal n_checks
+        n_checks += 1
+        return False
+
+    monkeypatch.setattr(text_indexing, "_run", run)
+    (tmp_path / "index.sqlite").touch()
+    indexing = asyncio.create_task(index_texts(tmp_path, is_idle, interval_s=0))
+    await asyncio.wait_for(started.wait(), 10)
+    indexing.cancel()
+    await asyncio.wait([indexing], timeout=10)
+    assert (n_checks, rests) == (text_indexing.INTERVALS_WHILE_PLAYING, [text_indexing.REST_WHILE_PLAYING])
 
 
 async def test_a_node_indexes_new_episodes(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
