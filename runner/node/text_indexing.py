@@ -22,7 +22,7 @@ from runner.errors import StoreError
 from runner.store import EpisodeStore
 from runner.store.index import FILE_NAME, file_id
 from runner.store.text_index import FILE_NAME as TEXT_NAME
-from runner.store.text_index import TextIndex, read_stamps
+from runner.store.text_index import TextIndex, is_current, read_stamps
 from runner.util.sqlite import file_state
 
 logger = logging.getLogger(__name__)
@@ -51,6 +51,9 @@ async def index_texts(
         await asyncio.sleep(interval_s)
         state = (file_state(data_dir / FILE_NAME), file_id(data_dir / TEXT_NAME))
         if state == seen:
+            continue
+        if await asyncio.to_thread(is_current, data_dir):
+            seen = state
             continue
         idle = await is_idle()
         n_skipped += 1

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Collection, Container, Iterable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from runner.errors import StoreError
 from runner.store.index import FILE_NAME as INDEX_NAME
@@ -72,6 +72,7 @@ _N_GONE = (
 
 Stamped: TypeAlias = tuple[str, str, int, int]
 """Episode id, batch id, and size and modification time (in ns) of the file."""
+_SUMMARY: Final = "SELECT count(*), total(size), max(mtime_ns) FROM episodes"
 STAMPS: Final = "SELECT episode_id, batch_id, size, mtime_ns FROM episodes ORDER BY 1"
 """Selects the files in the episode index."""
 
@@ -281,10 +282,22 @@ def _start_again_if_mostly_gone(connection: sqlite3.Connection) -> None:
 
 def read_stamps(data_dir: Path) -> list[Stamped]:
     """Return the files that the episode index of a state directory lists; raises ``StoreError``."""
-    path = data_dir / INDEX_NAME
+    return _read(data_dir / INDEX_NAME, STAMPS)
+
+
+def is_current(data_dir: Path) -> bool:
+    """Return whether the full-text index of a state directory seems to have all episodes, without writing anything."""
+    try:
+        listed = _read(data_dir / INDEX_NAME, _SUMMARY)
+        return listed[0][0] == 0 or listed == _read(data_dir / FILE_NAME, f"{_SUMMARY} WHERE NOT gone")
+    except StoreError:
+        return False
+
+
+def _read(path: Path, query: str) -> list[Any]:
     try:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
-            return connection.execute(STAMPS).fetchall()
+            return connection.execute(query).fetchall()
     except DATABASE_ERRORS as exc:
         raise StoreError(f"{path} cannot be read: {exc}; a node or a list of the episodes makes it again") from exc
 

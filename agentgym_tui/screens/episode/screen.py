@@ -173,7 +173,7 @@ class EpisodeScreen(ResultScreen[str]):
             self._hit = found
             if found.episode_id != self._key:
                 self._open(found.episode_id)
-            else:
+            elif by or self._views.shows_transcript:
                 self._show_hit()
 
     def _show_hit(self) -> None:

@@ -60,9 +60,14 @@ class EpisodeTabs(Vertical):
         if self._content.shows_step:
             self._fill()
 
+    @property
+    def shows_transcript(self) -> bool:
+        """Whether the transcript is the current tab."""
+        return self.tab == self._first
+
     def find(self, expressions: Sequence[re.Pattern[str]], line: str, *, from_end: bool = False) -> None:
         """Mark the words in the transcript and go to a line of the shown step; see ``Transcript.find``."""
-        if self.tab != self._first:
+        if not self.shows_transcript:
             self.select_tab(self._first)
         if isinstance(transcript := self._content.widget, Transcript):
             transcript.find(expressions, line, from_end=from_end)

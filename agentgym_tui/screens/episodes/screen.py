@@ -69,6 +69,7 @@ class EpisodesScreen(LibraryScreen):
         self._episodes.search(self.kept_filter)
         self._episodes.sort(self.ui_state.sorting.get(LIST_KEY))
         self._rows = EpisodeRows(self._episodes)
+        self._text_failure = trusted("")
         self._table = SortableTable(
             EPISODE_COLUMNS, self._rows, sorting=self._episodes.sorting, default_sorting=DEFAULT_SORTING, id=LIST_KEY
         )
@@ -231,9 +232,11 @@ class EpisodesScreen(LibraryScreen):
             try:
                 await asyncio.to_thread(texts.find, text)
             except StoreError as exc:
-                self.failure = trusted(f"✗ {masked_line(exc)}")
+                self.failure = self._text_failure = trusted(f"✗ {masked_line(exc)}")
                 self.show_texts()
                 return
+            if self.failure == self._text_failure:
+                self.failure = trusted("")
             if not self.is_ready or self._filter.value != text:
                 return
             super().search(text)

@@ -19,7 +19,7 @@ from runner.node import text_indexing
 from runner.node.text_indexing import index_texts
 from runner.store import EpisodeIndex, EpisodeStore, open_index
 from runner.store.passages import PASSAGE_KINDS, TextPattern, find_hits, read_passages
-from runner.store.text_index import FILE_NAME, STAMPS, TextIndex, find_texts
+from runner.store.text_index import FILE_NAME, STAMPS, TextIndex, find_texts, is_current
 from runner.types import Action, ErrorInfo, Outcome, TimeStep, ToolCall
 from runner.util.files import file_lock
 from tests.support.episodes import RecordedEpisode, damaged_bytes, make_step
@@ -209,6 +209,7 @@ async def test_while_episodes_play_the_process_starts_seldom_and_rests(
         return False
 
     monkeypatch.setattr(text_indexing, "_run", run)
+    monkeypatch.setattr(text_indexing, "is_current", lambda data_dir: False)
     (tmp_path / "index.sqlite").touch()
     indexing = asyncio.create_task(index_texts(tmp_path, is_idle, interval_s=0))
     await asyncio.wait_for(started.wait(), 10)
@@ -220,6 +221,7 @@ async def test_while_episodes_play_the_process_starts_seldom_and_rests(
 async def test_a_node_indexes_new_episodes(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
     recording = record(episode_store, index, "a locked door")
     index.write_waiting()
+    assert not is_current(episode_store.data_dir)
 
     async def is_idle() -> bool:
         return True
@@ -228,6 +230,7 @@ async def test_a_node_indexes_new_episodes(episode_store: EpisodeStore, index: E
     with closing(TextIndex.of(episode_store)) as text_index:
         ids = [recording.header.episode_id]
         await wait_until(lambda: text_index.search([TextPattern("door")]).episode_ids == ids, timeout_s=20)
+        await wait_until(lambda: is_current(episode_store.data_dir))
     indexing.cancel()
     await asyncio.wait([indexing], timeout=10)
     assert indexing.cancelled()
