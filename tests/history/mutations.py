@@ -192,8 +192,8 @@ def altered_event() -> None:
     """An event has another reward than the episode."""
     insert = EpisodeIndex.insert
 
-    def alter(self: EpisodeIndex, record: EpisodeRecord) -> None:
-        insert(self, msgspec.structs.replace(record, reward=record.reward + 1))
+    def alter(self: EpisodeIndex, record: EpisodeRecord, content: EpisodeRecord | None = None) -> None:
+        insert(self, msgspec.structs.replace(record, reward=record.reward + 1), content)
 
     replace(EpisodeIndex, "insert", alter)
 
@@ -203,8 +203,8 @@ def announced_and_not_stored() -> None:
     """An episode is announced, and its file does not stay."""
     insert, numbers = EpisodeIndex.insert, itertools.count()
 
-    def remove(self: EpisodeIndex, record: EpisodeRecord) -> None:
-        insert(self, record)
+    def remove(self: EpisodeIndex, record: EpisodeRecord, content: EpisodeRecord | None = None) -> None:
+        insert(self, record, content)
         if next(numbers) % EVERY == 0:
             self._store.path(record.batch_id, record.episode_id).unlink()
 
