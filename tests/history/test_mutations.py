@@ -36,7 +36,12 @@ FAULTS: Final[dict[str, tuple[PlannedFault, ...]]] = {
     "": (KILL,),
 }
 """What a mutation needs beside batches to show."""
-N_TASKS: Final = {"resume_plays_all_again": 20, "lost_acknowledgement": 20, "forgotten_cancellation": 20}
+N_TASKS: Final = {
+    "resume_plays_all_again": 40,
+    "lost_acknowledgement": 20,
+    "forgotten_cancellation": 20,
+    "counted_too_early": 60,
+}
 SETTINGS: Final[dict[str, dict[str, Any]]] = {"wrong_outcome": {"agent": "random", "max_rounds": 3}}
 TOGETHER: Final = ("completed_too_early", "rounded_reward", "lost_event", "altered_event", "hidden_gap", "leaked_files")
 """Mutations that do not hide each other, one of each promise that needs neither a fault nor a long time."""
