@@ -39,7 +39,8 @@ def _shows_effect(terminal: Terminal, key: str, before: str) -> bool:
         return DIALOG in text or NO_BYTES in text
     if key in DIALOG_KEYS:
         return DIALOG_KEYS[key] in text
-    return (key != ESCAPE or DIALOG not in before or DIALOG not in text) and (
+    closes = DIALOG not in before or text != before  # below a dialog may be another one
+    return (key != ESCAPE or closes) and (
         "○ JSON" not in before or EPISODE_VIEWS.get(key, "") in text
     )
 
