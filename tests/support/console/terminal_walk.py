@@ -40,9 +40,7 @@ def _shows_effect(terminal: Terminal, key: str, before: str) -> bool:
     if key in DIALOG_KEYS:
         return DIALOG_KEYS[key] in text
     closes = DIALOG not in before or text != before  # below a dialog may be another one
-    return (key != ESCAPE or closes) and (
-        "○ JSON" not in before or EPISODE_VIEWS.get(key, "") in text
-    )
+    return (key != ESCAPE or closes) and ("○ JSON" not in before or EPISODE_VIEWS.get(key, "") in text)
 
 
 def terminate_and_check(terminal: Terminal, *, bells: bool = False) -> None:
