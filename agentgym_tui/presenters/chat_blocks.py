@@ -25,12 +25,13 @@ _OVERHEAD: Final = 40
 
 BlockKind: TypeAlias = Literal[
     "system", "observation", "thought", "action", "tool", "reply", "streaming", "warning", "error", "note", "earlier",
-    "result", "failed", "user", "notification", "passed",
+    "result", "failed", "user", "notification", "passed", "annotation",
 ]  # fmt: skip
 """Kind of a block.
 
-``note`` is a text by the console; ``earlier`` is a note about hidden earlier messages. An environment that names the
-kinds of its messages has ``result``, ``failed``, ``user`` and ``notification``. Verdicts are ``passed`` or ``failed``.
+``note`` is a text by the console, ``annotation`` a tag or note of a person; ``earlier`` is a note about hidden earlier
+messages. An environment that names the kinds of its messages has ``result``, ``failed``, ``user`` and ``notification``.
+Verdicts are ``passed`` or ``failed``.
 """
 
 OBSERVATION_TITLE: Final = trusted("observation")

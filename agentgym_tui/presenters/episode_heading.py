@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from agentgym_tui.presenters.annotations import annotation_count, tag_text
 from agentgym_tui.presenters.answering_endpoint import FALLBACK_MARK
 from agentgym_tui.presenters.cells import (
     UNSAFE_BADGE,
@@ -19,7 +20,6 @@ from agentgym_tui.presenters.episode_rows import (
     episode_flags,
     format_exact,
     reward_tone,
-    tag_text,
     unsafe_fields,
 )
 from agentgym_tui.presenters.number_format import (
@@ -117,6 +117,8 @@ def _agent_parts(episode: ListedEpisode, currency: str) -> Iterator[Line]:
     yield [Cell(trusted("model "), "dim"), Cell(sanitize_line(episode.model or UNKNOWN, 80))]
     if episode.fallback:
         yield [Cell(join([FALLBACK_MARK, trusted(" answered by "), masked_line(episode.fallback, 60)]), "warn")]
+    if isinstance(episode, Episode) and (noted := annotation_count(episode.notes)):
+        yield [Cell(noted, "warn")]
     if flags := [_flag_text(*flag) for flag in episode_flags(episode)]:
         yield [
             Cell(join([FLAG_MARK, *(fill_in(", {}" if n else " {}", flag) for n, flag in enumerate(flags))]), "warn")

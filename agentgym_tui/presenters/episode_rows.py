@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from agentgym_tui.presenters.annotations import tag_text
 from agentgym_tui.presenters.answering_endpoint import FALLBACK_MARK
 from agentgym_tui.presenters.cells import (
     Cell,
@@ -44,8 +45,6 @@ from agentgym_tui.state.episode_list import (
 from agentgym_tui.state.normalize import as_aware
 
 ENV_WIDTH: Final = 11
-MAX_TAGS: Final = 20
-"""Largest number of tags of an episode that are shown."""
 OUTCOME_WIDTH: Final = 24
 MIN_OUTCOME: Final = 9
 """Columns of the outcome before flags."""
@@ -202,13 +201,6 @@ def episode_flags(episode: ListedEpisode) -> Sequence[tuple[str, int | None]]:
     if isinstance(episode, Episode):
         return episode.found_flags
     return [(name, None) for name in episode.flags.split(",")] if episode.flags else []
-
-
-def tag_text(tags: Sequence[str]) -> SafeText:
-    """Return tags in one line, each after a ``#``; an empty text without tags."""
-    return join(
-        [fill_in("{}#{}", trusted(" " * bool(n)), sanitize_line(tag, 64)) for n, tag in enumerate(tags[:MAX_TAGS])]
-    )
 
 
 def _unreadable_row(file: UnreadableFile) -> Sequence[Cell]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from agentgym_tui.presenters.annotations import MARK
 from agentgym_tui.presenters.answering_endpoint import FALLBACK_MARK, MIN_SILENCE_S
 from agentgym_tui.presenters.are_blocks import app_and_function, is_are
 from agentgym_tui.presenters.cells import Cell, Column, Line, Tone, flag_unsafe, unsafe_texts
@@ -48,6 +49,7 @@ class StepRows:
     def __init__(self, episode: Episode, waiting_s: Callable[[], float | None] = lambda: None) -> None:
         self._waiting_s = waiting_s
         self._is_are = is_are(episode.env)
+        self._noted = {note.step for note in episode.notes}
         self._rows: list[StepState | tuple[int, int]] = []
         next_index = 0
         for step in episode.steps:
@@ -84,7 +86,7 @@ class StepRows:
         match row:
             case StepState():
                 text = app_call_text(row.action) if self._is_are else action_text(row.action)
-                return _step_row(row, text, unsafe_step_text(row))
+                return _step_row(row, text, unsafe_step_text(row), is_noted=row.index in self._noted)
             case (first, after):
                 return _spanning_row(
                     trusted(f"{first}…"), trusted(f"{format_count(after - first)} rounds not received"), "warn"
@@ -125,8 +127,9 @@ def unsafe_episode_text(episode: Episode) -> str | None:
     return unsafe_texts([episode.env, episode.agent, episode.model or "", episode.data_label, episode.error_type or ""])
 
 
-def _step_row(step: StepState, shown: str, unsafe: str | None) -> Sequence[Cell]:
+def _step_row(step: StepState, shown: str, unsafe: str | None, *, is_noted: bool) -> Sequence[Cell]:
     text = flag_unsafe(sanitize_line(shown) or trusted("(nothing)"), unsafe)
+    text = join([MARK, trusted(" "), text]) if is_noted else text
     text = join([FALLBACK_MARK, trusted(" "), text]) if step.skipped_endpoints else text
     action = Cell(text) if step.valid else Cell(join([trusted("✗ invalid: "), text]), "bad")
     tokens = (

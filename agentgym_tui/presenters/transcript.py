@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
+from agentgym_tui.presenters.annotations import annotation_blocks
 from agentgym_tui.presenters.answering_endpoint import FALLBACK_MARK, phases_text, tokens_text
 from agentgym_tui.presenters.are_blocks import is_are, label_blocks
 from agentgym_tui.presenters.chat_blocks import (
@@ -54,7 +55,8 @@ def step_blocks(episode: Episode, step_index: int, *, full: bool = False) -> lis
     played = [*_action_blocks(step), *_reply_blocks(step)] if step else []
     if is_are(episode.env):
         received, played = label_blocks(received, before), label_blocks(played, step)
-    return [*received, *played, *(_end_blocks(episode) if is_last else ())]
+    written = annotation_blocks(episode.notes, step_index, is_first=step_index == 0)
+    return [*written, *received, *played, *(_end_blocks(episode) if is_last else ())]
 
 
 def _find_steps(episode: Episode, step_index: int) -> tuple[StepState | None, StepState | None]:

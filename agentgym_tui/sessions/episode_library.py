@@ -23,8 +23,10 @@ if TYPE_CHECKING:
     from runner.query.fields import Lookup
     from runner.store import EpisodeIndex, EpisodeRecord, EpisodeRow, EpisodeStore
     from runner.store.episode_file import Origin
+    from runner.store.notes import Notes
     from runner.store.text_index import Stamped, TextIndex
     from runner.types import PackedCells, TimeStep
+    from runner.types.notes import Note
 
 MAX_ROWS: Final = 100_000
 """Largest number of episodes listed; older episodes are left out."""
@@ -107,6 +109,7 @@ class StateDirLibrary:
             TextSource(self._open_texts, self._stamps, self._version, lambda episode_id: self._read(episode_id)[0])
         )
         self.curation = Curation(self._open)
+        self.notes_state: object = None
         self._n_rows = 0
         self._find = find
         self._lock = threading.Lock()
@@ -200,10 +203,20 @@ class StateDirLibrary:
 
     def tags(self) -> dict[str, tuple[str, ...]]:
         """Return the tags of the tagged episodes; raises ``StoreError``."""
+        from runner.util.sqlite import file_state
+
+        notes = self._notes()
+        self.notes_state = file_state(notes.path)
+        return notes.tags()
+
+    def notes(self, episode_id: str) -> Sequence[Note]:
+        """Return the tags and notes of an episode and its steps, the oldest first; raises ``StoreError``."""
+        return self._notes().of_episode(episode_id)
+
+    def _notes(self) -> Notes:
         from runner.store.notes import Notes
 
-        store, _ = self._open()
-        return Notes(store.data_dir).tags()
+        return Notes(self._open()[0].data_dir)
 
     def unlisted_batches(self, known: Collection[str]) -> list[BatchState]:
         """Return the newest ended batches that are not ``known``, the newest first; raises ``StoreError``."""

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Set
+from collections.abc import Sequence, Set
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from agentgym_tui.sessions.episode_library import StateDirLibrary, episode_from_bytes
 from agentgym_tui.sessions.protocols import ControlRequestError, Session
@@ -17,6 +17,9 @@ from agentgym_tui.state.data_model import Episode
 from agentgym_tui.state.episode_list import ListEntry, UnreadableFile
 from agentgym_tui.state.run_store import RunStore
 from runner.errors import RunnerError, StoreError
+
+if TYPE_CHECKING:
+    from runner.types.notes import Note
 
 REPAIR_INTERVAL_S: Final = 2.0
 """Seconds between reads of the files of episodes with missing live items."""
@@ -49,7 +52,7 @@ class EpisodeLoadError(Exception):
 
 
 async def load_episode(session: Session, entry: ListEntry | None, episode_id: str) -> LoadedEpisode:
-    """Load an episode; where its file is not available, use the live state.
+    """Load an episode with its notes; where its file is not available, use the live state.
 
     Args:
         session: the session to load the episode from.
@@ -59,6 +62,20 @@ async def load_episode(session: Session, entry: ListEntry | None, episode_id: st
     Raises:
         EpisodeLoadError: neither a readable file nor a live state of the episode is available.
     """
+    loaded = await _load(session, entry, episode_id)
+    loaded.episode.notes = await load_notes(session, episode_id)
+    return loaded
+
+
+async def load_notes(session: Session, episode_id: str) -> Sequence[Note]:
+    """Return the tags and notes of an episode and its steps; none where they cannot be read."""
+    with contextlib.suppress(StoreError):  # the episode is shown without them
+        if session.library is not None:
+            return await asyncio.to_thread(session.library.notes, episode_id)
+    return ()
+
+
+async def _load(session: Session, entry: ListEntry | None, episode_id: str) -> LoadedEpisode:
     live = session.store.episodes.get(episode_id)
     if live is not None and live.running and not isinstance(entry, UnreadableFile):
         return LoadedEpisode(live, None)

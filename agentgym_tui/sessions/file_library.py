@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from runner.query.fields import Lookup
     from runner.results.summary import ResultSource
     from runner.store.index_schema import EpisodeRow
+    from runner.types.notes import Note
 
 MAX_DEPTH: Final = 2
 """Number of folder levels that are searched; 1 is the named folder itself."""
@@ -73,6 +74,7 @@ class FileLibrary:
         self.unreadable: Sequence[UnreadableFile] = self._unreadable
         self.progress = ReadProgress(0, 0)
         self.texts = TextSearch(FileTexts(self, cache_folder, paths).source)
+        self.notes_state: object = None
         self._named_paths, self._cache_folder = paths, cache_folder
         self._foreign, self._foreign_paths = ForeignFiles(self._unreadable), list["tuple[Path, Format]"]()
         self._lock = threading.Lock()
@@ -93,6 +95,10 @@ class FileLibrary:
     def lookups(self) -> Mapping[str, Lookup]:
         """Return what finds episodes by their texts; files have no notes."""
         return {"text": self.texts.lookup}
+
+    def notes(self, episode_id: str) -> Sequence[Note]:
+        """Return nothing: files have no notes."""
+        return ()
 
     def rows(self) -> list[EpisodeRow]:
         """Return the known rows, the newest episode first."""

@@ -325,7 +325,8 @@ class NodeSession(Session):
         with contextlib.suppress(RunnerError):  # the console works without tags
             if not is_first and await asyncio.to_thread(self._library.has_changed):
                 self.store.apply_stored(())
-            if (tags := await asyncio.to_thread(self._library.tags)) != self.store.tags:
+            before, tags = self._library.notes_state, await asyncio.to_thread(self._library.tags)
+            if tags != self.store.tags or before != self._library.notes_state:
                 self.store.apply_tags(tags)
         await self._resume_restarted(listed)
         if is_first:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from runner.query.fields import Lookup
     from runner.results.summary import ResultSource
     from runner.store.index_schema import EpisodeRow
+    from runner.types.notes import Note
 
 RunCommand: TypeAlias = Literal["cancel", "pause", "resume", "step"]
 """Name of a command for a batch, a battery or an episode."""
@@ -52,11 +53,13 @@ class Library(Protocol):
         unreadable: episode files found that cannot be read.
         texts: the search in the texts of the episodes.
         first_rows: list rows that are known before ``rows`` is called, the newest first; shown at the first paint.
+        notes_state: another value after notes have changed; None where there are none.
     """
 
     unreadable: Sequence[UnreadableFile]
     texts: TextSearch
     first_rows: Sequence[EpisodeRow]
+    notes_state: object
 
     def rows(self) -> Sequence[EpisodeRow]:
         """Return the list rows of all known episodes, the newest first; raises ``StoreError``."""
@@ -64,6 +67,10 @@ class Library(Protocol):
 
     def lookups(self) -> Mapping[str, Lookup]:
         """Return what finds the ids of episodes for a field of a query, by field; raises ``StoreError``."""
+        ...
+
+    def notes(self, episode_id: str) -> Sequence[Note]:
+        """Return the tags and notes of an episode and its steps, the oldest first; raises ``StoreError``."""
         ...
 
     def result_source(self) -> ResultSource:

@@ -231,28 +231,25 @@ def split_tags(text: str) -> list[str]:
     return list(dict.fromkeys(filter(None, _SEPARATORS.split(text))))
 
 
-async def change_tags(session: Session, episode_id: str, before: Sequence[str], after: Sequence[str]) -> None:
-    """Add the tags that are only in ``after``, remove those that are only in ``before``, and show what the episode has.
+async def annotate(session: Session, args: AnnotateArgs) -> Sequence[Note]:
+    """Change the tags and notes of an episode or a step, show its tags, and return all that the episode has.
 
     Raises:
-        ControlRequestError: the node cannot be reached, or refuses a tag.
+        ControlRequestError: the node cannot be reached, or refuses the change.
     """
     if session.read_only or session.control is None:
-        raise ControlRequestError(session.read_only or "there is no node that keeps the tags of this episode")
-    args = AnnotateArgs(
-        episode_id=episode_id,
-        add=[tag for tag in after if tag not in before],
-        remove=[tag for tag in before if tag not in after],
-        author=os.environ.get("USER", "")[:MAX_TAG_CHARS] or None,
-    )
-    tags = tags_of(await session.control.annotate(args))
+        raise ControlRequestError(session.read_only or "there is no node that keeps the notes of this episode")
+    args.author = os.environ.get("USER", "")[:MAX_TAG_CHARS] or None
+    notes = await session.control.annotate(args)
+    episode_id, tags = args.episode_id, tags_of(notes)
     others = {known: each for known, each in session.store.tags.items() if known != episode_id}
     session.store.apply_tags({**others, episode_id: tags} if tags else others)
+    return notes
 
 
 def tags_of(notes: Sequence[Note]) -> tuple[str, ...]:
-    """Return the tags of an episode and its steps, without those that only steps have."""
-    return tuple(sorted({note.text for note in notes if note.kind == "tag" and note.step is None}))
+    """Return the tags of an episode and its steps in alphabetical order."""
+    return tuple(sorted({note.text for note in notes if note.kind == "tag"}))
 
 
 def _model_agents(store: RunStore) -> list[str]:

@@ -5,6 +5,7 @@ Texts are kept as received and may contain control characters; ``presenters`` sa
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from itertools import takewhile
 from typing import Any, Final, Literal, TypeAlias
@@ -16,6 +17,7 @@ from agentgym_tui.state.machine import MachineInfo
 from agentgym_tui.state.normalize import as_aware
 from runner.events.live import LiveAction
 from runner.types import GpuUse, Phases, Tokens, WorkerCounts, WorkerInfo, fallback_endpoints, skipped_endpoints
+from runner.types.notes import Note
 
 Outcome: TypeAlias = str
 """``success``, ``failure``, ``truncated``, ``timeout``, ``cancelled``, ``error`` or ``interrupted``."""
@@ -153,6 +155,7 @@ class Episode(msgspec.Struct):
         evaluation: the evaluation in the episode's file, any JSON object; None if it is not known or there is none.
         gpu: what the GPUs did for it; None if it is not known.
         found_flags: what is wrong with it: names of flags, and the step where each begins, None for the whole episode.
+        notes: tags and notes of the episode and its steps, the oldest first; their texts are untrusted.
         imported: format of the file of another tool that it comes from, and what the file lacks; untrusted text.
         version: counter that grows with each change; a view draws the episode again when the counter has changed.
     """
@@ -196,6 +199,7 @@ class Episode(msgspec.Struct):
     evaluation: dict[str, Any] | None = None
     gpu: GpuUse | None = None
     found_flags: tuple[tuple[str, int | None], ...] = ()
+    notes: Sequence[Note] = ()
     imported: str = ""
     version: int = 0
 

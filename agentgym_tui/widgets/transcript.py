@@ -26,6 +26,7 @@ _TONES: Final[dict[BlockKind, Tone]] = {
     "passed": "good",
     "user": "good",
     "notification": "warn",
+    "annotation": "warn",
 }
 FOUND_TONE: Final[Tone] = "yellow-shade"
 """Tone of words that are searched for."""

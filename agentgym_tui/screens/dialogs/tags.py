@@ -1,98 +1,180 @@
-"""The dialog in which the tags of an episode are edited."""
+"""The dialog in which the tags and notes of an episode or a step are edited."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from textual import on
 from textual.app import ComposeResult
 from textual.widgets import Input
 
 from agentgym_tui.commands.registry import NODE
-from agentgym_tui.presenters.cells import Cell, Line
+from agentgym_tui.presenters.annotations import note_line
+from agentgym_tui.presenters.cells import Cell, FixedLines, Line
 from agentgym_tui.presenters.text_width import wrap_text
-from agentgym_tui.safe_text import fill_in, join, masked_rows, sanitize_line, trusted
+from agentgym_tui.safe_text import SafeText, fill_in, join, masked_rows, sanitize_line, trusted
 from agentgym_tui.screens.base import ConsoleScreen, DialogFrame, DialogScreen
 from agentgym_tui.services.timers import start_worker
+from agentgym_tui.sessions.episode_loader import load_notes
 from agentgym_tui.sessions.protocols import ControlRequestError, Session
-from agentgym_tui.sessions.run_commands import change_tags, split_tags
+from agentgym_tui.sessions.run_commands import annotate, split_tags
 from agentgym_tui.state.episode_list import ListEntry, UnreadableFile
 from agentgym_tui.widgets.inputs import SearchInput
+from agentgym_tui.widgets.line_list import LineList
 from agentgym_tui.widgets.static_lines import StaticLines
+from runner.events.control import AnnotateArgs
+from runner.types.notes import MAX_NOTE_CHARS
+from runner.util.clock import new_ulid
 
-MAX_ROWS: Final = 3
+if TYPE_CHECKING:
+    from runner.types.notes import Note
+
+REDRAW_AFTER_S: Final = 0.1
+"""Seconds after which the dialog is drawn once more."""
+MAX_ROWS: Final = 2
 """Rows for the reason why a change was refused."""
 
 
 class TagDialog(DialogScreen[None]):
-    """A dialog with the tags of an episode in one field; it closes when the node has stored the change.
+    """A dialog with the tags of an episode or a step, a new note, and its notes; it closes when a change is stored.
 
     Args:
         session: sends the change.
         episode_id: id of the episode.
-        env: name of its environment; untrusted text.
+        title: title of the dialog.
+        notes: the tags and notes of the episode and its steps.
+        step: index of the step; None: the episode.
+        on_change: called with all tags and notes after a change.
     """
 
     SCOPE = "tags"
-    AUTO_FOCUS = "#words"
+    AUTO_FOCUS = ""
 
-    def __init__(self, session: Session, episode_id: str, env: str) -> None:
+    def __init__(
+        self,
+        session: Session,
+        episode_id: str,
+        title: SafeText,
+        notes: Sequence[Note],
+        step: int | None,
+        on_change: Callable[[Sequence[Note]], None],
+    ) -> None:
         super().__init__()
-        self._session = session
-        self._episode_id = episode_id
-        self._title = fill_in("Tags of {}", sanitize_line(env, 40))
+        self._session, self._episode_id, self._title, self._step = session, episode_id, title, step
+        self._on_change = on_change
         # a tag that is not shown as it is stored cannot be edited, and stays
-        tags = session.store.tags.get(episode_id, ())
-        self._before: Sequence[str] = [tag for tag in tags if sanitize_line(tag, 100) == tag]
+        own = [note for note in notes if note.step == step]
+        self._before = [each.text for each in own if each.kind == "tag" and sanitize_line(each.text, 100) == each.text]
+        self._notes = [note for note in own if note.kind == "note"]
+        self._note_id = new_ulid()  # so that a repeated request adds no second note
         self._refusal = ""
         self._is_sending = False
 
     def compose(self) -> ComposeResult:
-        """Yield the field and a line below it."""
-        with DialogFrame(self._title, keys="{tags.save} saves · {tags.close} closes"):
-            yield SearchInput(" ".join([*self._before, ""]).lstrip(), id="words", compact=True, select_on_focus=False)
-            yield StaticLines(self._note, id="note")
+        """Yield the fields for tags and a note, a line below them, and the notes."""
+        keys = "{tags.save} saves · {tags.remove} removes a note · {tags.close} closes"
+        with DialogFrame(self._title, keys=keys):
+            tags = " ".join([*self._before, ""]).lstrip()
+            yield SearchInput(tags, placeholder="tags", id="words", compact=True, select_on_focus=False)
+            yield SearchInput(placeholder="a new note", id="remark", compact=True, max_length=MAX_NOTE_CHARS)
+            yield StaticLines(self._hint, id="note")
+            yield LineList(self._lines(), id="notes")
+
+    def on_mount(self) -> None:
+        """Begin with the tags of an episode, or with a note on a step."""
+        self.set_focus(self.query_one("#words" if self._step is None else "#remark"))
+        # the screen below, which a key has just changed, may be blank at first
+        self.set_timer(REDRAW_AFTER_S, self.refresh)
 
     def action_save(self) -> None:
         """Send what was added and removed; the dialog stays open if the node refuses it."""
-        if self._is_sending:
-            return
-        after = split_tags(self.query_one("#words", Input).value)
-        if set(after) == set(self._before):
+        after, note = split_tags(self.query_one("#words", Input).value), self.query_one("#remark", Input).value.strip()
+        if set(after) == set(self._before) and not note:
             self.leave()
             return
-        self._is_sending = True
-        start_worker(self, partial(self._send, after), group="tags")
+        change = AnnotateArgs(
+            episode_id=self._episode_id,
+            step=self._step,
+            add=[tag for tag in after if tag not in self._before],
+            remove=[tag for tag in self._before if tag not in after],
+            note=note or None,
+            note_id=self._note_id if note else None,
+        )
+        self._start(change, self.leave)
+
+    def action_remove(self) -> None:
+        """Remove the selected note if the list of notes has the focus."""
+        notes = self.query_one("#notes", LineList)
+        if self.focused is notes and notes.cursor < len(self._notes):
+            removed = self._notes[notes.cursor]
+            change = AnnotateArgs(episode_id=self._episode_id, step=self._step, note_id=removed.id)
+            self._start(change, partial(self._show_removed, removed))
+
+    def _show_removed(self, note: Note) -> None:
+        self._notes.remove(note)
+        self.query_one("#notes", LineList).show(self._lines())
+        self.show_lines("note")
 
     @on(Input.Submitted)
     def _submitted(self) -> None:
         if self.accepts_keys:
             self.action_save()
 
-    async def _send(self, after: Sequence[str]) -> None:
+    def _start(self, change: AnnotateArgs, on_stored: Callable[[], None]) -> None:
+        if not self._is_sending:
+            self._is_sending, self._refusal = True, ""
+            start_worker(self, partial(self._send, change, on_stored), group="tags")
+
+    async def _send(self, change: AnnotateArgs, on_stored: Callable[[], None]) -> None:
         try:
-            await change_tags(self._session, self._episode_id, self._before, after)
+            self._on_change(await annotate(self._session, change))
         except ControlRequestError as exc:
             self._refusal = "; ".join(filter(None, (str(exc), exc.hint)))
             self.show_lines("note")
         else:
-            self.leave()
+            on_stored()
         finally:
             self._is_sending = False
 
-    def _note(self, width: int) -> list[Line]:
+    def _lines(self) -> FixedLines:
+        return FixedLines([note_line(note) for note in self._notes])
+
+    def _hint(self, width: int) -> list[Line]:
         if not self._refusal:
-            about = trusted("words with spaces between; those that you delete are removed")
+            about = trusted("tags with spaces between; those that you delete are removed")
             return [[Cell(row, "dim")] for row in wrap_text(about, width, MAX_ROWS)]
         text = join([trusted("✗ "), masked_rows(self._refusal)])
         return [[Cell(row, "bad")] for row in wrap_text(text, width, MAX_ROWS)]
 
 
-def edit_tags(screen: ConsoleScreen[Any], session: Session, entry: ListEntry | None) -> None:
-    """Open the dialog for an episode, or show why the session cannot change its tags."""
+def edit_tags(
+    screen: ConsoleScreen[Any],
+    session: Session,
+    entry: ListEntry | None,
+    step: int | None = None,
+    on_change: Callable[[Sequence[Note]], None] = lambda notes: None,
+) -> None:
+    """Open the dialog for an episode or a step, or show why the session cannot change its tags and notes.
+
+    Args:
+        screen: the screen below the dialog.
+        session: sends the changes.
+        entry: the episode.
+        step: index of the step; None: the episode.
+        on_change: called with all tags and notes of the episode after each change.
+    """
     if not NODE.is_met(session):
         screen.toast(NODE.reason(session), failed=True)
     elif entry is not None and not isinstance(entry, UnreadableFile):
-        screen.app.push_screen(TagDialog(session, entry.episode_id, entry.env))
+        env, episode_id = sanitize_line(entry.env, 40), entry.episode_id
+        where = env if step is None else fill_in("step {} of {}", trusted(f"{step:,}"), env)
+        title = fill_in("Tags and notes of {}", where)
+
+        async def open_dialog() -> None:
+            notes = await load_notes(session, episode_id)
+            if screen.is_current:
+                screen.app.push_screen(TagDialog(session, episode_id, title, notes, step, on_change))
+
+        start_worker(screen, open_dialog, group="tags", exclusive=True)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from textual import on
 from textual.app import ComposeResult
@@ -28,7 +29,7 @@ from agentgym_tui.screens.episode.tabs import EpisodeTabs
 from agentgym_tui.services.clipboard import copy_to_clipboard
 from agentgym_tui.services.outside_program import Program
 from agentgym_tui.services.timers import start_worker
-from agentgym_tui.sessions.episode_loader import EpisodeLoadError, LoadedEpisode, load_episode
+from agentgym_tui.sessions.episode_loader import EpisodeLoadError, LoadedEpisode, load_episode, load_notes
 from agentgym_tui.sessions.protocols import Session
 from agentgym_tui.sessions.text_hits import FoundLine, TextHits
 from agentgym_tui.state.episode_list import EpisodeList, ListEntry, UnreadableFile
@@ -39,6 +40,9 @@ from agentgym_tui.widgets.line_list import LineList
 from agentgym_tui.widgets.split import Share, Split
 from agentgym_tui.widgets.static_lines import StaticLines
 from agentgym_tui.widgets.table import Table
+
+if TYPE_CHECKING:
+    from runner.types.notes import Note
 
 SHARES: Final = (
     Share("steps", "episode.wide.steps", "width", 15, 80, "-wide"),
@@ -100,6 +104,7 @@ class EpisodeScreen(ResultScreen[str]):
         self._drawn_version = -1
         self._clear_timer: Timer | None = None
         self._load_context: tuple[object, ...] | None = None
+        self._notes_state = session.library.notes_state if session.library is not None else None
 
     def compose(self) -> ComposeResult:
         """Yield heading, steps, tabs and key bar."""
@@ -118,6 +123,9 @@ class EpisodeScreen(ResultScreen[str]):
         """Redraw after the store changed."""
         if not self.is_ready:
             return
+        if (library := self._session.library) is not None and library.notes_state != self._notes_state:
+            self._notes_state = library.notes_state
+            start_worker(self, self._read_notes, group="notes", exclusive=True)
         has_new_tags = self._episodes.set_tags(store.tags)
         if self._episodes.update_live(store.episodes.values()) or has_new_tags:
             self._show_heading(self._state)  # its position in the list may have changed
@@ -204,8 +212,13 @@ class EpisodeScreen(ResultScreen[str]):
             mark_or_compare(self, self._session, self._key, self._ui_state)
 
     def action_tag(self) -> None:
-        """Edit the tags of the episode."""
-        edit_tags(self, self._session, self._entry)
+        """Edit the tags and notes of the episode."""
+        edit_tags(self, self._session, self._entry, on_change=self._show_notes)
+
+    def action_note(self) -> None:
+        """Edit the tags and notes of the selected step."""
+        if self._loaded is not None:
+            edit_tags(self, self._session, self._entry, self._step, self._show_notes)
 
     def action_export(self) -> None:
         """Write the episode's file to the working directory."""
@@ -307,8 +320,24 @@ class EpisodeScreen(ResultScreen[str]):
             self.action_hit(0)
 
     def _show_step(self) -> None:
+        self._views.show_step(self._step, follow=self._steps.follow)
+
+    @property
+    def _step(self) -> int:
         key = self._steps.key.removeprefix("gap")
-        self._views.show_step(int(key) if key.isdecimal() else 0, follow=self._steps.follow)
+        return int(key) if key.isdecimal() else 0
+
+    async def _read_notes(self) -> None:
+        if (loaded := self._loaded) is not None:
+            notes = await load_notes(self._session, loaded.episode.episode_id)
+            if loaded is self._loaded:
+                self._show_notes(notes)
+
+    def _show_notes(self, notes: Sequence[Note]) -> None:
+        """Show the tags and notes that the episode has now."""
+        if self._loaded is not None and self.is_ready and notes != self._loaded.episode.notes:
+            self._loaded.episode.notes = notes
+            self._show(self._loaded)
 
     def _show_heading(self, state: SafeText) -> None:
         self._state, entry, path = state, self._entry, self._path

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import tempfile
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -118,8 +118,12 @@ class FakeControl(NodeControl):
     async def annotate(self, args: AnnotateArgs) -> list[Note]:
         self._check()
         self.annotations.append(args)
-        kept = [note for note in self.notes.get(args.episode_id, []) if note.text not in (*args.add, *args.remove)]
-        added = [Note(id=tag, kind="tag", text=tag, at=datetime(2026, 3, 4, tzinfo=UTC)) for tag in args.add]
+        old, at = self.notes.get(args.episode_id, []), datetime(2026, 3, 4, tzinfo=UTC)
+        gone = {(args.step, tag) for tag in (*args.add, *args.remove)}
+        kept = [note for note in old if (note.step, note.text) not in gone and note.id != args.note_id]
+        added = [Note(id=tag, step=args.step, kind="tag", text=tag, at=at) for tag in args.add]
+        if args.note is not None and args.note_id is not None:
+            added += [Note(id=args.note_id, step=args.step, kind="note", text=args.note, at=at, author="ada")]
         self.notes[args.episode_id] = [*kept, *added]
         return self.notes[args.episode_id]
 
@@ -169,11 +173,16 @@ class FakeLibrary:
         self.stored = [row(number) for number in range(n)]
         self.loaded: list[str] = []
         self.noted: dict[str, str] = {}
+        self.notes_state: object = None
+        self.notes_of: Callable[[str], Sequence[Note]] = lambda _: ()
         self.folder: Path | None = None
         self.texts = TextSearch(no_texts())
 
     def lookups(self) -> Mapping[str, Lookup]:
         return {"note": lambda words, _: [id for id, note in self.noted.items() if words in note]}
+
+    def notes(self, episode_id: str) -> Sequence[Note]:
+        return self.notes_of(episode_id)
 
     def rows(self) -> Sequence[EpisodeRow]:
         return list(reversed(self.stored))
@@ -258,6 +267,7 @@ class FakeSession:
         self.fake_control = FakeControl()
         self.control: NodeControl | None = self.fake_control
         self.fake_library = FakeLibrary()
+        self.fake_library.notes_of = lambda id: [*self.fake_control.notes.get(id, ())]
         self.library: Library | None = self.fake_library
         self.curation: Curation | None = None
         self.fake_events = FakeEvents()

@@ -37,6 +37,7 @@ from runner.results.summary import ResultSource
 from runner.store.index_schema import EpisodeRow
 from runner.subscribe.buffer import RawMessage
 from runner.subscribe.messages import Notice, Since
+from runner.types.notes import Kind, Note
 from tests.support.console.fake_session import no_texts
 from tests.support.console.samples import ESCAPES, HUGE, START, episode_id, hostile_episode, hostile_store, row
 
@@ -64,7 +65,16 @@ class HostileLibrary:
         self._text = text
         self.unreadable: Sequence[UnreadableFile] = [UnreadableFile(Path("/x", text[:200].replace("\0", "")), text)]
         self.first_rows: Sequence[EpisodeRow] = ()
+        self.notes_state: object = None
         self.texts = TextSearch(no_texts())
+
+    def notes(self, episode_id: str) -> Sequence[Note]:
+        kinds: tuple[Kind, ...] = ("tag", "note")
+        return [
+            Note(id=f"{kind}{step}", step=step, kind=kind, text=self._text, at=START, author=self._text)
+            for kind in kinds
+            for step in (None, 0, 1)
+        ]
 
     def lookups(self) -> Mapping[str, Lookup]:
         return {}
@@ -82,7 +92,7 @@ class HostileLibrary:
             "batch_id",
             "fallback",
         )
-        fields: dict[str, Any] = dict.fromkeys(names, self._text)
+        fields: dict[str, Any] = dict.fromkeys((*names, "flags", "failure"), self._text)
         return [row(n, **fields) for n in (95, 94, 93, 90)]
 
     def result_source(self) -> ResultSource:

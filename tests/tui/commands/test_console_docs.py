@@ -15,7 +15,7 @@ KEY_BY_LABEL = {
 }
 KEYS = {key for command in COMMANDS for key in command.keys.split(",")} | {":", "tab"}
 WORD_KEYS = {"enter", "escape", "space", "tab"}
-SIGNS = "␛⚠▲▼✗≈↷|_●⚑"
+SIGNS = "␛⚠▲▼✗≈↷|_●⚑✎"
 """Signs on the screen and in queries that the documents name like keys."""
 
 

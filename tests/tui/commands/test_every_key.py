@@ -369,6 +369,13 @@ SEQUENCES = {
             KeyPress("episode.tag", "T", screen_name, "TagDialog"),
             KeyPress("", "h", shows(" g h "), True),
             KeyPress("tags.save", "ctrl+s", shows("#g #h"), True),
+            KeyPress("episode.note", "m", screen_name, "TagDialog"),
+            KeyPress("", "w", shows("╭─ Tags and notes of step"), True),
+            KeyPress("tags.save", "enter", shows("note on the step"), True),
+            KeyPress("episode.note", "m", screen_name, "TagDialog"),
+            KeyPress("", "tab", focused_id, "notes"),
+            KeyPress("tags.remove", "x", shows("ada  w"), False),
+            KeyPress("tags.close", "escape", shows("note on the step"), False),
         ],
     ),
     "clean-up": KeySequence(

@@ -11,9 +11,10 @@ from agentgym_tui.screens.dialogs.saved_queries import SavedQueries
 from agentgym_tui.screens.episodes.clean_up import ArchiveDialog, DeleteDialog
 from runner.node.curation import CurationAction, CurationPlan
 from runner.types import Outcome
+from runner.types.notes import Note
 from tests.support.console.fake_session import FakeSession, empty_session
 from tests.support.console.pilot import console_app, wait_for_text, wait_for_widget_text
-from tests.support.console.samples import batch_id, episode_id, row
+from tests.support.console.samples import HOSTILE, START, batch_id, episode_id, row
 from tests.support.console.snapshots import SIZES, RunBefore, SnapCompare, stop_cursor_blink
 
 pytestmark = pytest.mark.usefixtures("utc")
@@ -70,6 +71,40 @@ def when_open(dialog: Screen[str], text: str) -> RunBefore:
 def test_selected_episodes_with_flags(snap_compare: SnapCompare, size: tuple[int, int]) -> None:
     before = when_pressed("slash", *"env:maze", "enter", "space", "space", "j", "space", texts=("3 selected",))
     assert snap_compare(console_app(flagged_session()), terminal_size=size, run_before=before)
+
+
+def noted_session() -> FakeSession:
+    """Return a session whose newest episode and its second step have tags and notes."""
+    session, at = flagged_session(), START
+    session.fake_control.notes[episode_id(13)] = [
+        Note(id="1", kind="tag", text="todo", at=at),
+        Note(id="2", kind="note", text="compare it with the oracle", at=at, author="ada"),
+        Note(id="3", step=1, kind="tag", text="wrong-turn", at=at),
+        Note(id="4", step=1, kind="note", text="walks into the wall, and the door is on the left", at=at, author="ada"),
+        Note(id="5", step=1, kind="note", text=HOSTILE, at=at, author=HOSTILE),
+    ]
+    session.store.apply_tags({episode_id(13): ("todo", "wrong-turn")})
+    return session
+
+
+@SIZES
+@pytest.mark.parametrize("edited", [False, True], ids=["shown", "edited"])
+def test_notes_of_a_step(snap_compare: SnapCompare, size: tuple[int, int], edited: bool) -> None:
+    async def run_before(pilot: Pilot[None]) -> None:
+        await pilot.press("2")
+        await wait_for_widget_text(pilot, "#summary", "14 episodes")
+        await pilot.press("enter")
+        await wait_for_widget_text(pilot, "#steps", "guess")
+        await wait_for_text(pilot, "3 notes")
+        await pilot.press("j")
+        await wait_for_text(pilot, "note on the step")
+        if edited:
+            await pilot.press("m")
+            await wait_for_text(pilot, "a new note", "BabyAI task 13")
+        stop_cursor_blink(pilot)
+        await pilot.pause()
+
+    assert snap_compare(console_app(noted_session()), terminal_size=size, run_before=run_before)
 
 
 @SIZES

@@ -224,5 +224,5 @@ def test_tags_of_an_episode(snap_compare: SnapCompare, size: tuple[int, int]) ->
     session = busy_session()
     session.fake_library.stored = [row(number) for number in range(1, 4)]
     session.store.apply_tags({episode_id(3): ("good", "loop"), episode_id(2): (HOSTILE,)})
-    before = after_keys("2", "j", "T", texts=("#good #loop", "Tags of"))
+    before = after_keys("2", "j", "T", texts=("#good #loop", "Tags and notes of"))
     assert snap_compare(console_app(session), terminal_size=size, run_before=before)

@@ -1,0 +1,62 @@
+"""Tags and notes of an episode and its steps, as lines and blocks. Their texts and authors are untrusted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from agentgym_tui.presenters.cells import Cell, Line
+from agentgym_tui.presenters.chat_blocks import Block, text_block
+from agentgym_tui.presenters.number_format import format_time
+from agentgym_tui.safe_text import SafeText, fill_in, join, sanitize_line, trusted
+from runner.types.notes import Note
+
+MARK: Final = trusted("✎")
+"""Mark of what has a note or a tag."""
+MAX_AUTHOR: Final = 40
+MAX_TAGS: Final = 20
+"""Largest number of tags of an episode that are shown."""
+
+
+def annotation_blocks(notes: Sequence[Note], step: int, *, is_first: bool) -> Iterator[Block]:
+    """Yield the tags and notes of a step; before the first step, those of the episode, too.
+
+    Args:
+        notes: the tags and notes of the episode and its steps.
+        step: index of the step.
+        is_first: whether no step precedes it.
+    """
+    for place, where in ((None, "episode"), (step, "step")) if is_first else ((step, "step"),):
+        own = [note for note in notes if note.step == place]
+        if tags := [note.text for note in own if note.kind == "tag"]:
+            text = " ".join(f"#{tag}" for tag in tags[:MAX_TAGS])
+            yield text_block("annotation", join([MARK, trusted(f" tags of the {where}")]), text)
+        for note in own:
+            if note.kind == "note":
+                yield text_block(
+                    "annotation", note_title(note, f" note on the {where}"), note.text, title_text=note.author or ""
+                )
+
+
+def note_title(note: Note, what: str = "") -> SafeText:
+    """Return time and author of a note; ``what`` is a literal of this program."""
+    author = [sanitize_line(note.author, MAX_AUTHOR)] if note.author else []
+    return join([join([MARK, trusted(what)]), format_time(note.at), *author], " · ")
+
+
+def note_line(note: Note) -> Line:
+    """Return a note in one line."""
+    return [Cell(join([note_title(note), trusted("  ")]), "dim"), Cell(sanitize_line(note.text, 400))]
+
+
+def tag_text(tags: Sequence[str]) -> SafeText:
+    """Return tags in one line, each after a ``#``; an empty text without tags."""
+    return join(
+        [fill_in("{}#{}", trusted(" " * bool(n)), sanitize_line(tag, 64)) for n, tag in enumerate(tags[:MAX_TAGS])]
+    )
+
+
+def annotation_count(notes: Sequence[Note]) -> SafeText:
+    """Return how many notes an episode and its steps have; an empty text without any."""
+    n = sum(note.kind == "note" for note in notes)
+    return join([MARK, trusted(f" {n:,} note{'s' * (n != 1)}")]) if n else trusted("")
