@@ -1,4 +1,4 @@
-"""Tags and notes of an episode and its steps, as lines and blocks. Their texts and authors are untrusted."""
+"""Flags, tags and notes of an episode and its steps, as lines and blocks; all texts are untrusted."""
 
 from __future__ import annotations
 
@@ -9,10 +9,14 @@ from agentgym_tui.presenters.cells import Cell, Line
 from agentgym_tui.presenters.chat_blocks import Block, text_block
 from agentgym_tui.presenters.number_format import format_time
 from agentgym_tui.safe_text import SafeText, fill_in, join, sanitize_line, trusted
+from agentgym_tui.state.data_model import Episode
+from agentgym_tui.state.episode_list import ListedEpisode
 from runner.types.notes import Note
 
 MARK: Final = trusted("✎")
 """Mark of what has a note or a tag."""
+FLAG_MARK: Final = trusted("⚑")
+"""Mark of flags."""
 MAX_AUTHOR: Final = 40
 MAX_TAGS: Final = 20
 """Largest number of tags of an episode that are shown."""
@@ -60,3 +64,16 @@ def annotation_count(notes: Sequence[Note]) -> SafeText:
     """Return how many notes an episode and its steps have; an empty text without any."""
     n = sum(note.kind == "note" for note in notes)
     return join([MARK, trusted(f" {n:,} note{'s' * (n != 1)}")]) if n else trusted("")
+
+
+def episode_flags(episode: ListedEpisode) -> Sequence[tuple[str, int | None]]:
+    """Return the flags of an episode, each with the step where it begins if that is known."""
+    if isinstance(episode, Episode):
+        return episode.found_flags
+    return [(name, None) for name in episode.flags.split(",")] if episode.flags else []
+
+
+def flag_text(name: str, step: int | None) -> SafeText:
+    """Return a flag and the step where it begins."""
+    start = trusted("" if step is None else f" from step {step:,}")
+    return join([sanitize_line(name, 20), start])

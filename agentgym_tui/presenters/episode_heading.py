@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from agentgym_tui.presenters.annotations import annotation_count, tag_text
+from agentgym_tui.presenters.annotations import FLAG_MARK, annotation_count, episode_flags, flag_text, tag_text
 from agentgym_tui.presenters.answering_endpoint import FALLBACK_MARK
 from agentgym_tui.presenters.cells import (
     UNSAFE_BADGE,
@@ -15,9 +15,7 @@ from agentgym_tui.presenters.cells import (
     line_width,
 )
 from agentgym_tui.presenters.episode_rows import (
-    FLAG_MARK,
     env_text,
-    episode_flags,
     format_exact,
     reward_tone,
     unsafe_fields,
@@ -93,11 +91,6 @@ def error_text(entry: ListEntry | None) -> SafeText:
     return trusted(f"✗ {': '.join(texts)}" if texts else "")
 
 
-def _flag_text(name: str, step: int | None) -> SafeText:
-    start = trusted("" if step is None else f" from step {step:,}")
-    return join([sanitize_line(name, 20), start])
-
-
 def _task_cells(episode: ListedEpisode, room: int) -> Line:
     return [
         Cell(cut(env_text(episode, room), room), "head"),
@@ -119,7 +112,7 @@ def _agent_parts(episode: ListedEpisode, currency: str) -> Iterator[Line]:
         yield [Cell(join([FALLBACK_MARK, trusted(" answered by "), masked_line(episode.fallback, 60)]), "warn")]
     if isinstance(episode, Episode) and (noted := annotation_count(episode.notes)):
         yield [Cell(noted, "warn")]
-    if flags := [_flag_text(*flag) for flag in episode_flags(episode)]:
+    if flags := [flag_text(*flag) for flag in episode_flags(episode)]:
         yield [
             Cell(join([FLAG_MARK, *(fill_in(", {}" if n else " {}", flag) for n, flag in enumerate(flags))]), "warn")
         ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from agentgym_tui.presenters.annotations import tag_text
+from agentgym_tui.presenters.annotations import FLAG_MARK, episode_flags, tag_text
 from agentgym_tui.presenters.answering_endpoint import FALLBACK_MARK
 from agentgym_tui.presenters.cells import (
     Cell,
@@ -30,7 +30,6 @@ from agentgym_tui.presenters.number_format import (
 from agentgym_tui.presenters.status_line import outcome_cell
 from agentgym_tui.presenters.text_width import cut, display_width, shorten_environment
 from agentgym_tui.safe_text import SafeText, fill_in, join, masked_line, sanitize_line, trusted
-from agentgym_tui.state.data_model import Episode
 from agentgym_tui.state.episode_list import (
     EpisodeList,
     FoundLog,
@@ -50,7 +49,6 @@ MIN_OUTCOME: Final = 9
 """Columns of the outcome before flags."""
 SELECTED: Final = trusted("●")
 """Mark of a selected episode."""
-FLAG_MARK: Final = trusted("⚑")
 EPISODE_COLUMNS: Final = (
     Column("started", 12),
     Column("environment", ENV_WIDTH),
@@ -194,13 +192,6 @@ def _flagged_outcome(episode: ListedEpisode) -> Cell:
     room = OUTCOME_WIDTH - display_width(marks)
     outcome = outcome_cell(episode, room)
     return Cell(join([cut(outcome.text, room), marks]), outcome.tone)
-
-
-def episode_flags(episode: ListedEpisode) -> Sequence[tuple[str, int | None]]:
-    """Return the flags of an episode, each with the step where it begins if that is known."""
-    if isinstance(episode, Episode):
-        return episode.found_flags
-    return [(name, None) for name in episode.flags.split(",")] if episode.flags else []
 
 
 def _unreadable_row(file: UnreadableFile) -> Sequence[Cell]:

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 MAX_DEPTH: Final = 2
 """Number of folder levels that are searched; 1 is the named folder itself."""
-
 MAX_FILES: Final = 200_000
 """Largest number of episode files read."""
 
@@ -44,7 +43,6 @@ N_FIRST_ROWS: Final = 200
 
 FIRST_PART_FILES: Final = 50
 """Number of files in the first part; small, so that the first rows appear soon."""
-
 PART_FILES: Final = 400
 """Number of files in each later part."""
 
