@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from runner.store import EpisodeIndex, EpisodeRecord, EpisodeRow, EpisodeStore
     from runner.store.episode_file import Origin
     from runner.store.notes import Notes
-    from runner.store.text_index import Stamped, TextIndex
+    from runner.store.text_index import Stamped, Summary, TextIndex
     from runner.types import PackedCells, TimeStep
     from runner.types.notes import Note
 
@@ -106,7 +106,7 @@ class StateDirLibrary:
         self.unreadable: Sequence[UnreadableFile] = ()
         self.first_rows: Sequence[EpisodeRow] = ()
         self.texts = TextSearch(
-            TextSource(self._open_texts, self._stamps, self._version, lambda episode_id: self._read(episode_id)[0])
+            TextSource(self._open_texts, self._stamps, self._summary, self._version, lambda id: self._read(id)[0])
         )
         self.curation = Curation(self._open)
         self.notes_state: object = None
@@ -184,6 +184,12 @@ class StateDirLibrary:
         from runner.store.text_index import STAMPS
 
         return self._open()[1].select(STAMPS), True
+
+    def _summary(self) -> Summary | None:
+        from runner.store.text_index import SUMMARY
+
+        (summary,) = self._open()[1].select(SUMMARY)
+        return summary
 
     def _version(self) -> object:
         from runner.store.index import FILE_NAME

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from runner.query.syntax import Node
     from runner.store.index_schema import EpisodeRow
     from runner.store.passages import Hit, TextPattern
-    from runner.store.text_index import Stamped, TextIndex
+    from runner.store.text_index import Stamped, Summary, TextIndex
 
 FEW: Final = 50
 """Largest number of episodes that a search adds to the index itself, within a tenth of a second."""
@@ -28,12 +28,14 @@ class TextSource(NamedTuple):
     Attributes:
         open_index: opens the full-text index; called once.
         stamps: returns the files, and whether these are all.
+        summary: returns number, size and latest change of all files; None while not all are known.
         version: returns a value that changes with ``stamps``, without much work.
         read: returns the content of an episode file for the id of the episode.
     """
 
     open_index: Callable[[], TextIndex]
     stamps: Callable[[], tuple[Collection[Stamped], bool]]
+    summary: Callable[[], Summary | None]
     version: Callable[[], object]
     read: Callable[[str], bytes]
 
@@ -69,7 +71,7 @@ class FileTexts:
     """
 
     def __init__(self, files: OpenedFiles, folder: Path | None, paths: Sequence[Path]) -> None:
-        self.source = TextSource(self._open_index, self._stamps, lambda: files.version, files.read)
+        self.source = TextSource(self._open_index, self._stamps, self._summary, lambda: files.version, files.read)
         self._files, self._folder, self._paths = files, folder, paths
         self._stamped: tuple[object, list[Stamped]] = (None, [])
 
@@ -86,6 +88,13 @@ class FileTexts:
             stamps = [(row.episode_id, row.batch_id, *self._stamp(row.episode_id)) for row in self._files.rows()]
             self._stamped = version, stamps
         return self._stamped[1], version[1]
+
+    def _summary(self) -> Summary | None:
+        stamps, is_all = self._stamps()
+        if not is_all:
+            return None
+        sizes, times = [stamped[2] for stamped in stamps], [stamped[3] for stamped in stamps]
+        return len(sizes), float(sum(sizes)), max(times, default=None)
 
     def _stamp(self, episode_id: str) -> tuple[int, int]:
         """Return size and modification time of an episode's file or archive; zeros if it is gone."""
@@ -131,11 +140,11 @@ class TextSearch:
         values = text_values_of(query)
         index = self._opened()
         self._add_few(index)
-        self._found = {value: frozenset(index.search([text_pattern(*value)]).episode_ids) for value in values}
+        self._found = {value: frozenset(index.search([text_pattern(*value)])) for value in values}
 
     def count(self, patterns: Sequence[TextPattern], episode_ids: Collection[str]) -> int:
         """Return the number of passages of some episodes that have one of the patterns."""
-        return self._opened().search(patterns, frozenset(episode_ids)).n_passages
+        return self._opened().count(patterns, frozenset(episode_ids))
 
     def hits(self, episode_id: str, patterns: Sequence[TextPattern]) -> list[Hit]:
         """Return the lines of an episode that have one of the patterns."""
@@ -175,9 +184,13 @@ class TextSearch:
         version = (self._source.version(), file_id(index.path))
         if version == self._complete_version:
             return
-        stamps, is_all = self._source.stamps()
-        n_missing = index.update(stamps, at_most=FEW, is_all=is_all)
-        self.progress = SearchProgress(len(stamps) - n_missing, len(stamps))
+        if (summary := self._source.summary()) is not None and summary == index.summary():
+            n_missing, is_all = 0, True
+            self.progress = SearchProgress(summary[0], summary[0])
+        else:
+            stamps, is_all = self._source.stamps()
+            n_missing = index.update(stamps, at_most=FEW, is_all=is_all)
+            self.progress = SearchProgress(len(stamps) - n_missing, len(stamps))
         if not n_missing and is_all:
             self._complete_version = version[0], file_id(index.path)
 

@@ -219,11 +219,22 @@ def to_columns(row: EpisodeRow, file: EpisodeFile) -> list[object]:
     return [*map(_to_sqlite, msgspec.structs.astuple(row)), file.size, file.mtime_ns]
 
 
+NEWEST_FIRST = f"""SELECT {COLUMNS} FROM episodes
+    WHERE (episode_id, batch_id) < (?, ?) ORDER BY episode_id DESC, batch_id DESC LIMIT ?"""
+"""Selects rows before the ids of episode and batch, the newest ones first."""
+_SHARED_COLUMNS = (
+    *("batch_id", "battery_id", "node", "profile", "env", "transport", "data_label", "agent", "model"),
+    *("error_type", "fallback", "flags", "failure"),
+)
+"""Columns in which many rows have the same text."""
+
+
 def from_columns(values: tuple[object, ...]) -> EpisodeRow:
     """Return the row for values selected with ``COLUMNS``; raises ``msgspec.ValidationError`` for invalid values."""
     named = dict(zip(EpisodeRow.__struct_fields__, values, strict=True))
-    if isinstance(failure := named["failure"], str):
-        named["failure"] = shared_text(failure)
+    for name in _SHARED_COLUMNS:
+        if isinstance(text := named[name], str):
+            named[name] = shared_text(text)
     return msgspec.convert(named, EpisodeRow, strict=False)
 
 

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Collection, Container, Iterable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from runner.errors import StoreError
 from runner.store.index import FILE_NAME as INDEX_NAME
@@ -38,12 +38,14 @@ MANY: Final = 500
 """Number of episodes from which on a search that has to add them first logs it, because it takes a moment."""
 BUSY_TIMEOUT_S: Final = 5.0
 
-_KINDS_PER_STEP: Final = 8
-"""Number of rows reserved for a step; the kinds of passages have to fit."""
+_STEP_BITS: Final = 3
+"""Bits of the number of a passage for its kind."""
+_EPISODE_BITS: Final = 24
+"""Bits of the number of a passage for step and kind; further steps are left out."""
 _TABLES: Final = """
     CREATE TABLE episodes (
-        base INTEGER PRIMARY KEY,
-        n_rows INTEGER NOT NULL,
+        number INTEGER PRIMARY KEY,
+        n_passages INTEGER NOT NULL,
         episode_id TEXT NOT NULL,
         batch_id TEXT NOT NULL,
         size INTEGER NOT NULL,
@@ -59,7 +61,7 @@ _SCHEMA = SqliteSchema(
     version=1,
     tables=f"BEGIN IMMEDIATE; {_TABLES} PRAGMA user_version = 1; COMMIT;",
     probes=(
-        "SELECT base, n_rows, episode_id, batch_id, size, mtime_ns, gone FROM episodes INDEXED BY present "
+        "SELECT number, n_passages, episode_id, batch_id, size, mtime_ns, gone FROM episodes INDEXED BY present "
         "WHERE NOT gone AND episode_id = '' AND batch_id = '' LIMIT 0",
         "SELECT rowid FROM passages WHERE passages MATCH 'a' LIMIT 1",
     ),
@@ -67,29 +69,31 @@ _SCHEMA = SqliteSchema(
 _KNOWN = "SELECT episode_id, batch_id, size, mtime_ns FROM episodes WHERE NOT gone"
 _SET_GONE = "UPDATE episodes SET gone = 1 WHERE NOT gone AND episode_id = ? AND batch_id = ?"
 _N_GONE = (
-    "SELECT ifnull(sum(n_rows) FILTER (WHERE gone), 0), ifnull(sum(n_rows) FILTER (WHERE NOT gone), 0) FROM episodes"
+    "SELECT ifnull(sum(n_passages) FILTER (WHERE gone), 0), ifnull(sum(n_passages) FILTER (WHERE NOT gone), 0) "
+    "FROM episodes"
 )
+
+_GROUPS = f"SELECT rowid >> {_EPISODE_BITS} AS number, count(*) AS n FROM passages WHERE passages MATCH ? GROUP BY 1"
+_FIND = f"""SELECT episode_id FROM (
+    SELECT DISTINCT rowid >> {_EPISODE_BITS} AS number FROM passages WHERE passages MATCH ?
+) JOIN episodes USING (number) WHERE NOT gone"""
+_COUNT = f"SELECT episode_id, n FROM ({_GROUPS}) JOIN episodes USING (number) WHERE NOT gone"
 
 Stamped: TypeAlias = tuple[str, str, int, int]
 """Episode id, batch id, and size and modification time (in ns) of the file."""
-_SUMMARY: Final = "SELECT count(*), total(size), max(mtime_ns) FROM episodes"
+Summary: TypeAlias = tuple[int, float, int | None]
+"""Number and size of all files, and the latest modification time."""
+SUMMARY: Final = "SELECT count(*), total(size), max(mtime_ns) FROM episodes"
+"""Selects the summary of the episode index."""
 STAMPS: Final = "SELECT episode_id, batch_id, size, mtime_ns FROM episodes ORDER BY 1"
 """Selects the files in the episode index."""
-
-
-class TextMatches(NamedTuple):
-    """What a search finds: how many passages, and the ids of their episodes in the order in which they were added."""
-
-    n_passages: int
-    episode_ids: list[str]
 
 
 class TextIndex:
     """A full-text index, for several threads and processes.
 
-    A row of ``passages`` is a passage: its number is the base of the episode, plus ``_KINDS_PER_STEP`` times the step,
-    plus the kind. Rows of episodes that are gone stay until they are more than the others, as FTS5 cannot delete rows
-    without their text.
+    A row of ``passages`` is a passage: its number consists of those of episode, step and kind. Rows of episodes that
+    are gone stay until they are more than the others, as FTS5 cannot delete rows without their text.
 
     Attributes:
         path: the file.
@@ -166,9 +170,8 @@ class TextIndex:
     def _add(self, missing: list[Stamped]) -> None:
         read = [(stamped, self._read(stamped)) for stamped in missing]
         with self._session() as connection, _transaction(connection):
-            (base,) = connection.execute("SELECT ifnull(max(base + n_rows), 0) FROM episodes").fetchone()
             for stamped, passages in read:
-                base += _insert(connection, base, stamped, passages)
+                _insert(connection, stamped, passages)
 
     def _read(self, stamped: Stamped) -> list[Passage]:
         """Return the passages of an episode; none if its file cannot be read, which the episode index reports."""
@@ -178,18 +181,27 @@ class TextIndex:
             logger.debug("episode %s has no text: %s", stamped[0], exc)
             return []
 
-    def search(self, patterns: Iterable[TextPattern], within: Container[str] | None = None) -> TextMatches:
-        """Return what one of the patterns is found in; raises ``StoreError``.
+    def search(self, patterns: Iterable[TextPattern]) -> list[str]:
+        """Return the ids of the episodes with one of the patterns; raises ``StoreError``."""
+        with self._session() as connection:
+            return [episode_id for (episode_id,) in connection.execute(_FIND, (_expression(patterns),))]
+
+    def count(self, patterns: Iterable[TextPattern], within: Container[str]) -> int:
+        """Return the number of passages with one of the patterns in some episodes; raises ``StoreError``.
 
         Args:
             patterns: the patterns.
-            within: ids of the episodes that count; None: all.
+            within: ids of the episodes.
         """
-        expression = " OR ".join(pattern.match_expression for pattern in patterns)
         with self._session() as connection:
-            rows = connection.execute("SELECT rowid FROM passages WHERE passages MATCH ? ORDER BY rowid", (expression,))
-            episodes = connection.execute("SELECT base, base + n_rows, episode_id, gone FROM episodes ORDER BY base")
-            return _matches((row for (row,) in rows), episodes, within)
+            counts = connection.execute(_COUNT, (_expression(patterns),))
+            return sum(n for episode_id, n in counts if episode_id in within)
+
+    def summary(self) -> Summary:
+        """Return what is compared with the episode index to see whether something is missing; raises ``StoreError``."""
+        with self._session() as connection:
+            summary: Summary = connection.execute(f"{SUMMARY} WHERE NOT gone").fetchone()
+            return summary
 
     @contextmanager
     def _session(self) -> Iterator[sqlite3.Connection]:
@@ -217,6 +229,10 @@ class TextIndex:
             self._connection = None
 
 
+def _expression(patterns: Iterable[TextPattern]) -> str:
+    return " OR ".join(pattern.match_expression for pattern in patterns)
+
+
 def _parts(missing: Iterable[Stamped]) -> Iterator[list[Stamped]]:
     """Yield the files of each transaction, few enough to be in memory together."""
     part: list[Stamped] = []
@@ -231,44 +247,31 @@ def _parts(missing: Iterable[Stamped]) -> Iterator[list[Stamped]]:
         yield part
 
 
-def _insert(connection: sqlite3.Connection, base: int, stamped: Stamped, passages: list[Passage]) -> int:
-    """Add an episode unless another process has added it; return the number of rows reserved for it."""
+def _insert(connection: sqlite3.Connection, stamped: Stamped, passages: list[Passage]) -> None:
+    """Add an episode unless another process has added it."""
     episode_id, batch_id, *stamp = stamped
     known = connection.execute(_KNOWN + " AND episode_id = ? AND batch_id = ?", (episode_id, batch_id)).fetchone()
     if known == stamped:
-        return 0
+        return
     connection.execute(_SET_GONE, (episode_id, batch_id))
-    last_step = max((-1 if passage.step is None else passage.step for passage in passages), default=-1)
-    n_rows = (last_step + 2) * _KINDS_PER_STEP
-    connection.execute(
-        "INSERT INTO episodes (base, n_rows, episode_id, batch_id, size, mtime_ns) VALUES (?, ?, ?, ?, ?, ?)",
-        (base, n_rows, episode_id, batch_id, *stamp),
-    )
+    number = connection.execute(
+        "INSERT INTO episodes (n_passages, episode_id, batch_id, size, mtime_ns) VALUES (?, ?, ?, ?, ?)",
+        (len(passages), episode_id, batch_id, *stamp),
+    ).lastrowid
+    assert number is not None
     connection.executemany(
         "INSERT INTO passages (rowid, text) VALUES (?, ?)",
-        [(base + _place(passage), escape_surrogates(passage.text)) for passage in passages],
+        [
+            (number << _EPISODE_BITS | place, escape_surrogates(passage.text))
+            for passage in passages
+            if (place := _place(passage)) < 1 << _EPISODE_BITS
+        ],
     )
-    return n_rows
 
 
 def _place(passage: Passage) -> int:
     slot = 0 if passage.step is None else passage.step + 1
-    return slot * _KINDS_PER_STEP + PASSAGE_KINDS.index(passage.kind)
-
-
-def _matches(
-    rows: Iterator[int], episodes: Iterator[tuple[int, int, str, int]], within: Container[str] | None
-) -> TextMatches:
-    """Return the episodes of rows, both in ascending order; rows of episodes that are gone do not count."""
-    n_passages, found, end, gone = 0, list[str](), 0, 1
-    for row in rows:
-        if row >= end:
-            _, end, episode_id, gone = next((each for each in episodes if row < each[1]), (0, 1 << 63, "", 1))
-            gone = gone or (within is not None and episode_id not in within)
-            if not gone:
-                found.append(episode_id)
-        n_passages += not gone
-    return TextMatches(n_passages, found)
+    return slot << _STEP_BITS | PASSAGE_KINDS.index(passage.kind)
 
 
 def _start_again_if_mostly_gone(connection: sqlite3.Connection) -> None:
@@ -288,8 +291,8 @@ def read_stamps(data_dir: Path) -> list[Stamped]:
 def is_current(data_dir: Path) -> bool:
     """Return whether the full-text index of a state directory seems to have all episodes, without writing anything."""
     try:
-        listed = _read(data_dir / INDEX_NAME, _SUMMARY)
-        return listed[0][0] == 0 or listed == _read(data_dir / FILE_NAME, f"{_SUMMARY} WHERE NOT gone")
+        listed = _read(data_dir / INDEX_NAME, SUMMARY)
+        return listed[0][0] == 0 or listed == _read(data_dir / FILE_NAME, f"{SUMMARY} WHERE NOT gone")
     except StoreError:
         return False
 
@@ -319,7 +322,7 @@ def find_texts(data_dir: Path, pattern: TextPattern) -> list[str]:
             if (n_missing := text_index.update(stamps, at_most=MANY)) > 0:
                 logger.warning("%s episodes are not in the full-text index yet; they are added now", f"{n_missing:,}")
                 text_index.update(stamps)
-            return text_index.search([pattern]).episode_ids
+            return text_index.search([pattern])
         except StoreError as exc:
             logger.warning("%s. Every episode file is read instead", exc)
     return [stamp[0] for stamp in stamps if _has_text(store, store.path(stamp[1], stamp[0]), pattern)]

@@ -126,7 +126,7 @@ def _open_folder(runs: Path, n_episodes: int, cache: Path | None = None) -> Fold
         terminal.wait_for(lambda: f"{n_episodes:,} episodes".encode() in terminal.raw, 240)
         all_s = time.perf_counter() - terminal.started
         terminal.wait_until_absent("reading", 60)
-        return FolderTimes(first_s, usable_s, all_s, _peak_mb(terminal.process.pid))
+        return FolderTimes(first_s, usable_s, all_s, peak_mb(terminal.process.pid))
 
 
 def _cursor(terminal: Terminal) -> int:
@@ -218,7 +218,7 @@ def _row(name: str, value: float, bound: float, template: str) -> Row:
     return Row(name, template.format(value), f"<= {template.format(bound)}", value <= bound)
 
 
-def _peak_mb(pid: int) -> float:
+def peak_mb(pid: int) -> float:
     """Return the peak memory of a process in MB."""
     (line,) = re.findall(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
     return int(line) / 1024

@@ -7,6 +7,7 @@ searches in a state directory and prints what it measured as JSON.
 
 from __future__ import annotations
 
+import os
 import resource
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from agentgym_tui.sessions.text_hits import TextHits
 from agentgym_tui.sessions.text_search import text_values_of
 from runner.store import EpisodeStore, open_index
 from runner.store.text_index import FILE_NAME
+from tests.benchmarks.full_open import peak_mb
 from tests.benchmarks.full_results import play, store_copies
 from tests.benchmarks.measure import Row, quartiles
 
@@ -124,7 +126,7 @@ def _search(data_dir: Path) -> Searched:
                 first[query].append(1000 * (time.perf_counter() - started))
                 hits.count()
                 count[query].append(1000 * (time.perf_counter() - started))
-    return Searched(first, count, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+    return Searched(first, count, peak_mb(os.getpid()))
 
 
 if __name__ == "__main__":

@@ -160,7 +160,9 @@ def no_texts() -> TextSource:
         raise StoreError(f"there is no file of {episode_id}")
 
     path = Path(tempfile.gettempdir(), "no-such-folder", "text.sqlite")
-    return TextSource(lambda: TextIndex(path, lambda _, id: read(id)), lambda: ((), True), lambda: 0, read)
+    return TextSource(
+        lambda: TextIndex(path, lambda _, id: read(id)), lambda: ((), True), lambda: None, lambda: 0, read
+    )
 
 
 class FakeLibrary:

@@ -86,10 +86,16 @@ def test_fallback_endpoints_are_listed(episode_store: EpisodeStore, index: Episo
     assert [row.fallback for row in rows] == list(fallback_by_warnings.values())
 
 
-def test_the_newest_episodes_come_first(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
+def test_the_newest_episodes_come_first(
+    episode_store: EpisodeStore, index: EpisodeIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ids = sorted((recording.header.episode_id for recording in record_episodes(episode_store, index, 4)), reverse=True)
     assert [row.episode_id for row in index.recent()] == ids
-    assert [row.episode_id for row in index.recent(2, 1)] == ids[1:3]
+    for page in (1, 2, 3, 4):
+        monkeypatch.setattr("runner.store.index.PAGE", page)
+        assert [row.episode_id for row in index.recent()] == ids
+        assert [row.episode_id for row in index.recent(3)] == ids[:3]
+    assert index.recent(0) == []
 
 
 def test_the_database_is_private(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
