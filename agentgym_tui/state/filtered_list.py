@@ -43,6 +43,16 @@ class FilteredList(Generic[Row]):
         self._rows: Sequence[Row] = ()
         self._places: dict[str, int] = {}
 
+    @property
+    def all_rows(self) -> Sequence[Row]:
+        """All rows, also those that the filter hides."""
+        return self._rows
+
+    @property
+    def n_rows(self) -> int:
+        """Number of all rows."""
+        return len(self._rows)
+
     def set_rows(self, rows: Sequence[Row]) -> None:
         """Replace all rows."""
         self._rows = rows

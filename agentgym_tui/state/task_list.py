@@ -1,4 +1,4 @@
-"""Lists of tasks: the matrix of tasks and attempts, and the tasks of a comparison."""
+"""Lists of tasks: the matrix of tasks and attempts, the tasks of a comparison; and failure clusters."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from agentgym_tui.state.query import FieldSet
 from agentgym_tui.state.sorting import Rank, number_rank, text_rank
 
 if TYPE_CHECKING:
+    from runner.results.clusters import Cluster
     from runner.results.comparison import Comparison, PairedTask
     from runner.results.task_matrix import TaskGroup
 
@@ -40,6 +41,16 @@ def comparison_list() -> FilteredList[ComparedTask]:
         lambda task: f"#{task.pair.task.task_index} {task.result}",
         _PAIR_RANKS,
         PAIR_FIELDS,
+    )
+
+
+def cluster_list() -> FilteredList[Cluster]:
+    """Return an empty list of failure clusters."""
+    return FilteredList(
+        lambda cluster: repr((cluster.env, cluster.failure)),
+        lambda cluster: f"{cluster.env} {cluster.failure} {' '.join(cluster.agents)} {cluster.representative}",
+        _CLUSTER_RANKS,
+        CLUSTER_FIELDS,
     )
 
 
@@ -82,6 +93,25 @@ _PAIR_RANKS: Final[Mapping[str, Callable[[ComparedTask], Rank | None]]] = {
     "baseline": lambda task: number_rank(task.pair.baseline_rate),
     "difference": lambda task: number_rank(task.pair.rate - task.pair.baseline_rate),
 }
+
+_CLUSTER_RANKS: Final[Mapping[str, Callable[[Cluster], Rank | None]]] = {
+    "episodes": lambda cluster: number_rank(cluster.n),
+    "environment": lambda cluster: text_rank(cluster.env),
+    "cause": lambda cluster: text_rank(cluster.cause),
+    "action": lambda cluster: text_rank(cluster.action),
+    "answer": lambda cluster: text_rank(cluster.observation),
+    "representative": lambda cluster: text_rank(cluster.representative),
+}
+
+CLUSTER_FIELDS: Final[FieldSet[Cluster]] = FieldSet(
+    ("env", "text", "environment", lambda cluster: cluster.env),
+    ("cause", "text", "what kind of failure it is", lambda cluster: cluster.cause),
+    ("action", "text", "template of the action that failed", lambda cluster: cluster.action),
+    ("answer", "text", "template of the answer to it", lambda cluster: cluster.observation),
+    ("episodes", "number", "number of episodes", lambda cluster: cluster.n),
+    ("agent", "text", "an agent, with its model", lambda cluster: tuple(cluster.agents)),
+    ("flag", "text", "a flag of an episode", lambda cluster: tuple(cluster.flags)),
+)
 
 MATRIX_FIELDS: Final[FieldSet[TaskGroup]] = FieldSet(
     ("task", "number", "index of the task", lambda task: task.task_index),

@@ -188,6 +188,13 @@ class EpisodesScreen(LibraryScreen):
         self._episodes.selected.clear()
         self.read_again()
 
+    def action_failures(self) -> None:
+        """Show how the episodes that match the filter failed."""
+        from agentgym_tui.screens.results.clusters import ClustersScreen
+
+        context = ScreenContext(self.session, self.ui_state, self._now)
+        self.app.push_screen(ClustersScreen(context, self._episodes.query_text))
+
     def action_reload(self) -> None:
         """Read the library again without waiting."""
         self.read_again()

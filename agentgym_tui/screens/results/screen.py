@@ -97,6 +97,13 @@ class ResultsScreen(ResultsTableScreen):
         if self._row is not None:
             self.app.push_screen(TaskMatrixScreen(self._screen_context, self._row))
 
+    def action_failures(self) -> None:
+        """Show how the episodes of the selected row failed."""
+        from agentgym_tui.screens.results.clusters import ClustersScreen
+
+        if self._row is not None:
+            self.app.push_screen(ClustersScreen(self._screen_context, episodes_filter([self._row])))
+
     def action_batches(self) -> None:
         """Show a row for each batch, or one for all batches of an agent and model."""
         self._by_batch = not self._by_batch

@@ -24,6 +24,13 @@ _BATCHES: Final = (
 _OUTCOMES: Final = {"+": _WON, "-": _LOST, "t": _LIMIT, "E": _FAULT}
 
 
+_FAILURES: Final = {
+    _LOST: "wrong: guess … -> You have lost",
+    _LIMIT: "limit: truncated",
+    _FAULT: "error: EnvironmentFault the server is gone",
+}
+
+
 def results_session() -> FakeSession:
     """Five batches, each with several attempts of each task; costs are in USD."""
     session = empty_session()
@@ -49,6 +56,8 @@ def batch_rows(number: int) -> list[EpisodeRow]:
                 task_index=task,
                 attempt=attempt,
                 outcome=outcome,
+                failure=_FAILURES.get(outcome),
+                failed_step=None if outcome is _WON else 2,
                 success=outcome is _WON,
                 reward=1.0 if outcome is _WON else 0.125 * (task % 4),
                 tokens_prompt=1_200 if model else 0,

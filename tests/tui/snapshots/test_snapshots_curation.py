@@ -14,6 +14,7 @@ from runner.types import Outcome
 from runner.types.notes import Note
 from tests.support.console.fake_session import FakeSession, empty_session
 from tests.support.console.pilot import console_app, wait_for_text, wait_for_widget_text
+from tests.support.console.result_sessions import results_session
 from tests.support.console.samples import HOSTILE, START, batch_id, episode_id, row
 from tests.support.console.snapshots import SIZES, RunBefore, SnapCompare, stop_cursor_blink
 
@@ -71,6 +72,24 @@ def when_open(dialog: Screen[str], text: str) -> RunBefore:
 def test_selected_episodes_with_flags(snap_compare: SnapCompare, size: tuple[int, int]) -> None:
     before = when_pressed("slash", *"env:maze", "enter", "space", "space", "j", "space", texts=("3 selected",))
     assert snap_compare(console_app(flagged_session()), terminal_size=size, run_before=before)
+
+
+@SIZES
+def test_failure_clusters(snap_compare: SnapCompare, size: tuple[int, int]) -> None:
+    session = results_session()
+    session.fake_library.stored += [
+        row(900 + n, env="Maze", failure="loop: move … -> The move into the wall fails", flags="loop", success=False)
+        for n in range(30)
+    ]
+
+    async def run_before(pilot: Pilot[None]) -> None:
+        await pilot.press("2")
+        await wait_for_widget_text(pilot, "#summary", "270 episodes")
+        await pilot.press("f")
+        await wait_for_text(pilot, "failed episodes", "shortest:", "into the wall")
+        await pilot.pause()
+
+    assert snap_compare(console_app(session), terminal_size=size, run_before=run_before)
 
 
 def noted_session() -> FakeSession:

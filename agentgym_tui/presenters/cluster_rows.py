@@ -1,0 +1,78 @@
+"""Rows of failure clusters, the lines above them, and the details of one. Names and templates are untrusted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from agentgym_tui.presenters.cells import Cell, Column, FilteredRows, Line, join_parts, match_cells, sorting_cells
+from agentgym_tui.presenters.number_format import UNKNOWN, pluralize
+from agentgym_tui.presenters.text_width import shorten_environment, wrap_text
+from agentgym_tui.safe_text import SafeText, fill_in, sanitize_line, trusted
+from agentgym_tui.state.filtered_list import FilteredList
+
+if TYPE_CHECKING:
+    from runner.results.clusters import Cluster
+
+ENV_WIDTH: Final = 11
+MAX_AGENTS: Final = 6
+CLUSTER_COLUMNS: Final = (
+    Column("episodes", 8, right=True),
+    Column("environment", ENV_WIDTH),
+    Column("cause", 7),
+    Column("action", 20),
+    Column("answer", None, min_width=36),
+    Column("flags", 18, rank=1),
+    Column("representative", 26, rank=2),
+)
+
+
+class ClusterRows(FilteredRows["Cluster"]):
+    """Rows of ``CLUSTER_COLUMNS`` over a list of clusters."""
+
+    def line(self, index: int, width: int) -> Line:
+        """Return the cells of a cluster, one per table column."""
+        cluster = self.rows.shown[index]
+        return [
+            Cell(trusted(f"{cluster.n:,}"), "head"),
+            Cell(shorten_environment(sanitize_line(cluster.env, 60), ENV_WIDTH)),
+            Cell(sanitize_line(cluster.cause, 20), "bad"),
+            Cell(sanitize_line(cluster.action, 80) or UNKNOWN),
+            Cell(sanitize_line(cluster.observation, 300) or UNKNOWN),
+            Cell(_counts(cluster.flags), "dim"),
+            Cell(sanitize_line(cluster.representative, 40), "dim"),
+        ]
+
+
+def cluster_heading(clusters: FilteredList[Cluster], n_failed: int, query: str, key: str, width: int) -> list[Line]:
+    """Return two lines: the numbers of episodes and clusters with filter and order, and which episodes these are.
+
+    Args:
+        clusters: the list.
+        n_failed: number of the failed episodes.
+        query: the query that selects the episodes; untrusted text.
+        key: label of the key that clears the filter.
+        width: columns available.
+    """
+    counts = [
+        [Cell(pluralize(n_failed, "failed episode"), "head")],
+        [Cell(pluralize(clusters.n_rows, "cluster"))],
+        match_cells(len(clusters.shown), clusters.query.text, key, width),
+        sorting_cells(clusters.sorting),
+    ]
+    selected = fill_in("of {}", sanitize_line(query, 200)) if query else trusted("of all episodes")
+    return [join_parts(counts, width), [Cell(selected, "dim")]]
+
+
+def cluster_lines(cluster: Cluster | None, width: int) -> list[Line]:
+    """Return the whole failure of a cluster, who failed, and its shortest episode; nothing without one."""
+    if cluster is None:
+        return []
+    step = trusted("" if cluster.step is None else f", step {cluster.step:,}")
+    shortest = fill_in("shortest: {}{}", sanitize_line(cluster.representative, 40), step)
+    agents = dict(list(cluster.agents.items())[:MAX_AGENTS])
+    rows = wrap_text(sanitize_line(cluster.text, 400), width, 2)
+    return [*([Cell(row, "head")] for row in rows), [Cell(_counts(agents))], [Cell(shortest, "dim")]]
+
+
+def _counts(numbers: dict[str, int]) -> SafeText:
+    return sanitize_line(", ".join(f"{name} {n:,}" for name, n in numbers.items()), 300) or UNKNOWN

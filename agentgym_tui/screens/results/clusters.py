@@ -1,0 +1,100 @@
+"""The failure clusters of some episodes: how they failed, how many, and the shortest of each."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from agentgym_tui.presenters.cells import Cell, Line
+from agentgym_tui.presenters.cluster_rows import CLUSTER_COLUMNS, ClusterRows, cluster_heading, cluster_lines
+from agentgym_tui.safe_text import trusted
+from agentgym_tui.screens.base import ScreenContext
+from agentgym_tui.screens.episode.screen import EpisodeScreen
+from agentgym_tui.screens.results.base import TaskTableScreen
+from agentgym_tui.sessions.protocols import Library
+from agentgym_tui.state.episode_list import EpisodeList, UnreadableFile
+from agentgym_tui.state.episode_query import exact_terms
+from agentgym_tui.state.query import MAX_CHARS
+from agentgym_tui.state.task_list import cluster_list
+from agentgym_tui.widgets.table import SortableTable
+from runner.errors import StoreError
+
+if TYPE_CHECKING:
+    from runner.results.clusters import Cluster
+
+
+class ClustersScreen(TaskTableScreen["Cluster"]):
+    """Failed episodes in groups of the same environment, cause, action and answer, the largest group first.
+
+    Args:
+        context: see ``ScreenContext``.
+        query: which episodes; an empty query means all.
+    """
+
+    SCOPE = "clusters"
+    FILTER_HINT = "words and fields, such as: env:maze cause:loop episodes>=10"
+
+    def __init__(self, context: ScreenContext, query: str) -> None:
+        super().__init__(context, "clusters", cluster_list())
+        self._query = query
+        self.table = SortableTable(CLUSTER_COLUMNS, ClusterRows(self.tasks), sorting=self.tasks.sorting, id="results")
+        self.table.handles_enter = False  # so that the key bar shows the command
+
+    def selected_env(self) -> str:
+        """Return the environment of the selected cluster."""
+        cluster = self._selected
+        return "" if cluster is None else cluster.env
+
+    def action_open(self) -> None:
+        """List the episodes of the selected cluster."""
+        if (cluster := self._selected) is not None:
+            terms = exact_terms(env=cluster.env, failure=cluster.failure)
+            whole = f"({self._query}) {terms}" if self._query else terms
+            self.post_message(self.EpisodesRequested(whole if len(whole) <= MAX_CHARS else terms))
+
+    def action_shortest(self) -> None:
+        """Open the shortest episode of the selected cluster."""
+        if (cluster := self._selected) is not None:
+            self.app.push_screen(EpisodeScreen(self.session, cluster.representative, ui_state=self.ui_state))
+
+    async def read(self, library: Library) -> None:
+        """Group the failed episodes that the query selects."""
+        clusters = await asyncio.to_thread(_clusters, library, self._query, dict(self.session.store.tags))
+        self.tasks.set_rows(clusters)
+
+    def heading_lines(self, width: int) -> list[Line]:
+        """Return the lines above the table: numbers, filter and order, and which episodes these are."""
+        lines = cluster_heading(self.tasks, self._n_failed, self._query, self.clear_key, width)
+        return [*lines, *([self.failure_line] if self.failure else [])]
+
+    def detail_lines(self, width: int) -> Sequence[Line]:
+        """Return the details of the selected cluster."""
+        return cluster_lines(self._selected, width)
+
+    def nothing_lines(self, width: int) -> list[Line]:
+        """Return the line that replaces an empty table."""
+        text = "No cluster matches the filter." if self.tasks.query else "No failed episode."
+        return [[Cell(trusted(text), "head")]]
+
+    @property
+    def _selected(self) -> Cluster | None:
+        return self.tasks.get(self.table.key)
+
+    @property
+    def _n_failed(self) -> int:
+        return sum(cluster.n for cluster in self.tasks.all_rows)
+
+
+def _clusters(library: Library, query: str, tags: Mapping[str, Sequence[str]]) -> list[Cluster]:
+    from runner.results.clusters import find_clusters
+    from runner.store.index_schema import EpisodeRow
+
+    episodes = EpisodeList()
+    episodes.add_lookups(library.lookups())
+    episodes.set_stored(library.rows())
+    episodes.set_tags(tags)
+    if (error := episodes.search(query)) is not None:
+        raise StoreError(f"the query of the episodes is invalid: {error}")
+    rows = [each for each in episodes.shown if not isinstance(each, UnreadableFile)]
+    return find_clusters(row for row in reversed(rows) if isinstance(row, EpisodeRow))

@@ -1,0 +1,148 @@
+"""The jobs of finding, comparing and tidying up, each by keyboard alone, on a real state directory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import msgspec
+import pytest
+from textual.pilot import Pilot
+
+from agentgym_tui.sessions.episode_library import StateDirLibrary
+from runner.events.control import AnnotateArgs
+from runner.publish.outbox import Ack, Outbox
+from runner.store import EpisodeStore, open_index
+from runner.store.notes import Notes
+from runner.types import Action, Outcome
+from runner.types.notes import Note, NoteChange
+from tests.support.console.fake_session import FakeSession
+from tests.support.console.pilot import console_pilot, wait_for_text, wait_for_widget_text, wait_until, widget_text
+from tests.support.episodes import RecordedEpisode, make_step
+
+LIST, SUMMARY, HEADING, TRANSCRIPT = "#episodes", "#summary", "#heading", "#transcript"
+PLAYED = (
+    *(("BabyAI", "random", Outcome.FAILURE, 0.0, "The door is locked.") for _ in range(12)),
+    *(("BabyAI", "random", Outcome.SUCCESS, 0.9, "You found the key.") for _ in range(2)),
+    *(("BabyAI", "oracle", Outcome.SUCCESS, 0.97, "You open the door.") for _ in range(2)),
+    *(("Maze", "random", Outcome.FAILURE, 0.0, "You walk into a wall.") for _ in range(3)),
+    ("Maze", "react", Outcome.TRUNCATED, 0.1, "A violet lantern flickers."),
+)
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Iterator[FakeSession]:
+    store, ids = EpisodeStore(tmp_path), []
+    with closing(open_index(store)) as index:
+        for number, (env, agent, outcome, reward, text) in enumerate(PLAYED):
+            recording = RecordedEpisode(store, index, env=env, agent=agent, model=None, task_index=number)
+            recording.start()
+            for step in range(2):
+                observation = [{"role": "user", "content": text if step else "You look around."}]
+                action = Action("go left" if agent == "oracle" else "go right")
+                recording.play(make_step(step, action=action, observation=observation, reward=reward * step))
+            recording.end(outcome=outcome, success=outcome is Outcome.SUCCESS)
+            ids.append(recording.header.episode_id)
+        index.write_waiting()
+        Outbox(index).ack("local", [Ack(f"episode:{each}", "S", 1) for each in ids])
+    library, notes, session = StateDirLibrary(lambda: tmp_path), Notes(tmp_path), FakeSession(data_dir=tmp_path)
+
+    async def annotate(args: AnnotateArgs) -> list[Note]:
+        change = msgspec.convert(args, NoteChange, from_attributes=True)
+        return await asyncio.to_thread(notes.change, args.episode_id, change)
+
+    session.fake_control.annotate = annotate  # type: ignore[method-assign]
+    session.library, session.curation = library, library.curation
+    yield session
+    library.close()
+
+
+async def show(pilot: Pilot[None], query: str, *texts: str) -> None:
+    await pilot.press("2")
+    await wait_for_widget_text(pilot, SUMMARY, "20 episodes")
+    await pilot.press("slash", *query, "enter")
+    await wait_for_widget_text(pilot, SUMMARY, *texts)
+
+
+async def test_all_babyai_failures_of_the_random_agent(session: FakeSession) -> None:
+    async with console_pilot(session) as pilot:
+        await show(pilot, "env:babyai agent:random outcome:failure", "12 match")
+        assert widget_text(pilot, LIST).count("✗ failure") == 12
+        await pilot.press("f")
+        await wait_for_widget_text(pilot, SUMMARY, "12 failed episodes · 1 cluster", "agent:random")
+        await wait_for_widget_text(pilot, "#results", "wrong", "go …", "The door is locked")
+        await pilot.press("enter")
+        await wait_for_widget_text(pilot, SUMMARY, "12 match", "env:babyai agent:random")
+
+
+async def test_failures_are_opened_from_results(session: FakeSession) -> None:
+    async with console_pilot(session) as pilot:
+        await pilot.press("7")
+        await wait_for_widget_text(pilot, "#results", "BabyAI", "Maze")
+        await pilot.press("slash", *"env:maze agent:random", "enter", "f")
+        await wait_for_widget_text(pilot, SUMMARY, "3 failed episodes · 1 cluster")
+        await wait_for_widget_text(pilot, "#detail", "the environment ended it without success: go …", "shortest: ")
+        await pilot.press("v")
+        await wait_for_widget_text(pilot, HEADING, "Maze task")
+        await pilot.press("escape", "enter")
+        await wait_for_widget_text(pilot, SUMMARY, "20 episodes · 3 match")
+
+
+async def test_the_highest_reward(session: FakeSession) -> None:
+    async with console_pilot(session) as pilot:
+        await show(pilot, "reward>0.5", "4 match")
+        for _ in range(5):  # until the column of rewards
+            if "by reward" in widget_text(pilot, SUMMARY):
+                break
+            await pilot.press("o")
+        await wait_for_widget_text(pilot, SUMMARY, "by reward")
+        if "▼" not in widget_text(pilot, SUMMARY):
+            await pilot.press("O")
+        await wait_for_widget_text(pilot, SUMMARY, "by reward ▼")
+        await pilot.press("g", "enter")
+        await wait_for_widget_text(pilot, HEADING, "reward 0.97", "agent oracle")
+
+
+async def test_a_word_said_in_a_transcript(session: FakeSession) -> None:
+    async with console_pilot(session) as pilot:
+        await show(pilot, 'text:"violet lantern"', "1 match")
+        await pilot.press("enter", "j")
+        await wait_for_widget_text(pilot, TRANSCRIPT, "A violet lantern flickers.")
+
+
+async def test_two_are_compared(session: FakeSession) -> None:
+    async with console_pilot(session) as pilot:
+        await show(pilot, "env:babyai task:13..14", "2 match")
+        await pilot.press("c", "j", "c")
+        await wait_until(pilot, lambda: type(pilot.app.screen).__name__ == "CompareScreen")
+        await wait_for_text(pilot, "go left", "go right")
+
+
+async def test_one_is_annotated_and_found(session: FakeSession) -> None:
+    async with console_pilot(session) as pilot:
+        await show(pilot, "env:babyai agent:random outcome:failure", "12 match")
+        await pilot.press("enter")
+        await wait_for_widget_text(pilot, "#steps", "go right")
+        await pilot.press("j", "m")
+        await wait_for_text(pilot, "Tags and notes of step 1")
+        await pilot.press(*"needs the key", "enter")
+        await wait_for_widget_text(pilot, TRANSCRIPT, "needs the key")
+        await pilot.press("escape")
+        await wait_for_widget_text(pilot, SUMMARY, "12 match")
+        await pilot.press("slash", *'note:"the key"', "enter")
+        await wait_for_widget_text(pilot, SUMMARY, "1 match")
+
+
+async def test_ten_are_archived(session: FakeSession, tmp_path: Path) -> None:
+    async with console_pilot(session) as pilot:
+        await show(pilot, "env:babyai agent:random outcome:failure", "12 match")
+        await pilot.press(*["space"] * 10, "A")
+        await wait_for_text(pilot, "Archive 10 episodes?")
+        await pilot.press("y")
+        await wait_for_text(pilot, "10 episodes archived")
+        assert await asyncio.to_thread(lambda: len([*tmp_path.glob("runs/*/*.json")])) == 10
+        await wait_for_widget_text(pilot, SUMMARY, "20 episodes")
+        await pilot.press("g", "enter")  # an archived episode is still shown
+        await wait_for_widget_text(pilot, "#steps", "go right")
