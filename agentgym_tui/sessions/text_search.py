@@ -184,9 +184,10 @@ class TextSearch:
         version = (self._source.version(), file_id(index.path))
         if version == self._complete_version:
             return
-        if (summary := self._source.summary()) is not None and summary == index.summary():
-            n_missing, is_all = 0, True
-            self.progress = SearchProgress(summary[0], summary[0])
+        summary, indexed = self._source.summary(), index.summary()
+        if summary is not None and (summary == indexed or self._is_building):
+            n_missing, is_all = int(summary != indexed), True
+            self.progress = SearchProgress(min(indexed[0], summary[0] - n_missing), summary[0])
         else:
             stamps, is_all = self._source.stamps()
             n_missing = index.update(stamps, at_most=FEW, is_all=is_all)

@@ -67,6 +67,8 @@ async def _run(data_dir: Path, rest: float) -> None:
     """Run the process until it ends, or terminate it."""
     command = (sys.executable, "-P", "-m", __name__, str(data_dir), str(rest))
     process = await asyncio.create_subprocess_exec(*command, stdin=asyncio.subprocess.DEVNULL)
+    with suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, process.pid, LOWEST_PRIORITY)
     try:
         await process.wait()
     finally:
@@ -78,7 +80,6 @@ async def _run(data_dir: Path, rest: float) -> None:
 
 def main(data_dir: Path, rest: float) -> None:
     """Add what the index lacks."""
-    os.nice(LOWEST_PRIORITY)
     parent = os.getppid()
 
     def go_on(seconds: float) -> bool:

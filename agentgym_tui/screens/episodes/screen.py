@@ -236,6 +236,7 @@ class EpisodesScreen(LibraryScreen):
     async def _search_texts(self, texts: TextSearch, text: str) -> None:
         """Show what a query finds, again each second while the full-text index grows."""
         while True:
+            started_s = self._now()
             try:
                 await asyncio.to_thread(texts.find, text)
             except StoreError as exc:
@@ -252,7 +253,7 @@ class EpisodesScreen(LibraryScreen):
             if texts.progress.is_complete:
                 return
             start_worker(self, partial(asyncio.to_thread, self._build, texts), group="text index")
-            await asyncio.sleep(READ_INTERVAL_S)
+            await asyncio.sleep(max(READ_INTERVAL_S, 5 * (self._now() - started_s)))
 
     def _build(self, texts: TextSearch) -> None:
         with suppress(StoreError):  # the search reports it
