@@ -126,8 +126,9 @@ class TextSearch:
         self._is_building, self._stop = False, threading.Event()
 
     def needs(self, query: str) -> bool:
-        """Return whether a query has words that the last ``find`` has not looked up."""
-        return any(value not in self._found for value in text_values_of(query))
+        """Return whether a query has words that the last ``find`` has not looked up, or not in all episodes."""
+        values = text_values_of(query)
+        return any(value not in self._found for value in values) or bool(values and not self.progress.is_complete)
 
     def lookup(self, words: str, quoted: bool) -> Collection[str]:
         """Return the ids of the episodes that ``find`` has found for a value of ``text``."""
