@@ -1,17 +1,70 @@
-"""Clean-up of a state directory: episodes are archived or deleted, and brought back until the console ends."""
+"""What can be done with chosen episodes of a state directory: archive, delete, bring back, and export."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from runner.errors import RunnerError, StoreError
+
 if TYPE_CHECKING:
+    from runner.formats.export import Manifest
+    from runner.formats.format import Format
+    from runner.formats.selection import Candidate
     from runner.node.curation import CurationAction, CurationPlan, CurationReport, Curator
     from runner.store import EpisodeIndex, EpisodeStore
 
 _T = TypeVar("_T")
+
+
+class ExportStopped(StoreError):
+    """The user has stopped an export; nothing was written."""
+
+
+class ExportJob:
+    """An export: which episodes, how and where, and how far it is.
+
+    Args:
+        episode_ids: the chosen episodes.
+        target: the format.
+        path: the file or folder to create.
+        filters: names of the filters, which are fields of ``runner.formats.selection.Filters``.
+        query: the query of the list, for the manifest.
+    """
+
+    def __init__(self, episode_ids: Sequence[str], target: Format, path: Path, filters: list[str], query: str) -> None:
+        self.episode_ids, self.target, self.path, self.filters, self.query = episode_ids, target, path, filters, query
+        self.n_done = 0
+        self._is_stopped = threading.Event()
+
+    def stop(self) -> None:
+        """Stop before the next episode; the output is removed."""
+        self._is_stopped.set()
+
+    def counted(self, candidates: Sequence[Candidate]) -> Iterator[Candidate]:
+        """Yield the episodes and count them; raises ``ExportStopped``."""
+        for candidate in candidates:
+            if self._is_stopped.is_set():
+                raise ExportStopped("stopped; nothing was written")
+            yield candidate
+            self.n_done += 1
+
+
+def writable_formats() -> list[Format]:
+    """Return the formats that can be written here; imports them, which takes a while."""
+    from runner.formats.format import find_format, format_names
+
+    found = []
+    for name in format_names():
+        with suppress(RunnerError):  # its packages are not installed
+            if (target := find_format(name)).open_writer is not None:
+                found.append(target)
+    return found
 
 
 class Curation:
@@ -37,6 +90,33 @@ class Curation:
     async def undo(self) -> CurationReport | None:
         """Bring back the episodes of the last action; None if there is none. Raises ``StoreError``."""
         return await self._call(lambda curator: curator.undo())
+
+    async def export(self, job: ExportJob) -> Manifest:
+        """Write episodes in a format, and return what was written and left out; raises ``RunnerError``."""
+        return await asyncio.to_thread(self._export, job)
+
+    def _export(self, job: ExportJob) -> Manifest:
+        from msgspec.json import encode
+
+        from runner.formats.export import export_episodes
+        from runner.formats.selection import Filters, select_candidates
+
+        store, index = self._open_store()
+        condition = "episode_id IN (SELECT value FROM json_each(:ids))"
+        filters = Filters(**dict.fromkeys(job.filters, True))
+        candidates, left_out = select_candidates(
+            index, condition, {"ids": encode(job.episode_ids).decode()}, filters, by_task=job.target.by_task
+        )
+        return export_episodes(
+            store,
+            job.counted(candidates),
+            left_out,
+            job.target,
+            job.path,
+            query=job.query,
+            filters=job.filters,
+            now=datetime.now(UTC),
+        )
 
     def close(self) -> None:
         """Delete what was deleted for good."""

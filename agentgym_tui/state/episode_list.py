@@ -263,6 +263,10 @@ class EpisodeList:
         """Number of selected episodes that the filter hides."""
         return len(self.selected) - sum(key in self.selected for key in self._shown_keys()) if self.selected else 0
 
+    def chosen(self) -> list[str]:
+        """Return the ids of the selected episodes; without a selection, of all stored ones that match the filter."""
+        return [*self.selected] or self._shown_keys()
+
     def _shown_keys(self) -> list[str]:
         return [key for key in map(entry_key, self.shown) if key in self._stored]
 

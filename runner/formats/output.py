@@ -80,14 +80,14 @@ class Output:
     def __enter__(self) -> Output:
         """Create the temporary file or folder."""
         if os.path.lexists(self.path):
-            raise StoreError(f"{self.path} exists; give another --output, or remove it")
+            raise StoreError(f"{self.path} exists; choose another output, or remove it")
         try:
             if self._is_folder:
                 self._temporary.mkdir(mode=0o700)
             else:
                 self._parts[self.path.name] = OutputFile(self._open.enter_context(self._create(self._temporary)))
         except OSError as exc:
-            raise StoreError(f"{self.path} cannot be written: {exc.strerror}; give another --output") from exc
+            raise StoreError(f"{self.path} cannot be written: {exc.strerror}; choose another output") from exc
         return self
 
     def __exit__(

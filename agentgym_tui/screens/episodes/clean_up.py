@@ -1,7 +1,8 @@
-"""Archiving and deleting of episodes: a confirmation with their number and size, and what was done."""
+"""Archiving, deleting and exporting of episodes: a confirmation with number and size, and what was done."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -118,6 +119,25 @@ def undo(screen: ConsoleScreen[Any], session: Session, on_done: Callable[[], Non
     """Bring back the episodes that this console has archived or deleted last, and show which."""
     if (curation := _curation(screen, session)) is not None:
         start_worker(screen, partial(_run, screen, curation.undo, on_done), group="curation")
+
+
+def export(screen: ConsoleScreen[Any], session: Session, episode_ids: Sequence[str], query: str) -> None:
+    """Open the form that writes episodes in a format; ``query``: that of the list, for the manifest."""
+    from agentgym_tui.screens.episodes.export_form import ExportForm
+    from agentgym_tui.sessions.curation import writable_formats
+
+    if (curation := _curation(screen, session)) is None:
+        return
+    if not episode_ids:
+        screen.toast(trusted("no stored episode is selected to export"), failed=True)
+        return
+
+    async def open_form() -> None:
+        formats = await asyncio.to_thread(writable_formats)
+        if screen.is_current:
+            screen.app.push_screen(ExportForm(curation, episode_ids, formats, query))
+
+    start_worker(screen, open_form, group="curation")
 
 
 async def _run(

@@ -178,6 +178,12 @@ class EpisodesScreen(LibraryScreen):
 
         curate(self, self.session, action, self.chosen_ids(), self._curated)
 
+    def action_export(self) -> None:
+        """Write the selection, or all episodes that match the filter, in a format of trainers."""
+        from agentgym_tui.screens.episodes.clean_up import export
+
+        export(self, self.session, self._episodes.chosen(), self._episodes.query_text)
+
     def action_undo(self) -> None:
         """Bring back the episodes that were archived or deleted last."""
         from agentgym_tui.screens.episodes.clean_up import undo

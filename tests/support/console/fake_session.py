@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from agentgym_tui.logs.log_file import LogFile
 from agentgym_tui.sessions.control_client import NodeControl
-from agentgym_tui.sessions.curation import Curation
+from agentgym_tui.sessions.curation import Curation, ExportJob
 from agentgym_tui.sessions.event_source import EventFeed, EventSource, FeedItem
 from agentgym_tui.sessions.input_priority import InputPriority
 from agentgym_tui.sessions.protocols import ControlRequestError, Library, RunCommand
@@ -26,6 +26,7 @@ from agentgym_tui.state.episode_list import UnreadableFile
 from agentgym_tui.state.run_store import RunStore
 from runner.errors import StoreError
 from runner.events.control import AnnotateArgs, BatchState, NodeList, ReplayArgs, ServerInfo, StartArgs
+from runner.formats.export import Manifest
 from runner.node.curation import CurationAction, CurationPlan, CurationReport
 from runner.query.fields import Lookup
 from runner.results.summary import ResultSource
@@ -223,6 +224,22 @@ class FakeCuration(Curation):
 
     async def apply(self, plan: CurationPlan) -> CurationReport:
         return CurationReport(action=plan.action, n_episodes=plan.n_episodes, n_bytes=plan.n_bytes)
+
+    async def export(self, job: ExportJob) -> Manifest:
+        from runner.formats.export import Manifest
+
+        names = (job.target.name, job.target.title)
+        return Manifest(
+            format=names[0],
+            format_version=names[1],
+            version="1",
+            created_at=START,
+            query=job.query,
+            filters=job.filters,
+            n_selected=len(job.episode_ids),
+            n_written=len(job.episode_ids) - 1,
+            left_out={"it has no steps": 1},
+        )
 
     async def undo(self) -> CurationReport:
         return CurationReport(action="delete", n_episodes=1, is_undone=True)

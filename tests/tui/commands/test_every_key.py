@@ -410,6 +410,13 @@ SEQUENCES = {
                 )
             ),
             KeyPress("episodes.undo", "U", shows("1 episode brought back"), True),
+            KeyPress("episodes.export", "e", screen_name, "ExportForm"),
+            KeyPress("export.next", "down", focused_id, "output"),
+            KeyPress("export.previous", "up", focused_id, "format"),
+            KeyPress("export.start", "enter", shows("2 episodes as"), True),
+            KeyPress("export.close", "escape", screen_name, "EpisodesScreen"),
+            KeyPress("episodes.export", "e", screen_name, "ExportForm"),
+            KeyPress("export.start", "ctrl+s", shows("1 left out: it has no steps"), True),
         ],
     ),
     "reload": KeySequence(

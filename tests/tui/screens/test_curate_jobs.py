@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -11,15 +11,24 @@ import msgspec
 import pytest
 from textual.pilot import Pilot
 
+from agentgym_tui.sessions.curation import ExportJob, ExportStopped, writable_formats
 from agentgym_tui.sessions.episode_library import StateDirLibrary
 from runner.events.control import AnnotateArgs
+from runner.formats.selection import Candidate
 from runner.publish.outbox import Ack, Outbox
 from runner.store import EpisodeStore, open_index
 from runner.store.notes import Notes
 from runner.types import Action, Outcome
 from runner.types.notes import Note, NoteChange
 from tests.support.console.fake_session import FakeSession
-from tests.support.console.pilot import console_pilot, wait_for_text, wait_for_widget_text, wait_until, widget_text
+from tests.support.console.pilot import (
+    console_pilot,
+    screen_text,
+    wait_for_text,
+    wait_for_widget_text,
+    wait_until,
+    widget_text,
+)
 from tests.support.episodes import RecordedEpisode, make_step
 
 LIST, SUMMARY, HEADING, TRANSCRIPT = "#episodes", "#summary", "#heading", "#transcript"
@@ -133,6 +142,48 @@ async def test_one_is_annotated_and_found(session: FakeSession) -> None:
         await wait_for_widget_text(pilot, SUMMARY, "12 match")
         await pilot.press("slash", *'note:"the key"', "enter")
         await wait_for_widget_text(pilot, SUMMARY, "1 match")
+
+
+async def test_a_selection_is_exported(session: FakeSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    async with console_pilot(session) as pilot:
+        await show(pilot, "env:babyai agent:random", "14 match")
+        await pilot.press("a", "e")
+        await wait_for_text(pilot, "Export 14 episodes")
+        form = pilot.app.screen
+        while "ATIF" not in screen_text(pilot.app):
+            await pilot.press("right")
+        await pilot.press("down", *["backspace"] * 40, *"atif", "down", "space", "enter")
+        await wait_for_text(pilot, "✓ atif: 2 episodes as ATIF", "12 left out: not the first success of its task")
+        manifest = await asyncio.to_thread((tmp_path / "atif/manifest.json").read_bytes)
+        found = msgspec.json.decode(manifest)
+        assert (found["query"], found["filters"]) == ("env:babyai agent:random", ["first_success"])
+        await pilot.press("enter")
+        await wait_for_text(pilot, "✗", "exists")
+        assert pilot.app.screen is form
+        await pilot.press("escape")
+        await wait_for_widget_text(pilot, SUMMARY, "●14 selected")
+
+
+async def test_a_stopped_export_leaves_nothing(session: FakeSession, tmp_path: Path) -> None:
+    assert session.curation is not None
+    target = next(each for each in writable_formats() if each.name == "atif")
+    job = ExportJob(
+        [row.episode_id for row in StateDirLibrary(lambda: tmp_path).rows()], target, tmp_path / "x", [], ""
+    )
+    counted = job.counted
+
+    def stop_after_three(candidates: Sequence[Candidate]) -> Iterator[Candidate]:
+        for candidate in counted(candidates):
+            if job.n_done == 3:
+                job.stop()
+            yield candidate
+
+    job.counted = stop_after_three  # type: ignore[method-assign]
+    with pytest.raises(ExportStopped):
+        await session.curation.export(job)
+    assert 3 <= job.n_done <= 4
+    assert await asyncio.to_thread(lambda: [*tmp_path.glob("x*")]) == []
 
 
 async def test_ten_are_archived(session: FakeSession, tmp_path: Path) -> None:

@@ -9,10 +9,12 @@ from textual.screen import Screen
 from agentgym_tui.config.ui_state import UiState
 from agentgym_tui.screens.dialogs.saved_queries import SavedQueries
 from agentgym_tui.screens.episodes.clean_up import ArchiveDialog, DeleteDialog
+from agentgym_tui.screens.episodes.export_form import ExportForm
+from runner.formats.format import find_format
 from runner.node.curation import CurationAction, CurationPlan
 from runner.types import Outcome
 from runner.types.notes import Note
-from tests.support.console.fake_session import FakeSession, empty_session
+from tests.support.console.fake_session import FakeCuration, FakeSession, empty_session
 from tests.support.console.pilot import console_app, wait_for_text, wait_for_widget_text
 from tests.support.console.result_sessions import results_session
 from tests.support.console.samples import HOSTILE, START, batch_id, episode_id, row
@@ -72,6 +74,24 @@ def when_open(dialog: Screen[str], text: str) -> RunBefore:
 def test_selected_episodes_with_flags(snap_compare: SnapCompare, size: tuple[int, int]) -> None:
     before = when_pressed("slash", *"env:maze", "enter", "space", "space", "j", "space", texts=("3 selected",))
     assert snap_compare(console_app(flagged_session()), terminal_size=size, run_before=before)
+
+
+@SIZES
+def test_export_form(snap_compare: SnapCompare, size: tuple[int, int]) -> None:
+    session = flagged_session()
+    session.curation = FakeCuration()
+
+    async def run_before(pilot: Pilot[None]) -> None:
+        await pilot.press("2")
+        await wait_for_widget_text(pilot, "#summary", "14 episodes")
+        pilot.app.push_screen(ExportForm(FakeCuration(), [episode_id(n) for n in range(14)], [find_format("atif")], ""))
+        await wait_for_text(pilot, "Export 14 episodes", "idle")
+        await pilot.press("enter")
+        await wait_for_text(pilot, "1 left out")
+        stop_cursor_blink(pilot)
+        await pilot.pause()
+
+    assert snap_compare(console_app(session), terminal_size=size, run_before=run_before)
 
 
 @SIZES
