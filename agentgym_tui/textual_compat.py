@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import selectors
 from codecs import getincrementaldecoder
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, Final, TextIO, cast
 
 from textual._xterm_parser import XTermParser
@@ -154,12 +154,21 @@ class OwnOutputDriver(OwnInputDriver):
         return self._app
 
 
-def add_bindings(node: DOMNode, bindings: Iterable[Binding]) -> None:
+def add_bindings(node: DOMNode, bindings: Iterable[Binding]) -> Callable[[], None]:
     """Bind keys on one app or screen; they replace the bindings of its class with the same key.
 
     Textual's own way is a class attribute, which is fixed before further commands can be registered.
+
+    Returns:
+        A function that restores the bindings as they were before.
     """
+    before = node._bindings.copy()
     node._bindings.key_to_bindings.update(BindingsMap(bindings).key_to_bindings)
+
+    def restore() -> None:
+        node._bindings = before
+
+    return restore
 
 
 def binding_ids(node: DOMNode) -> list[str]:

@@ -114,6 +114,8 @@ COMMANDS: Final = Registry(
     Command("episode.next", "n", "Next", "neighbor(1)", "episode", "next episode in the list"),
     Command("episode.previous", "p", "Prev", "neighbor(-1)", "episode", "previous episode in the list"),
     Command("episode.transcript", "t", "Transcript", "tab('transcript')", "episode", "messages and actions", False),
+    Command("episode.whole", "f", "All steps", "tab('whole')", "episode", "the whole episode as one transcript", False),
+    Command("episode.find", "slash", "Find", "find", "episode", "words in this view; from one step, in all steps"),
     Command("episode.trace", "w", "Trace", "tab('trace')", "episode", "where the time went", False),
     Command("episode.world", "W", "World", "tab('world')", "episode", "picture of the environment", False),
     Command("episode.json", "J", "JSON", "tab('json')", "episode", "the raw episode file", False),
@@ -128,6 +130,29 @@ COMMANDS: Final = Registry(
     Command("episode.tag", "T", "Tag", "tag", "episode", "tags and notes of the episode", False, NODE),
     Command("episode.note", "m", "Note", "note", "episode", "tags and notes of the step", False, NODE),
     Command("episode.events", "a", "Events", "events", "episode", "bus messages of this episode", available=BUS),
+    Command("whole.step_next", "right_parenthesis", "Step", "jump('step', 1)", "episode", "next step", False),
+    Command("whole.step_previous", "left_parenthesis", "Step", "jump('step', -1)", "episode", "previous step", False),
+    Command(
+        "whole.reward_next", "right_curly_bracket", "Reward", "jump('reward', 1)", "episode", "next other reward", False
+    ),
+    Command(
+        "whole.reward_previous", "left_curly_bracket", "Reward", "jump('reward', -1)", "episode", "previous one", False
+    ),
+    Command("whole.error_next", "right_square_bracket", "Error", "jump('error', 1)", "episode", "next error", False),
+    Command(
+        "whole.error_previous", "left_square_bracket", "Error", "jump('error', -1)", "episode", "previous error", False
+    ),
+    Command("whole.invalid_next", "i", "Invalid", "jump('invalid', 1)", "episode", "next invalid action", False),
+    Command("whole.invalid_previous", "I", "Invalid", "jump('invalid', -1)", "episode", "the previous one", False),
+    Command("whole.system", "f2", "System", "fold('system')", "episode", "fold system prompts, or unfold", False),
+    Command("whole.observations", "f3", "Observations", "fold('observations')", "episode", "fold them", False),
+    Command("whole.thoughts", "f4", "Thoughts", "fold('thoughts')", "episode", "fold thoughts, or unfold", False),
+    Command("whole.tool", "f5", "Tool calls", "fold('tool calls')", "episode", "fold tool calls and results", False),
+    Command("whole.notes", "f6", "Notes", "fold('notes')", "episode", "fold notes, or unfold", False),
+    Command("match.next", "n", "Next", "match(1)", "match", "next line with the words"),
+    Command("match.previous", "N", "Previous", "match(-1)", "match", "previous line with the words"),
+    Command("find.take", "enter", "Go", "take", "find", "go to the lines with the words"),
+    Command("find.leave", "escape", "Close", "leave", "find", "end the search"),
     Command("hits.open", "enter", "Open", "open", "hits", "open the episode at this line"),
     Command("hits.back", "escape", "Back", "back", "hits", "go back"),
     Command("hit.next", "n", "Next line", "hit(1)", "hit", "next line with the words, across episodes"),

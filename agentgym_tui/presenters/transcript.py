@@ -5,7 +5,9 @@ Also the texts shown when an episode or its file is missing, and the transcript 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
+from operator import attrgetter
 from typing import Final
 
 from agentgym_tui.presenters.annotations import annotation_blocks
@@ -40,7 +42,7 @@ _WORD: Final = 80
 """Maximum distance, in characters, by which the start of a shortened line moves to a word boundary."""
 
 
-def step_blocks(episode: Episode, step_index: int, *, full: bool = False) -> list[Block]:
+def step_blocks(episode: Episode, step_index: int, *, full: bool = False, with_end: bool = True) -> list[Block]:
     """Return the blocks that show one step.
 
     Args:
@@ -48,6 +50,7 @@ def step_blocks(episode: Episode, step_index: int, *, full: bool = False) -> lis
         step_index: index of the step. For a step that has not been received, its input and its streaming answer are
             shown if they are known.
         full: whether to include the messages that earlier steps also show.
+        with_end: whether to include what follows the last step that has been received.
     """
     before, step = _find_steps(episode, step_index)
     is_last = step is None or step is episode.steps[-1]
@@ -56,12 +59,13 @@ def step_blocks(episode: Episode, step_index: int, *, full: bool = False) -> lis
     if is_are(episode.env):
         received, played = label_blocks(received, before), label_blocks(played, step)
     written = annotation_blocks(episode.notes, step_index, is_first=step_index == 0)
-    return [*written, *received, *played, *(_end_blocks(episode) if is_last else ())]
+    return [*written, *received, *played, *(_end_blocks(episode) if is_last and with_end else ())]
 
 
 def _find_steps(episode: Episode, step_index: int) -> tuple[StepState | None, StepState | None]:
-    by_index = {step.index: step for step in episode.steps}
-    return by_index.get(step_index - 1), by_index.get(step_index)
+    at = bisect_left(episode.steps, step_index - 1, key=attrgetter("index"))
+    near = {step.index: step for step in episode.steps[at : at + 2]}
+    return near.get(step_index - 1), near.get(step_index)
 
 
 def _pending_step_blocks(episode: Episode, step_index: int, before: StepState | None) -> list[Block]:

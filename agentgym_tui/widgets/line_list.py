@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
-from typing import ClassVar, Literal, TypeAlias
+from typing import ClassVar, Final, Literal, TypeAlias
 
 from textual import events
 from textual.binding import BindingType
@@ -15,6 +16,10 @@ from agentgym_tui.widgets.line_renderer import LineRenderer
 
 CursorType: TypeAlias = Literal["line", "none"]
 """``none`` is for prose: keys scroll, and the invisible cursor only marks the current part of the visible text."""
+
+
+SEARCHED_WIDTH: Final = 400
+"""Columns of a row that are searched where the row depends on the width."""
 
 
 class LineList(LineRenderer, can_focus=True, inherit_bindings=False):
@@ -132,6 +137,11 @@ class LineList(LineRenderer, can_focus=True, inherit_bindings=False):
         if index is not None:
             self.move_to(index)
         return index is not None
+
+    def find_rows(self, expression: re.Pattern[str]) -> list[int]:
+        """Return the rows that an expression matches."""
+        texts = ("".join(text for text, _ in self.row_cells(row, SEARCHED_WIDTH)) for row in range(len(self.source)))
+        return [row for row, text in enumerate(texts) if expression.search(text)]
 
     def is_highlighted(self, index: int) -> bool:
         """Return whether the cursor is visible and on line ``index``."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from typing import ClassVar, Final, Self, get_args
 
 from rich.segment import Segment
@@ -84,6 +85,9 @@ def cursor_style(widget: Widget) -> Style:
 SCROLL_COLUMNS = 8
 """Columns that one key press scrolls sideways."""
 
+FOUND_TONE: Final[Tone] = "yellow-shade"
+"""Tone of words that are searched for."""
+
 CACHED_ROWS: Final = 50
 """Strips cached beyond those on the screen, so that scrolled rows need not be drawn again."""
 
@@ -110,12 +114,23 @@ class LineRenderer(OwnScrollBar, inherit_bindings=False):
         self._screen_strips: dict[int, Strip] = {}
         self._rendered_crop: tuple[Region, list[Strip]] | None = None
         self._strip_cache: dict[tuple[object, ...], Strip] = {}
+        self._found: re.Pattern[str] | None = None
         self._background_color: Color | None = None
         self._style_cache: dict[tuple[Tone, bool], Style] = {}
 
     def make_scroll_bar(self) -> CachedScrollBar:
         """Return a cached scroll bar; Textual's own scroll bar takes longer to draw than the lines."""
         return CachedScrollBar(thickness=self.scrollbar_size_vertical)
+
+    @property
+    def found(self) -> re.Pattern[str] | None:
+        """What is marked in the lines; None for nothing."""
+        return self._found
+
+    @found.setter
+    def found(self, expression: re.Pattern[str] | None) -> None:
+        self._found = expression
+        self.refresh()
 
     def is_highlighted(self, index: int) -> bool:
         """Return whether line ``index`` is drawn as the line under the cursor."""
@@ -199,6 +214,7 @@ class LineRenderer(OwnScrollBar, inherit_bindings=False):
             row_cells, mark, highlighted = tuple(self.header(width)), " ", False
         else:
             row_cells = tuple(self.row_cells(index, width))
+            row_cells = row_cells if self._found is None else tuple(mark_found(row_cells, self._found))
             mark, highlighted = self.mark(index), self.is_highlighted(index)
         content = (row_cells, mark, highlighted)
         if (strip := self._strip_cache.get(content)) is None:
@@ -312,3 +328,18 @@ class LineRenderer(OwnScrollBar, inherit_bindings=False):
         return max(
             (sum(display_width(text) for text, _ in self.row_cells(row, width)) for row in self._in_view()), default=0
         )
+
+
+def mark_found(row_cells: Sequence[tuple[str, Tone]], expression: re.Pattern[str]) -> Iterator[tuple[str, Tone]]:
+    """Yield the texts of a row with the matches of an expression in ``FOUND_TONE``; a match may span several texts."""
+    places = [match.span() for match in expression.finditer("".join(text for text, _ in row_cells))]
+    at = 0
+    for text, tone in row_cells:
+        done = 0
+        for start, stop in ((max(start - at, 0), min(stop - at, len(text))) for start, stop in places):
+            if start < stop:
+                yield text[done:start], tone
+                yield text[start:stop], FOUND_TONE
+                done = stop
+        yield text[done:], tone
+        at += len(text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
@@ -11,6 +12,7 @@ from agentgym_tui.presenters.chat_blocks import Block, BlockKind
 from agentgym_tui.presenters.text_width import LIST_MARGIN, wrap_offsets
 from agentgym_tui.safe_text import SafeText, safe_slice, sanitize_line, trusted, unsafe_excerpt
 from agentgym_tui.widgets.line_list import LineList
+from agentgym_tui.widgets.line_renderer import FOUND_TONE
 
 _TONES: Final[dict[BlockKind, Tone]] = {
     "system": "dim",
@@ -28,8 +30,6 @@ _TONES: Final[dict[BlockKind, Tone]] = {
     "notification": "warn",
     "annotation": "warn",
 }
-FOUND_TONE: Final[Tone] = "yellow-shade"
-"""Tone of words that are searched for."""
 _INDENT: Final = 2
 """Columns that text is indented under its heading."""
 
@@ -125,6 +125,25 @@ class BlockRows:
         line = self.blocks[self.block(row)].lines[place.line]
         return any(place.start <= start < place.stop for start, _ in self._found_in(line)[:1])
 
+    def rows_with(self, expression: re.Pattern[str]) -> list[int]:
+        """Return the rows in which a match of an expression starts; a match may go on in the next row."""
+        starts: list[int] = []
+        found = []
+        for index, (number, row) in enumerate(self._positions):
+            block = self.blocks[number]
+            if row == _HEADING:
+                found += [index] if expression.search(block.title) else []
+            elif row != _SPACE:
+                if row.start == 0:
+                    starts = [match.start() for match in expression.finditer(block.lines[row.line])]
+                at = bisect_left(starts, row.start)
+                found += [index] if at < len(starts) and starts[at] < row.stop else []
+        return found
+
+    def row_of_block(self, number: int) -> int:
+        """Return the first row of a block."""
+        return next((row for row, (block, _) in enumerate(self._positions) if block == number), 0)
+
     def key(self, index: int) -> str:
         """Return a key that consists of the row's block, line and start offset."""
         number, row = self._positions[index]
@@ -173,6 +192,21 @@ class Transcript(LineList):
         self.refresh_lines()
         if row is not None:
             self.move_to(row)
+
+    def find_rows(self, expression: re.Pattern[str]) -> list[int]:
+        """Return the rows in which a match of an expression starts."""
+        return self._rows.rows_with(expression)
+
+    def go_to_block(self, number: int) -> None:
+        """Show a block from its heading on."""
+        row = self._rows.row_of_block(number)
+        self.move_to(len(self._rows) - 1)  # so that the row comes to the top
+        self.move_to(row)
+
+    @property
+    def block_in_view(self) -> int:
+        """Number of the block under the cursor; -1 without blocks."""
+        return self._rows.block(self.cursor) if self.cursor < len(self._rows) else -1
 
     def unsafe_text(self) -> str | None:
         """Return the raw text of the block under the cursor, else of a visible block, if sanitizing changed it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,6 +21,7 @@ from agentgym_tui.presenters.cells import FixedLines, Line
 from agentgym_tui.presenters.episode_heading import episode_heading, error_text
 from agentgym_tui.presenters.episode_rows import unsafe_fields
 from agentgym_tui.presenters.step_rows import STEP_COLUMNS, StepRows
+from agentgym_tui.presenters.whole_episode import JUMPS, Jump, step_to_jump
 from agentgym_tui.safe_text import SafeText, trusted
 from agentgym_tui.screens.base import WIDTH_BREAKPOINTS, ResultScreen
 from agentgym_tui.screens.dialogs.tags import edit_tags
@@ -35,6 +36,7 @@ from agentgym_tui.sessions.text_hits import FoundLine, TextHits
 from agentgym_tui.state.episode_list import EpisodeList, ListEntry, UnreadableFile
 from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.textual_compat import add_bindings
+from agentgym_tui.widgets.find_bar import FindBar
 from agentgym_tui.widgets.key_bar import KeyBar
 from agentgym_tui.widgets.line_list import LineList
 from agentgym_tui.widgets.split import Share, Split
@@ -100,6 +102,8 @@ class EpisodeScreen(ResultScreen[str]):
         self._loaded: LoadedEpisode | None = None
         self._failure = ""
         self._steps, self._views = Table(STEP_COLUMNS, id="steps"), EpisodeTabs(id="views")
+        self._find = FindBar(lambda: self._views.view, self._views.rows_with, id="find")
+        self._restore_keys: Callable[[], None] | None = None
         self._state: SafeText = trusted("")
         self._drawn_version = -1
         self._clear_timer: Timer | None = None
@@ -112,6 +116,7 @@ class EpisodeScreen(ResultScreen[str]):
         with Split(SHARES, self._ui_state.sizes, id="episode"):
             yield self._steps
             yield self._views
+        yield self._find
         yield KeyBar(self.SCOPE, self._session, first="hit" if self._hits else "")
 
     def on_mount(self) -> None:
@@ -150,8 +155,45 @@ class EpisodeScreen(ResultScreen[str]):
         return "" if entry is None or isinstance(entry, UnreadableFile) else entry.env
 
     def action_back(self) -> None:
-        """Go back to the previous screen."""
-        self.leave(self._key)
+        """End the search in the view, or go back to the previous screen."""
+        if self._find.is_open:
+            self._find.end()
+        else:
+            self.leave(self._key)
+
+    def action_find(self) -> None:
+        """Search the view; a transcript of one step becomes that of the whole episode."""
+        self._views.start_search()
+        if self._restore_keys is None:
+            self._restore_keys = add_bindings(self, bindings("match"))
+        self._find.open()
+
+    def action_match(self, by: int) -> None:
+        """Go to the next (1) or previous (-1) line with the words."""
+        self._find.go(by)
+
+    @on(FindBar.Ended)
+    def _find_ended(self) -> None:
+        if self._restore_keys is not None:
+            self._restore_keys()
+            self._restore_keys = None
+
+    def action_fold(self, kinds: str) -> None:
+        """Fold or unfold kinds of texts in the whole episode."""
+        self._views.fold(kinds)
+
+    def action_jump(self, what: Jump, by: int) -> None:
+        """Select the next (1) or previous (-1) step of a kind."""
+        if self._loaded is None:
+            return
+        key = self._steps.key.removeprefix("gap")
+        shown = self._views.step_in_view
+        at = shown if shown is not None else int(key) if key.isdecimal() else 0
+        if (step := step_to_jump(self._loaded.episode, what, at, by)) is None:
+            self.toast(trusted(f"no {'later' if by > 0 else 'earlier'} {JUMPS[what]}"))
+        else:
+            self._steps.select(str(step))
+            self._show_step()
 
     def action_neighbor(self, by: int) -> None:
         """Show the episode ``by`` rows after this one in the list."""
@@ -195,6 +237,8 @@ class EpisodeScreen(ResultScreen[str]):
     def action_tab(self, tab: str) -> None:
         """Show the tab with id ``tab``."""
         self._views.select_tab(tab)
+        if self._find.is_open:
+            self._find.search_again()
 
     def action_copy(self, raw: bool = False) -> None:
         """Copy the text of the shown tab; visible symbols replace control characters unless ``raw`` is True."""

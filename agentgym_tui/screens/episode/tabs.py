@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import Final
 
 from textual import on
 from textual.app import ComposeResult
@@ -11,11 +12,14 @@ from textual.containers import Vertical
 from textual.widgets import ContentSwitcher
 
 from agentgym_tui.commands.keymap import keymap_of
-from agentgym_tui.screens.episode.views import EPISODE_VIEWS, EpisodeContent, ShownEpisode
+from agentgym_tui.screens.episode.views import EPISODE_VIEWS, EpisodeContent, EpisodeTranscript, ShownEpisode
 from agentgym_tui.sessions.episode_loader import LoadedEpisode
 from agentgym_tui.widgets.line_list import LineList
 from agentgym_tui.widgets.tab_bar import Tab, TabBar
 from agentgym_tui.widgets.transcript import Transcript
+
+WHOLE: Final = "whole"
+"""Id of the view of the whole episode."""
 
 
 class EpisodeTabs(Vertical):
@@ -71,6 +75,37 @@ class EpisodeTabs(Vertical):
             self.select_tab(self._first)
         if isinstance(transcript := self._content.widget, Transcript):
             transcript.find(expressions, line, from_end=from_end)
+
+    @property
+    def step_in_view(self) -> int | None:
+        """Index of the step that the whole episode shows at its cursor; None in other views."""
+        return self._content.step_in_view() if isinstance(self._content, EpisodeTranscript) else None
+
+    @property
+    def view(self) -> LineList:
+        """The list of the current tab."""
+        return self._content.widget
+
+    def fold(self, kinds: str) -> None:
+        """Fold or unfold kinds of texts in the whole episode, which becomes the current tab."""
+        if not isinstance(self._content, EpisodeTranscript):
+            self.select_tab(WHOLE)
+        if isinstance(content := self._content, EpisodeTranscript):
+            content.fold(kinds)
+            self._fill()
+
+    def start_search(self) -> None:
+        """Make the whole episode the current tab where only one step of it is shown."""
+        if self.shows_transcript:
+            self.select_tab(WHOLE)
+
+    def rows_with(self, expression: re.Pattern[str] | None) -> list[int]:
+        """Mark an expression in the current tab, unfold what has it, and return the rows with it; None ends this."""
+        if expression is not None and isinstance(content := self._content, EpisodeTranscript):
+            content.unfold_matches(self._shown, expression)
+            self._fill()
+        self._content.widget.found = expression
+        return [] if expression is None else self._content.widget.find_rows(expression)
 
     def unsafe_text(self) -> str | None:
         """Return the raw text of the shown tab if sanitizing changed it, else None."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
 from functools import partial
 from typing import Final, NamedTuple
@@ -16,10 +17,12 @@ from agentgym_tui.presenters.evaluation import evaluation_blocks
 from agentgym_tui.presenters.payload import pretty_json
 from agentgym_tui.presenters.span_rows import spans_text
 from agentgym_tui.presenters.transcript import failure_blocks, missing_file_text, step_blocks, transcript_text
+from agentgym_tui.presenters.whole_episode import FOLDS, StepBlocks, WholeEpisode
 from agentgym_tui.presenters.world import has_pictures, world_at, world_heading, world_lines
 from agentgym_tui.safe_text import SafeText, sanitize_line, trusted
 from agentgym_tui.services.timers import start_worker
 from agentgym_tui.sessions.episode_loader import LoadedEpisode
+from agentgym_tui.state.data_model import Episode
 from agentgym_tui.widgets.charts import Waterfall
 from agentgym_tui.widgets.line_list import LineList
 from agentgym_tui.widgets.payload_view import TextView
@@ -110,7 +113,7 @@ class StepTranscript(EpisodeContent):
         if shown.loaded is None or not shown.has_steps:
             return []
         action = "fewer" if self._show_all_messages else "all" if self._has_more else ""
-        choose = f" · {key('list.choose')}: {action} messages" if action else ""
+        choose = f" · {key('list.choose')}: {action}" if action else ""
         step = [Cell(trusted(f"step {shown.step}{choose}"), "dim")]
         return join_parts([step, *answer_parts(shown.loaded.episode, shown.step)], _NOTE_WIDTH)
 
@@ -122,6 +125,65 @@ class StepTranscript(EpisodeContent):
         if shown.loaded is None or not shown.has_steps:
             return failure_blocks(shown.loaded.missing_reason if shown.loaded else shown.failure)
         return step_blocks(shown.loaded.episode, shown.step, full=self._show_all_messages)
+
+
+class EpisodeTranscript(EpisodeContent):
+    """All steps of the episode as one transcript, which goes to the step that is selected."""
+
+    shows_step = True
+
+    def __init__(self, id: str) -> None:
+        self._transcript = Transcript(id=id)
+        super().__init__(self._transcript)
+        self._steps, self._whole = StepBlocks(), WholeEpisode([], {})
+        self._folded: set[str] = set()
+        self._episode: Episode | None = None
+        self._drawn: tuple[int, frozenset[str]] | None = None
+        self._place: tuple[str, int] = ("", 0)
+
+    def show(self, shown: ShownEpisode) -> None:
+        """Show the steps; another selected step comes to the top."""
+        if shown.key != self._place[0]:
+            self._steps = StepBlocks()
+        self._transcript.show_blocks(self._blocks(shown), subject=shown.key, follow=shown.follow)
+        is_selected = (shown.key, shown.step) != self._place and not shown.follow
+        self._place = shown.key, shown.step
+        if is_selected and shown.step in self._whole.starts:
+            self._transcript.go_to_block(self._whole.starts[shown.step])
+
+    def text(self, shown: ShownEpisode, *, raw: bool) -> str:
+        """Return the shown blocks; they are always sanitized."""
+        return transcript_text(self._blocks(shown))
+
+    def note(self, shown: ShownEpisode, key: Callable[[str], str]) -> Line:
+        """Return the kinds that are folded."""
+        folded = [name for name in FOLDS if name in self._folded]
+        return [Cell(trusted(f"folded: {', '.join(folded)}"), "dim")] if folded else []
+
+    def fold(self, name: str) -> None:
+        """Fold the blocks of a name of ``FOLDS``, or unfold them; ``show`` is called next."""
+        self._folded ^= {name}
+
+    def step_in_view(self) -> int | None:
+        """Return the index of the step under the cursor; None without steps."""
+        return self._whole.step_of(self._transcript.block_in_view)
+
+    def unfold_matches(self, shown: ShownEpisode, expression: re.Pattern[str]) -> None:
+        """Unfold the kinds of blocks in which an expression matches; ``show`` is called next."""
+        if shown.loaded is None or not self._folded:
+            return
+        blocks = self._steps.blocks(shown.loaded.episode).blocks
+        found = {block.kind for block in blocks if any(map(expression.search, block.lines))}
+        self._folded = {name for name in self._folded if not found.intersection(FOLDS[name])}
+
+    def _blocks(self, shown: ShownEpisode) -> list[Block]:
+        if shown.loaded is None or not shown.has_steps:
+            return failure_blocks(shown.loaded.missing_reason if shown.loaded else shown.failure)
+        episode, drawn = shown.loaded.episode, (shown.loaded.episode.version, frozenset(self._folded))
+        if episode is not self._episode or drawn != self._drawn:
+            self._episode, self._drawn = episode, drawn
+            self._whole = self._steps.blocks(episode, self._folded)
+        return self._whole.blocks
 
 
 class EpisodeWorld(EpisodeContent):
@@ -243,6 +305,7 @@ class EpisodeView(NamedTuple):
 
 EPISODE_VIEWS: Final = Registry(
     EpisodeView("transcript", trusted("Transcript"), "episode.transcript", StepTranscript),
+    EpisodeView("whole", trusted("All"), "episode.whole", EpisodeTranscript),
     EpisodeView(
         "world",
         trusted("World"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from agentgym_tui.app.console import Console
 from agentgym_tui.logs.log_file import LogFile
@@ -29,12 +29,14 @@ from tests.support.console.samples import (
     HOSTILE,
     batch_state,
     env_health,
+    episode,
     episode_id,
     live,
     model_health,
     node_list,
     row,
     started,
+    step,
 )
 
 ReadValue: TypeAlias = Callable[[Console], object]
@@ -167,6 +169,22 @@ def found_lines() -> FakeSession:
     """Session whose two newest episodes have three lines with a word."""
     lines = [Hit(step, "observation", "a door", 2, 6) for step in (0, 1)]
     return with_texts(files_session(60), {episode_id(59): lines, episode_id(58): lines[:1]})
+
+
+def episode_to_read() -> FakeSession:
+    """Session with a stored episode: its steps 1 and 3 have another reward, 2 is not valid, at 3 an endpoint fails."""
+    session = files_session(0)
+    session.fake_library.stored = [row(1)]
+    fields: list[dict[str, Any]] = [{"reward": 0.0}, {"reward": 0.5}, {"reward": 0.5, "valid": False}]
+    fields.append({"reward": 1.0, "endpoint": "lab", "warnings": ("gateway: 503",)})
+    read = episode(1, steps=[step(index, **each) for index, each in enumerate(fields)])
+    session.fake_library.load = lambda _: (read, b"{}")  # type: ignore[method-assign, assignment]
+    return session
+
+
+def selected(table: str) -> ReadValue:
+    """Return a function that returns the key of the selected row of a table."""
+    return lambda app: app.screen.query_one(table, LineList).key
 
 
 def growing_files() -> FakeSession:

@@ -1,0 +1,168 @@
+"""The whole episode as one transcript: jumps, folded kinds, and the search in a view."""
+
+from __future__ import annotations
+
+import re
+
+from hypothesis import given
+from hypothesis import strategies as st
+from textual.pilot import Pilot
+
+from agentgym_tui.presenters.whole_episode import FOLDS, StepBlocks, step_to_jump
+from agentgym_tui.safe_text import has_unsafe_chars
+from agentgym_tui.screens.episode.screen import EpisodeScreen
+from agentgym_tui.state.data_model import Episode
+from agentgym_tui.widgets.find_bar import words_expression
+from agentgym_tui.widgets.line_renderer import FOUND_TONE, mark_found
+from agentgym_tui.widgets.table import Table
+from tests.support.console.fake_session import busy_session
+from tests.support.console.live_items import user
+from tests.support.console.pilot import (
+    screen_text,
+    toast_text,
+    wait_for_text,
+    wait_for_widget_text,
+    wait_until,
+    widget_text,
+)
+from tests.support.console.samples import HOSTILE, episode, episode_id, live, step, timestep
+from tests.tui.screens.test_episode import episode_pilot, session_with_episode
+
+WHOLE, STEPS = "#whole", "#steps"
+
+
+def played() -> Episode:
+    """Return an episode of eight steps: two rewards, two actions that are not valid, and a failed endpoint."""
+    first = [{"role": "system", "content": "the rules"}, user("observation 0"), {"role": "assistant", "content": "x"}]
+    fields: list[dict[str, object]] = [{"reward": 0.0} for _ in range(8)]
+    fields[0]["chats"] = [first]
+    fields[2]["valid"] = fields[6]["valid"] = False
+    fields[4] |= {"reward": 0.5, "endpoint": "lab", "warnings": ("gateway: 503",)}
+    fields[7] |= {"reward": 1.0, "done": True}
+    return episode(1, steps=[step(index, **each) for index, each in enumerate(fields)])
+
+
+def selected_step(pilot: Pilot[None]) -> str:
+    return pilot.app.screen.query_one(STEPS, Table).key
+
+
+def titles(of: Episode, *folded: str) -> list[str]:
+    return [block.title for block in StepBlocks().blocks(of, folded).blocks]
+
+
+def test_the_whole_episode_has_each_message_once_and_a_heading_for_each_step() -> None:
+    whole = StepBlocks().blocks(played())
+    texts = ["\n".join(block.lines) for block in whole.blocks]
+    for number in range(9):
+        assert texts.count(f"observation {number}") == 1
+    assert [whole.blocks[start].title for start in whole.starts.values()][3:5] == [
+        "step 3 · reward 0",
+        "step 4 · reward 0.5",
+    ]
+    assert whole.step_of(whole.starts[5] + 1) == 5
+    assert StepBlocks().blocks(episode(1, steps=[])).step_of(0) == 0
+
+
+def test_a_folded_block_says_how_many_lines_it_has() -> None:
+    assert "system · 1 line folded" in titles(played(), "system")
+    assert "system" in titles(played())
+    for name in FOLDS:
+        assert len(titles(played(), name)) == len(titles(played()))
+
+
+def test_jumps_find_rewards_errors_and_invalid_actions() -> None:
+    of = played()
+    assert [step_to_jump(of, "reward", at, 1) for at in (0, 4, 5)] == [4, 5, 7]
+    assert [step_to_jump(of, "invalid", at, by) for at, by in ((0, 1), (2, 1), (6, 1), (6, -1))] == [2, 6, None, 2]
+    assert step_to_jump(of, "error", 0, 1) == 4
+    assert step_to_jump(of, "step", 0, -1) is None
+    failed = episode(1, steps=[step(0), step(1)], outcome="error")
+    assert step_to_jump(failed, "error", 0, 1) == 1
+
+
+async def test_the_whole_episode_goes_to_the_selected_step_and_jumps_start_at_what_it_shows() -> None:
+    async with episode_pilot(session_with_episode(played()), size=(80, 24)) as pilot:
+        await pilot.press("f")
+        await wait_for_widget_text(pilot, WHOLE, "step 0", "the rules")
+        await pilot.press("right_square_bracket")
+        await wait_until(pilot, lambda: widget_text(pilot, WHOLE).lstrip("▎ ").startswith("■ step 4 · reward 0.5"))
+        assert selected_step(pilot) == "4"
+        await pilot.press("right_curly_bracket", "right_curly_bracket")
+        await wait_until(pilot, lambda: selected_step(pilot) == "7")
+        await pilot.press("right_curly_bracket")
+        await wait_until(pilot, lambda: "no later step with another reward" in toast_text(pilot))
+        await pilot.press("g", "i")  # from the first step, which is shown, to the first action that is not valid
+        await wait_until(pilot, lambda: selected_step(pilot) == "2")
+        await pilot.press("f2")
+        await wait_for_text(pilot, "folded: system")
+
+
+async def test_a_search_goes_through_all_steps_and_unfolds_what_has_the_words() -> None:
+    async with episode_pilot(session_with_episode(played()), size=(120, 40)) as pilot:
+        await pilot.press("f3")
+        await wait_for_text(pilot, "folded: observations")
+        await pilot.press("slash", *"observation 5")
+        await pilot.press("enter")
+        await wait_for_text(pilot, "/observation 5", "1 of 1", "n next")
+        await wait_for_widget_text(pilot, WHOLE, "observation 5")
+        await pilot.press("escape")
+        await wait_until(pilot, lambda: "/observation 5" not in screen_text(pilot.app))
+        assert isinstance(pilot.app.screen, EpisodeScreen)
+        await pilot.press("slash", *"guess")
+        await pilot.press("enter")
+        await wait_for_text(pilot, "/guess", "1 of ")
+        await pilot.press("n", "n", "N")
+        await wait_for_text(pilot, "2 of ")
+        await pilot.press("n", "J")
+        await wait_for_widget_text(pilot, "#json", "schema")
+        await wait_for_text(pilot, "no line has this")
+        await pilot.press("escape", "n")
+        await wait_until(pilot, lambda: "last episode" in toast_text(pilot))
+
+
+async def test_a_search_in_the_file_marks_the_words() -> None:
+    data = b'{"schema": 1, "note": "Locked door", "b": ["door"]}'
+    async with episode_pilot(session_with_episode(played(), data)) as pilot:
+        await pilot.press("J")
+        await wait_for_widget_text(pilot, "#json", "Locked door")
+        await pilot.press("slash", *"door")
+        await pilot.press("enter")
+        await wait_for_text(pilot, "1 of 2")
+        await pilot.press("slash", *"key", "enter")  # in place of the words that are there
+        await wait_for_text(pilot, "no line has this")
+
+
+async def test_a_search_in_a_running_episode_finds_steps_that_arrive() -> None:
+    session = busy_session()
+    async with episode_pilot(session, episode_id(3)) as pilot:
+        await pilot.press("slash", *"guess")
+        await pilot.press("enter")
+        await wait_for_text(pilot, "of 4")
+        session.store.apply_events([live(timestep(3, 2, seq=9))])
+        await wait_for_widget_text(pilot, STEPS, "guess 2")
+        await pilot.press("n")
+        await wait_for_text(pilot, "of 6")
+
+
+async def test_hostile_words_and_texts_are_safe() -> None:
+    of = episode(1, steps=[step(0, chats=[[user(HOSTILE)]])])
+    async with episode_pilot(session_with_episode(of)) as pilot:
+        await pilot.press("slash", *"[red", "enter")
+        await wait_for_text(pilot, "/[red")
+        assert not has_unsafe_chars(screen_text(pilot.app))
+
+
+@given(st.text(max_size=20), st.lists(st.text(max_size=20), max_size=5))
+def test_marking_keeps_every_character(words: str, texts: list[str]) -> None:
+    cells = [(text, "plain") for text in texts]
+    expression = words_expression(words) if words.strip() else re.compile("x")
+    marked = list(mark_found(cells, expression))  # type: ignore[arg-type]
+    assert "".join(text for text, _ in marked) == "".join(texts)
+    found = "".join(text for text, tone in marked if tone == FOUND_TONE)
+    assert found == "".join(match[0] for match in expression.finditer("".join(texts)))
+
+
+def test_words_with_a_capital_letter_are_found_as_they_are_written() -> None:
+    assert words_expression("locked  door").search("a Locked\ndoor")
+    assert not words_expression("Door").search("a locked door")
+    assert words_expression("a.b").search("a.b") and not words_expression("a.b").search("axb")
