@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from agentgym_tui.presenters.chat_blocks import Block, BlockKind
@@ -10,6 +10,7 @@ from agentgym_tui.presenters.number_format import format_reward, pluralize
 from agentgym_tui.presenters.transcript import step_blocks
 from agentgym_tui.safe_text import join, trusted
 from agentgym_tui.state.data_model import Episode, StepState
+from runner.types.notes import Note
 
 FOLDS: Final[dict[str, tuple[BlockKind, ...]]] = {
     "system": ("system",),
@@ -52,6 +53,7 @@ class StepBlocks:
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[StepState, list[Block]]] = {}
+        self._notes: Sequence[Note] = ()
 
     def blocks(self, episode: Episode, folded: Collection[str] = ()) -> WholeEpisode:
         """Return the blocks of an episode.
@@ -60,6 +62,9 @@ class StepBlocks:
             episode: the episode.
             folded: names of ``FOLDS``; the blocks of these kinds are only headings.
         """
+        if episode.notes is not self._notes:
+            self._notes = episode.notes
+            self._known.clear()
         kinds = {kind for name in folded for kind in FOLDS[name]}
         whole = WholeEpisode([], {})
         before: list[Block] = []

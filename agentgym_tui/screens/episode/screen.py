@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,13 +20,12 @@ from agentgym_tui.presenters.answering_endpoint import shares_line
 from agentgym_tui.presenters.cells import FixedLines, Line
 from agentgym_tui.presenters.episode_heading import episode_heading, error_text
 from agentgym_tui.presenters.episode_rows import unsafe_fields
-from agentgym_tui.presenters.step_rows import STEP_COLUMNS, StepRows
-from agentgym_tui.presenters.whole_episode import JUMPS, Jump, step_to_jump
+from agentgym_tui.presenters.step_rows import StepRows
 from agentgym_tui.safe_text import SafeText, trusted
-from agentgym_tui.screens.base import WIDTH_BREAKPOINTS, ResultScreen
+from agentgym_tui.screens.base import WIDTH_BREAKPOINTS
 from agentgym_tui.screens.dialogs.tags import edit_tags
 from agentgym_tui.screens.episode.file_actions import EpisodeFile
-from agentgym_tui.screens.episode.tabs import EpisodeTabs
+from agentgym_tui.screens.episode.reading import ReadingScreen
 from agentgym_tui.services.clipboard import copy_to_clipboard
 from agentgym_tui.services.outside_program import Program
 from agentgym_tui.services.timers import start_worker
@@ -36,12 +35,10 @@ from agentgym_tui.sessions.text_hits import FoundLine, TextHits
 from agentgym_tui.state.episode_list import EpisodeList, ListEntry, UnreadableFile
 from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.textual_compat import add_bindings
-from agentgym_tui.widgets.find_bar import FindBar
 from agentgym_tui.widgets.key_bar import KeyBar
 from agentgym_tui.widgets.line_list import LineList
 from agentgym_tui.widgets.split import Share, Split
 from agentgym_tui.widgets.static_lines import StaticLines
-from agentgym_tui.widgets.table import Table
 
 if TYPE_CHECKING:
     from runner.types.notes import Note
@@ -56,7 +53,7 @@ CLEAR_AFTER_S: Final = 0.2
 """Seconds after which the previous episode is cleared while the next one is loading."""
 
 
-class EpisodeScreen(ResultScreen[str]):
+class EpisodeScreen(ReadingScreen):
     """A screen that shows one episode; its result is the key of the episode shown last.
 
     Args:
@@ -99,11 +96,7 @@ class EpisodeScreen(ResultScreen[str]):
         self._key = key
         self._episodes = episodes or EpisodeList()
         self._episodes.update_live(session.store.episodes.values())
-        self._loaded: LoadedEpisode | None = None
         self._failure = ""
-        self._steps, self._views = Table(STEP_COLUMNS, id="steps"), EpisodeTabs(id="views")
-        self._find = FindBar(lambda: self._views.view, self._views.rows_with, id="find")
-        self._restore_keys: Callable[[], None] | None = None
         self._state: SafeText = trusted("")
         self._drawn_version = -1
         self._clear_timer: Timer | None = None
@@ -160,40 +153,6 @@ class EpisodeScreen(ResultScreen[str]):
             self._find.end()
         else:
             self.leave(self._key)
-
-    def action_find(self) -> None:
-        """Search the view; a transcript of one step becomes that of the whole episode."""
-        self._views.start_search()
-        if self._restore_keys is None:
-            self._restore_keys = add_bindings(self, bindings("match"))
-        self._find.open()
-
-    def action_match(self, by: int) -> None:
-        """Go to the next (1) or previous (-1) line with the words."""
-        self._find.go(by)
-
-    @on(FindBar.Ended)
-    def _find_ended(self) -> None:
-        if self._restore_keys is not None:
-            self._restore_keys()
-            self._restore_keys = None
-
-    def action_fold(self, kinds: str) -> None:
-        """Fold or unfold kinds of texts in the whole episode."""
-        self._views.fold(kinds)
-
-    def action_jump(self, what: Jump, by: int) -> None:
-        """Select the next (1) or previous (-1) step of a kind."""
-        if self._loaded is None:
-            return
-        key = self._steps.key.removeprefix("gap")
-        shown = self._views.step_in_view
-        at = shown if shown is not None else int(key) if key.isdecimal() else 0
-        if (step := step_to_jump(self._loaded.episode, what, at, by)) is None:
-            self.toast(trusted(f"no {'later' if by > 0 else 'earlier'} {JUMPS[what]}"))
-        else:
-            self._steps.select(str(step))
-            self._show_step()
 
     def action_neighbor(self, by: int) -> None:
         """Show the episode ``by`` rows after this one in the list."""

@@ -138,7 +138,7 @@ class EpisodeTranscript(EpisodeContent):
         self._steps, self._whole = StepBlocks(), WholeEpisode([], {})
         self._folded: set[str] = set()
         self._episode: Episode | None = None
-        self._drawn: tuple[int, frozenset[str]] | None = None
+        self._drawn: tuple[object, ...] | None = None
         self._place: tuple[str, int] = ("", 0)
 
     def show(self, shown: ShownEpisode) -> None:
@@ -179,7 +179,8 @@ class EpisodeTranscript(EpisodeContent):
     def _blocks(self, shown: ShownEpisode) -> list[Block]:
         if shown.loaded is None or not shown.has_steps:
             return failure_blocks(shown.loaded.missing_reason if shown.loaded else shown.failure)
-        episode, drawn = shown.loaded.episode, (shown.loaded.episode.version, frozenset(self._folded))
+        episode = shown.loaded.episode
+        drawn = episode.version, episode.notes, frozenset(self._folded)
         if episode is not self._episode or drawn != self._drawn:
             self._episode, self._drawn = episode, drawn
             self._whole = self._steps.blocks(episode, self._folded)

@@ -15,8 +15,9 @@ from agentgym_tui.state.data_model import Episode
 from agentgym_tui.widgets.find_bar import words_expression
 from agentgym_tui.widgets.line_renderer import FOUND_TONE, mark_found
 from agentgym_tui.widgets.table import Table
+from runner.types.notes import Note
 from tests.support.console.fake_session import busy_session
-from tests.support.console.live_items import user
+from tests.support.console.live_items import START, user
 from tests.support.console.pilot import (
     screen_text,
     toast_text,
@@ -61,6 +62,13 @@ def test_the_whole_episode_has_each_message_once_and_a_heading_for_each_step() -
     ]
     assert whole.step_of(whole.starts[5] + 1) == 5
     assert StepBlocks().blocks(episode(1, steps=[])).step_of(0) == 0
+
+
+def test_a_new_note_shows_in_steps_that_were_shown_before() -> None:
+    of, blocks = played(), StepBlocks()
+    assert "wrong door" not in str(blocks.blocks(of).blocks)
+    of.notes = [Note(id="1", text="wrong door", kind="note", step=3, at=START)]
+    assert str(blocks.blocks(of).blocks).count("wrong door") >= 1
 
 
 def test_a_folded_block_says_how_many_lines_it_has() -> None:

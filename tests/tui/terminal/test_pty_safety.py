@@ -164,7 +164,7 @@ def test_only_copies_reach_the_clipboard_and_only_raw_ones_are_unsafe(tmp_path: 
         walk(terminal, "2")
         terminal.wait_for("✗ unreadable")
         walk(terminal, SECOND_ROW, ENTER)
-        terminal.wait_for("■ chat 1 of 2")
+        terminal.wait_for("✎ tags of the step")
         walk(terminal, "y")
         terminal.wait_for(lambda: CLIPBOARD.search(terminal.raw) is not None)
         walk(terminal, "Y")

@@ -1,0 +1,67 @@
+"""Reading an episode: the search in its views, jumps between its steps, and folded kinds of texts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from textual import on
+
+from agentgym_tui.commands.keymap import bindings
+from agentgym_tui.presenters.step_rows import STEP_COLUMNS
+from agentgym_tui.presenters.whole_episode import JUMPS, Jump, step_to_jump
+from agentgym_tui.safe_text import trusted
+from agentgym_tui.screens.base import ResultScreen
+from agentgym_tui.screens.episode.tabs import EpisodeTabs
+from agentgym_tui.sessions.episode_loader import LoadedEpisode
+from agentgym_tui.textual_compat import add_bindings
+from agentgym_tui.widgets.find_bar import FindBar
+from agentgym_tui.widgets.table import Table
+
+
+class ReadingScreen(ResultScreen[str]):
+    """A screen with the steps of an episode and its views."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._loaded: LoadedEpisode | None = None
+        self._steps, self._views = Table(STEP_COLUMNS, id="steps"), EpisodeTabs(id="views")
+        self._find = FindBar(lambda: self._views.view, self._views.rows_with, id="find")
+        self._restore_keys: Callable[[], None] | None = None
+
+    def action_find(self) -> None:
+        """Search the view; a transcript of one step becomes that of the whole episode."""
+        self._views.start_search()
+        if self._restore_keys is None:
+            self._restore_keys = add_bindings(self, bindings("match"))
+        self._find.open()
+
+    def action_match(self, by: int) -> None:
+        """Go to the next (1) or previous (-1) line with the words."""
+        self._find.go(by)
+
+    @on(FindBar.Ended)
+    def _find_ended(self) -> None:
+        if self._restore_keys is not None:
+            self._restore_keys()
+            self._restore_keys = None
+
+    def action_fold(self, kinds: str) -> None:
+        """Fold or unfold kinds of texts in the whole episode."""
+        self._views.fold(kinds)
+
+    def action_jump(self, what: Jump, by: int) -> None:
+        """Select the next (1) or previous (-1) step of a kind."""
+        if self._loaded is None:
+            return
+        key = self._steps.key.removeprefix("gap")
+        shown = self._views.step_in_view
+        at = shown if shown is not None else int(key) if key.isdecimal() else 0
+        if (step := step_to_jump(self._loaded.episode, what, at, by)) is None:
+            self.toast(trusted(f"no {'later' if by > 0 else 'earlier'} {JUMPS[what]}"))
+        else:
+            self._steps.select(str(step))
+            self._show_step()
+
+    def _show_step(self) -> None:
+        key = self._steps.key.removeprefix("gap")
+        self._views.show_step(int(key) if key.isdecimal() else 0, follow=self._steps.follow)
