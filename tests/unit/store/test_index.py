@@ -187,6 +187,7 @@ def test_an_index_that_only_claims_the_version_before_is_rebuilt(
 
 
 def as_version_6(path: Path) -> None:
+    execute(path, "DROP INDEX unknown")
     for column in ("flags", "failure", "failed_step"):
         execute(path, f"ALTER TABLE episodes DROP COLUMN {column}")
     execute(path, "PRAGMA user_version = 6")
