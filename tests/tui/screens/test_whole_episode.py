@@ -99,15 +99,15 @@ async def test_the_whole_episode_goes_to_the_selected_step_and_jumps_start_at_wh
         await wait_until(pilot, lambda: selected_step(pilot) == "7")
         await pilot.press("right_curly_bracket")
         await wait_until(pilot, lambda: "no later step with another reward" in toast_text(pilot))
-        await pilot.press("g", "i")  # from the first step, which is shown, to the first action that is not valid
+        await pilot.press("g", "asterisk")  # from the first step, which is shown, to the first action that is not valid
         await wait_until(pilot, lambda: selected_step(pilot) == "2")
-        await pilot.press("f2")
+        await pilot.press("S")
         await wait_for_text(pilot, "folded: system")
 
 
 async def test_a_search_goes_through_all_steps_and_unfolds_what_has_the_words() -> None:
     async with episode_pilot(session_with_episode(played()), size=(120, 40)) as pilot:
-        await pilot.press("f3")
+        await pilot.press("V")
         await wait_for_text(pilot, "folded: observations")
         await pilot.press("slash", *"observation 5")
         await pilot.press("enter")

@@ -196,7 +196,7 @@ def test_transcript_of_an_episode(snap_compare: SnapCompare, size: tuple[int, in
 @SIZES
 @pytest.mark.parametrize("theme", ["textual-dark", "textual-light"])
 def test_search_in_the_whole_episode(snap_compare: SnapCompare, size: tuple[int, int], theme: str) -> None:
-    keys = ["f", "f5", "slash", *"Round", "enter", "n", "n"]
+    keys = ["f", "K", "slash", *"Round", "enter", "n", "n"]
     before = when_opened(session := with_history(files_session(0)), episode_id(44), "#whole", "Round 2", *keys)
     session.fake_library.stored = [row(44)]
     assert snap_compare(console_app(session, Settings(theme=theme)), terminal_size=size, run_before=before)

@@ -46,6 +46,7 @@ PUBLISHED = """
     environment_fault EnvironmentFault
     environment_fault EnvironmentFault
     evaluation Evaluation
+    export_stopped ExportStopped
     frame_too_large FrameTooLarge
     gpu_unavailable GpuUnavailable
     inference_fault InferenceFault
