@@ -168,11 +168,11 @@ async def test_a_key_typed_right_after_a_focus_key_goes_to_the_newly_focused_pan
 
 
 async def test_text_typed_right_after_a_remapped_filter_key_is_entered() -> None:
-    app = Console(busy_session(), parse_settings(b"keymap: {episodes.filter: f}"))
+    app = Console(busy_session(), parse_settings(b"keymap: {episodes.filter: i}"))
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.press("2")
-        await wait_for_text(pilot, "f Filter")
-        send_keys(pilot, [*"fnext", "slash"])
+        await wait_for_text(pilot, "i Filter")
+        send_keys(pilot, [*"inext", "slash"])
         await wait_until(pilot, lambda: app.screen.query_one("#filter", Input).value.startswith("next"), "the text")
 
 
