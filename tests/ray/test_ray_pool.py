@@ -124,14 +124,21 @@ def test_a_killed_actor_costs_only_its_episode_which_is_played_again(
 def test_a_lost_node_costs_only_its_episodes(cluster: ClusterOfTwo, workspace: Workspace) -> None:
     planned = resolved_batch(env="SlowCounter", agent="AsyncUpAgent", repeat=48, concurrency=4)
     removed = Interference(cluster.lose_node, n_playing=4)  # so that both nodes play
+    gone: set[str] = set()
+
+    def note_lost(item: Item) -> None:
+        if isinstance(item, WorkerState) and item.state == "lost":
+            gone.add(item.id)
+
     try:
-        result = Batch(planned, workspace, pool=open_pool(planned), observers=[removed]).run()
+        result = Batch(planned, workspace, pool=open_pool(planned), observers=[removed, note_lost]).run()
         removed.join()
     finally:
         cluster.restore_node()
     assert (result.status, result.n_success, result.n_episodes) == ("completed", 48, 48)
     lost = [episode for episode in stored(workspace, result) if episode["outcome"] == "interrupted"]
-    assert 1 <= len(lost) <= 2
+    assert len(gone) == 2
+    assert len(lost) <= 2  # an episode that had not started when its worker went is not stored
     assert all(episode["error"]["type"] == "worker_lost" for episode in lost)
 
 
