@@ -64,6 +64,7 @@ class FindBar(Vertical):
         self._view, self._rows_with = view, rows_with
         self._expression: re.Pattern[str] | None = None
         self._rows: list[int] = []
+        self._searched: tuple[object, ...] = ()
         self._row = self._start = 0
         self._input, self._text = FindInput(placeholder="words in this view"), StaticLines(self._lines)
 
@@ -93,7 +94,9 @@ class FindBar(Vertical):
 
     def go(self, by: int) -> None:
         """Go to the next (1) or previous (-1) line with the words, from the last to the first one and back."""
-        if self._search() and self._rows:
+        if self._state() != self._searched:
+            self._search()
+        if self._rows:
             before = bisect_left(self._rows, self._row) - 1
             after = bisect_right(self._rows, self._row) % len(self._rows)
             self._show(self._rows[after if by > 0 else before])
@@ -122,12 +125,18 @@ class FindBar(Vertical):
 
     def _search(self) -> bool:
         self._rows = self._rows_with(self._expression)
+        self._searched = self._state()
         self._text.show(self._lines)
         return self._expression is not None
+
+    def _state(self) -> tuple[object, ...]:
+        source = self._view().source
+        return self._expression, source, len(source)
 
     def _show(self, row: int) -> None:
         self._row = row
         self._view().move_to(row)
+        self._view().scroll_to_found(row)
         self._text.show(self._lines)
 
     def _lines(self, width: int) -> list[Line]:

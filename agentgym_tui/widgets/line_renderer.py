@@ -129,8 +129,20 @@ class LineRenderer(OwnScrollBar, inherit_bindings=False):
 
     @found.setter
     def found(self, expression: re.Pattern[str] | None) -> None:
-        self._found = expression
-        self.refresh()
+        if expression != self._found:
+            self._found = expression
+            self.refresh()
+
+    def scroll_to_found(self, index: int) -> None:
+        """Scroll sideways until the first words of line ``index`` that are searched for are visible."""
+        room = self._width - LIST_MARGIN
+        text = "".join(text for text, _ in self.row_cells(index, room))
+        if self._found is None or (match := self._found.search(text)) is None:
+            return
+        start, stop = display_width(text[: match.start()]), display_width(text[: match.end()])
+        if not self._left <= start <= stop <= self._left + room:
+            self._left = 0 if stop <= room else max(start - room // 2, 0)
+            self.refresh()
 
     def is_highlighted(self, index: int) -> bool:
         """Return whether line ``index`` is drawn as the line under the cursor."""

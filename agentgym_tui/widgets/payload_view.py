@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from textual import on
 from textual.app import ComposeResult
 from textual.containers import Vertical
+from textual.message import Message
 
 from agentgym_tui.presenters.cells import Line
 from agentgym_tui.presenters.payload import TextRows, payload_rows, payload_text
@@ -19,12 +20,16 @@ from agentgym_tui.widgets.tab_bar import Tab, TabBar
 class TextView(LineList):
     """Numbered lines of a long text, such as the JSON of an episode; each line is sanitized when it is drawn."""
 
+    class TextShown(Message):
+        """Another text is shown."""
+
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(cursor_type="none", id=id)
 
     def show_text(self, text: str) -> None:
         """Show an untrusted text."""
         self.show(TextRows(text))
+        self.post_message(self.TextShown())
 
     def unsafe_text(self) -> str | None:
         """Return the raw text of the first visible line that sanitizing changes, or None."""

@@ -18,7 +18,17 @@ from runner.cli.terminal import print_json, print_stderr, print_table
 from runner.config.field_types import AGE_EXPECTED, AGE_PATTERN
 from runner.config.retention import RetentionSettings
 from runner.errors import ConfigError
-from runner.node.retention import ARCHIVED, RECENT, UNDELIVERED, Policy, Pruner, PruneReport, exceeds_quota
+from runner.node.retention import (
+    ARCHIVED,
+    RECENT,
+    TAGGED,
+    UNDELIVERED,
+    UNFINISHED,
+    Policy,
+    Pruner,
+    PruneReport,
+    exceeds_quota,
+)
 from runner.node.state_lock import is_node_alive
 from runner.publish.outbox import Outbox
 from runner.store import EpisodeStore, open_index
@@ -29,8 +39,8 @@ _BYTES = re.compile(r"([0-9]{1,15})([KMGT]?)i?B?", re.ASCII)
 _ADVICE: Final = {
     UNDELIVERED: "A running node delivers events; --undelivered prunes these episodes, too",
     RECENT: "Prune again in ten minutes, or with --undelivered: a broker that fails may lose events so new",
-    "tagged": "--keep none prunes tagged episodes, too",
-    "batch not ended": "Episodes of a batch can be pruned after it has ended; finish or cancel it",
+    TAGGED: "--keep none prunes tagged episodes, too",
+    UNFINISHED: "Episodes of a batch can be pruned after it has ended; finish or cancel it",
     ARCHIVED: "--delete deletes archives, too",
 }
 """What to do about episodes that are kept, by reason."""

@@ -16,7 +16,7 @@ from runner.errors import RunnerError, StoreError
 from runner.node.batch_journal import ENDED, BatchJournal, QueuedBatch, Status
 from runner.node.queue_entries import COLUMNS, delete_damaged_rows, encode_row, select_batches
 from runner.util.resources import file_advice
-from runner.util.sqlite import SqliteSchema, open_database
+from runner.util.sqlite import SqliteSchema, open_database, transaction
 
 logger = logging.getLogger(__name__)
 
@@ -293,14 +293,8 @@ class BatchQueue:
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        with self._locked_connection() as connection:
-            try:
-                connection.execute("BEGIN IMMEDIATE")
-                yield connection
-                connection.execute("COMMIT")
-            finally:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
+        with self._locked_connection() as connection, transaction(connection):
+            yield connection
         self.on_change()
 
     @contextmanager

@@ -16,7 +16,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 import msgspec
 
 from runner.errors import StoreError
-from runner.node.retention import ARCHIVED_SHARE, pruning_lock, unfinished_batches
+from runner.node.retention import ARCHIVED_SHARE, UNDELIVERED, UNFINISHED, pruning_lock, unfinished_batches
 from runner.publish.outbox import Outbox
 from runner.store import EpisodeIndex, EpisodeStore
 from runner.store.pruning import BatchInUse, Pruned, archive_episodes, delete_episodes, unpack_archive
@@ -24,7 +24,6 @@ from runner.store.trash import Trash
 
 CurationAction: TypeAlias = Literal["archive", "delete"]
 
-RUNNING: Final = "batch not ended"
 MAX_PROBLEMS: Final = 20
 
 _ROWS = "SELECT batch_id, episode_id, size FROM episodes WHERE episode_id IN (SELECT value FROM json_each(?))"
@@ -111,9 +110,9 @@ class Curator:
         for batch_id, episode_id, size in rows:
             is_file = os.path.lexists(self._store.path(batch_id, episode_id))
             if batch_id in unfinished:
-                kept[RUNNING] += 1
+                kept[UNFINISHED] += 1
             elif episode_id in undelivered:
-                kept["event not delivered"] += 1
+                kept[UNDELIVERED] += 1
             elif action == "archive" and not is_file:
                 kept["already archived"] += 1
             else:
@@ -144,7 +143,7 @@ class Curator:
                 try:
                     done = self._apply_to_batch(batch_id, episode_ids, deletion)
                 except BatchInUse:
-                    kept[RUNNING] += len(episode_ids)
+                    kept[UNFINISHED] += len(episode_ids)
                 except StoreError as exc:
                     problems = [*problems, str(exc)][:MAX_PROBLEMS]
                 else:

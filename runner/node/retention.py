@@ -34,6 +34,8 @@ INTERVAL_S: Final = 600.0
 ARCHIVED_SHARE: Final = 0.2
 """Size of an archive in proportion to its files, as a dry run assumes it."""
 MAX_PROBLEMS: Final = 20
+TAGGED: Final = "tagged"
+UNFINISHED: Final = "batch not ended"
 UNDELIVERED: Final = "event not delivered"
 RECENT: Final = f"event delivered in the last {KEEP_ACKED_S // 60:.0f} minutes"
 """Reasons for which episodes are kept; a broker that fails may lose the newest events and gets them again."""
@@ -182,8 +184,8 @@ class Pruner:
                 kept_young[ARCHIVED] += 1
                 continue
             reasons = {
-                "tagged": episode_id in tagged,
-                "batch not ended": batch_id in unfinished,
+                TAGGED: episode_id in tagged,
+                UNFINISHED: batch_id in unfinished,
                 UNDELIVERED: episode_id in undelivered,
                 RECENT: episode_id in recent,
             }
@@ -202,7 +204,7 @@ class Pruner:
         self, candidate: _Candidate, policy: Policy, report: PruneReport, kept: Counter[str], *, dry_run: bool
     ) -> None:
         episode_ids = self._untagged(candidate.episode_ids) if policy.keep_tagged else candidate.episode_ids
-        kept["tagged"] += len(candidate.episode_ids) - len(episode_ids)
+        kept[TAGGED] += len(candidate.episode_ids) - len(episode_ids)
         if not episode_ids:
             return
         n_episodes = len(episode_ids)
@@ -214,7 +216,7 @@ class Pruner:
             try:
                 n_episodes, n_freed, _ = prune(self._store, self._index, candidate.batch_id, episode_ids)
             except BatchInUse:
-                kept["batch not ended"] += n_episodes
+                kept[UNFINISHED] += n_episodes
                 return
             except StoreError as exc:
                 if len(report.problems) < MAX_PROBLEMS:

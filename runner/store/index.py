@@ -23,7 +23,7 @@ from runner.store.old_outbox import add_deleted_index
 from runner.util.files import DamagedFile, file_lock
 from runner.util.resources import file_advice
 from runner.util.safe_values import escape_surrogates
-from runner.util.sqlite import BUSY_TIMEOUT_S, DATABASE_ERRORS, is_damage, open_database
+from runner.util.sqlite import BUSY_TIMEOUT_S, DATABASE_ERRORS, is_damage, open_database, transaction
 
 logger = logging.getLogger(__name__)
 
@@ -146,7 +146,8 @@ class EpisodeIndex:
         with self._session() as connection:
             with self._queue_lock:
                 waiting = list(self._unwritten)
-            with self._transaction(connection, timeout_s):
+            self._set_timeout(connection, timeout_s)
+            with transaction(connection):
                 n_rows = sum(_execute(connection, statement) for statement in waiting)
             with self._queue_lock:
                 for statement in waiting:
@@ -304,19 +305,10 @@ class EpisodeIndex:
     def transaction(self, timeout_s: float | None = None) -> Iterator[sqlite3.Connection]:
         """Run the block in a transaction; ``timeout_s``: seconds to wait for a lock, by default as ``open_index``."""
         timeout_s = self._busy_timeout_s if timeout_s is None else timeout_s
-        with self._session() as connection, self._transaction(connection, timeout_s):
-            yield connection
-
-    @contextmanager
-    def _transaction(self, connection: sqlite3.Connection, timeout_s: float) -> Iterator[None]:
-        self._set_timeout(connection, timeout_s)
-        try:
-            connection.execute("BEGIN IMMEDIATE")
-            yield
-            connection.execute("COMMIT")
-        finally:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
+        with self._session() as connection:
+            self._set_timeout(connection, timeout_s)
+            with transaction(connection):
+                yield connection
 
     def _set_timeout(self, connection: sqlite3.Connection, timeout_s: float) -> None:
         if timeout_s != self._timeout_s:

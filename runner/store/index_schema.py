@@ -14,7 +14,7 @@ import msgspec
 
 from runner.store.episode_file import EpisodeRecord, shared_fields
 from runner.store.episode_store import EpisodeFile
-from runner.store.failures import row_findings, shared_text
+from runner.store.failures import FOUND_COLUMNS, row_findings, shared_text
 from runner.store.safe_json import finite
 from runner.types import Mode, Outcome
 from runner.types.time_shares import Cause, TimedStep, time_shares
@@ -145,7 +145,9 @@ _DERIVED = f"""
     {_END}
 """
 
-_KNOWN_TO_6 = ", ".join((*EpisodeRow.__struct_fields__[: -len(("flags", "failure", "failed_step"))], "size, mtime_ns"))
+_KNOWN_TO_6 = ", ".join(
+    name for name in (*EpisodeRow.__struct_fields__, "size", "mtime_ns") if name not in FOUND_COLUMNS
+)
 _FROM_6 = f"""
     BEGIN IMMEDIATE;
     DROP TRIGGER announced;

@@ -23,7 +23,7 @@ from runner.util.display_text import is_unsafe
 from runner.util.files import file_lock, make_folder
 from runner.util.resources import file_advice
 from runner.util.safe_values import escape_surrogates
-from runner.util.sqlite import DATABASE_ERRORS, SqliteSchema, open_database
+from runner.util.sqlite import DATABASE_ERRORS, SqliteSchema, open_database, transaction
 
 FILE_NAME: Final = "notes.sqlite"
 BUSY_TIMEOUT_S: Final = 5.0
@@ -107,18 +107,15 @@ class Notes:
         removed = [(episode_id, change.step, checked_tag(tag)) for tag in change.remove]
         if change.is_empty:
             return self.of_episode(episode_id)
-        with self._session() as connection:
-            connection.execute("BEGIN IMMEDIATE")
+        with self._session() as connection, transaction(connection):
             connection.executemany(_REMOVE_TAG, removed)
             if change.note is None and change.note_id is not None:
                 connection.execute(_REMOVE_NOTE, (episode_id, change.note_id))
             connection.executemany(_ADD, rows)
             (count,) = connection.execute("SELECT count(*) FROM notes WHERE episode_id = ?", (episode_id,)).fetchone()
             if rows and count > MAX_PER_EPISODE:
-                connection.execute("ROLLBACK")
                 raise InvalidNote(f"an episode has at most {MAX_PER_EPISODE} tags and notes; remove some")
             found = _decode(connection.execute(_OF_EPISODE, (episode_id,)))
-            connection.execute("COMMIT")
         return found
 
     def _rows(self, episode_id: str, change: NoteChange) -> list[tuple[object, ...]]:
@@ -172,11 +169,7 @@ class Notes:
     def _session(self) -> Iterator[sqlite3.Connection]:
         try:
             with self._lock, self._open() as connection:
-                try:
-                    yield connection
-                finally:
-                    if connection.in_transaction:
-                        connection.execute("ROLLBACK")
+                yield connection
         except DATABASE_ERRORS as exc:
             advice = file_advice(exc, "check its permissions and the free disk space")
             raise StoreError(f"{self.path} cannot be used: {exc}; {advice}") from exc

@@ -22,7 +22,7 @@ from runner.store.passages import PASSAGE_KINDS, Passage, TextPattern, find_hits
 from runner.util.files import file_lock
 from runner.util.resources import file_advice
 from runner.util.safe_values import escape_surrogates
-from runner.util.sqlite import DATABASE_ERRORS, SqliteSchema, is_damage, open_database
+from runner.util.sqlite import DATABASE_ERRORS, SqliteSchema, is_damage, open_database, transaction
 
 if TYPE_CHECKING:
     from runner.store.episode_store import EpisodeStore
@@ -161,7 +161,7 @@ class TextIndex:
             known: set[Stamped] = set(connection.execute(_KNOWN))
             gone = {stamped[:2] for stamped in known}.difference(stamped[:2] for stamped in wanted)
             if gone and is_all:
-                with _transaction(connection):
+                with transaction(connection):
                     connection.executemany(_SET_GONE, gone)
                     _start_again_if_mostly_gone(connection)
                 known = set(connection.execute(_KNOWN))
@@ -169,7 +169,7 @@ class TextIndex:
 
     def _add(self, missing: list[Stamped]) -> None:
         read = [(stamped, self._read(stamped)) for stamped in missing]
-        with self._session() as connection, _transaction(connection):
+        with self._session() as connection, transaction(connection):
             for stamped, passages in read:
                 _insert(connection, stamped, passages)
 
@@ -333,14 +333,3 @@ def _has_text(store: EpisodeStore, path: Path, pattern: TextPattern) -> bool:
         return next(find_hits(store.read(path), [pattern]), None) is not None
     except StoreError:
         return False
-
-
-@contextmanager
-def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    try:
-        connection.execute("BEGIN IMMEDIATE")
-        yield
-        connection.execute("COMMIT")
-    finally:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")

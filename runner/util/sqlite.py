@@ -120,6 +120,18 @@ def open_database(
         raise StoreError(f"{path} cannot be opened: {exc}") from exc
 
 
+@contextmanager
+def transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    """Run the block in a transaction that may write; an exception undoes what the block has changed."""
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+        yield
+        connection.execute("COMMIT")
+    finally:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+
+
 def file_state(path: Path) -> FileState:
     """Return the identity, time of change and size of a database's files, without using the database.
 

@@ -31,9 +31,6 @@ from runner.util.clock import new_ulid
 if TYPE_CHECKING:
     from runner.types.notes import Note
 
-REDRAW_AFTER_S: Final = 0.1
-"""Seconds after which the dialog is drawn once more, ``N_REDRAWS`` times."""
-N_REDRAWS: Final = 5
 MAX_ROWS: Final = 2
 """Rows for the reason why a change was refused."""
 
@@ -86,8 +83,6 @@ class TagDialog(DialogScreen[None]):
     def on_mount(self) -> None:
         """Begin with the tags of an episode, or with a note on a step."""
         self.set_focus(self.query_one("#words" if self._step is None else "#remark"))
-        # the screen below, which a key has just changed, may be blank at first
-        self.set_interval(REDRAW_AFTER_S, self.refresh, repeat=N_REDRAWS)
 
     def action_save(self) -> None:
         """Send what was added and removed; the dialog stays open if the node refuses it."""

@@ -15,6 +15,7 @@ from agentgym_tui.screens.episode.tabs import EpisodeTabs
 from agentgym_tui.sessions.episode_loader import LoadedEpisode
 from agentgym_tui.textual_compat import add_bindings
 from agentgym_tui.widgets.find_bar import FindBar
+from agentgym_tui.widgets.payload_view import TextView
 from agentgym_tui.widgets.table import Table
 
 
@@ -39,6 +40,11 @@ class ReadingScreen(ResultScreen[str]):
         """Go to the next (1) or previous (-1) line with the words."""
         self._find.go(by)
 
+    @on(TextView.TextShown)
+    def _text_shown(self) -> None:
+        if self._find.is_open:
+            self._find.search_again()
+
     @on(FindBar.Ended)
     def _find_ended(self) -> None:
         if self._restore_keys is not None:
@@ -53,9 +59,8 @@ class ReadingScreen(ResultScreen[str]):
         """Select the next (1) or previous (-1) step of a kind."""
         if self._loaded is None:
             return
-        key = self._steps.key.removeprefix("gap")
         shown = self._views.step_in_view
-        at = shown if shown is not None else int(key) if key.isdecimal() else 0
+        at = self._step if shown is None else shown
         if (step := step_to_jump(self._loaded.episode, what, at, by)) is None:
             self.toast(trusted(f"no {'later' if by > 0 else 'earlier'} {JUMPS[what]}"))
         else:
@@ -63,5 +68,10 @@ class ReadingScreen(ResultScreen[str]):
             self._show_step()
 
     def _show_step(self) -> None:
+        self._views.show_step(self._step, follow=self._steps.follow)
+
+    @property
+    def _step(self) -> int:
+        """Index of the selected step."""
         key = self._steps.key.removeprefix("gap")
-        self._views.show_step(int(key) if key.isdecimal() else 0, follow=self._steps.follow)
+        return int(key) if key.isdecimal() else 0

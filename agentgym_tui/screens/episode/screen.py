@@ -322,14 +322,6 @@ class EpisodeScreen(ReadingScreen):
         if is_new and self._hits is not None:
             self.action_hit(0)
 
-    def _show_step(self) -> None:
-        self._views.show_step(self._step, follow=self._steps.follow)
-
-    @property
-    def _step(self) -> int:
-        key = self._steps.key.removeprefix("gap")
-        return int(key) if key.isdecimal() else 0
-
     async def _read_notes(self) -> None:
         if (loaded := self._loaded) is not None:
             notes = await load_notes(self._session, loaded.episode.episode_id)

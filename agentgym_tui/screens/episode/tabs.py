@@ -101,10 +101,11 @@ class EpisodeTabs(Vertical):
 
     def rows_with(self, expression: re.Pattern[str] | None) -> list[int]:
         """Mark an expression in the current tab, unfold what has it, and return the rows with it; None ends this."""
-        if expression is not None and isinstance(content := self._content, EpisodeTranscript):
-            content.unfold_matches(self._shown, expression)
+        whole = self._content
+        if expression and isinstance(whole, EpisodeTranscript) and whole.unfold_matches(self._shown, expression):
             self._fill()
-        self._content.widget.found = expression
+        for each in self._contents.values():
+            each.widget.found = expression
         return [] if expression is None else self._content.widget.find_rows(expression)
 
     def unsafe_text(self) -> str | None:

@@ -168,13 +168,17 @@ class EpisodeTranscript(EpisodeContent):
         """Return the index of the step under the cursor; None without steps."""
         return self._whole.step_of(self._transcript.block_in_view)
 
-    def unfold_matches(self, shown: ShownEpisode, expression: re.Pattern[str]) -> None:
-        """Unfold the kinds of blocks in which an expression matches; ``show`` is called next."""
+    def unfold_matches(self, shown: ShownEpisode, expression: re.Pattern[str]) -> bool:
+        """Unfold the kinds of blocks in which an expression matches, and return whether there are any.
+
+        ``show`` is called next if there are.
+        """
         if shown.loaded is None or not self._folded:
-            return
+            return False
         blocks = self._steps.blocks(shown.loaded.episode).blocks
         found = {block.kind for block in blocks if any(map(expression.search, block.lines))}
-        self._folded = {name for name in self._folded if not found.intersection(FOLDS[name])}
+        before, self._folded = self._folded, {name for name in self._folded if not found.intersection(FOLDS[name])}
+        return self._folded != before
 
     def _blocks(self, shown: ShownEpisode) -> list[Block]:
         if shown.loaded is None or not shown.has_steps:

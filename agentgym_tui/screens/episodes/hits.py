@@ -12,7 +12,7 @@ from agentgym_tui.config.ui_state import UiState
 from agentgym_tui.presenters.cells import Line
 from agentgym_tui.presenters.episode_rows import search_progress
 from agentgym_tui.presenters.hit_rows import HIT_COLUMNS, HitRows, hits_heading
-from agentgym_tui.safe_text import SafeText, masked_line, trusted
+from agentgym_tui.safe_text import SafeText, has_unsafe_chars, masked_line, trusted
 from agentgym_tui.screens.base import ResultScreen
 from agentgym_tui.screens.episode.screen import EpisodeScreen
 from agentgym_tui.services.timers import start_worker
@@ -72,7 +72,7 @@ class HitsScreen(ResultScreen[str]):
     def unsafe_text(self) -> str | None:
         """Return the selected line if sanitizing changed it, else None."""
         found = self._selected
-        return None if found is None or found.hit.line.isprintable() else found.hit.line
+        return found.hit.line if found is not None and has_unsafe_chars(found.hit.line) else None
 
     def selected_env(self) -> str:
         """Return the environment of the selected line's episode."""

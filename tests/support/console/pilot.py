@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
+from textual._context import visible_screen_stack
 from textual.app import App
 from textual.pilot import Pilot
 
@@ -71,12 +72,10 @@ def row_keys(app: Console, selector: str) -> list[str]:
 
 def screen_text(app: App[Any]) -> str:
     """Return the rows of the terminal, toasts included."""
-    width, height = app.size
-    return "\n".join("".join(segment.text for segment in row) for row in _rows(app, width, height))
-
-
-def _rows(app: App[Any], width: int, height: int) -> list[Any]:
-    return list(app.screen._compositor.render_strips())  # Textual has no public access to the drawn strips
+    # without the screens below, a dialog would be drawn on an empty screen, and its cache would keep it
+    visible_screen_stack.set(app._background_screens)
+    rows = app.screen._compositor.render_strips()  # Textual has no public access to the drawn strips
+    return "\n".join("".join(segment.text for segment in row) for row in rows)
 
 
 async def wait_for_text(pilot: Pilot[Any], *texts: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 from hypothesis import given
@@ -13,6 +14,7 @@ from agentgym_tui.safe_text import has_unsafe_chars
 from agentgym_tui.screens.episode.screen import EpisodeScreen
 from agentgym_tui.state.data_model import Episode
 from agentgym_tui.widgets.find_bar import words_expression
+from agentgym_tui.widgets.line_list import LineList
 from agentgym_tui.widgets.line_renderer import FOUND_TONE, mark_found
 from agentgym_tui.widgets.table import Table
 from runner.types.notes import Note
@@ -138,6 +140,34 @@ async def test_a_search_in_the_file_marks_the_words() -> None:
         await wait_for_text(pilot, "1 of 2")
         await pilot.press("slash", *"key", "enter")  # in place of the words that are there
         await wait_for_text(pilot, "no line has this")
+
+
+async def test_the_search_that_ends_in_another_view_marks_nothing_in_any_view() -> None:
+    async with episode_pilot(session_with_episode(played(), b'{"note": "observation"}')) as pilot:
+        await pilot.press("slash", *"observation", "enter")
+        await wait_for_text(pilot, "/observation", "1 of ")
+        await pilot.press("J")
+        await wait_for_text(pilot, "1 of 1")
+        views = [pilot.app.screen.query_one(id, LineList) for id in (WHOLE, "#json")]
+        assert all(view.found is not None for view in views)
+        await pilot.press("escape")
+        await wait_until(pilot, lambda: [view.found for view in views] == [None, None])
+
+
+async def test_a_match_beyond_the_right_edge_is_scrolled_to_and_back() -> None:
+    note = "x " * 300 + "Locked door"
+    data = json.dumps({"door": 1, "note": note}).encode()
+    async with episode_pilot(session_with_episode(played(), data), size=(80, 24)) as pilot:
+        await pilot.press("J")
+        await wait_for_widget_text(pilot, "#json", "note")
+        assert "Locked" not in widget_text(pilot, "#json")
+        await pilot.press("slash", *"door", "enter")
+        await wait_for_text(pilot, "1 of 2")
+        await wait_for_widget_text(pilot, "#json", '"door": 1')
+        await pilot.press("n")
+        await wait_for_widget_text(pilot, "#json", "Locked door")
+        await pilot.press("n")
+        await wait_for_widget_text(pilot, "#json", '"door": 1')
 
 
 async def test_a_search_in_a_running_episode_finds_steps_that_arrive() -> None:
