@@ -52,7 +52,7 @@ async def episode_pilot(
 ) -> AsyncIterator[Pilot[None]]:
     """Run a console on the screen of an episode and yield once the episode is loaded."""
     async with console_pilot(session, size) as pilot:
-        pilot.app.push_screen(EpisodeScreen(session, key))
+        await pilot.app.push_screen(EpisodeScreen(session, key))
         await wait_until(
             pilot, lambda: widget_text(pilot, HEADING) != "" and "loading" not in widget_text(pilot, HEADING)
         )

@@ -237,7 +237,7 @@ async def test_all_messages_of_an_episode_from_its_screen() -> None:
     episode_message = RawMessage("x", {}, b'{"episode_id":"%s"}' % episode_id(1).encode(), "S", 1, START)
     session = session_with_items(order(1), episode_message)
     async with console_pilot(session) as pilot:
-        pilot.app.push_screen(EpisodeScreen(session, episode_id(1)))
+        await pilot.app.push_screen(EpisodeScreen(session, episode_id(1)))
         await wait_for_widget_text(pilot, "#heading", "Wordle")
         await pilot.press("a")
         await wait_for_widget_text(pilot, "#summary", f"episode {episode_id(1)}")

@@ -105,7 +105,7 @@ def when_opened(session: FakeSession, key: str, selector: str, text: str, *keys:
     """Open an episode, press keys and wait for a text of a widget."""
 
     async def run_before(pilot: Pilot[None]) -> None:
-        pilot.app.push_screen(EpisodeScreen(session, key))
+        await pilot.app.push_screen(EpisodeScreen(session, key))
         await wait_for_widget_text(pilot, "#steps", "guess")
         await pilot.press(*keys)
         await wait_for_widget_text(pilot, selector, text)
@@ -275,7 +275,7 @@ def test_episode_of_are(snap_compare: SnapCompare, size: tuple[int, int], key: s
     session = are_session(MISSED)
 
     async def run_before(pilot: Pilot[None]) -> None:
-        pilot.app.push_screen(EpisodeScreen(session, episode_id(1)))
+        await pilot.app.push_screen(EpisodeScreen(session, episode_id(1)))
         await wait_for_widget_text(pilot, "#steps", "EmailClientApp")
         await pilot.press(key)
         await wait_for_widget_text(pilot, "#transcript" if key == "t" else "#evaluation", text)
