@@ -1,0 +1,93 @@
+"""What every item of a foreign file keeps to, whatever its format: small limits, distinct ids, and sizes that follow
+from that of the item."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from runner.errors import StoreError
+from runner.formats.atif import encode_atif
+from runner.formats.drafts import Transcript
+from runner.formats.format import Format
+from runner.formats.importing import decoded_episodes, keep_difference
+from runner.formats.reading import Item, Limits, Malformed
+from runner.formats.recognition import head_of
+from runner.store import EpisodeRecord
+from runner.store.safe_json import encode
+from runner.types import Message
+from runner.util.clock import is_ulid
+from runner.util.json_accessors import decode_json
+
+LIMITS: Final = Limits(item_bytes=2_000, item_values=200, branches=4, files=4)
+TIME: Final = datetime(2026, 1, 2, tzinfo=UTC)
+MAX_GROWTH: Final = 100
+"""Largest size of a stored episode per byte of its item: a short value may become a step of some 500 bytes."""
+
+
+def check_path(path: Path, form: Format) -> None:
+    """Read all items of a file or folder in one format, whether or not its signature matches."""
+    assert form.reader is not None
+    try:
+        form.reader.matches(head_of(path))
+        for item in form.reader.items(path, LIMITS):
+            if isinstance(item, Item):
+                check_item(item, [form])
+    except StoreError:
+        return
+
+
+def check_item(item: Item, formats: Iterable[Format]) -> None:
+    """Decode an item in each format, and read it again at its place."""
+    for form in formats:
+        assert form.reader is not None
+        assert form.reader.read(item.place, LIMITS) == item.data
+        try:
+            _check_episodes(item, form)
+        except ValueError:
+            continue
+
+
+def check_place(item: Item | Malformed, size: int) -> None:
+    """Check that an item lies in its file of ``size`` bytes and is no larger than the limit."""
+    assert isinstance(item, Malformed) or len(item.data) <= LIMITS.item_bytes
+    assert 0 <= item.place.start <= item.place.start + item.place.size <= size
+
+
+def _check_episodes(item: Item, form: Format) -> None:
+    ids = set()
+    for found in decoded_episodes(item, form, LIMITS, TIME):
+        record = found.record
+        assert is_ulid(record.episode_id)
+        assert record.episode_id not in ids
+        ids.add(record.episode_id)
+        record = keep_difference(record, found.draft, form)
+        data = encode(record)
+        assert len(data) <= MAX_GROWTH * (len(item.data) + 100), len(data)
+        stored = msgspec.json.decode(data, type=EpisodeRecord)
+        assert stored.episode_id == record.episode_id
+        if form.name == "atif" and found.number == 0 and _is_storable(found.draft.original):
+            assert _plain(encode_atif(stored)) == _plain(found.draft.original)
+    assert len(ids) <= LIMITS.branches
+
+
+def messages_of(transcript: Transcript) -> list[Message]:
+    """Return all messages of a transcript in their order."""
+    return [*(message for step in transcript.steps for message in step.chats[0]), *transcript.received]
+
+
+def _is_storable(value: object) -> bool:
+    """Return whether a value needs no repair: lone surrogates become text, and then deep nesting is cut."""
+    try:
+        msgspec.json.encode(value)
+    except (ValueError, OverflowError, RecursionError):
+        return False
+    return True
+
+
+def _plain(value: object) -> object:
+    return decode_json(encode(value))
