@@ -2,15 +2,14 @@
 
     python -m tests.foreign_packages
 
-An environment is set up below ``.venv-formats``; a package that cannot be installed is skipped with a word. A variable
-such as ``FORMATS_HARBOR_PYTHON`` names an interpreter that has the package already.
+An environment is set up below ``.venv-formats``; a package that cannot be installed is skipped, and pip's reason is
+printed. A variable such as ``FORMATS_HARBOR_PYTHON`` names an interpreter that has the package already.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -83,29 +82,37 @@ assert table.column("reward").to_pylist() == [step.reward for step in found.reco
 
 
 class Package(NamedTuple):
-    """A package with what is installed for it: arguments of pip; ``python`` is the command that needs to exist."""
+    """A package, the arguments of each call of pip that installs it, and its check."""
 
     name: str
     requirements: tuple[str, ...]
     check: Callable[[str, Path], None]
-    python: str = sys.executable
+
+
+class NotInstalled(Exception):
+    """A package cannot be installed; the message is pip's reason."""
 
 
 def main() -> int:
-    failed = False
-    for package in PACKAGES:
-        python = interpreter(package)
-        if python is None:
-            _say(f"{package.name}: skipped, it cannot be installed here")
-            continue
-        with tempfile.TemporaryDirectory() as folder:
-            try:
-                package.check(python, Path(folder))
-                _say(f"{package.name}: ok")
-            except (AssertionError, subprocess.SubprocessError) as exc:
-                failed = True
-                _say(f"{package.name}: FAILED: {exc!r} {getattr(exc, 'stderr', '') or ''}"[:3_000])
+    """Check every package; return 1 if a check fails."""
+    failed = [package for package in PACKAGES if not _passes(package)]
     return 1 if failed else 0
+
+
+def _passes(package: Package) -> bool:
+    try:
+        python = interpreter(package)
+    except NotInstalled as exc:
+        _say(f"{package.name}: SKIPPED, it cannot be installed: {exc}")
+        return True
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            package.check(python, Path(folder))
+        except (AssertionError, subprocess.SubprocessError) as exc:
+            _say(f"{package.name}: FAILED: {exc!r} {getattr(exc, 'stderr', '') or ''}"[:3_000])
+            return False
+    _say(f"{package.name}: ok")
+    return True
 
 
 def _say(text: str) -> None:
@@ -113,27 +120,22 @@ def _say(text: str) -> None:
     sys.stdout.flush()
 
 
-def interpreter(package: Package) -> str | None:
-    """Return the interpreter of a package's environment, which is set up once; None if that is not possible."""
+def interpreter(package: Package) -> str:
+    """Return the interpreter of a package's environment, which is set up once; raises ``NotInstalled``."""
     if given := os.environ.get(f"FORMATS_{package.name.upper()}_PYTHON"):
         return given
-    base = shutil.which(package.python)
     folder = FOLDER / package.name
     python, stamp = folder / "bin" / "python", folder / ".installed"
-    if stamp.exists():
-        return str(python)
-    if base is None:
-        return None
-    try:
-        if base == sys.executable:
+    if not stamp.exists():
+        _say(f"{package.name}: setting up {folder}")
+        try:
             venv.create(folder, with_pip=True, clear=True)
-        else:
-            _run([base, "-m", "venv", "--clear", str(folder)], SET_UP_S)
-        for requirement in package.requirements:
-            _run([str(python), "-m", "pip", "install", "-q", *requirement.split()], SET_UP_S)
-    except (subprocess.SubprocessError, OSError):
-        return None
-    stamp.touch()
+            for requirement in package.requirements:
+                _run([str(python), "-m", "pip", "install", "-q", *requirement.split()], SET_UP_S)
+        except (subprocess.SubprocessError, OSError) as exc:
+            reason = (getattr(exc, "stderr", None) or str(exc)).strip()
+            raise NotInstalled(reason.rpartition("\n")[2][:500]) from exc
+        stamp.touch()
     return str(python)
 
 
@@ -202,7 +204,8 @@ def check_pyarrow(python: str, folder: Path) -> None:
 
 
 PACKAGES: Final = (
-    Package("harbor", ("--no-deps harbor==0.25.0", "pydantic"), check_harbor, "python3.12"),
+    # The package demands Python 3.12; its models of trajectories need only pydantic, and run on older ones.
+    Package("harbor", ("--no-deps --ignore-requires-python harbor==0.25.0", "pydantic"), check_harbor),
     Package("verifiers", ("verifiers==0.4.0",), check_verifiers),
     Package("inspect", ("inspect-ai==0.3.285 zstandard",), check_inspect),
     Package("pyarrow", ("pyarrow>=18",), check_pyarrow),

@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from runner.errors import RunnerError, StoreError
+from runner.errors import StoreError
 
 if TYPE_CHECKING:
     from runner.formats.export import Manifest
@@ -53,18 +52,6 @@ class ExportJob:
                 raise ExportStopped("stopped; nothing was written")
             yield candidate
             self.n_done += 1
-
-
-def writable_formats() -> list[Format]:
-    """Return the formats that can be written here; imports them, which takes a while."""
-    from runner.formats.format import find_format, format_names
-
-    found = []
-    for name in format_names():
-        with suppress(RunnerError):  # its packages are not installed
-            if (target := find_format(name)).open_writer is not None:
-                found.append(target)
-    return found
 
 
 class Curation:

@@ -16,7 +16,7 @@ from runner.cli.run_session import read_state
 from runner.cli.terminal import print_json, print_stderr
 from runner.errors import ConfigError
 from runner.formats.export import Manifest, export_episodes
-from runner.formats.format import find_format, format_names
+from runner.formats.format import find_format, writable_formats
 from runner.formats.selection import Filters, select_candidates
 from runner.store import EpisodeStore
 from runner.store.index_opening import open_filled_index
@@ -69,8 +69,13 @@ def build_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     add_query_argument(parser)
-    parser.add_argument("--format", required=True, choices=format_names(), help="format of the output")
-    parser.add_argument("--output", required=True, metavar="FILE", help="file or folder to create; it must not exist")
+    parser.add_argument("--format", required=True, choices=[*writable_formats()], help="format of the output")
+    parser.add_argument(
+        "--output",
+        required=True,
+        metavar="FILE",
+        help="file or folder to create, with the folders above it; it must not exist",
+    )
     group = parser.add_argument_group("filters, after the query")
     group.add_argument("--drop-flat", action="store_true", help="drop tasks whose attempts all have the same reward")
     group.add_argument("--first-success", action="store_true", help="keep only the first success of each task")

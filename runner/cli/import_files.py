@@ -12,9 +12,8 @@ from runner.cli.logging_setup import log_to_stderr
 from runner.cli.run_session import read_state
 from runner.cli.terminal import print_json, print_stderr
 from runner.errors import ConfigError
-from runner.formats.format import find_format, format_names
+from runner.formats.format import readable_formats
 from runner.formats.importing import Importer, ImportReport
-from runner.formats.recognition import read_formats
 from runner.store import EpisodeStore, open_index
 from runner.util.argument_parser import SafeArgumentParser
 from runner.util.clock import Clock
@@ -33,9 +32,7 @@ def main_import(argv: Sequence[str]) -> int:
     options = build_parser().parse_args(argv)
     log_to_stderr()
     _, data_dir = read_state(options, creates=True)
-    chosen = None if options.format is None else find_format(options.format)
-    if chosen is not None and chosen.reader is None:
-        raise ConfigError(f"{chosen.title} can be written, but not read")
+    chosen = None if options.format is None else readable_formats()[options.format]
     path = Path(options.path)
     if not path.exists():
         raise ConfigError(f"there is no file or folder {path}; check the path")
@@ -43,7 +40,7 @@ def main_import(argv: Sequence[str]) -> int:
     with closing(open_index(store)) as index:
         report = Importer(store, index, Clock().now()).import_path(path, chosen)
     if not report.formats:
-        known = ", ".join(each.title for each in read_formats())
+        known = ", ".join(each.title for each in readable_formats().values())
         raise ConfigError(f"{path} has none of the known formats ({known}); name one with --format")
     return _report(report, path, as_json=options.json)
 
@@ -58,7 +55,9 @@ def build_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument("path", metavar="FILE", help="file or folder to read; it is not changed")
-    parser.add_argument("--format", choices=format_names(), help="format of all files (default: recognised)")
+    parser.add_argument(
+        "--format", choices=sorted(readable_formats()), help="format of all files (default: recognised)"
+    )
     add_state_options(parser)
     parser.add_argument("--json", action="store_true", help="print the report on standard output")
     return parser

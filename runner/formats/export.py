@@ -85,20 +85,28 @@ def export_episodes(
             n_written += _write(store, candidate, writer, reasons)
             n_read += 1
         unused = Counter(writer.finish())
-    reasons += unused
-    manifest = Manifest(
-        format=target.name,
-        format_version=target.title,
-        version=__version__,
-        created_at=now,
-        query=query,
-        filters=filters,
-        n_selected=n_read + left_out.total(),
-        n_written=n_written - unused.total(),
-        left_out=dict(reasons.most_common()),
-        files=output.files,
-    )
-    replace_file(_manifest_path(path, target), msgspec.json.format(encode(manifest), indent=1) + b"\n")
+        reasons += unused
+        manifest = Manifest(
+            format=target.name,
+            format_version=target.title,
+            version=__version__,
+            created_at=now,
+            query=query,
+            filters=filters,
+            n_selected=n_read + left_out.total(),
+            n_written=n_written - unused.total(),
+            left_out=dict(reasons.most_common()),
+            files=output.complete(),
+        )
+        data = msgspec.json.format(encode(manifest), indent=1) + b"\n"
+        if not target.suffix:
+            output.add(MANIFEST, data)
+    if target.suffix:
+        beside = path.with_name(f"{path.name}.{MANIFEST}")
+        try:
+            replace_file(beside, data)
+        except OSError as exc:
+            raise StoreError(f"{path} is written, but not {beside.name}: {exc.strerror}") from exc
     return manifest
 
 
@@ -112,7 +120,3 @@ def _write(store: EpisodeStore, candidate: Candidate, writer: EpisodeWriter, rea
     else:
         return True
     return False
-
-
-def _manifest_path(path: Path, target: Format) -> Path:
-    return path.with_name(f"{path.name}.manifest.json") if target.suffix else path / MANIFEST

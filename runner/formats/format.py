@@ -5,7 +5,9 @@ A format is one object of the class ``Format``, registered under the entry point
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
@@ -13,13 +15,15 @@ import msgspec
 
 from runner.errors import ConfigError, RunnerError
 from runner.formats.reading import Found, Limits, Place, json_items, read_place
-from runner.plugins import FORMATS, load, registered_names
+from runner.plugins import FORMATS, is_built_in, load, registered_names
 
 if TYPE_CHECKING:
     from runner.formats.drafts import Draft
     from runner.formats.output import Output
     from runner.formats.recognition import Head
     from runner.store.episode_file import EpisodeRecord
+
+logger = logging.getLogger(__name__)
 
 
 class LeftOut(RunnerError):
@@ -109,6 +113,22 @@ def find_format(name: str) -> Format:
     return found
 
 
-def format_names() -> list[str]:
-    """Return the names of all registered formats in alphabetical order."""
-    return registered_names(FORMATS)
+def writable_formats() -> dict[str, Format]:
+    """Return the formats that can be written, by name; imports all formats."""
+    return {name: each for name, each in sorted(_usable_formats().items()) if each.open_writer is not None}
+
+
+def readable_formats() -> dict[str, Format]:
+    """Return the formats that can be read, by name, those of this package first; imports all formats."""
+    return {name: each for name, each in _usable_formats().items() if each.reader is not None}
+
+
+@cache  # a folder may have thousands of files to recognise
+def _usable_formats() -> Mapping[str, Format]:
+    found: dict[str, Format] = {}
+    for name in sorted(registered_names(FORMATS), key=lambda each: not is_built_in(FORMATS, each)):
+        try:
+            found[name] = find_format(name)
+        except ConfigError as exc:  # a package of others is broken or lacks a library
+            logger.warning("the format %s is not available: %s", name, exc)
+    return found

@@ -75,13 +75,14 @@ class Output:
         self._temporary = path.with_name(f".{path.name}.{os.getpid()}{TEMPORARY_SUFFIX}")
         self._parts: dict[str, OutputFile] = {}
         self._open = contextlib.ExitStack()
-        self.files: list[WrittenFile] = []
+        self._added: list[WrittenFile] = []
 
     def __enter__(self) -> Output:
-        """Create the temporary file or folder."""
+        """Create the temporary file or folder, and the folders above it."""
         if os.path.lexists(self.path):
             raise StoreError(f"{self.path} exists; choose another output, or remove it")
         try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
             if self._is_folder:
                 self._temporary.mkdir(mode=0o700)
             else:
@@ -97,6 +98,8 @@ class Output:
         try:
             if kind is None:
                 self._publish()
+            elif isinstance(exc, OSError):
+                raise StoreError(f"{self.path} cannot be written: {exc.strerror}; choose another output") from exc
         finally:
             self._open.close()
             self._discard()
@@ -113,13 +116,18 @@ class Output:
         with self._create(self._below(relative)) as raw:
             file = OutputFile(raw)
             file.write(data)
-        self.files.append(file.described(relative))
+        self._added.append(file.described(relative))
 
     def create(self, relative: str) -> OutputFile:
         """Return a new file of a folder, which stays open until the output is complete."""
         file = OutputFile(self._open.enter_context(self._create(self._below(relative))))
         self._parts[relative] = file
         return file
+
+    def complete(self) -> list[WrittenFile]:
+        """Close the files, and return all files of the output with their sizes and hashes."""
+        self._open.close()
+        return [*self._added, *(file.described(relative) for relative, file in self._parts.items())]
 
     def _below(self, relative: str) -> Path:
         path = self._temporary / relative
@@ -133,7 +141,6 @@ class Output:
     def _publish(self) -> None:
         try:
             self._open.close()
-            self.files += [file.described(relative) for relative, file in self._parts.items()]
             _sync(self._temporary)
             self._temporary.rename(self.path)
             sync_folder(self.path.parent)

@@ -22,6 +22,7 @@ HEAD_BYTES: Final = 256 << 10
 _CHUNK_BYTES: Final = 1 << 20
 _SPACE: Final = b" \t\r\n"
 _BOM: Final = b"\xef\xbb\xbf"
+_BETWEEN: Final = re.compile(rb'[,"\[\]{}]|[^\s,"\[\]{}]+')
 _STRUCTURE, _STRING_END = re.compile(rb'["\[\]{}]'), re.compile(rb'["\\]')
 
 
@@ -216,51 +217,62 @@ def _skip_line(file: BinaryIO, path: Path) -> int:
 
 
 class _ArraySplitter:
-    """Finds the elements of a JSON array in parts of a file; it knows only strings and brackets."""
+    """Finds the elements of a JSON array in parts of a file; it knows only strings, brackets and commas."""
 
     def __init__(self, path: Path, limits: Limits) -> None:
         self._path, self._limits = path, limits
-        self._depth, self._in_string = 0, False
+        self._depth, self._in_string, self._in_scalar = 0, False, False
         self._n_escaped = 0  # bytes at the start of the next part that belong to an escape
         self._element: list[bytes] | None = None
         self._n_bytes = self._start = self._number = 0
         self._offset = 0  # of the current part in the file
-        self.is_complete = False
+        self._is_complete = self.goes_on = False
 
     def feed(self, part: bytes) -> Iterator[Found]:
-        """Yield the elements that end in the next part of the file."""
+        """Yield the elements that end in the next part of the file, and the scalars that begin there."""
         begin, position = 0, self._n_escaped
-        while not self.is_complete:
-            pattern = _STRING_END if self._in_string else _STRUCTURE
+        while not self._is_complete:
+            pattern = _STRING_END if self._in_string else _BETWEEN if self._depth == 1 else _STRUCTURE
             if (match := pattern.search(part, position)) is None:
                 break
             position, sign = match.end(), match[0]
             if self._in_string:
                 position += sign == b"\\"
                 self._in_string = sign == b"\\"
-            elif sign == b'"':
-                self._in_string = True
-            elif sign in b"[{":
+            elif sign in (b"[", b"{"):
                 self._depth += 1
                 if self._depth == 2:
                     begin = match.start()
                     self._begin(self._offset + begin)
-            else:
+            elif sign in (b"]", b"}"):
                 self._depth -= 1
-                self.is_complete = self._depth <= 0
+                self._is_complete = self._depth <= 0
                 if self._depth == 1:
                     self._keep(part[begin:position])
                     yield self._found()
+            else:
+                self._in_string = sign == b'"'
+                if self._depth == 1:
+                    yield from self._scalar(sign, self._offset + match.start())
         self._keep(part[begin:])
         self._n_escaped = max(position - len(part), 0)
+        self.goes_on |= self._is_complete and bool(part[position:].strip(_SPACE))
         self._offset += len(part)
 
     def rest(self) -> Malformed | None:
-        """Return what follows the last complete element; None if the array is complete."""
-        if self.is_complete:
+        """Return what follows the last complete element or the array; None if the array is the whole file."""
+        if self._is_complete and not self.goes_on:
             return None
-        size = self._offset - self._start
-        return Malformed(Place(self._path, max(self._number, 1), self._start, size, "element"), "the array has no end")
+        number = self._number + 1 if self._element is None else self._number
+        reason = "the file goes on after the end of the array" if self._is_complete else "the array has no end"
+        return Malformed(Place(self._path, number, self._start, self._offset - self._start, "element"), reason)
+
+    def _scalar(self, sign: bytes, start: int) -> Iterator[Malformed]:
+        """Yield a number, a text or the like, of which nothing but its place is kept, when it begins."""
+        if sign != b"," and not self._in_scalar:
+            self._number += 1
+            yield Malformed(Place(self._path, self._number, start, 0, "element"), "it is no object")
+        self._in_scalar = sign != b","
 
     def _begin(self, start: int) -> None:
         self._element, self._start, self._n_bytes = [], start, 0
@@ -283,7 +295,7 @@ class _ArraySplitter:
 def _elements(path: Path, limits: Limits) -> Iterator[Found]:
     splitter = _ArraySplitter(path, limits)
     with open_regular(path) as file:
-        while not splitter.is_complete and (part := _read(file, _CHUNK_BYTES, path)):
+        while not splitter.goes_on and (part := _read(file, _CHUNK_BYTES, path)):
             yield from splitter.feed(part)
     if (rest := splitter.rest()) is not None:
         yield rest

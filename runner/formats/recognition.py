@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, NamedTuple
 import msgspec
 
 from runner.errors import ConfigError, StoreError
-from runner.formats.format import Format, find_format, format_names
+from runner.formats.format import Format, readable_formats
 from runner.formats.reading import LIMITS, Limits, is_document, read_head
 from runner.util.json_accessors import as_dict, as_list, decode_json
 
@@ -51,13 +51,6 @@ class Source(NamedTuple):
     format: Format | None
 
 
-def read_formats() -> list[Format]:
-    """Return the formats that have a reader, those of this package first."""
-    formats = [find_format(name) for name in format_names()]
-    readable = [each for each in formats if each.reader is not None]
-    return sorted(readable, key=lambda each: not (each.reader and each.reader.decode.__module__.startswith("runner.")))
-
-
 def recognise(path: Path) -> Format | None:
     """Return the format of a file or folder; None if it has no signature or cannot be read."""
     try:
@@ -66,7 +59,7 @@ def recognise(path: Path) -> Format | None:
         return None
     if head.kind == "other":
         return None
-    return next((each for each in read_formats() if each.reader is not None and each.reader.matches(head)), None)
+    return next((each for each in readable_formats().values() if each.reader and each.reader.matches(head)), None)
 
 
 def sources(path: Path, chosen: Format | None = None, limits: Limits = LIMITS) -> Iterator[Source]:

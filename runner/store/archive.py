@@ -119,7 +119,7 @@ def _read_directory(archive: Path, _inode: int, _size: int, _mtime_ns: int) -> M
                 raise StoreError(f"{archive} is not a regular file; move it away")
             _check_bounds(archive, descriptor)
             with zipfile.ZipFile(file) as opened:
-                members = {info.filename: _member(info) for info in opened.infolist() if not info.is_dir()}
+                members = {info.filename: _member(info) for info in opened.infolist() if not _is_folder(info)}
     except OSError as exc:
         raise _unreadable(archive, exc) from exc
     except (zipfile.BadZipFile, NotImplementedError, ValueError, struct.error, OverflowError) as exc:
@@ -146,6 +146,10 @@ def _check_bounds(archive: Path, descriptor: int) -> None:
         raise StoreError(
             f"{archive} has more than {MAX_MEMBERS} files, or names that are too long; unpack it and open the folder"
         )
+
+
+def _is_folder(info: zipfile.ZipInfo) -> bool:
+    return info.filename.endswith("/")  # its own method fails for an empty name
 
 
 def _member(info: zipfile.ZipInfo) -> Member:

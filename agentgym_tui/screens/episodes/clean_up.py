@@ -124,7 +124,7 @@ def undo(screen: ConsoleScreen[Any], session: Session, on_done: Callable[[], Non
 def export(screen: ConsoleScreen[Any], session: Session, episode_ids: Sequence[str], query: str) -> None:
     """Open the form that writes episodes in a format; ``query``: that of the list, for the manifest."""
     from agentgym_tui.screens.episodes.export_form import ExportForm
-    from agentgym_tui.sessions.curation import writable_formats
+    from runner.formats.format import writable_formats  # slow to import
 
     if (curation := _curation(screen, session)) is None:
         return
@@ -135,7 +135,7 @@ def export(screen: ConsoleScreen[Any], session: Session, episode_ids: Sequence[s
     async def open_form() -> None:
         formats = await asyncio.to_thread(writable_formats)
         if screen.is_current:
-            screen.app.push_screen(ExportForm(curation, episode_ids, formats, query))
+            screen.app.push_screen(ExportForm(curation, episode_ids, [*formats.values()], query))
 
     start_worker(screen, open_form, group="curation")
 

@@ -6,8 +6,9 @@ The input is the content of the file.
 from __future__ import annotations
 
 from runner.errors import StoreError
+from runner.formats.format import readable_formats
 from runner.formats.reading import Item, json_items
-from runner.formats.recognition import read_formats, recognise
+from runner.formats.recognition import recognise
 from tests.fuzz.foreign_items import LIMITS, check_item, check_place
 from tests.fuzz.oracles import scratch_folder
 
@@ -30,7 +31,7 @@ TOKENS = (
     ),
 )
 PATH = scratch_folder("foreign_file") / "file.jsonl"
-FORMATS = [each for each in read_formats() if each.reader is not None and each.reader.items is json_items]
+FORMATS = [each for each in readable_formats().values() if each.reader is not None and each.reader.items is json_items]
 
 
 def check(data: bytes) -> None:

@@ -11,9 +11,10 @@ import msgspec
 import pytest
 from textual.pilot import Pilot
 
-from agentgym_tui.sessions.curation import ExportJob, ExportStopped, writable_formats
+from agentgym_tui.sessions.curation import ExportJob, ExportStopped
 from agentgym_tui.sessions.episode_library import StateDirLibrary
 from runner.events.control import AnnotateArgs
+from runner.formats.format import find_format
 from runner.formats.selection import Candidate
 from runner.publish.outbox import Ack, Outbox
 from runner.store import EpisodeStore, open_index
@@ -167,7 +168,7 @@ async def test_a_selection_is_exported(session: FakeSession, tmp_path: Path, mon
 
 async def test_a_stopped_export_leaves_nothing(session: FakeSession, tmp_path: Path) -> None:
     assert session.curation is not None
-    target = next(each for each in writable_formats() if each.name == "atif")
+    target = find_format("atif")
     job = ExportJob(
         [row.episode_id for row in StateDirLibrary(lambda: tmp_path).rows()], target, tmp_path / "x", [], ""
     )

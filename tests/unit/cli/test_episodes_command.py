@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
+import os
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -117,6 +119,32 @@ def test_an_existing_output_is_kept_and_a_failed_export_leaves_nothing(
     assert "is selected" in capsys.readouterr().err
     assert not (tmp_path / "none").exists()
     assert not list(tmp_path.glob(".*"))
+
+
+def test_an_export_creates_the_folders_above_it_and_offers_what_can_be_written(
+    tmp_path: Path, ids: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert export(tmp_path, "atif", "new/below/trajectories") == 0
+    folder = tmp_path / "new" / "below" / "trajectories"
+    manifest = json.loads((folder / "manifest.json").read_bytes())
+    assert {file["path"] for file in manifest["files"]} == {path.name for path in folder.iterdir()} - {"manifest.json"}
+    (tmp_path / "file").write_text("mine")
+    assert export(tmp_path, "messages", "file/m.jsonl") == 2
+    with pytest.raises(SystemExit):
+        export(tmp_path, "inspect", "log.eval")
+    assert "choose from" in capsys.readouterr().err
+
+
+def test_a_full_disk_is_reported_and_leaves_nothing(
+    tmp_path: Path, ids: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("runner.formats.output.OutputFile.write", full)
+    assert export(tmp_path, "messages", "m.jsonl") == 2
+    assert "No space left" in capsys.readouterr().err
+    assert not list(tmp_path.glob("*m.jsonl*"))
 
 
 def test_preferences_pair_the_attempts_of_a_task(

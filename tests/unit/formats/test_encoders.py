@@ -15,7 +15,7 @@ from runner.formats.agentgym import encode_agenttraj, encode_rollout
 from runner.formats.atif import encode_atif
 from runner.formats.chat import encode_messages, encode_sharegpt
 from runner.formats.conversation import read_conversation
-from runner.formats.format import Format, LeftOut, find_format, format_names
+from runner.formats.format import LeftOut, find_format, readable_formats, writable_formats
 from runner.formats.output import Output
 from runner.formats.preferences import encode_pair
 from runner.formats.verifiers import encode_trace
@@ -149,10 +149,9 @@ def test_messages_of_any_form_become_chat_messages(messages: list[Any], observat
 
 
 def test_registered_formats_are_loaded_by_name() -> None:
-    assert {"agentgym-rl", "agenttraj", "atif", "messages", "parquet", "preferences", "sharegpt", "verifiers"} <= set(
-        format_names()
-    )
-    assert all(isinstance(find_format(name), Format) for name in format_names())
+    written = ["agentgym-rl", "agenttraj", "atif", "messages", "parquet", "preferences", "sharegpt", "verifiers"]
+    assert list(writable_formats()) == written
+    assert set(readable_formats()) == {*written, "harbor", "inspect", "nemo-gym"}
     with pytest.raises(ConfigError, match="Did you mean atif"):
         find_format("atiff")
 

@@ -89,6 +89,15 @@ def test_a_damaged_or_huge_sample_costs_only_itself(tmp_path: Path) -> None:
     assert [each.place.number for each in malformed] == [1, 2]
 
 
+def test_a_member_without_a_name_costs_nothing_else(tmp_path: Path) -> None:
+    path = log_with(tmp_path / "log.eval", json.dumps(SAMPLE))
+    with zipfile.ZipFile(path, "a") as log:
+        log.writestr("nameless", "{}")
+    path.write_bytes(path.read_bytes().replace(b"nameless", b"\0ameless"))
+    found, malformed = read_all(path)
+    assert (len(found), malformed) == (2, [])
+
+
 def trial(folder: Path, reward: float | None, **fields: Any) -> Path:  # noqa: ANN401
     (folder / "agent").mkdir(parents=True)
     result = {

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 from runner.cli.dispatch import run
 from runner.formats.chat import encode_messages, encode_sharegpt
+from runner.formats.format import readable_formats
 from runner.formats.importing import decoded_episodes
 from runner.formats.reading import LIMITS, Item, Limits, Malformed, Place, json_items, read_place
-from runner.formats.recognition import first_object, read_formats, recognise
+from runner.formats.recognition import first_object, recognise
 from runner.results.summary import summarize_results
 from runner.store import EpisodeIndex, EpisodeRecord, EpisodeStore, open_index
 from runner.store.safe_json import encode
@@ -118,6 +119,28 @@ def test_elements_of_an_array_are_split_wherever_a_part_ends(
     assert [item.place.number for item in items] == [1, 2, 3, 4]
 
 
+@pytest.mark.parametrize("chunk", [1, 5, 1 << 20])
+@pytest.mark.parametrize(
+    ("text", "kinds"),
+    [
+        ('[1, {"a": 2}, "x]\\"", null,[3], true]', "m i m m i m"),
+        ('[ "a" , -1.5e3 ]\n', "m m"),
+        ('[{"a": ","}] \n [{"b": 1}]', "i m"),
+        ("[{}, 5", "i m m"),
+        ("[]", ""),
+    ],
+)
+def test_every_element_that_is_no_object_is_counted(
+    text: str, kinds: str, chunk: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runner.formats.reading._CHUNK_BYTES", chunk)
+    path = tmp_path / "array.json"
+    path.write_text(text)
+    items = list(json_items(path))
+    assert ["i" if isinstance(item, Item) else "m" for item in items] == kinds.split()
+    assert [item.place.number for item in items] == list(range(1, len(items) + 1))
+
+
 def test_an_array_without_an_end_keeps_its_complete_elements(tmp_path: Path) -> None:
     path = tmp_path / "cut.json"
     path.write_bytes(b'[{"a": 1}, {"b": "')
@@ -192,7 +215,7 @@ NESTED = st.recursive(JSON_VALUES, lambda inner: st.dictionaries(KEYS, inner, ma
 @given(NESTED)
 def test_any_value_is_an_episode_or_has_a_reason_in_every_format(value: object) -> None:
     plain = msgspec.json.decode(encode(value))
-    for form in read_formats():
+    for form in readable_formats().values():
         item = Item(Place(FILES, 1), encode(plain))
         try:
             for found in decoded_episodes(item, form, LIMITS, NOW):
