@@ -93,11 +93,6 @@ class Curator:
         self._trash = Trash(store.data_dir)
         self._done: list[_Done] = []
 
-    @property
-    def can_undo(self) -> bool:
-        """Whether there is an action to undo."""
-        return bool(self._done)
-
     def plan(self, action: CurationAction, episode_ids: Collection[str]) -> CurationPlan:
         """Return what an action would do to some episodes; raises a ``StoreError`` if the state cannot be read."""
         unfinished = unfinished_batches(self._store.data_dir)
