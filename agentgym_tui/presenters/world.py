@@ -16,8 +16,8 @@ from runner.types.cells import MAX_COLUMNS
 NO_PICTURE: Final[list[Line]] = [
     [Cell(trusted("No picture of the environment."), "dim")],
     [],
-    [Cell(trusted("It draws none, it is on a server, or"), "dim")],
-    [Cell(trusted("the profile lacks episode.world: true."), "dim")],
+    [Cell(trusted("It draws none, its server draws none, or"), "dim")],
+    [Cell(trusted("the profile has episode.world: false."), "dim")],
 ]
 """Shown where there is no picture."""
 
@@ -39,6 +39,20 @@ def world_at(episode: Episode, step: int, *, before: bool = False) -> bytes:
     if shown < 0:
         return episode.reset_world
     return next((each.world for each in reversed(episode.steps) if each.index == shown), b"")
+
+
+def shown_world(episode: Episode, step: int) -> bytes:
+    """Return the picture after a step; that of the reset while there is no step."""
+    return world_at(episode, step) if episode.steps else episode.reset_world
+
+
+def world_title(episode: Episode | None, step: int, key: SafeText) -> Line:
+    """Return which picture a pane shows, and what the key ``key`` does."""
+    when = f"after step {step}" if episode is not None and episode.steps else "after the reset"
+    return [
+        Cell(trusted("World"), "head"),
+        Cell(join([trusted(f" · {when} · "), key, trusted(": transcript")]), "dim"),
+    ]
 
 
 def world_heading(step: int, key: SafeText, *, before: bool) -> Line:

@@ -12,15 +12,17 @@ from runner.envs.data_labels import same_data_advice
 from runner.errors import AgentFault, OracleDiverged
 from runner.types import (
     Action,
+    Cells,
     Chat,
     Environment,
     ObservationPlanner,
     OraclePlanner,
+    SupportsCells,
     SupportsCleanup,
     SupportsOracle,
     ToolSchema,
 )
-from runner.types.maybe_async import maybe_await
+from runner.types.maybe_async import maybe_await, optional_method
 
 _CONTEXT_CHARS = 60
 """Characters of a line that an error message shows before the first difference."""
@@ -80,6 +82,15 @@ class OracleAgent:
         self._n_actions += 1
         return single_chat(observation, await self._plan.next_action())
 
+    async def render_cells(self) -> Cells | None:
+        """Return a picture of the twin, which is in the state that the environment should be in; None without a twin.
+
+        It may be requested before ``init_after_reset``, and then shows the first state of the task.
+        """
+        if self._n_actions is None:
+            await self._plan.reset(self._reset_kwargs)
+        return await self._plan.draw()
+
     async def close(self) -> None:
         """Release the resources of the twin."""
         await self._plan.close()
@@ -105,6 +116,10 @@ class _TwinPlan:
         text = self._planner.next_action()
         self._expected, _, _ = await maybe_await(self._twin.step(Action(text=text)))
         return text
+
+    async def draw(self) -> Cells | None:
+        render = optional_method(self._twin, SupportsCells.render_cells)
+        return None if render is None else await maybe_await(render())
 
     async def close(self) -> None:
         if isinstance(self._twin, SupportsCleanup):
@@ -133,6 +148,9 @@ class _ObservedPlan:
 
     async def next_action(self) -> str:
         return self._planner.next_action()
+
+    async def draw(self) -> None:
+        return None
 
     async def close(self) -> None:
         pass

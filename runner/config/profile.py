@@ -73,7 +73,7 @@ class EpisodeSettings(_Section, frozen=True):
     concurrent: Count = 1
     workers: Workers | None = None
     wait_sec: WaitSeconds = 60.0
-    world: bool = False
+    world: bool = True
 
 
 class EndpointConfig(_Section, frozen=True):

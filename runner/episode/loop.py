@@ -193,7 +193,7 @@ class EpisodeLoop:
         self._trajectory.reset_observation = chat = check_chat(observation, "the observation of a reset")
         self._trajectory.env_episode_id = name = str(await self._call(environment.get_episode_id))
         if self._factory.records_world:
-            self._world = WorldRecorder(environment, self._call)
+            self._world = WorldRecorder(environment, agent, self._call)
             self._trajectory.reset_world = await self._world.take()
         self._context.on_reset(chat, name, self._trajectory.reset_world)
         with self._tracer.span("agent.init_after_reset", "agent", semantic="agent"):

@@ -1,4 +1,4 @@
-"""Pictures of an environment for its episode: drawn by the environment, checked, made safe and bounded."""
+"""Pictures of an environment for its episode: drawn by it or by the agent's copy, checked, made safe and bounded."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any, Final
 import msgspec
 
 from runner.errors import EnvironmentFault, catch_foreign, log_failure
-from runner.types import CellRow, Cells, Environment, PackedCells, SupportsCells
+from runner.types import Agent, CellRow, Cells, Environment, PackedCells, SupportsCells
 from runner.types.cells import COLORS, FILLS, MAX_CELLS_BYTES, MAX_COLUMNS, MAX_ROWS
-from runner.types.maybe_async import CallMethod, optional_method
+from runner.types.maybe_async import CallMethod, call_here, optional_method
 from runner.util.display_text import one_line
 
 logger = logging.getLogger(__name__)
@@ -23,28 +23,32 @@ _CUT_BYTES: Final = 32
 
 
 class WorldRecorder:
-    """Takes the pictures of one episode; after the first failure, and for an environment without pictures, none.
+    """Takes the pictures of one episode, from the agent if the environment draws none; none after the first failure.
 
     Args:
         environment: the environment.
-        call: calls its methods.
+        agent: the agent, which may have a copy of the environment that it can draw.
+        call: calls the environment's methods.
     """
 
-    def __init__(self, environment: Environment, call: CallMethod) -> None:
+    def __init__(self, environment: Environment, agent: Agent, call: CallMethod) -> None:
         """Take no picture yet."""
-        self._render = optional_method(environment, SupportsCells.render_cells)
-        self._call = call
+        owners: list[tuple[object, CallMethod]] = [(environment, call), (agent, call_here)]
+        renders = [(optional_method(owner, SupportsCells.render_cells), calls) for owner, calls in owners]
+        self._sources = [(render, calls) for render, calls in renders if render is not None]
+        """Methods that draw, and what calls them; only the first one that has drawn is kept."""
 
     async def take(self) -> PackedCells | None:
         """Return a picture of the current state; None if there is none or it cannot be drawn."""
-        if self._render is None:
-            return None
-        render, self._render = self._render, None
+        sources, self._sources = self._sources, []
         with catch_foreign(log_failure(logger, "drawing the environment; the episode continues without pictures:")):
-            cells = await self._call(render)
-            packed = None if cells is None else pack_cells(cells)
-            self._render = render
-            return packed
+            for render, call in sources:
+                cells = await call(render)
+                if cells is not None:
+                    packed = pack_cells(cells)
+                    self._sources = [(render, call)]
+                    return packed
+            self._sources = sources
         return None
 
 
@@ -78,9 +82,14 @@ def _pack_row(row: CellRow) -> tuple[list[Any], int]:
             raise ValueError(f"{color!r} with {fill!r} is no style")
         if not isinstance(text, str):
             raise TypeError(f"a text is {type(text).__name__}")
-        shown = one_line(text[:room], MAX_COLUMNS)[:room]
+        shown = _safe_text(text)[:room]
         room -= len(shown)
         packed.append([shown, color, fill] if fill else shown if color == "plain" else [shown, color])
         if room <= 0:
             break
     return packed, len(_ENCODER.encode(packed))
+
+
+@lru_cache(4096)
+def _safe_text(text: str) -> str:
+    return one_line(text[:MAX_COLUMNS], MAX_COLUMNS)[:MAX_COLUMNS]

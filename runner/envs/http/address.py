@@ -24,7 +24,7 @@ class ServerAddress(msgspec.Struct, frozen=True):
         timeout_s: seconds for one request, from connecting to the last byte of the response.
         n_tasks: number of tasks that the server reports; None if it reports none.
         places: maximum number of episodes on the server, from the profile or from the server; None if it is unknown.
-        lists_actions: whether the server has the path ``/admissible``, as this project's servers do.
+        lists_actions: whether the server has the paths ``/admissible`` and ``/world``, as this project's servers do.
         secrets: values that no text about the server shows, such as those of the variables it was started with.
         dialect: ``env`` for the dialect of AgentGym's server of the environment, ``createEnv`` for the dialect of
             servers with the path ``/createEnv``.

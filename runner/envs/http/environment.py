@@ -29,7 +29,7 @@ from runner.envs.http.dialects import (
 from runner.envs.http.response import Payload
 from runner.envs.http.session import RemoteInstance
 from runner.errors import ConfigError, EnvironmentFault, ServerGone
-from runner.types import Action, Chat, InvalidAction, MaybeAwaitable, Mode, StepResult, ToolSchema, Trajectory
+from runner.types import Action, Cells, Chat, InvalidAction, MaybeAwaitable, Mode, StepResult, ToolSchema, Trajectory
 
 UNKNOWN_N_TASKS = 2**31
 """Assumed number of tasks if the server's number is unknown. The server rejects a task index that it does not have."""
@@ -142,6 +142,8 @@ class RewardReader:
 
 MAX_REQUEST_BYTES = 512 << 10
 """Maximum size of the body of a step request, in bytes. A longer action text is invalid and is not sent."""
+PICTURE_TIMEOUT_S = 2.0
+"""Maximum duration of a request for a picture, in seconds; the episode continues without it."""
 _ACTIONS_PREFIX = "Available actions: "
 
 
@@ -247,6 +249,18 @@ class HttpEnvironment:
             case None if not (self._lists_actions or self._dialect.page_at or self._has_hint):
                 return None
         return self._fetch_actions()
+
+    async def render_cells(self) -> Cells | None:
+        """Return a picture of the current state, which only this project's own servers draw; None from others.
+
+        Raises:
+            EnvironmentFault: for the same reasons as in ``reset``.
+            TimeoutError: if the server has not drawn it within ``PICTURE_TIMEOUT_S``.
+        """
+        if not self._lists_actions:
+            return None
+        async with self._lock, asyncio.timeout(PICTURE_TIMEOUT_S):
+            return (await self._instance.get("/world")).cells(())
 
     def parse(self, text: str) -> Action | InvalidAction:
         """Parse an action text into a tool call."""

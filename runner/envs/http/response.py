@@ -13,6 +13,7 @@ import msgspec
 
 from runner.envs.http.dialects import JsonPath
 from runner.errors import EnvironmentFault, ServerGone
+from runner.types import Cells, unpack_cells
 from runner.util.display_text import one_line
 
 
@@ -172,6 +173,10 @@ class Payload:
         if (type(value) is int and abs(value) < 2**63) or (isinstance(value, str) and 0 < len(value) <= 200):
             return value
         raise self._wrong_type(path, "an id", value)
+
+    def cells(self, path: JsonPath) -> Cells | None:
+        """Return the picture at ``path``, with untrusted texts; None if the value describes none."""
+        return unpack_cells(self._find(path))
 
     def _find(self, path: JsonPath) -> Any:  # noqa: ANN401 - any JSON value
         value: Any = self._value

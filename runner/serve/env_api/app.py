@@ -81,6 +81,7 @@ class EnvironmentApp:
             self._post("/create", "Open an instance", self._create, () if dialect.create_starts_task else None),
             self._post("/reset", "Start a task", self._reset, reset),
             self._get("/admissible", "The admissible actions", self._admissible, (id_field,)),
+            self._get("/world", "A picture of the current state, or null", self._draw, (id_field,)),
             *(
                 self._get(read.path, "Read an instance", partial(self._read, dialect, read), (id_field,))
                 for read in dialect.read_routes
@@ -203,6 +204,13 @@ class EnvironmentApp:
 
         return await self._run(self._dialect, values, operation)
 
+    async def _draw(self, values: Values) -> Response:
+        def operation(instance: PooledInstance) -> object:
+            self._require_task(self._dialect, instance)
+            return instance.draw()
+
+        return await self._run(self._dialect, values, operation)
+
     async def _close(self, dialect: ServerDialect, values: Values) -> Response:
         return await self._instances[dialect.id_field].close(values[dialect.id_field])
 
@@ -224,14 +232,20 @@ class EnvironmentApp:
     def _require_running(
         self, dialect: ServerDialect, instance: PooledInstance, error_before_reset: str | None = None
     ) -> None:
+        """Check that the instance has a task that requests may use."""
+        self._require_task(dialect, instance, error_before_reset)
+        if dialect.final_when_done:
+            instance.require_unfinished()
+
+    def _require_task(
+        self, dialect: ServerDialect, instance: PooledInstance, error_before_reset: str | None = None
+    ) -> None:
         """Check that the instance has a task; with ``CREATE_ENV``, start the one that it was created for."""
         if instance.initial_observation is None and dialect is CREATE_ENV:
             instance.reset(instance.task_number, instance.task_number % self._sample.n_tasks)
         if instance.initial_observation is None:
             text = f"The environment {instance.instance_id} has no task yet; reset it first."
             raise PoolRejected((error_before_reset or str(instance.instance_id)) if self._compat else text)
-        if dialect.final_when_done:
-            instance.require_unfinished()
 
     def _error_response(self, dialect: ServerDialect, text: str) -> Response:
         if dialect.text_errors:

@@ -13,9 +13,11 @@ from typing import TypeAlias
 from starlette.responses import Response
 
 from runner.envs.base import EmbeddedEnvironment
+from runner.episode.world import pack_cells
 from runner.errors import RunnerError, catch_foreign, log_failure
 from runner.serve.env_api.routing import json_response
-from runner.types import Action, Chat
+from runner.types import Action, Chat, PackedCells, SupportsCells
+from runner.types.maybe_async import optional_method
 from runner.util.clock import Clock
 
 logger = logging.getLogger(__name__)
@@ -71,6 +73,12 @@ class PooledInstance:
         chat, self.reward, self.done = self.environment.step(Action(text=action))
         self.observation = _text(chat)
         self.score += self.reward
+
+    def draw(self) -> PackedCells | None:
+        """Return a picture of the current state; None if the environment draws none."""
+        render = optional_method(self.environment, SupportsCells.render_cells)
+        cells = None if render is None else render()
+        return None if cells is None else pack_cells(cells)
 
     def require_unfinished(self) -> None:
         """Check that the task has not ended.

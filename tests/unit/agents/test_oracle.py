@@ -172,3 +172,31 @@ def test_sqlgym_names_the_variable_of_the_data_that_the_server_plays(
     assert result.success_rate in (0.0, None)
     assert "Line 1 of the observation differs" in message
     assert f"Set {BIRD_VARIABLE} to the folder of BIRD that the server plays; it is not set" in message
+
+
+async def test_the_oracle_draws_its_twin_before_and_after_each_action() -> None:
+    agent, played = OracleAgent(twin=Maze()), Maze()
+    agent.bind(played, {"task_index": 4})
+    observation = played.reset(task_index=4)
+    assert await agent.render_cells() == played.render_cells()
+    await agent.init_after_reset()
+    for _ in range(3):
+        assert await agent.render_cells() == played.render_cells()
+        _, action = await agent.act(observation, [])
+        observation, _, _ = played.step(action)
+    assert await agent.render_cells() == played.render_cells()
+
+
+async def test_an_oracle_that_only_observes_draws_nothing() -> None:
+    assert await OracleAgent(twin=ListingPlanner()).render_cells() is None
+
+
+def test_episodes_on_a_server_of_agentgym_have_the_pictures_of_the_twin(server: RudeServer, tmp_path: Path) -> None:
+    server.reset(EnvironmentHandler(lambda: Maze(mode="compat")))
+    result, errors = play("Maze", server.url, tmp_path)
+    assert not errors
+    (path,) = tmp_path.glob(f"runs/{result.batch_id}/*.json")
+    episode = json.loads(path.read_bytes())
+    pictures = [episode["reset_world"], *(step["world"] for step in episode["timesteps"])]
+    assert all(pictures)
+    assert len({json.dumps(each) for each in pictures}) == len(pictures)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 from textwrap import dedent
 from typing import Any
@@ -12,13 +13,17 @@ from runner.envs.alfworld import ALFWorld
 from runner.envs.babyai import BabyAI
 from runner.envs.gymnasium import GymnasiumEnvironment
 from runner.envs.gymnasium.codec import draw_text
+from runner.envs.http.address import ServerAddress
+from runner.envs.http.environment import HttpEnvironment
 from runner.envs.maze import Maze
 from runner.envs.sqlgym import SQLGym
 from runner.envs.textcraft import TextCraft
 from runner.envs.webshop import WebShop
 from runner.envs.wordle import Wordle
 from runner.episode.world import pack_cells
-from runner.types import Action, CellRun, Cells, SupportsCells
+from runner.types import Action, CellRun, Cells, SupportsCells, unpack_cells
+from tests.support.rude_env_server import ReceivedRequest, RudeServer, json_response
+from tests.support.serving import serve_environments
 
 ENVIRONMENTS = (ALFWorld, BabyAI, Maze, SQLGym, TextCraft, WebShop, Wordle)
 
@@ -182,6 +187,48 @@ def test_unknown_color_codes_are_ignored() -> None:
         CellRun("d", "purple", "solid"),
         CellRun("e\x1b[2J"),
     )
+
+
+async def test_our_servers_draw_the_state_that_the_embedded_environment_draws() -> None:
+    with serve_environments([each.__name__ for each in ENVIRONMENTS]) as urls:
+        for environment in ENVIRONMENTS:
+            local: Any = environment()
+            address = ServerAddress(urls[environment.__name__], 10, lists_actions=True)
+            remote = HttpEnvironment(env=environment.__name__, address=address)
+            local.reset(task_index=3)
+            await remote.reset(task_index=3)
+            oracle, done = local.oracle(0), False
+            while not done:
+                assert await remote.render_cells() == unpack_cells(pack_cells(drawn(local)))
+                action = Action(text=oracle.next_action())
+                done = local.step(action)[2]
+                await remote.step(action)
+            assert await remote.render_cells() == unpack_cells(pack_cells(drawn(local))), "also of the last state"
+            await remote.cleanup()
+
+
+async def test_servers_of_others_are_asked_for_no_picture_and_a_hanging_one_costs_the_pictures(
+    rude_server: RudeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths: list[str] = []
+
+    async def answer(request: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        paths.append(request.path)
+        if not request.path.startswith("/world"):
+            writer.write(json_response({"id": 7, "observation": "A room.", "available_actions": []}))
+
+    rude_server.reset(answer)
+    other = HttpEnvironment(env="ALFWorld", address=ServerAddress(rude_server.url, 10), mode="compat")
+    await other.reset()
+    assert await other.render_cells() is None
+    assert paths == ["/create", "/reset"]
+    await other.cleanup()
+    monkeypatch.setattr("runner.envs.http.environment.PICTURE_TIMEOUT_S", 0.05)
+    own = HttpEnvironment(env="ALFWorld", address=ServerAddress(rude_server.url, 10, lists_actions=True))
+    await own.reset()
+    with pytest.raises(TimeoutError):
+        await own.render_cells()
+    assert await own.reset(), "the instance can still be used"
 
 
 @pytest.mark.parametrize("environment", ENVIRONMENTS)

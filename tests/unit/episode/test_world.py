@@ -17,7 +17,7 @@ from runner.errors import EnvironmentFault
 from runner.types import CellRun, Cells, EpisodeEvent, Outcome, TimestepPlayed, Trajectory, unpack_cells
 from runner.types.cells import MAX_CELLS_BYTES, MAX_COLUMNS, MAX_ROWS
 from runner.util.display_text import is_unsafe
-from tests.support.fakes import Counter
+from tests.support.fakes import Counter, UpAgent
 from tests.support.json_values import JSON_VALUES
 from tests.support.runners import make_context
 
@@ -45,6 +45,16 @@ class Broken(Drawn):
         return super().render_cells()
 
 
+class Remote(Counter):
+    async def render_cells(self) -> Cells | None:
+        return None
+
+
+class Twin(UpAgent):
+    def render_cells(self) -> Cells | None:
+        return Cells([(CellRun("a copy"),)])
+
+
 class Foreign(Counter):
     def render_cells(self) -> Any:  # noqa: ANN401 - breaks the protocol
         return [["not", "cells"]]
@@ -60,10 +70,16 @@ class Stuck(Counter):
         return None
 
 
-async def play(env: str, events: list[EpisodeEvent] | None = None, *, records_world: bool = True) -> Trajectory:
+async def play(
+    env: str,
+    events: list[EpisodeEvent] | None = None,
+    *,
+    records_world: bool = True,
+    agent: str = "tests.support.fakes.UpAgent",
+) -> Trajectory:
     runner = Runner(
         env_cfg={"_target_": f"{__name__}.{env}"},
-        agent_cfg={"_target_": "tests.support.fakes.UpAgent"},
+        agent_cfg={"_target_": agent},
         records_world=records_world,
     )
     return await runner.play_episode(context=make_context(events))
@@ -85,6 +101,15 @@ async def test_there_may_be_no_pictures(env: str, records_world: bool) -> None:
     assert trajectory.outcome is Outcome.SUCCESS
     assert trajectory.reset_world is None
     assert [step.world for step in trajectory.timesteps] == [None] * 3
+
+
+@pytest.mark.parametrize(("env", "first"), [("Counter", "a copy"), ("Remote", "a copy"), ("Drawn", "at 0")])
+async def test_the_agent_draws_its_copy_only_where_the_environment_draws_nothing(env: str, first: str) -> None:
+    trajectory = await play(env, agent=f"{__name__}.Twin")
+    pictures = [unpack_cells(each) for each in (trajectory.reset_world, *(step.world for step in trajectory.timesteps))]
+    assert [cells and cells.text.startswith(first[:2]) for cells in pictures] == [True] * 4
+    assert pictures[0] is not None
+    assert pictures[0].text == first
 
 
 @pytest.mark.parametrize(("env", "reason"), [("Broken", "no paint left"), ("Foreign", "should return Cells or None")])
