@@ -7,7 +7,6 @@ from typing import Annotated, Any, Literal, TypeAlias
 from urllib.parse import urlsplit
 
 import msgspec
-from msgspec import Meta
 
 from runner.config.field_types import (
     Amount,
@@ -77,13 +76,14 @@ class EpisodeSettings(_Section, frozen=True):
 
 
 class EndpointConfig(_Section, frozen=True):
-    """An additional model endpoint; ``api_key_env`` names the environment variable with its API key."""
+    """An additional model endpoint; ``api_key_env`` names the variable of its key, ``token_ids`` asks for token ids."""
 
     url: Text
     name: Text | None = None
     model: Text | None = None
     kind: Literal["auto", "tensorzero", "ollama", "openai"] = "auto"
     api_key_env: VariableName | None = None
+    token_ids: bool = False
 
 
 class Price(_Section, frozen=True):
@@ -138,7 +138,7 @@ class AgentSettings(_Section, frozen=True):
     max_tokens: Count | None = None
     timeout_sec: Seconds = 60.0
     stream: bool = True
-    context_tokens: Annotated[int, Meta(ge=1000, description="a whole number of at least 1000")] = 16_384
+    context_tokens: Annotated[int, msgspec.Meta(ge=1000, description="a whole number of at least 1000")] = 16_384
     max_unparsed: Count = 3
     feedback: FeedbackMetrics | None = None
     rate_limits: dict[str, RateLimit] = {}
@@ -292,7 +292,7 @@ class ARESettings(_Section, frozen=True):
     """
 
     python: Text | None = None
-    memory_mib: Annotated[int, Meta(ge=64, le=1 << 20, description="a whole number from 64 to 1048576")] = 1024
+    memory_mib: Annotated[int, msgspec.Meta(ge=64, le=1 << 20, description="a whole number from 64 to 1048576")] = 1024
     step_timeout_sec: Seconds = 60.0
     start_timeout_sec: Seconds = 180.0
     judge_model: Text | None = None

@@ -39,6 +39,7 @@ from runner.types import (
     Trajectory,
 )
 from runner.types.maybe_async import CallMethod, call_here, maybe_await, optional_method
+from runner.types.sequences import TokenSequence
 from runner.util.clock import Clock
 
 
@@ -63,6 +64,8 @@ class EpisodeContext:
             picture of the environment; must neither block nor raise.
         on_error: called with the error that ends the episode, before the events of its end; must neither block nor
             raise.
+        on_sequence: called with the token ids of each model call of the agent, before the event of its step; must
+            neither block nor raise.
         wants_tokens: returns whether streamed tokens are of interest now; otherwise there are no events of them.
         clock: supplies times and durations.
         call_environment: calls the methods of the environment, possibly on another thread.
@@ -75,6 +78,7 @@ class EpisodeContext:
     emit: Callable[[EpisodeEvent], None] = _ignore
     on_reset: Callable[[Chat, str, PackedCells | None], None] = _ignore
     on_error: Callable[[BaseException], None] = _ignore
+    on_sequence: Callable[[TokenSequence], None] = _ignore
     wants_tokens: Callable[[], bool] = _always
     clock: Clock = field(default_factory=Clock)
     call_environment: CallMethod = call_here
@@ -185,7 +189,8 @@ class EpisodeLoop:
         agent.tracer = self._tracer
         if (enter := optional_method(agent, SupportsEpisodeInfo.enter)) is not None:
             rounds = self._limits.max_rounds
-            enter(EpisodeInfo(self._context.header, self._time_left_s, self._tokens.add, rounds))
+            record = self._context.on_sequence
+            enter(EpisodeInfo(self._context.header, self._time_left_s, self._tokens.add, rounds, record))
         if (bind := optional_method(agent, SupportsBind.bind)) is not None:
             await maybe_await(bind(environment, self._reset_kwargs))
         with self._tracer.span("env.reset", "environment", semantic="environment"):

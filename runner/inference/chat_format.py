@@ -12,6 +12,7 @@ import msgspec
 
 from runner.inference.errors import EndpointFailure
 from runner.inference.providers import Target
+from runner.inference.token_capture import REQUEST_FIELDS, TokenCapture
 from runner.types import Chat, Message, Tokens, ToolSchema
 from runner.util.json_accessors import as_count, as_dict, as_list, as_seconds, as_text, content_text, decode_json
 
@@ -67,7 +68,12 @@ def tokens_per_s(reply: ModelReply, seconds: float) -> float | None:
 
 
 def request_body(
-    question: InferenceQuestion, target: Target, *, use_tools: bool, episode_id: str | None = None
+    question: InferenceQuestion,
+    target: Target,
+    *,
+    use_tools: bool,
+    episode_id: str | None = None,
+    with_token_ids: bool = False,
 ) -> bytes:
     """Return the JSON request body for a target; if ``use_tools`` is False, it has earlier tool calls as plain text."""
     chat = question.messages if use_tools or not question.tools else flatten_tool_calls(question.messages)
@@ -83,6 +89,8 @@ def request_body(
         body["max_tokens"] = question.max_tokens
     if question.stream:
         body |= {"stream": True, "stream_options": {"include_usage": True}}
+    if with_token_ids:
+        body |= REQUEST_FIELDS
     if episode_id is not None:
         body["tensorzero::episode_id"] = episode_id
     return _encode(body)
@@ -93,8 +101,8 @@ def flatten_tool_calls(chat: Chat) -> Chat:
     return [_flatten_message(message) for message in chat]
 
 
-def parse_reply(body: bytes) -> ModelReply:
-    """Return the reply in a response body.
+def parse_reply(body: bytes, capture: TokenCapture | None = None) -> ModelReply:
+    """Return the reply in a response body; ``capture`` receives its token ids.
 
     Raises:
         EndpointFailure: if the body contains no usable answer.
@@ -103,6 +111,8 @@ def parse_reply(body: bytes) -> ModelReply:
     if not isinstance(value, dict):
         raise EndpointFailure("reply", "the reply is not a JSON object")
     raise_on_error(value)
+    if capture is not None:
+        capture.add(value)
     choice = as_dict(next(iter(as_list(value.get("choices"))), None))
     message = as_dict(choice.get("message"))
     reply = ModelReply(

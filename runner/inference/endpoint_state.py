@@ -36,6 +36,7 @@ class LiveEndpoint:
         self.spec = spec
         self.kind: AnyKind = spec.kind
         self._without_tools: set[str] = set()
+        self.asks_token_ids = spec.token_ids
 
     async def find_kind(self, client: HttpClient, mask: Mask, now: datetime) -> Kind:
         """Return the kind of server; detect it if it is ``auto`` and not yet detected.

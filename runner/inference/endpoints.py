@@ -33,6 +33,7 @@ class EndpointSpec(msgspec.Struct, frozen=True, kw_only=True):
         api_key_env: environment variable that must contain the API key; None: no key is required.
         optional_key_env: environment variable that may contain an API key; the key is sent only to TensorZero.
         limit: limits of the requests, for all processes of a batch together.
+        token_ids: whether requests ask for token ids and log-probabilities.
     """
 
     name: str
@@ -42,6 +43,7 @@ class EndpointSpec(msgspec.Struct, frozen=True, kw_only=True):
     api_key_env: str | None = None
     optional_key_env: str | None = None
     limit: RateLimit = RateLimit()
+    token_ids: bool = False
 
 
 class EndpointInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,6 +108,13 @@ def _unnamed_specs(settings: AgentSettings, environ: Mapping[str, str]) -> Itera
     if settings.mode == "api":
         yield EndpointSpec(name="", url=settings.api_endpoint, optional_key_env=GATEWAY_KEY_ENV)
     for entry in settings.endpoints:
-        yield EndpointSpec(name="", url=entry.url, kind=entry.kind, model=entry.model, api_key_env=entry.api_key_env)
+        yield EndpointSpec(
+            name="",
+            url=entry.url,
+            kind=entry.kind,
+            model=entry.model,
+            api_key_env=entry.api_key_env,
+            token_ids=entry.token_ids,
+        )
     if settings.local_fallback is not None:
         yield EndpointSpec(name="", url=ollama_url(environ), kind="ollama", model=settings.local_fallback)

@@ -36,6 +36,8 @@ _NO_TOOLS = re.compile(
     r"(?i)not support (?:tool|function)|tool.?choice.{0,40} requires|tools? (?:is|are) not supported"
 )
 
+_NO_TOKEN_IDS = re.compile(r"(?i)return_token_ids|logprobs")
+
 
 class EndpointFailure(InferenceFault):
     """Failure of one endpoint to answer one request.
@@ -45,6 +47,7 @@ class EndpointFailure(InferenceFault):
         status: HTTP status of the response, or None if there was none.
         retry_after_s: seconds to wait by the ``Retry-After`` header, or None.
         no_tools: whether the endpoint rejected the request only because of its tools.
+        no_token_ids: whether the endpoint rejected the request because it asks for token ids.
         unknown_model: whether the endpoint does not know the model.
     """
 
@@ -56,6 +59,7 @@ class EndpointFailure(InferenceFault):
         status: int | None = None,
         retry_after_s: float | None = None,
         no_tools: bool = False,
+        no_token_ids: bool = False,
         unknown_model: bool = False,
     ) -> None:
         """Create a failure; ``text`` is shown to the user, so it must be masked and on one line."""
@@ -64,6 +68,7 @@ class EndpointFailure(InferenceFault):
         self.status = status
         self.retry_after_s = retry_after_s
         self.no_tools = no_tools
+        self.no_token_ids = no_token_ids
         self.unknown_model = unknown_model
 
     @property
@@ -91,6 +96,7 @@ def response_failure(status: int, body: bytes, mask: Mask, retry_after_s: float 
         status=status,
         retry_after_s=retry_after_s,
         no_tools=status in (400, 422, 500, 501, 502) and _NO_TOOLS.search(message) is not None,
+        no_token_ids=status in (400, 422) and _NO_TOKEN_IDS.search(message) is not None,
         unknown_model=_UNKNOWN_MODEL.search(message) is not None,
     )
 

@@ -21,9 +21,11 @@ from runner.inference.errors import EndpointFailure
 from runner.inference.http import model_client
 from runner.inference.providers import Target, resolve_target
 from runner.inference.request import InferenceCall, send_call
+from runner.inference.token_capture import TokenCapture
 from runner.tracing import SpanHandle, Tracer, create_flow_id
 from runner.types import AnswerTimes, StreamDelta
 from runner.types.phases import answer_times
+from runner.types.sequences import Label, TokenSequence
 from runner.util.display_text import one_line
 from runner.util.http_client import HttpClient
 from runner.util.resources import find_shortage
@@ -42,6 +44,8 @@ class InferenceRequest:
         id: unique id of the inference, part of its flow ids in the trace.
         on_delta: receives the streamed answer, the endpoint in use, and failures.
         gateway_ids: TensorZero's id of the episode by endpoint name.
+        on_tokens: receives the token ids of each answer, discarded ones too; None: no request asks for them.
+        label: label of the token ids of the final answer.
     """
 
     question: InferenceQuestion
@@ -52,6 +56,8 @@ class InferenceRequest:
     tracer: Tracer
     on_delta: Callable[[StreamDelta], None] | None = None
     gateway_ids: dict[str, str] = field(default_factory=dict)
+    on_tokens: Callable[[TokenSequence], None] | None = None
+    label: Label = "agent"
 
 
 @dataclass(frozen=True)
@@ -85,6 +91,7 @@ class FallbackChain:
         self._notes: dict[str, str] = {}
         self._excluded: set[str] = set()
         self._n_requests = 0
+        self._capture: TokenCapture | None = None
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -127,6 +134,7 @@ class FallbackChain:
             return None
         model = endpoint.spec.model or self._request.model
         use_tools = bool(self._request.question.tools) and endpoint.supports_tools_for(model)
+        self._capture = self._new_capture(endpoint, model)
         answer = failure = None
         with ExitStack() as admission:
             admission.callback(self._gate.leave, name)  # unless there is an answer or a failure
@@ -135,13 +143,33 @@ class FallbackChain:
             except EndpointFailure as exc:
                 failure = exc
             admission.pop_all()
+        self._record_tokens(answer, failure)
         if failure is None:
             self._gate.record_success(name)
         elif use_tools and failure.no_tools:
-            return await self._retry_without_tools(endpoint, model, failure)
+            endpoint.mark_without_tools(model)
+            return await self._retry_without(endpoint, "tools", failure)
+        elif endpoint.asks_token_ids and failure.no_token_ids:
+            endpoint.asks_token_ids = False
+            return await self._retry_without(endpoint, "token ids", failure)
         else:
             self._fail(endpoint, failure)
         return answer
+
+    def _new_capture(self, endpoint: LiveEndpoint, model: str) -> TokenCapture | None:
+        wanted = endpoint.spec.token_ids and self._request.on_tokens is not None
+        return TokenCapture(endpoint.spec.name, model) if wanted else None
+
+    def _record_tokens(self, answer: EndpointAnswer | None, failure: EndpointFailure | None) -> None:
+        """Label the token ids of a reply: as those of the answer, or as discarded if the endpoint failed in it."""
+        capture, on_tokens = self._capture, self._request.on_tokens
+        if capture is None or on_tokens is None:
+            return
+        if answer is not None:
+            tokens = answer.reply.tokens
+            on_tokens(capture.sequence(self._request.label, None if tokens is None else tokens.completion))
+        elif failure is not None and not capture.is_empty:
+            on_tokens(capture.sequence("discarded", None, self._context.error_text(failure)))
 
     def _note_refusal(self, name: str) -> None:
         if name in self._notes:
@@ -150,13 +178,12 @@ class FallbackChain:
         self._notes[name] = f"retry in {rest_s:.0f} s after: {cause}" if rest_s > 0 else f"no time left: {cause}"
         self._emit(StreamDelta(failure=f"{name}: {self._notes[name]}"))
 
-    async def _retry_without_tools(
-        self, endpoint: LiveEndpoint, model: str, failure: EndpointFailure
+    async def _retry_without(
+        self, endpoint: LiveEndpoint, refused: str, failure: EndpointFailure
     ) -> EndpointAnswer | None:
         self._gate.leave(endpoint.spec.name)
-        endpoint.mark_without_tools(model)
         self._emit(StreamDelta(restart=True))
-        self._notes[endpoint.spec.name] = f"retried without tools: {self._context.error_text(failure)}"
+        self._notes[endpoint.spec.name] = f"retried without {refused}: {self._context.error_text(failure)}"
         return await self._try_endpoint(endpoint)
 
     def _fail(self, endpoint: LiveEndpoint, failure: EndpointFailure) -> None:
@@ -209,7 +236,13 @@ class FallbackChain:
                 record_target(span, target)
                 key = read_api_key(endpoint.spec, target.kind, self._context.environ)
                 gateway_id = self._request.gateway_ids.get(endpoint.spec.name) if target.kind == "tensorzero" else None
-                body = request_body(self._request.question, target, use_tools=use_tools, episode_id=gateway_id)
+                body = request_body(
+                    self._request.question,
+                    target,
+                    use_tools=use_tools,
+                    episode_id=gateway_id,
+                    with_token_ids=self._capture is not None and endpoint.asks_token_ids,
+                )
                 started = self._now()
                 reply = await self._send(client, target, body, key)
                 total_s = self._now() - started
@@ -228,7 +261,13 @@ class FallbackChain:
         delta_filter = DeltaFilter(key, on_delta) if on_delta is not None and is_secret(key) else None
         emit = on_delta if delta_filter is None else delta_filter.add
         call = InferenceCall(
-            target=target, body=body, key=key, mask=context.mask, on_delta=emit, clock=context.timing.clock
+            target=target,
+            body=body,
+            key=key,
+            mask=context.mask,
+            on_delta=emit,
+            clock=context.timing.clock,
+            capture=self._capture,
         )
         reply = await send_call(client, call)
         if delta_filter is not None:

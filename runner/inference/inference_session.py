@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TypeAlias
 
 import msgspec
@@ -15,6 +16,7 @@ from runner.inference.endpoint_state import InferenceContext
 from runner.inference.fallback import EndpointAnswer, FallbackChain, InferenceRequest
 from runner.tracing import Tracer
 from runner.types import Chat, Message, StreamDelta, Tokens, ToolSchema, Usage
+from runner.types.sequences import Label, TokenSequence
 
 _UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _NO_TRACER = Tracer("off")
@@ -69,6 +71,8 @@ class InferenceSession:
         time_left_s: float,
         on_delta: Callable[[StreamDelta], None] | None = None,
         tracer: Tracer | None = None,
+        on_tokens: Callable[[TokenSequence], None] | None = None,
+        label: Label = "agent",
     ) -> Inference:
         """Return a model's answer to a chat: the answer of the first endpoint that responds.
 
@@ -79,11 +83,14 @@ class InferenceSession:
             on_delta: receives the deltas of the streamed answer (reasoning, text, tool calls), the name of the endpoint
                 in use, and a restart if an endpoint fails in the middle of an answer.
             tracer: records a span for each request; None: no spans.
+            on_tokens: receives the token ids of each answer, where the profile has an endpoint with ``token_ids``.
+            label: ``agent`` if the answer is the agent's action, ``auxiliary`` otherwise.
 
         Raises:
             InferenceFault: if no endpoint answers, or an endpoint rejects the request as invalid.
         """
-        chain = FallbackChain(self._context, self._request(messages, tools, time_left_s, on_delta, tracer))
+        request = self._request(messages, tools, time_left_s, on_delta, tracer)
+        chain = FallbackChain(self._context, replace(request, on_tokens=on_tokens, label=label))
         answer = await chain.run()
         self._remember_gateway_id(answer)
         reply = answer.reply

@@ -14,7 +14,8 @@ from runner.inference.entrance import retry_after_s
 from runner.inference.errors import EndpointFailure, Mask, response_failure
 from runner.inference.http import MAX_SMALL_BODY, read_body, reject_encoding, send_request
 from runner.inference.providers import Target
-from runner.inference.sse import EventParser, StreamAccumulator
+from runner.inference.sse import MAX_EVENT, EventParser, StreamAccumulator
+from runner.inference.token_capture import TokenCapture
 from runner.types import StreamDelta
 from runner.util.clock import Clock
 from runner.util.display_text import one_line
@@ -26,13 +27,17 @@ if TYPE_CHECKING:
 MAX_BODY = 4 << 20
 """Maximum bytes of a reply that is not streamed."""
 MAX_STREAM = 64 << 20
-"""Maximum bytes of a streamed reply; a stream needs several hundred bytes per token."""
+"""Maximum bytes of a streamed reply, and of any reply or event with token ids; they need several hundred per token."""
 STREAM_END_TIMEOUT_S = 0.25
 """Maximum seconds to wait for the end of a stream after its final event."""
 
 
 class InferenceCall(msgspec.Struct, frozen=True, kw_only=True):
-    """An inference request that is ready to send; ``key`` is sent only in the Authorization header."""
+    """An inference request that is ready to send; ``key`` is sent only in the Authorization header.
+
+    Attributes:
+        capture: receives the token ids of the reply; None if the request does not ask for them.
+    """
 
     target: Target
     body: bytes
@@ -40,6 +45,7 @@ class InferenceCall(msgspec.Struct, frozen=True, kw_only=True):
     mask: Mask
     on_delta: Callable[[StreamDelta], None] | None = None
     clock: Clock = Clock()
+    capture: TokenCapture | None = None
 
 
 async def send_call(client: HttpClient, call: InferenceCall) -> ModelReply:
@@ -49,13 +55,14 @@ async def send_call(client: HttpClient, call: InferenceCall) -> ModelReply:
         EndpointFailure: if the endpoint gives no usable reply.
     """
     headers = {"Authorization": f"Bearer {call.key}"} if call.key else {}
-    accumulator = StreamAccumulator(call.clock.monotonic, call.on_delta)
+    accumulator = StreamAccumulator(call.clock.monotonic, call.on_delta, call.capture)
     async with send_request(client, "POST", call.target.url, call.body, headers, call.mask) as response:
         if response.status != 200:
             raise await _refusal(response, call)
         if _media_type(response) == "text/event-stream":
-            return await _stream(response, accumulator)
-        return _parse_body(await read_body(response, MAX_BODY), accumulator, _media_type(response))
+            return await _stream(response, accumulator, call.capture)
+        body = await read_body(response, MAX_BODY if call.capture is None else MAX_STREAM)
+        return _parse_body(body, accumulator, _media_type(response), call.capture)
 
 
 async def _refusal(response: aiohttp.ClientResponse, call: InferenceCall) -> EndpointFailure:
@@ -64,10 +71,12 @@ async def _refusal(response: aiohttp.ClientResponse, call: InferenceCall) -> End
     return response_failure(response.status, body, call.mask, wait_s)
 
 
-async def _stream(response: aiohttp.ClientResponse, accumulator: StreamAccumulator) -> ModelReply:
+async def _stream(
+    response: aiohttp.ClientResponse, accumulator: StreamAccumulator, capture: TokenCapture | None
+) -> ModelReply:
     """Read a stream until its final event or its end, and return the reply."""
     reject_encoding(response)
-    chunks, parser, size = response.content.iter_any(), EventParser(), 0
+    chunks, parser, size = response.content.iter_any(), EventParser(MAX_EVENT if capture is None else MAX_STREAM), 0
     async for chunk in chunks:
         size += len(chunk)
         if size > MAX_STREAM:
@@ -90,14 +99,16 @@ async def _drain(chunks: AsyncIterator[bytes]) -> None:
                 pass
 
 
-def _parse_body(body: bytes, accumulator: StreamAccumulator, media_type: str) -> ModelReply:
+def _parse_body(
+    body: bytes, accumulator: StreamAccumulator, media_type: str, capture: TokenCapture | None
+) -> ModelReply:
     """Return the reply in a complete body; accept server-sent events even with the media type of JSON."""
     if body.startswith((b"data:", b":", b"event:")):
-        for data in EventParser().feed(body + b"\n\n"):
+        for data in EventParser(MAX_EVENT if capture is None else MAX_STREAM).feed(body + b"\n\n"):
             accumulator.add(data)
         return accumulator.result()
     try:
-        return parse_reply(body)
+        return parse_reply(body, capture)
     except EndpointFailure as failure:
         if "json" in media_type:
             raise

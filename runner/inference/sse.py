@@ -21,6 +21,7 @@ from runner.inference.chat_format import (
     with_unique_ids,
 )
 from runner.inference.errors import EndpointFailure
+from runner.inference.token_capture import TokenCapture
 from runner.types import DeltaPart, StreamDelta
 from runner.util.json_accessors import as_dict, as_list, as_text, content_text, decode_json
 
@@ -34,8 +35,9 @@ _BOM = b"\xef\xbb\xbf"
 class EventParser:
     """Parses a stream of server-sent events; chunks of bytes may end at any position."""
 
-    def __init__(self) -> None:
-        """Create a parser for a new stream."""
+    def __init__(self, max_event: int = MAX_EVENT) -> None:
+        """Create a parser for a new stream, whose events have at most ``max_event`` bytes."""
+        self._max_event = max_event
         self._line_parts: list[bytes] = []
         self._data: list[bytes] = []
         self._size = 0
@@ -46,7 +48,7 @@ class EventParser:
         """Add a chunk of bytes; return the data of each event that this chunk completes.
 
         Raises:
-            EndpointFailure: if an event is larger than ``MAX_EVENT``.
+            EndpointFailure: if an event is larger than its limit.
         """
         if self._after_return:  # a following newline belongs to the same line end
             chunk, self._after_return = chunk.removeprefix(b"\n"), not chunk
@@ -59,8 +61,8 @@ class EventParser:
         if unfinished:
             self._line_parts.append(unfinished)
             self._size += len(unfinished)
-        if self._size > MAX_EVENT:
-            raise EndpointFailure("reply", f"an event of the stream is larger than {MAX_EVENT >> 20} MiB")
+        if self._size > self._max_event:
+            raise EndpointFailure("reply", f"an event of the stream is larger than {self._max_event >> 20} MiB")
         return events
 
     def _line(self, end: bytes) -> bytes | None:
@@ -87,14 +89,21 @@ class StreamAccumulator:
     Args:
         now: a monotonic clock in seconds.
         on_delta: receives each delta of the content, the reasoning and the tool calls.
+        capture: receives the token ids; None if the request did not ask for them.
     """
 
-    def __init__(self, now: Callable[[], float], on_delta: Callable[[StreamDelta], None] | None = None) -> None:
+    def __init__(
+        self,
+        now: Callable[[], float],
+        on_delta: Callable[[StreamDelta], None] | None = None,
+        capture: TokenCapture | None = None,
+    ) -> None:
         """Start without chunks; the time to the first token is measured from now."""
         self.done = False
         self._now = now
         self._started = now()
         self._on_delta = on_delta
+        self._capture = capture
         self._reply = ModelReply()
         self._content: list[str] = []
         self._reasoning: list[str] = []
@@ -116,6 +125,8 @@ class StreamAccumulator:
             raise EndpointFailure("reply", "an event of the stream is not a JSON object")
         raise_on_error(chunk)
         read_metadata(self._reply, chunk)
+        if self._capture is not None:
+            self._capture.add(chunk)
         choices = [as_dict(choice) for choice in as_list(chunk.get("choices"))]
         for choice in choices:
             if choice.get("index", 0) == 0:

@@ -22,6 +22,7 @@ from runner.store import EpisodeIndex, EpisodeStore
 from runner.store.archive import SUFFIX
 from runner.store.notes import Notes
 from runner.store.pruning import BatchInUse, archive_episodes, delete_episodes
+from runner.store.token_file import TOKENS_SUFFIX
 from runner.store.trash import remove_abandoned_trash
 from runner.util.clock import Clock
 from runner.util.files import file_lock
@@ -40,6 +41,7 @@ UNDELIVERED: Final = "event not delivered"
 RECENT: Final = f"event delivered in the last {KEEP_ACKED_S // 60:.0f} minutes"
 """Reasons for which episodes are kept; a broker that fails may lose the newest events and gets them again."""
 ARCHIVED: Final = "archived"
+_SUFFIXES: Final = (".json", TOKENS_SUFFIX, SUFFIX, ".pftrace")
 _ROWS = "SELECT batch_id, episode_id, ended_at, size FROM episodes"
 
 
@@ -302,7 +304,7 @@ def exceeds_quota(policy: Policy, report: PruneReport) -> bool:
 
 
 def disk_usage(store: EpisodeStore) -> int:
-    """Return the bytes of all episode files, archives and traces; raises a ``StoreError`` if they cannot be read."""
+    """Return the bytes of all files of episodes and all traces; raises a ``StoreError`` if they cannot be read."""
     folders = [*(store.runs / batch_id for batch_id in store.batch_ids()), store.data_dir / "traces"]
     return sum(_size_of(folder) for folder in folders)
 
@@ -312,7 +314,7 @@ def _size_of(folder: Path) -> int:
     try:
         with os.scandir(folder) as entries:
             for entry in entries:
-                if entry.name.endswith((".json", SUFFIX, ".pftrace")) and entry.is_file(follow_symlinks=False):
+                if entry.name.endswith(_SUFFIXES) and entry.is_file(follow_symlinks=False):
                     size += entry.stat(follow_symlinks=False).st_size
     except FileNotFoundError:
         pass

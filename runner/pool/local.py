@@ -90,6 +90,7 @@ class LocalSlot:
             tracer=tracer,
             emit=reporter.emit,
             on_reset=reporter.on_reset,
+            on_sequence=reporter.on_sequence,
             on_error=sink.on_error,
             wants_tokens=self._wants_tokens,
             clock=self._clock,

@@ -1,8 +1,9 @@
 """Archives of episodes: zip files with the episode files of a batch, compressed one by one.
 
-``runs/<batch_id>/<archive id>.zip`` has members named ``runs/<batch_id>/<episode_id>.json`` and
-``traces/<batch_id>.pftrace``, so ``unzip`` in the state directory restores them. Reading is bounded, because an archive
-may come from elsewhere: number and size of the members, the size of the directory, and what a member unpacks to.
+``runs/<batch_id>/<archive id>.zip`` has members named ``runs/<batch_id>/<episode_id>.json``, the token files beside
+them, and ``traces/<batch_id>.pftrace``, so ``unzip`` in the state directory restores them. Reading is bounded, because
+an archive may come from elsewhere: number and size of the members, the size of the directory, and what a member unpacks
+to.
 """
 
 from __future__ import annotations
@@ -73,6 +74,11 @@ class Source(NamedTuple):
 def episode_member(batch_id: str, episode_id: str) -> str:
     """Return the name of the member of an episode."""
     return f"runs/{batch_id}/{episode_id}.json"
+
+
+def tokens_member(batch_id: str, episode_id: str) -> str:
+    """Return the name of the member of an episode's token file."""
+    return f"runs/{batch_id}/{episode_id}.tokens"
 
 
 def trace_member(batch_id: str) -> str:

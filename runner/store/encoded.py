@@ -45,6 +45,7 @@ class EncodedStep(msgspec.Struct, frozen=True, kw_only=True):
         data: JSON of the stored ``TimeStep``.
         summary: the same step without chats, action and observation.
         tool_schemas: JSON array of the lists of tool schemas that no earlier step refers to; empty if there are none.
+        tokens: record of the step's token ids, see ``runner.types.sequences``; empty if it has none.
     """
 
     at: datetime
@@ -52,6 +53,7 @@ class EncodedStep(msgspec.Struct, frozen=True, kw_only=True):
     data: bytes
     summary: TimeStep
     tool_schemas: bytes = b"[]"
+    tokens: bytes = b""
     traces: EncodedTraces = EncodedTraces()
 
 
@@ -66,6 +68,7 @@ class EncodedEnd(msgspec.Struct, frozen=True, kw_only=True):
         packets: all spans and flows of the episode as slices of the trace file, see ``runner.tracing.TraceEncoder``;
             empty if the process that played the episode did not encode them.
         n_lanes: number of lanes that the track of the episode needs in the trace file.
+        tokens: record of the token ids of calls whose step did not end; empty if there are none.
     """
 
     at: datetime
@@ -81,6 +84,7 @@ class EncodedEnd(msgspec.Struct, frozen=True, kw_only=True):
     traces: EncodedTraces = EncodedTraces()
     packets: bytes = b""
     n_lanes: int = 0
+    tokens: bytes = b""
 
 
 def encoding_problem(part: EncodedReset | EncodedStep | EncodedEnd) -> str | None:

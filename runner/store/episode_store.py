@@ -14,10 +14,11 @@ import msgspec
 
 from runner.errors import StoreError
 from runner.store.archive import SUFFIX as ARCHIVE_SUFFIX
-from runner.store.archive import episode_member, read_directory, read_member
+from runner.store.archive import episode_member, read_directory, read_member, tokens_member
 from runner.store.episode_file import EpisodeRecord, decode_episode
 from runner.store.journal import JOURNAL_SUFFIX, read_journal, unfinished_record
 from runner.store.safe_json import encode
+from runner.store.token_file import TOKENS_SUFFIX, TokenizedEpisode, with_sequences
 from runner.types import Outcome
 from runner.util.clock import Clock, is_ulid
 from runner.util.files import (
@@ -94,6 +95,10 @@ class EpisodeStore:
         """Return the path of the journal of a running episode; raises like ``path``."""
         return _paths(self.runs, batch_id, episode_id)[1]
 
+    def tokens_path(self, batch_id: str, episode_id: str) -> Path:
+        """Return the path of the token file of an episode; raises like ``path``."""
+        return self.path(batch_id, episode_id).with_suffix(TOKENS_SUFFIX)
+
     def create_batch_folder(self, batch_id: str) -> None:
         """Create the folder of a batch durably; a failure is left to the first episode that is stored.
 
@@ -148,6 +153,21 @@ class EpisodeStore:
         path = source if isinstance(source, Path) else self._find(source)
         return decode_episode(self.read(path), path)
 
+    def load_with_tokens(self, path: Path) -> EpisodeRecord:
+        """Load an episode by its path, as ``TokenizedEpisode`` if a step refers to token ids; raises like ``load``."""
+        record = self.load(path)
+        has_ref = any(step.tokens_ref is not msgspec.UNSET for step in record.timesteps)
+        if not has_ref and not os.path.lexists(path.with_suffix(TOKENS_SUFFIX)):
+            return record
+        return self._with_tokens(record)
+
+    def _with_tokens(self, record: EpisodeRecord) -> TokenizedEpisode:
+        path = self.tokens_path(record.batch_id, record.episode_id)
+        try:
+            return with_sequences(record, self._read(path, tokens_member(record.batch_id, record.episode_id)))
+        except StoreError as exc:
+            return with_sequences(record, exc)
+
     def read_bytes(self, episode_id: str) -> bytes:
         """Return the raw content of an episode file; raises a ``StoreError`` if it does not exist."""
         return self.read(self._find(episode_id))
@@ -158,18 +178,24 @@ class EpisodeStore:
         Raises:
             StoreError: there is neither, or it cannot be read.
         """
+        return self._read(path, _member_of(path))
+
+    def _read(self, path: Path, member: str) -> bytes:
         try:
             return read_file(path)
         except StoreError:
-            if os.path.lexists(path) or (archive := self.archive_of(path)) is None:
+            if os.path.lexists(path) or (archive := self._archive_with(path, member)) is None:
                 raise
-        return read_member(archive, read_directory(archive)[_member_of(path)])
+        return read_member(archive, read_directory(archive)[member])
 
     def archive_of(self, path: Path) -> Path | None:
         """Return the newest readable archive with the episode of the file ``path``, which need not exist."""
+        return self._archive_with(path, _member_of(path))
+
+    def _archive_with(self, path: Path, member: str) -> Path | None:
         for archive in sorted(self.list_archives(path.parent.name), key=lambda each: each.path.name, reverse=True):
             with contextlib.suppress(StoreError):  # reported by the index
-                if _member_of(path) in read_directory(archive.path):
+                if member in read_directory(archive.path):
                     return archive.path
         return None
 

@@ -23,6 +23,7 @@ from runner.store.archive import (
     file_checksum,
     read_directory,
     read_member,
+    tokens_member,
     trace_member,
     write_archive,
 )
@@ -63,6 +64,7 @@ def archive_episodes(store: EpisodeStore, index: EpisodeIndex, batch_id: str, ep
     """
     with _locked(store, batch_id):
         sources = [Source(episode_member(batch_id, each), store.path(batch_id, each)) for each in sorted(episode_ids)]
+        sources += _token_sources(store, batch_id, episode_ids)
         sources += _trace_source(store, batch_id, episode_ids)
         places = _archived_before(store, batch_id, sources)
         new: list[Path] = []
@@ -95,7 +97,8 @@ def unpack_archive(store: EpisodeStore, batch_id: str, archive: Path) -> int:
         for name, member in read_directory(archive).items():
             stem = Path(name).stem
             is_episode = is_ulid(stem) and name == episode_member(batch_id, stem)
-            if (is_episode or name == trace_member(batch_id)) and not os.path.lexists(path := store.data_dir / name):
+            is_other = name == trace_member(batch_id) or (is_ulid(stem) and name == tokens_member(batch_id, stem))
+            if (is_episode or is_other) and not os.path.lexists(path := store.data_dir / name):
                 try:
                     make_folder(path.parent)
                     replace_file(path, read_member(archive, member))
@@ -131,6 +134,7 @@ def delete_episodes(
         files = {each for each in episode_ids if os.path.lexists(store.path(batch_id, each))}
         deleted = files | archived
         paths = [store.path(batch_id, each) for each in sorted(files)]
+        paths += [source.path for source in _token_sources(store, batch_id, files)]
         trace = [source.path for source in _trace_source(store, batch_id, files)] if files else []
         n_bytes = (remove or _unlink)([*paths, *trace, *archives])
         with index.transaction() as connection:
@@ -146,6 +150,12 @@ def _locked(store: EpisodeStore, batch_id: str) -> Iterator[None]:
         if not is_locked or any(name.endswith(JOURNAL_SUFFIX) for name in _names(store.runs / batch_id)):
             raise BatchInUse(f"batch {batch_id} is being played; prune it after its end")
         yield
+
+
+def _token_sources(store: EpisodeStore, batch_id: str, episode_ids: Collection[str]) -> list[Source]:
+    """Return the token files of episodes that have one."""
+    paths = {each: store.tokens_path(batch_id, each) for each in sorted(episode_ids)}
+    return [Source(tokens_member(batch_id, each), path) for each, path in paths.items() if _n_bytes(path)]
 
 
 def _trace_source(store: EpisodeStore, batch_id: str, episode_ids: Collection[str]) -> list[Source]:
@@ -173,13 +183,14 @@ def _archived_before(store: EpisodeStore, batch_id: str, sources: Sequence[Sourc
 def _deletable_archives(
     store: EpisodeStore, batch_id: str, episode_ids: Collection[str]
 ) -> tuple[list[Path], set[str]]:
-    """Return the archives that have only these episodes, and the trace at most, and the episodes in them."""
+    """Return the archives that have only these episodes, their tokens and the trace, and the episodes in them."""
     archives: list[Path] = []
     archived: set[str] = set()
     names = {episode_member(batch_id, each): each for each in episode_ids}
+    others = {trace_member(batch_id), *(tokens_member(batch_id, each) for each in episode_ids)}
     for archive in store.list_archives(batch_id):
         with contextlib.suppress(StoreError):
-            members = read_directory(archive.path).keys() - {trace_member(batch_id)}
+            members = read_directory(archive.path).keys() - others
             if members <= names.keys():
                 archives.append(archive.path)
                 archived |= {names[member] for member in members}

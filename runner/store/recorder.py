@@ -17,6 +17,7 @@ from runner.store.episode_file import EpisodeRecord
 from runner.store.episode_store import EpisodeStore
 from runner.store.index import EpisodeIndex
 from runner.store.journal import JournalWriter, TraceDelta, unfinished_record
+from runner.store.token_file import TokenFileWriter
 from runner.types import EpisodeEvent, EpisodeHeader, EpisodeStarted, ErrorInfo, Outcome
 from runner.types.machine import GpuUse
 from runner.util.clock import Clock
@@ -83,6 +84,7 @@ class EpisodeRecorder:
         self._finished = self._is_stored = False
         self._header: EpisodeHeader | None = None
         self._journal: JournalWriter | None = None
+        self._tokens: TokenFileWriter | None = None
         self.log = EncodedLog()
         self._started_s = self._clock.monotonic()
 
@@ -109,8 +111,8 @@ class EpisodeRecorder:
         self._append_line(self.log.add_reset(reset))
 
     def on_step(self, step: EncodedStep) -> None:
-        """Record a finished step."""
-        self._append_line(self.log.add_step(step))
+        """Record a finished step; its token ids first, because the journal refers to them."""
+        self._append_line(self.log.add_step(step), step.tokens)
 
     def on_end(self, end: EncodedEnd) -> None:
         """Store the ended episode; ignored after it was abandoned.
@@ -127,8 +129,10 @@ class EpisodeRecorder:
             use = self._stop_meter(self._header)
             record, content = (msgspec.structs.replace(each, **use) for each in self.log.finish(self._header, end))
             self.record, self.content = record, content
+            if self._tokens is not None and end.tokens:
+                self._tokens.append(end.tokens)
             try:
-                self._store.save(content)
+                self._save(content)
                 self._is_stored = True
             finally:
                 self._close_journal()
@@ -163,7 +167,7 @@ class EpisodeRecorder:
                 self._finished = True
                 self.record = self.content = record = self._build_record(self._header, outcome, error)
                 try:
-                    self._store.save(record)
+                    self._save(record)
                 finally:
                     self._close_journal()
                 self._add_to_index(record)
@@ -178,7 +182,7 @@ class EpisodeRecorder:
             StoreError: the file cannot be written; its journal is kept.
         """
         if self.record is not None and self.content is not None:
-            self._store.save(self.content)
+            self._save(self.content)
             self._add_to_index(self.record)
 
     def discard(self) -> None:
@@ -190,6 +194,8 @@ class EpisodeRecorder:
             if self._journal is not None:
                 with contextlib.suppress(OSError):
                     self._journal.path.unlink()
+            if self._tokens is not None:
+                self._tokens.discard()
             self._close_journal()
 
     def _start(self, header: EpisodeHeader) -> None:
@@ -197,14 +203,22 @@ class EpisodeRecorder:
         self._started_s = self._clock.monotonic()
         if self._meter is not None:
             self._meter.start(header.episode_id)
+        self._tokens = TokenFileWriter(self._store.tokens_path(header.batch_id, header.episode_id))
         with self._lock:
             try:
                 self._journal = JournalWriter(self._store.journal_path(header.batch_id, header.episode_id), header)
             except OSError as exc:
                 self._disable_journal(exc)
 
-    def _append_line(self, line: bytes) -> None:
+    def _save(self, content: EpisodeRecord) -> None:
+        if self._tokens is not None:
+            self._tokens.finish(self.log)
+        self._store.save(content)
+
+    def _append_line(self, line: bytes, tokens: bytes = b"") -> None:
         with self._lock:
+            if self._tokens is not None and tokens and not self._finished:
+                self._tokens.append(tokens)
             if self._finished or self._journal is None or self.journal_error is not None:
                 return
             try:

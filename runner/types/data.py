@@ -260,6 +260,7 @@ class TimeStep(msgspec.Struct, kw_only=True):
         warnings: deviations from the configuration, such as an answer from a fallback endpoint.
         phases: how the step's wall time is split; None in files of earlier versions.
         world: picture of the environment after the step; see ``unpack_cells``.
+        tokens_ref: index of the step's record in the episode's token file; unset without token ids.
     """
 
     index: int
@@ -282,6 +283,7 @@ class TimeStep(msgspec.Struct, kw_only=True):
     warnings: tuple[str, ...] = ()
     phases: Phases | None = None
     world: PackedCells | None = None
+    tokens_ref: int | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def valid(self) -> bool:

@@ -12,6 +12,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar, runtime_checkable
 from runner.types.cells import Cells
 from runner.types.data import Action, Chat, InvalidAction, StepResult, StreamDelta, ToolSchema, Trajectory
 from runner.types.episode_events import EpisodeHeader
+from runner.types.sequences import TokenSequence
 
 _T = TypeVar("_T")
 MaybeAwaitable: TypeAlias = _T | Awaitable[_T]
@@ -77,12 +78,14 @@ class EpisodeInfo:
         stream: function that publishes the model's answer while it arrives. A string is new text; an empty string
             discards the text of this step. A ``StreamDelta`` can also hold reasoning, tool calls and endpoint changes.
         max_rounds: maximum number of steps of the episode.
+        record_tokens: function that stores the token ids of a model call with the step that is being played.
     """
 
     header: EpisodeHeader
     time_left_s: Callable[[], float]
     stream: Callable[[str | StreamDelta], None]
     max_rounds: int
+    record_tokens: Callable[[TokenSequence], None] = lambda sequence: None
 
 
 @runtime_checkable

@@ -26,6 +26,7 @@ from runner.types import (
     TokensStreamed,
     ToolSchema,
 )
+from runner.types.sequences import MAX_EPISODE_BYTES, TokenSequence, pack_sequences
 from runner.util.clock import Clock
 from runner.util.safe_values import escape_surrogates
 
@@ -85,6 +86,8 @@ class EpisodeReporter:
         self._tool_schemas: list[list[ToolSchema]] = []
         self._n_spans = self._n_flows = 0
         self._seq = self._n_unnumbered = 0
+        self._sequences: list[TokenSequence] = []
+        self._n_records = self._n_record_bytes = 0
         self._token_times: deque[float] | None = None if max_tokens_per_s is None else deque(maxlen=max_tokens_per_s)
 
     def emit(self, event: EpisodeEvent) -> None:
@@ -112,6 +115,20 @@ class EpisodeReporter:
         )
         self._parts.on_reset(reset)
 
+    def on_sequence(self, sequence: TokenSequence) -> None:
+        """Keep the token ids of a model call for the step that is being played."""
+        self._sequences.append(sequence)
+
+    def _pack_sequences(self, sequences: list[TokenSequence]) -> bytes:
+        """Return the next record of token ids, within the bound of an episode; empty without token ids."""
+        self._sequences = []
+        if not sequences:
+            return b""
+        record = pack_sequences(sequences, MAX_EPISODE_BYTES - self._n_record_bytes)
+        self._n_records += 1
+        self._n_record_bytes += len(record)
+        return record
+
     def _pop_closed_spans(self) -> list[Span]:
         """Return the spans that no part contains yet."""
         closed = self._spans.spans[self._n_spans :]
@@ -124,6 +141,9 @@ class EpisodeReporter:
         n_known = len(schemas)
         tools = event.step.available_tool_schemas
         stored = stored_step(event.step, _index_of(schemas, [] if tools is msgspec.UNSET else tools))
+        ref, tokens = self._n_records, self._pack_sequences(self._sequences)
+        if tokens:
+            stored.tokens_ref = ref
         step = EncodedStep(
             at=event.at,
             seq=seq,
@@ -132,6 +152,7 @@ class EpisodeReporter:
                 stored, chats=[], action=Action(valid=stored.valid), observation=[], world=None
             ),
             tool_schemas=encode(schemas[n_known:]),
+            tokens=tokens,
             traces=self._encode_traces(spans),
         )
         self._parts.on_step(step)
@@ -140,6 +161,7 @@ class EpisodeReporter:
         trajectory, spans = event.trajectory, self._pop_closed_spans()
         self._number_spans(spans)
         packets, n_lanes = self._encode_packets()
+        unfinished = [each.discarded("its step did not end") for each in self._sequences]
         end = EncodedEnd(
             at=event.at,
             seq=self._number(),
@@ -154,6 +176,7 @@ class EpisodeReporter:
             traces=self._encode_traces(spans),
             packets=packets,
             n_lanes=n_lanes,
+            tokens=self._pack_sequences(unfinished),
         )
         self._parts.on_end(end)
 

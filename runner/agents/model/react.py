@@ -72,6 +72,7 @@ class ReactAgent:
             time_left_s=episode.time_left_s(),
             on_delta=episode.stream,
             tracer=self.tracer,
+            on_tokens=episode.record_tokens,
         )
         self.last_usage, self.last_response_flow_id = inference.usage, inference.flow_id
         reply = strip_thinking(inference.message)

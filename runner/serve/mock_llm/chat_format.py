@@ -1,11 +1,12 @@
 """OpenAI's format of chat completions: the request fields that the test endpoint reads, and its replies.
 
-The test endpoint has no tokenizer: four characters count as one token.
+The test endpoint has no tokenizer: four characters count as one token, whose id is their checksum.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -17,6 +18,8 @@ CHARS_PER_TOKEN = 4
 """Estimated characters per token."""
 MAX_STREAM_CHUNKS = 20_000
 """Maximum number of chunks for one streamed text; a longer text has larger chunks."""
+VOCABULARY = 50_000
+"""Number of different token ids."""
 
 
 class ContentPart(msgspec.Struct):
@@ -74,7 +77,10 @@ class StreamOptions(msgspec.Struct):
 
 
 class ChatRequest(msgspec.Struct, kw_only=True):
-    """A chat completion request; ``agentgym_test_fault`` selects a fault for its reply."""
+    """A chat completion request; ``agentgym_test_fault`` selects a fault for its reply.
+
+    ``return_token_ids`` and ``logprobs`` add token ids and log-probabilities in the form of vLLM.
+    """
 
     model: str
     messages: Annotated[list[ChatMessage], Meta(min_length=1)]
@@ -82,6 +88,8 @@ class ChatRequest(msgspec.Struct, kw_only=True):
     tool_choice: Any = None
     stream: bool | None = False
     stream_options: StreamOptions | None = None
+    return_token_ids: bool | None = False
+    logprobs: bool | None = False
     agentgym_test_fault: str | None = None
 
     @property
@@ -110,19 +118,23 @@ class Completion(msgspec.Struct, frozen=True):
         if self.reply.tool_calls:
             message["tool_calls"] = self._tool_calls()
         choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": self._finish_reason()}
-        return {**self._common_fields("chat.completion"), "choices": [choice], "usage": self._usage()}
+        choice |= self._token_fields(self._generated_tokens())
+        common = self._common_fields("chat.completion") | self._prompt_fields()
+        return {**common, "choices": [choice], "usage": self._usage()}
 
     def chunks(self) -> Iterator[dict[str, Any]]:
         """Yield the completion as stream chunks, each with about one token."""
-        yield self._chunk({"role": "assistant", "content": ""})
-        yield from (self._chunk({"reasoning_content": text}) for text in _split_tokens(self.reply.reasoning_content))
-        yield from (self._chunk({"content": text}) for text in _split_tokens(self.reply.content))
+        yield self._chunk({"role": "assistant", "content": ""}) | self._prompt_fields()
+        for text in _split_tokens(self.reply.reasoning_content):
+            yield self._chunk({"reasoning_content": text}, tokens=[text])
+        for text in _split_tokens(self.reply.content):
+            yield self._chunk({"content": text}, tokens=[text])
         for index, call in enumerate(self._tool_calls()):
             function = call["function"]
             first = {**call, "index": index, "function": {**function, "arguments": ""}}
-            yield self._chunk({"tool_calls": [first]})
+            yield self._chunk({"tool_calls": [first]}, tokens=_split_tokens(function["name"]))
             for text in _split_tokens(function["arguments"]):
-                yield self._chunk({"tool_calls": [{"index": index, "function": {"arguments": text}}]})
+                yield self._chunk({"tool_calls": [{"index": index, "function": {"arguments": text}}]}, tokens=[text])
         yield self._chunk({}, self._finish_reason())
         if self.request.includes_usage:
             yield {**self._common_fields("chat.completion.chunk"), "choices": [], "usage": self._usage()}
@@ -136,10 +148,31 @@ class Completion(msgspec.Struct, frozen=True):
             "system_fingerprint": TEST_MODEL_NAME,
         }
 
-    def _chunk(self, delta: dict[str, Any], finish_reason: str | None = None) -> dict[str, Any]:
+    def _chunk(
+        self, delta: dict[str, Any], finish_reason: str | None = None, tokens: Sequence[str] = ()
+    ) -> dict[str, Any]:
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
+        if tokens:
+            choice |= self._token_fields(tokens)
         chunk = {**self._common_fields("chat.completion.chunk"), "choices": [choice]}
         return {**chunk, "usage": None} if self.request.includes_usage else chunk
+
+    def _generated_tokens(self) -> list[str]:
+        functions = [call["function"] for call in self._tool_calls()]
+        texts = [self.reply.reasoning_content, self.reply.content]
+        texts += [text for function in functions for text in (function["name"], function["arguments"])]
+        return [token for text in texts for token in _split_tokens(text)]
+
+    def _prompt_fields(self) -> dict[str, list[int]]:
+        tokens = _split_tokens(_prompt_text(self.request)) if self.request.return_token_ids else []
+        return {"prompt_token_ids": list(map(token_id, tokens))} if tokens else {}
+
+    def _token_fields(self, tokens: Sequence[str]) -> dict[str, Any]:
+        fields: dict[str, Any] = {"token_ids": list(map(token_id, tokens))} if self.request.return_token_ids else {}
+        if self.request.logprobs:
+            content = [{"token": token, "logprob": token_logprob(token), "top_logprobs": []} for token in tokens]
+            fields["logprobs"] = {"content": content}
+        return fields
 
     def _reasoning_field(self) -> dict[str, str]:
         reasoning = self.reply.reasoning_content
@@ -160,6 +193,8 @@ class Completion(msgspec.Struct, frozen=True):
 
     def _usage(self) -> dict[str, Any]:
         prompt, completion = estimate_tokens(_prompt_text(self.request)), estimate_tokens(self.reply.text)
+        if self.request.return_token_ids:
+            completion = len(self._generated_tokens())
         return {
             "prompt_tokens": prompt,
             "completion_tokens": completion,
@@ -172,6 +207,16 @@ class Completion(msgspec.Struct, frozen=True):
 def estimate_tokens(text: str) -> int:
     """Return the estimated number of tokens: a quarter of the number of characters, rounded up."""
     return -(-len(text) // CHARS_PER_TOKEN)
+
+
+def token_id(token: str) -> int:
+    """Return the id of four characters, the same in each process."""
+    return zlib.crc32(token.encode("utf-8", "replace")) % VOCABULARY
+
+
+def token_logprob(token: str) -> float:
+    """Return the log-probability of a token, from its id."""
+    return -(token_id(token) % 1000 + 1) / 1000
 
 
 def error_document(message: str, *, kind: str, code: str | None) -> dict[str, Any]:

@@ -1,0 +1,103 @@
+"""Token ids and log-probabilities in the replies of an endpoint, streamed or whole.
+
+vLLM sends them if a request has ``return_token_ids`` and ``logprobs``: ``prompt_token_ids`` beside ``choices`` or in
+the choice, ``token_ids`` in each choice beside ``message`` or ``delta``, and ``logprobs.content[].logprob``. Its
+parsers of tool calls and reasoning may swallow the chunks that have the ids, so their number is compared with the
+usage.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from runner.types.sequences import MAX_SEQUENCE_IDS, MAX_TOKEN_ID, Label, Problem, TokenSequence
+from runner.util.json_accessors import as_dict, as_list
+
+REQUEST_FIELDS: Final = {"return_token_ids": True, "logprobs": True}
+"""Fields of a request that asks for token ids and log-probabilities."""
+_MAX_NEGATIVE: Final = 1e300
+
+
+class TokenCapture:
+    """Collects what one reply has of token ids; values that are none are ignored."""
+
+    def __init__(self, endpoint: str, model: str) -> None:
+        """Start before the reply of an endpoint."""
+        self._endpoint = endpoint
+        self._model = model
+        self._prompt_ids: list[int] = []
+        self._completion_ids: list[int] = []
+        self._logprobs: list[float] = []
+        self._problems: set[Problem] = set()
+
+    def add(self, value: dict[str, Any]) -> None:
+        """Add a decoded reply, or one event of a streamed reply."""
+        choice: dict[str, Any] = {}
+        for each in map(as_dict, as_list(value.get("choices"))):
+            if each.get("index", 0) == 0:
+                choice = each
+                break
+        if not self._prompt_ids:
+            self._add_ids(value.get("prompt_token_ids") or choice.get("prompt_token_ids"), self._prompt_ids)
+        self._add_ids(choice.get("token_ids"), self._completion_ids)
+        self._add_logprobs(as_dict(choice.get("logprobs")).get("content"))
+
+    def sequence(self, label: Label, n_completion: int | None, cause: str = "") -> TokenSequence:
+        """Return what was collected.
+
+        Args:
+            label: what became of the reply.
+            n_completion: number of completion tokens by the endpoint's own count; None if it has none.
+            cause: why the reply was discarded.
+        """
+        return TokenSequence(
+            label=label,
+            endpoint=self._endpoint,
+            model=self._model,
+            prompt_ids=self._prompt_ids,
+            completion_ids=self._completion_ids,
+            logprobs=self._logprobs,
+            n_completion=n_completion,
+            problems=self._found_problems(n_completion),
+            cause=cause,
+        )
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the reply had neither ids nor log-probabilities so far."""
+        return not (self._prompt_ids or self._completion_ids or self._logprobs or self._problems)
+
+    def _found_problems(self, n_completion: int | None) -> tuple[Problem, ...]:
+        n_ids, n_logprobs = len(self._completion_ids), len(self._logprobs)
+        found = set(self._problems)
+        if not n_ids:
+            found.add("no_ids")
+        elif n_completion is not None and n_completion != n_ids:
+            found.add("incomplete")
+        if not self._prompt_ids:
+            found.add("no_prompt_ids")
+        if not n_logprobs:
+            found.add("no_logprobs")
+        elif n_ids and n_logprobs != n_ids:
+            found.add("unequal")
+        return tuple(sorted(found))
+
+    def _add_ids(self, value: object, into: list[int]) -> None:
+        if value is None:
+            return
+        ids = as_list(value)
+        room = MAX_SEQUENCE_IDS - len(into)
+        if len(ids) > room:
+            self._problems.add("too_long")
+        valid = [each for each in ids[:room] if type(each) is int and 0 <= each <= MAX_TOKEN_ID]
+        if len(valid) < len(ids[:room]) or not isinstance(value, list):
+            self._problems.add("invalid")
+        into += valid
+
+    def _add_logprobs(self, value: object) -> None:
+        for item in as_list(value)[: MAX_SEQUENCE_IDS - len(self._logprobs)]:
+            logprob = as_dict(item).get("logprob")
+            if isinstance(logprob, bool) or not isinstance(logprob, int | float):
+                continue
+            if -_MAX_NEGATIVE < logprob <= 0:  # NaN is not in any range
+                self._logprobs.append(float(logprob))

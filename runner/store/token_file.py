@@ -1,0 +1,154 @@
+"""The token file of an episode, ``<episode_id>.tokens`` beside its file: token ids and log-probabilities for training.
+
+After the first line come records, each with its length as four bytes, most significant first. A step names its record
+by ``tokens_ref``; a last record without a step has the calls whose step did not end. Each record is appended when its
+step ends, so those of finished steps survive a crash; the file is synced before the episode file is written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Final
+
+from runner.errors import StoreError
+from runner.store.encoded_log import EncodedLog
+from runner.store.episode_file import EpisodeRecord, shared_fields
+from runner.types.sequences import TokenSequence, unpack_sequences
+from runner.util.files import create_private, make_folder, replace_file, write_all
+
+logger = logging.getLogger(__name__)
+
+TOKENS_SUFFIX: Final = ".tokens"
+HEADER: Final = b"agentgym tokens 1\n"
+MAX_RECORDS: Final = 1_000_001
+"""Maximum number of records that are read: one per step, and the last one."""
+_LENGTH_BYTES: Final = 4
+
+
+class TokenFileWriter:
+    """Appends the records of one running episode; its caller lets one thread at a time use it.
+
+    A write that fails is logged and made up for by ``finish``, which writes the whole file from memory.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Create nothing before the first record."""
+        self._path = path
+        self._descriptor: int | None = None
+        self._failed = False
+
+    def append(self, record: bytes) -> None:
+        """Append a record."""
+        if self._failed:
+            return
+        try:
+            if self._descriptor is None:
+                make_folder(self._path.parent)
+                self._descriptor = create_private(self._path)
+                write_all(self._descriptor, HEADER)
+            write_all(self._descriptor, _framed(record))
+        except OSError as exc:
+            self._failed = True
+            logger.warning("%s: token ids could not be written, and are written again at the end: %s", self._path, exc)
+
+    def finish(self, log: EncodedLog) -> None:
+        """Sync the records of an episode, before its file is written; token ids never prevent that the file is."""
+        records = [part.tokens for part in (*log.steps, log.end) if part is not None and part.tokens]
+        try:
+            if self._failed:
+                replace_file(self._path, encode_token_file(records))
+            elif self._descriptor is not None:
+                os.fsync(self._descriptor)
+            self._failed = False
+        except OSError as exc:
+            self._failed = True
+            logger.warning("%s: the token ids of the episode are lost: %s; free disk space", self._path, exc)
+        self.close()
+
+    def discard(self) -> None:
+        """Remove the file of an episode that starts again."""
+        if self._descriptor is not None or self._failed:
+            with contextlib.suppress(OSError):
+                self._path.unlink()
+        self.close()
+
+    def close(self) -> None:
+        """Close the file; it is kept."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+class TokenizedEpisode(EpisodeRecord, kw_only=True):
+    """An episode with the token ids of its calls, for exports.
+
+    Attributes:
+        sequences: the sequences of each step; none for a step without token ids.
+        unfinished: sequences of calls whose step did not end.
+        lost: why token ids that the episode refers to cannot be read; empty if all can.
+    """
+
+    sequences: list[list[TokenSequence]]
+    unfinished: list[TokenSequence]
+    lost: str
+
+
+def encode_token_file(records: Iterable[bytes]) -> bytes:
+    """Return the content of a token file."""
+    return HEADER + b"".join(map(_framed, records))
+
+
+def decode_token_file(data: bytes) -> list[list[TokenSequence]]:
+    """Return the records of a token file; an incomplete last one is dropped, as after a crash.
+
+    Raises:
+        ValueError: the data is no token file, or a record is damaged.
+    """
+    if not data.startswith(HEADER):
+        raise ValueError("it is no token file of this version")
+    records: list[list[TokenSequence]] = []
+    position = len(HEADER)
+    while len(records) < MAX_RECORDS:
+        start = position + _LENGTH_BYTES
+        position = start + int.from_bytes(data[position:start], "big")
+        if start > len(data) or position > len(data):
+            break
+        records.append(unpack_sequences(data[start:position]))
+    return records
+
+
+def with_sequences(record: EpisodeRecord, data: bytes | StoreError) -> TokenizedEpisode:
+    """Return an episode with its token ids.
+
+    Args:
+        record: the episode.
+        data: content of its token file, or why it cannot be read.
+    """
+    records: Sequence[list[TokenSequence]] = ()
+    lost = ""
+    try:
+        if isinstance(data, StoreError):
+            raise data
+        records = decode_token_file(data)
+    except (StoreError, ValueError) as exc:
+        lost = str(exc)
+    refs = [step.tokens_ref for step in record.timesteps]
+    numbers = [ref if isinstance(ref, int) and 0 <= ref < len(records) else None for ref in refs]
+    n_missing = sum(isinstance(ref, int) for ref in refs) - sum(number is not None for number in numbers)
+    if n_missing and not lost:
+        lost = f"{n_missing} records are missing"
+    named = set(numbers)
+    return TokenizedEpisode(
+        **shared_fields(record, TokenizedEpisode),
+        sequences=[[] if number is None else records[number] for number in numbers],
+        unfinished=[each for number, found in enumerate(records) if number not in named for each in found],
+        lost=lost,
+    )
+
+
+def _framed(record: bytes) -> bytes:
+    return len(record).to_bytes(_LENGTH_BYTES, "big") + record
