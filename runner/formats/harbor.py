@@ -45,10 +45,18 @@ def read_trial(place: Place, limits: Limits) -> bytes:
         StoreError: a file cannot be read.
         ValueError: a file is no JSON.
     """
-    parts = {"result": _read_json(place.path / _RESULT, limits), "trajectories": []}
+    result, trajectories = read_small(place.path / _RESULT, limits), list[bytes]()
+    n_left = limits.item_bytes - len(result)
     for folder in (place.path, *_folders(place.path / "steps", MAX_NAMES)):
         if _is_regular(folder, *_TRAJECTORY):
-            parts["trajectories"].append(_read_json(folder.joinpath(*_TRAJECTORY), limits))
+            trajectories.append(read_small(folder.joinpath(*_TRAJECTORY), limits))
+            n_left -= len(trajectories[-1])
+            if n_left < 0:
+                raise StoreError("its files are too large together")
+    parts = {
+        "result": decode_item(result, limits),
+        "trajectories": [decode_item(each, limits) for each in trajectories],
+    }
     return msgspec.json.encode(parts)
 
 
@@ -113,10 +121,6 @@ def _error(info: dict[str, Any]) -> ErrorInfo | None:
         return None
     kind, message, trace = (as_text(info.get(f"exception_{name}")) for name in ("type", "message", "traceback"))
     return ErrorInfo(kind, message, trace)
-
-
-def _read_json(path: Path, limits: Limits) -> Any:  # noqa: ANN401 - any JSON value
-    return decode_item(read_small(path, limits), limits)
 
 
 def _trials(folder: Path, n_max: int) -> Iterator[Path]:

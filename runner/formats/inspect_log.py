@@ -192,33 +192,37 @@ def _error(error: dict[str, Any]) -> ErrorInfo | None:
 
 def _branches(events: list[dict[str, Any]], pool: list[Any]) -> Iterator[list[Any]]:
     """Yield the messages of each branch: input and reply of the last model call within a span of the type branch."""
-    parents = {as_text(each.get("id")): each for each in events if each.get("event") == "span_begin"}
-    branches = {id for id, span in parents.items() if span.get("type") == "branch"}
+    spans = {as_text(each.get("id")): each for each in events if each.get("event") == "span_begin"}
+    branches = {id: id for id, span in spans.items() if span.get("type") == "branch"}
     last: dict[str, dict[str, Any]] = {}
-    for event in events:
-        if branches and event.get("event") == "model" and (branch := _branch_of(event, parents, branches)):
+    for event in events if branches else ():
+        if event.get("event") == "model" and (branch := _branch_of(as_text(event.get("span_id")), spans, branches)):
             last[branch] = event
     for event in last.values():
         yield [*_input_of(event, pool), _reply_of(as_dict(event.get("output")))]
 
 
-def _branch_of(event: dict[str, Any], parents: dict[str, dict[str, Any]], branches: set[str]) -> str:
-    span = as_text(event.get("span_id"))
-    for _ in range(len(parents)):
-        if span in branches or span not in parents:
-            break
-        span = as_text(parents[span].get("parent_id"))
-    return span if span in branches else ""
+def _branch_of(span: str, spans: dict[str, dict[str, Any]], known: dict[str, str]) -> str:
+    """Return the id of the branch that has a span, or an empty text; ``known`` has and keeps the answers."""
+    passed = []
+    while span in spans and span not in known:
+        passed.append(span)
+        known[span] = ""  # a span within itself is in no branch
+        span = as_text(spans[span].get("parent_id"))
+    branch = known.get(span, "")
+    known.update(dict.fromkeys(passed, branch))
+    return branch
 
 
 def _input_of(event: dict[str, Any], pool: list[Any]) -> list[Any]:
-    given = as_list(event.get("input"))
+    """Return the messages of a call; those in the pool are named by ranges, and at most twice as many are taken."""
+    given, n_left = [*as_list(event.get("input"))], 2 * len(pool)
     for reference in as_list(event.get("input_refs")):
         pair = as_list(reference)
         if len(pair) == 2 and all(type(each) is int and each >= 0 for each in pair):
-            given = [*given, *pool[pair[0] : pair[1]]]
-        if len(given) > len(pool) + 10_000:
-            break
+            named = pool[pair[0] : min(pair[1], pair[0] + n_left)]
+            given += named
+            n_left -= len(named)
     return given
 
 

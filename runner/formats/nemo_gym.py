@@ -27,7 +27,7 @@ class _Replies:
             self._open(is_new=True)["reasoning_content"] = _reasoning(item)
         elif kind == "function_call":
             reply = self._open()
-            reply["tool_calls"] = [*reply.get("tool_calls", []), *tool_calls_from([item])]
+            reply.setdefault("tool_calls", []).extend(tool_calls_from([item]))
         elif kind == "function_call_output":
             self.finish()
             output = item.get("output")

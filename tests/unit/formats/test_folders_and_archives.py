@@ -89,6 +89,21 @@ def test_a_damaged_or_huge_sample_costs_only_itself(tmp_path: Path) -> None:
     assert [each.place.number for each in malformed] == [1, 2]
 
 
+def test_nested_spans_and_repeated_references_cost_their_number(tmp_path: Path) -> None:
+    n = 20_000  # quadratic work would exceed the time-out
+    spans = [{"event": "span_begin", "id": str(k), "parent_id": str(k - 1)} for k in range(1, n)]
+    root = {"event": "span_begin", "id": "0", "type": "branch"}
+    loop = [{"event": "span_begin", "id": one, "parent_id": other} for one, other in ("xy", "yx")]
+    output = {"choices": [{"message": {"role": "assistant", "content": "5"}}]}
+    calls = [{"event": "model", "span_id": str(n - 1 - k), "output": output} for k in range(n)]
+    last = [{**calls[0], "input_refs": [[0, 2]] * n}, {**calls[0], "span_id": "x"}]
+    pool = [{"role": "user", "content": "a"}, {"role": "user", "content": "b"}]
+    sample = {**SAMPLE, "events": [*spans, root, *loop, *calls, *last], "events_data": {"messages": pool}}
+    (_, branch), malformed = read_all(log_with(tmp_path / "log.eval", json.dumps(sample)))
+    assert not malformed
+    assert branch.record.reset_observation == [*pool, *pool]
+
+
 def test_a_member_without_a_name_costs_nothing_else(tmp_path: Path) -> None:
     path = log_with(tmp_path / "log.eval", json.dumps(SAMPLE))
     with zipfile.ZipFile(path, "a") as log:
@@ -159,3 +174,14 @@ def test_a_link_in_a_job_is_not_followed(job: Path, tmp_path: Path) -> None:
     (job / "sort__4").symlink_to(job / "sort__1")
     found, _ = read_all(job)
     assert [each.record.rounds for each in found] == [2, 1, 0, 0]
+
+
+def test_the_files_of_a_trial_are_bounded_together(job: Path) -> None:
+    trajectory = (FILES / "atif_v17.json").read_bytes()
+    for number in range(3):
+        folder = job / "sort__1" / "steps" / str(number) / "agent"
+        folder.mkdir(parents=True)
+        (folder / "trajectory.json").write_bytes(trajectory)
+    found, malformed = read_all(job, Limits(item_bytes=3 * len(trajectory)))
+    assert [each.place.path.name for each in malformed] == ["sort__1"]
+    assert {each.place.path.name for each in found} == {"sort__2", "sort__3"}
