@@ -21,6 +21,7 @@ from runner.util.display_text import sanitize
 if TYPE_CHECKING:
     from agentgym_tui.sessions.node_launcher import LaunchOptions
     from agentgym_tui.sessions.protocols import Session
+    from runner.store.index_schema import EpisodeRow
 
 EPILOG = """exit codes:
   0  normal exit
@@ -98,7 +99,10 @@ def _preview(args: argparse.Namespace) -> list[str]:
 
 
 def _episode_preview(paths: Sequence[Path], place: str) -> list[str]:
-    """Return the newest cached episodes below the paths; no lines if a filter would hide some of them."""
+    """Return the newest cached episodes below the paths, or the first ones of a file of another tool.
+
+    There are no lines if a filter would hide some of them.
+    """
     from agentgym_tui.config.ui_state import read_ui_state, state_path
     from agentgym_tui.sessions.file_library import FileLibrary
     from agentgym_tui.state.episode_list import LIST_KEY
@@ -106,9 +110,20 @@ def _episode_preview(paths: Sequence[Path], place: str) -> list[str]:
     from agentgym_tui.terminal.startup_preview import episode_preview
 
     ui_state = read_ui_state(state_path(os.environ), place)
-    if not (rows := FileLibrary(paths, _cache_folder()).first_rows) or ui_state.filters.get(LIST_KEY):
+    if ui_state.filters.get(LIST_KEY):
         return []
+    rows = FileLibrary(paths, _cache_folder()).first_rows or _foreign_rows(paths)
     return episode_preview(rows, ui_state.sorting.get(LIST_KEY), *terminal_size())
+
+
+def _foreign_rows(paths: Sequence[Path]) -> list[EpisodeRow]:
+    """Return the first episodes of a file or folder of another tool; none for several paths or anything else."""
+    from agentgym_tui.logs.path_kind import foreign_format
+    from agentgym_tui.sessions.foreign_files import ForeignFiles
+
+    if len(paths) != 1 or (form := foreign_format(paths[0])) is None:
+        return []
+    return next(ForeignFiles([]).scan([(paths[0], form)]), [])[::-1]
 
 
 def _place(args: argparse.Namespace) -> str:

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from runner.formats.reading import Place
     from runner.store import EpisodeRecord, EpisodeRow
 
-PART_S: Final = 0.25
-"""Seconds for which rows are collected before they are shown."""
+FIRST_PART_S, PART_S = 0.02, 0.25
+"""Seconds for which rows are collected before they are shown, the first ones of a file and later ones."""
 MAX_ROWS: Final = 200_000
 """Largest number of episodes listed of all files of other tools."""
 MAX_PROBLEMS: Final = 200
@@ -52,12 +52,12 @@ class ForeignFiles:
         attempts = Attempts()
         for path, form in paths:
             rows: list[EpisodeRow] = []
-            shown_at = time.monotonic()
+            shown_at, part_s = time.monotonic(), FIRST_PART_S
             for row in self._read(path, form, attempts):
                 rows.append(row)
-                if time.monotonic() - shown_at > PART_S:
+                if time.monotonic() - shown_at > part_s:
                     yield rows
-                    rows, shown_at = [], time.monotonic()
+                    rows, shown_at, part_s = [], time.monotonic(), PART_S
             yield rows
         if self._n_problems > MAX_PROBLEMS:
             text = f"{self._n_problems - MAX_PROBLEMS:,} further items cannot be read"

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from agentgym_tui.cli import _foreign_rows
 from agentgym_tui.logs.path_kind import is_log
 from agentgym_tui.presenters.status_line import outcome_cell
 from agentgym_tui.sessions import foreign_files
@@ -54,10 +55,19 @@ def test_a_folder_has_files_of_other_tools_and_logs(chats: Path, tmp_path: Path)
     assert {problem.path.name for problem in library.unreadable} == {"events.jsonl", "chats.jsonl"}
 
 
+def test_the_first_rows_are_shown_while_textual_is_imported(chats: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(foreign_files, "FIRST_PART_S", 0.0)
+    (row,) = _foreign_rows([chats])
+    assert row.env == "Maze"
+    assert _foreign_rows([chats.parent, chats]) == []
+    assert _foreign_rows([chats.parent]) == []
+
+
 async def test_the_rows_of_a_session_arrive_while_the_file_is_read(
     chats: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(foreign_files, "PART_S", 0.0)
+    monkeypatch.setattr(foreign_files, "FIRST_PART_S", 0.0)
     parts = FileLibrary([chats]).scan()
     assert next(parts) == []
     assert len(next(parts)) == 1
