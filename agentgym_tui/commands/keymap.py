@@ -46,6 +46,7 @@ COMMANDS: Final = Registry(
     Command("live.open", "enter", "Open", "open", "live", "open the episode, or those of the environment", False),
     Command("live.events", "a", "Events", "events", "live", "bus messages of this episode", False, BUS),
     Command("live.view", "v", "View", "next_view", "live", "switch between transcript, trace and rewards", False),
+    Command("live.world", "W", "World", "world", "live", "picture of the environment, or the transcript", False),
     Command("machine.next", "n", "Next problem", "problem(1)", "machine", "go to the next line with a problem"),
     Command("machine.previous", "p", "Previous", "problem(-1)", "machine", "go to the previous problem", False),
     Command("runs.open", "enter", "Open", "open", "runs", "open or close a line; open an episode"),

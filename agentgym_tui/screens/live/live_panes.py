@@ -22,7 +22,8 @@ from agentgym_tui.presenters.pane_titles import (
 from agentgym_tui.presenters.step_rows import STEP_COLUMNS, StepRows, unsafe_episode_text, unsafe_step_text
 from agentgym_tui.presenters.transcript import step_blocks
 from agentgym_tui.presenters.welcome import welcome_lines
-from agentgym_tui.safe_text import trusted
+from agentgym_tui.presenters.world import shown_world, world_lines, world_title
+from agentgym_tui.safe_text import sanitize_line, trusted
 from agentgym_tui.state.data_model import Episode
 from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.widgets.charts import RewardPlot, Waterfall
@@ -34,6 +35,8 @@ from agentgym_tui.widgets.transcript import Transcript
 
 ENVIRONMENTS_KEY: Final = "environments"
 """Id of the table; also the key of its order in the UI state."""
+WORLD_KEY: Final = "world"
+"""Id of the picture of the environment, and class of the panes while they show it instead of the transcript."""
 
 
 class LiveState(NamedTuple):
@@ -48,6 +51,7 @@ class LiveState(NamedTuple):
         following: whether the newest step is selected whenever one arrives.
         selected_env: the environment under the cursor, "" if there is none.
         plotted_env: the environment whose rewards are shown, "" if there is none.
+        shows_world: whether the picture of the environment is shown instead of the transcript.
     """
 
     store: RunStore
@@ -58,6 +62,7 @@ class LiveState(NamedTuple):
     following: bool
     selected_env: str
     plotted_env: str
+    shows_world: bool
 
 
 class PaneTitle(StaticLines):
@@ -246,6 +251,27 @@ class TranscriptPane(LivePane):
             self.transcript.show_blocks(step_blocks(state.episode, state.step), subject=self._subject, follow=follow)
 
 
+class WorldPane(LivePane):
+    """The picture of the environment after the selected step, in the place of the transcript."""
+
+    def __init__(self, ui_state: UiState) -> None:
+        super().__init__(LineList(cursor_type="none", id=WORLD_KEY))
+
+    def title(self, state: LiveState, width: int) -> list[Line]:
+        """Return the step after which the picture was taken."""
+        return [world_title(state.episode, state.step, sanitize_line(state.key("live.world"), 20))]
+
+    def version(self, state: LiveState) -> object:
+        """Return the picture and its step."""
+        episode = state.episode if state.shows_world else None
+        return episode and (_subject(state), shown_world(episode, state.step))
+
+    def update(self, state: LiveState) -> None:
+        """Show the picture; it stays scrolled while steps are selected."""
+        if state.episode is not None and state.shows_world:
+            self.view.show(FixedLines(world_lines(shown_world(state.episode, state.step))))
+
+
 class RewardsPane(LivePane):
     """The rewards of one environment's episodes."""
 
@@ -325,6 +351,7 @@ LIVE_PANES: Final = Registry(
     PaneSpec("steps", "left", StepsPane),
     PaneSpec("welcome", "right", WelcomePane, is_first=True),
     PaneSpec("transcript", "right", TranscriptPane, takes_turns=True),
+    PaneSpec(WORLD_KEY, "right", WorldPane, takes_turns=True),
     PaneSpec(
         "trace",
         "left",

@@ -13,6 +13,7 @@ from agentgym_tui.config.ui_state import UiState
 from agentgym_tui.screens.live.live_panes import (
     ENVIRONMENTS_KEY,
     LIVE_PANES,
+    WORLD_KEY,
     EnvironmentsPane,
     LivePane,
     LiveState,
@@ -35,7 +36,7 @@ SIDE_SHARES: Final = (
 
 
 class LivePanes(Split):
-    """The environments beside one episode (steps, transcript, trace, rewards), or beside a welcome text without one.
+    """The environments beside one episode with its steps, or beside a welcome text without one.
 
     Args:
         store: the console's state.
@@ -139,14 +140,26 @@ class LivePanes(Split):
             self.steps.follow,
             self._selected_env,
             self._plotted_env,
+            self.has_class(f"-{WORLD_KEY}"),
         )
 
     def next_view(self) -> None:
-        """Show the next of the panes that take turns."""
+        """Show the next of the panes that take turns; the picture is in the place of the transcript or hidden."""
         if self._episode is None:
             return
-        self._select_view(self._turns[(self._turns.index(self._view) + 1) % len(self._turns)])
+        hidden = "transcript" if self.has_class(f"-{WORLD_KEY}") else WORLD_KEY
+        turns = [view for view in self._turns if view != hidden]
+        self._select_view(turns[(turns.index(self._view) + 1) % len(turns)])
         self.screen.set_focus(self._panes[self._view].view)
+
+    def toggle_world(self) -> None:
+        """Show the picture of the environment instead of the transcript, or the transcript again."""
+        if self._episode is None:
+            return
+        hidden, shown = ("transcript", WORLD_KEY)[:: -1 if self.has_class(f"-{WORLD_KEY}") else 1]
+        if self._panes[hidden].has_focus_within:
+            self.screen.set_focus(self.steps)
+        self._select_view(shown)
 
     def on_descendant_focus(self, event: events.DescendantFocus) -> None:
         """Select the focused pane; the narrow layout shows only the selected one of those that take turns."""
@@ -159,6 +172,9 @@ class LivePanes(Split):
             self._view = view
             self._panes[view].add_class("-current")
             self.set_class(LIVE_PANES[view].side == "left", "-turn-left")
+            if view in ("transcript", WORLD_KEY):
+                self.set_class(view == WORLD_KEY, f"-{WORLD_KEY}")
+                self._panes[WORLD_KEY].draw(self._state)
             self.fit()
 
     def unsafe_text(self) -> str | None:
@@ -172,7 +188,8 @@ class LivePanes(Split):
 
     @on(LineList.CursorMoved, "#steps")
     def _step_moved(self) -> None:
-        self._panes["transcript"].draw(self._state)
+        for view in ("transcript", WORLD_KEY):
+            self._panes[view].draw(self._state)
 
     @on(LineList.CursorMoved, "#environments")
     def _environment_moved(self, moved: LineList.CursorMoved) -> None:

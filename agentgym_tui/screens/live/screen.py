@@ -129,8 +129,15 @@ class LiveScreen(ControlScreen):
             self.draw(self.session.store)
 
     def action_next_view(self) -> None:
-        """Show the view that follows the current view in the order transcript, trace, rewards."""
+        """Show the view that follows the current view in the order transcript or picture, trace, rewards."""
         self._panes.next_view()
+
+    def action_world(self) -> None:
+        """Switch between the transcript of the selected step and the picture of the environment after it."""
+        if self._episode is None:
+            self.toast(trusted("no episode selected"))
+        else:
+            self._panes.toggle_world()
 
     @needs_node
     def action_cancel(self) -> None:

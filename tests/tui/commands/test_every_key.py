@@ -152,6 +152,8 @@ SEQUENCES = {
             KeyPress("cancel.battery", "b", n_requests_and_screen, (6, "LiveScreen")),
             KeyPress("live.next", "right_square_bracket", shows("task 3"), True),
             KeyPress("live.previous", "left_square_bracket", shows("task 4"), True),
+            KeyPress("live.world", "W", shows("World ·"), True),
+            KeyPress("live.world", "W", shows("World ·"), False),
             KeyPress("live.view", "v", focused_id, "trace"),
             KeyPress("live.view", "v", focused_id, "rewards"),
             KeyPress("live.open", "enter", screen_name, "EpisodeScreen"),

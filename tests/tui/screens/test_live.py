@@ -528,3 +528,23 @@ async def test_a_hostile_episode_is_shown_safe_in_every_pane() -> None:
         await wait_for_text(pilot, "⚠ unsafe bytes", "␛")
         text = screen_text(pilot.app)
         assert not set(text) & set(HOSTILE) - set("\n") - {c for c in HOSTILE if c.isprintable()}
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+async def test_the_world_takes_the_place_of_the_transcript_and_follows_the_steps(size: tuple[int, int]) -> None:
+    session = busy_session()
+    async with Console(session).run_test(size=size) as pilot:
+        await wait_for_text(pilot, "Transcript")
+        await pilot.press("W")
+        await wait_for_text(pilot, "World · after step", "No picture of the environment")
+        assert "Transcript" not in screen_text(pilot.app)
+        last = session.store.episodes[episode_id(3)].last_step_index
+        world = [["now at ", ["7", "red"]]]
+        session.store.apply_events([live(timestep(3, last + 1, seq=50, world=world))])
+        await wait_for_text(pilot, f"World · after step {last + 1}", "now at 7")
+        pilot.app.screen.query_one("#steps").focus()
+        await pilot.press("k")
+        await wait_for_text(pilot, f"World · after step {last} ", "No picture of the environment")
+        await pilot.press("W")
+        await wait_for_text(pilot, f"Transcript · step {last}")
+        assert "World ·" not in screen_text(pilot.app)
