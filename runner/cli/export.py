@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -44,7 +44,7 @@ def main_export(argv: Sequence[str]) -> int:
             index, condition.sql, condition.parameters, filters, by_task=target.by_task
         )
         if not candidates:
-            raise ConfigError(f"no episode in {data_dir} is selected; list them with: agentgym-runner episodes")
+            raise ConfigError(_nothing_selected(data_dir, left_out))
         manifest = export_episodes(
             store,
             candidates,
@@ -56,6 +56,13 @@ def main_export(argv: Sequence[str]) -> int:
             now=now,
         )
     return _report(manifest, path, as_json=options.json)
+
+
+def _nothing_selected(data_dir: Path, left_out: Mapping[str, int]) -> str:
+    if not left_out:
+        return f"no episode in {data_dir} is selected; list them with: agentgym-runner episodes"
+    reasons = "; ".join(f"{pluralize(n, 'episode')}: {reason}" for reason, n in left_out.items())
+    return f"the filters leave nothing of what the query selects: {reasons}; leave a filter out or change the query"
 
 
 def build_parser() -> argparse.ArgumentParser:

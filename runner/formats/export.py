@@ -13,13 +13,11 @@ from runner import __version__
 from runner.errors import ConfigError, StoreError
 from runner.formats.format import EpisodeWriter, Format, LeftOut
 from runner.formats.output import Output, WrittenFile
+from runner.formats.recognition import MANIFEST
 from runner.formats.selection import Candidate
 from runner.store.episode_store import EpisodeStore
 from runner.store.safe_json import encode
 from runner.util.files import replace_file
-
-MANIFEST = "manifest.json"
-"""Name of the manifest in a folder; that of a file ``x.jsonl`` is ``x.jsonl.manifest.json`` beside it."""
 
 
 class Manifest(msgspec.Struct, kw_only=True):

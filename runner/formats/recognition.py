@@ -15,6 +15,8 @@ from runner.formats.format import Format, readable_formats
 from runner.formats.reading import LIMITS, Limits, is_document, read_head
 from runner.util.json_accessors import as_dict, as_list, decode_json
 
+MANIFEST: Final = "manifest.json"
+"""Name of the manifest in an exported folder; that of a file ``x.jsonl`` is ``x.jsonl.manifest.json`` beside it."""
 MAX_NAMES: Final = 1_000
 """Largest number of names of an archive or a folder that a signature sees."""
 _N_LINES: Final = 5
@@ -63,7 +65,7 @@ def recognise(path: Path) -> Format | None:
 
 
 def sources(path: Path, chosen: Format | None = None, limits: Limits = LIMITS) -> Iterator[Source]:
-    """Yield the files and folders to read at and below a path; links are not followed.
+    """Yield the files and folders to read at and below a path; links are not followed, manifests left out.
 
     Args:
         path: a file or a folder.
@@ -95,7 +97,7 @@ def _below(folder: Path, chosen: Format | None, limits: Limits, depth: int, n_le
     for name, is_folder in named:
         if is_folder and depth > 1:
             yield from _below(folder / name, chosen, limits, depth - 1, n_left)
-        elif not is_folder and n_left[0] > 0:
+        elif not is_folder and n_left[0] > 0 and not name.endswith(MANIFEST):
             n_left[0] -= 1
             yield Source(folder / name, recognise(folder / name) if chosen is None else chosen)
 

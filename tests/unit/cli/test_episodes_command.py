@@ -117,6 +117,8 @@ def test_an_existing_output_is_kept_and_a_failed_export_leaves_nothing(
     assert (tmp_path / "kept").read_text() == "mine"
     assert export(tmp_path, "atif", "none", "env:nothing") == 2
     assert "is selected" in capsys.readouterr().err
+    assert export(tmp_path, "atif", "none", "--drop-flat", "env:wordle") == 2
+    assert "1 episode: its task's attempts all have the same reward" in capsys.readouterr().err
     assert not (tmp_path / "none").exists()
     assert not list(tmp_path.glob(".*"))
 
@@ -127,6 +129,8 @@ def test_an_export_creates_the_folders_above_it_and_offers_what_can_be_written(
     assert export(tmp_path, "atif", "new/below/trajectories") == 0
     folder = tmp_path / "new" / "below" / "trajectories"
     manifest = json.loads((folder / "manifest.json").read_bytes())
+    assert run(["import", str(folder), "--data-dir", str(tmp_path / "other")]) == 0
+    assert "without a known format" not in capsys.readouterr().err
     assert {file["path"] for file in manifest["files"]} == {path.name for path in folder.iterdir()} - {"manifest.json"}
     (tmp_path / "file").write_text("mine")
     assert export(tmp_path, "messages", "file/m.jsonl") == 2
