@@ -13,11 +13,12 @@ from runner.cli.arguments import add_state_options
 from runner.cli.logging_setup import log_to_stderr
 from runner.cli.query_arguments import add_query_argument, protect_negations, query_condition, query_epilog
 from runner.cli.run_session import read_state
-from runner.cli.terminal import print_json, print_stderr
+from runner.cli.terminal import print_json, print_stderr, print_text
 from runner.errors import ConfigError
 from runner.formats.export import Manifest, export_episodes
 from runner.formats.format import find_format, writable_formats
 from runner.formats.selection import Filters, select_candidates
+from runner.formats.training import Audit, audit_episodes
 from runner.store import EpisodeStore
 from runner.store.index_opening import open_filled_index
 from runner.util.argument_parser import SafeArgumentParser
@@ -26,25 +27,29 @@ from runner.util.display_text import pluralize
 
 
 def main_export(argv: Sequence[str]) -> int:
-    """Export the selected episodes and print what was written and left out; return 0.
+    """Export the selected episodes and print what was written and left out, or audit them; return 0.
 
     Raises:
         RunnerError: the query, format or output cannot be used, or no episode is selected.
     """
     options = build_parser().parse_args(protect_negations(argv))
+    _check_mode(options)
     log_to_stderr()
     _, data_dir = read_state(options)
-    target, path, now = find_format(options.format), Path(options.output), Clock().now()
+    target, now = None if options.audit else find_format(options.format), Clock().now()
     query = " ".join(options.query)
     filters = Filters(first_success=options.first_success, drop_flat=options.drop_flat, balanced=options.balanced)
     condition = query_condition(query, data_dir, now)
     store = EpisodeStore(data_dir)
     with closing(open_filled_index(store)) as index:
         candidates, left_out = select_candidates(
-            index, condition.sql, condition.parameters, filters, by_task=target.by_task
+            index, condition.sql, condition.parameters, filters, by_task=target is not None and target.by_task
         )
         if not candidates:
             raise ConfigError(_nothing_selected(data_dir, left_out))
+        if target is None:
+            return _report_audit(audit_episodes(store, candidates, left_out), as_json=options.json)
+        path = Path(options.output)
         manifest = export_episodes(
             store,
             candidates,
@@ -76,20 +81,42 @@ def build_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     add_query_argument(parser)
-    parser.add_argument("--format", required=True, choices=[*writable_formats()], help="format of the output")
+    parser.add_argument("--format", choices=[*writable_formats()], help="format of the output")
     parser.add_argument(
         "--output",
-        required=True,
         metavar="FILE",
         help="file or folder to create, with the folders above it; it must not exist",
+    )
+    parser.add_argument(
+        "--audit",
+        action="store_true",
+        help="write nothing, but print what a trainer could use: token ids, loss masks, groups with different rewards",
     )
     group = parser.add_argument_group("filters, after the query")
     group.add_argument("--drop-flat", action="store_true", help="drop tasks whose attempts all have the same reward")
     group.add_argument("--first-success", action="store_true", help="keep only the first success of each task")
     group.add_argument("--balanced", action="store_true", help="keep the same number of episodes per environment")
     add_state_options(parser)
-    parser.add_argument("--json", action="store_true", help="print the manifest on standard output")
+    parser.add_argument(
+        "--json", action="store_true", help="print the manifest or the audit as JSON on standard output"
+    )
     return parser
+
+
+def _check_mode(options: argparse.Namespace) -> None:
+    if options.audit and (options.format or options.output):
+        raise ConfigError("--audit writes nothing; leave out --format and --output")
+    if not options.audit and not (options.format and options.output):
+        raise ConfigError("export needs --format and --output, or --audit")
+
+
+def _report_audit(audit: Audit, *, as_json: bool) -> int:
+    if as_json:
+        print_json(audit)
+    else:
+        for line in audit.lines():
+            print_text(line)
+    return 0
 
 
 def _report(manifest: Manifest, path: Path, *, as_json: bool) -> int:

@@ -15,10 +15,12 @@ import msgspec
 from runner.formats.atif_reader import EXTRA, READER, TITLE
 from runner.formats.conversation import Turn, parsed_arguments, read_conversation, tool_calls_of
 from runner.formats.format import Format, LeftOut
+from runner.formats.training import step_tokens, unfinished_tokens, usable_logprobs
 from runner.formats.writers import FolderWriter
 from runner.store.episode_file import EpisodeRecord
 from runner.store.safe_json import encode
 from runner.types import Message, Tokens
+from runner.types.sequences import TokenSequence
 from runner.util.json_accessors import as_dict, as_list
 
 VERSION = "ATIF-v1.8"
@@ -63,14 +65,15 @@ def _trajectory(episode: EpisodeRecord) -> dict[str, Any]:
         steps.append({"source": "system", "message": conversation.system})
     steps += [{"source": _source(message), "message": message["content"] or ""} for message in conversation.opening]
     elapsed_s = 0.0
-    for turn in conversation.turns:
+    for number, turn in enumerate(conversation.turns):
         elapsed_s += turn.step.model_s + turn.step.env_s
         at = episode.started_at + timedelta(seconds=min(elapsed_s, episode.duration_s))
-        steps.append({"timestamp": at.isoformat(), **_agent_step(turn, episode)})
+        steps.append({"timestamp": at.isoformat(), **_agent_step(turn, episode, number)})
     if not steps:
         raise LeftOut("it has no message, and ATIF needs one step")
     extra = {name: getattr(episode, name) for name in _EPISODE_EXTRA}
     extra |= {"started_at": episode.started_at, "ended_at": episode.ended_at}
+    extra["unfinished_sequences"] = unfinished_tokens(episode) or None
     return {
         "schema_version": VERSION,
         "session_id": episode.batch_id,
@@ -97,9 +100,10 @@ def _agent(episode: EpisodeRecord) -> dict[str, Any]:
     return _without_none(agent)
 
 
-def _agent_step(turn: Turn, episode: EpisodeRecord) -> dict[str, Any]:
+def _agent_step(turn: Turn, episode: EpisodeRecord, number: int) -> dict[str, Any]:
     step, reply = turn.step, turn.reply
     calls, unparsed = _tool_calls(reply)
+    tokens = step_tokens(episode, number)
     extra = {
         "reward": step.reward,
         "done": step.done,
@@ -113,6 +117,7 @@ def _agent_step(turn: Turn, episode: EpisodeRecord) -> dict[str, Any]:
         "warnings": step.warnings or None,
         "cost": step.cost,
         "unparsed_arguments": unparsed or None,
+        "sequences": tokens.others or None,
     }
     answered = turn.prompted and step.endpoint is not None
     fields = {
@@ -122,7 +127,7 @@ def _agent_step(turn: Turn, episode: EpisodeRecord) -> dict[str, Any]:
         "reasoning_content": reply.get("reasoning_content") or None,
         "tool_calls": calls or None,
         "observation": _observation(turn, {call["tool_call_id"] for call in calls}),
-        "metrics": _metrics(step.tokens) if turn.prompted else None,
+        "metrics": _metrics(step.tokens, tokens.trained) if turn.prompted else None,
         "llm_call_count": 1 if answered else None,
         "extra": {EXTRA: _without_none(extra)},
     }
@@ -149,9 +154,24 @@ def _observation(turn: Turn, calls: set[str]) -> dict[str, Any] | None:
     return {"results": results} if results else None
 
 
-def _metrics(tokens: Tokens | None) -> dict[str, Any] | None:
+def _metrics(tokens: Tokens | None, trained: TokenSequence | None) -> dict[str, Any] | None:
+    return {**_counts(tokens), **_ids(trained)} or None
+
+
+def _ids(trained: TokenSequence | None) -> dict[str, Any]:
+    if trained is None:
+        return {}
+    fields = {
+        "prompt_token_ids": trained.prompt_ids,
+        "completion_token_ids": trained.completion_ids,
+        "logprobs": usable_logprobs(trained) or None,
+    }
+    return _without_none(fields)
+
+
+def _counts(tokens: Tokens | None) -> dict[str, Any]:
     if tokens is None:
-        return None
+        return {}
     extra = {EXTRA: {"reasoning_tokens": tokens.reasoning}} if tokens.reasoning else None
     counts = {
         "prompt_tokens": tokens.prompt,

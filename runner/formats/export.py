@@ -110,7 +110,7 @@ def export_episodes(
 
 def _write(store: EpisodeStore, candidate: Candidate, writer: EpisodeWriter, reasons: Counter[str]) -> bool:
     try:
-        writer.write(store.load(store.path(candidate.batch_id, candidate.episode_id)))
+        writer.write(store.load_with_tokens(store.path(candidate.batch_id, candidate.episode_id)))
     except LeftOut as exc:
         reasons[str(exc)] += 1
     except StoreError:

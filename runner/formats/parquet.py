@@ -14,6 +14,7 @@ from runner.formats.conversation import read_conversation, text_of
 from runner.formats.format import NOTHING_LEFT_OUT, Format
 from runner.formats.output import Output
 from runner.formats.parquet_reader import NEEDS_PYARROW, READER
+from runner.formats.training import step_tokens, usable_logprobs
 from runner.store.episode_file import EpisodeRecord
 from runner.store.safe_json import encode
 
@@ -74,6 +75,10 @@ def table_schema(pa: Any) -> pa.Schema:  # noqa: ANN401 - the module pyarrow
             **dict.fromkeys(("endpoint", "step_model"), text),
             **dict.fromkeys(("reward", "model_s", "env_s", "ttft_s", "cost"), real),
             **dict.fromkeys(("valid", "done"), flag),
+            **dict.fromkeys(("prompt_token_ids", "completion_token_ids"), pa.list_(pa.int32())),
+            "logprobs": pa.list_(real),
+            "loss_mask": pa.list_(pa.int8()),
+            "other_sequences": text,
         }
     )
 
@@ -91,7 +96,7 @@ def rows_of(episode: EpisodeRecord) -> list[dict[str, Any]]:
     if not conversation.turns:
         return [{**shared, "prompt": prompt}]
     rows = []
-    for turn in conversation.turns:
+    for number, turn in enumerate(conversation.turns):
         step, tokens, observation = turn.step, turn.step.tokens, text_of(turn.observation)
         counts = (
             {} if tokens is None else {f"tokens_{name}": getattr(tokens, name) for name in tokens.__struct_fields__}
@@ -108,9 +113,24 @@ def rows_of(episode: EpisodeRecord) -> list[dict[str, Any]]:
             "valid": step.valid,
         }
         same = ("actor", "endpoint", "reward", "model_s", "env_s", "ttft_s", "cost", "done")
-        rows.append({**shared, **row, **counts, **{name: getattr(step, name) for name in same}})
+        rows.append(
+            {**shared, **row, **counts, **{name: getattr(step, name) for name in same}, **_ids(episode, number)}
+        )
         prompt = observation
     return rows
+
+
+def _ids(episode: EpisodeRecord, number: int) -> dict[str, Any]:
+    trained, others = step_tokens(episode, number)
+    fields: dict[str, Any] = {"other_sequences": encode(others).decode()} if others else {}
+    if trained is not None:
+        fields |= {
+            "prompt_token_ids": trained.prompt_ids,
+            "completion_token_ids": trained.completion_ids,
+            "logprobs": usable_logprobs(trained) or None,
+            "loss_mask": trained.loss_mask,
+        }
+    return fields
 
 
 FORMAT = Format(name="parquet", title="Parquet", suffix=".parquet", open_writer=ParquetWriter, reader=READER)

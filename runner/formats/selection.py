@@ -94,7 +94,7 @@ def _keep(candidates: list[Candidate], kept: set[str], reason: str, left_out: Re
 
 
 def _varied(candidates: Iterable[Candidate]) -> set[str]:
-    groups = groupby(sorted(candidates, key=_group), key=_group)
+    groups = groupby(sorted(candidates, key=group_of), key=group_of)
     kept: set[str] = set()
     for _, attempts in groups:
         group = list(attempts)
@@ -103,7 +103,8 @@ def _varied(candidates: Iterable[Candidate]) -> set[str]:
     return kept
 
 
-def _group(candidate: Candidate) -> tuple[str, ...]:
+def group_of(candidate: Candidate) -> tuple[str, ...]:
+    """Return what the attempts of one agent at one task have in common."""
     return tuple(map(str, candidate[:_N_GROUP]))
 
 

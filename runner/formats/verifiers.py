@@ -1,7 +1,8 @@
 """Traces of verifiers 0.4: a run folder with ``traces.jsonl``, one trace per line.
 
 Source: ``verifiers.v1.trace.Trace`` and ``verifiers.v1.graph.MessageNode`` of verifiers 0.4.0; ``WireTrace`` reads the
-lines without the run's own packages. An episode is a message graph with a single branch.
+lines without the run's own packages. An episode is a message graph with a single branch. Its token ids are
+in the nodes of the replies if the prompt of each step begins with all ids of the steps before, else in ``info``.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ from runner.formats.conversation import read_conversation, tool_calls_of
 from runner.formats.format import NOTHING_LEFT_OUT, Format
 from runner.formats.output import Output
 from runner.formats.traces_reader import READER
+from runner.formats.training import described, step_tokens, unfinished_tokens, usable_logprobs
 from runner.store.episode_file import EpisodeRecord
 from runner.store.safe_json import encode
 from runner.types import Message, Outcome, TimeStep, ToolSchema
+from runner.types.sequences import TokenSequence
 
 TRACE_VERSION = 1
 """Version of the trace schema."""
@@ -70,6 +73,7 @@ def _graph(episode: EpisodeRecord) -> tuple[list[dict[str, Any]], list[dict[str,
     at = episode.started_at.timestamp()
     nodes: list[dict[str, Any]] = []
     calls: list[dict[str, Any]] = []
+    replies: list[int] = []
 
     def add(message: dict[str, Any], *, sampled: bool = False) -> None:
         parent = len(nodes) - 1 if nodes else None
@@ -82,12 +86,42 @@ def _graph(episode: EpisodeRecord) -> tuple[list[dict[str, Any]], list[dict[str,
     for turn in conversation.turns:
         requested_at, at = at, at + turn.step.model_s
         add(_message(turn.reply), sampled=turn.prompted and turn.step.actor == "agent")
+        replies.append(len(nodes) - 1)
         if turn.step.endpoint is not None:
             calls.append(_call(turn.step, len(nodes) - 1, requested_at, at))
         at += turn.step.env_s
         for message in turn.observation:
             add(_message(message))
+    _add_tokens(episode, nodes, replies)
     return nodes, calls
+
+
+def _add_tokens(episode: EpisodeRecord, nodes: list[dict[str, Any]], replies: list[int]) -> None:
+    """Add to each reply the ids that it appends to the branch: the rest of its prompt, then its completion."""
+    for node, (start, trained) in zip(replies, _branch(episode), strict=False):
+        added = trained.prompt_ids[start:]
+        nodes[node] |= {
+            "token_ids": added + trained.completion_ids,
+            "mask": [False] * len(added) + [True] * len(trained.completion_ids),
+            "logprobs": usable_logprobs(trained),
+        }
+
+
+def _branch(episode: EpisodeRecord) -> list[tuple[int, TokenSequence]]:
+    """Return each step's trained sequence and the number of its prompt's ids that the branch has before it.
+
+    The list is empty if a step has none, or if its prompt does not begin with the branch, e.g. because turns were left
+    out or thoughts removed.
+    """
+    branch: list[tuple[int, TokenSequence]] = []
+    known: list[int] = []
+    for number in range(len(episode.timesteps)):
+        trained = step_tokens(episode, number).trained
+        if trained is None or not usable_logprobs(trained) or trained.prompt_ids[: len(known)] != known:
+            return []
+        branch.append((len(known), trained))
+        known = trained.prompt_ids + trained.completion_ids
+    return branch
 
 
 def _message(message: Message) -> dict[str, Any]:
@@ -139,7 +173,21 @@ def _info(episode: EpisodeRecord) -> dict[str, Any]:
         *("duration_s", "cost", "evaluation"),
     )
     steps = [{"reward": step.reward, "valid": step.valid, "done": step.done} for step in episode.timesteps]
-    return {**{name: getattr(episode, name) for name in names}, "steps": steps}
+    return {**{name: getattr(episode, name) for name in names}, "steps": steps, **_other_tokens(episode)}
+
+
+def _other_tokens(episode: EpisodeRecord) -> dict[str, Any]:
+    """Return the sequences that the nodes do not have: by step, and those of calls whose step did not end."""
+    in_nodes = bool(_branch(episode))
+    by_step: dict[str, list[dict[str, Any]]] = {}
+    for number in range(len(episode.timesteps)):
+        trained, others = step_tokens(episode, number)
+        found = others if in_nodes or trained is None else [*others, described(trained)]
+        if found:
+            by_step[str(number)] = found
+    unfinished = unfinished_tokens(episode)
+    fields = {"sequences": by_step, "unfinished_sequences": unfinished}
+    return {name: value for name, value in fields.items() if value}
 
 
 class TracesWriter:

@@ -109,6 +109,30 @@ def test_an_export_has_a_manifest_with_hashes_and_what_was_left_out(
     assert "left out: 1 episode: not the first success of its task" in capsys.readouterr().err
 
 
+def test_an_audit_counts_what_an_export_would_train_and_writes_nothing(
+    tmp_path: Path, ids: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = sorted(path.name for path in tmp_path.iterdir())
+    arguments = ["export", "--audit", "--data-dir", str(tmp_path), "outcome:success,failure", "--first-success"]
+    assert run(arguments) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "2 episodes, 2 groups"
+    assert "left out                1 episode: not the first success of its task" in lines
+    assert lines[-1] == "this export would train 0% of its groups (0 of 2)"
+    assert run([*arguments, "--json"]) == 0
+    audit = json.loads(capsys.readouterr().out)
+    assert (audit["n_episodes"], audit["n_steps_with_ids"], audit["n_without_tokens"]) == (2, 0, 2)
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize("arguments", [["--audit", "--output", "x"], ["--format", "atif"], []])
+def test_an_export_needs_a_format_and_an_output_and_an_audit_neither(
+    tmp_path: Path, arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["export", "--data-dir", str(tmp_path), *arguments]) == 2
+    assert "--audit" in capsys.readouterr().err
+
+
 def test_an_existing_output_is_kept_and_a_failed_export_leaves_nothing(
     tmp_path: Path, ids: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,0 +1,248 @@
+"""Token ids in exports, and the audit of an export: what a trainer could use of it.
+
+The completion of a step is trained if all its ids are known, see ``TokenSequence.is_trained``; every other sequence is
+exported with its label and a loss mask of 0, so none is left out.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import msgspec
+
+from runner.errors import StoreError
+from runner.formats.selection import Candidate, group_of
+from runner.store.episode_file import EpisodeRecord
+from runner.store.episode_store import EpisodeStore
+from runner.store.token_file import TokenizedEpisode
+from runner.types import Outcome
+from runner.types.sequences import TokenSequence
+from runner.util.display_text import pluralize
+
+
+class StepTokens(NamedTuple):
+    """The tokens of a step.
+
+    Attributes:
+        trained: the sequence whose completion is trained; None if there is none.
+        others: the other sequences as data for JSON, with labels and loss masks.
+    """
+
+    trained: TokenSequence | None = None
+    others: list[dict[str, Any]] = []  # noqa: RUF012 - the default is never changed
+
+
+def step_tokens(episode: EpisodeRecord, number: int) -> StepTokens:
+    """Return the tokens of the step with this position in the episode."""
+    if not isinstance(episode, TokenizedEpisode):
+        return StepTokens()
+    sequences = episode.sequences[number]
+    trained = next((each for each in reversed(sequences) if each.is_trained), None)
+    return StepTokens(trained, [described(each) for each in sequences if each is not trained])
+
+
+def unfinished_tokens(episode: EpisodeRecord) -> list[dict[str, Any]]:
+    """Return the sequences of calls whose step did not end."""
+    return list(map(described, episode.unfinished)) if isinstance(episode, TokenizedEpisode) else []
+
+
+def usable_logprobs(sequence: TokenSequence) -> list[float]:
+    """Return the log-probabilities of a completion; none if their number differs from that of its ids."""
+    return sequence.logprobs if len(sequence.logprobs) == len(sequence.completion_ids) else []
+
+
+def described(sequence: TokenSequence) -> dict[str, Any]:
+    """Return a sequence as data for JSON, with its loss mask and without empty fields."""
+    fields = {
+        "label": sequence.label,
+        "endpoint": sequence.endpoint,
+        "model": sequence.model,
+        "prompt_token_ids": sequence.prompt_ids,
+        "completion_token_ids": sequence.completion_ids,
+        "logprobs": sequence.logprobs,
+        "loss_mask": sequence.loss_mask,
+        "problems": list(sequence.problems),
+        "cause": sequence.cause,
+    }
+    return {name: value for name, value in fields.items() if value}
+
+
+class Audit(msgspec.Struct, kw_only=True):
+    """What a trainer could use of an export; all counts are exact.
+
+    A group has the attempts of one agent at one task. It is trainable if the rewards of its rated attempts differ, not
+    all of them were truncated, and one of them has a trained step.
+
+    Attributes:
+        n_episodes: episodes that were read; ``n_unreadable`` could not be.
+        n_lost_files: episodes whose token file, or a part of it, is missing or damaged.
+        n_steps: steps that a model answered.
+        n_steps_with_ids: those with a sequence of the agent that has prompt and completion ids.
+        n_trained_steps: those with a trained sequence.
+        sequences: number of sequences by label.
+        problems: number of sequences by problem, see ``runner.types.sequences.Problem``.
+        n_prompt_ids: ids of all prompts.
+        n_completion_ids: ids of all completions.
+        n_trained_ids: ids with the loss mask 1.
+        n_drifted: sequences of the agent with completion ids whose log-probabilities are missing or of another number.
+        n_incomplete: sequences whose ids are not as many as the endpoint counted.
+        n_groups: number of groups.
+        n_zero_variance: groups whose rated attempts all have the same reward, or that have fewer than two.
+        n_all_truncated: groups with rated attempts that were all truncated.
+        n_without_tokens: groups in which no rated attempt has a trained step.
+        n_trainable: groups that would be trained.
+        left_out: episodes that the filters leave out, by reason.
+        summary: the share of trainable groups as a sentence.
+    """
+
+    n_episodes: int = 0
+    n_unreadable: int = 0
+    n_lost_files: int = 0
+    n_steps: int = 0
+    n_steps_with_ids: int = 0
+    n_trained_steps: int = 0
+    sequences: dict[str, int] = {}
+    problems: dict[str, int] = {}
+    n_prompt_ids: int = 0
+    n_completion_ids: int = 0
+    n_trained_ids: int = 0
+    n_drifted: int = 0
+    n_incomplete: int = 0
+    n_groups: int = 0
+    n_zero_variance: int = 0
+    n_all_truncated: int = 0
+    n_without_tokens: int = 0
+    n_trainable: int = 0
+    left_out: dict[str, int] = {}
+    summary: str = ""
+
+    def lines(self) -> list[str]:
+        """Return the report as lines for people."""
+        ids = self.n_prompt_ids + self.n_completion_ids
+        lines = [
+            f"{pluralize(self.n_episodes, 'episode')}, {pluralize(self.n_groups, 'group')}",
+            f"steps with token ids    {_share(self.n_steps_with_ids, self.n_steps)}",
+            f"trained steps           {_share(self.n_trained_steps, self.n_steps)}",
+            f"ids with loss mask 1    {_share(self.n_trained_ids, ids)}",
+            f"sequences               {_counts(self.sequences)}",
+            f"problems                {_counts(self.problems)}",
+            f"drift                   {pluralize(self.n_drifted, 'sequence')} without usable log-probabilities",
+            f"incomplete              {pluralize(self.n_incomplete, 'sequence')}",
+            f"zero-variance groups    {_share(self.n_zero_variance, self.n_groups)}",
+            f"all-truncated groups    {_share(self.n_all_truncated, self.n_groups)}",
+            f"groups without tokens   {_share(self.n_without_tokens, self.n_groups)}",
+        ]
+        lines += [f"left out                {pluralize(n, 'episode')}: {reason}" for reason, n in self.left_out.items()]
+        lines += [f"token files lost        {pluralize(self.n_lost_files, 'episode')}"] if self.n_lost_files else []
+        lines += [f"not readable            {pluralize(self.n_unreadable, 'episode')}"] if self.n_unreadable else []
+        return [*lines, self.summary]
+
+
+class _Group(msgspec.Struct):
+    rewards: set[float] = msgspec.field(default_factory=set)
+    n_rated: int = 0
+    n_truncated: int = 0
+    has_tokens: bool = False
+
+    @property
+    def is_flat(self) -> bool:
+        return len(self.rewards) < 2
+
+    @property
+    def is_truncated(self) -> bool:
+        return 0 < self.n_rated == self.n_truncated
+
+
+class Auditor:
+    """Counts episodes one after another, so that an audit of any size takes little memory."""
+
+    def __init__(self) -> None:
+        """Start without episodes."""
+        self._audit = Audit()
+        self._groups: dict[tuple[str, ...], _Group] = {}
+        self._labels, self._problems = Counter[str](), Counter[str]()
+
+    def add(self, candidate: Candidate, episode: EpisodeRecord) -> None:
+        """Count an episode."""
+        self._audit.n_episodes += 1
+        has_trained = self._add_steps(episode)
+        group = self._groups.setdefault(group_of(candidate), _Group())
+        if candidate.rated:
+            group.n_rated += 1
+            group.rewards.add(candidate.reward)
+            group.n_truncated += episode.outcome is Outcome.TRUNCATED
+            group.has_tokens = group.has_tokens or has_trained
+
+    def add_unreadable(self) -> None:
+        """Count an episode whose file cannot be read."""
+        self._audit.n_unreadable += 1
+
+    def finish(self, left_out: Counter[str]) -> Audit:
+        """Return the counts; ``left_out`` are the episodes that the filters left out, by reason."""
+        audit, groups = self._audit, self._groups.values()
+        audit.sequences, audit.problems = dict(self._labels.most_common()), dict(self._problems.most_common())
+        audit.n_groups = len(groups)
+        audit.n_zero_variance = sum(group.is_flat for group in groups)
+        audit.n_all_truncated = sum(group.is_truncated for group in groups)
+        audit.n_without_tokens = sum(not group.has_tokens for group in groups)
+        audit.n_trainable = sum(group.has_tokens and not group.is_flat and not group.is_truncated for group in groups)
+        audit.left_out = dict(left_out.most_common())
+        audit.summary = _summary(audit.n_trainable, audit.n_groups)
+        return audit
+
+    def _add_steps(self, episode: EpisodeRecord) -> bool:
+        """Count the steps and sequences of an episode; return whether a step is trained."""
+        audit, n_before = self._audit, self._audit.n_trained_steps
+        tokenized = episode if isinstance(episode, TokenizedEpisode) else None
+        for number, step in enumerate(episode.timesteps):
+            sequences = [] if tokenized is None else tokenized.sequences[number]
+            agents = [each for each in sequences if each.label == "agent"]
+            if step.endpoint is not None or agents:
+                audit.n_steps += 1
+                audit.n_steps_with_ids += any(each.prompt_ids and each.completion_ids for each in agents)
+                audit.n_trained_steps += any(each.is_trained for each in agents)
+            self._add_sequences(sequences)
+        if tokenized is not None:
+            self._add_sequences(tokenized.unfinished)
+            audit.n_lost_files += bool(tokenized.lost)
+        return audit.n_trained_steps > n_before
+
+    def _add_sequences(self, sequences: Iterable[TokenSequence]) -> None:
+        audit = self._audit
+        for each in sequences:
+            self._labels[each.label] += 1
+            self._problems.update(each.problems)
+            audit.n_prompt_ids += len(each.prompt_ids)
+            audit.n_completion_ids += len(each.completion_ids)
+            audit.n_trained_ids += sum(each.loss_mask)
+            audit.n_drifted += each.label == "agent" and bool(each.completion_ids) and not usable_logprobs(each)
+            audit.n_incomplete += "incomplete" in each.problems
+
+
+def audit_episodes(store: EpisodeStore, candidates: Iterable[Candidate], left_out: Counter[str]) -> Audit:
+    """Return the audit of the episodes that an export would have, reading them one at a time."""
+    auditor = Auditor()
+    for candidate in candidates:
+        try:
+            episode = store.load_with_tokens(store.path(candidate.batch_id, candidate.episode_id))
+        except StoreError:
+            auditor.add_unreadable()
+        else:
+            auditor.add(candidate, episode)
+    return auditor.finish(left_out)
+
+
+def _summary(n: int, total: int) -> str:
+    if not total:
+        return "this export has no group"
+    return f"this export would train {n / total:.0%} of its groups ({n:,} of {total:,})"
+
+
+def _share(n: int, total: int) -> str:
+    return f"{n / total:.0%} ({n:,} of {total:,})" if total else "- (none)"
+
+
+def _counts(counts: dict[str, int]) -> str:
+    return ", ".join(f"{n:,} {name}" for name, n in counts.items()) or "none"

@@ -1,0 +1,200 @@
+"""Token ids in exports, and audits whose counts are exact on sequences with planted faults."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from runner.formats.atif import encode_atif
+from runner.formats.parquet import rows_of
+from runner.formats.selection import Candidate
+from runner.formats.training import Audit, Auditor
+from runner.formats.verifiers import encode_trace
+from runner.store.episode_file import EpisodeRecord, shared_fields
+from runner.store.safe_json import encode
+from runner.store.token_file import TokenizedEpisode
+from runner.types import Outcome
+from runner.types.sequences import Label, Problem, TokenSequence
+from tests.support.episodes import episode_header, finished_record, make_step, make_trajectory
+from tests.unit.formats.conftest import model_episode
+
+
+def sequence(prompt: list[int], completion: list[int], label: Label = "agent", *problems: Problem) -> TokenSequence:
+    logprobs = [-0.5] * len(completion) if "no_logprobs" not in problems else []
+    if "unequal" in problems:
+        logprobs.append(-1.0)
+    return TokenSequence(
+        label=label, prompt_ids=prompt, completion_ids=completion, logprobs=logprobs, problems=problems, endpoint="e"
+    )
+
+
+def tokenized(
+    episode: EpisodeRecord, *sequences: list[TokenSequence], unfinished: list[TokenSequence] | None = None
+) -> TokenizedEpisode:
+    return TokenizedEpisode(
+        **shared_fields(episode, TokenizedEpisode), sequences=[*sequences], unfinished=unfinished or [], lost=""
+    )
+
+
+def plain(value: object) -> Any:  # noqa: ANN401
+    return msgspec.json.decode(encode(value))
+
+
+DISCARDED = sequence([1, 2], [9], "discarded", "incomplete")
+LATE = sequence([7], [8], "discarded")
+
+
+def contiguous() -> TokenizedEpisode:
+    first, second = sequence([1, 2], [3, 4]), sequence([1, 2, 3, 4, 5], [6])
+    return tokenized(model_episode(), [DISCARDED, first], [second], unfinished=[LATE])
+
+
+def test_atif_has_the_trained_ids_as_metrics_and_the_others_with_their_labels() -> None:
+    trajectory = plain(encode_atif(contiguous()))
+    first, second = (step for step in trajectory["steps"] if step["source"] == "agent")
+    ids = {"prompt_token_ids": [1, 2], "completion_token_ids": [3, 4], "logprobs": [-0.5, -0.5]}
+    assert first["metrics"].items() >= ids.items() and first["metrics"]["completion_tokens"] == 7
+    assert second["metrics"] == {"prompt_token_ids": [1, 2, 3, 4, 5], "completion_token_ids": [6], "logprobs": [-0.5]}
+    (other,) = first["extra"]["agentgym"]["sequences"]
+    assert (other["label"], other["loss_mask"], other["problems"]) == ("discarded", [0, 0, 0], ["incomplete"])
+    assert "sequences" not in second["extra"]["agentgym"]
+    (late,) = trajectory["extra"]["agentgym"]["unfinished_sequences"]
+    assert (late["completion_token_ids"], late["loss_mask"]) == ([8], [0, 0])
+
+
+def test_the_nodes_of_a_trace_concatenate_to_the_ids_of_the_last_step() -> None:
+    trace = plain(encode_trace(contiguous()))
+    nodes = trace["nodes"]
+    assert [token for node in nodes for token in node.get("token_ids", [])] == [1, 2, 3, 4, 5, 6]
+    mask = [trained for node in nodes for trained in node.get("mask", [])]
+    assert mask == [False, False, True, True, False, True]
+    assert [len(node["logprobs"]) for node in nodes if "logprobs" in node] == [2, 1]
+    assert [node["sampled"] for node in nodes if "token_ids" in node] == [True, True]
+    info = trace["info"]["agentgym"]
+    assert [each["label"] for each in info["sequences"]["0"]] == ["discarded"] and "1" not in info["sequences"]
+    assert len(info["unfinished_sequences"]) == 1
+
+
+def test_a_trace_whose_prompts_do_not_continue_has_all_sequences_in_its_info() -> None:
+    trimmed = sequence([2, 5], [6])
+    for second in (trimmed, sequence([1, 2, 3, 4], [6], "agent", "no_logprobs")):
+        trace = plain(encode_trace(tokenized(model_episode(), [sequence([1, 2], [3, 4])], [second])))
+        assert not any("token_ids" in node for node in trace["nodes"])
+        found = trace["info"]["agentgym"]["sequences"]
+        assert [each["loss_mask"] for each in (*found["0"], *found["1"])] == [
+            [0, 0, 1, 1],
+            [0] * len(second.prompt_ids) + [1],
+        ]
+
+
+def test_a_row_of_parquet_has_ids_mask_and_the_other_sequences() -> None:
+    first, second = rows_of(contiguous())
+    assert (first["prompt_token_ids"], first["completion_token_ids"]) == ([1, 2], [3, 4])
+    assert (first["logprobs"], first["loss_mask"]) == ([-0.5, -0.5], [0, 0, 1, 1])
+    assert msgspec.json.decode(first["other_sequences"])[0]["label"] == "discarded"
+    assert second["loss_mask"] == [0, 0, 0, 0, 0, 1] and "other_sequences" not in second
+    assert "loss_mask" not in rows_of(model_episode())[0]
+
+
+def candidate(task: int, reward: float, *, rated: bool = True) -> Candidate:
+    return Candidate("Maze", "", "strict", "react", "m", task, "e", "b", 0, reward, int(rated))
+
+
+def attempt(outcome: Outcome, *steps: list[TokenSequence]) -> EpisodeRecord:
+    header = episode_header(agent="react", model="m")
+    played = [make_step(number, endpoint="e") for number in range(len(steps))]
+    record = finished_record(header, make_trajectory(header, played, outcome=outcome))
+    return tokenized(record, *steps) if any(steps) else record
+
+
+FAULTS: tuple[Problem, ...] = ("no_logprobs", "unequal", "incomplete", "too_long")
+LABELS: tuple[Label, ...] = ("agent", "auxiliary", "discarded")
+PROBLEMS = st.lists(st.sampled_from(FAULTS), max_size=2, unique=True)
+
+
+@st.composite
+def sequences(draw: st.DrawFn) -> TokenSequence:
+    problems: list[Problem] = list(draw(PROBLEMS))
+    if "no_logprobs" in problems and "unequal" in problems:
+        problems.remove("unequal")
+    n_prompt, n_completion = draw(st.integers(1, 4)), draw(st.integers(1, 4))
+    return sequence([1] * n_prompt, [2] * n_completion, draw(st.sampled_from(LABELS)), *problems)
+
+
+ATTEMPTS = st.lists(
+    st.tuples(
+        st.integers(0, 3),
+        st.sampled_from([0.0, 1.0]),
+        st.booleans(),
+        st.sampled_from([Outcome.SUCCESS, Outcome.TRUNCATED]),
+        st.lists(st.lists(sequences(), max_size=2), max_size=3),
+    ),
+    max_size=8,
+)
+
+
+def audited(attempts: list[tuple[int, float, bool, Outcome, list[list[TokenSequence]]]]) -> Audit:
+    auditor = Auditor()
+    for task, reward, rated, outcome, steps in attempts:
+        auditor.add(candidate(task, reward, rated=rated), attempt(outcome, *steps))
+    return auditor.finish(Counter())
+
+
+@settings(max_examples=60, deadline=None)
+@given(attempts=ATTEMPTS)
+def test_the_counts_of_an_audit_are_exact(
+    attempts: list[tuple[int, float, bool, Outcome, list[list[TokenSequence]]]],
+) -> None:
+    audit = audited(attempts)
+    steps = [step for *_, steps in attempts for step in steps]
+    every = [each for step in steps for each in step]
+    agents = [each for each in every if each.label == "agent"]
+
+    def is_trained(each: TokenSequence) -> bool:
+        return each.label == "agent" and not {"incomplete", "too_long"} & set(each.problems)
+
+    assert (audit.n_episodes, audit.n_steps) == (len(attempts), len(steps))
+    assert audit.n_steps_with_ids == sum(any(each.label == "agent" for each in step) for step in steps)
+    assert audit.n_trained_steps == sum(any(map(is_trained, step)) for step in steps)
+    assert audit.sequences == Counter(each.label for each in every)
+    assert audit.problems == Counter(problem for each in every for problem in each.problems)
+    assert audit.n_trained_ids == sum(len(each.completion_ids) for each in every if is_trained(each))
+    assert audit.n_prompt_ids + audit.n_completion_ids == sum(len(each.loss_mask) for each in every)
+    assert audit.n_drifted == sum(bool({"no_logprobs", "unequal"} & set(each.problems)) for each in agents)
+    assert audit.n_incomplete == sum("incomplete" in each.problems for each in every)
+    groups = {task: [each for each in attempts if each[0] == task] for task, *_ in attempts}
+    trainable = 0
+    for attempts_of_task in groups.values():
+        rated = [each for each in attempts_of_task if each[2]]
+        has_tokens = any(is_trained(each) for *_, steps in rated for step in steps for each in step)
+        differ = len({each[1] for each in rated}) > 1
+        trainable += has_tokens and differ and any(each[3] is not Outcome.TRUNCATED for each in rated)
+    assert (audit.n_groups, audit.n_trainable) == (len(groups), trainable)
+
+
+def test_an_audit_says_which_share_of_the_groups_would_be_trained() -> None:
+    good, bad = [[sequence([1], [2])]], [[sequence([1], [2], "agent", "incomplete")]]
+    audit = audited(
+        [
+            (0, 0.0, True, Outcome.FAILURE, good),
+            (0, 1.0, True, Outcome.SUCCESS, bad),
+            (1, 1.0, True, Outcome.SUCCESS, good),
+            (1, 1.0, True, Outcome.SUCCESS, good),
+            (2, 0.0, True, Outcome.TRUNCATED, good),
+            (2, 0.5, True, Outcome.TRUNCATED, good),
+            (3, 0.0, True, Outcome.FAILURE, bad),
+            (3, 1.0, True, Outcome.SUCCESS, [[]]),
+        ]
+    )
+    assert (audit.n_zero_variance, audit.n_all_truncated, audit.n_without_tokens) == (1, 1, 1)
+    assert audit.summary == "this export would train 25% of its groups (1 of 4)"
+    assert audit.lines()[-1] == audit.summary
+    assert "steps with token ids    88% (7 of 8)" in audit.lines()
+    assert Auditor().finish(Counter(x=2)).lines()[-2:] == [
+        "left out                2 episodes: x",
+        "this export has no group",
+    ]
