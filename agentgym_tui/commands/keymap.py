@@ -149,6 +149,7 @@ COMMANDS: Final = Registry(
     Command("whole.observations", "V", "Observations", "fold('observations')", "episode", "fold them", False),
     Command("whole.thoughts", "H", "Thoughts", "fold('thoughts')", "episode", "fold thoughts, or unfold", False),
     Command("whole.tool", "K", "Tool calls", "fold('tool calls')", "episode", "fold tool calls and results", False),
+    Command("whole.answers", "A", "Answers", "fold('answers')", "episode", "fold actions, or unfold", False),
     Command("whole.notes", "Z", "Notes", "fold('notes')", "episode", "fold notes, or unfold", False),
     Command("match.next", "n", "Next", "match(1)", "match", "next line with the words"),
     Command("match.previous", "N", "Previous", "match(-1)", "match", "previous line with the words"),

@@ -6,7 +6,15 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
-from agentgym_tui.safe_text import SafeText, has_unsafe_chars, join, sanitize_line, sanitize_lines, trusted
+from agentgym_tui.safe_text import (
+    MAX_TEXT_LINES,
+    SafeText,
+    has_unsafe_chars,
+    join,
+    sanitize_line,
+    sanitize_lines,
+    trusted,
+)
 
 MAX_TEXT: Final = 100_000
 """Maximum number of characters of one text in a transcript; the JSON view shows the whole text."""
@@ -92,7 +100,9 @@ def text_block(
     if type(full_length) is int:
         shown = [*shown, trusted(f"… clipped in transit, {full_length} characters in all")]
     elif len(text) > MAX_TEXT:
-        shown = [*shown, trusted(f"… (+{len(text) - MAX_TEXT} characters)")]
+        shown = [*shown, trusted(f"… (+{len(text) - MAX_TEXT} characters, see the JSON)")]
+    elif len(shown) > MAX_TEXT_LINES:
+        shown = [*shown[:-1], join([shown[-1], trusted(", see the JSON")])]
     if has_unsafe_chars(title_text[:MAX_NAME]):
         return Block(kind, title, shown, True, f"{title_text}\n{text}")
     return Block(kind, title, shown, has_unsafe, text)

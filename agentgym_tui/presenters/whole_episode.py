@@ -17,6 +17,7 @@ FOLDS: Final[dict[str, tuple[BlockKind, ...]]] = {
     "observations": ("observation", "reply", "result", "user", "notification", "failed"),
     "thoughts": ("thought",),
     "tool calls": ("tool",),
+    "answers": ("action", "streaming"),
     "notes": ("note", "warning"),
 }
 """Kinds of blocks that can be folded together, by name."""

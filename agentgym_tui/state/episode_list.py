@@ -112,6 +112,7 @@ class EpisodeList:
         self._live: dict[str, Episode] = {}
         self._gone: set[str] = set()
         self._last_live: list[tuple[str, str | None]] = []
+        self._newest: list[ListedEpisode] = []
         self._entries: list[ListEntry] = []
         self._search_texts: dict[str, str] = {}
         self.tags: Mapping[str, Sequence[str]] = {}
@@ -237,7 +238,7 @@ class EpisodeList:
         come last.
         """
         self.sorting = sorting if sorting is not None and sorting.column in RANK_BY_COLUMN else None
-        self._arrange()
+        self._order()
 
     def toggle(self, key: str) -> bool:
         """Select a stored episode, or deselect it; return False for another entry, which cannot be selected."""
@@ -297,8 +298,12 @@ class EpisodeList:
         return None if found is None or isinstance(found, FoundLog) else entry_key(found)
 
     def _arrange(self) -> None:
-        episodes = sorted([*self._stored.values(), *self._unstored()], key=attrgetter("episode_id"), reverse=True)
-        episodes.sort(key=lambda episode: as_aware(episode.started_at), reverse=True)
+        self._newest = sorted(self._episodes(), key=attrgetter("episode_id"), reverse=True)
+        self._newest.sort(key=lambda episode: as_aware(episode.started_at), reverse=True)
+        self._order()
+
+    def _order(self) -> None:
+        episodes = self._newest
         if self.sorting is not None:
             episodes = sort_by_rank(episodes, RANK_BY_COLUMN[self.sorting.column], descending=self.sorting.descending)
         self._entries = [*episodes, *self._unreadable]

@@ -139,9 +139,9 @@ class LineList(LineRenderer, can_focus=True, inherit_bindings=False):
         return index is not None
 
     def find_rows(self, expression: re.Pattern[str]) -> list[int]:
-        """Return the rows that an expression matches."""
+        """Return the row of each match of an expression, so that a row with several matches comes several times."""
         texts = ("".join(text for text, _ in self.row_cells(row, SEARCHED_WIDTH)) for row in range(len(self.source)))
-        return [row for row, text in enumerate(texts) if expression.search(text)]
+        return [row for row, text in enumerate(texts) for _ in expression.finditer(text)]
 
     def is_highlighted(self, index: int) -> bool:
         """Return whether the cursor is visible and on line ``index``."""

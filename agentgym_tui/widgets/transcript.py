@@ -126,18 +126,17 @@ class BlockRows:
         return any(place.start <= start < place.stop for start, _ in self._found_in(line)[:1])
 
     def rows_with(self, expression: re.Pattern[str]) -> list[int]:
-        """Return the rows in which a match of an expression starts; a match may go on in the next row."""
+        """Return for each match of an expression the row in which it starts; it may go on in the next row."""
         starts: list[int] = []
-        found = []
+        found: list[int] = []
         for index, (number, row) in enumerate(self._positions):
             block = self.blocks[number]
             if row == _HEADING:
-                found += [index] if expression.search(block.title) else []
+                found += [index for _ in expression.finditer(block.title)]
             elif row != _SPACE:
                 if row.start == 0:
                     starts = [match.start() for match in expression.finditer(block.lines[row.line])]
-                at = bisect_left(starts, row.start)
-                found += [index] if at < len(starts) and starts[at] < row.stop else []
+                found += [index] * (bisect_left(starts, row.stop) - bisect_left(starts, row.start))
         return found
 
     def row_of_block(self, number: int) -> int:
@@ -194,7 +193,7 @@ class Transcript(LineList):
             self.move_to(row)
 
     def find_rows(self, expression: re.Pattern[str]) -> list[int]:
-        """Return the rows in which a match of an expression starts."""
+        """Return for each match of an expression the row in which it starts."""
         return self._rows.rows_with(expression)
 
     def go_to_block(self, number: int) -> None:

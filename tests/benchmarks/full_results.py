@@ -134,7 +134,7 @@ def _open(data_dir: Path) -> tuple[float, float, float]:
         results = _key(terminal, "7", r"\d+-\d+%")
         by_batch = _key(terminal, "v", "Results by batch")
         matrix = _key(terminal, "t", f"{N_TASKS} tasks")
-        _stop_node(data_dir)
+        stop_node(data_dir)
         return results, by_batch, matrix
 
 
@@ -146,7 +146,8 @@ def _key(terminal: Terminal, key: str, pattern: str) -> float:
     return time.perf_counter() - started
 
 
-def _stop_node(data_dir: Path) -> None:
+def stop_node(data_dir: Path) -> None:
+    """Stop the node of a state directory, if one runs."""
     if (known := read_node_file(data_dir)) is not None:
         node = psutil.Process(known.pid)
         node.terminate()

@@ -1,4 +1,4 @@
-"""The full-text index of ten and a hundred thousand episodes: building, size, search and memory.
+"""The full-text index of ten and a hundred thousand episodes: building, size, search, keys of a console and memory.
 
     python -m tests.benchmarks.full_text DATA_DIR
 
@@ -24,6 +24,7 @@ from agentgym_tui.sessions.text_hits import TextHits
 from agentgym_tui.sessions.text_search import text_values_of
 from runner.store import EpisodeStore, open_index
 from runner.store.text_index import FILE_NAME
+from tests.benchmarks import finding_keys
 from tests.benchmarks.full_open import peak_mb
 from tests.benchmarks.full_results import play, store_copies
 from tests.benchmarks.measure import Row, quartiles
@@ -68,7 +69,7 @@ def run() -> list[Row]:
             (data_dir / "runs").mkdir(parents=True)
             store_copies(data_dir, contents, n_episodes)
             open_index(EpisodeStore(data_dir)).close()
-            rows += _rows(data_dir, n_episodes)
+            rows += [*_rows(data_dir, n_episodes), *finding_keys.rows(data_dir, n_episodes)]
     return rows
 
 

@@ -14,7 +14,7 @@ from agentgym_tui.presenters.answering_endpoint import answer_parts
 from agentgym_tui.presenters.cells import Cell, FixedLines, Line, join_parts
 from agentgym_tui.presenters.chat_blocks import Block
 from agentgym_tui.presenters.evaluation import evaluation_blocks
-from agentgym_tui.presenters.payload import pretty_json
+from agentgym_tui.presenters.payload import fold_lines, pretty_json
 from agentgym_tui.presenters.span_rows import spans_text
 from agentgym_tui.presenters.transcript import failure_blocks, missing_file_text, step_blocks, transcript_text
 from agentgym_tui.presenters.whole_episode import FOLDS, StepBlocks, WholeEpisode
@@ -264,9 +264,10 @@ class EpisodeJson(EpisodeContent):
             text = missing_file_text(loaded.missing_reason)
         else:
             text = await asyncio.to_thread(pretty_json, loaded.data)
+        shown = await asyncio.to_thread(fold_lines, text)
         if loaded is self._loaded and self._view.is_attached:  # else another episode is shown, or the screen was closed
             self._text = text
-            self._view.show_text(text)
+            self._view.show_text(shown)
 
 
 class EpisodeEvaluation(EpisodeContent):

@@ -9,14 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from textual.pilot import Pilot
 
+from agentgym_tui.presenters.cells import Cell, FixedLines
+from agentgym_tui.presenters.chat_blocks import MAX_TEXT, OBSERVATION_TITLE, text_block
 from agentgym_tui.presenters.whole_episode import FOLDS, StepBlocks, step_to_jump
-from agentgym_tui.safe_text import has_unsafe_chars
+from agentgym_tui.safe_text import MAX_TEXT_LINES, has_unsafe_chars, trusted
 from agentgym_tui.screens.episode.screen import EpisodeScreen
 from agentgym_tui.state.data_model import Episode
 from agentgym_tui.widgets.find_bar import words_expression
 from agentgym_tui.widgets.line_list import LineList
 from agentgym_tui.widgets.line_renderer import FOUND_TONE, mark_found
 from agentgym_tui.widgets.table import Table
+from agentgym_tui.widgets.transcript import BlockRows
 from runner.types.notes import Note
 from tests.support.console.fake_session import busy_session
 from tests.support.console.live_items import START, user
@@ -204,3 +207,32 @@ def test_words_with_a_capital_letter_are_found_as_they_are_written() -> None:
     assert words_expression("locked  door").search("a Locked\ndoor")
     assert not words_expression("Door").search("a locked door")
     assert words_expression("a.b").search("a.b") and not words_expression("a.b").search("axb")
+
+
+def test_answers_fold_but_the_headings_of_steps_stay() -> None:
+    folded = StepBlocks().blocks(played(), ("answers",)).blocks
+    answers = [block for block in folded if block.title.startswith("action")]
+    assert len(answers) == 8
+    assert all("folded" in block.title and not block.lines for block in answers)
+    assert "step 3 · reward 0" in [block.title for block in folded]
+
+
+def test_a_search_counts_matches_also_several_of_one_line() -> None:
+    rows = BlockRows([text_block("observation", OBSERVATION_TITLE, "door key door\ndoor")], 80)
+    assert rows.rows_with(words_expression("door")) == [1, 1, 2]
+    assert LineList(FixedLines([[Cell(trusted("a b a"))]])).find_rows(words_expression("a")) == [0, 0]
+
+
+def test_a_text_that_is_cut_says_where_the_rest_is() -> None:
+    for text in ("x" * (MAX_TEXT + 1), "\n" * (MAX_TEXT_LINES + 1)):
+        assert "see the JSON" in text_block("observation", OBSERVATION_TITLE, text).lines[-1]
+
+
+async def test_a_long_line_of_the_file_is_shown_and_searched_to_its_end() -> None:
+    data = json.dumps({"note": "x" * 5_000 + " the end of the line"}).encode()
+    async with episode_pilot(session_with_episode(played(), data)) as pilot:
+        await pilot.press("J")
+        await wait_for_widget_text(pilot, "#json", "note")
+        await pilot.press("slash", *"end of the line", "enter")
+        await wait_for_text(pilot, "1 of 1")
+        await wait_for_widget_text(pilot, "#json", "the end of the line")
