@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -19,6 +20,10 @@ ARCHIVE_SUFFIX: Final = ".zip"
 """Suffix of an archive of episodes."""
 EPISODE_START: Final = b'{"schema":'
 """First bytes of an episode file."""
+MANIFEST: Final = "manifest.json"
+"""End of the names of the manifests of exports; ``runner.formats`` takes long to import."""
+_FOREIGN_SUFFIXES: Final = (".json", ".jsonl", ".ndjson", ".eval", ".parquet")
+_ID_NAME_LENGTH: Final = 26 + len(".json")
 _HEAD_BYTES: Final = 64 << 10
 
 
@@ -59,6 +64,20 @@ def foreign_format(path: Path) -> Format | None:
     from runner.formats.recognition import recognise  # slow to import
 
     return recognise(path)
+
+
+def foreign_names(folder: str, names: Sequence[str]) -> list[str]:
+    """Return the names of a folder's files that may be files of other tools, or manifests.
+
+    Of many files that are named by ids, as episode files and those of an ATIF export are, the first one is read and
+    stands for the others.
+    """
+    named_by_id = [name for name in names if len(name) == _ID_NAME_LENGTH and name.endswith(".json")]
+    others = [name for name in names if name.endswith(_FOREIGN_SUFFIXES)]
+    if not named_by_id or foreign_format(Path(folder, named_by_id[0])) is not None:
+        return others
+    own = set(named_by_id)
+    return [name for name in others if name not in own]
 
 
 def _read_head(path: Path) -> bytes:

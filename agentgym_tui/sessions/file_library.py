@@ -14,7 +14,15 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from agentgym_tui.logs.path_kind import ARCHIVE_SUFFIX, JOURNAL_SUFFIX, LOG_SUFFIXES, foreign_format, is_folder
+from agentgym_tui.logs.path_kind import (
+    ARCHIVE_SUFFIX,
+    JOURNAL_SUFFIX,
+    LOG_SUFFIXES,
+    MANIFEST,
+    foreign_format,
+    foreign_names,
+    is_folder,
+)
 from agentgym_tui.sessions.foreign_files import ForeignFiles
 from agentgym_tui.sessions.text_search import FileTexts, TextSearch
 from agentgym_tui.state.data_model import Episode
@@ -46,8 +54,6 @@ FIRST_PART_FILES: Final = 50
 PART_FILES: Final = 400
 """Number of files in each later part."""
 
-_FOREIGN_SUFFIXES: Final = frozenset({"json", "jsonl", "ndjson", "eval", "parquet"})
-_ID_LENGTH: Final = 26
 _NAME: Final = re.compile("[^/]+")
 
 
@@ -279,8 +285,8 @@ class FileLibrary:
         except OSError as exc:
             self._add_unreadable(Path(folder), exc.strerror or str(exc))
             return
-        for name in [name for name in is_dir if not is_dir[name] and _may_be_foreign(name)]:
-            if self._add_foreign(Path(folder, name)):
+        for name in foreign_names(folder, [name for name in is_dir if not is_dir[name]]):
+            if name.endswith(MANIFEST) or self._add_foreign(Path(folder, name)):
                 del is_dir[name]
         suffixes = (".json", JOURNAL_SUFFIX)
         yield folder, [name for name in is_dir if name.endswith(suffixes) and not is_dir[name]]
@@ -354,12 +360,6 @@ class FileLibrary:
 
     def _add_unreadable(self, path: Path, reason: str) -> None:
         self._unreadable.append(UnreadableFile(path, reason))
-
-
-def _may_be_foreign(name: str) -> bool:
-    """Return whether a file of a folder may be one of another tool; the names of episode files are their ids."""
-    stem, _, suffix = name.rpartition(".")
-    return suffix in _FOREIGN_SUFFIXES and not (suffix == "json" and len(stem) == _ID_LENGTH)
 
 
 def _read_row(file: FoundFile, reader: SummaryReader, cache: RowCache | None) -> EpisodeRow:

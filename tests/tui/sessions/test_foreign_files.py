@@ -14,7 +14,10 @@ from agentgym_tui.presenters.status_line import outcome_cell
 from agentgym_tui.sessions import foreign_files
 from agentgym_tui.sessions.file_library import FileLibrary
 from agentgym_tui.sessions.file_session import FileSession
+from runner.formats.atif import encode_atif
 from runner.results.summary import summarize_results
+from runner.store.safe_json import encode
+from tests.unit.formats.conftest import model_episode
 
 
 def line(text: str, **fields: Any) -> str:  # noqa: ANN401
@@ -53,6 +56,16 @@ def test_a_folder_has_files_of_other_tools_and_logs(chats: Path, tmp_path: Path)
     library = FileLibrary([tmp_path])
     assert len([row for part in library.scan() for row in part]) == 2
     assert {problem.path.name for problem in library.unreadable} == {"events.jsonl", "chats.jsonl"}
+
+
+def test_an_export_with_a_file_per_episode_is_opened_as_a_folder(tmp_path: Path) -> None:
+    data = encode(encode_atif(model_episode()))
+    for number in range(3):
+        (tmp_path / f"01KA000000000000000000000{number}.json").write_bytes(data.replace(b"a wall", b"wall %d" % number))
+    (tmp_path / "manifest.json").write_text('{"format": "atif"}')
+    library = FileLibrary([tmp_path])
+    assert len([row for part in library.scan() for row in part]) == 3
+    assert library.unreadable == []
 
 
 def test_the_first_rows_are_shown_while_textual_is_imported(chats: Path, monkeypatch: pytest.MonkeyPatch) -> None:
