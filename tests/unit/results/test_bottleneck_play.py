@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import msgspec
@@ -28,18 +29,21 @@ from tests.support.node_process import NodeProcess
 from tests.support.rude_model import PendingRequest, RudeModel, chat_completion, http_response
 from tests.tui.sessions.test_control_client import node_control, wait_for_batch
 
-pytestmark = pytest.mark.long
-
-SLOW_S, FAST_S, N_STEPS = 0.3, 0.02, 3
+SLOW_S, FAST_S = (0.2, 0.3), (0.005, 0.03)
+"""Least and largest seconds of the slow part and of the others."""
+CAUSES: tuple[Cause, ...] = ("queue", "prefill", "decode", "environment", "endpoint", "own")
+N_SEEDS = 20
 UP = "Thought: on.\nAction: up"
 
 
 class SlowModel:
     """An endpoint that waits in one phase, and whose ``/metrics`` say so as vLLM's do."""
 
-    def __init__(self, slow: str, *, reports: bool) -> None:
-        self.seconds = {part: SLOW_S if part == slow else FAST_S for part in ("queue", "prefill", "decode")}
+    def __init__(self, slow: Cause, seed: int, *, reports: bool) -> None:
+        draw = Random(f"{slow}{seed}").uniform
+        self.seconds = {part: draw(*(SLOW_S if part == slow else FAST_S)) for part in ("queue", "prefill", "decode")}
         self.reports = reports
+        self.is_queued = slow == "queue"
         self.n_answers = 0
 
     def answer(self, pending: PendingRequest) -> None:
@@ -51,7 +55,7 @@ class SlowModel:
         pending.send(http_response(200, body, Connection="close"))
 
     def metrics(self, pending: PendingRequest) -> None:
-        waiting = 12 if self.seconds["queue"] == SLOW_S else 0
+        waiting = 12 if self.is_queued else 0
         lines = [f"vllm:num_requests_waiting {waiting}", f"vllm:kv_cache_usage_perc {0.97 if waiting else 0.2}"]
         for part, seconds in self.seconds.items():
             lines += [f"vllm:request_{part}_time_seconds_sum {seconds * self.n_answers}"]
@@ -63,7 +67,7 @@ class SlowCounter(Counter):
     """Takes long for each step."""
 
     def step(self, action: Action) -> StepResult:
-        time.sleep(SLOW_S)
+        time.sleep(SLOW_S[0])
         return super().step(action)
 
 
@@ -71,16 +75,16 @@ class SlowAgent(ReactAgent):
     """Takes long before each answer."""
 
     async def act(self, observation: Chat, tool_schemas: list[ToolSchema]) -> Any:  # noqa: ANN401
-        await asyncio.sleep(SLOW_S)
+        await asyncio.sleep(SLOW_S[0])
         return await super().act(observation, tool_schemas)
 
 
-async def play(slow: str, *, reports: bool, broken: bool = False) -> Bottleneck:
-    """Play two episodes, read the metrics between them, and return the bottleneck of the second."""
-    model = SlowModel(slow, reports=reports)
+async def play(slow: Cause, seed: int, *, reports: bool) -> Bottleneck:
+    """Play three steps, read the metrics between them, and return the bottleneck of the last one."""
+    model, broken = SlowModel(slow, seed, reports=reports), slow == "endpoint"
 
     def fail(pending: PendingRequest) -> None:
-        time.sleep(SLOW_S)
+        time.sleep(SLOW_S[0])
         pending.send(http_response(503, b"{}", Connection="close"))
 
     with RudeModel(model.answer, routes={"/metrics": model.metrics}) as server, RudeModel(fail) as gateway:
@@ -109,31 +113,38 @@ async def play(slow: str, *, reports: bool, broken: bool = False) -> Bottleneck:
     return find_bottleneck(steps, states)
 
 
-async def _play_once(manager: InferenceManager, slow: str) -> list[TimeStep]:
+async def _play_once(manager: InferenceManager, slow: Cause) -> list[TimeStep]:
     agent, environment = SlowAgent if slow == "own" else ReactAgent, SlowCounter if slow == "environment" else Counter
     runner = Runner(
         env_cfg={"_target_": f"{environment.__module__}.{environment.__name__}"},
         agent_cfg={"_target_": f"{agent.__module__}.{agent.__name__}", "settings": manager._context.settings},
         inference_mngr=manager,
-        limits=Limits(max_rounds=N_STEPS, max_duration_s=60),
+        limits=Limits(max_rounds=1, max_duration_s=60),
     )
     return (await runner.play_episode(context=EpisodeContext(header=episode_header()))).timesteps
 
 
-@pytest.mark.parametrize("reports", [True, False])
-@pytest.mark.parametrize("cause", ["queue", "prefill", "decode", "environment", "own"])
-async def test_the_slow_part_is_named(cause: Cause, reports: bool) -> None:
-    bottleneck = await play(cause, reports=reports)
-    assert bottleneck.cause == cause
+def check(bottleneck: Bottleneck, cause: Cause) -> None:
+    """Check that the cause is named, and the sentences of a queue and of a failure as a whole."""
+    assert bottleneck.cause == cause, bottleneck.sentence
     if cause == "queue":
         assert bottleneck.sentence == "waiting for the model: 12 requests queued at vLLM, KV cache 97%"
+    if cause == "endpoint":
+        assert bottleneck.sentence.startswith("an endpoint fails: gateway (")
+        assert bottleneck.sentence.endswith("; lab answers instead")
 
 
-async def test_an_endpoint_that_fails_is_named() -> None:
-    bottleneck = await play("none", reports=True, broken=True)
-    assert bottleneck.cause == "endpoint"
-    assert bottleneck.sentence.startswith("an endpoint fails: gateway (")
-    assert bottleneck.sentence.endswith("; lab answers instead")
+@pytest.mark.parametrize("cause", CAUSES)
+async def test_the_slow_part_is_named(cause: Cause) -> None:
+    check(await play(cause, 0, reports=cause == "decode"), cause)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("reports", [True, False])
+@pytest.mark.parametrize("cause", CAUSES)
+async def test_the_slow_part_is_named_with_every_seed(cause: Cause, reports: bool) -> None:
+    for seed in range(N_SEEDS):
+        check(await play(cause, seed, reports=reports), cause)
 
 
 PROFILE = """
@@ -148,8 +159,9 @@ agent:
 """
 
 
+@pytest.mark.long
 async def test_the_workers_of_a_node_split_answers_by_the_metrics_of_the_server(tmp_path: Path) -> None:
-    model, batch_id = SlowModel("queue", reports=False), new_id()
+    model, batch_id = SlowModel("queue", 0, reports=False), new_id()
 
     def answer(pending: PendingRequest) -> None:
         if pending.request.json()["messages"]:
@@ -171,5 +183,5 @@ async def test_the_workers_of_a_node_split_answers_by_the_metrics_of_the_server(
     phases = steps[-1].phases
     assert phases is not None
     assert phases.about
-    assert [phases.queue, phases.prefill, phases.decode] == pytest.approx([0.3, 0.02, 0.02], rel=0.5)
+    assert [phases.queue, phases.prefill, phases.decode] == pytest.approx([*model.seconds.values()], rel=0.5, abs=0.02)
     assert find_bottleneck(steps[-12:]).cause == "queue"
