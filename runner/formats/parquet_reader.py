@@ -23,6 +23,8 @@ from runner.util.json_accessors import as_dict, as_list, as_text, decode_json
 NEEDS_PYARROW: Final = "Parquet needs the package pyarrow; install it with: pip install 'agentgym-console[parquet]'"
 _REQUIRED: Final = frozenset({"episode_id", "step", "reply", "observation"})
 _BATCH_ROWS: Final = 200
+_MAX_ITEMS: Final = 8
+"""Largest size of the rows that are decoded at once, in items of the largest size."""
 
 
 def episode_items(path: Path, limits: Limits) -> Iterator[Found]:
@@ -83,7 +85,10 @@ def _rows_of(file: Any, limits: Limits, start: int, n: int | None) -> Iterator[t
             continue
         if size.total_byte_size > limits.item_bytes * 16:
             raise StoreError(f"row group {group} is too large")
-        for batch in file.iter_batches(_BATCH_ROWS, row_groups=[group]):
+        # a text that is stored once may be the value of every row
+        largest = max((size.column(number).total_uncompressed_size for number in range(size.num_columns)), default=0)
+        n_rows = max(1, min(_BATCH_ROWS, limits.item_bytes * _MAX_ITEMS // max(largest, 1)))
+        for batch in file.iter_batches(n_rows, row_groups=[group]):
             for row in batch.to_pylist():
                 if end is not None and at >= end:
                     return

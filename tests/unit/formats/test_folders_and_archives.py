@@ -80,6 +80,24 @@ def test_a_log_of_inspect_is_read_with_its_branches(tmp_path: Path) -> None:
     assert not list(tmp_path.parent.glob("*_epoch_1.json"))
 
 
+def test_a_sample_that_inspect_has_written_is_read(tmp_path: Path) -> None:
+    recorded = json.loads((FILES / "inspect_log.json").read_bytes())
+    with zipfile.ZipFile(tmp_path / "log.eval", "w") as log:
+        log.writestr("header.json", json.dumps(recorded["header"]))
+        log.writestr("samples/yes_epoch_1.json", json.dumps(recorded["sample"]))
+    (found,), malformed = read_all(tmp_path / "log.eval")
+    assert not malformed
+    record = found.record
+    assert (record.env, record.model, record.outcome, record.reward) == (
+        "words",
+        "mockllm/model",
+        Outcome.SUCCESS,
+        1.0,
+    )
+    assert record.reset_observation == [{"role": "user", "content": "Say it."}]
+    assert record.timesteps[0].tokens == Tokens(7, 2, 0, 2)
+
+
 def test_a_damaged_or_huge_sample_costs_only_itself(tmp_path: Path) -> None:
     bomb = json.dumps({**SAMPLE, "target": "x" * 200_000})
     found, malformed = read_all(

@@ -14,13 +14,13 @@ from runner.formats.output import Output
 from runner.formats.parquet import ParquetWriter
 from runner.formats.parquet_reader import episode_items, read_rows
 from runner.formats.preferences import encode_pair
-from runner.formats.reading import LIMITS, Item
+from runner.formats.reading import LIMITS, Item, Limits
 from runner.formats.recognition import recognise
 from runner.formats.verifiers import encode_trace
 from runner.store import EpisodeRecord
 from runner.store.safe_json import encode
 from runner.types import Outcome, Tokens
-from tests.unit.formats.conftest import model_episode, read_all
+from tests.unit.formats.conftest import FILES, model_episode, read_all
 
 
 def written(path: Path, *values: object) -> Path:
@@ -81,6 +81,14 @@ def test_branches_of_a_trace_are_attempts_of_which_one_is_rated(tmp_path: Path) 
     assert main.record.task_index == other.record.task_index == 3
     assert main.record.timesteps[0].tokens == Tokens(7, 1, 0, 2)
     assert main.record.episode_id != other.record.episode_id
+
+
+def test_a_trace_that_verifiers_has_written_is_read_with_its_branches() -> None:
+    (main, other), malformed = read_all(FILES / "verifiers_traces.jsonl")
+    assert not malformed
+    assert [step.action.text for step in main.record.timesteps] == ["4", "yes"]
+    assert [step.action.text for step in other.record.timesteps] == ["5"]
+    assert other.record.unscored
 
 
 @pytest.mark.parametrize("parent", [2, 1, 99, -1])
@@ -189,6 +197,27 @@ def test_a_table_is_read_again(episode: EpisodeRecord, tmp_path: Path) -> None:
     assert read_rows(found[1].place, LIMITS) == next(
         item.data for item in episode_items(path, LIMITS) if item.place.number == 2 and isinstance(item, Item)
     )
+
+
+def test_a_text_that_is_stored_once_is_decoded_a_few_rows_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pa = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    sizes = []
+    iter_batches = parquet.ParquetFile.iter_batches
+
+    def counted(file: Any, n_rows: int, **options: Any) -> Any:  # noqa: ANN401
+        sizes.append(n_rows)
+        return iter_batches(file, n_rows, **options)
+
+    monkeypatch.setattr(parquet.ParquetFile, "iter_batches", counted)
+    row = {"step": 0, "reply": "left", "observation": "x" * 5_000}
+    rows = [{**row, "episode_id": f"e{number}"} for number in range(300)]
+    parquet.write_table(pa.Table.from_pylist(rows), tmp_path / "t.parquet")
+    found, malformed = read_all(tmp_path / "t.parquet", Limits(item_bytes=6_000))
+    assert (len(found), malformed) == (300, [])
+    assert max(sizes) < 10
 
 
 def test_a_damaged_table_is_reported(tmp_path: Path) -> None:
