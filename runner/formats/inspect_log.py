@@ -227,7 +227,9 @@ def _input_of(event: dict[str, Any], pool: list[Any]) -> list[Any]:
 
 
 def is_inspect(head: Head) -> bool:
-    """Return whether a zip file has samples and a header."""
+    """Return whether a zip file has samples or a header, or is damaged and named as a log."""
+    if head.kind == "zip" and not head.names:
+        return head.path.suffix == ".eval"
     is_log = any(name in head.names for name in _HEADERS)
     return head.kind == "zip" and (is_log or any(name.startswith(_SAMPLES) for name in head.names))
 

@@ -32,7 +32,7 @@ class Head(msgspec.Struct, frozen=True):
     Attributes:
         kind: ``json``, ``zip``, ``parquet``, ``folder`` or ``other``.
         first: the first JSON object, of which only the beginning may be known.
-        names: names of files in an archive, or of entries of a folder; at most ``MAX_NAMES``.
+        names: names of files in an archive, or of entries of a folder; at most ``MAX_NAMES``; none of a damaged one.
         path: the file or folder.
     """
 
@@ -110,13 +110,21 @@ def head_of(path: Path) -> Head:
         return Head("folder", names=names, path=path)
     data = read_head(path)
     if data.startswith(b"PK\3\4"):
-        from runner.store.archive import read_directory
-
-        return Head("zip", names=tuple(read_directory(path))[:MAX_NAMES], path=path)
+        return Head("zip", names=_names_in_archive(path), path=path)
     if data.startswith(b"PAR1"):
         return Head("parquet", path=path)
     first = first_object(data)
     return Head("json", first, path=path) if first else Head("other", path=path)
+
+
+def _names_in_archive(path: Path) -> tuple[str, ...]:
+    """Return the names in an archive; none if it is damaged, which its format reports when it is read."""
+    from runner.store.archive import read_directory
+
+    try:
+        return tuple(read_directory(path))[:MAX_NAMES]
+    except StoreError:
+        return ()
 
 
 def first_object(data: bytes) -> dict[str, Any]:

@@ -122,6 +122,14 @@ def test_nested_spans_and_repeated_references_cost_their_number(tmp_path: Path) 
     assert branch.record.reset_observation == [*pool, *pool]
 
 
+def test_a_damaged_log_is_reported_with_its_cause(tmp_path: Path, store: EpisodeStore, index: EpisodeIndex) -> None:
+    path = log_with(tmp_path / "log.eval", json.dumps(SAMPLE))
+    path.write_bytes(path.read_bytes()[:-30])
+    report = imported(store, index, path)
+    assert (report.n_imported, report.n_malformed, report.n_unrecognised) == (0, 1, 0)
+    assert "its end is missing" in report.malformed[0].reason
+
+
 def test_a_member_without_a_name_costs_nothing_else(tmp_path: Path) -> None:
     path = log_with(tmp_path / "log.eval", json.dumps(SAMPLE))
     with zipfile.ZipFile(path, "a") as log:

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runner.cli.dispatch import run
+from runner.errors import StoreError
 from runner.formats.chat import encode_messages, encode_sharegpt
 from runner.formats.format import readable_formats
 from runner.formats.importing import decoded_episodes
@@ -228,7 +229,9 @@ def test_any_value_is_an_episode_or_has_a_reason_in_every_format(value: object) 
 def test_any_archive_is_read_or_reported(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
     path = tmp_path_factory.getbasetemp() / "any.eval"
     path.write_bytes(b"PK\3\4" + data)
-    assert recognise(path) is None
+    with pytest.raises(StoreError):
+        read_all(path)
+    assert recognise(path.rename(path.with_suffix(".bin"))) is None
 
 
 def test_an_import_creates_its_state_directory(chats: Path, tmp_path: Path) -> None:
